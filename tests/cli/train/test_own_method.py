@@ -136,7 +136,7 @@ class Printed(fl.Method):
 @pytest.mark.parametrize(
     ("name", "message", "charged"),
     [
-        ("Median", "an update comes out of it otherwise beside another one", False),
+        ("Median", "an update comes out of it changed by another update", False),
         ("Kept", "attribute norms", False),
         ("Memory", "attribute norms", False),
         ("Hidden", "keeps something of their data beside it", False),

@@ -48,5 +48,5 @@ def load_adult(folder: Folder = None) -> Dataset:
         InvalidParameter: the file is missing or damaged.
     """
     file = find(folder, "adult", ["adult.csv"])
-    # Anybody may download the test rows, which belong to people whom no client stands for.
+    # The test rows can be downloaded by anyone, and no client holds rows of the same people.
     return replace(load_table(file, SCHEMA), name="adult", test_data="public")

@@ -64,7 +64,7 @@ class Examples:
     Args:
         inputs: shape (n, ...), n at least 1.
         targets: int64, shape (n,), or (n, length) if every position has a target.
-        scaling: what turns raw inputs into the model's; None leaves them as they are.
+        scaling: from raw inputs to the model's; None leaves them as they are.
 
     Raises:
         InvalidParameter: no rows, rows that do not pair up, targets of another type.

@@ -143,7 +143,7 @@ def load_femnist(folder: Folder = None, *, test_writers: str = "new") -> Dataset
 
     Args:
         folder: with the file.
-        test_writers: whose test images: of ``new`` writers, whom no client stands for, or (then
+        test_writers: the test images of ``new`` writers, who are no clients, or (then
             unprotected) other images of the ``training`` writers, as LEAF splits the data.
     """
     if test_writers not in TEST_WRITERS:

@@ -197,9 +197,9 @@ def natural(owners: Sequence[int] | NDArray[Any]) -> Partition:
     holders = _whole(owners, "owners")
     if len(holders) == 0:
         raise InvalidParameter("owners", 0, "a partition has at least one example")
-    who, sizes = np.unique(holders, return_counts=True)
+    people, sizes = np.unique(holders, return_counts=True)
     order = np.argsort(holders, kind="stable")
-    return Partition(order, np.concatenate([[0], np.cumsum(sizes)]), who)
+    return Partition(order, np.concatenate([[0], np.cumsum(sizes)]), people)
 
 
 def divided(partition: Partition, share: float, *, seed: int = 0) -> tuple[Indices, Indices]:

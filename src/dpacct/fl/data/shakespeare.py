@@ -6,7 +6,7 @@ client. (LEAF tests on the last fifth of every role instead, which then is unpro
 with enough windows are clients. Each role decides that by its own text alone, so no client depends
 on another.
 
-The alphabet is fixed, not collected from the texts: 0 stands for anything else, 1 for a line break,
+The alphabet is fixed, not collected from the texts: 0 means anything else, 1 a line break,
 2 to 96 for the printable ASCII characters from space to tilde.
 """
 
@@ -52,8 +52,8 @@ def load_shakespeare(
             otherwise that after the window, shape (n,).
         min_windows: a role with fewer training windows is not a client.
         test_share: the probability with which a role is tested on, or the part of each role's text.
-        test_roles: whose text is tested on: of ``new`` roles, or (unprotected) the end of the text
-            of all ``training`` roles, as LEAF splits the data.
+        test_roles: the tested text: that of ``new`` roles, or (unprotected) the end of the text of
+            all ``training`` roles, as LEAF splits the data.
     """
     length = validate.count("window", window, "the window", 10**6)
     step = length if stride is None else validate.count("stride", stride, "the stride", 10**6)

@@ -35,7 +35,7 @@ SPLIT_COLUMN = "split"
 _SPLITS = ("train", "test")
 # The array of examples in an .npz file.
 _INPUTS = "inputs"
-# What people write where a value is missing.
+# Usual marks of a missing value.
 _MISSING = ("", "?", "na", "n/a", "nan", "none", "null")
 _DELIMITERS = ",;\t|"
 _HINT = "Columns of words are declared with their categories."

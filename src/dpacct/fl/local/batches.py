@@ -52,7 +52,7 @@ class BatchPlan:
 
 
 def plan_batches(examples: int, local: SGD, generator: torch.Generator) -> BatchPlan:
-    """Draw the batches of a client with so many examples."""
+    """Draw the batches of a client with this many examples."""
     steps = local.count_steps(examples)
     if steps == 0:
         return BatchPlan(torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
@@ -82,7 +82,7 @@ def chunks(workers: Sequence[int], size: int) -> list[Sequence[int]]:
 
 
 def padded_width(examples: int, local: SGD) -> int:
-    """Return the columns to which the batches of a client with so many examples are padded.
+    """Return the columns to which the batches of a client with this many examples are padded.
 
     A power of two, at least 16 and at most the batch size: a function of that client alone.
     """

@@ -75,7 +75,7 @@ class LocalLoss:
 
     @property
     def is_cross_entropy(self) -> bool:
-        """Whether it is the mean cross entropy with torch's defaults."""
+        """Return whether it is the mean cross entropy with torch's defaults."""
         loss = self.function
         if isinstance(loss, nn.CrossEntropyLoss):
             plain = loss.weight is None and loss.reduction == "mean"
@@ -194,7 +194,7 @@ class Labels:
     """0 .. count - 1, and one value that a loss passes over.
 
     Attributes:
-        padded: whether padded batches leave out what is passed over, as the loss does.
+        padded: whether padded batches leave out the ignored label, as the loss does.
     """
 
     count: int

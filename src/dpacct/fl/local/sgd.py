@@ -31,7 +31,7 @@ class SGD:
         momentum: in [0, 1); the buffer starts at zero in every round.
         weight_decay: L2 weight, added to the gradient as in `torch.optim.SGD`.
         lr_decay: in (0, 1], the learning rate of round t is ``lr * lr_decay**(t - 1)``.
-        shuffle: draw the order of the examples anew for each pass; False keeps their own order
+        shuffle: draw a new order of the examples for each pass; False keeps their own order
             (the incremental gradient method).
         total_lr: each step uses ``lr / (number of this client's steps)``.
         precision: "float32"; "tf32" or "bfloat16" for the forward and backward pass alone. Norms,
@@ -77,7 +77,7 @@ class SGD:
             raise InvalidParameter("precision", self.precision, rule)
 
     def over(self, rounds: int) -> SGD:
-        """Return the same training with the learning rates of so many rounds computed.
+        """Return the same training with the learning rates of this many rounds computed.
 
         Raises:
             InvalidParameter: a rate is not above 0, or depends on more than the round.
@@ -98,7 +98,7 @@ class SGD:
         return rate * self.lr_decay ** (round_number - 1)
 
     def count_steps(self, examples: int) -> int:
-        """Return how many local steps a client with so many examples takes."""
+        """Return how many local steps a client with this many examples takes."""
         if examples == 0:
             return 0
         if self.steps is not None:

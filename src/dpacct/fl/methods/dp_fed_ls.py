@@ -33,8 +33,8 @@ class DPFedLS(Method):
         w^{t+1} = w^t + server_lr A_s^{-1} (sum_i Delta_i + N(0, (z C)^2)) / (q N)
 
     with A_s of `dpacct.fl.postprocess.smooth`. Poisson cohorts (add-remove) and uniform ones
-    (replace-one, charged for 2C) are those of the run. ``smoothing=0`` is what the paper calls
-    DP-Fed. As printed, Poisson cohorts divide by the number of clients that came, which is
+    (replace-one, charged for 2C) are those of the run. ``smoothing=0`` is the DP-Fed
+    of the paper. As printed, Poisson cohorts divide by the number of clients that came, which is
     private; here it is the planned q N. Uniform cohorts are private as printed.
 
     Args:

@@ -100,7 +100,7 @@ class DPFedPGN(ZeroState, PlainSteps):
         return {name: value - rate * state[name] for name, value in params.items()}, state
 
     def denoise(self, gradient: Tensor) -> Tensor:
-        """What is done to each tensor of g' before it is used."""
+        """The change of each tensor of g' before its use; here none."""
         return gradient
 
     def published(self, cohort: PublishedRound) -> Tensor:

@@ -2,8 +2,8 @@
 
 Their server states and the memories of clients begin at zero. Each makes one release a round,
 charged as DP-FedAvg. SCAFFOLD and FedDyn keep memories of the clients that take part: Poisson
-cohorts or everybody, no cohorts of fixed size. As printed their states use the number of those who
-came over N; here it is the planned q.
+cohorts or all clients, no cohorts of fixed size. As printed their states use the realized cohort
+size over N; here it is the planned q.
 """
 
 from __future__ import annotations

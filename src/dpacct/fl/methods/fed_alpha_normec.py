@@ -18,8 +18,8 @@ from dpacct.validate import above_zero, flag
 
 OPERATORS = ("gradient", "incremental")
 PARTICIPANTS_NOISE = (
-    "noise comes from those who take part (paper_mode): its variance tells how many they are, and "
-    "nobody's noise covers a round in which nobody does"
+    "noise comes from the participants (paper_mode): its variance tells their number, and a round "
+    "without participants has no noise"
 )
 
 
@@ -42,7 +42,7 @@ class FedAlphaNormEC(ZeroMemory):
     amplification by sampling rests on it. In a deployment every client must therefore compute in
     every round, whether or not it is in the cohort, and keep a memory as large as the model.
 
-    As printed the noise is added by those who take part. Here it is added once to the sum.
+    As printed the participants add the noise. Here it is added once to the sum.
 
     Args:
         alpha: of the normalization, in [1e-12, 1e12]; published 0.01.

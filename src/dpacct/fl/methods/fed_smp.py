@@ -33,7 +33,7 @@ class FedSMPRandK(Method):
     Args:
         fraction: p in (0, 1], published 0.4.
         seed: public, of the masks.
-        unbiased: multiply what is released by d_l / k_l in each tensor, so that the expectation
+        unbiased: multiply the release by d_l / k_l in each tensor, so that the expectation
             over masks is the whole mean (before the clip).
     Source: Hu, Guo, Gong, "Fed-SMP", arXiv:2202.07178.
     """
@@ -70,9 +70,9 @@ class FedSMPRandK(Method):
 class FedSMPTopK(Method):
     """Top-k sparsification with a mask that is public: the largest coordinates of the last release.
 
-    Papers leave open whose mask it is. Their published code lets each client pick the coordinates
-    of its own noisy update, which no central guarantee covers. Here one mask for all comes from
-    what was released before, is applied before the bound, and noise goes to the kept coordinates:
+    Papers leave the owner of the mask open. Their published code lets each client pick the
+    coordinates of its own noisy update, which no central guarantee covers. Here one mask for all
+    comes from earlier releases and is applied before the bound, with noise on kept coordinates:
     charged as DP-FedAvg is.
 
     Args:

@@ -5,9 +5,10 @@ The engine runs, in each round::
     reserve -> sample -> [gradient, step, after_step] x K -> local_update -> mask -> bound
         -> sum -> noise -> commit -> post -> server -> report
 
-Rule 1: what runs on a client (`gradient`, `after_step`, `local_update`, `client_state`) is pure
-and sees that client alone: the engine may run it for many clients at once under `torch.func.vmap`.
-Rule 2: what runs behind the noise (`post`, `server`) sees `Noised` and public state alone.
+Rule 1: the members that run on a client (`gradient`, `after_step`, `local_update`, `client_state`)
+are pure and see that client alone: the engine may run them for many clients at once under
+`torch.func.vmap`.
+Rule 2: the members behind the noise (`post`, `server`) see `Noised` and public state alone.
 Rule 3: a method keeps no state of its own. State lives in the dictionaries of tensors passed in.
 `dpacct.fl.audit` checks all three by running a method on neighboring sets of clients. An example:
 docs/how-to/train-federated.md, "Your own method".
@@ -64,7 +65,7 @@ class Method(Protocol):
         mask: public choice of coordinates.
         bound: the bound that is part of the method; None leaves it to the user (`Clip`).
         everyone_computes: every client trains and updates its state in every round, and the
-            cohort decides only whose contributions are summed.
+            cohort decides only which contributions are summed.
         not_private_because: why no finite epsilon covers this method (for reproductions of
             published code); None for a private one.
     """
@@ -111,7 +112,7 @@ class Method(Protocol):
     def client_state(self, client_state: State, bounded: Tensor, context: Context) -> State:
         """Return the client's memory after the round.
 
-        It depends on data and broadcasts alone, never on the noise or on who else took part.
+        It depends on data and broadcasts alone, never on the noise or on the other participants.
 
         Args:
             client_state: the memory before.

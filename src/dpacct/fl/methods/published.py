@@ -22,7 +22,7 @@ class PublishedRound:
     """The data of a round that a printed procedure sees, more than a private one may.
 
     Attributes:
-        rows: raw masked updates [m, k] of those who came, m = 0 included.
+        rows: raw masked updates [m, k] of the participants, m = 0 included.
         layout: of the k coordinates.
         noise_multiplier: z.
         clip_norm: C of the bound that was asked for.

@@ -2,7 +2,7 @@
 
 Rule 1: an optimizer sees the model before and after the method's own step, and its own state: all
 of it follows from releases, so it costs nothing. Rule 2: its state is public, part of the server's
-state under names of its own, and in every checkpoint. Rule 3: clients are not told of it.
+state under names of its own, and in every checkpoint. Rule 3: clients do not receive it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ServerOptimizer(Protocol):
         """Return the displacement of the model, and the next state.
 
         Args:
-            moves: what the method adds to each tensor of the model in this round.
+            moves: the method's displacement of each tensor of the model.
             state: of the optimizer; empty before the first round.
         """
         ...
@@ -65,7 +65,7 @@ class Adam:
         m <- beta1 m + (1 - beta1) move,  v <- beta2 v + (1 - beta2) move^2
         the model moves by lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + floor)
 
-    The scale of the updates, and with it the run's ``server_lr``, only matters beside ``floor``.
+    The scale of the updates, and with it the run's ``server_lr``, only matters against ``floor``.
 
     Args:
         lr: above 0. beta1, beta2: in [0, 1). floor: above 0; published 1e-3 for means of updates.

@@ -117,7 +117,7 @@ def build_model(name: str, dataset: Dataset, *, seed: int = 0) -> nn.Module:
 def save_parameters(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Write the parameters as CPU tensors, complete under their final name or not at all.
 
-    ``torch.load(path, weights_only=True)`` gives what ``model.load_state_dict`` takes.
+    ``torch.load(path, weights_only=True)`` gives a dictionary for ``model.load_state_dict``.
 
     Raises:
         OSError: the file cannot be written; one that was there is untouched.

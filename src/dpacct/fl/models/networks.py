@@ -82,7 +82,7 @@ def group_norm(channels: int) -> nn.GroupNorm:
 
 
 class ResidualBlock(nn.Module):
-    """Two 3 x 3 convolutions beside a shortcut, which is projected where the shape changes."""
+    """Two 3 x 3 convolutions and a shortcut, which is projected where the shape changes."""
 
     def __init__(self, channels: int, out: int, stride: int) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""What privacy depends on: bounds, masks, noise, randomness, and the charge."""
+"""The parts that privacy depends on: bounds, masks, noise, randomness, and the charge."""

@@ -305,7 +305,7 @@ class Account:
         if not plan.rounds:
             raise BudgetExceeded(
                 f"not one round of noise multiplier {event.charged.noise_multiplier:.6g} fits into "
-                f"what is left of the budget ({ledger.budget})"
+                f"the rest of the budget ({ledger.budget})"
             )
         self._run = ledger.start_run(
             name, plan=plan, private=self._private, details=details, accountant=self.accountant
@@ -315,8 +315,8 @@ class Account:
     def find(self, saved: Saved, holder: str) -> None:
         """Open the ledger of the checkpoint ``holder``, and write nothing to it yet."""
         if self._ledger is None and self._given is None:
-            rule = "its rounds were charged to a ledger that was not kept, so that nobody can tell "
-            rule += "what they cost together with further ones"
+            rule = "its rounds were charged to a ledger that was not kept, and their cost "
+            rule += "together with further rounds is unknown"
             hint = "Start another run, with a ledger; `dpacct ledger charge` adds rounds to one."
             raise InvalidParameter("checkpoint", holder, rule, hint)
         if self._ledger is None and self.path is not None and not self.path.exists():

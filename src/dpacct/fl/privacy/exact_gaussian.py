@@ -19,7 +19,7 @@ from scipy.special import ndtri  # pyright: ignore[reportMissingTypeStubs]
 
 from dpacct.fl.privacy.randomness import Randomness
 
-# |float result - sigma X| <= sigma GUARD (|X| + 4): many times what is observed for scipy's ndtri,
+# |float result - sigma X| <= sigma GUARD (|X| + 4): many times the observed error of scipy's ndtri,
 # and the rounding of the uniform. tests/fl/privacy/test_exact_gaussian.py holds ndtri against
 # mpmath.
 GUARD = 2.0**-44

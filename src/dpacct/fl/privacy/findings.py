@@ -33,7 +33,7 @@ class AuditFailed(DpacctError):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check: its name, whether it passed, and what was seen."""
+    """One check: its name, whether it passed, and the measured figures."""
 
     check: str
     passed: bool
@@ -69,7 +69,7 @@ class Audit:
 
 # Float32 rounding; everything that is checked is larger than this when it is wrong.
 SLACK = 1e-5
-# Norms, as shares of the clip norm, of updates that are bounded beside each other.
+# Norms, as shares of the clip norm, of updates that are bounded together.
 _SHARES = (0.9, 0.01, 5.0)
 
 
@@ -137,9 +137,9 @@ def check_bound(
     level *= bound.clip_norm / layout.size**0.5
     for one, other in itertools.permutations(_SHARES, 2):
         pair = torch.stack([one * level, other * level])
-        alone, beside, again = applied(pair[:1]), applied(pair), applied(pair[:1])
-        if not (torch.equal(alone[0], beside[0]) and torch.equal(alone, again)):
-            detail = "an update comes out of it otherwise beside another one: it looks at both"
+        alone, paired, again = applied(pair[:1]), applied(pair), applied(pair[:1])
+        if not (torch.equal(alone[0], paired[0]) and torch.equal(alone, again)):
+            detail = "an update comes out of it changed by another update: it looks at both"
             return Finding("bound", passed=False, detail=detail)
     detail = f"contributions have norm up to {worst:.6g}, and {claimed:.6g} is claimed"
     return Finding("bound", worst <= claimed, detail)

@@ -1,7 +1,7 @@
 """Which coordinates of an update are sent. A mask is public: it never depends on private values.
 
 The noise goes to the kept coordinates only, so a mask lowers the total noise. It is drawn from a
-public seed, or read from what was released before, and is the same for all clients.
+public seed, or read from an earlier release, and is the same for all clients.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Dense:
 
 @dataclass(frozen=True, slots=True)
 class RandomK:
-    """A random share of the coordinates of each tensor, anew in each round, from a public seed.
+    """A random share of the coordinates of each tensor, new in each round, from a public seed.
 
     Args:
         fraction: share kept, in (0, 1]; at least one coordinate of each tensor.
@@ -76,7 +76,7 @@ class PublicTopK:
 
     Args:
         fraction: share kept, in (0, 1]. The first round, with nothing released yet, keeps all.
-        refresh: every so many rounds all coordinates are kept, so that others can come in; 0 never.
+        refresh: all coordinates are kept every so many rounds, so that the mask changes; 0 never.
     """
 
     fraction: float
@@ -102,10 +102,7 @@ class PublicTopK:
 
 
 def reads_release(mask: Mask) -> bool:
-    """Return whether a mask may read what was released before; a checkpoint keeps that for it.
-
-    Of the masks here it is known; one of another kind, a subclass included, may do anything.
-    """
+    """Return whether a mask may read the last release, which a checkpoint then keeps for it."""
     return type(mask) not in (Dense, RandomK)
 
 

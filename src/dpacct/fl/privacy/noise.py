@@ -6,7 +6,7 @@ that is drawn is at least the one that was charged.
 Secure noise is whole numbers from bound to release. Contributions are cut toward zero to multiples
 of a grid, so that they do not grow, and are summed exactly. The noise is a real Gaussian variate
 rounded to the same grid, drawn exactly. Since the sum lies on the grid, the release is the ideal
-Gaussian release, rounded: a post-processing of it. So it costs what the accountant says, under any
+Gaussian release, rounded: a post-processing of it. So the accountant's figure holds under any
 sampling and adjacency.
 
 Shares are such noise from the clients: each client adds a share to its bounded update, in whole
@@ -43,7 +43,7 @@ _RESOLUTION = 24
 # Rule 3, and the most shares for which it is proven.
 LEAST_SIGMA = 2**10
 MAX_SHARES = 2**20
-# Clients that stand for all in a rehearsal.
+# Synthetic clients of a rehearsal.
 _REHEARSED = 8
 
 
@@ -123,8 +123,8 @@ class GaussianNoise(Noise):
     """Gaussian noise in floating point, added once by the trusted server, on the device.
 
     Its law is Gaussian up to the resolution of doubles, and off the CPU up to 9.49 standard
-    deviations, beyond which 3e-21 of it is missing; delta pays for neither. Against an attacker who
-    can read the last bits of a release and knows the generator's algorithm it proves nothing
+    deviations, beyond which 3e-21 of it is missing; delta pays for neither. It proves nothing
+    against an attacker with the last bits of a release and the generator's algorithm
     (Mironov 2012, 10.1145/2382196.2382264); `SecureGaussianNoise` does.
     """
 
@@ -187,8 +187,8 @@ class NoiseShares(Noise):
 
     The server sees the sum alone. Each share is N(0, std^2 / minimum), so ``minimum`` honest shares
     make up the noise that is charged; a round to which fewer arrive releases nothing. More shares
-    are more noise, and are charged as the minimum: what arrives is known only after the round is
-    reserved. Cohorts have a planned size: under Poisson sampling the variance of the noise would
+    are more noise, and are charged as the minimum, since the count of arrivals follows the
+    reservation. Cohorts have a planned size: under Poisson sampling the variance of the noise would
     reveal the cohort's size.
 
     Args:

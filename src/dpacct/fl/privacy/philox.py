@@ -4,8 +4,8 @@ Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2
 Block i of four words of 64 bits is a function of a key of 128 bits and of the counter plus i, which
 has 256; the words repeat after 2^258 of them. They are those of NumPy's generator of that name.
 
-Torch has no unsigned words: an int64 stands for its two's complement, sums and products wrap as
-unsigned ones do, and what is shifted right is masked.
+Torch has no unsigned words: an int64 holds the two's complement, sums and products wrap as unsigned
+ones do, and right shifts are masked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where randomness comes from: the operating system, or a seed that makes a run public.
+"""The source of randomness: the operating system, or a seed that makes a run public.
 
 Rule 1: cohorts and noise of a private run come from the operating system's generator. Rule 2: a
-seed reproduces both, so whoever knows it can subtract the noise: a seeded run is not private.
+seed reproduces both, and anyone with the seed can subtract the noise: a seeded run is not private.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dpacct.fl.public import PublicSize
 from dpacct.fl.tensors import from_array
 from dpacct.rounds import Full, Poisson, Sampling, Uniform
 
-SEEDED = "a seed was given, with which cohorts and noise can be computed by anybody"
+SEEDED = "a seed was given, from which anyone can compute cohorts and noise"
 _BLOCK = 1 << 20
 # Where the 624 words of the Mersenne twister lie in what `get_state` returns, 8 bytes each.
 TWISTER = slice(24, 24 + 8 * 624)
@@ -128,7 +128,7 @@ def draw_below(num_clients: int, rate: float, source: Randomness) -> list[int]:
 
 
 def torch_seed(source: Randomness) -> int:
-    """Return eight bytes as a seed for what needs no secrecy (order of examples, dropout)."""
+    """Return eight bytes as a seed that need not be secret (order of examples, dropout)."""
     return int.from_bytes(source.take(8), "little") >> 1
 
 
@@ -149,7 +149,7 @@ def normals(source: Randomness, size: int, device: torch.device) -> Tensor:
 
 
 def secret_generator(device: torch.device) -> torch.Generator:
-    """Return a generator of torch that cannot be repeated, whatever seeds a program sets.
+    """Return a generator of torch that no seed of a program can repeat.
 
     The CPU's keeps 32 bits of a seed, few enough to try them all: its whole state is replaced.
     That of other devices has a seed of 63 random bits.

@@ -53,7 +53,7 @@ _QUICK, _QUICK_MARGIN = 64, 2.0**-18
 
 
 def unit(limit: float, rows: int, bits: int = DOUBLE) -> float:
-    """Return the grid g on which so many rows within ``limit`` are added exactly. Rule 3.
+    """Return the grid g on which this many rows within ``limit`` are added exactly. Rule 3.
 
     Args:
         limit: of one row's norm, hence of each coordinate. rows: at most 2^33 + 1.
@@ -70,7 +70,7 @@ def scales_rows(bound: Bound) -> bool:
 
 
 def coarsest_grid(std: float, cohort: float) -> float:
-    """Return the coarsest grid whose cut is small beside noise of this standard deviation.
+    """Return the coarsest grid whose cut is small compared with noise of this standard deviation.
 
     The cut moves a coordinate of the sum of a cohort by less than ``cohort * grid`` toward zero.
     """
@@ -206,7 +206,7 @@ def hold(part: Tensor, limit: float) -> None:
     found, lengths = part[long], norms[long]
     finite = torch.isfinite(lengths)
     found = torch.where(finite.unsqueeze(1), found, 0.0)
-    # Not zero: beside a limit of zero, zero times the factor would be no number.
+    # Not zero: with a limit of zero, zero times the factor would be no number.
     lengths = torch.where(finite, lengths, 1.0)
     part[long] = clip_rows(found, lengths, limit * (1 - MARGIN))
 

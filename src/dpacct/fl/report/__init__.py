@@ -1,1 +1,1 @@
-"""Reports of a run, and who receives them."""
+"""Reports of a run, and their receivers."""

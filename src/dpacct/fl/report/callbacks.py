@@ -1,4 +1,4 @@
-"""What may listen to a run: one protocol, and writers of CSV and JSON lines."""
+"""Callbacks of a run: their protocol, and writers of CSV, JSON lines and TensorBoard."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dpacct.fl.report.reports import Report
 
 
 class RunView(Protocol):
-    """What a callback knows of a `Federation`, whose attributes these are."""
+    """The attributes of a `Federation` that a callback gets."""
 
     model: nn.Module
 
@@ -49,12 +49,12 @@ class RunView(Protocol):
 
     @property
     def epsilon(self) -> Spent:
-        """Of what was released."""
+        """The epsilon of the releases."""
         ...
 
     @property
     def training_path(self) -> str:
-        """How clients are trained, and why."""
+        """The path of client training, and the reason for it."""
         ...
 
     def save(self, path: str | Path | None = None) -> Path:
@@ -65,9 +65,9 @@ class RunView(Protocol):
 class Callback(Protocol):
     """Called by `Federation`; each method may be left as it is.
 
-    A callback sees what the trusted server sees. What it shows to others is not covered by the
-    ledger, except for the model and what `dpacct.fl.report.reports.RELEASED` lists of a `Report`.
-    When a callback is called tells how long a round took, which is not covered either.
+    A callback has the view of the trusted server. The ledger covers only the model and the fields
+    of a `Report` in `dpacct.fl.report.reports.RELEASED`. All other values are not covered if they
+    are shown to others, nor is the time of a call, which grows with the cohort.
     """
 
     def start(self, run: RunView) -> None:

@@ -1,7 +1,7 @@
-"""What a run says about each of its rounds, and which of it epsilon covers.
+"""Reports of a run's rounds, and the part of them that epsilon covers.
 
-Rule 1: `RELEASED` is the one list of what follows from the plan, the releases and the test data.
-Those are public, or ``test_data`` beside their accuracy is "unprotected".
+Rule 1: `RELEASED` is the one list of fields that follow from plan, releases and test data. Test
+data are public, or the field ``test_data`` is "unprotected".
 Rule 2: everything else is not private, and where it leaves this process as a column of a file, as a
 curve or as text, its name begins with `UNPROTECTED`. How long a round took is of that kind: it
 grows with the cohort.
@@ -84,11 +84,11 @@ class Report:
         rounds: planned number of rounds.
         spent: computes ``epsilon`` and ``delta`` when they are asked for.
         not_private_because: why the run is not private, None where it is.
-        noise_multiplier: what the round was charged for.
+        noise_multiplier: the charged one.
         noise_std: standard deviation of the noise on each coordinate of the sum of updates.
         clip_norm: norm bound of one update in this round (of the whole update).
         released: False where a round released nothing (too few noise shares arrived).
-        unit, adjacency: what neighboring data sets differ by: one ``unit`` ("client", "example"),
+        unit, adjacency: the difference of neighboring data sets, one ``unit`` ("client", "example")
             which is added or removed, or replaced, or whose contribution becomes zero.
         diagnostics, timing: not private, and left out of ``repr``.
     """
@@ -111,7 +111,7 @@ class Report:
         """[achieved, proven] epsilon of all that the run had charged after this round.
 
         The proven end is infinite where the run is not private. Computed on first use, which takes
-        milliseconds; a run that nobody watches does not pay for it.
+        milliseconds.
         """
         return self.spent()
 
@@ -126,7 +126,7 @@ class Report:
         return self.diagnostics.clipped_fraction
 
     def to_dict(self) -> dict[str, Any]:
-        """Flat dictionary for CSV and JSON: what is `RELEASED`, and the rest `UNPROTECTED`."""
+        """Return a flat dictionary: `RELEASED` fields, and the rest marked as `UNPROTECTED`."""
         spent = self.epsilon
         row: dict[str, Any] = {
             "round": self.round,
