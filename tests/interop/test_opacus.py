@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,9 +20,14 @@ torch = pytest.importorskip("torch")
 plug_in = pytest.importorskip("dpacct.interop.opacus")
 
 from opacus.utils.batch_memory_manager import BatchMemoryManager  # noqa: E402 - needs opacus
-from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler  # noqa: E402
+from torch.utils.data import (  # noqa: E402 - likewise
+    BatchSampler,
+    DataLoader,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
-# What Opacus and torch say about themselves.
+# Opacus and torch warn about unrelated things.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 DELTA = 1e-5
@@ -31,6 +36,7 @@ RATE = 1 / 10
 ROUND = Round(NOISE, Poisson(RATE), "zero-out")
 X = torch.linspace(-1.0, 1.0, 200).reshape(40, 5)
 Y = (X.sum(1) > 0).long()
+MODES = pytest.mark.parametrize("mode", ["hooks", "ghost"])
 
 
 class Job:
@@ -43,11 +49,12 @@ class Job:
         workers: int = 0,
         loader: Any = None,
         module: Any = None,
+        engine: Any = None,
         **settings: Any,
     ) -> None:
         self.module = torch.nn.Linear(5, 2) if module is None else module
         given = {"noise_multiplier": NOISE, "max_grad_norm": 1.0, "grad_sample_mode": mode}
-        self.engine = opacus.PrivacyEngine(accountant="dpacct")
+        self.engine = engine or opacus.PrivacyEngine(accountant="dpacct")
         made = self.engine.make_private(
             module=self.module,
             optimizer=torch.optim.SGD(self.module.parameters(), lr=0.1),
@@ -61,9 +68,11 @@ class Job:
         self.loader = plug_in.attach_ledger(self.loader, self.optimizer, run, **settings)
         return self.loader
 
-    def backward(self, batch: Any) -> None:
+    def backward(self, batch: Any, **autocast: Any) -> None:
         x, y = batch
-        self.loss(self.model(x), y).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=bool(autocast)):
+            loss = self.loss(self.model(x), y)
+        loss.backward()
 
     def step(self, batch: Any) -> None:
         self.optimizer.zero_grad()
@@ -77,45 +86,63 @@ class Job:
             steps += 1
         return steps
 
+    def split(self, size: int) -> Any:
+        return BatchMemoryManager(
+            data_loader=self.loader, max_physical_batch_size=size, optimizer=self.optimizer
+        )
+
     @property
     def weights(self) -> list[float]:
         return self.module.weight.flatten().tolist()
 
+    def refuses(self, act: Callable[[], Any], error: type[Exception], words: str) -> None:
+        """Check that an action raises, and leaves the model as it was."""
+        before = self.weights
+        with pytest.raises(error, match=words):
+            act()
+        assert self.weights == before
+
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Any:
-    with Ledger.open(tmp_path / "l.ledger", Budget(20, DELTA)) as opened:
+    with Ledger.open(tmp_path / "l.ledger", Budget(50, DELTA)) as opened:
         yield opened
 
 
-def private(epsilon: float, engine: Any, **settings: Any) -> float:
-    """The noise that its calibration finds: 160 steps at rate 1/40."""
-    module = torch.nn.Linear(5, 2)
-    _, optimizer, _ = engine.make_private_with_epsilon(
-        module=module,
-        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
-        data_loader=DataLoader(TensorDataset(X, Y), 1),
-        target_epsilon=epsilon,
-        target_delta=DELTA,
-        epochs=4,
-        max_grad_norm=1.0,
-        **settings,
-    )
-    return optimizer.noise_multiplier
+@pytest.fixture
+def run(ledger: Ledger) -> Any:
+    return ledger.start_run("opacus")
+
+
+# The accountant.
 
 
 @pytest.mark.slow
 def test_the_engine_calibrates_with_the_tight_accountant() -> None:
     ours = dpacct.calibrate(epsilon=3, delta=DELTA, rounds=160, sampling_rate=1 / 40)
     assert ours.noise_multiplier == pytest.approx(0.86619, abs=1e-5)
+
+    def private(**settings: Any) -> float:
+        """Return the noise of 160 steps at rate 1/40."""
+        module = torch.nn.Linear(5, 2)
+        _, optimizer, _ = opacus.PrivacyEngine(accountant="dpacct").make_private_with_epsilon(
+            module=module,
+            optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+            data_loader=DataLoader(TensorDataset(X, Y), 1),
+            target_epsilon=3,
+            target_delta=DELTA,
+            epochs=4,
+            max_grad_norm=1.0,
+            **settings,
+        )
+        return optimizer.noise_multiplier
+
     # Opacus stops within 0.01 of epsilon unless it is told otherwise.
-    engine = opacus.PrivacyEngine(accountant="dpacct")
-    assert private(3, engine) == pytest.approx(0.86670, abs=1e-5)
-    exact = private(3, engine, epsilon_tolerance=1e-6)
-    assert exact == pytest.approx(ours.noise_multiplier, abs=1e-6)
+    assert private() == pytest.approx(0.86670, abs=1e-5)
+    assert private(epsilon_tolerance=1e-6) == pytest.approx(ours.noise_multiplier, abs=1e-6)
 
 
-def test_the_accountant_says_what_the_library_says() -> None:
+def test_the_accountant_agrees_with_the_library() -> None:
     accountant = plug_in.TightAccountant()
     assert accountant.get_epsilon(DELTA) == len(accountant) == 0
     for noise in (1.0, 1.0, 2.0, 1.0):
@@ -127,6 +154,75 @@ def test_the_accountant_says_what_the_library_says() -> None:
     other = plug_in.TightAccountant()
     other.load_state_dict(accountant.state_dict())
     assert (len(other), other.get_epsilon(DELTA)) == (4, accountant.get_epsilon(DELTA))
+
+
+@pytest.mark.parametrize("name", ["rdp", "prv"])
+def test_checkpoints_of_opacus_own_accountants_are_loaded(tmp_path: Path, name: str) -> None:
+    job = Job(engine=opacus.PrivacyEngine(accountant=name))
+    job.epoch()
+    job.engine.save_checkpoint(path=tmp_path / "c.pt", module=job.model)
+    later = Job()
+    later.engine.load_checkpoint(path=tmp_path / "c.pt", module=later.model)
+    later.epoch()
+    expected = dpacct.epsilon(20 * ROUND, delta=DELTA).upper
+    assert later.engine.get_epsilon(DELTA) == expected
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        later.engine.accountant.load_state_dict({"history": [], "mechanism": "other"})
+
+
+@pytest.mark.parametrize("engines", [1, 2])
+def test_two_optimizers_on_the_same_batches_are_refused(engines: int) -> None:
+    """On one batch both are one Gaussian of noise multiplier 1 / sqrt(2): 3.42, not 1.64."""
+    first = Job()
+    second = Job(engine=first.engine if engines == 1 else None)
+    batch = next(iter(first.loader))
+    first.step(batch)
+    second.refuses(lambda: second.step(batch), LedgerError, "a step without a batch")
+
+
+def test_two_optimizers_with_batches_of_their_own_add_up() -> None:
+    first = Job()
+    second = Job(engine=first.engine)
+    for mine, theirs in zip(first.loader, second.loader, strict=True):
+        first.step(mine)
+        second.step(theirs)
+    assert first.engine.get_epsilon(DELTA) == dpacct.epsilon(20 * ROUND, delta=DELTA).upper
+
+
+def test_hooks_on_loaders_of_ones_own_know_their_optimizer() -> None:
+    accountant = plug_in.TightAccountant()
+    job, other = (Job(engine=opacus.PrivacyEngine()) for _ in range(2))
+    for each in (job, other):
+        each.optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(RATE))
+    assert job.epoch() == len(accountant) == 10
+    other.refuses(other.epoch, Unsupported, "a second optimizer steps")
+
+
+def test_fixed_batches_are_refused() -> None:
+    with pytest.raises(Unsupported, match=r"dpacct\.Full\(\)"):
+        Job(poisson_sampling=False)
+
+
+@pytest.mark.parametrize("where", ["noise", "loader", "replaced", "none"])
+def test_without_secret_noise_epsilon_is_infinite(where: str) -> None:
+    known = torch.Generator().manual_seed(1)
+    settings = {
+        "noise": {"noise_generator": known},
+        "loader": {"loader": DataLoader(TensorDataset(X, Y), 4, generator=known)},
+        "replaced": {},
+        "none": {"noise_multiplier": 0.0},
+    }[where]
+    job = Job(**settings)
+    if where == "replaced":
+        job.optimizer.generator = known
+    job.epoch()
+    assert job.engine.get_epsilon(DELTA) == math.inf
+    other = plug_in.TightAccountant()
+    other.load_state_dict(job.engine.accountant.state_dict())
+    assert other.get_epsilon(DELTA) == math.inf
+
+
+# Charging.
 
 
 @pytest.mark.parametrize(
@@ -142,9 +238,7 @@ def test_each_step_is_charged_and_the_plan_ends_quietly(
     parts = 0
     for _ in range(4):
         if batches == "split":
-            with BatchMemoryManager(
-                data_loader=loader, max_physical_batch_size=2, optimizer=job.optimizer
-            ) as split:
+            with job.split(2) as split:
                 parts += job.epoch(split)
         else:
             parts += job.epoch()
@@ -169,11 +263,11 @@ def test_without_a_plan_the_budget_ends_it(tmp_path: Path) -> None:
 
 
 def test_a_round_is_on_disk_before_the_model_changes(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = ledger.start_run("opacus")
     job = Job()
-    batch = next(iter(job.attach(run)))
+    batches = iter(job.attach(run))
+    batch = next(batches)
     assert (run.rounds, run.committed) == (1, 0)
     before = job.weights
     seen: list[Any] = []
@@ -188,248 +282,235 @@ def test_a_round_is_on_disk_before_the_model_changes(
     assert seen == [(1, True)]
     assert job.weights != before
 
-
-def test_what_cannot_be_committed_changes_nothing(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
     def full(*_: Any) -> None:
         raise LedgerError("the disk is full")
 
-    run = ledger.start_run("opacus")
-    job = Job()
-    job.attach(run)
-    before = job.weights
-    monkeypatch.setattr("dpacct.ledger.writing.Transaction.commit", full)
-    with pytest.raises(LedgerError, match="full"):
-        job.epoch()
-    assert job.weights == before
-    assert (run.rounds, run.committed) == (1, 0)
-
-
-def refused(job: Job, act: Callable[[], Any], error: type[Exception], words: str) -> None:
-    before = job.weights
-    with pytest.raises(error, match=words):
-        act()
-    assert job.weights == before
-
-
-def test_a_second_step_on_a_batch_is_refused(ledger: Ledger) -> None:
-    run = ledger.start_run("opacus")
-    job = Job(mode="ghost")
-    batches = iter(job.attach(run))
     batch = next(batches)
-    job.step(batch)
-    refused(job, lambda: job.step(batch), LedgerError, "a step without a batch")
-    job.step(next(batches))
-    assert (run.rounds, run.committed) == (2, 2)
+    monkeypatch.setattr(type(run.reserve(ROUND)), "commit", full)
+    job.refuses(lambda: job.step(batch), LedgerError, "full")
 
 
-def test_a_step_without_the_loader_is_refused_also_while_workers_draw_ahead(
-    ledger: Ledger,
-) -> None:
-    job = Job(workers=1)
-    loader = job.attach(ledger.start_run("opacus"))
-    refused(job, lambda: job.step((X, Y)), LedgerError, "a step without a batch")
-    batches = iter(loader)
-    refused(job, lambda: job.step((X, Y)), LedgerError, "a step without a batch")
-    for batch in batches:
-        job.step(batch)
-        refused(job, lambda found=batch: job.step(found), LedgerError, "a step without a batch")
-    assert loader.run.committed == 10
-
-
-def test_a_batch_whose_step_is_skipped_stays_spent(ledger: Ledger) -> None:
-    run = ledger.start_run("opacus")
-    job = Job()
-    for number, batch in enumerate(job.attach(run)):
-        if number % 2:
-            job.step(batch)
-    assert (run.rounds, run.committed) == (10, 5)
-
-
-def test_a_loop_that_is_left_and_a_loader_that_is_looked_into(ledger: Ledger) -> None:
-    run = ledger.start_run("opacus")
+def test_a_skipped_batch_stays_spent_and_a_left_loop_is_over(run: Any) -> None:
     job = Job()
     loader = job.attach(run)
     old = iter(loader)
     next(old)
     for number, batch in enumerate(loader):
-        job.step(batch)
-        if number == 2:
+        if number % 2:
+            job.step(batch)
+        if number == 3:
             break
-    assert (run.rounds, run.committed) == (4, 3)
+    assert (run.rounds, run.committed) == (5, 2)
     with pytest.raises(LedgerError, match="another loop"):
         next(old)
     assert job.epoch() == 10
-    assert (run.rounds, run.committed) == (14, 13)
+    assert (run.rounds, run.committed) == (15, 12)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("charged", [False, True], ids=["accountant", "ledger"])
+def test_a_step_without_a_batch_of_its_own_is_refused(
+    run: Any, workers: int, *, charged: bool
+) -> None:
+    job = Job(workers=workers)
+    if charged:
+        job.attach(run)
+    job.refuses(lambda: job.step((X, Y)), LedgerError, "a step without a batch")
+    for batch in job.loader:
+        job.step(batch)
+        job.refuses(lambda found=batch: job.step(found), LedgerError, "a step without a batch")
+    assert len(job.engine.accountant) == 10
+    assert run.committed == (10 if charged else 0)
 
 
 @pytest.mark.parametrize("charged", [False, True], ids=["accountant", "ledger"])
-def test_gradients_of_several_batches_are_refused(ledger: Ledger, *, charged: bool) -> None:
+def test_gradients_of_several_batches_are_refused(run: Any, *, charged: bool) -> None:
     job = Job()
     if charged:
-        job.attach(ledger.start_run("opacus"))
+        job.attach(run)
     batches = iter(job.loader)
     job.model.allow_grad_accumulation()
     job.backward(next(batches))
     job.backward(next(batches))
-    refused(job, job.optimizer.step, Unsupported, "gradients of 2 batches")
+    job.refuses(job.optimizer.step, Unsupported, "gradients of 2 batches")
     assert len(job.engine.accountant) == 0
 
 
 @pytest.mark.parametrize(("workers", "skipped"), [(0, 0), (0, 4), (1, 1)])
 def test_a_part_of_a_batch_without_its_step_is_refused(
-    ledger: Ledger, skipped: int, workers: int
+    run: Any, skipped: int, workers: int
 ) -> None:
-    run = ledger.start_run("opacus")
-    job = Job(workers=workers, loader=DataLoader(TensorDataset(X, Y), 20, num_workers=workers))
-    loader = job.attach(run)
+    job = Job(loader=DataLoader(TensorDataset(X, Y), 20, num_workers=workers))
+    job.attach(run)
 
     def loop() -> None:
-        with BatchMemoryManager(
-            data_loader=loader, max_physical_batch_size=1, optimizer=job.optimizer
-        ) as split:
+        with job.split(1) as split:
             for number, batch in enumerate(split):
                 if number != skipped:
                     job.step(batch)
 
-    refused(job, loop, LedgerError, "a part of a batch had no step")
+    job.refuses(loop, LedgerError, "a part of a batch had no step")
     assert run.committed == 0
 
 
-@pytest.mark.parametrize("mode", ["hooks", "ghost"])
-def test_batches_that_the_program_itself_adds_up_are_refused(ledger: Ledger, mode: str) -> None:
-    run = ledger.start_run("opacus")
+@MODES
+def test_batches_that_the_program_itself_adds_up_are_refused(run: Any, mode: str) -> None:
     job = Job(mode=mode)
     batches = iter(job.attach(run))
-    for skip in (True, False):
-        batch = next(batches)
-        job.optimizer.signal_skip_step(skip)
-        if skip:
-            job.step(batch)
-        else:
-            refused(job, lambda found=batch: job.step(found), LedgerError, "a part of a batch")
-    refused(job, lambda: job.step(next(batches)), LedgerError, "a part of a batch")
+    batch = next(batches)
+    job.optimizer.signal_skip_step(do_skip=True)
+    job.step(batch)
+    batch = next(batches)
+    job.optimizer.signal_skip_step(do_skip=False)
+    for found in (batch, next(batches)):
+        job.refuses(lambda late=found: job.step(late), LedgerError, "a part of a batch")
     assert run.committed == 0
     # A new loop begins with nothing.
-    assert job.epoch() == 10
-    assert run.committed == 10
+    assert job.epoch() == run.committed == 10
 
 
-@pytest.mark.parametrize("mode", ["hooks", "ghost"])
-def test_gradients_of_more_examples_than_were_drawn_are_refused(ledger: Ledger, mode: str) -> None:
-    run = ledger.start_run("opacus")
+@MODES
+def test_gradients_of_more_examples_than_were_drawn_are_refused(run: Any, mode: str) -> None:
     job = Job(mode=mode)
     batches = iter(job.attach(run))
     next(batches)
-    refused(job, lambda: job.step((X, Y)), LedgerError, "the gradients are of 40 examples")
+    job.refuses(lambda: job.step((X, Y)), LedgerError, "the gradients are of 40 examples")
     x, y = next(batches)
     job.step((x[:1], y[:1]))
     assert (run.rounds, run.committed) == (2, 1)
 
 
-def test_two_optimizers_and_what_is_attached_twice(ledger: Ledger) -> None:
-    run = ledger.start_run("opacus")
+@pytest.mark.parametrize("accountant", ["prv", "dpacct"])
+def test_an_optimizer_beside_the_attached_one_is_refused(run: Any, accountant: str) -> None:
+    job, other = Job(), Job(engine=opacus.PrivacyEngine(accountant=accountant))
+    for batch in job.attach(run):
+        job.step(batch)
+        other.refuses(lambda found=batch: other.step(found), (Unsupported, LedgerError), "a s")
+    # A public model trains as it likes, and the other one once the loop is over.
+    torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], lr=0.1).step()
+    other.optimizer.zero_grad()
+    assert other.epoch() == 10
+
+
+def test_a_second_attachment_is_refused(ledger: Ledger, run: Any) -> None:
     job, other = Job(), Job()
     job.attach(run)
     with pytest.raises(Unsupported, match="a second optimizer"):
         plug_in.attach_ledger(job.loader, other.optimizer, run)
     with pytest.raises(Unsupported, match="charged twice"):
         plug_in.attach_ledger(other.loader, job.optimizer, run)
-    assert run.rounds == 0
+    assert ledger.rounds == 0
 
 
-def test_a_step_without_the_noise_of_the_optimizer_is_refused(ledger: Ledger) -> None:
+# Settings that change after they were attached.
+
+
+def test_a_step_without_the_noise_of_the_optimizer_is_refused(run: Any) -> None:
     job = Job()
-    job.attach(ledger.start_run("opacus"))
+    job.attach(run)
     job.optimizer.attach_step_hook(lambda _: None)
-    assert job.epoch() == job.loader.run.committed == 10
+    assert job.epoch() == run.committed == 10
     job.optimizer.add_noise = lambda: None
-    refused(job, job.epoch, LedgerError, "was not charged")
+    job.refuses(job.epoch, LedgerError, "was not charged")
 
 
-def test_a_sampling_rate_that_is_set_later_is_refused(ledger: Ledger) -> None:
+def test_a_sampling_rate_that_is_set_later_is_refused(run: Any) -> None:
     jobs = Job(), Job()
-    jobs[0].attach(ledger.start_run("opacus"))
+    jobs[0].attach(run)
     for job in jobs:
         job.loader.batch_sampler.sample_rate = 0.5
-        refused(job, job.epoch, Unsupported, "was set to 0.5, and each batch is charged for 0.1")
+        words = "was set to 0.5, and each batch is charged for 0.1"
+        job.refuses(job.epoch, Unsupported, words)
 
 
-@pytest.mark.parametrize("mode", ["hooks", "ghost"])
-def test_noise_and_clip_norm_are_those_that_are_charged(ledger: Ledger, mode: str) -> None:
+@MODES
+def test_noise_clip_norm_and_generator_are_those_that_are_charged(run: Any, mode: str) -> None:
     job = Job(mode=mode)
-    job.attach(ledger.start_run("opacus"))
-    job.optimizer.noise_multiplier = NOISE / 2
-    refused(job, job.epoch, Unsupported, "less than 0.8662, which is charged")
-    job.optimizer.noise_multiplier = 2 * NOISE
-    job.optimizer.max_grad_norm = 0.5
-    refused(job, job.epoch, Unsupported, "clip norm was 1 and is 0.5")
-    job.optimizer.max_grad_norm = 1.0
+    job.attach(run)
+    optimizer = job.optimizer
+    optimizer.noise_multiplier = NOISE / 2
+    job.refuses(job.epoch, Unsupported, "less than 0.8662, which is charged")
+    optimizer.noise_multiplier, optimizer.max_grad_norm = 2 * NOISE, 0.5
+    job.refuses(job.epoch, Unsupported, "clip norm was 1 and is 0.5")
+    optimizer.max_grad_norm = 1.0
+    assert job.epoch() == run.committed == 10
+    optimizer.generator = torch.Generator().manual_seed(3)
+    job.refuses(job.epoch, InvalidParameter, "generator is 'replaced'")
+
+
+def test_a_clip_norm_may_follow_a_schedule(run: Any) -> None:
+    job = Job()
+    for batch in job.attach(run, scheduled_clip=True):
+        job.step(batch)
+        job.optimizer.max_grad_norm *= 0.9
+    assert run.committed == 10
+
+
+def test_clip_norms_of_layers_that_exceed_the_one_of_the_noise_are_refused(run: Any) -> None:
+    job = Job(clipping="per_layer", max_grad_norm=[0.5, 0.5])
+    job.optimizer.max_grad_norms = [5.0, 5.0]
+    with pytest.raises(Unsupported, match=r"7\.07107 together"):
+        job.attach(run)
+    job.optimizer.max_grad_norms = [0.5, 0.5]
+    job.attach(run, scheduled_clip=True)
+    job.optimizer.max_grad_norms = [5.0, 5.0]
+    job.refuses(job.epoch, Unsupported, r"7\.07107 together")
+    job.optimizer.max_grad_norms, job.optimizer.max_grad_norm = [0.3, 0.6], 0.45**0.5
     assert job.epoch() == 10
 
 
-def test_a_clip_norm_may_follow_a_schedule(ledger: Ledger) -> None:
-    job = Job()
-    job.attach(ledger.start_run("opacus"), scheduled_clip=True)
-    for batch in job.loader:
-        job.step(batch)
-        job.optimizer.max_grad_norm *= 0.9
-    assert job.loader.run.committed == 10
-
-
-@pytest.mark.parametrize("scheduled", [False, True])
-def test_clip_norms_of_layers_that_exceed_the_one_of_the_noise_are_refused(
-    ledger: Ledger,
-    scheduled: bool,  # noqa: FBT001 - a case
-) -> None:
-    run = ledger.start_run("opacus")
-    job = Job(clipping="per_layer", max_grad_norm=[0.5, 0.5])
-    if scheduled:
-        job.attach(run, scheduled_clip=True)
-        job.optimizer.max_grad_norms = [5.0, 5.0]
-        refused(job, job.epoch, Unsupported, r"7\.07107 together")
-        job.optimizer.max_grad_norms = [0.3, 0.6]
-        job.optimizer.max_grad_norm = 0.45**0.5
-        assert job.epoch() == 10
-    else:
-        job.optimizer.max_grad_norms = [5.0, 5.0]
-        with pytest.raises(Unsupported, match=r"7\.07107 together"):
-            job.attach(run)
-
-
-def test_a_model_that_clips_to_another_norm_than_its_optimizer_says(ledger: Ledger) -> None:
+def test_a_model_that_clips_to_another_norm_than_its_optimizer_says(run: Any) -> None:
     job = Job(mode="ghost", loader=DataLoader(TensorDataset(50 * X, Y), 40))
     job.optimizer.max_grad_norm = 0.01
-    job.attach(ledger.start_run("opacus"))
-    refused(job, job.epoch, LedgerError, "a model that clips to another norm")
-    assert job.loader.run.committed == 0
+    job.attach(run)
+    job.refuses(job.epoch, LedgerError, "a model that clips to another norm")
+    assert run.committed == 0
 
 
-@pytest.mark.parametrize("mode", ["hooks", "ghost"])
-def test_gradients_that_are_not_finite_are_not_released(ledger: Ledger, mode: str) -> None:
+@MODES
+def test_gradients_that_are_not_finite_are_not_released(run: Any, mode: str) -> None:
     x = X.clone()
     x[3] = float("nan")
     job = Job(mode=mode, loader=DataLoader(TensorDataset(x, Y), 40))
-    job.attach(ledger.start_run("opacus"))
-    refused(job, job.epoch, LedgerError, "not finite")
-    assert (job.loader.run.rounds, job.loader.run.committed) == (1, 0)
+    job.attach(run)
+    job.refuses(job.epoch, LedgerError, "not finite")
+    assert (run.rounds, run.committed) == (1, 0)
 
 
-def test_a_loader_that_does_not_sample_by_poisson_is_refused(ledger: Ledger) -> None:
-    data = TensorDataset(X, Y)
-    weighted = WeightedRandomSampler([1.0] * len(data), len(data))
-    run = ledger.start_run("opacus")
-    for loader, words in (
-        (DataLoader(data, 4, shuffle=True), "does not sample by Poisson"),
-        (DataLoader(data, 4), "does not sample by Poisson"),
-        (DataLoader(data, 4, sampler=weighted), "samples by weight"),
-        (DataLoader(data, None), "does not sample by Poisson"),
-    ):
-        with pytest.raises(Unsupported, match=words):
-            plug_in.attach_ledger(loader, Job().optimizer, run)
-    assert run.rounds == 0
+@MODES
+@pytest.mark.parametrize("charged", [False, True], ids=["accountant", "ledger"])
+def test_autocast_is_refused_before_noise_is_drawn(run: Any, mode: str, *, charged: bool) -> None:
+    job = Job(mode=mode)
+    if charged:
+        job.attach(run)
+    batch = next(iter(job.loader))
+    job.optimizer.zero_grad()
+    job.backward(batch, autocast=True)
+    job.refuses(job.optimizer.step, Unsupported, "without autocast")
+    assert (run.committed, len(job.engine.accountant)) == (0, 0)
 
+
+@pytest.mark.parametrize(("mode", "dtype"), [("hooks", torch.bfloat16), ("ghost", torch.float16)])
+def test_parameters_of_less_than_float32_are_refused(run: Any, mode: str, dtype: Any) -> None:
+    """In bfloat16 one example more moves a sum of 256 of them by two clip norms."""
+    loader = DataLoader(TensorDataset(X.to(dtype), Y), 4)
+    job = Job(mode=mode, module=torch.nn.Linear(5, 2).to(dtype), loader=loader)
+    with pytest.raises(Unsupported, match="moves the sum by more than the clip norm"):
+        job.attach(run)
+
+
+def test_noise_of_less_than_float32_is_refused(run: Any) -> None:
+    job = Job()
+    job.optimizer.secure_mode = True
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with pytest.raises(Unsupported, match=r"default dtype, torch\.bfloat16"):
+            job.attach(run)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+# What cannot be attached.
 
 ADAPTIVE = {
     "clipping": "adaptive",
@@ -441,41 +522,59 @@ ADAPTIVE = {
 }
 
 
-def test_an_optimizer_whose_clip_norm_depends_on_the_data_is_refused(ledger: Ledger) -> None:
+def test_a_loader_that_does_not_sample_by_poisson_is_refused(ledger: Ledger, run: Any) -> None:
+    data = TensorDataset(X, Y)
+    weighted = WeightedRandomSampler([1.0] * len(data), len(data))
+    for loader, words in (
+        (DataLoader(data, 4, shuffle=True), "does not sample by Poisson"),
+        (DataLoader(data, 4), "does not sample by Poisson"),
+        (DataLoader(data, 4, sampler=weighted), "samples by weight"),
+        (DataLoader(data, None), "does not sample by Poisson"),
+    ):
+        with pytest.raises(Unsupported, match=words):
+            plug_in.attach_ledger(loader, Job().optimizer, run)
+    assert ledger.rounds == 0
+
+
+def test_an_optimizer_whose_clip_norm_depends_on_the_data_is_refused(run: Any) -> None:
     """Opacus counts the noise of gradients and count together, at half the sensitivity."""
     job = Job(**ADAPTIVE)
-    refused(job, job.epoch, Unsupported, "by a count of the data")
+    job.refuses(job.epoch, Unsupported, "by a count of the data")
     assert job.engine.get_epsilon(DELTA) == 0.0
-    run = ledger.start_run("opacus")
     with pytest.raises(Unsupported, match="by a count of the data"):
         job.attach(run)
     with pytest.raises(Unsupported, match="adds no noise"):
         plug_in.attach_ledger(job.loader, job.optimizer.original_optimizer, run)
 
 
-def test_a_run_that_does_not_fit_the_loop_is_refused(ledger: Ledger) -> None:
-    for plan in (
-        10 * Round(2 * NOISE, Poisson(RATE), "zero-out"),
-        10 * Round(NOISE, Poisson(RATE / 2), "zero-out"),
-        10 * Round(20.0, Full(), "zero-out"),
-    ):
-        run = ledger.start_run("opacus", plan)
-        with pytest.raises(InvalidParameter, match="no round that covers a step"):
-            Job().attach(run)
-        run.finish()
-        with pytest.raises(LedgerError, match="is finished"):
-            Job().attach(run)
+@pytest.mark.parametrize(
+    "round_",
+    [
+        Round(2 * NOISE, Poisson(RATE), "zero-out"),
+        Round(NOISE, Poisson(RATE / 2), "zero-out"),
+        Round(20.0, Full(), "zero-out"),
+    ],
+)
+def test_a_run_that_does_not_fit_the_loop_is_refused(ledger: Ledger, round_: Round) -> None:
+    run = ledger.start_run("opacus", 10 * round_)
+    with pytest.raises(InvalidParameter, match="no round that covers a step"):
+        Job().attach(run)
+    run.finish()
+    with pytest.raises(LedgerError, match="is finished"):
+        Job().attach(run)
+    with pytest.raises(InvalidParameter, match="rank 0 charges the run"):
+        Job().attach(None)
     assert ledger.rounds == 0
 
 
-def test_noise_that_somebody_can_repeat_is_not_private(ledger: Ledger) -> None:
+def test_repeatable_noise_is_not_private(ledger: Ledger, run: Any) -> None:
     job = Job(noise_generator=torch.Generator().manual_seed(1))
     with pytest.raises(InvalidParameter, match="generator is 'given'"):
-        job.attach(ledger.start_run("opacus"))
-    run = ledger.start_run("seeded", private=False)
-    job.attach(run)
+        job.attach(run)
+    seeded = ledger.start_run("seeded", private=False)
+    job.attach(seeded)
     assert job.epoch() == 10
-    assert run.epsilon().upper == float("inf")
+    assert seeded.epsilon().upper == float("inf")
 
 
 def test_seeds_of_the_program_do_not_reach_batches_and_noise(ledger: Ledger) -> None:
@@ -492,6 +591,63 @@ def test_seeds_of_the_program_do_not_reach_batches_and_noise(ledger: Ledger) -> 
     assert found[0][1] != found[1][1]
 
 
+# A public size.
+
+
+@pytest.mark.parametrize(("examples", "batch"), [(2000, 50), (2001, 64), (41, 40)])
+def test_a_public_size_hides_the_number_of_examples(
+    ledger: Ledger, examples: int, batch: int
+) -> None:
+    """Neighbors have one noise on the mean, one divisor, one rate and one number of batches."""
+    seen: list[Any] = []
+    for number in (examples, examples - 1):
+        data = TensorDataset(torch.ones(number, 5), torch.zeros(number, dtype=torch.long))
+        module = torch.nn.Linear(5, 2000)
+        job = Job(module=module, loader=DataLoader(data, batch), noise_multiplier=3.0)
+        loader = job.attach(ledger.start_run("neighbors"), public_size=2000)
+        assert loader.round == Round(3.0, Poisson(batch / 2000), "add-remove")
+        inputs, targets = next(iter(loader))
+        before = [p.detach().clone() for p in job.optimizer.params]
+        # Without examples in a batch, the step is its noise.
+        job.step((inputs[:0], targets[:0]))
+        moved = [(p - b).flatten() for p, b in zip(job.optimizer.params, before, strict=True)]
+        std = float(torch.cat(moved).double().square().mean().sqrt()) / 0.1
+        # 12,000 draws: six standard errors.
+        assert std == pytest.approx(3.0 / batch, rel=0.04)
+        seen.append((job.optimizer.expected_batch_size, loader.sample_rate, len(loader)))
+    assert seen[0] == seen[1] == (batch, batch / 2000, math.ceil(2000 / batch))
+
+
+def test_without_a_public_size_the_relation_is_zero_out(ledger: Ledger) -> None:
+    job = Job()
+    for asked in ({"adjacency": "add-remove"}, {}):
+        run = ledger.start_run("hidden", None if asked else 10 * Round(NOISE, Poisson(RATE)))
+        with pytest.raises(InvalidParameter, match="from the number of examples"):
+            job.attach(run, **asked)
+        run.finish()
+    run = ledger.start_run("public number")
+    with pytest.raises(InvalidParameter, match="together with public_size"):
+        job.attach(run, batch_size=4)
+
+
+def test_zero_out_is_charged_without_a_public_size(ledger: Ledger, run: Any) -> None:
+    job = Job()
+    next(iter(job.attach(run)))
+    assert str(ledger.adjacency) == "zero-out"
+    assert (job.loader.sample_rate, job.optimizer.expected_batch_size) == (RATE, 4)
+
+
+def test_a_public_size_needs_a_batch_size(run: Any) -> None:
+    sampler = BatchSampler(range(40), 4, drop_last=False)
+    job = Job(loader=DataLoader(TensorDataset(X, Y), batch_sampler=sampler))
+    job.loader.stated_batch_size = None
+    with pytest.raises(InvalidParameter, match="batch_size"):
+        job.attach(run, public_size=40)
+    assert job.attach(run, public_size=40, batch_size=8).sample_rate == 0.2
+
+
+# Processes.
+
 KILLED = """
 import os, signal, sys, warnings
 warnings.simplefilter("ignore")
@@ -507,6 +663,42 @@ while True:
         steps += 1
         if steps == 13:
             os.kill(os.getpid(), signal.SIGKILL)
+"""
+RANK = """
+import sys, warnings
+warnings.simplefilter("ignore")
+sys.path.insert(0, {folder!r})
+import test_opacus as t
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as Parallel
+folder, rank, workers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+t.torch.distributed.init_process_group("gloo", f"file://{{folder}}/meet", rank=rank, world_size=2)
+module = Parallel(t.torch.nn.Linear(5, 2))
+job = t.Job(module=module, workers=workers)
+job.loss = lambda y, z: t.torch.nn.functional.cross_entropy(y, z) if len(z) else 0.0 * y.sum()
+run = None
+if rank == 0:
+    ledger = t.Ledger.open(f"{{folder}}/l.ledger", t.Budget(20, t.DELTA))
+    run = ledger.start_run("ranks", 25 * t.ROUND)
+job.attach(run)
+steps = sum(job.epoch() for _ in range(4))
+t.torch.save((steps, job.loader.ended, module.module.weight), f"{{folder}}/{{rank}}.pt")
+t.torch.distributed.destroy_process_group()
+"""
+BARE = """
+import sys
+from importlib import metadata
+found = metadata.version
+def version(name):
+    if name == "opacus":
+        raise metadata.PackageNotFoundError
+    return found(name)
+metadata.version = version
+sys.modules["torch"] = None
+from dpacct.errors import Unsupported
+try:
+    import dpacct.interop.opacus
+except Unsupported as error:
+    print(error)
 """
 
 
@@ -529,28 +721,6 @@ def test_a_killed_loop_goes_on_and_pays_for_what_was_drawn(tmp_path: Path) -> No
         assert not ledger.verify().remarks
 
 
-RANK = """
-import sys, warnings
-warnings.simplefilter("ignore")
-sys.path.insert(0, {folder!r})
-import test_opacus as t
-from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as Parallel
-folder, rank, workers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-t.torch.distributed.init_process_group("gloo", f"file://{{folder}}/meet", rank=rank, world_size=2)
-module = Parallel(t.torch.nn.Linear(5, 2))
-job = t.Job(module=module, workers=workers)
-job.loss = lambda y, z: t.torch.nn.functional.cross_entropy(y, z) if len(z) else 0.0 * y.sum()
-run = None
-if rank == 0:
-    ledger = t.Ledger.open(f"{{folder}}/l.ledger", t.Budget(20, t.DELTA))
-    run = ledger.start_run("ranks", 25 * t.ROUND)
-job.attach(run)
-steps = sum(job.epoch() for _ in range(4))
-t.torch.save((steps, job.loader.ended, module.module.weight), f"{{folder}}/{{rank}}.pt")
-t.torch.distributed.destroy_process_group()
-"""
-
-
 @pytest.mark.slow
 def test_two_processes_share_one_run(tmp_path: Path) -> None:
     script = RANK.format(folder=str(Path(__file__).parent))
@@ -565,73 +735,8 @@ def test_two_processes_share_one_run(tmp_path: Path) -> None:
         assert (ledger.runs[0].committed, ledger.runs[0].rounds) == (25, 25)
 
 
-BARE = """
-import sys
-from importlib import metadata
-found = metadata.version
-def version(name):
-    if name == "opacus":
-        raise metadata.PackageNotFoundError
-    return found(name)
-metadata.version = version
-sys.modules["torch"] = None
-from dpacct.errors import Unsupported
-try:
-    import dpacct.interop.opacus
-except Unsupported as error:
-    print(error)
-"""
-
-
 def test_without_opacus_and_torch_the_import_says_what_to_install() -> None:
     words = [sys.executable, "-c", BARE]
     done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
     said = "opacus is not installed; pip install -e '.[opacus]' brings it."
     assert said in done.stdout, done.stderr
-
-
-def test_a_rank_without_a_ledger_needs_others(ledger: Ledger) -> None:
-    job = Job()
-    with pytest.raises(InvalidParameter, match="rank 0 charges the run"):
-        job.attach(None)
-    job.attach(ledger.start_run("opacus"))
-
-
-@pytest.mark.parametrize(("mode", "dtype"), [("hooks", torch.bfloat16), ("ghost", torch.float16)])
-def test_parameters_of_less_than_float32_are_refused(ledger: Any, mode: str, dtype: Any) -> None:
-    """In bfloat16 one example more moves a sum of 256 of them by two clip norms."""
-    loader = DataLoader(TensorDataset(X.to(dtype), Y), 4)
-    job = Job(mode=mode, module=torch.nn.Linear(5, 2).to(dtype), loader=loader)
-    with pytest.raises(Unsupported, match="moves the sum by more than the clip norm"):
-        job.attach(ledger.start_run("half"))
-
-
-@pytest.mark.parametrize("mode", ["hooks", "ghost"])
-def test_gradients_of_less_than_float32_are_refused_before_noise_is_drawn(
-    ledger: Any, mode: str
-) -> None:
-    job = Job(mode=mode)
-    run = ledger.start_run("autocast")
-    before = job.weights
-    x, y = next(iter(job.attach(run)))
-    job.optimizer.zero_grad()
-    with torch.autocast("cpu", torch.bfloat16):
-        loss = job.loss(job.model(x), y)
-    loss.backward()
-    with pytest.raises(Unsupported, match="without autocast"):
-        job.optimizer.step()
-    assert job.weights == before
-    assert (run.rounds, run.committed) == (1, 0)
-
-
-def test_noise_of_less_than_float32_is_refused() -> None:
-    job = Job()
-    precision = importlib.import_module("dpacct.interop.opacus.steps")
-    job.optimizer.secure_mode = True
-    precision.check_precision(job.optimizer)
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        with pytest.raises(Unsupported, match=r"default dtype, torch\.bfloat16"):
-            precision.check_precision(job.optimizer)
-    finally:
-        torch.set_default_dtype(torch.float32)

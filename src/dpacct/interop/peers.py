@@ -203,7 +203,7 @@ def import_peer(module: str, distribution: str) -> Any:
         with _quietly():
             return importlib.import_module(module)
     except ModuleNotFoundError:
-        hint = "pip install 'dpacct[interop]' brings it"
+        hint = "pip install -e '.[interop]' brings it"
         raise Unsupported(f"{distribution} is not installed; {hint}.") from None
 
 
