@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dpacct import Budget, Ledger
-
-BUDGET = Budget(8, 1e-5)
+from dpacct import Ledger
+from ledgers import BUDGET
 
 
 @pytest.fixture

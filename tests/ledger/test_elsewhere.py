@@ -1,4 +1,4 @@
-"""Rounds that ran elsewhere: recorded whole or not at all, and read as what they are."""
+"""Rounds that ran elsewhere, and rounds that a process left behind."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import pytest
 
 import dpacct
 from dpacct import Budget, Ledger, Poisson, Round, Uniform
+from dpacct.display import up
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
-from dpacct.ledger import Guarantee
+from dpacct.ledger import Event, Guarantee
 from dpacct.ledger.disk.rows import Rows
 from dpacct.ledger.ledger import MOST_ELSEWHERE
 from dpacct.ledger.record.entries import Entry
 from dpacct.renyi.odometer import Odometer
 from forgeries import read, write
+from ledgers import BUDGET, ROUND
 
-ROUND = Round(1.3, Poisson(0.1))
-BUDGET = Budget(8, 1e-5)
+FULL = Round(9.0)
 
 
 def tight(schedule: dpacct.Schedule) -> float:
@@ -25,30 +26,27 @@ def tight(schedule: dpacct.Schedule) -> float:
 
 
 def test_rounds_that_fit_are_one_plan_read_tightly(ledger: Ledger) -> None:
-    schedule = 60 * ROUND + 10 * Round(1.1, Poisson(0.05))
+    schedule = 30 * ROUND + 10 * Round(1.1, Poisson(0.05))
     run = ledger.charge("notebook", schedule, details={"who": "me"})
-    assert (run.rounds, run.committed, run.finished, run.plan) == (70, 70, True, schedule)
+    assert (run.rounds, run.committed, run.finished, run.plan) == (40, 40, True, schedule)
     assert (run.name, run.details) == ("notebook", {"who": "me"})
     assert run.guarantee is ledger.guarantee is Guarantee.PLANNED
     for spent in (run.epsilon(), ledger.epsilon()):
         assert spent.upper == pytest.approx(tight(schedule), rel=1e-6)
         assert spent.delta == 1e-5
+    # Beside other rounds they are read tightly by themselves only.
+    ledger.start_run("here").reserve(ROUND).commit()
+    odometer = Odometer(BUDGET)
+    odometer.add(ROUND, 31)
+    odometer.add(Round(1.1, Poisson(0.05)), 10)
+    assert ledger.epsilon().upper == odometer.epsilon
+    assert run.epsilon().upper == pytest.approx(tight(schedule), rel=1e-6)
     assert ledger.verify().sound
     with pytest.raises(LedgerError, match="finished"):
         run.reserve(ROUND)
 
 
-def test_rounds_beside_others_are_read_tightly_by_themselves_only(ledger: Ledger) -> None:
-    ledger.start_run("here").reserve(ROUND).commit()
-    run = ledger.charge("there", 20 * ROUND)
-    assert run.epsilon().upper == pytest.approx(tight(20 * ROUND), rel=1e-6)
-    odometer = Odometer(BUDGET)
-    odometer.add(ROUND, 21)
-    assert ledger.epsilon().upper == odometer.epsilon
-    assert ledger.verify().sound
-
-
-def test_what_does_not_fit_is_refused_and_nothing_is_written(ledger: Ledger) -> None:
+def test_rounds_that_do_not_fit_are_rejected_and_nothing_is_written(ledger: Ledger) -> None:
     for _ in range(2):
         head = ledger.head
         with pytest.raises(BudgetExceeded, match="the plan of 1000 rounds does not fit"):
@@ -57,34 +55,30 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(ledger: Ledger) -> 
         ledger.start_run("here").reserve(ROUND).commit()
 
 
-def test_what_has_happened_is_recorded_beyond_the_budget(ledger: Ledger) -> None:
-    whole = dpacct.calibrate(epsilon=8, delta=1e-5, rounds=40, sampling_rate=0.1)
-    ledger.charge("before", whole.schedule)
-    plans = [run.plan for run in ledger.runs]
-    run = ledger.charge("late news", 400 * ROUND, over_budget=True)
-    everything = sum(plans, 400 * ROUND)
-    assert (run.committed, run.finished, run.guarantee) == (400, True, Guarantee.ADAPTIVE)
-    # It is an upper bound of the truth, and not far above it.
-    for spent, truth in ((run.epsilon(), 400 * ROUND), (ledger.epsilon(), everything)):
-        assert 8 < tight(truth) <= spent.upper <= 1.35 * tight(truth)
-        assert spent.lower == pytest.approx(tight(truth), rel=1e-5)
-    # Nothing more is admitted, and the refusal reads what the ledger does.
-    with pytest.raises(BudgetExceeded) as refused:
-        ledger.start_run("more").reserve(Round(1000.0, Poisson(0.01)))
-    assert f"{ledger.upper_epsilon():.4g}"[:5] in str(refused.value)
-    assert ledger.remaining(Round(1000.0, Poisson(0.01))) == 0
-    found = ledger.verify()
-    assert found.sound
-    assert "rounds that had run elsewhere were recorded beyond the budget" in found.remarks
-    assert ledger.report()["points"][-1]["upper"] == ledger.upper_epsilon()
-
-
-def test_only_what_was_said_to_be_over_the_budget_may_be(path: Path) -> None:
-    """The same entries without the flag are not sound."""
-    with Ledger.open(path, BUDGET) as ledger:
-        ledger.charge("x", 400 * ROUND, over_budget=True)
+def test_what_has_happened_is_recorded_beyond_the_budget(path: Path) -> None:
+    with Ledger.open(path, Budget(2, 1e-5)) as ledger:
+        before = dpacct.calibrate(epsilon=2, delta=1e-5, rounds=9, sampling_rate=1.0).schedule
+        ledger.charge("before", before)
+        run = ledger.charge("late news", 90 * FULL, over_budget=True)
+        assert (run.committed, run.finished, run.guarantee) == (90, True, Guarantee.ADAPTIVE)
+        # It is an upper bound of the truth, and not far above it.
+        for spent, truth in ((run.epsilon(), 90 * FULL), (ledger.epsilon(), before + 90 * FULL)):
+            assert 2 < tight(truth) <= spent.upper <= 1.35 * tight(truth)
+            assert spent.lower == pytest.approx(tight(truth), rel=1e-5)
+        # Nothing more is admitted, and the refusal reads what the ledger does.
+        tiny = Round(1000.0, Poisson(0.01))
+        with pytest.raises(BudgetExceeded) as refused:
+            ledger.start_run("more").reserve(tiny)
+        assert up(ledger.upper_epsilon()) in str(refused.value)
+        assert ledger.remaining(tiny) == 0
+        found = ledger.verify()
+        assert found.sound
+        assert "rounds that had run elsewhere were recorded beyond the budget" in found.remarks
+        assert ledger.report()["points"][-1]["upper"] == ledger.upper_epsilon()
+    # The same entries without the flag are not sound.
     rows = read(path)
-    del rows[1].content["data"]["over_budget"]
+    for row in rows:
+        row.content["data"].pop("over_budget", None)
     write(path, rows)
     with Ledger.open(path) as ledger:
         assert "the rounds charged before it exceed the budget" in ledger.verify().problems[0]
@@ -106,11 +100,8 @@ def test_a_failure_in_the_middle_leaves_nothing(
         patch.setattr(Rows, "add", failing)
         with pytest.raises(LedgerError, match="disk is full"):
             ledger.charge("notebook", 10 * ROUND)
-    assert count == 7
-    assert ledger.head == head
-    assert ledger.runs == ()
+    assert (count, ledger.head, ledger.runs) == (7, head, ())
     assert ledger.charge("notebook", 10 * ROUND).committed == 10
-    assert ledger.verify().sound
 
 
 @pytest.mark.parametrize(
@@ -122,18 +113,92 @@ def test_a_failure_in_the_middle_leaves_nothing(
         ("x", 3 * Round(9.0, Uniform(2, 50)), "adjacency"),
     ],
 )
-def test_bad_input_is_refused_by_name(
+def test_bad_input_is_rejected_by_name(
     ledger: Ledger, name: str, rounds: dpacct.Schedule, wrong: str
 ) -> None:
     ledger.charge("first", ROUND)
     head = ledger.head
     with pytest.raises(InvalidParameter) as refused:
         ledger.charge(name, rounds)
-    assert refused.value.name == wrong
-    assert ledger.head == head
+    assert (refused.value.name, ledger.head) == (wrong, head)
 
 
 def test_rounds_whose_noise_was_no_secret_take_the_guarantee_with_them(ledger: Ledger) -> None:
     run = ledger.charge("seeded", 3 * ROUND, private=False)
     assert run.epsilon().upper == ledger.epsilon().upper == float("inf")
     assert ledger.guarantee is Guarantee.NONE
+
+
+# A round that a process left behind counts once, and one process releases it.
+
+EVENT = Event(Round(2.0, Poisson(0.1)), details={"round": 1, "norms": [0.5, 1.0]})
+
+
+def left(path: Path, plan: int | None = 5) -> int:
+    """A run whose process died in its first round."""
+    with Ledger.open(path, BUDGET) as ledger:
+        ticket = ledger.start_run("a", plan=plan and plan * EVENT.charged).reserve(EVENT)
+        ticket.draw()
+    return ticket.number
+
+
+@pytest.mark.parametrize("plan", [5, None])
+def test_it_is_taken_over_and_counts_once(path: Path, plan: int | None) -> None:
+    number = left(path, plan)
+    with Ledger.open(path) as ledger:
+        run = ledger.resume_run(1)
+        ticket = run.take_over(EVENT)
+        assert ticket is not None
+        assert (ticket.number, ticket.state) == (number, "drawn")
+        with pytest.raises(LedgerError, match="counts as spent"):
+            ticket.abandon("changed my mind")
+        ticket.commit()
+        assert (run.rounds, run.committed, ledger.rounds) == (1, 1, 1)
+        assert run.take_over(EVENT) is None
+        run.reserve(EVENT).commit()
+        assert (run.rounds, run.committed) == (2, 2)
+        assert ledger.verify().sound
+
+
+def test_of_two_one_commits(path: Path) -> None:
+    with Ledger.open(path, BUDGET) as ledger:
+        ours = ledger.start_run("a", plan=5 * EVENT.charged).reserve(EVENT)
+        with Ledger.open(path) as again:
+            theirs = again.resume_run(1).take_over(EVENT)
+            assert theirs is not None
+            theirs.commit()
+        with pytest.raises(LedgerError, match="before"):
+            ours.commit()
+        assert ledger.runs[0].committed == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Event(Round(2.0, Poisson(0.1)), details={"round": 2, "norms": [0.5, 1.0]}),
+        Event(Round(2.5, Poisson(0.1)), details=EVENT.details),
+        Event(Round(2.0, Poisson(0.05)), details=EVENT.details),
+        EVENT.charged,
+    ],
+)
+def test_another_round_is_not_taken_for_it(path: Path, other: Event) -> None:
+    left(path)
+    with Ledger.open(path) as ledger:
+        assert ledger.resume_run(1).take_over(other) is None
+
+
+def test_a_round_that_was_settled_or_followed_is_not_taken_over(path: Path) -> None:
+    with Ledger.open(path, Budget(30, 1e-5)) as ledger:
+        run = ledger.start_run("a", plan=5 * EVENT.charged)
+        assert run.take_over(EVENT) is None
+        run.reserve(EVENT).abandon("not drawn")
+        assert run.take_over(EVENT) is None
+        run.reserve(EVENT)
+        run.reserve(EVENT).commit()
+        assert run.take_over(EVENT) is None
+        ledger.start_run("b", plan=2 * EVENT.charged).reserve(EVENT)
+        assert run.take_over(EVENT) is None
+        # Nor is one outside the plan.
+        far = Event(Round(2.0, Poisson(0.5)))
+        run.reserve(far)
+        assert run.take_over(far) is None

@@ -1,4 +1,4 @@
-"""Everything that is said at one time is as of one entry, whoever writes meanwhile."""
+"""All that is read at one time is as of one entry, while others write."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
-from dpacct import Budget, Ledger, Round
+from dpacct import Ledger, LedgerError, Round
 from dpacct.ledger.ledger import SOFTWARE
 from dpacct.ledger.readings import Known, Snapshot
+from dpacct.ledger.record.state import RunState
 from dpacct.ledger.report.facts import report_of, summarize
+from dpacct.ledger.verify import UNVERIFIED
+from dpacct.ledger.writing import Transaction
+from ledgers import BUDGET, ROUND, WIDE
 
-BUDGET = Budget(8, 1e-5)
-ROUND = Round(30.0)
+FULL = Round(30.0)
 
 
 @pytest.fixture(params=["planned", "chosen"])
@@ -23,10 +26,10 @@ def busy(
     request: pytest.FixtureRequest, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Ledger]:
     """A ledger of which every look at a run is followed by a round of somebody else's."""
-    with Ledger.open(path, BUDGET) as other, Ledger.open(path, read_only=True) as ledger:
-        run = other.start_run("busy", 500 * ROUND if request.param == "planned" else None)
+    with Ledger.open(path, WIDE) as other, Ledger.open(path, read_only=True) as ledger:
+        run = other.start_run("busy", 150 * FULL if request.param == "planned" else None)
         for _ in range(3):
-            run.reserve(ROUND).commit()
+            run.reserve(FULL).commit()
         look, writing = Snapshot.run_state, False
 
         def looked(now: Snapshot, number: int) -> Any:
@@ -34,7 +37,7 @@ def busy(
             found = look(now, number)
             if not writing:
                 writing = True
-                run.reserve(ROUND).commit()
+                run.reserve(FULL).commit()
                 writing = False
             return found
 
@@ -46,46 +49,129 @@ def busy(
 
 def then(ledger: Ledger, number: int) -> Snapshot:
     """The ledger when an entry was its latest."""
-    book = ledger._file
-    return Snapshot.of(book.store, book.now().entry(number), Known(book.known.opening))
+    file = ledger._file
+    return Snapshot.of(file.store, file.now().entry(number), Known(file.known.opening))
 
 
-def as_of(ledger: Ledger, number: int) -> dict[str, Any]:
-    """What the ledger said when an entry was its latest."""
-    return report_of(then(ledger, number), SOFTWARE)
-
-
-def test_a_summary_and_a_report_are_those_of_their_head(busy: Ledger, path: Path) -> None:
-    summary, report = busy.summary(), busy.report()
+def test_whatever_is_told_is_of_one_entry(busy: Ledger, path: Path) -> None:
+    told = busy.epsilon(), busy.runs[0].epsilon()
+    last = busy.position.entry
+    summary, report, page, found = (
+        busy.summary(), busy.report(), busy.report_markdown(), busy.verify()
+    )  # fmt: skip
     with Ledger.open(path, read_only=True) as ledger:
-        assert as_of(ledger, report["entries"]) == report
+        known = [summarize(then(ledger, n))["epsilon"] for n in range(7, last + 1)]
+        assert report_of(then(ledger, report["entries"]), SOFTWARE) == report
         assert summarize(then(ledger, summary["entries"])) == summary
+        (entries,) = map(int, re.findall(r"recomputed from (\d+) entries", page))
+        truth = summarize(then(ledger, entries))
+        assert truth["head"] in page
+        assert f"All {truth['rounds']} rounds" in page
+        assert found.sound
+        assert then(ledger, found.entries).head.hash.hex() == found.head
+    for spent in told:
+        assert {"lower": spent.lower, "upper": spent.upper} in known
     for said in (summary, report):
         assert said["rounds"] == said["runs"][0]["rounds"]
     assert summary["entries"] < report["entries"]
 
 
-def test_a_page_certifies_the_head_that_it_tells_of(busy: Ledger, path: Path) -> None:
-    page = busy.report_markdown()
-    with Ledger.open(path, read_only=True) as ledger:
-        (entries,) = map(int, re.findall(r"recomputed from (\d+) entries", page))
-        truth = as_of(ledger, entries)
-        assert truth["head"] in page
-        assert f"All {truth['rounds']} rounds" in page
+def test_a_snapshot_sees_nothing_later(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpacct.ledger.disk.rows.CHUNK", 2)
+    run = ledger.start_run("one")
+    run.reserve(ROUND).commit()
+    ticket = run.reserve(ROUND)
+    then = ledger._file.now()
+    seen = []
+    for entry, _ in then.entries():
+        seen.append(entry.number)
+        ledger.start_run("more")
+    assert seen == [1, 2, 3, 4, 5]
+    ticket.commit()
+    assert (then.state.runs, then.run_state(1).committed, then.head.number) == (1, 1, 5)
+    assert not then.read(lambda rows: rows.is_closed(ticket.number))
+    assert ledger._file.now().read(lambda rows: rows.is_closed(ticket.number))
+    assert then.read(lambda rows: rows.first_of_run(2)) is None
+    with pytest.raises(LedgerError, match="entry 6 is missing"):
+        then.entry(6)
+    with pytest.raises(LedgerError, match="there is no run 2"):
+        then.run_state(2)
 
 
-def test_epsilon_and_its_kind_are_those_of_one_entry(busy: Ledger, path: Path) -> None:
-    run = busy.runs[0]
-    spent, own, upper = busy.epsilon(), run.epsilon(), busy.upper_epsilon()
-    assert spent.upper <= upper
-    with Ledger.open(path, read_only=True) as ledger:
-        known = [summarize(then(ledger, n))["epsilon"] for n in range(7, ledger.position.entry + 1)]
-    for told in (spent, own):
-        assert {"lower": told.lower, "upper": told.upper} in known
+def test_what_a_write_has_read_ends_with_it(ledger: Ledger) -> None:
+    run, file = ledger.start_run("one"), ledger._file
+
+    def fails(opened: Transaction) -> None:
+        opened.append("resume", run.id, {}, (opened.state, opened.open_run(run.id)))
+        assert opened.head.kind == "resume"
+        with pytest.raises(LedgerError, match="in use by a call that this one interrupted"):
+            _ = ledger.head
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        file.write(fails)
+    assert file.now().head.kind == "run"
+    ticket = run.reserve(ROUND)
+    ticket.commit()
+    assert ticket.totals == run.totals()
+    assert (run.rounds, run.committed) == (1, 1)
 
 
-def test_a_verification_is_of_the_entries_that_were_there(busy: Ledger, path: Path) -> None:
-    found = busy.verify()
-    assert found.sound
-    with Ledger.open(path, read_only=True) as ledger:
-        assert as_of(ledger, found.entries)["head"] == found.head
+def test_totals_that_another_process_wrote_are_read(path: Path) -> None:
+    with Ledger.open(path, BUDGET) as one, Ledger.open(path) as two:
+        ours, theirs = one.start_run("ours"), two.start_run("theirs")
+        for _ in range(3):
+            ours.reserve(ROUND).commit()
+            theirs.reserve(ROUND).commit()
+        states = [(now.state, now.run_state(1)) for now in (one._file.now(), two._file.now())]
+        assert states[0] == states[1]
+        assert one.rounds == 6
+        assert one.verify().sound
+
+
+def test_a_round_may_be_rejected_for_what_its_run_has_spent(ledger: Ledger) -> None:
+    run, seen = ledger.start_run("one"), []
+
+    def twice(state: RunState) -> None:
+        seen.append(state.rounds)
+        if state.rounds == 2:
+            raise KeyError
+
+    for _ in range(2):
+        run.reserve(ROUND, asks=twice).commit()
+    head = ledger.head
+    with pytest.raises(KeyError):
+        run.reserve(ROUND, asks=twice)
+    assert (seen, ledger.head) == ([0, 1, 2], head)
+
+
+def test_a_kept_ledger_can_undo_a_write_after_its_process_is_gone(path: Path) -> None:
+    # 3 is EXTRA: both an entry and the end of its journal are on disk when a write returns.
+    for passing, mode, sync in ((False, "delete", 3), (True, "memory", 0), (False, "delete", 3)):
+        with Ledger.open(path, BUDGET, passing=passing) as ledger:
+            connection = ledger._file.store.connection
+            assert connection.execute("PRAGMA journal_mode").fetchone() == (mode,)
+            assert connection.execute("PRAGMA synchronous").fetchone() == (sync,)
+            ledger.start_run("one").reserve(ROUND).commit()
+        assert [file.name for file in path.parent.iterdir() if "journal" in file.name] == []
+
+
+def test_a_verification_lists_what_it_cannot_check_and_looks_for_a_head(ledger: Ledger) -> None:
+    words = ("budget", "names", "details", "sensitivities", "times", "noise was secret", "remember")
+    assert all(any(word in what for what in UNVERIFIED) for word in words)
+    page = re.sub(r"\\(.)", r"\1", ledger.report_markdown())
+    assert all(what in page for what in ledger.verify().unverified)
+    heads, run = [ledger.head], ledger.start_run("one")
+    for _ in range(3):
+        run.reserve(FULL).commit()
+        heads.append(ledger.head)
+    for head in [*heads, f" {heads[0].upper()}\n"]:
+        found = ledger.verify(head)
+        assert (found.sound, found.head_found) == (True, True)
+    for head in ("00", "", "\x1b[31m" + "x" * 1000):
+        found = ledger.verify(head)
+        (problem,) = found.problems
+        assert found.head_found is False
+        assert "is not in the chain" in problem
+        assert problem.isprintable()
+        assert len(problem) < 250

@@ -11,14 +11,31 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dpacct import Budget, Ledger, LedgerError, Poisson, Round
+from benchmarks.ledger_kills import kill_writers
+from dpacct import DpacctError, Ledger, LedgerError
 from dpacct.ledger.disk.rows import Rows
 from dpacct.ledger.record.entries import new_entry
+from ledgers import MANY, SMALL, WIDE, beside, play
 
-BUDGET = Budget(50, 1e-5)
-ROUND = Round(30.0, Poisson(0.01))
 PAGE = 4096
 DRAWS = random.Random(7)  # noqa: S311 - not for privacy
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("crowd", [False, True])
+def test_writers_killed_at_random_points_lose_no_released_round(
+    tmp_path: Path, *, crowd: bool
+) -> None:
+    """Alone and in crowds; `benchmarks/ledger_kills.py` does more."""
+    kills = 20 if MANY > 1 else 8
+    found = kill_writers(tmp_path, kills, seed=20, crowd=crowd)
+    assert found.problems == []
+    assert found.kills == kills
+    assert found.charged >= found.printed
+    # The kills hit writers at work: between releases, and between reserve and commit.
+    assert found.printed > 0
+    assert found.uncommitted > 0
+    assert found.creations >= kills // 10 - 1
 
 
 def facts(ledger: Ledger) -> dict[str, Any]:
@@ -26,16 +43,9 @@ def facts(ledger: Ledger) -> dict[str, Any]:
         "head": ledger.head,
         "entries": ledger.position.entry,
         "rounds": ledger.rounds,
-        # What a later version computes from the same totals may differ in the last digit.
-        "upper_epsilon": pytest.approx(ledger.upper_epsilon(), rel=1e-9),
+        "upper_epsilon": ledger.upper_epsilon(),
         "runs": [
-            {
-                "name": run.name,
-                "rounds": run.rounds,
-                "committed": run.committed,
-                "on_plan": run.on_plan,
-                "finished": run.finished,
-            }
+            {key: getattr(run, key) for key in ("rounds", "committed", "on_plan", "finished")}
             for run in ledger.runs
         ],
     }
@@ -43,11 +53,10 @@ def facts(ledger: Ledger) -> dict[str, Any]:
 
 def read(path: Path, *, read_only: bool) -> dict[str, Any] | None:
     """What a ledger says; None where it is refused, in one line."""
-    refusal = ""
     try:
         with Ledger.open(path, read_only=read_only) as ledger:
             return facts(ledger)
-    except LedgerError as error:
+    except DpacctError as error:
         refusal = str(error)
     assert refusal.isprintable()
     return None
@@ -75,28 +84,23 @@ def flipped(data: bytes, place: int) -> bytes:
     return bytes(changed)
 
 
-# What stands beside it
-
-
-def test_what_is_no_file_is_no_journal_and_nobody_waits_for_it(path: Path) -> None:
+def test_what_is_no_file_is_no_journal_and_nobody_waits_for_it(ledger: Ledger) -> None:
     # SQLite would open it, and wait for somebody to write into it, with the lock in its hands.
-    with Ledger.open(path, BUDGET) as ledger:
-        run = ledger.start_run("x")
-        run.reserve(ROUND).commit()
-        beside = path.with_name(f"{path.name}-journal")
-        for make in (os.mkfifo, os.mkdir):
-            make(beside)
-            for call in (
-                lambda: run.reserve(ROUND),
-                lambda: ledger.rounds,
-                lambda: Ledger.open(path),
-                lambda: Ledger.open(path, read_only=True),
-            ):
-                with pytest.raises(LedgerError, match=f"{beside.name}, which stands beside it, is"):
-                    call()
-            (Path.unlink if make is os.mkfifo else Path.rmdir)(beside)
-        run.reserve(ROUND).commit()
-        assert ledger.rounds == 2
+    run, path = ledger.start_run("x"), ledger.path
+    journal = beside(path, "-journal")
+    for make, remove in ((os.mkfifo, os.unlink), (os.mkdir, os.rmdir)):
+        make(journal)
+        for call in (
+            lambda: run.reserve(SMALL),
+            lambda: ledger.rounds,
+            lambda: Ledger.open(path),
+            lambda: Ledger.open(path, read_only=True),
+        ):
+            with pytest.raises(LedgerError, match=f"{journal.name}, which stands beside it, is no"):
+                call()
+        remove(journal)
+    run.reserve(SMALL).commit()
+    assert ledger.rounds == 1
 
 
 # A write that was cut short
@@ -114,11 +118,10 @@ class Cut(NamedTuple):
 
     def put(self, data: bytes, journal: bytes | None) -> None:
         self.path.write_bytes(data)
-        self.path.with_name(f"{self.path.name}.witness").write_bytes(self.witness)
-        left = self.path.with_name(f"{self.path.name}-journal")
-        left.unlink(missing_ok=True)
+        beside(self.path).write_bytes(self.witness)
+        beside(self.path, "-journal").unlink(missing_ok=True)
         if journal is not None:
-            left.write_bytes(journal)
+            beside(self.path, "-journal").write_bytes(journal)
 
     def states(self) -> Iterator[bytes]:
         """Every order in which pages may reach a disk."""
@@ -133,14 +136,11 @@ class Cut(NamedTuple):
 
 @pytest.fixture
 def cut(path: Path) -> Cut:
-    with Ledger.open(path, BUDGET) as ledger:
-        run = ledger.start_run("x")
+    with Ledger.open(path, WIDE) as ledger:
         # So many that the next entry divides a page of the tree.
-        for _ in range(30):
-            run.reserve(ROUND).commit()
-        then = facts(ledger)
-        store = ledger._file.store
-        before, witness = path.read_bytes(), path.with_name(f"{path.name}.witness").read_bytes()
+        play(ledger.start_run("x"), SMALL, 30)
+        then, store = facts(ledger), ledger._file.store
+        before, witness = path.read_bytes(), beside(path).read_bytes()
         # The journal is complete at once then, as it is on disk before the file is written to.
         store.connection.execute("PRAGMA synchronous=OFF")
 
@@ -149,7 +149,7 @@ def cut(path: Path) -> Cut:
                 head = rows.head()
                 data, state = {"x": text * 900}, head.content["state"]
                 rows.add(new_entry(head, "resume", 1, data, state), None)
-            return path.with_name(f"{path.name}-journal").read_bytes()
+            return beside(path, "-journal").read_bytes()
 
         journal = store.write(write)
         return Cut(path, before, path.read_bytes(), journal, witness, then)
@@ -158,14 +158,18 @@ def cut(path: Path) -> Cut:
 def test_a_write_that_was_cut_short_is_undone_whatever_reached_the_disk(cut: Cut) -> None:
     states = list(cut.states())
     assert len(states) >= 16
-    for data in DRAWS.sample(states, 12):
+    for data in DRAWS.sample(states, 4 * MANY):
         cut.put(data, cut.journal)
         before = contents(cut.path.parent)
         assert read(cut.path, read_only=True) == cut.then
         assert contents(cut.path.parent) == before
         assert read(cut.path, read_only=False) == cut.then
-        assert not cut.path.with_name(f"{cut.path.name}-journal").exists()
+        assert not beside(cut.path, "-journal").exists()
         assert cut.path.read_bytes()[: 2 * PAGE] == cut.before[: 2 * PAGE]
+        # A journal that was deleted hides no round.
+        for read_only in (True, False):
+            cut.put(data, None)
+            assert not fewer(read(cut.path, read_only=read_only), cut.then)
 
 
 def test_a_journal_that_was_not_completed_undoes_nothing(cut: Cut) -> None:
@@ -180,9 +184,8 @@ def test_a_journal_that_was_not_completed_undoes_nothing(cut: Cut) -> None:
 
 
 def test_a_journal_that_was_damaged_hides_no_round(cut: Cut) -> None:
-    states = list(cut.states())
-    refused = 0
-    for _ in range(40):
+    states, refused = list(cut.states()), 0
+    for _ in range(10 * MANY):
         place = DRAWS.choice((DRAWS.randrange(28), DRAWS.randrange(len(cut.journal))))
         journal = flipped(cut.journal, place)
         if DRAWS.random() < 0.3:
@@ -191,30 +194,21 @@ def test_a_journal_that_was_damaged_hides_no_round(cut: Cut) -> None:
         before = contents(cut.path.parent)
         found = read(cut.path, read_only=True)
         assert contents(cut.path.parent) == before
-        assert not fewer(found, cut.then)
         again = read(cut.path, read_only=False)
+        assert not fewer(found, cut.then)
         assert not fewer(again, cut.then)
         if again is None:
             refused += 1
             assert contents(cut.path.parent) == before
-    assert refused > 2
-
-
-def test_a_journal_that_was_deleted_hides_no_round(cut: Cut) -> None:
-    for data in DRAWS.sample(list(cut.states()), 12):
-        for read_only in (True, False):
-            cut.put(data, None)
-            assert not fewer(read(cut.path, read_only=read_only), cut.then)
+    assert refused > 0
 
 
 def test_the_journal_of_another_ledger_is_not_played(cut: Cut, tmp_path: Path) -> None:
     other = tmp_path / "other.ledger"
-    with Ledger.open(other, BUDGET) as ledger:
-        run = ledger.start_run("y")
-        for _ in range(40):
-            run.reserve(ROUND).commit()
+    with Ledger.open(other, WIDE) as ledger:
+        play(ledger.start_run("y"), SMALL, 40)
         then = facts(ledger)
-    other.with_name("other.ledger-journal").write_bytes(cut.journal)
+    beside(other, "-journal").write_bytes(cut.journal)
     before = contents(tmp_path)
     for read_only in (True, False):
         assert not fewer(read(other, read_only=read_only), then)
@@ -225,29 +219,27 @@ def test_the_journal_of_another_ledger_is_not_played(cut: Cut, tmp_path: Path) -
 
 
 def test_a_flipped_bit_anywhere_hides_no_round(path: Path) -> None:
-    with Ledger.open(path, BUDGET) as ledger:
-        runs = [ledger.start_run("one"), ledger.start_run("two", 40 * ROUND)]
+    with Ledger.open(path, WIDE) as ledger:
+        runs = [ledger.start_run("one"), ledger.start_run("two", 40 * SMALL)]
         for _ in range(12):
             for run in runs:
-                run.reserve(ROUND).commit()
-        runs[0].reserve(ROUND)
+                run.reserve(SMALL).commit()
+        runs[0].reserve(SMALL)
         then = facts(ledger)
     good = path.read_bytes()
     # The bytes that hold the trees of SQLite together stand at the beginning of each page.
-    places = [DRAWS.randrange(len(good)) for _ in range(30)]
-    places += [PAGE * DRAWS.randrange(len(good) // PAGE) + DRAWS.randrange(40) for _ in range(30)]
+    places = [DRAWS.randrange(len(good)) for _ in range(12 * MANY)]
+    places += [PAGE * DRAWS.randrange(len(good) // PAGE) + DRAWS.randrange(40) for _ in places]
     for place in places:
         path.write_bytes(flipped(good, place))
         assert not fewer(read(path, read_only=True), then), place
 
 
-def test_a_flipped_bit_in_the_witness_is_refused(path: Path) -> None:
-    with Ledger.open(path, BUDGET) as ledger:
-        ledger.start_run("x").reserve(ROUND).commit()
-    witness = path.with_name(f"{path.name}.witness")
-    good = witness.read_bytes()
-    for place in range(0, len(good), 9):
-        witness.write_bytes(flipped(good, place))
+def test_a_flipped_bit_in_the_witness_is_rejected(ledger: Ledger, path: Path) -> None:
+    ledger.start_run("x").reserve(SMALL).commit()
+    good = beside(path).read_bytes()
+    for place in range(0, len(good), 30 // MANY):
+        beside(path).write_bytes(flipped(good, place))
         for read_only in (True, False):
             with pytest.raises(LedgerError, match="witness"):
                 Ledger.open(path, read_only=read_only)

@@ -5,51 +5,55 @@ from __future__ import annotations
 import os
 import sqlite3
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
-from dpacct import Budget, Ledger
+from dpacct import Ledger
 from dpacct.errors import InvalidParameter
 from dpacct.ledger.disk.outputs import check_place, is_ledger, protected, write_file
+from ledgers import BUDGET, beside
 
 TEXT = b"one\ntwo\n"
 
 
-def write(path: Path, *, replace: bool = False, content: bytes = TEXT) -> None:
-    write_file(path, lambda stream: stream.write(content), name="output", replace=replace)
+def write(path: Path, *, replace: bool = False) -> None:
+    write_file(path, lambda stream: stream.write(TEXT), name="output", replace=replace)
+
+
+def check(path: Path, *, replace: bool) -> None:
+    check_place(path, "output", replace=replace)
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Path:
-    path = tmp_path / "a.ledger"
-    Ledger.open(path, Budget(8, 1e-5)).close()
+def file(path: Path) -> Path:
+    """The file of a ledger."""
+    Ledger.open(path, BUDGET).close()
     return path
 
 
-def test_a_new_file_is_written_whole_with_the_usual_rights(tmp_path: Path) -> None:
-    write(tmp_path / "new.txt")
-    assert (tmp_path / "new.txt").read_bytes() == TEXT
+def test_a_file_is_written_whole_and_replaced_only_if_that_is_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "new.txt"
+    write(file)
     (tmp_path / "plain.txt").touch()
-    assert (tmp_path / "new.txt").stat().st_mode == (tmp_path / "plain.txt").stat().st_mode
-    assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_an_existing_file_is_replaced_only_where_that_is_asked_for(tmp_path: Path) -> None:
-    file = tmp_path / "old.txt"
+    assert file.stat().st_mode == (tmp_path / "plain.txt").stat().st_mode
     file.write_bytes(b"old")
     with pytest.raises(InvalidParameter, match=r"exists already.* --force replaces it"):
         write(file)
     assert file.read_bytes() == b"old"
     write(file, replace=True)
     assert file.read_bytes() == TEXT
+    write_file(file, lambda s: s.write(TEXT), name="output", replace=True, owner_only=True)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "old.txt"
     file.write_bytes(b"old")
 
-    def fail(stream: object) -> None:
-        stream.write(b"half")  # type: ignore[attr-defined]
+    def fail(stream: BinaryIO) -> None:
+        stream.write(b"half")
         raise OSError("the disk is full")
 
     for replace in (False, True):
@@ -60,91 +64,60 @@ def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> Non
     assert file.read_bytes() == b"old"
 
 
-def test_who_is_faster_keeps_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_faster_process_keeps_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "new.txt"
 
-    def slow(stream: object) -> None:
-        stream.write(TEXT)  # type: ignore[attr-defined]
+    def slow(stream: BinaryIO) -> None:
+        stream.write(TEXT)
         file.write_bytes(b"theirs")
-
-    with pytest.raises(InvalidParameter, match="exists already"):
-        write_file(file, slow, name="output", replace=False)
-    assert file.read_bytes() == b"theirs"
-    file.unlink()
 
     def without_links(*_: object) -> None:
         raise PermissionError(1, "no links here")
 
-    monkeypatch.setattr(os, "link", without_links)
-    with pytest.raises(InvalidParameter, match="exists already"):
-        write_file(file, slow, name="output", replace=False)
-    assert file.read_bytes() == b"theirs"
-    file.unlink()
+    for link in (os.link, without_links):
+        monkeypatch.setattr(os, "link", link)
+        with pytest.raises(InvalidParameter, match="exists already"):
+            write_file(file, slow, name="output", replace=False)
+        assert file.read_bytes() == b"theirs"
+        file.unlink()
     write(file)
     assert [path.name for path in tmp_path.iterdir()] == ["new.txt"]
 
 
-def aliases(book: Path) -> list[Path]:
-    folder = book.parent
+def test_a_ledger_is_never_replaced_whatever_leads_to_it(file: Path) -> None:
+    before, folder = file.read_bytes(), file.parent
     (folder / "sub").mkdir()
-    os.link(book, folder / "hard.txt")
-    (folder / "soft.md").symlink_to(book)
+    os.link(file, folder / "hard.txt")
+    (folder / "soft.md").symlink_to(file)
     (folder / "far.html").symlink_to("soft.md")
-    return [
-        book,
-        folder / "sub" / ".." / "a.ledger",
-        folder / "hard.txt",
-        folder / "soft.md",
-        folder / "far.html",
-    ]
-
-
-def test_a_ledger_is_never_replaced_whatever_leads_to_it(book: Path) -> None:
-    before = book.read_bytes()
-    for alias in aliases(book):
+    for name in ("a.ledger", "sub/../a.ledger", "hard.txt", "soft.md", "far.html"):
         for replace in (False, True):
-            with pytest.raises(InvalidParameter, match="it is a ledger, and is never replaced"):
-                write(alias, replace=replace)
-            with pytest.raises(InvalidParameter, match="never replaced"):
-                check_place(alias, "output", replace=replace)
-    assert book.read_bytes() == before
-    # A ledger with a second name is not opened.
-    (book.parent / "hard.txt").unlink()
-    with Ledger.open(book) as ledger:
-        assert ledger.verify().sound
+            for use in (write, check):
+                with pytest.raises(InvalidParameter, match="it is a ledger, and is never replaced"):
+                    use(folder / name, replace=replace)
+    assert file.read_bytes() == before
 
 
-def test_what_stands_beside_a_ledger_is_not_written_over_nor_made(book: Path) -> None:
-    for suffix, what in (
-        ("-wal", "journal"),
-        ("-shm", "journal"),
-        ("-journal", "journal"),
-        (".witness", "witness"),
-    ):
-        beside = book.with_name(book.name + suffix)
-        beside.unlink(missing_ok=True)
-        with pytest.raises(InvalidParameter, match=f"it is the {what} of a ledger"):
-            write(beside, replace=True)
-        assert not beside.exists()
+@pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal", ".witness"])
+def test_what_stands_beside_a_ledger_is_not_written_over_nor_made(file: Path, suffix: str) -> None:
+    beside(file, suffix).unlink(missing_ok=True)
+    what = "witness" if suffix == ".witness" else "journal"
+    with pytest.raises(InvalidParameter, match=f"it is the {what} of a ledger"):
+        write(beside(file, suffix), replace=True)
+    assert not beside(file, suffix).exists()
 
 
-def test_a_witness_is_known_by_its_content_when_its_ledger_is_gone(book: Path) -> None:
-    witness = book.with_name("a.ledger.witness")
-    if not witness.exists():
-        with Ledger.open(book) as ledger:
-            ledger.start_run("one")
-    witness.rename(book.with_name("kept.txt"))
-    book.unlink()
-    before = book.with_name("kept.txt").read_bytes()
+def test_a_witness_and_a_journal_are_known_by_their_content(file: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.txt"
+    beside(file).rename(kept)
+    file.unlink()
+    before = kept.read_bytes()
     with pytest.raises(InvalidParameter, match="it is the witness of a ledger"):
-        write(book.with_name("kept.txt"), replace=True)
-    assert book.with_name("kept.txt").read_bytes() == before
+        write(kept, replace=True)
+    assert kept.read_bytes() == before
     # A text of the same size is none.
-    book.with_name("text").write_bytes(b" " * 512)
-    write(book.with_name("text"), replace=True)
-
-
-def test_the_journal_of_a_database_is_known_by_its_content(tmp_path: Path) -> None:
+    kept.write_bytes(b" " * 512)
+    write(kept, replace=True)
     connection = sqlite3.connect(tmp_path / "other", isolation_level=None)
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("CREATE TABLE more (x)")
@@ -154,20 +127,30 @@ def test_the_journal_of_a_database_is_known_by_its_content(tmp_path: Path) -> No
     connection.close()
 
 
+def test_a_damaged_ledger_is_known_by_its_witness(file: Path) -> None:
+    data = file.read_bytes()
+    for place in (0, 70):
+        damaged = bytearray(data)
+        damaged[place] ^= 1
+        file.write_bytes(damaged)
+        assert not is_ledger(file)
+        for path in (file, beside(file, "-journal")):
+            with pytest.raises(InvalidParameter, match=r"it is .*a ledger, and is never"):
+                write(path, replace=True)
+        assert file.read_bytes() == damaged
+
+
 def test_other_databases_and_texts_are_none(tmp_path: Path) -> None:
-    other = tmp_path / "other.db"
+    other, text = tmp_path / "other.db", tmp_path / "named.ledger"
     connection = sqlite3.connect(other)
     connection.execute("CREATE TABLE t (x)")
     connection.close()
-    (tmp_path / "named.ledger").write_text("epsilon")
-    for path in (other, tmp_path / "named.ledger", tmp_path / "none", tmp_path):
+    text.write_text("epsilon")
+    for path in (other, text, tmp_path / "none", tmp_path):
         assert not is_ledger(path)
         assert protected(path) == ""
     write(other, replace=True)
-    write(tmp_path / "named.ledger", replace=True)
-
-
-def test_folders_and_pipes(tmp_path: Path) -> None:
+    write(text, replace=True)
     with pytest.raises(InvalidParameter, match="it is a folder"):
         write(tmp_path, replace=True)
     with pytest.raises(FileNotFoundError):
@@ -176,8 +159,7 @@ def test_folders_and_pipes(tmp_path: Path) -> None:
     assert Path(os.devnull).is_char_device()
 
 
-@pytest.mark.parametrize("replace", [False, True])
-def test_names_under_which_there_can_be_no_file(tmp_path: Path, *, replace: bool) -> None:
+def test_names_under_which_there_can_be_no_file(tmp_path: Path) -> None:
     (tmp_path / "one").symlink_to(tmp_path / "two")
     (tmp_path / "two").symlink_to(tmp_path / "one")
     for name, words in (
@@ -188,39 +170,23 @@ def test_names_under_which_there_can_be_no_file(tmp_path: Path, *, replace: bool
         (5000 * "x", "too long"),
         ("a\0b", "null"),
     ):
-        for refuse in (
-            write,
-            lambda path, *, replace: check_place(path, "output", replace=replace),
-        ):
-            with pytest.raises(InvalidParameter, match=words) as refused:
-                refuse(tmp_path / name, replace=replace)
-            assert len(str(refused.value)) < 500
+        for use in (write, check):
+            for replace in (False, True):
+                with pytest.raises(InvalidParameter, match=words) as refused:
+                    use(tmp_path / name, replace=replace)
+                assert len(str(refused.value)) < 500
     assert {path.name for path in tmp_path.iterdir()} == {"one", "two"}
-    assert (tmp_path / "one").is_symlink()
-
-
-def test_a_damaged_ledger_is_known_by_its_witness(book: Path) -> None:
-    data = bytearray(book.read_bytes())
-    for place in (0, 70):
-        damaged = bytearray(data)
-        damaged[place] ^= 1
-        book.write_bytes(damaged)
-        assert not is_ledger(book)
-        for name in (book.name, f"{book.name}-journal"):
-            with pytest.raises(InvalidParameter, match=r"it is .*a ledger, and is never"):
-                write(book.with_name(name), replace=True)
-        assert book.read_bytes() == damaged
 
 
 @pytest.mark.slow
-def test_a_checkpoint_or_a_model_does_not_replace_a_ledger(book: Path) -> None:
+def test_a_checkpoint_or_a_model_does_not_replace_a_ledger(file: Path) -> None:
     torch = pytest.importorskip("torch")
     from dpacct.fl.engine.checkpoint import write_checkpoint
     from dpacct.fl.models import save_parameters
 
-    before = book.read_bytes()
+    before = file.read_bytes()
     with pytest.raises(InvalidParameter, match="it is a ledger"):
-        write_checkpoint(book, {"round": 1})
+        write_checkpoint(file, {"round": 1})
     with pytest.raises(InvalidParameter, match="it is a ledger"):
-        save_parameters(torch.nn.Linear(2, 2), book)
-    assert book.read_bytes() == before
+        save_parameters(torch.nn.Linear(2, 2), file)
+    assert file.read_bytes() == before

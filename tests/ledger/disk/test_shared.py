@@ -24,26 +24,10 @@ from typing import Any
 import pytest
 
 from children import Child
-from dpacct import Budget, Ledger, LedgerError, Poisson, Round
+from dpacct import Ledger, LedgerError
 from dpacct.ledger.disk import lock, store
 from dpacct.ledger.disk.rows import Rows
-
-BUDGET = Budget(50, 1e-5)
-ROUND = Round(30.0, Poisson(0.01))
-
-
-def committed(path: Path) -> int:
-    with Ledger.open(path, read_only=True) as ledger:
-        assert ledger.verify().sound
-        return sum(run.committed for run in ledger.runs)
-
-
-def spend(path: Path, rounds: int) -> None:
-    with Ledger.open(path, BUDGET) as ledger:
-        run = ledger.resume_run(1) if ledger.runs else ledger.start_run("x")
-        for _ in range(rounds):
-            run.reserve(ROUND).commit()
-
+from ledgers import MANY, SMALL, WIDE, beside, committed, play, spend
 
 # Forks
 
@@ -54,15 +38,13 @@ def test_a_worker_keeps_its_rounds_when_its_parent_closes_the_ledger(path: Path)
     def work(_: object) -> None:
         with Ledger.open(path) as mine:
             run = mine.start_run("worker")
-            for _ in range(4):
-                run.reserve(ROUND).commit()
+            play(run, SMALL, 4)
             os.write(ready[1], b".")
             os.read(go[0], 1)
-            for _ in range(4):
-                run.reserve(ROUND).commit()
+            play(run, SMALL, 4)
 
-    with Ledger.open(path, BUDGET) as ledger:
-        ledger.start_run("parent").reserve(ROUND).commit()
+    with Ledger.open(path, WIDE) as ledger:
+        ledger.start_run("parent").reserve(SMALL).commit()
         worker = Child(work)
         os.read(ready[0], 1)
     Ledger.open(path).close()
@@ -90,7 +72,7 @@ def test_a_child_that_ends_in_the_usual_way_undoes_nothing_of_its_parent(
     monkeypatch.setattr(Rows, "add", fork)
     code = 1
     try:
-        run.reserve(ROUND).commit()
+        run.reserve(SMALL).commit()
     except KeyError:
         code = 7
     finally:
@@ -102,8 +84,8 @@ def test_a_child_that_ends_in_the_usual_way_undoes_nothing_of_its_parent(
 
 def test_a_lock_does_not_outlive_its_process_in_a_child(path: Path) -> None:
     def work(say: Callable[[object], None]) -> None:
-        ledger = Ledger.open(path, BUDGET)
-        ledger.start_run("x").reserve(ROUND)
+        ledger = Ledger.open(path, WIDE)
+        ledger.start_run("x").reserve(SMALL)
 
         def fork(_: object) -> None:
             # As another thread would, at any time.
@@ -148,8 +130,8 @@ def test_whatever_copies_the_file_costs_no_round(path: Path, tmp_path: Path) -> 
         try:
             with Ledger.open(path) as ledger:
                 run = ledger.start_run("copied")
-                for _ in range(25):
-                    run.reserve(ROUND).commit()
+                for _ in range(15):
+                    run.reserve(SMALL).commit()
                     with Ledger.open(path, read_only=True) as reader:
                         assert reader.runs[-1].rounds == run.rounds
         finally:
@@ -162,7 +144,7 @@ def test_whatever_copies_the_file_costs_no_round(path: Path, tmp_path: Path) -> 
     for _ in range(9):
         spend(path, 1)
     copying.end()
-    assert committed(path) == 39
+    assert committed(path) == 29
     assert committed(tmp_path / "copy.ledger") == 5
 
 
@@ -172,30 +154,24 @@ def moved(path: Path) -> None:
 
 def moved_and_made_anew(path: Path) -> None:
     moved(path)
-    path.with_name(f"{path.name}.witness").unlink()
+    beside(path).unlink()
     spend(path, 1)
 
 
-def deleted(path: Path) -> None:
-    path.unlink()
-
-
 def replaced(path: Path) -> None:
-    other = path.with_name("copy.ledger")
-    shutil.copy(path, other)
-    other.replace(path)
+    shutil.copy(path, beside(path, ".copy")).replace(path)
 
 
-@pytest.mark.parametrize("happens", [moved, moved_and_made_anew, deleted, replaced])
+@pytest.mark.parametrize("happens", [moved, moved_and_made_anew, Path.unlink, replaced])
 def test_a_file_that_is_no_longer_under_its_name_is_not_written(
     path: Path, happens: Callable[[Path], None]
 ) -> None:
-    with Ledger.open(path, BUDGET) as ledger, Ledger.open(path, read_only=True) as reader:
+    with Ledger.open(path, WIDE) as ledger, Ledger.open(path, read_only=True) as reader:
         run = ledger.start_run("x")
-        run.reserve(ROUND).commit()
-        ticket = run.reserve(ROUND)
+        run.reserve(SMALL).commit()
+        ticket = run.reserve(SMALL)
         happens(path)
-        for use in (ticket.commit, lambda: run.reserve(ROUND), lambda: reader.rounds):
+        for use in (ticket.commit, lambda: run.reserve(SMALL), lambda: reader.rounds):
             with pytest.raises(LedgerError, match="was moved, replaced or deleted"):
                 use()
         assert ticket.state == "drawn"
@@ -216,8 +192,8 @@ def test_a_move_in_the_middle_of_a_write_is_not_a_release(
             execute(connection, statement)
             moved(path)
 
-    with Ledger.open(path, BUDGET) as ledger:
-        ticket = ledger.start_run("x").reserve(ROUND)
+    with Ledger.open(path, WIDE) as ledger:
+        ticket = ledger.start_run("x").reserve(SMALL)
         commit = ledger._file.store._commit
         monkeypatch.setattr(store, "patiently", move_at_the_commit)
         if before:
@@ -239,34 +215,31 @@ def test_a_second_name_is_refused_as_long_as_it_is_there(path: Path, tmp_path: P
         run = ledger.resume_run(1)
         os.link(path, other)
         with pytest.raises(LedgerError, match="second name"):
-            run.reserve(ROUND)
+            run.reserve(SMALL)
         for name in (path, other):
             for read_only in (False, True):
                 with pytest.raises(LedgerError, match="second name"):
                     Ledger.open(name, read_only=read_only)
         other.unlink()
-        run.reserve(ROUND).commit()
+        run.reserve(SMALL).commit()
     assert committed(path) == 2
 
 
-def test_a_name_that_a_killed_maker_left_is_no_second_name(path: Path) -> None:
+def test_other_names_that_are_no_second_names(path: Path, tmp_path: Path) -> None:
     spend(path, 1)
+    # A process left it that was killed while it made the ledger.
     draft = path.with_name(f".{path.name}.draft-12-34")
     os.link(path, draft)
     assert committed(path) == 1
     assert draft.exists()
     spend(path, 1)
     assert not draft.exists()
-
-
-def test_a_link_to_a_ledger_is_the_ledger(path: Path, tmp_path: Path) -> None:
     folder = tmp_path / "deeper"
     folder.mkdir()
     link = folder / "link.ledger"
     link.symlink_to(path)
-    spend(path, 1)
     spend(link, 1)
-    assert committed(path) == committed(link) == 2
+    assert committed(path) == committed(link) == 3
     assert [file.name for file in folder.iterdir()] == ["link.ledger"]
 
 
@@ -275,11 +248,11 @@ def test_a_file_overwritten_by_an_older_copy_is_not_gone_on_with(path: Path) -> 
     old = path.read_bytes()
     with Ledger.open(path) as ledger, Ledger.open(path, read_only=True) as reader:
         run = ledger.resume_run(1)
-        run.reserve(ROUND).commit()
-        ticket = run.reserve(ROUND)
+        run.reserve(SMALL).commit()
+        ticket = run.reserve(SMALL)
         assert reader.rounds == 3
         path.write_bytes(old)
-        for use in (ticket.commit, lambda: run.reserve(ROUND), lambda: reader.rounds):
+        for use in (ticket.commit, lambda: run.reserve(SMALL), lambda: reader.rounds):
             with pytest.raises(LedgerError, match=r"was overwritten|has lost entries"):
                 use()
         assert path.read_bytes() == old
@@ -288,34 +261,35 @@ def test_a_file_overwritten_by_an_older_copy_is_not_gone_on_with(path: Path) -> 
 # Waiting and interrupts
 
 
-def test_two_ledgers_of_one_process_take_turns(path: Path) -> None:
-    with Ledger.open(path, BUDGET) as one, Ledger.open(path) as two:
+def test_ledgers_of_one_process_take_turns(path: Path) -> None:
+    with Ledger.open(path, WIDE) as one, Ledger.open(path) as two:
         first, second = one.start_run("one"), two.start_run("two")
-        for _ in range(5):
-            tickets = [first.reserve(ROUND), second.reserve(ROUND)]
-            for ticket in tickets:
-                ticket.commit()
-        assert first.committed == second.committed == 5
+        problems: list[str] = []
 
         def other_thread() -> None:
             with Ledger.open(path) as three:
-                run = three.start_run("three")
-                for _ in range(5):
-                    run.reserve(ROUND).commit()
+                play(three.start_run("three"), SMALL, 5)
+            # What another thread opened stays there.
+            try:
+                second.reserve(SMALL)
+            except LedgerError as error:
+                problems.append(str(error))
 
         thread = threading.Thread(target=other_thread)
         thread.start()
         for _ in range(5):
-            first.reserve(ROUND).commit()
+            for ticket in [first.reserve(SMALL), second.reserve(SMALL)]:
+                ticket.commit()
         thread.join()
-    assert committed(path) == 20
+    assert "another thread" in problems[0]
+    assert committed(path) == 15
 
 
 def test_an_open_ledger_is_refused_by_whoever_sends_it_to_another_process(
     ledger: Ledger, path: Path
 ) -> None:
     run = ledger.start_run("x")
-    ticket = run.reserve(ROUND)
+    ticket = run.reserve(SMALL)
     for thing, send in product((ledger, run, ticket), (pickle.dumps, copy.deepcopy)):
         with pytest.raises(LedgerError, match="open it by its path there") as refused:
             send(thing)
@@ -325,36 +299,20 @@ def test_an_open_ledger_is_refused_by_whoever_sends_it_to_another_process(
     assert committed(path) == 1
 
 
-def test_a_ledger_stays_in_its_thread(ledger: Ledger) -> None:
-    problems: list[str] = []
-
-    def use() -> None:
-        try:
-            ledger.start_run("x")
-        except LedgerError as error:
-            problems.append(str(error))
-
-    thread = threading.Thread(target=use)
-    thread.start()
-    thread.join()
-    assert "another thread" in problems[0]
-    assert ledger.start_run("x").id == 1
-
-
 def test_waiting_for_others_ends_and_leaves_nothing_locked(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock, "BUSY_SECONDS", 0.05)
-    with Ledger.open(path, BUDGET) as ledger, Ledger.open(path) as other:
+    with Ledger.open(path, WIDE) as ledger, Ledger.open(path) as other:
         run = ledger.start_run("x")
 
         def wait(_: object) -> None:
-            for use in (lambda: run.reserve(ROUND), lambda: ledger.rounds):
+            for use in (lambda: run.reserve(SMALL), lambda: ledger.rounds):
                 with pytest.raises(LedgerError, match="kept the file locked"):
                     use()
 
         other._file.store.write(wait)
-        run.reserve(ROUND).commit()
+        run.reserve(SMALL).commit()
         assert other.rounds == 1
 
 
@@ -367,7 +325,7 @@ def test_a_long_reading_keeps_nobody_from_writing(
         run = ledger.resume_run(1)
         entries = reader._file.now().entries()
         next(entries)
-        run.reserve(ROUND).commit()
+        run.reserve(SMALL).commit()
         assert [entry.number for entry, _ in entries] == list(range(2, 10))
 
 
@@ -406,19 +364,18 @@ def test_ctrl_c_anywhere_leaves_neither_lock_nor_transaction(
     path: Path, monkeypatch: pytest.MonkeyPatch, *, settles: bool
 ) -> None:
     monkeypatch.setattr(lock, "BUSY_SECONDS", 0.0)
-    with Ledger.open(path, BUDGET) as ledger, Ledger.open(path) as other:
+    with Ledger.open(path, WIDE) as ledger, Ledger.open(path) as other:
         run, witness = ledger.start_run("x"), other.start_run("other")
         released, at = 0, 0
         while True:
-            # Every call takes a while; from time to time all of them were tried.
-            at += 4
-            ticket = run.reserve(ROUND) if settles else None
-            use = ticket.commit if ticket else lambda: run.reserve(ROUND)
+            at += 4 if MANY > 1 else 9
+            ticket = run.reserve(SMALL) if settles else None
+            use = ticket.commit if ticket else lambda: run.reserve(SMALL)
             if not interrupted(at, use):
                 break
             # At once, by others and by itself: nobody is locked out.
-            witness.reserve(ROUND).commit()
-            run.reserve(ROUND).commit()
+            witness.reserve(SMALL).commit()
+            run.reserve(SMALL).commit()
             released += 1
             assert run.committed >= released
             assert witness.committed == released

@@ -11,20 +11,11 @@ from typing import Any
 
 import pytest
 
-from dpacct import Budget, InvalidParameter, Ledger, LedgerError, Poisson, Round
+from dpacct import InvalidParameter, Ledger, LedgerError
 from dpacct.ledger import Position
 from dpacct.ledger.disk import store
 from dpacct.ledger.disk.witness import Witness, read_witness
-
-BUDGET = Budget(8, 1e-5)
-ROUND = Round(1.3, Poisson(0.1))
-
-
-def committed(path: Path) -> int:
-    with Ledger.open(path, read_only=True) as ledger:
-        assert ledger.verify().sound
-        return sum(run.committed for run in ledger.runs)
-
+from ledgers import SMALL, WIDE, beside, committed, play, spend
 
 # Positions
 
@@ -34,8 +25,8 @@ def test_a_position_says_how_far_the_ledger_has_come(ledger: Ledger) -> None:
     assert (first.entry, first.committed, first.head) == (1, 0, first.identity)
     for name in ("one", "two"):
         run = ledger.start_run(name)
-        run.reserve(ROUND).commit()
-        run.reserve(ROUND)
+        run.reserve(SMALL).commit()
+        run.reserve(SMALL)
     found = ledger.position
     assert found == Position(first.identity, 9, ledger.head, 2)
     ledger.require(found, "the test")
@@ -43,26 +34,22 @@ def test_a_position_says_how_far_the_ledger_has_come(ledger: Ledger) -> None:
     assert Position(**asdict(found)) == found
 
 
-def test_a_ledger_that_lost_entries_is_refused_by_whoever_remembers_them(
-    path: Path, tmp_path: Path
-) -> None:
+def test_a_ledger_that_lost_entries_is_rejected(path: Path, tmp_path: Path) -> None:
     older, other = tmp_path / "older.ledger", tmp_path / "other.ledger"
-    with Ledger.open(path, BUDGET) as ledger:
-        run = ledger.start_run("one")
-        run.reserve(ROUND).commit()
+    spend(path, 1)
     shutil.copy(path, older)
     with Ledger.open(path) as ledger:
-        ledger.resume_run(1).reserve(ROUND).commit()
+        play(ledger.resume_run(1), SMALL, 1)
         known = ledger.position
     with Ledger.open(older) as ledger:
         with pytest.raises(LedgerError, match=r"lost entries: run\.ckpt knows entry 7, with 2 rel"):
             ledger.require(known, "run.ckpt")
-        run = ledger.resume_run(1)
-        run.reserve(ROUND).commit()
+        play(ledger.resume_run(1), SMALL, 1)
         with pytest.raises(LedgerError, match=r"was changed: run\.ckpt knows another entry 7"):
             ledger.require(known, "run.ckpt")
+    spend(other, 1)
     with (
-        Ledger.open(other, BUDGET) as ledger,
+        Ledger.open(other) as ledger,
         pytest.raises(LedgerError, match=r"run\.ckpt belongs to another ledger"),
     ):
         ledger.require(known, "run.ckpt")
@@ -82,31 +69,19 @@ def test_a_position_that_is_none_cannot_be_made(change: dict[str, Any]) -> None:
 # The witness beside the file
 
 
-def beside(path: Path) -> Path:
-    return path.with_name(f"{path.name}.witness")
-
-
 def said(ledger: Ledger) -> Witness:
     found = ledger._file.store.witness()
     assert found is not None
     return found
 
 
-def spend(path: Path, rounds: int) -> Position:
-    with Ledger.open(path, BUDGET) as ledger:
-        run = ledger.resume_run(1) if ledger.runs else ledger.start_run("x")
-        for _ in range(rounds):
-            run.reserve(ROUND).commit()
-        return ledger.position
-
-
 def test_every_entry_is_witnessed_when_the_call_that_wrote_it_returns(path: Path) -> None:
-    with Ledger.open(path, BUDGET) as ledger:
+    with Ledger.open(path, WIDE) as ledger:
         assert said(ledger) == Witness(ledger.position, since=1)
         assert ledger.verify().remarks == ()
-        run = ledger.start_run("one", 2 * ROUND)
-        steps = [lambda: run.reserve(ROUND).commit(), lambda: run.reserve(ROUND).abandon("x"),
-                 lambda: run.reserve(ROUND), lambda: ledger.resume_run(1), run.finish]  # fmt: skip
+        run = ledger.start_run("one", 2 * SMALL)
+        steps = [lambda: run.reserve(SMALL).commit(), lambda: run.reserve(SMALL).abandon("x"),
+                 lambda: run.reserve(SMALL), lambda: ledger.resume_run(1), run.finish]  # fmt: skip
         for step in steps:
             assert said(ledger) == Witness(ledger.position, since=1)
             step()
@@ -118,8 +93,8 @@ def test_the_witness_is_never_ahead_of_the_ledger(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    with Ledger.open(path, BUDGET) as ledger:
-        ticket = ledger.start_run("x").reserve(ROUND)
+    with Ledger.open(path, WIDE) as ledger:
+        ticket = ledger.start_run("x").reserve(SMALL)
         before = said(ledger)
         opened = ledger._file.store
         commit, update = opened._commit, store.update_witness
@@ -162,28 +137,24 @@ def test_a_ledger_that_is_behind_its_witness_is_neither_read_nor_written(
         Ledger.open(path)
 
 
-def test_a_copy_that_went_its_own_way_is_refused_beside_the_witness(path: Path) -> None:
+def test_a_witness_and_a_file_that_do_not_belong_together(path: Path) -> None:
     spend(path, 1)
-    old = path.read_bytes()
+    old, witness = path.read_bytes(), beside(path).read_bytes()
     spend(path, 1)
-    witness = beside(path).read_bytes()
-    path.write_bytes(old)
-    beside(path).unlink()
-    spend(path, 3)
+    newer = beside(path).read_bytes()
+    # A witness that a crash left behind catches up.
     beside(path).write_bytes(witness)
-    with pytest.raises(LedgerError, match="knows another entry 7"):
-        Ledger.open(path)
-
-
-def test_a_witness_that_a_crash_left_behind_catches_up(path: Path) -> None:
-    spend(path, 1)
-    witness = beside(path).read_bytes()
-    spend(path, 2)
-    beside(path).write_bytes(witness)
-    assert committed(path) == 3
+    assert committed(path) == 2
     assert beside(path).read_bytes() == witness
     with Ledger.open(path) as ledger:
         assert said(ledger) == Witness(ledger.position, since=1)
+    # A copy that went its own way is rejected.
+    path.write_bytes(old)
+    beside(path).unlink()
+    spend(path, 3)
+    beside(path).write_bytes(newer)
+    with pytest.raises(LedgerError, match="knows another entry 7"):
+        Ledger.open(path)
 
 
 def test_a_missing_witness_is_made_by_writers_alone_and_says_since_when(path: Path) -> None:
@@ -231,7 +202,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 def test_a_damaged_witness_is_refused_in_words(path: Path, damage: str) -> None:
     spend(path, 1)
     with Ledger.open(path) as ledger:
-        ticket = ledger.resume_run(1).reserve(ROUND)
+        ticket = ledger.resume_run(1).reserve(SMALL)
         DAMAGES[damage](path)
         for read_only in (False, True):
             with pytest.raises(LedgerError, match=r"its witness a\.ledger\.witness "):
@@ -250,9 +221,9 @@ def test_a_damaged_witness_is_refused_in_words(path: Path, damage: str) -> None:
 def test_a_round_whose_witness_cannot_be_written_is_not_released(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Ledger.open(path, BUDGET) as ledger:
+    with Ledger.open(path, WIDE) as ledger:
         run = ledger.start_run("x")
-        ticket = run.reserve(ROUND)
+        ticket = run.reserve(SMALL)
         opened = ledger._file.store
         commit = opened._commit
 
@@ -270,7 +241,7 @@ def test_a_round_whose_witness_cannot_be_written_is_not_released(
         with pytest.raises(LedgerError, match="was committed or abandoned before"):
             ticket.commit()
         assert run.committed == 1
-        run.reserve(ROUND).commit()
+        run.reserve(SMALL).commit()
         assert said(ledger) == Witness(ledger.position, since=4)
 
 

@@ -11,8 +11,7 @@ import dpacct
 from dpacct import Budget, Ledger, Poisson, Round
 from dpacct.errors import BudgetExceeded
 from dpacct.ledger import RoundRefused
-
-BUDGET = Budget(8, 1e-5)
+from ledgers import BUDGET, play
 
 
 def at_budget(rounds: int, epsilon: float = 8.0) -> Round:
@@ -30,8 +29,7 @@ def stated(refusal: BaseException) -> float:
 def test_after_a_plan_was_played_a_refusal_reads_what_the_ledger_does(ledger: Ledger) -> None:
     round_ = at_budget(10)
     run = ledger.start_run("planned", 10 * round_)
-    for _ in range(10):
-        run.reserve(round_).commit()
+    play(run, round_, 10)
     run.finish()
     upper = ledger.epsilon().upper
     with pytest.raises(BudgetExceeded) as plan:
@@ -50,8 +48,7 @@ def test_after_a_plan_was_played_a_refusal_reads_what_the_ledger_does(ledger: Le
 def test_rounds_chosen_one_by_one_are_refused_by_the_bound_that_is_read(ledger: Ledger) -> None:
     round_ = Round(1.0, Poisson(0.3))
     run = ledger.start_run("free")
-    for _ in range(ledger.remaining(round_)):
-        run.reserve(round_).commit()
+    play(run, round_, ledger.remaining(round_))
     with pytest.raises(RoundRefused) as refused:
         run.reserve(round_)
     assert refused.value.refusal.spent == ledger.upper_epsilon()

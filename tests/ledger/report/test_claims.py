@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 import dpacct
-from dpacct import Budget, Ledger, Round
+from dpacct import Ledger, Round
 from dpacct.budget import Interval, Spent
 from dpacct.display import up
 from dpacct.ledger import Guarantee
 from dpacct.ledger.report.facts import claim_of
 from dpacct.pictures import ledger_picture
+from ledgers import BUDGET, play
 
-BUDGET = Budget(8, 1e-5)
 ROUND = Round(9.0)
 
 
@@ -27,8 +27,7 @@ def tight(rounds: int) -> float:
 def ran(path: Path, rounds: int, *, planned: int = 30, finish: bool = False) -> dict[str, Any]:
     with Ledger.open(path, BUDGET) as ledger:
         run = ledger.start_run("planned", planned * ROUND)
-        for _ in range(rounds):
-            run.reserve(ROUND).commit()
+        play(run, ROUND, rounds)
         if finish:
             run.finish()
         return ledger.report()
@@ -74,8 +73,7 @@ def test_all_initial_plans_belong_to_the_whole_but_those_given_up_before_anythin
 ) -> None:
     ledger.start_run("given up", 40 * ROUND).finish()
     one, two = ledger.start_run("one", 5 * ROUND), ledger.start_run("two", 7 * ROUND)
-    for _ in range(5):
-        one.reserve(ROUND).commit()
+    play(one, ROUND, 5)
     assert ledger.epsilon().upper == pytest.approx(tight(5), rel=1e-9)
     assert ledger.epsilon_any_stop() == pytest.approx(tight(12), rel=1e-9)
     # Whether to go on was decided with results at hand, so that the second plan still counts.
@@ -105,6 +103,12 @@ def test_the_odometer_holds_in_any_case(ledger: Ledger) -> None:
     assert ledger.epsilon_any_stop() == ledger.upper_epsilon()
 
 
+def test_a_ledger_that_lost_its_guarantee_has_no_bound_in_its_picture(ledger: Ledger) -> None:
+    ledger.start_run("private").reserve(ROUND).commit()
+    ledger.start_run("seeded", private=False).reserve(ROUND).commit()
+    assert ledger_picture(ledger.report()).title == "No bound holds any more"
+
+
 def test_without_privacy_nothing_is_told(ledger: Ledger) -> None:
     seeded = ledger.start_run("seeded", 9 * ROUND, private=False)
     assert ledger.epsilon_any_stop() == 0.0
@@ -116,12 +120,6 @@ def test_without_privacy_nothing_is_told(ledger: Ledger) -> None:
     assert not summary["part_of_plan"]
     assert "no guarantee holds" in summary["claim"]
     assert all(point["upper"] is None for point in ledger.report()["points"])
-
-
-def test_a_ledger_that_lost_its_guarantee_has_no_bound_in_its_picture(ledger: Ledger) -> None:
-    ledger.start_run("private").reserve(ROUND).commit()
-    ledger.start_run("seeded", private=False).reserve(ROUND).commit()
-    assert ledger_picture(ledger.report()).title == "No bound holds any more"
 
 
 @pytest.mark.parametrize(
@@ -174,8 +172,7 @@ def test_points_end_with_what_the_ledger_reads_although_rounds_were_given_back(
     ledger: Ledger,
 ) -> None:
     run = ledger.start_run("planned", 9 * ROUND)
-    for _ in range(4):
-        run.reserve(ROUND).commit()
+    play(run, ROUND, 4)
     for _ in range(3):
         run.reserve(ROUND).abandon("nothing drawn")
     report = ledger.report()

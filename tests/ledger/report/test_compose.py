@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dpacct import Budget, Ledger, Poisson, Round, __version__
+from dpacct import Ledger, Poisson, Round, __version__
 from dpacct.ledger import Event, Release
 from dpacct.pictures import epsilon_chart
+from ledgers import BUDGET, play
 
-BUDGET = Budget(8, 1e-5)
 FIRST = Event(Round(1.5, Poisson(0.05)), (Release("update", 1.5, 0.2), Release("quantile", 20.0)))
 SECOND = Round(1.2, Poisson(0.05))
 VOID = {"meta", "link", "br", "img", "hr", "line", "circle", "polyline", "polygon"}
@@ -63,20 +63,24 @@ class Told(NamedTuple):
 @pytest.fixture(scope="module")
 def eventful(tmp_path_factory: pytest.TempPathFactory) -> Told:
     """Two planned phases, a crash, an adaptive change, an abandoned round, a second run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpacct.ledger.report.history._POINTS", 7)
+        return _eventful(tmp_path_factory)
+
+
+def _eventful(tmp_path_factory: pytest.TempPathFactory) -> Told:
     path = tmp_path_factory.mktemp("eventful") / "a.ledger"
-    plan = 30 * FIRST.charged + 20 * SECOND
+    plan = 12 * FIRST.charged + 8 * SECOND
     with Ledger.open(path, BUDGET, unit="patient") as ledger:
         run = ledger.start_run("training", plan, details={"model": "cnn", "clip_norm": 0.2})
-        for _ in range(30):
+        for _ in range(12):
             run.reserve(FIRST).commit()
         run.reserve(SECOND).abandon("no client answered")
-        for _ in range(10):
-            run.reserve(SECOND).commit()
+        play(run, SECOND, 4)
         run.reserve(SECOND)
     with Ledger.open(path) as ledger:
         run = ledger.resume_run(1)
-        for _ in range(5):
-            run.reserve(Round(0.9, Poisson(0.05))).commit()
+        play(run, Round(0.9, Poisson(0.05)), 3)
         ledger.start_run("evaluation").reserve(Round(30.0)).commit()
         pages = ledger.report_markdown(), ledger.report_html()
         return Told(ledger.report(), *pages, ledger.upper_epsilon())
@@ -88,7 +92,7 @@ def test_the_report_says_what_a_reviewer_asks(eventful: Told) -> None:
     for text in (plain, text_of(html)):
         for fact in (
             "one patient", "add-remove", "1e-05", "Poisson, rate 0.05", "Renyi odometer",
-            "update: noise multiplier 1.5, sensitivity 0.2", "left its plan at round 42",
+            "update: noise multiplier 1.5, sensitivity 0.2", "left its plan at round 18",
             "run 1 resumes, 1 lost", "no client answered", "clip_norm: 0.2", report["head"],
             f"dpacct {__version__}",
             "sound", "budget is 8", "fixed in advance", "secret",
@@ -98,8 +102,8 @@ def test_the_report_says_what_a_reviewer_asks(eventful: Told) -> None:
         assert shown is not None
         # Rounded to the safe side, in the fifth digit.
         assert upper <= float(shown[1]) <= upper * (1 + 1e-4)
-    assert report["rounds"] == 47
-    assert [phase["rounds"] for phase in report["runs"][0]["phases"]] == [30, 11, 5]
+    assert report["rounds"] == 21
+    assert [phase["rounds"] for phase in report["runs"][0]["phases"]] == [12, 5, 3]
     assert report["runs"][0]["uncommitted"] == 1
     json.dumps(report, allow_nan=False)
 
@@ -108,7 +112,7 @@ def test_epsilon_over_rounds_is_true_at_every_point_and_in_the_chart(eventful: T
     report = eventful.report
     points = report["points"]
     assert [p["round"] for p in points] == sorted({p["round"] for p in points})
-    assert points[-1]["round"] == 47
+    assert points[-1]["round"] == 21
     assert points[-1]["upper"] == report["epsilon"]["upper"]
     uppers = [p["upper"] for p in points]
     assert uppers == sorted(uppers)
@@ -157,8 +161,7 @@ def test_reports_of_what_is_not_sound_or_not_private_claim_nothing(path: Path) -
 def test_planned_ledgers_say_so(path: Path) -> None:
     with Ledger.open(path, BUDGET) as ledger:
         run = ledger.start_run("planned", 20 * SECOND)
-        for _ in range(20):
-            run.reserve(SECOND).commit()
+        play(run, SECOND, 20)
         text = ledger.report_markdown()
     assert "planned before the first one ran" in text
     assert "tight composition" in text
@@ -168,7 +171,7 @@ def test_planned_ledgers_say_so(path: Path) -> None:
 
 def test_a_long_run_is_summed_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpacct.ledger.report.history.MAX_EVENTS", 5)
-    rounds = [Round(3.0 + n / 100, Poisson(0.1)) for n in range(8)]
+    rounds = [Round(30.0 + n) for n in range(8)]
     with Ledger.open(path, BUDGET) as ledger:
         run = ledger.start_run("each round another noise")
         for round_ in rounds:
