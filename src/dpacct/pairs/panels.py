@@ -33,10 +33,11 @@ def panel_edges(
     frequency: float = 0.0,
     start: float = 0.0,
 ) -> Array:
-    """Panels from ``start`` to ``end``, small against all scales of the integrand.
+    """Return edges of panels from ``start`` to ``end``, small against the integrand's scales.
 
-    These are the boundary layer at 0 if they begin there, the curvature of the exponent of phi r^a,
-    the distance of the zeros of r, and the waves of e^{it log r}. They influence the cost only.
+    These are the boundary layer at 0 if the panels begin there, the curvature of the exponent of
+    phi r^a, the distance of the zeros of r, and the waves of e^{it log r}. Only the cost depends
+    on them: the error is bounded for any panels.
 
     Raises:
         NotConverged: more than `MAX_PANELS` would be needed.
@@ -56,7 +57,7 @@ def panel_edges(
         np.minimum(min(1.0, 1.4 / sigma), 2 / np.sqrt(1 + a * spread + sigma**2)),
         np.minimum(_WAVE / (frequency * p + 1e-300), layer + (u - start) / 2),
     )
-    # How many panels lie left of each sample; the edges are where that is a whole number.
+    # The number of panels left of each sample. Edges are where it is a whole number.
     density = np.maximum(1 / width[:-1], 1 / width[1:])
     count = np.concatenate([[0.0], np.cumsum(density * np.diff(u))])
     number = math.ceil(min(float(count[-1]), 1e9))
@@ -70,14 +71,10 @@ def panel_edges(
 def node_errors(
     q: float, sigma: float, edges: Array, u: Array, weights: Array, loss: Array
 ) -> tuple[Array, Array]:
-    """Error of the loss at each node, and relative error of weight times Gaussian.
+    """Return the absolute error of log r, and the relative error of weight times Gaussian.
 
-    For any u where q <= 1/2; for u >= 0 otherwise.
-
-    Args:
-        edges: shape (m + 1,); u, weights, loss: nodes, weights and log r there, shape (m, n).
-    Returns:
-        Absolute bound of the loss's error, relative bound of the other's; shape (m, n).
+    Nodes u, weights, losses log r and the results have the shape (m, n), edges (m + 1,). If
+    q > 1/2, u has to be at least 0.
     """
     width = np.diff(edges)[:, None]
     distance, size = np.abs(u), np.abs(loss)
@@ -90,13 +87,9 @@ def node_errors(
 
 
 def suprema_beyond(at_nodes: Array, at_edges: Array) -> Array:
-    """For each panel the largest value from its start on, over nodes and edges.
+    """Return for each of m panels the largest value from its start on.
 
-    Args:
-        at_nodes: values at the nodes, shape (m, n).
-        at_edges: values at the panels' ends, shape (m + 1,).
-    Returns:
-        Array (m,).
+    Values are given at the nodes, shape (m, n), and at the edges, shape (m + 1,).
     """
     each = np.maximum(at_nodes.max(axis=1), np.maximum(at_edges[:-1], at_edges[1:]))
     return np.maximum.accumulate(each[::-1])[::-1]
@@ -133,26 +126,26 @@ class PanelBounds:
         return 1 / (1 + np.exp(np.clip(log_odds - u, -700.0, 700.0)))
 
     def power(self, exponent: float) -> Array:
-        """Bound of |r^exponent| for an exponent <= 0."""
+        """Return a bound of |r^exponent| for an exponent <= 0."""
         with np.errstate(over="ignore"):
             return np.exp(exponent * self.log_smallest)
 
     @property
     def log_smallest(self) -> Array:
-        """Logarithm of a bound of |r| from below."""
+        """Logarithm of a lower bound of |r|."""
         return np.log(self._smallest) - 4 * UNIT * (1 + np.abs(np.log(self._smallest)))
 
     @property
     def log_largest(self) -> Array:
-        """Logarithm of a bound of |r| from above."""
+        """Logarithm of an upper bound of |r|."""
         log_r = np.log1p(self._q * np.expm1(np.minimum(self._high, 700.0)))
         return log_r + 32 * UNIT * np.abs(log_r)
 
     def peak(self, power: float, offset: float | Array = 0.0) -> Array:
-        """Bound of |e^{-offset - (sigma u + 1/(2 sigma))^2/2} r^power| for a power >= 0.
+        """Return a bound of |e^{-offset - (sigma u + 1/(2 sigma))^2/2} r^power|, power >= 0.
 
-        On the real axis from the value at the center and the slopes at the ends, which are
-        monotone in parts; off it the Gaussian grows by e^{sigma^2 height^2 / 2}.
+        On the real axis it follows from the value at the center and the slopes at the ends, which
+        are monotone in parts. Off it the Gaussian grows by e^{sigma^2 height^2 / 2}.
         """
         center, variance = self._center, self._variance
         quadratic = variance * center**2 + center + 0.25 / variance
@@ -186,7 +179,7 @@ class LossFunction:
         self._shift = 1 / self.noise**2
 
     def __call__(self, u: Array) -> tuple[Array, Array]:
-        """L and base."""
+        """Return L and base."""
         ratio = self._log_ratio(u)
         if self.replaced:
             opposite = self._log_ratio(-u - self._shift)
@@ -197,11 +190,11 @@ class LossFunction:
         return np.log1p(self.rate * np.expm1(np.minimum(u, 700.0))) + np.maximum(u - 700.0, 0.0)
 
     def log_density(self, u: Array) -> Array:
-        """log of g but for the factor sigma / sqrt(2 pi)."""
+        """Return log of g without the factor sigma / sqrt(2 pi)."""
         return -((self.noise * u + 0.5 / self.noise) ** 2) / 2
 
     def probabilities(self, u: Array) -> tuple[Array, Array]:
-        """p = q e^u / r, and p at -x: |dL/du| is their sum if a client is replaced, else p."""
+        """Return p = q e^u / r, and p at -x or 0. |dL/du| is their sum."""
         log_odds = math.log1p(-self.rate) - math.log(self.rate)
         here, there = (
             1 / (1 + np.exp(np.clip(log_odds - at, -700.0, 700.0))) for at in (u, -u - self._shift)
@@ -209,7 +202,7 @@ class LossFunction:
         return here, there if self.replaced else np.zeros_like(here)
 
     def inverse(self, loss: float) -> float:
-        """About the u at which L is this loss; not for pairs of the add direction."""
+        """Return about the u at which L is this loss, except for pairs of the add direction."""
         if not self.replaced:
             if loss > 30.0:
                 return loss - math.log(self.rate)
@@ -225,10 +218,10 @@ class LossFunction:
         return math.log1p(-self.rate) - math.log(self.rate) + self._shift / 2
 
     def start(self, tilt: float, reach: float) -> float:
-        """The u left of which about e^(-reach^2 / 2) of the tilted mass lies.
+        """Return the u left of which about e^(-reach^2 / 2) of the tilted mass lies.
 
-        In the add direction, with powers r^-c, the slope is at most that at the peak of g. Where a
-        client is replaced, e^{cL} cuts the losses far below zero off, or, for c < 0, the part
+        In the add direction, with powers r^-c, the slope is at most that at the peak of g. If a
+        client is replaced, e^{cL} cuts off the losses far below zero, or, for c < 0, the part
         q N(-1) of Q counts.
         """
         peak = -0.5 * self._shift
@@ -245,7 +238,7 @@ class LossFunction:
         return peak - reach / self.noise + min(order, 0.0) * steepest * self._shift
 
     def log_mass_before(self, start: float, tilt: float, reach: float) -> float:
-        """Upper bound of log of the tilted mass left of ``start``, c = ``tilt`` > -1."""
+        """Return an upper bound of log of the tilted mass left of ``start``, ``tilt`` > -1."""
         first = math.log1p(self.rate * math.expm1(start))
         gaussian = -((self.noise * start + 0.5 / self.noise) ** 2) / 2
         if self.added:
@@ -260,7 +253,7 @@ class LossFunction:
         return gaussian * (1 - 1e-12) + (tilt * loss * (1 - 1e-9) if tilt > 0 else math.log(2.0))
 
     def edges(self, tilt: float, start: float, end: float, frequency: float) -> Array:
-        """Panels from ``start`` to ``end`` that are small against all scales of the integrand."""
+        """Return edges of panels as `panel_edges` does, on both sides of x = 0 if needed."""
         order = abs(tilt) if self.added else 1 + tilt
         if not self.replaced:
             return panel_edges(order, self.rate, self.noise, end, frequency, start)
@@ -282,7 +275,7 @@ class LossFunction:
         return np.concatenate([left, right[1:]])
 
     def errors(self, edges: Array, u: Array, weights: Array) -> tuple[Array, Array, Array]:
-        """Absolute errors of L and base, and the relative one of weight times g; shape (m, n)."""
+        """Return absolute errors of L and base, and the relative one of weight times g."""
         ratio = self._log_ratio(u)
         error, weight_error = node_errors(self.rate, self.noise, edges, u, weights, ratio)
         if not self.replaced:
@@ -298,10 +291,10 @@ class LossFunction:
         return error + below + UNIT * (np.abs(ratio) + size), below, weight_error
 
     def turn(self, edges: Array, angle: float) -> tuple[Array, Array]:
-        """Bounds of Im u and of the growth of |du/dL| right of each edge, where Im L = ``angle``.
+        """Return bounds of Im u and of the growth of |du/dL| right of each edge, Im L = ``angle``.
 
-        For losses L > 0; ``angle`` is at most pi where a client is replaced. On the way there Re u
-        does not shrink, and the density of Q but for g does not grow.
+        For losses L > 0. ``angle`` is at most pi if a client is replaced. On the way there Re u
+        does not shrink, and the density of Q without g does not grow.
 
         Derivation: docs/derivations/few-large-losses.md, *Decay*.
         """
@@ -324,7 +317,7 @@ class LossFunction:
         return (angle / 2 + extra) * (1 + 1e-9), growth * (1 + 1e-9)
 
     def bounds(self, edges: Array) -> LossBounds:
-        """Suprema over the Bernstein ellipse of each panel."""
+        """Return suprema over the Bernstein ellipse of each panel."""
         return LossBounds(self, edges)
 
 
@@ -357,7 +350,7 @@ class LossBounds:
             self.loss, self.angle = here.loss + there.loss[::-1], here.angle + there.angle[::-1]
 
     def peak(self, order: float, offset: float | Array = 0.0) -> Array:
-        """Bound of |g e^{base + order L - offset}| but for the factor of g."""
+        """Return a bound of |g e^{base + order L - offset}| without the constant factor of g."""
         rest = 1 - order
         if self._pair.replaced:
             side = self._least_there if rest < 0 else self._most_there

@@ -39,7 +39,7 @@ class ClosedForm:
     violations: Conditions
 
     def renyi(self, order: float, sampling_rate: float, noise_std: float) -> float:
-        """The bound, rounded up; meaningful only where nothing is violated."""
+        """Return the bound, rounded up. It holds only if nothing is violated."""
         value = self.coefficient * sampling_rate**2 * order / noise_std**2
         return value * (1 + FUNCTION_ERROR)
 
@@ -53,7 +53,7 @@ def _at_most(name: str, value: float, most: float) -> tuple[str, ...]:
 
 
 def order_limit(order: float, sampling_rate: float, noise_std: float) -> float:
-    """Condition (S): alpha - 1 is at most (2 nu^2 / 3) log(1 / (q alpha (1 + nu^2)))."""
+    """Return (2 nu^2 / 3) log(1 / (q alpha (1 + nu^2))), at least alpha - 1 by condition (S)."""
     variance = noise_std**2
     return -2 * variance / 3 * math.log(sampling_rate * order * (1 + variance))
 
@@ -97,10 +97,10 @@ BUN = ClosedForm("Bun et al. 2018", 6.5, _bun_conditions)
 
 
 def forms_for(round_: Round) -> tuple[tuple[ClosedForm, ...], float]:
-    """The closed forms that speak about a round, and the nu to put into them.
+    """Return the closed forms about a round, and their nu.
 
     Raises:
-        Unsupported: none does.
+        Unsupported: there is none.
     """
     pair = proven_pair(round_, Direction.REMOVE)
     if isinstance(pair, ReplacementPair):
@@ -111,12 +111,12 @@ def forms_for(round_: Round) -> tuple[tuple[ClosedForm, ...], float]:
 
 
 def closed_form_renyi(order: int, round_: Round) -> tuple[float, tuple[str, ...]]:
-    """The smallest applicable closed-form bound of one round at an integer order >= 2.
+    """Return the smallest applicable bound of one round at an integer order >= 2, rounded up.
 
-    Returns:
-        (bound rounded up, ()), or (infinity, what is violated in each form).
+    That is (bound, ()), or (infinity, the violated conditions of each form).
+
     Raises:
-        Unsupported: no closed form speaks about such a round.
+        Unsupported: there is no closed form for such a round.
     """
     q = round_.sampling_rate
     if q == 1.0:
@@ -131,7 +131,7 @@ def closed_form_renyi(order: int, round_: Round) -> tuple[float, tuple[str, ...]
 
 
 def interpolated_renyi(order: float, round_: Round) -> float:
-    """Bound at any real order > 1 by the chord between the neighboring integers, or infinity.
+    """Return a bound at any real order > 1, by the chord between integers, or infinity.
 
     Source: convexity of (alpha - 1) R(alpha): van Erven, Harremoes 2014, corollary 2.
     """
@@ -157,7 +157,7 @@ class ClosedFormAccountant:
     name: str = "closed-form"
 
     def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
-        """See `Accountant`.
+        """Return the proven epsilon; see `Accountant`.
 
         Raises:
             Unsupported: no closed form applies at any order.
@@ -169,12 +169,12 @@ class ClosedFormAccountant:
         return min(improved_epsilon(order, curve(order), delta) for order in _integers_near(found))
 
     def epsilon(self, schedule: Schedule, delta: float) -> Interval:
-        """See `Accountant`."""
+        """Return the achieved and proven epsilon; see `Accountant`."""
         upper = self.upper_epsilon(schedule, delta)
         return Interval.bracket(achieved_epsilon(schedule, delta), upper)
 
     def delta(self, schedule: Schedule, epsilon: float) -> Interval:
-        """See `Accountant`."""
+        """Return the achieved and proven delta; see `Accountant`."""
         if not schedule.rounds:
             return Interval(0.0, 0.0)
         curve = self._curve(schedule)
@@ -184,10 +184,10 @@ class ClosedFormAccountant:
 
     @staticmethod
     def _curve(schedule: Schedule) -> Callable[[float], float]:
-        """Upper bound of the Renyi divergence at any order, infinite where there is none."""
+        """Return an upper bound of the divergence as a function of the order, perhaps infinite."""
         counts = schedule.distinct()
         for round_ in counts:
-            # The conditions bound the order from above, so order 2 is the first to look at.
+            # The conditions bound the order from above, so they hold at order 2 or at none.
             bound, reasons = closed_form_renyi(2, round_)
             if math.isinf(bound):
                 setting = f"{round_.sampling!r} with noise {round_.noise_multiplier:.6g}"
@@ -202,7 +202,7 @@ class ClosedFormAccountant:
 
 
 def _starts(curve: Callable[[float], float]) -> list[float]:
-    """Orders to search from. Each form alone has one valley; their minimum may have several."""
+    """Return orders to search from: the minimum of several forms may have several valleys."""
     return [float(order) for order in _START_ORDERS if math.isfinite(curve(float(order)))]
 
 

@@ -6,7 +6,7 @@ every probability vector p, however it was found, with b = sum p_i b_i,
 
     epsilon = (sum p_i b_i S_i + KL(p || w) + log(1/delta) + b log b - (1 + b) log(1 + b)) / b
 
-holds at delta, whatever the rule by which rounds were chosen and by which the process stopped.
+holds at delta, for any rule by which rounds were chosen and the process stopped.
 With one order this is the Renyi filter of Feldman and Zrnic 2021 (arXiv:2008.11193); the mixture
 lets the best order be picked afterwards. Theorem, conditions, proof: docs/derivations/adaptive.md.
 
@@ -31,11 +31,11 @@ from dpacct.rounds import Round, Schedule, as_schedule
 Totals = tuple[int, ...]
 
 SCALE = 1 << 64
-# What has no finite bound; a sum that holds it stays above it.
+# A divergence without a finite bound. A sum that contains it stays above it.
 UNBOUNDED = 1 << 200
 # Distance of each order from 1 relative to the design order's, and its weight in 256ths. The
-# weights add up to exactly one. The design order serves a budget that is spent to the end; larger
-# ones serve the first rounds, smaller ones serve rounds with little noise.
+# weights add up to exactly one. The design order serves a budget that is spent to the end, larger
+# orders the first rounds, smaller orders rounds with little noise.
 _PATTERN: tuple[tuple[float, int], ...] = (
     (0.125, 4), (0.25, 8), (0.5, 24), (0.7, 40), (1.0, 76), (1.4, 40),
     (2.0, 24), (4.0, 16), (8.0, 12), (16.0, 8), (32.0, 4),
@@ -57,18 +57,18 @@ class Mixture:
     weights: tuple[float, ...]
 
     def cost(self, round_: Round) -> Totals:
-        """Proven Renyi divergence of one round at each order, in units of 2^-64, rounded up."""
+        """Return the proven divergence of a round at each order, in units of 2^-64, rounded up."""
         return _cost(self.orders, round_)
 
     def zero(self) -> Totals:
-        """The total of no rounds."""
+        """Return the total of no rounds."""
         return (0,) * len(self.orders)
 
     def epsilon(self, totals: Totals, delta: float) -> float:
-        """The epsilon that holds at ``delta`` for rounds with these totals.
+        """Return the epsilon that holds at ``delta`` for rounds with these totals.
 
-        Error: never below the formula of the module's head for the vector p that was found;
-            relative rounding error about 1e-13.
+        Error: never below the formula of the module's head for the vector p of the search.
+            Relative rounding error about 1e-13.
         """
         if not any(totals):
             return 0.0
@@ -91,7 +91,7 @@ class Order(NamedTuple):
 
 
 def fixed_point(value: float) -> int:
-    """``value`` in units of 2^-64, rounded up; what is no finite number at least 0 is unbounded."""
+    """Return ``value`` in units of 2^-64, rounded up, and `UNBOUNDED` unless it is in [0, inf)."""
     if not 0.0 <= value < math.inf:
         return UNBOUNDED
     numerator, denominator = value.as_integer_ratio()
@@ -99,22 +99,22 @@ def fixed_point(value: float) -> int:
 
 
 def as_float(total: int) -> float:
-    """A total as a float, rounded up."""
+    """Return a total as a float, rounded up."""
     return math.nextafter(total / SCALE, math.inf) if total else 0.0
 
 
 def add(*parts: Sequence[int]) -> Totals:
-    """Exact sum of totals."""
+    """Return the exact sum of totals."""
     return tuple(map(sum, zip(*parts, strict=True)))
 
 
 def subtract(whole: Sequence[int], part: Sequence[int]) -> Totals:
-    """Exact difference of totals."""
+    """Return the exact difference of totals."""
     return tuple(a - b for a, b in zip(whole, part, strict=True))
 
 
 def times(count: int, part: Sequence[int]) -> Totals:
-    """Exact multiple of totals."""
+    """Return the exact multiple of totals."""
     return tuple(count * a for a in part)
 
 
@@ -125,7 +125,7 @@ def _cost(orders: tuple[float, ...], round_: Round) -> Totals:
 
 
 class _Share(NamedTuple):
-    """One order's part in the vector p, with its logarithm: p itself may underflow to zero."""
+    """The entry of the vector p for one order, and its logarithm, since p may underflow to 0."""
 
     p: float
     log_p: float
@@ -133,11 +133,11 @@ class _Share(NamedTuple):
 
 
 def _least_epsilon(live: Sequence[Order], log_cost: float) -> float:
-    """Minimum over p.
+    """Return the minimum over p.
 
     The best p at a loss y is proportional to w_i e^{b_i (y - S_i)}. With its mean b(y) the bound
     touches where log sum w_i e^{b_i (y - S_i)} + log(1 + b(y)) = log(1/delta), whose left side
-    increases in y. Whatever root is found, the p that goes with it gives a valid bound.
+    increases in y. The p at any y, root or not, gives a valid bound.
     """
     shares: list[_Share] = []
 
@@ -151,8 +151,8 @@ def _least_epsilon(live: Sequence[Order], log_cost: float) -> float:
         mean = sum(share.p * share.order.gap for share in shares)
         return log_cost - top - log_norm - math.log1p(mean)
 
-    # With y at most the first the left side is at most log(1/delta), with y at least the second
-    # one of its terms alone reaches that.
+    # For y <= low the left side is at most log(1/delta), and for y >= high one of its terms alone
+    # reaches that.
     widest = math.log1p(max(order.gap for order in live))
     low = min(order.total + (log_cost - widest) / order.gap for order in live)
     high = min(
@@ -167,9 +167,9 @@ def _least_epsilon(live: Sequence[Order], log_cost: float) -> float:
 
 
 def _at(shares: Sequence[_Share], log_cost: float) -> float:
-    """Epsilon for one vector p, rounded up and at least 0.
+    """Return epsilon for one vector p, rounded up and at least 0.
 
-    Error: p adds up to one and b is exact up to 2^-48 relative, and so is every term; the slack
+    Error: p adds up to one and b is exact up to 2^-48 relative, and so is every term. The slack
         is ten times that of the sum of absolute values.
     """
     mean = sum(share.p * share.order.gap for share in shares)
@@ -183,14 +183,12 @@ def _at(shares: Sequence[_Share], log_cost: float) -> float:
 
 
 def design_mixture(budget: Budget, typical: Round | Schedule | None = None) -> Mixture:
-    """The orders and weights for a budget.
+    """Return a pattern of orders and weights around the order at which most typical rounds fit.
 
     Args:
-        budget: what may be spent.
-        typical: a round, or a schedule, like those that will run; only tightness depends on it.
+        budget: the target.
+        typical: a round, or a schedule, like those that will run. Only tightness depends on it.
             Default: rounds whose Renyi curve is a line, as with full participation.
-    Returns:
-        A pattern of orders around the one at which the most typical rounds fit.
     """
     gap = _best_gap(budget, lambda order: order)
     if typical is not None:
@@ -206,7 +204,7 @@ def design_mixture(budget: Budget, typical: Round | Schedule | None = None) -> M
 def _best_gap(
     budget: Budget, renyi: Callable[[float], float], starts: Sequence[float] = _GRID
 ) -> float:
-    """The distance from 1 of the order at which a curve fits into the budget most often."""
+    """Return the distance from 1 of the order at which a curve fits into the budget most often."""
 
     def share(order: float) -> float:
         # The divergence at which the improved conversion gives the budget's epsilon.
@@ -221,10 +219,10 @@ def _best_gap(
 
 
 class Odometer:
-    """The running total of a process in memory; a `Ledger` keeps one on disk.
+    """The running total of a process in memory. A `Ledger` keeps one on disk.
 
     Args:
-        budget: what may be spent.
+        budget: the target.
         typical: as for `design_mixture`.
     """
 
@@ -235,7 +233,7 @@ class Odometer:
         self._totals = self.mixture.zero()
 
     def add(self, round_: Round, rounds: int = 1) -> None:
-        """Charge a round, or several like it; what is charged is not checked against the budget.
+        """Charge a round, or several like it, even beyond the budget.
 
         Raises:
             InvalidParameter: the count is not a whole number of at least one.
@@ -250,7 +248,7 @@ class Odometer:
         return self.mixture.epsilon(self._totals, self.budget.delta)
 
     def remaining(self, round_: Round) -> int:
-        """How many more such rounds fit into the budget."""
+        """Return how many more such rounds fit into the budget."""
         return count_fitting(
             self.mixture, self._totals, self.mixture.cost(round_), self.budget, self.budget.delta
         )
@@ -259,7 +257,7 @@ class Odometer:
 def count_fitting(
     mixture: Mixture, totals: Totals, cost: Totals, budget: Budget, delta: float
 ) -> int:
-    """How many rounds of a cost fit on top of totals, at most `validate.MAX_ROUNDS`."""
+    """Return how many rounds of a cost fit on top of totals, at most `validate.MAX_ROUNDS`."""
 
     def fits(count: int) -> bool:
         return mixture.epsilon(add(totals, times(count, cost)), delta) <= budget.epsilon
