@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
+
+# For tests whose examples take long, or that have relatives.
+FEWER = settings(max_examples=max(6, settings.default.max_examples // 4))
 
 
 def log_uniform(low: float, high: float) -> st.SearchStrategy[float]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import dpacct
@@ -31,12 +30,11 @@ from dpacct.rounds import (
     find_sampling,
 )
 from tests.oracles import conversions, sampled_gaussian
-from tests.strategies import log_uniform, noise_multipliers, sampling_rates, uniform_schemes
+from tests.strategies import FEWER, log_uniform, noise_multipliers, sampling_rates, uniform_schemes
 
 RENYI = RenyiAccountant()
 epsilon_of = partial(dpacct.epsilon, accountant="rdp")
 delta_of = partial(dpacct.delta, accountant="rdp")
-FEWER = settings(max_examples=max(10, settings.default.max_examples // 4))
 rounds = st.one_of(st.integers(1, 1000), st.integers(1, 10**6))
 deltas = log_uniform(1e-15, 0.3)
 schemes: st.SearchStrategy[Sampling] = st.one_of(
@@ -69,9 +67,7 @@ def plans(draw: st.DrawFn) -> Schedule:
         (2.4, Uniform(100, 2000), 200, 2000**-1.1, 3.46),
     ],
 )
-def test_known_values_by_renyi(
-    noise: float, scheme: Sampling, count: int, delta: float, epsilon: float
-) -> None:
+def test_known_values_by_renyi(noise, scheme, count, delta, epsilon):
     found = epsilon_of(count * Round(noise, scheme), delta=delta)
     assert found.upper == pytest.approx(epsilon, abs=5e-3)
     assert 0 < found.lower < found.upper
@@ -82,9 +78,7 @@ def test_known_values_by_renyi(
     ("noise", "rate", "count", "delta"),
     [(1.0, 0.1, 300, 1e-5), (0.6, 0.01, 10, 1e-6), (5.0, 0.9, 1000, 1e-10), (0.4, 1e-3, 5, 1e-3)],
 )
-def test_epsilon_is_the_least_over_all_orders(
-    noise: float, rate: float, count: int, delta: float
-) -> None:
+def test_epsilon_is_the_least_over_all_orders(noise, rate, count, delta):
     """Moments by multiprecision quadrature; unimodal, so neighbors tell that it is the least."""
 
     def at(order: float) -> float:
@@ -100,7 +94,7 @@ def test_epsilon_is_the_least_over_all_orders(
 
 @pytest.mark.slow
 @given(plan=plans(), delta=deltas)
-def test_epsilon_follows_from_the_curve_at_the_best_order(plan: Schedule, delta: float) -> None:
+def test_epsilon_follows_from_the_curve_at_the_best_order(plan, delta):
     order = RENYI.best_order(plan, delta)
     (value,) = rdp(plan, orders=[order])
     found = RENYI.epsilon(plan, delta)
@@ -114,8 +108,9 @@ def test_epsilon_follows_from_the_curve_at_the_best_order(plan: Schedule, delta:
             assert found.upper <= improved_epsilon(other, value.upper, delta) * (1 + 1e-7) + 1e-12
 
 
+@FEWER
 @given(plan=plans(), delta=deltas)
-def test_delta_and_epsilon_are_inverse(plan: Schedule, delta: float) -> None:
+def test_delta_and_epsilon_are_inverse(plan, delta):
     epsilon = epsilon_of(plan, delta=delta).upper
     assume(1e-6 < epsilon < 1e6)
     back = delta_of(plan, epsilon=epsilon)
@@ -135,9 +130,7 @@ def test_delta_and_epsilon_are_inverse(plan: Schedule, delta: float) -> None:
     delta=deltas,
     more=log_uniform(1e-4, 1.0),
 )
-def test_epsilon_and_delta_are_monotone(
-    noise: float, scheme: Sampling, count: int, delta: float, more: float
-) -> None:
+def test_epsilon_and_delta_are_monotone(noise, scheme, count, delta, more):
     """Down with noise and delta, up with rounds and rate."""
     here = epsilon_of(count * Round(noise, scheme), delta=delta).upper
     slack = here * 1e-8 + 1e-12
@@ -155,7 +148,7 @@ def test_epsilon_and_delta_are_monotone(
 
 @FEWER
 @given(noise=noise_multipliers(0.2, 100.0), count=rounds, delta=deltas)
-def test_adjacencies_are_in_order(noise: float, count: int, delta: float) -> None:
+def test_adjacencies_are_in_order(noise, count, delta):
     """Replacing costs most; under Poisson and full participation removing equals zeroing."""
     for scheme in (Poisson(0.1), Full()):
         added, replaced, zeroed = (
@@ -170,13 +163,13 @@ def test_adjacencies_are_in_order(noise: float, count: int, delta: float) -> Non
 
 
 @pytest.mark.parametrize("name", ACCOUNTANTS)
-def test_accountants_are_found_by_their_name(name: str) -> None:
+def test_accountants_are_found_by_their_name(name):
     accountant = find_accountant(name)
     assert accountant.name == name
     assert accountant is ACCOUNTANTS[name]
 
 
-def test_one_accountant_is_the_default() -> None:
+def test_one_accountant_is_the_default():
     assert list(ACCOUNTANTS) == ["tight", "rdp", "closed-form", "gdp", "pairs"]
     assert DEFAULT_ACCOUNTANT == "tight"
     plan = {"noise_multiplier": 1.0, "sampling_rate": 0.1, "rounds": 10}
@@ -185,7 +178,7 @@ def test_one_accountant_is_the_default() -> None:
     assert dpacct.delta(**plan, epsilon=1) == dpacct.delta(**named, epsilon=1)
 
 
-def test_the_default_is_exact() -> None:
+def test_the_default_is_exact():
     """Reference 7.9999993 at 1.2860094; half a digit of that noise moves epsilon by 5e-7."""
     plan = 300 * Round(1.2860094, Poisson(0.1))
     spent = dpacct.epsilon(plan, delta=1e-5)
@@ -198,7 +191,7 @@ def test_the_default_is_exact() -> None:
 
 
 @pytest.mark.parametrize("name", ["RDP", "moments", "", "tightest"])
-def test_an_unknown_accountant_is_refused(name: str) -> None:
+def test_an_unknown_accountant_is_refused(name):
     for call in (
         lambda: find_accountant(name),
         lambda: dpacct.epsilon(Round(1.0), delta=1e-5, accountant=name),
@@ -210,7 +203,7 @@ def test_an_unknown_accountant_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ACCOUNTANTS)
-def test_the_empty_schedule_costs_nothing(name: str) -> None:
+def test_the_empty_schedule_costs_nothing(name):
     nothing = Interval(0.0, 0.0)
     assert dpacct.epsilon(Schedule(), delta=1e-9, accountant=name) == nothing
     assert dpacct.delta(Schedule(), epsilon=0.5, accountant=name) == nothing
@@ -218,7 +211,7 @@ def test_the_empty_schedule_costs_nothing(name: str) -> None:
     assert ACCOUNTANTS[name].upper_epsilon(Schedule(), 1e-9) == 0.0
 
 
-def test_a_schedule_may_be_given_by_its_parts() -> None:
+def test_a_schedule_may_be_given_by_its_parts():
     whole = dpacct.epsilon(300 * Round(1.0, Poisson(0.1)), delta=1e-5)
     parts = {"noise_multiplier": 1.0, "rounds": 300, "delta": 1e-5}
     assert whole == dpacct.epsilon(**parts, sampling_rate=0.1)
@@ -253,9 +246,7 @@ def test_a_schedule_may_be_given_by_its_parts() -> None:
         ("adjacency", {"noise_multiplier": 1.0, "adjacency": "add"}),
     ],
 )
-def test_parts_that_are_wrong_or_contradict_each_other_are_named(
-    name: str, arguments: dict[str, object]
-) -> None:
+def test_parts_that_are_wrong_or_contradict_each_other_are_named(name, arguments):
     for call in (
         lambda: build_schedule(**arguments),
         lambda: dpacct.epsilon(**arguments, delta=1e-5),
@@ -267,27 +258,27 @@ def test_parts_that_are_wrong_or_contradict_each_other_are_named(
 
 
 @pytest.mark.parametrize("delta", [0, 1, -1e-5, 2, math.nan, math.inf, "1e-5", None, True])
-def test_delta_lies_between_zero_and_one(delta: object) -> None:
+def test_delta_lies_between_zero_and_one(delta):
     with pytest.raises(InvalidParameter) as caught:
         dpacct.epsilon(Round(1.0), delta=delta)
     assert caught.value.name == "delta"
 
 
 @pytest.mark.parametrize("epsilon", [-1e-9, math.nan, math.inf, "1", None, True])
-def test_epsilon_is_a_finite_number(epsilon: object) -> None:
+def test_epsilon_is_a_finite_number(epsilon):
     with pytest.raises(InvalidParameter) as caught:
         dpacct.delta(Round(1.0), epsilon=epsilon)
     assert caught.value.name == "epsilon"
 
 
-def test_who_samples_is_found_from_a_rate_or_a_scheme() -> None:
+def test_who_samples_is_found_from_a_rate_or_a_scheme():
     assert find_sampling(NOT_GIVEN, None) == Full()
     assert find_sampling(0.3, None) == Poisson(0.3)
     assert find_sampling(NOT_GIVEN, Uniform(1, 3)) == Uniform(1, 3)
 
 
 @pytest.mark.parametrize("cost", [dpacct.epsilon, dpacct.delta])
-def test_rounds_are_required(cost: Callable[..., dpacct.Interval]) -> None:
+def test_rounds_are_required(cost):
     at = {"delta": 1e-5} if cost is dpacct.epsilon else {"epsilon": 1.0}
     with pytest.raises(InvalidParameter, match="rounds is None; the number of rounds is needed"):
         cost(noise_multiplier=1.0, sampling_rate=0.1, **at)
@@ -295,7 +286,7 @@ def test_rounds_are_required(cost: Callable[..., dpacct.Interval]) -> None:
     assert one.lower <= 1.0 <= one.upper
 
 
-def test_a_rate_of_none_is_no_full_participation() -> None:
+def test_a_rate_of_none_is_no_full_participation():
     with pytest.raises(InvalidParameter, match="sampling_rate is None"):
         dpacct.epsilon(noise_multiplier=1.0, rounds=3, sampling_rate=None, delta=1e-5)
 
@@ -310,7 +301,7 @@ class _Scalar:
 
 
 @pytest.mark.parametrize("rate", [np.array(0.1), np.float64(0.1), _Scalar()])
-def test_a_rate_may_be_an_array_without_axes(rate: object) -> None:
+def test_a_rate_may_be_an_array_without_axes(rate):
     setting = {"noise_multiplier": 1.0, "rounds": 3, "delta": 1e-5}
     assert dpacct.epsilon(sampling_rate=rate, **setting) == dpacct.epsilon(
         sampling_rate=0.1, **setting
@@ -342,7 +333,7 @@ PLAN = 3 * Round(1.0, Poisson(0.1))
         claims.judge,
     ],
 )
-def test_odd_values_are_refused_in_words(call: Callable[[object], object]) -> None:
+def test_odd_values_are_refused_in_words(call):
     for odd in ODD:
         with pytest.raises(InvalidParameter):
             call(odd)
@@ -354,7 +345,7 @@ def test_odd_values_are_refused_in_words(call: Callable[[object], object]) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 10**12])
 @pytest.mark.parametrize("noise", [1e-3, 0.013, 0.13, 1e4, 1e10])
-def test_nothing_overflows_at_the_ends_of_the_range(noise: float, count: int) -> None:
+def test_nothing_overflows_at_the_ends_of_the_range(noise, count):
     """Warnings are errors here."""
     extremes = [Poisson(1e-7), Poisson(0.5), Poisson(1 - 2.0**-53), Uniform(1, 1000), Full()]
     for scheme, adjacency in itertools.product(extremes, Adjacency):
@@ -367,16 +358,17 @@ def test_nothing_overflows_at_the_ends_of_the_range(noise: float, count: int) ->
             assert 0 <= found.lower <= found.upper <= 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("noise", "rate"), [(0.1278, 0.1432), (0.1699, 0.858), (0.1545, 0.0037), (0.0339, 0.0016)]
 )
-def test_little_noise_gives_no_warning(noise: float, rate: float) -> None:
+def test_little_noise_gives_no_warning(noise, rate):
     """Nodes of the search over orders at which a discarded branch once overflowed."""
     for delta in (1e-200, 1e-9, 0.5, 0.75):
         assert epsilon_of(17 * Round(noise, Poisson(rate)), delta=delta).upper < math.inf
         assert epsilon_of(17 * Round(noise, Uniform.at_rate(rate)), delta=delta).upper < math.inf
 
 
-def test_no_epsilon_is_needed_where_delta_exceeds_every_chance_to_see_the_client() -> None:
+def test_no_epsilon_is_needed_where_delta_exceeds_every_chance_to_see_the_client():
     spent = epsilon_of(noise_multiplier=100.0, rounds=10, sampling_rate=1e-6, delta=0.5)
     assert spent == Interval(0.0, 0.0)

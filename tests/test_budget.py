@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from dpacct.accountant import epsilon, spend
 from dpacct.budget import Budget, Interval, Spent
 from dpacct.calibration.calibrate import calibrate
-from dpacct.errors import InvalidParameter
+from dpacct.errors import InvalidParameter, NotConverged
 from dpacct.rounds import Poisson, Round
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -97,3 +98,53 @@ def test_who_computes_an_epsilon_says_at_which_delta():
         assert spent.interval == epsilon(plan, delta=delta)
     found = calibrate(epsilon=2, delta=1e-3, rounds=3, sampling_rate=0.1)
     assert found.spent == Spent.at(found.delta, found.epsilon)
+
+
+# Two bounds that were computed apart.
+
+
+def test_rounding_is_no_contradiction():
+    assert Interval.bracket(1.0 + 1e-12, 1.0) == Interval(1.0, 1.0 + 1e-12)
+    assert Interval.bracket(0.5, 1.0) == Interval(0.5, 1.0)
+
+
+@pytest.mark.parametrize(("lower", "upper"), [(2.0, 1.0), (1.0, 0.0), (float("nan"), 1.0)])
+def test_a_contradiction_is_an_error(lower, upper):
+    with pytest.raises(NotConverged, match="contradict"):
+        Interval.bracket(lower, upper)
+
+
+# As one number, an interval is its proven upper end.
+
+
+@given(FINITE, FINITE, FINITE)
+def test_an_interval_converts_and_compares_as_its_upper_end(a, b, other):
+    lower, upper = sorted((a, b))
+    for value in (Interval(lower, upper), Spent(lower, upper, 1e-5)):
+        assert float(value) == upper
+        assert (value < other, value <= other) == (upper < other, upper <= other)
+        assert (value > other, value >= other) == (upper > other, upper >= other)
+        assert (other < value, other >= value) == (other < upper, other >= upper)
+        assert value <= Interval(upper, upper)
+        assert not value < Interval(lower, upper)
+    with pytest.raises(TypeError):
+        assert Interval(lower, upper) < [3.0]
+
+
+@given(FINITE, st.sampled_from([".3f", ".2e", "12.4g", ".1%", "+.0f"]))
+def test_a_formatted_interval_is_never_below_its_upper_end(upper, spec):
+    shown = format(Interval(-math.inf, upper), spec)
+    exact = Fraction(shown.strip().removesuffix("%")) / (100 if spec.endswith("%") else 1)
+    assert exact >= Fraction(upper)
+
+
+def test_what_an_interval_prints():
+    value = Interval(7.99994, 8.00001)
+    assert str(value) == f"{value}" == f"{value:s}" == "<= 8.0001 (lower bound 7.9999)"
+    assert str(Spent(7.99994, 8.00001, 1e-5)) == "<= 8.0001 (lower bound 7.9999) at delta 1e-05"
+    assert f"{value:.3f}" == "8.001"
+    assert f"{value:8.2f}|" == "    8.01|"
+    assert f"{Interval(0.0, math.inf):.2f}" == "inf"
+    assert repr(value) == "Interval(lower=7.99994, upper=8.00001)"
+    with pytest.raises(ValueError, match="format"):
+        format(value, "d")

@@ -56,18 +56,18 @@ CONSTANT = {"noise_multiplier": 1.0, "rounds": 300, "sampling_rate": 0.1}
         ("schedule", {**MEETS, "schedule": Schedule()}),
     ],
 )
-def test_bad_arguments_are_refused_by_name(name: str, arguments: dict[str, object]) -> None:
+def test_bad_arguments_are_refused_by_name(name, arguments):
     with pytest.raises(InvalidParameter, match=f"^{name} is ") as caught:
         calibrate(**arguments)
     assert caught.value.name == name
 
 
-def test_what_can_be_solved_for() -> None:
+def test_what_can_be_solved_for():
     assert SOLVE_FOR == ("noise", "rounds", "sampling_rate", "epsilon", "delta")
 
 
 @pytest.mark.parametrize("solve", ["noise", "rounds"])
-def test_an_accountant_that_knows_no_bound_says_so(solve: str) -> None:
+def test_an_accountant_that_knows_no_bound_says_so(solve):
     parts: dict[str, object] = {"rounds": 10} if solve == "noise" else {"noise_multiplier": 3.0}
     with pytest.raises(Unsupported, match="full participation"):
         calibrate(**MEETS, **parts, sampling_rate=0.1, accountant="gdp", solve=solve)

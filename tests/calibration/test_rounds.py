@@ -5,21 +5,20 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import dpacct
 from dpacct.errors import InvalidParameter, NotConverged
 from dpacct.rounds import Adjacency, Full, Poisson, Uniform
 from dpacct.validate import MAX_ROUNDS
-from tests.strategies import log_uniform
+from tests.strategies import FEWER, log_uniform
 
 # Accountants given by name below win over these.
 calibrate = partial(dpacct.calibrate, accountant="rdp")
 epsilon_of = partial(dpacct.epsilon, accountant="rdp")
 # Documented: the rate ends within 1e-6 of the optimum.
 STEP = 1e-6
-FEWER = settings(max_examples=max(8, settings.default.max_examples // 4))
 deltas = log_uniform(1e-15, 1e-2)
 
 # Rounds.
@@ -32,9 +31,7 @@ deltas = log_uniform(1e-15, 1e-2)
     rate=log_uniform(1e-4, 1.0),
     delta=deltas,
 )
-def test_one_more_round_would_break_the_target(
-    epsilon: float, noise: float, rate: float, delta: float
-) -> None:
+def test_one_more_round_would_break_the_target(epsilon, noise, rate, delta):
     parts = {"noise_multiplier": noise, "sampling_rate": rate}
     assume(epsilon_of(**parts, rounds=1, delta=delta).upper <= epsilon)
     found = calibrate(epsilon=epsilon, delta=delta, solve="rounds", **parts)
@@ -46,6 +43,7 @@ def test_one_more_round_would_break_the_target(
         assert more.upper > epsilon
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("noise", "epsilon", "rounds"),
     # DP-FedPGN (z = 0.8) and DP-FedSAM (z = 0.95) at q = 0.1, delta = 1/500.
@@ -54,7 +52,7 @@ def test_one_more_round_would_break_the_target(
         *((0.95, epsilon, rounds) for epsilon, rounds in ((4, 47), (6, 105), (8, 179), (10, 263))),
     ],
 )
-def test_known_numbers_of_rounds(noise: float, epsilon: float, rounds: int) -> None:
+def test_known_numbers_of_rounds(noise, epsilon, rounds):
     found = calibrate(
         epsilon=epsilon, delta=1 / 500, noise_multiplier=noise, sampling_rate=0.1, solve="rounds"
     )
@@ -62,7 +60,7 @@ def test_known_numbers_of_rounds(noise: float, epsilon: float, rounds: int) -> N
     assert rounds <= found.rounds <= rounds + 1
 
 
-def test_rounds_of_every_scheme() -> None:
+def test_rounds_of_every_scheme():
     for scheme, accountant in (
         (Uniform(5, 100), "rdp"),
         (Full(), "gdp"),
@@ -75,12 +73,12 @@ def test_rounds_of_every_scheme() -> None:
         assert found.epsilon.upper <= 3 < more.upper
 
 
-def test_one_round_may_already_be_too_much() -> None:
+def test_one_round_may_already_be_too_much():
     with pytest.raises(NotConverged, match="one round alone costs epsilon"):
         calibrate(epsilon=0.1, delta=1e-5, noise_multiplier=1.0, solve="rounds")
 
 
-def test_rounds_that_never_run_out() -> None:
+def test_rounds_that_never_run_out():
     parts = {"noise_multiplier": 1e10, "sampling_rate": 1e-9}
     found = calibrate(epsilon=10, delta=1e-5, solve="rounds", **parts)
     assert found.rounds == MAX_ROUNDS
@@ -97,9 +95,7 @@ def test_rounds_that_never_run_out() -> None:
     rounds=st.integers(1, 10**4),
     delta=deltas,
 )
-def test_a_higher_rate_would_break_the_target(
-    epsilon: float, noise: float, rounds: int, delta: float
-) -> None:
+def test_a_higher_rate_would_break_the_target(epsilon, noise, rounds, delta):
     parts = {"noise_multiplier": noise, "rounds": rounds}
     assume(epsilon_of(**parts, sampling_rate=1e-11, delta=delta).upper < epsilon)
     found = calibrate(epsilon=epsilon, delta=delta, solve="sampling_rate", **parts)
@@ -115,7 +111,7 @@ def test_a_higher_rate_would_break_the_target(
 @pytest.mark.slow
 @FEWER
 @given(epsilon=log_uniform(0.3, 20.0), noise=log_uniform(1.0, 20.0), clients=st.integers(1, 10**6))
-def test_a_larger_cohort_would_break_the_target(epsilon: float, noise: float, clients: int) -> None:
+def test_a_larger_cohort_would_break_the_target(epsilon, noise, clients):
     parts = {"noise_multiplier": noise, "rounds": 50}
     least = epsilon_of(**parts, sampling=Uniform(1, clients), delta=1e-5).upper
     assume(least <= epsilon)
@@ -137,14 +133,14 @@ def test_a_larger_cohort_would_break_the_target(epsilon: float, noise: float, cl
         assert epsilon_of(**parts, sampling=wider, delta=1e-5).upper > epsilon
 
 
-def test_everybody_may_take_part_where_that_is_affordable() -> None:
+def test_everybody_may_take_part_where_that_is_affordable():
     found = calibrate(
         epsilon=8, delta=1e-5, noise_multiplier=100.0, rounds=10, solve="sampling_rate"
     )
     assert found.sampling_rate == 1.0
 
 
-def test_rates_and_cohorts_that_do_not_exist() -> None:
+def test_rates_and_cohorts_that_do_not_exist():
     parts = {"epsilon": 1e-3, "delta": 1e-12, "noise_multiplier": 0.1, "solve": "sampling_rate"}
     with pytest.raises(NotConverged, match="no sampling rate down to"):
         calibrate(**parts, rounds=10**12)
@@ -155,7 +151,7 @@ def test_rates_and_cohorts_that_do_not_exist() -> None:
     assert caught.value.name == "sampling"
 
 
-def test_the_closed_form_finds_a_rate_though_it_is_silent_about_most() -> None:
+def test_the_closed_form_finds_a_rate_though_it_is_silent_about_most():
     parts = {"noise_multiplier": 5.0, "rounds": 1000, "accountant": "closed-form"}
     found = calibrate(epsilon=2, delta=1e-5, solve="sampling_rate", **parts)
     assert found.epsilon.upper <= 2

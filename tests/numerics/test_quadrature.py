@@ -22,6 +22,7 @@ from dpacct.numerics.quadrature import (
     panel_nodes,
 )
 from dpacct.numerics.rounding import UNIT
+from tests.strategies import FEWER
 
 edge_lists = st.lists(st.floats(0.01, 3.0), min_size=1, max_size=6).map(
     lambda widths: np.cumsum([-1.0, *widths])
@@ -43,7 +44,7 @@ def exact_rule() -> list[tuple[mpf, mpf]]:
         return sorted(rule)
 
 
-def test_nodes_and_weights_are_within_the_assumed_error() -> None:
+def test_nodes_and_weights_are_within_the_assumed_error():
     nodes, weights = panel_nodes(np.array([-1.0, 1.0]))
     for x, w, (exact_x, exact_w) in zip(nodes[0], weights[0], exact_rule(), strict=True):
         assert abs(mpf(float(x)) - exact_x) <= RULE_ERROR
@@ -51,7 +52,7 @@ def test_nodes_and_weights_are_within_the_assumed_error() -> None:
 
 
 @given(edges=edge_lists)
-def test_panels_cover_the_interval_in_order(edges: np.ndarray) -> None:
+def test_panels_cover_the_interval_in_order(edges):
     nodes, weights = panel_nodes(edges)
     assert nodes.shape == weights.shape == (len(edges) - 1, NODES)
     assert np.all(np.diff(nodes.ravel()) > 0)
@@ -61,11 +62,8 @@ def test_panels_cover_the_interval_in_order(edges: np.ndarray) -> None:
     assert np.sum(weights, axis=1) == pytest.approx(np.diff(edges), rel=1e-14)
 
 
-@given(
-    edges=edge_lists,
-    degree=st.integers(0, 2 * NODES - 1),
-)
-def test_polynomials_are_integrated_exactly(edges: np.ndarray, degree: int) -> None:
+@given(edges=edge_lists, degree=st.integers(0, 2 * NODES - 1))
+def test_polynomials_are_integrated_exactly(edges, degree):
     nodes, weights = panel_nodes(edges)
     size = max(abs(edges[0]), abs(edges[-1]))
     found = float(np.sum(weights * (nodes / size) ** degree))
@@ -78,15 +76,14 @@ def test_polynomials_are_integrated_exactly(edges: np.ndarray, degree: int) -> N
         assert abs(found - exact) <= allowed
 
 
-def test_the_semi_axes_are_those_of_the_ellipse() -> None:
+def test_the_semi_axes_are_those_of_the_ellipse():
     assert pytest.approx(RHO) == REAL_AXIS + IMAGINARY_AXIS
     assert pytest.approx(1.0) == REAL_AXIS**2 - IMAGINARY_AXIS**2  # foci at the ends
 
 
+@FEWER
 @given(direction=st.floats(0, 2 * math.pi), outside=st.floats(1e-3, 1.0), half=st.floats(0.1, 5.0))
-def test_the_error_bound_holds_for_a_pole_outside_the_ellipse(
-    direction: float, outside: float, half: float
-) -> None:
+def test_the_error_bound_holds_for_a_pole_outside_the_ellipse(direction, outside, half):
     """1 / (x - c): exact integral by logarithms, |f| <= 1 / distance inside the ellipse."""
     with mp.workdps(60):
         radius = RHO * (1 + outside)
@@ -101,7 +98,7 @@ def test_the_error_bound_holds_for_a_pole_outside_the_ellipse(
         assert abs(found - exact) <= ERROR_FACTOR * half / distance
 
 
-def test_the_error_falls_as_the_bound_says() -> None:
+def test_the_error_falls_as_the_bound_says():
     """Half the panel, and the error of e^{20 x} falls by rho^(2 n), here about 2^40."""
     with mp.workdps(60):
 

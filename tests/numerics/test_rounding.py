@@ -64,13 +64,13 @@ def worst_ulps(name: str, arguments: Array, values: Array) -> float:
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_numpy_is_as_accurate_as_assumed(name: str) -> None:
+def test_numpy_is_as_accurate_as_assumed(name):
     x = ARGUMENTS[name]
     assert worst_ulps(name, x, getattr(np, name)(x)) <= FUNCTION_ULPS
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_numpy_is_as_accurate_on_one_number_and_on_strided_arrays(name: str) -> None:
+def test_numpy_is_as_accurate_on_one_number_and_on_strided_arrays(name):
     """Other code may run for vectors, for their last elements, and for single numbers."""
     x = ARGUMENTS[name][::7]
     function = getattr(np, name)
@@ -80,13 +80,13 @@ def test_numpy_is_as_accurate_on_one_number_and_on_strided_arrays(name: str) -> 
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_the_standard_library_is_as_accurate_as_assumed(name: str) -> None:
+def test_the_standard_library_is_as_accurate_as_assumed(name):
     x = ARGUMENTS[name]
     assert worst_ulps(name, x, np.array([getattr(math, name)(t) for t in x])) <= FUNCTION_ULPS
 
 
-def test_adding_exponentials_is_as_accurate_as_assumed() -> None:
-    x = np.concatenate([RANDOM.uniform(-700, 700, 1000), RANDOM.normal(0, 3, 1000)])
+def test_adding_exponentials_is_as_accurate_as_assumed():
+    x = np.concatenate([RANDOM.uniform(-700, 700, 300), RANDOM.normal(0, 3, 300)])
     values = np.logaddexp(0.0, x)
     with mp.workdps(320):
         for t, y in zip(x, values, strict=True):
@@ -94,7 +94,7 @@ def test_adding_exponentials_is_as_accurate_as_assumed() -> None:
             assert abs(mpf(float(y)) / exact - 1) <= FUNCTION_ERROR
 
 
-def test_erfc_is_as_accurate_as_the_gaussian_needs() -> None:
+def test_erfc_is_as_accurate_as_the_gaussian_needs():
     """`mills_ratio` allows 32 units for erfc, the constants and products, besides 8 x^2."""
     x = np.concatenate([RANDOM.uniform(-22, 3, 2000), TINY, -TINY])
     with mp.workdps(50):
@@ -103,7 +103,7 @@ def test_erfc_is_as_accurate_as_the_gaussian_needs() -> None:
             assert abs(mpf(math.erfc(t)) / exact - 1) <= FUNCTION_ERROR
 
 
-def test_the_units_are_those_of_double_precision() -> None:
+def test_the_units_are_those_of_double_precision():
     assert 1 + UNIT == 1.0 < 1 + 1.01 * UNIT
     assert FUNCTION_ERROR == 2 * FUNCTION_ULPS * UNIT
 
@@ -117,7 +117,7 @@ moderate = st.one_of(st.floats(-1e12, 1e12), log_uniform(1e-300, 1e290), st.just
 
 
 @given(ends=pairs, slack=st.one_of(log_uniform(1e-30, 1e30), st.just(0.0)))
-def test_widened_bounds_are_at_least_so_wide(ends: list[float], slack: float) -> None:
+def test_widened_bounds_are_at_least_so_wide(ends, slack):
     low, high = ends
     bounds = widen(np.float64(low), np.float64(high), np.float64(slack))
     assert Fraction(float(bounds.lower)) < Fraction(low) - Fraction(slack)
@@ -132,9 +132,7 @@ def test_widened_bounds_are_at_least_so_wide(ends: list[float], slack: float) ->
         st.one_of(st.integers(0, 10**12), st.floats(0, 1e6)), min_size=30, max_size=30
     ),
 )
-def test_a_weighted_sum_contains_the_exact_one(
-    ends: list[list[float]], weights: list[float]
-) -> None:
+def test_a_weighted_sum_contains_the_exact_one(ends, weights):
     used = np.array(weights[: len(ends)], dtype=float)
     low, high = (np.array(side) for side in zip(*ends, strict=True))
     total = weighted_sum(Bounds(low, high), used)
@@ -149,7 +147,7 @@ def test_a_weighted_sum_contains_the_exact_one(
     assert total.upper - total.lower <= spread + (4 * len(ends) + 16) * UNIT * size + 1e-300
 
 
-def test_a_long_weighted_sum_contains_the_exact_one() -> None:
+def test_a_long_weighted_sum_contains_the_exact_one():
     """Rows are added one after the other, so that thousands of roundings pile up."""
     values = np.full((5000, 2), 0.1)
     total = weighted_sum(Bounds(values, values), np.full(5000, 0.7))
@@ -158,7 +156,7 @@ def test_a_long_weighted_sum_contains_the_exact_one() -> None:
         assert Fraction(float(total.lower[side])) <= exact <= Fraction(float(total.upper[side]))
 
 
-def test_a_weighted_sum_runs_over_the_first_axis() -> None:
+def test_a_weighted_sum_runs_over_the_first_axis():
     values = np.array([[1.0, 2.0], [10.0, 20.0], [100.0, 200.0]])
     total = weighted_sum(Bounds(values, values), np.array([3.0, 2.0, 1.0]))
     assert total.lower.shape == total.upper.shape == (2,)
@@ -168,7 +166,7 @@ def test_a_weighted_sum_runs_over_the_first_axis() -> None:
 
 
 @given(terms=st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=8))
-def test_above_and_below_enclose_a_sum(terms: list[float]) -> None:
+def test_above_and_below_enclose_a_sum(terms):
     value = sum(terms)
     exact = sum(map(Fraction, terms), Fraction(0))
     assert Fraction(below(value, *terms)) < exact < Fraction(above(value, *terms))
@@ -177,7 +175,7 @@ def test_above_and_below_enclose_a_sum(terms: list[float]) -> None:
 
 
 @given(x=log_uniform(1e-9, 1e9), y=log_uniform(1e-300, 1.0), z=log_uniform(1e-6, 1e7))
-def test_above_and_below_enclose_a_conversion(x: float, y: float, z: float) -> None:
+def test_above_and_below_enclose_a_conversion(x, y, z):
     """Logarithms, a quotient and a sum: what a conversion of privacy notions computes."""
     terms = x, math.log(z), math.log(y) / z
     value = terms[0] + terms[1] - terms[2]
@@ -186,6 +184,6 @@ def test_above_and_below_enclose_a_conversion(x: float, y: float, z: float) -> N
         assert mpf(below(value, *terms)) < exact < mpf(above(value, *terms))
 
 
-def test_above_and_below_move_even_where_nothing_was_computed() -> None:
+def test_above_and_below_move_even_where_nothing_was_computed():
     assert below(0.0) < 0.0 < above(0.0)
     assert below(1.0) < 1.0 < above(1.0)

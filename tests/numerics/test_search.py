@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import dpacct
 from dpacct.numerics.search import (
     bisect,
     bracket_root,
+    corrected_largest,
+    corrected_root,
+    largest,
     largest_between,
     largest_count,
     minimize_unimodal,
     settle,
 )
-from tests.strategies import log_uniform
+from dpacct.rounds import Uniform
+from tests.strategies import FEWER, log_uniform
 
 BOUNDS = (-13.0, 16.0)
 TOLERANCE = 2e-5
@@ -50,14 +56,9 @@ class Counted:
 
 
 @pytest.mark.parametrize("name", VALLEYS)
-@given(
-    minimum=st.floats(*BOUNDS),
-    start=st.floats(-15.0, 18.0),
-    steepness=log_uniform(1e-3, 1e3),
-)
-def test_the_minimum_of_a_valley_is_found(
-    name: str, minimum: float, start: float, steepness: float
-) -> None:
+@FEWER
+@given(minimum=st.floats(*BOUNDS), start=st.floats(-15.0, 18.0), steepness=log_uniform(1e-3, 1e3))
+def test_the_minimum_of_a_valley_is_found(name, minimum, start, steepness):
     valley = VALLEYS[name]
     function = Counted(lambda t: valley(t - minimum, steepness))
     # A search that begins on an infinite wall cannot know where to go.
@@ -74,13 +75,13 @@ def test_the_minimum_of_a_valley_is_found(
 
 @pytest.mark.parametrize("slope", [1.0, -1.0])
 @given(start=st.floats(*BOUNDS))
-def test_the_minimum_may_lie_at_an_end(slope: float, start: float) -> None:
+def test_the_minimum_may_lie_at_an_end(slope, start):
     found = minimize_unimodal(lambda t: slope * t, start, BOUNDS, TOLERANCE)
     assert found == pytest.approx(BOUNDS[0] if slope > 0 else BOUNDS[1], abs=2 * TOLERANCE)
 
 
 @given(left=st.floats(-8.0, 5.0), width=st.floats(0.1, 6.0), start=st.floats(*BOUNDS))
-def test_a_plateau_at_the_bottom_is_reached(left: float, width: float, start: float) -> None:
+def test_a_plateau_at_the_bottom_is_reached(left, width, start):
     """Epsilon cut off at zero looks like this."""
 
     def function(t: float) -> float:
@@ -89,7 +90,7 @@ def test_a_plateau_at_the_bottom_is_reached(left: float, width: float, start: fl
     assert function(minimize_unimodal(function, start, BOUNDS, TOLERANCE)) == 0.0
 
 
-def test_a_constant_function_ends_the_search() -> None:
+def test_a_constant_function_ends_the_search():
     function = Counted(lambda _: 1.0)
     minimize_unimodal(function, 0.0, BOUNDS, TOLERANCE)
     assert function.calls <= 150
@@ -103,19 +104,19 @@ def test_a_constant_function_ends_the_search() -> None:
     start=log_uniform(1e-20, 1e20),
     tolerance=log_uniform(1e-14, 0.5),
 )
-def test_bisection_brackets_the_edge(edge: float, start: float, tolerance: float) -> None:
+def test_bisection_brackets_the_edge(edge, start, tolerance):
     low, high = bisect(lambda t: t <= edge, start, tolerance)
     assert low <= edge < high
     assert high - low <= tolerance * high
 
 
-def test_bisection_of_what_never_holds_ends_at_zero() -> None:
+def test_bisection_of_what_never_holds_ends_at_zero():
     low, high = bisect(lambda _: False, 1.0, 1e-10)
     assert low == 0.0
     assert high < 1e-300
 
 
-def test_bisection_ends_where_no_number_lies_between() -> None:
+def test_bisection_ends_where_no_number_lies_between():
     low, high = bisect(lambda t: t * t <= 2, 1.0, 0.0)
     assert math.nextafter(low, 2) == high
     assert low * low <= 2 < high * high
@@ -136,15 +137,14 @@ SLOPES: dict[str, Callable[[float, float], float]] = {
 
 
 @pytest.mark.parametrize("name", SLOPES)
+@FEWER
 @given(
     root=st.floats(-20.0, 20.0),
     start=st.floats(-40.0, 40.0),
     steepness=log_uniform(1e-4, 1e4),
     tolerance=log_uniform(1e-9, 1e-2),
 )
-def test_a_root_is_bracketed_on_both_sides(
-    name: str, root: float, start: float, steepness: float, tolerance: float
-) -> None:
+def test_a_root_is_bracketed_on_both_sides(name, root, start, steepness, tolerance):
     slope = SLOPES[name]
     function = Counted(lambda t: slope(t - root, steepness))
     low, high = bracket_root(function, start, (-30.0, 30.0), tolerance)
@@ -156,18 +156,18 @@ def test_a_root_is_bracketed_on_both_sides(
 
 @pytest.mark.parametrize(("sign", "end"), [(1.0, 5.0), (-1.0, -5.0), (0.0, -5.0)])
 @given(start=st.floats(-9.0, 9.0))
-def test_a_function_of_one_sign_leads_to_an_end(sign: float, end: float, start: float) -> None:
+def test_a_function_of_one_sign_leads_to_an_end(sign, end, start):
     assert bracket_root(lambda _: sign, start, (-5.0, 5.0), 1e-6) == (end, end)
 
 
-def test_smooth_roots_are_found_in_a_few_steps() -> None:
+def test_smooth_roots_are_found_in_a_few_steps():
     function = Counted(lambda t: math.exp(-t) - 0.3 * t)
     low, high = bracket_root(function, 5.0, (-10.0, 10.0), 1e-9)
     assert function.calls <= 20  # bisection needs 34
     assert math.exp(-low) - 0.3 * low > 0 >= math.exp(-high) - 0.3 * high
 
 
-def test_a_tolerance_below_the_resolution_of_floats_ends() -> None:
+def test_a_tolerance_below_the_resolution_of_floats_ends():
     """Neighboring floats have nothing between them."""
     for root in (1.0, 123456.789, 1e15):
         low, high = bracket_root(lambda t, at=root: at - t, root / 3, (0.0, math.inf), 1e-30)
@@ -176,7 +176,7 @@ def test_a_tolerance_below_the_resolution_of_floats_ends() -> None:
 
 
 @given(data=st.data(), most=st.integers(0, 10**12))
-def test_the_largest_number_that_fits_is_found_in_few_steps(data: st.DataObject, most: int) -> None:
+def test_the_largest_number_that_fits_is_found_in_few_steps(data, most):
     truth = data.draw(st.integers(0, 2 * 10**12))
     least = data.draw(st.integers(0, min(truth, most)))
     asked: list[int] = []
@@ -194,7 +194,7 @@ def test_the_largest_number_that_fits_is_found_in_few_steps(data: st.DataObject,
 @pytest.mark.parametrize("off", [0.0, 1e-9, -1e-4, 1e-3, 0.05, -0.3])
 @pytest.mark.parametrize("wrong", [0.5, 1.0, 3.0])
 @pytest.mark.parametrize("steep", [0.4, 1.0, 30.0])
-def test_secants_settle_beside_the_root(off: float, wrong: float, steep: float) -> None:
+def test_secants_settle_beside_the_root(off, wrong, steep):
     falling = Counted(lambda t: steep * math.expm1(1.0 - t))
     found = settle(falling, 1.0 + off, wrong * steep, BOUNDS, TOLERANCE)
     assert found is not None
@@ -203,7 +203,7 @@ def test_secants_settle_beside_the_root(off: float, wrong: float, steep: float) 
     assert falling.calls <= (4 if abs(off) < 2e-3 and wrong == 1.0 else 7)
 
 
-def test_secants_give_up_where_there_is_no_slope() -> None:
+def test_secants_give_up_where_there_is_no_slope():
     calls = Counted(lambda t: 1.0 - t)
     assert settle(calls, 0.5, math.nan, BOUNDS, TOLERANCE) is None
     assert settle(calls, 0.5, -1.0, BOUNDS, TOLERANCE) is None
@@ -211,3 +211,86 @@ def test_secants_give_up_where_there_is_no_slope() -> None:
     assert settle(lambda t: math.inf if t < 1 else -1.0, 0.5, 1.0, BOUNDS, TOLERANCE) is None
     # A cliff: no secant ends beside it.
     assert settle(lambda t: 1.0 if t < 1 else -1.0, 0.9, 1.0, BOUNDS, TOLERANCE) is None
+
+
+# A slow cost by the help of a quick one.
+
+
+@settings(max_examples=30)
+@given(
+    root=st.floats(-3.0, 3.0),
+    above=st.floats(0.0, 0.3),
+    tilt=st.floats(0.0, 0.05),
+    slope=st.floats(0.5, 3.0),
+)
+def test_the_root_of_a_slow_function_in_few_calls(root, above, tilt, slope):
+    """The quick one lies above by a ratio that hardly changes."""
+    calls: list[float] = []
+
+    def slow(t: float) -> float:
+        calls.append(t)
+        return slope * (root - t)
+
+    def quick(t: float) -> float:
+        return slow_value(t) + above + tilt * math.tanh(t - root) ** 2
+
+    def slow_value(t: float) -> float:
+        return slope * (root - t)
+
+    def solve_quick(level: float, _: float) -> float:
+        low, high = -9.0, 9.0
+        for _ in range(80):
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if quick(middle) > level else (low, middle)
+        return high
+
+    found = corrected_root(slow, solve_quick, quick, solve_quick(0.0, 0.0))
+    assert slow_value(found) <= 0.0
+    assert slow_value(found) >= -1e-3
+    assert len(calls) <= 5
+
+
+@settings(max_examples=30)
+@given(exact=st.integers(1, 5000), less=st.floats(0.5, 1.0), most=st.integers(1, 6000))
+def test_the_largest_number(exact, less, most):
+    def slow(n: int) -> float:
+        return math.log(n / (exact + 0.5))
+
+    def quick(n: int) -> float:
+        return slow(n) - math.log(less)
+
+    assert corrected_largest(slow, quick, most) == min(exact, most) == largest(slow, most)
+
+
+@pytest.mark.slow
+def test_noise_by_the_game():
+    plan: dict[str, Any] = {"rounds": 20, "sampling": Uniform(5, 100)}
+    found = dpacct.calibrate(epsilon=1.0, delta=1e-4, **plan)
+    assert 0.998 < found.epsilon.upper <= 1.0
+    assert found.epsilon.upper <= 1.01 * found.epsilon.lower
+    plain = dpacct.calibrate(epsilon=1.0, delta=1e-4, accountant="pairs", **plan)
+    assert found.noise_multiplier < 0.99 * plain.noise_multiplier
+
+
+@pytest.mark.slow
+def test_rounds_by_the_game():
+    plan: dict[str, Any] = {"noise_multiplier": 2.4, "sampling": Uniform(5, 100), "delta": 1e-4}
+    found = dpacct.calibrate(epsilon=1.0, solve="rounds", **plan)
+    more = dpacct.epsilon(rounds=found.rounds + 1, **plan)
+    assert found.epsilon.upper <= 1.0 < more.upper
+
+
+@pytest.mark.parametrize("gap", [1e-4, 0.9, math.nan])
+def test_a_gap_is_refused_in_words(gap):
+    plan: dict[str, Any] = {
+        "rounds": 5,
+        "sampling": Uniform(5, 100),
+        "noise_multiplier": 2.4,
+        "delta": 1e-4,
+    }
+    with pytest.raises(dpacct.InvalidParameter, match="gap"):
+        dpacct.epsilon(gap=gap, **plan)
+    with pytest.raises(dpacct.InvalidParameter, match="only the accountant tight"):
+        dpacct.epsilon(gap=0.01, accountant="rdp", **plan)
+    with pytest.raises(dpacct.InvalidParameter, match="rounds of fixed size"):
+        dpacct.epsilon(rounds=9, noise_multiplier=1.0, delta=1e-4, gap=0.01)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mp, mpf
 
@@ -17,11 +17,9 @@ from dpacct.pairs.one_round import gaussian_delta, gaussian_epsilon, mills_ratio
 from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform
 from dpacct.tight.accountant import total_mu
 from tests.oracles import conversions, gaussian
-from tests.strategies import log_uniform
+from tests.strategies import FEWER, log_uniform
 
 GDP = ACCOUNTANTS["gdp"]
-# The oracle bisects at 100 digits.
-FEWER = settings(max_examples=max(10, settings.default.max_examples // 3))
 MUS = log_uniform(1e-9, 300.0)
 DELTAS = st.one_of(log_uniform(1e-20, 0.9), log_uniform(1e-9, 0.5).map(lambda gap: 1 - gap))
 
@@ -40,7 +38,7 @@ def settings_of_interest(draw: st.DrawFn) -> tuple[float, float]:
 
 
 @given(setting=settings_of_interest())
-def test_delta_contains_the_truth_and_little_else(setting: tuple[float, float]) -> None:
+def test_delta_contains_the_truth_and_little_else(setting):
     epsilon, mu = setting
     found, truth = gaussian_delta(epsilon, mu), gaussian.delta(epsilon, mu)
     assert contains(found, truth)
@@ -50,19 +48,19 @@ def test_delta_contains_the_truth_and_little_else(setting: tuple[float, float]) 
 
 
 @given(epsilon=st.one_of(st.just(0.0), log_uniform(1e-12, 1e6)), mu=log_uniform(1e-9, 1e9))
-def test_delta_contains_the_truth_at_unrelated_parameters(epsilon: float, mu: float) -> None:
+def test_delta_contains_the_truth_at_unrelated_parameters(epsilon, mu):
     assert contains(gaussian_delta(epsilon, mu), gaussian.delta(epsilon, mu))
 
 
 @given(threshold=st.floats(30.0, 60.0), mu=log_uniform(1e-3, 100.0))
-def test_delta_below_all_doubles_stays_above_the_truth(threshold: float, mu: float) -> None:
+def test_delta_below_all_doubles_stays_above_the_truth(threshold, mu):
     epsilon = mu * (threshold + mu / 2)
     assert contains(gaussian_delta(epsilon, mu), gaussian.delta(epsilon, mu))
 
 
 @FEWER
 @given(mu=MUS, delta=DELTAS)
-def test_epsilon_contains_the_truth_and_little_else(mu: float, delta: float) -> None:
+def test_epsilon_contains_the_truth_and_little_else(mu, delta):
     found, truth = gaussian_epsilon(delta, mu), gaussian.epsilon(delta, mu)
     assert contains(found, truth)
     # A relative error of 1e-8 in delta is one of about 1e-8 / log(1/delta) in epsilon, except
@@ -72,7 +70,7 @@ def test_epsilon_contains_the_truth_and_little_else(mu: float, delta: float) -> 
 
 
 @given(mu=log_uniform(1e-6, 300.0), delta=log_uniform(1e-20, 0.5))
-def test_epsilon_and_delta_are_inverse(mu: float, delta: float) -> None:
+def test_epsilon_and_delta_are_inverse(mu, delta):
     epsilon = gaussian_epsilon(delta, mu)
     assert gaussian_delta(epsilon.upper, mu).upper <= delta
     if epsilon.lower > 0:
@@ -81,7 +79,7 @@ def test_epsilon_and_delta_are_inverse(mu: float, delta: float) -> None:
 
 
 @given(setting=settings_of_interest(), more=log_uniform(1e-9, 1.0))
-def test_delta_is_monotone(setting: tuple[float, float], more: float) -> None:
+def test_delta_is_monotone(setting, more):
     """Up with mu, down with epsilon."""
     epsilon, mu = setting
     here = gaussian_delta(epsilon, mu)
@@ -89,14 +87,15 @@ def test_delta_is_monotone(setting: tuple[float, float], more: float) -> None:
     assert gaussian_delta(epsilon * (1 + more), mu).lower <= here.upper
 
 
+@FEWER
 @given(mu=MUS, delta=DELTAS, more=log_uniform(1e-9, 1.0))
-def test_epsilon_is_monotone(mu: float, delta: float, more: float) -> None:
+def test_epsilon_is_monotone(mu, delta, more):
     here = gaussian_epsilon(delta, mu)
     assert here.lower <= gaussian_epsilon(delta, mu * (1 + more)).upper
     assert gaussian_epsilon(min(delta * (1 + more), 1 - 1e-9), mu).lower <= here.upper
 
 
-def test_no_shift_costs_nothing() -> None:
+def test_no_shift_costs_nothing():
     assert gaussian_delta(0.0, 0.0) == Interval(0.0, 0.0)
     assert gaussian_epsilon(1e-9, 0.0) == Interval(0.0, 0.0)
 
@@ -109,14 +108,12 @@ def test_no_shift_costs_nothing() -> None:
         (1.0, 1.0, 0.12693673750664397),
     ],
 )
-def test_values_from_tables_of_the_normal_distribution(
-    epsilon: float, mu: float, delta: float
-) -> None:
+def test_values_from_tables_of_the_normal_distribution(epsilon, mu, delta):
     assert gaussian_delta(epsilon, mu).upper == pytest.approx(delta, rel=1e-12)
 
 
 @given(x=st.floats(-30.0, 60.0))
-def test_the_mills_ratio_contains_the_truth(x: float) -> None:
+def test_the_mills_ratio_contains_the_truth(x):
     found = mills_ratio(x)
     with mp.workdps(60):
         truth = mp.ncdf(-mpf(x)) / mp.npdf(mpf(x))
@@ -128,7 +125,7 @@ def test_the_mills_ratio_contains_the_truth(x: float) -> None:
 
 
 @pytest.mark.parametrize("x", [4.0, math.nextafter(4.0, 0), 1e3, 1e8, 1e15])
-def test_the_mills_ratio_at_its_seams_and_far_out(x: float) -> None:
+def test_the_mills_ratio_at_its_seams_and_far_out(x):
     with mp.workdps(60):
         argument = mpf(x)
         # At 1e8 and beyond the asymptotic series 1/x - 1/x^3 has all digits.
@@ -142,8 +139,9 @@ def test_the_mills_ratio_at_its_seams_and_far_out(x: float) -> None:
 # Against zCDP.
 
 
+@FEWER
 @given(mu=log_uniform(1e-3, 30.0), delta=log_uniform(1e-15, 1e-2))
-def test_zcdp_costs_more_than_the_exact_mechanism(mu: float, delta: float) -> None:
+def test_zcdp_costs_more_than_the_exact_mechanism(mu, delta):
     """It is mu^2 / 2-zCDP, and eps = rho + 2 sqrt(rho log(1/delta)) holds for all that are."""
     rho = mu * mu / 2
     assert gaussian_epsilon(delta, mu).upper < rho + 2 * math.sqrt(rho * math.log(1 / delta))
@@ -158,9 +156,7 @@ phases = st.tuples(log_uniform(0.05, 1e3), st.sampled_from(EVERYBODY), st.intege
 
 
 @given(parts=st.lists(phases, min_size=1, max_size=5), epsilon=log_uniform(1e-2, 100.0))
-def test_rounds_of_everybody_compose_exactly(
-    parts: list[tuple[float, Full | Poisson | Uniform, int]], epsilon: float
-) -> None:
+def test_rounds_of_everybody_compose_exactly(parts, epsilon):
     """mu^2 adds up, however "everybody" is spelled."""
     schedule = sum((n * Round(z, s, "zero-out") for z, s, n in parts), Schedule())
     with mp.workdps(50):
@@ -171,7 +167,7 @@ def test_rounds_of_everybody_compose_exactly(
 
 @FEWER
 @given(noise=log_uniform(0.05, 1e3), rounds=st.integers(1, 10**5), delta=log_uniform(1e-12, 0.5))
-def test_epsilon_of_many_rounds_contains_the_truth(noise: float, rounds: int, delta: float) -> None:
+def test_epsilon_of_many_rounds_contains_the_truth(noise, rounds, delta):
     found = GDP.epsilon(rounds * Round(noise), delta)
     with mp.workdps(50):
         mu = mp.sqrt(rounds) / mpf(noise)
@@ -179,8 +175,9 @@ def test_epsilon_of_many_rounds_contains_the_truth(noise: float, rounds: int, de
     assert GDP.upper_epsilon(rounds * Round(noise), delta) == found.upper
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("sampling", EVERYBODY)
-def test_replacing_a_client_is_twice_the_sensitivity(sampling: Full | Poisson | Uniform) -> None:
+def test_replacing_a_client_is_twice_the_sensitivity(sampling):
     for noise, rounds, delta in ((0.3, 1, 1e-3), (2.0, 50, 1e-5), (40.0, 10**5, 1e-9)):
         replaced = GDP.epsilon(rounds * Round(noise, sampling, "replace-one"), delta)
         halved = GDP.epsilon(rounds * Round(noise / 2, Full()), delta)
@@ -199,7 +196,7 @@ def test_replacing_a_client_is_twice_the_sensitivity(sampling: Full | Poisson | 
         Round(1.0, Uniform(1, 2), "zero-out"),
     ],
 )
-def test_a_sampled_round_is_refused(round_: Round) -> None:
+def test_a_sampled_round_is_refused(round_):
     for ask in (lambda s: GDP.epsilon(s, 1e-5), lambda s: GDP.delta(s, 1.0), total_mu):
         with pytest.raises(Unsupported, match="full participation only"):
             ask(3 * Round(1.0, Full(), round_.adjacency) + round_)
@@ -207,9 +204,7 @@ def test_a_sampled_round_is_refused(round_: Round) -> None:
 
 @FEWER
 @given(noise=log_uniform(0.05, 1e3), rounds=st.integers(1, 10**4), delta=log_uniform(1e-12, 0.5))
-def test_the_exact_answer_is_below_the_one_by_renyi(
-    noise: float, rounds: int, delta: float
-) -> None:
+def test_the_exact_answer_is_below_the_one_by_renyi(noise, rounds, delta):
     exact = dpacct.epsilon(noise_multiplier=noise, rounds=rounds, delta=delta, accountant="gdp")
     renyi = dpacct.epsilon(noise_multiplier=noise, rounds=rounds, delta=delta, accountant="rdp")
     assert exact.lower <= renyi.upper
@@ -218,7 +213,7 @@ def test_the_exact_answer_is_below_the_one_by_renyi(
     assert renyi.lower <= exact.upper
 
 
-def test_published_value_of_a_run_with_everybody() -> None:
+def test_published_value_of_a_run_with_everybody():
     """DP with 20 clients, 300 rounds, z = sqrt(300 log(1e5)) / 8: epsilon 12.2671, not 8."""
     noise = math.sqrt(300 * math.log(1e5)) / 8
     spent = dpacct.epsilon(noise_multiplier=noise, rounds=300, delta=1e-5, accountant="gdp")

@@ -14,7 +14,7 @@ from mpmath import mp, mpf
 from dpacct.pairs import trapezoid
 from dpacct.pairs.moments import log_moment
 from tests.oracles import sampled_gaussian
-from tests.strategies import log_uniform, noise_multipliers, orders, sampling_rates
+from tests.strategies import FEWER, log_uniform, noise_multipliers, orders, sampling_rates
 
 ORDERS = [-1e5, -50.0, -5.5, -0.1, 0.3, 1.0001, 1.5, 2.0, 2.6, 7.3, 32.0, 200.0, 1e4, 1e5]
 RATES = [1e-7, 1e-4, 0.01, 0.1, 0.5, 0.9, 0.999999, 1.0]
@@ -54,21 +54,21 @@ def check(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(SLICES))
-def test_truth_is_inside_on_a_grid_of_extremes(start: int) -> None:
+def test_truth_is_inside_on_a_grid_of_extremes(start):
     for order, rate, noise in GRID[start::SLICES]:
         check(order, rate, noise)
 
 
+@FEWER
 @given(order=real_orders(), rate=sampling_rates(), noise=noise_multipliers())
-def test_truth_is_inside_everywhere(order: float, rate: float, noise: float) -> None:
+def test_truth_is_inside_everywhere(order, rate, noise):
     assume(order != 1.0)
     check(order, rate, noise)
 
 
+@FEWER
 @given(order=orders(1e-4, 1e4), rate=sampling_rates(1e-5), noise=noise_multipliers(0.3, 100.0))
-def test_bounds_are_close_together_where_people_work(
-    order: float, rate: float, noise: float
-) -> None:
+def test_bounds_are_close_together_where_people_work(order, rate, noise):
     check(order, rate, noise, 1e-11)
 
 
@@ -94,15 +94,14 @@ def test_bounds_are_close_together_where_people_work(
         (-1e5, 1 - 1e-9, 1.0),
     ],
 )
-def test_truth_is_inside_where_it_was_missed_once(order: float, rate: float, noise: float) -> None:
+def test_truth_is_inside_where_it_was_missed_once(order, rate, noise):
     check(order, rate, noise, 1e-10)
 
 
 @pytest.mark.parametrize("accuracy", [3.0, 6.0, 12.0, 24.0])
+@FEWER
 @given(order=real_orders(), rate=sampling_rates(1e-3), noise=noise_multipliers(0.3, 30.0))
-def test_truth_is_inside_on_coarse_grids_too(
-    accuracy: float, order: float, rate: float, noise: float
-) -> None:
+def test_truth_is_inside_on_coarse_grids_too(accuracy, order, rate, noise):
     """At full accuracy discretization and tails drown in rounding; here they are all there is."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trapezoid, "_ACCURACY", accuracy)
@@ -113,7 +112,7 @@ def test_truth_is_inside_on_coarse_grids_too(
 
 
 @pytest.mark.parametrize("rate", [1e-7, 1e-9])
-def test_a_tiny_renyi_value_keeps_its_relative_precision(rate: float) -> None:
+def test_a_tiny_renyi_value_keeps_its_relative_precision(rate):
     """q^2 a / (2 s^2) is 1e-18 and less; the bounds are still twelve digits wide of nothing."""
     for order, noise in ((1.5, 100.0), (2.0, 30.0), (-0.5, 100.0), (32.0, 1000.0)):
         value = float(log_moment(order, rate, noise).upper)
@@ -121,7 +120,7 @@ def test_a_tiny_renyi_value_keeps_its_relative_precision(rate: float) -> None:
         check(order, rate, noise, 1e-12)
 
 
-def test_shapes_broadcast_and_a_batch_equals_its_parts() -> None:
+def test_shapes_broadcast_and_a_batch_equals_its_parts():
     points = [p for p in GRID[::5] if abs(p[0]) < 1e4]
     assert {p[0] < 0 for p in points} == {True, False}
     a, q, s = (np.array(column) for column in zip(*points, strict=True))
@@ -141,46 +140,47 @@ def test_shapes_broadcast_and_a_batch_equals_its_parts() -> None:
 
 @pytest.mark.parametrize("order", [0.0, 1.0])
 @given(rate=sampling_rates(), noise=noise_multipliers())
-def test_the_moments_of_order_zero_and_one_are_one(order: float, rate: float, noise: float) -> None:
+def test_the_moments_of_order_zero_and_one_are_one(order, rate, noise):
     bounds = log_moment(order, rate, noise)
     assert bounds.lower <= 0.0 <= bounds.upper
     assert bounds.upper - bounds.lower <= 1e-13
 
 
 @given(order=real_orders(), noise=noise_multipliers())
-def test_full_participation_is_the_gaussian(order: float, noise: float) -> None:
+def test_full_participation_is_the_gaussian(order, noise):
     bounds = log_moment(order, 1.0, noise)
     with mp.workdps(50):
         truth = sampled_gaussian.log_moment_closed(order, noise)
         assert mpf(float(bounds.lower)) <= truth <= mpf(float(bounds.upper))
 
 
+@FEWER
 @given(
     order=real_orders(),
     rate=sampling_rates(),
     noise=noise_multipliers(),
     more=log_uniform(1e-9, 1.0),
 )
-def test_moments_grow_with_the_rate(order: float, rate: float, noise: float, more: float) -> None:
+def test_moments_grow_with_the_rate(order, rate, noise, more):
     """Outside [0, 1], where the moment is a convex function of the ratio's spread."""
     assume(not 0 <= order <= 1)
     higher = min(1.0, rate * (1 + more))
     assert log_moment(order, rate, noise).lower <= log_moment(order, higher, noise).upper
 
 
+@FEWER
 @given(
     order=real_orders(),
     rate=sampling_rates(),
     noise=noise_multipliers(),
     more=log_uniform(1e-9, 1.0),
 )
-def test_moments_shrink_with_the_noise(
-    order: float, rate: float, noise: float, more: float
-) -> None:
+def test_moments_shrink_with_the_noise(order, rate, noise, more):
     assume(not 0 <= order <= 1)
     assert log_moment(order, rate, noise * (1 + more)).lower <= log_moment(order, rate, noise).upper
 
 
+@FEWER
 @given(
     rate=sampling_rates(),
     noise=noise_multipliers(),
@@ -188,9 +188,7 @@ def test_moments_shrink_with_the_noise(
     b=real_orders(),
     t=st.floats(0, 1),
 )
-def test_log_moments_are_convex_in_the_order(
-    rate: float, noise: float, a: float, b: float, t: float
-) -> None:
+def test_log_moments_are_convex_in_the_order(rate, noise, a, b, t):
     """log I is a cumulant generating function: (a - 1) R(a) is convex."""
     middle = t * a + (1 - t) * b
     chord = t * log_moment(a, rate, noise).upper + (1 - t) * log_moment(b, rate, noise).upper
@@ -200,7 +198,7 @@ def test_log_moments_are_convex_in_the_order(
 
 
 @given(order=orders(1e-3, 50.0), noise=noise_multipliers(3.0))
-def test_moments_vanish_with_the_rate(order: float, noise: float) -> None:
+def test_moments_vanish_with_the_rate(order, noise):
     """As q^2, all the way down to where floats end."""
     previous = math.inf
     for exponent in range(1, 140, 10):
@@ -210,12 +208,11 @@ def test_moments_vanish_with_the_rate(order: float, noise: float) -> None:
     assert previous < 1e-200
 
 
+@pytest.mark.sampled(36)
 @pytest.mark.parametrize("noise_std", [1e-3, 0.06, 1e4, 1e10])
 @pytest.mark.parametrize("sampling_rate", [1e-300, 1e-130, 1e-7, 0.1, 1 - 2.0**-53, 1.0])
 @pytest.mark.parametrize("order", [-1e7, -99999.0, -0.01, 1.01, 2.0, 1e7])
-def test_nothing_overflows_at_the_ends_of_the_range(
-    order: float, sampling_rate: float, noise_std: float
-) -> None:
+def test_nothing_overflows_at_the_ends_of_the_range(order, sampling_rate, noise_std):
     """Warnings are errors here, so this also says that none is given."""
     bounds = log_moment(order, sampling_rate, noise_std)
     assert -math.inf < bounds.lower <= bounds.upper < math.inf
@@ -225,18 +222,20 @@ def test_nothing_overflows_at_the_ends_of_the_range(
 # The binomial sum, which shares nothing with the integral.
 
 
+@FEWER
 @given(order=st.integers(2, 200), rate=sampling_rates(), noise=noise_multipliers())
-def test_the_binomial_sum_lies_inside(order: int, rate: float, noise: float) -> None:
+def test_the_binomial_sum_lies_inside(order, rate, noise):
     bounds = log_moment(float(order), rate, noise)
     truth = sampled_gaussian.binomial_log_moment(order, rate, noise)
     with mp.workdps(50):
         assert mpf(float(bounds.lower)) <= truth <= mpf(float(bounds.upper))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("order", [1024, 4096])
 @given(rate=log_uniform(1e-9, 0.999), noise=noise_multipliers())
 @settings(max_examples=3)
-def test_long_binomial_sums_lie_inside(order: int, rate: float, noise: float) -> None:
+def test_long_binomial_sums_lie_inside(order, rate, noise):
     bounds = log_moment(float(order), rate, noise)
     truth = sampled_gaussian.binomial_log_moment(order, rate, noise)
     with mp.workdps(50):

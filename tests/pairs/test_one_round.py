@@ -49,9 +49,7 @@ def moderate(draw: st.DrawFn) -> tuple[float, SampledGaussianPair]:
 
 
 @given(setting=moderate())
-def test_truth_is_inside_where_there_is_something_to_see(
-    setting: tuple[float, SampledGaussianPair],
-) -> None:
+def test_truth_is_inside_where_there_is_something_to_see(setting):
     epsilon, pair = setting
     found, truth = one_round_delta(epsilon, pair), truth_of(epsilon, pair)
     assert contains(found, truth)
@@ -63,9 +61,7 @@ def test_truth_is_inside_where_there_is_something_to_see(
 
 
 @given(epsilon=epsilons, q=sampling_rates(), s=noise_multipliers(), direction=directions)
-def test_truth_is_inside_at_unrelated_parameters(
-    epsilon: float, q: float, s: float, direction: Direction
-) -> None:
+def test_truth_is_inside_at_unrelated_parameters(epsilon, q, s, direction):
     pair = SampledGaussianPair(q, s, direction)
     assert contains(one_round_delta(epsilon, pair), truth_of(epsilon, pair))
 
@@ -75,7 +71,7 @@ def test_truth_is_inside_at_unrelated_parameters(
     s=noise_multipliers(0.01, 10.0),
     gap=st.one_of(st.just(0.0), log_uniform(1e-16, 1e-3)),
 )
-def test_adding_a_client_costs_nothing_beyond_the_rate(q: float, s: float, gap: float) -> None:
+def test_adding_a_client_costs_nothing_beyond_the_rate(q, s, gap):
     """The likelihood ratio is at least 1 - q, so delta(eps) ends at -log(1 - q)."""
     end = -math.log1p(-q)
     pair = SampledGaussianPair(q, s, Direction.ADD)
@@ -84,20 +80,20 @@ def test_adding_a_client_costs_nothing_beyond_the_rate(q: float, s: float, gap: 
     assert contains(one_round_delta(epsilon, pair), truth_of(epsilon, pair))
 
 
-def test_truth_is_inside_where_it_was_missed_once() -> None:
+def test_truth_is_inside_where_it_was_missed_once():
     """The last bit of epsilon decides whether any loss exceeds it."""
     pair = SampledGaussianPair(0.9995858946988277, 0.03125330970775558, Direction.ADD)
     assert one_round_delta(7.789390265822991, pair).upper >= truth_of(7.789390265822991, pair)
 
 
 @given(epsilon=epsilons, s=noise_multipliers(0.01), direction=directions)
-def test_a_rate_of_one_is_the_gaussian(epsilon: float, s: float, direction: Direction) -> None:
+def test_a_rate_of_one_is_the_gaussian(epsilon, s, direction):
     found = one_round_delta(epsilon, SampledGaussianPair(1.0, s, direction))
     assert found == gaussian_delta(epsilon, 1 / s)
 
 
 @given(q=sampling_rates(), s=noise_multipliers())
-def test_both_directions_agree_at_epsilon_zero(q: float, s: float) -> None:
+def test_both_directions_agree_at_epsilon_zero(q, s):
     """delta(0) is the total variation distance, which is symmetric: q times the Gaussian's."""
     remove, add = (one_round_delta(0.0, SampledGaussianPair(q, s, d)) for d in Direction)
     assert remove.lower <= add.upper
@@ -106,7 +102,7 @@ def test_both_directions_agree_at_epsilon_zero(q: float, s: float) -> None:
 
 
 @given(epsilon=log_uniform(1e-6, 30.0), q=sampling_rates(), s=noise_multipliers(0.05, 100.0))
-def test_removing_costs_more_than_adding(epsilon: float, q: float, s: float) -> None:
+def test_removing_costs_more_than_adding(epsilon, q, s):
     """Of a single round; see Zhu, Dong, Wang 2022 for why this does not survive composition."""
     remove, add = (one_round_delta(epsilon, SampledGaussianPair(q, s, d)) for d in Direction)
     assert add.lower <= remove.upper
@@ -119,9 +115,7 @@ def test_removing_costs_more_than_adding(epsilon: float, q: float, s: float) -> 
     direction=directions,
     more=log_uniform(1e-9, 1.0),
 )
-def test_delta_is_monotone(
-    epsilon: float, q: float, s: float, direction: Direction, more: float
-) -> None:
+def test_delta_is_monotone(epsilon, q, s, direction, more):
     here = one_round_delta(epsilon, SampledGaussianPair(q, s, direction))
     higher_rate = SampledGaussianPair(min(1.0, q * (1 + more)), s, direction)
     assert here.lower <= one_round_delta(epsilon, higher_rate).upper

@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mp, mpf
 
-from dpacct.numerics.quadrature import NODES, RULE_ERROR, panel_nodes
 from dpacct.pairs.moments import symmetrized_log_moment
 from dpacct.renyi.curve import rdp
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Uniform
 from tests.oracles import sampled_gaussian, uniform
-from tests.strategies import log_uniform, noise_multipliers, orders, sampling_rates
+from tests.strategies import FEWER, log_uniform, noise_multipliers, orders, sampling_rates
 
 TESTED_ORDERS = (1.1, 2.0, 2.5, 7.3, 32.0)
 
@@ -29,16 +28,17 @@ def check(order: float, rate: float, noise: float, width: float) -> None:
         assert upper - lower <= width * truth
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("noise", [0.05, 0.2, 1.0, 2.4, 10.0, 100.0, 1000.0])
 @pytest.mark.parametrize("rate", [1e-7, 1e-4, 0.01, 0.1, 0.5, 0.9, 0.999999, 1.0])
-def test_truth_is_inside_on_a_grid_of_extremes(rate: float, noise: float) -> None:
+def test_truth_is_inside_on_a_grid_of_extremes(rate, noise):
     for order in (1.0001, 1.5, 2.0, 7.3, 200.0, 1e4):
         check(order, rate, noise, 1e-9)
 
 
+@FEWER
 @given(order=orders(1e-4, 1e4), rate=sampling_rates(), noise=noise_multipliers())
-def test_truth_is_inside_everywhere(order: float, rate: float, noise: float) -> None:
+def test_truth_is_inside_everywhere(order, rate, noise):
     check(order, rate, noise, 1e-9)
 
 
@@ -51,21 +51,19 @@ def test_truth_is_inside_everywhere(order: float, rate: float, noise: float) -> 
         (1.000002260329407, 1e-6, 0.0005000000000005002),
     ],
 )
-def test_tiny_noise_is_no_trouble(order: float, rate: float, noise: float) -> None:
+def test_tiny_noise_is_no_trouble(order, rate, noise):
     check(order, rate, noise, 1e-9)
 
 
+@FEWER
 @given(order=orders(1e-3, 1e3), rate=sampling_rates(1e-5), noise=noise_multipliers(0.3, 100.0))
-def test_bounds_are_close_together_where_people_work(
-    order: float, rate: float, noise: float
-) -> None:
+def test_bounds_are_close_together_where_people_work(order, rate, noise):
     check(order, rate, noise, 1e-11)
 
 
+@FEWER
 @given(order=orders(1e-4, 1e4), rate=sampling_rates(), noise=noise_multipliers())
-def test_the_symmetrized_pair_lies_between_remove_and_twice_its_excess(
-    order: float, rate: float, noise: float
-) -> None:
+def test_the_symmetrized_pair_lies_between_remove_and_twice_its_excess(order, rate, noise):
     """The pair dominates the remove pair, and both tails together are at most twice one tail."""
     beyond = np.expm1(min(float(symmetrized_log_moment(order, rate, noise).upper), 700.0))
     removal = float(sampled_gaussian.log_moment(order, rate, noise))
@@ -73,7 +71,7 @@ def test_the_symmetrized_pair_lies_between_remove_and_twice_its_excess(
 
 
 @pytest.mark.parametrize("noise", [0.1, 1.0, 2.4, 50.0])
-def test_a_cohort_of_everybody_is_full_participation(noise: float) -> None:
+def test_a_cohort_of_everybody_is_full_participation(noise):
     for order in TESTED_ORDERS:
         (one,) = rdp(Round(noise, Uniform(100, 100)), orders=[order])
         (full,) = rdp(Round(noise, Full(), "replace-one"), orders=[order])
@@ -90,9 +88,7 @@ def test_a_cohort_of_everybody_is_full_participation(noise: float) -> None:
     rate=st.sampled_from([1e-6, 1e-3, 0.05, 0.2, 0.5, 0.9]),
     noise=noise_multipliers(0.2),
 )
-def test_both_routes_are_shown_and_the_smaller_one_counts(
-    order: float, rate: float, noise: float
-) -> None:
+def test_both_routes_are_shown_and_the_smaller_one_counts(order, rate, noise):
     (result,) = rdp(Round(noise, Uniform.at_rate(rate)), orders=[order])
     routes = dict(result.routes)
     assert set(routes) == {"C_q pair", "Wang et al. 2019"}
@@ -112,9 +108,7 @@ def test_both_routes_are_shown_and_the_smaller_one_counts(
     noise=noise_multipliers(0.1, 100.0),
     more=log_uniform(1e-6, 1.0),
 )
-def test_the_symmetrized_moment_is_monotone(
-    order: float, rate: float, noise: float, more: float
-) -> None:
+def test_the_symmetrized_moment_is_monotone(order, rate, noise, more):
     here = symmetrized_log_moment(order, rate, noise)
     for other in (
         symmetrized_log_moment(order * (1 + more), rate, noise),
@@ -124,7 +118,7 @@ def test_the_symmetrized_moment_is_monotone(
         assert here.lower <= other.upper
 
 
-def test_rounds_add_up_in_every_mixture() -> None:
+def test_rounds_add_up_in_every_mixture():
     a, b, c = (
         Round(2.4, Uniform(1, 20)),
         Round(1.0, Uniform(2, 2)),
@@ -142,24 +136,8 @@ def test_rounds_add_up_in_every_mixture() -> None:
 
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 @pytest.mark.parametrize("sampling", [Uniform(5, 100), Poisson(0.05), Full()])
+@FEWER
 @given(noise=noise_multipliers(0.2, 100.0), order=st.sampled_from(TESTED_ORDERS))
-def test_every_scheme_has_bounds_under_every_adjacency(
-    sampling: Uniform | Poisson | Full, adjacency: Adjacency, noise: float, order: float
-) -> None:
+def test_every_scheme_has_bounds_under_every_adjacency(sampling, adjacency, noise, order):
     (result,) = rdp(Round(noise, sampling, adjacency), orders=[order])
     assert 0 < result.lower <= result.upper < math.inf
-
-
-# The rule that the integral is made of.
-
-
-def test_nodes_and_weights_are_those_of_legendre() -> None:
-    """Compared with Newton's iteration at 50 digits, to the accuracy that the proof assumes."""
-    nodes, weights = panel_nodes(np.array([-1.0, 1.0]))
-    with mp.workdps(50):
-        for x, w in zip(nodes[0], weights[0], strict=True):
-            root = mp.findroot(lambda t: mp.legendre(NODES, t), mpf(float(x)))
-            slope = NODES * mp.legendre(NODES - 1, root) / (1 - root**2)
-            assert abs(root - mpf(float(x))) <= RULE_ERROR
-            assert abs(2 / ((1 - root**2) * slope**2) - mpf(float(w))) <= RULE_ERROR
-    assert len({float(x) for x in nodes[0]}) == NODES

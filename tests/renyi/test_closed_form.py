@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from mpmath import mpf
 
@@ -28,10 +28,9 @@ from dpacct.renyi.closed_form import (
 from dpacct.renyi.curve import RenyiCurve
 from dpacct.rounds import Full, Poisson, Round, Uniform
 from tests.oracles import uniform
-from tests.strategies import log_uniform
+from tests.strategies import FEWER, log_uniform
 
 CLOSED = ACCOUNTANTS["closed-form"]
-FEWER = settings(max_examples=max(10, settings.default.max_examples // 5))
 Setting = tuple[float, float, float]
 
 
@@ -81,9 +80,7 @@ def applies(form: ClosedForm, setting: Setting) -> bool:
 
 @pytest.mark.parametrize("form", [LEMMA_4, MIRONOV], ids=lambda form: form.name)
 @given(data=st.data())
-def test_forms_for_poisson_are_never_below_the_moments(
-    form: ClosedForm, data: st.DataObject
-) -> None:
+def test_forms_for_poisson_are_never_below_the_moments(form, data):
     setting = data.draw(SETTINGS[form.name])
     assume(applies(form, setting))
     order, q, nu = setting
@@ -93,10 +90,9 @@ def test_forms_for_poisson_are_never_below_the_moments(
 
 
 @pytest.mark.parametrize("form", [LEMMA_3, BUN], ids=lambda form: form.name)
+@FEWER
 @given(data=st.data())
-def test_forms_for_fixed_cohorts_are_never_below_any_known_divergence(
-    form: ClosedForm, data: st.DataObject
-) -> None:
+def test_forms_for_fixed_cohorts_are_never_below_any_known_divergence(form, data):
     """Neither the achieved one nor, where it was compared, the proven one of the C_q pair."""
     setting = data.draw(SETTINGS[form.name])
     assume(applies(form, setting))
@@ -109,17 +105,16 @@ def test_forms_for_fixed_cohorts_are_never_below_any_known_divergence(
 
 @FEWER
 @given(setting=SETTINGS[LEMMA_3.name])
-def test_lemma_3_follows_from_the_bound_that_its_proof_starts_with(setting: Setting) -> None:
+def test_lemma_3_follows_from_the_bound_that_its_proof_starts_with(setting):
     """Wang, Balle, Kasiviswanathan 2019, theorem 9, at integers and hence on the chords."""
     assume(applies(LEMMA_3, setting))
     order, q, nu = setting
     assert uniform.wang_renyi(order, q, nu) <= mpf(LEMMA_3.renyi(order, q, nu))
 
 
+@FEWER
 @given(setting=SETTINGS[LEMMA_4.name], share=st.floats(0.001, 1.0))
-def test_chords_are_never_below_the_moments_of_poisson_rounds(
-    setting: Setting, share: float
-) -> None:
+def test_chords_are_never_below_the_moments_of_poisson_rounds(setting, share):
     order, q, nu = setting
     between = max(1.0001, order - share)
     round_ = Round(nu, Poisson(q))
@@ -128,10 +123,9 @@ def test_chords_are_never_below_the_moments_of_poisson_rounds(
     assert RenyiCurve(1 * round_).lower(between) <= bound
 
 
+@FEWER
 @given(setting=SETTINGS[LEMMA_3.name], share=st.floats(0.001, 1.0), clients=st.integers(10, 10**9))
-def test_chords_are_never_below_the_moments_of_fixed_cohorts(
-    setting: Setting, share: float, clients: int
-) -> None:
+def test_chords_are_never_below_the_moments_of_fixed_cohorts(setting, share, clients):
     order, rate, nu = setting
     round_ = Round(2 * nu, Uniform(max(1, math.floor(rate * clients)), clients))
     between = max(1.0001, order - share)
@@ -144,7 +138,7 @@ def test_chords_are_never_below_the_moments_of_fixed_cohorts(
 
 @pytest.mark.parametrize("form", [LEMMA_3, LEMMA_4, MIRONOV, BUN], ids=lambda form: form.name)
 @given(order=log_uniform(1.01, 1e4), q=log_uniform(1e-12, 1.0), nu=log_uniform(0.1, 1e4))
-def test_the_formula_is_rounded_up(form: ClosedForm, order: float, q: float, nu: float) -> None:
+def test_the_formula_is_rounded_up(form, order, q, nu):
     exact = Fraction(form.coefficient) * Fraction(q) ** 2 * Fraction(order) / Fraction(nu) ** 2
     found = Fraction(form.renyi(order, q, nu))
     assert exact <= found <= exact * (1 + Fraction(1, 10**14))
@@ -170,7 +164,7 @@ def test_the_formula_is_rounded_up(form: ClosedForm, order: float, q: float, nu:
         (BUN, (2, 0.5, 1.0), ["q is", "rho", "log(1/q)", "order is"]),
     ],
 )
-def test_what_is_violated_is_said(form: ClosedForm, setting: Setting, words: list[str]) -> None:
+def test_what_is_violated_is_said(form, setting, words):
     found = form.violations(*setting)
     assert len(found) == len(words)
     for sentence, start in zip(found, words, strict=True):
@@ -178,7 +172,7 @@ def test_what_is_violated_is_said(form: ClosedForm, setting: Setting, words: lis
 
 
 @given(order=st.integers(2, 60), nu=log_uniform(0.82, 100.0))
-def test_the_order_ends_where_the_condition_says(order: int, nu: float) -> None:
+def test_the_order_ends_where_the_condition_says(order, nu):
     """alpha - 1 <= (2 nu^2 / 3) log(1 / (q alpha (1 + nu^2))), solved for q."""
     edge = math.exp(-1.5 * (order - 1) / nu**2) / (order * (1 + nu**2))
     assert order_limit(order, edge, nu) == pytest.approx(order - 1, rel=1e-9)
@@ -187,7 +181,7 @@ def test_the_order_ends_where_the_condition_says(order: int, nu: float) -> None:
         assert form.violations(order, edge * 1.001, nu) != ()
 
 
-def test_conditions_of_mironov_by_hand() -> None:
+def test_conditions_of_mironov_by_hand():
     """q = 0.01, sigma = 4: L = log(1 + 1/(q (a-1))), both limits of theorem 11 computed once."""
     q, sigma = 0.01, 4.0
 
@@ -210,12 +204,7 @@ def test_conditions_of_mironov_by_hand() -> None:
     nu=log_uniform(0.7, 30.0),
     fixed=st.booleans(),
 )
-def test_the_smallest_form_that_holds_is_used(
-    order: int,
-    q: float,
-    nu: float,
-    fixed: bool,  # noqa: FBT001 - drawn by name
-) -> None:
+def test_the_smallest_form_that_holds_is_used(order, q, nu, fixed):
     clients = 10**7
     scheme = Uniform(max(1, round(q * clients)), clients) if fixed else Poisson(q)
     round_ = Round(2 * nu if fixed else nu, scheme)
@@ -235,13 +224,13 @@ def test_the_smallest_form_that_holds_is_used(
             assert reason.startswith(f"{form.name}: ")
 
 
-def test_fixed_cohorts_under_add_remove_use_the_forms_for_poisson() -> None:
+def test_fixed_cohorts_under_add_remove_use_the_forms_for_poisson():
     """Their pair is that of Poisson sampling with the shift of two clips."""
     assert forms_for(Round(6.0, Uniform(5, 100), "add-remove")) == ((LEMMA_4, MIRONOV), 3.0)
 
 
 @given(order=st.integers(2, 1000), noise=log_uniform(0.01, 100.0))
-def test_full_participation_is_the_gaussian(order: int, noise: float) -> None:
+def test_full_participation_is_the_gaussian(order, noise):
     for sampling in (Full(), Poisson(1.0)):
         bound, reasons = closed_form_renyi(order, Round(noise, sampling, "zero-out"))
         assert reasons == ()
@@ -249,7 +238,7 @@ def test_full_participation_is_the_gaussian(order: int, noise: float) -> None:
         assert Fraction(bound) >= Fraction(order) / (2 * Fraction(noise) ** 2)
 
 
-def test_rounds_without_a_closed_form_are_refused() -> None:
+def test_rounds_without_a_closed_form_are_refused():
     round_ = Round(1.0, Poisson(0.1), "replace-one")
     with pytest.raises(Unsupported, match="Poisson sampling with replace-one"):
         closed_form_renyi(2, round_)

@@ -19,7 +19,7 @@ from dpacct.renyi.curve import (
     improved_epsilon,
 )
 from tests.oracles import conversions, gaussian
-from tests.strategies import log_uniform, noise_multipliers, orders, sampling_rates
+from tests.strategies import FEWER, log_uniform, noise_multipliers, orders, sampling_rates
 
 ORDERS = orders(1e-5, 1e6)
 RENYI = st.one_of(st.just(0.0), log_uniform(1e-18, 1e6))
@@ -35,9 +35,7 @@ def size(order: float, renyi: float, cost: float) -> float:
 
 
 @given(order=ORDERS, renyi=RENYI, delta=DELTAS)
-def test_both_formulas_are_rounded_up_and_never_negative(
-    order: float, renyi: float, delta: float
-) -> None:
+def test_both_formulas_are_rounded_up_and_never_negative(order, renyi, delta):
     slack = 1e-13 * size(order, renyi, -math.log(delta))
     for ours, theirs in (
         (classic_epsilon, conversions.classic),
@@ -51,7 +49,7 @@ def test_both_formulas_are_rounded_up_and_never_negative(
 
 
 @given(order=ORDERS, renyi=RENYI, epsilon=st.one_of(st.just(0.0), log_uniform(1e-6, 1e4)))
-def test_delta_is_rounded_up_and_a_probability(order: float, renyi: float, epsilon: float) -> None:
+def test_delta_is_rounded_up_and_a_probability(order, renyi, epsilon):
     found = improved_delta(order, renyi, epsilon)
     assert 0 < found <= 1
     with mp.workdps(50):
@@ -62,14 +60,14 @@ def test_delta_is_rounded_up_and_a_probability(order: float, renyi: float, epsil
 
 
 @given(order=ORDERS, renyi=RENYI, delta=DELTAS)
-def test_improved_is_never_above_classic(order: float, renyi: float, delta: float) -> None:
+def test_improved_is_never_above_classic(order, renyi, delta):
     slack = 1e-13 * size(order, renyi, -math.log(delta))
     improved = improved_epsilon(order, renyi, delta)
     assert improved <= classic_epsilon(order, renyi, delta) + slack
 
 
 @given(order=orders(1e-3, 1e4), renyi=log_uniform(1e-6, 1e3), delta=log_uniform(1e-200, 0.9))
-def test_the_conversions_are_inverse(order: float, renyi: float, delta: float) -> None:
+def test_the_conversions_are_inverse(order, renyi, delta):
     epsilon = improved_epsilon(order, renyi, delta)
     back = improved_delta(order, renyi, epsilon)
     # Rounding up epsilon by its last digits moves log delta by (order - 1) times that.
@@ -88,9 +86,7 @@ def test_the_conversions_are_inverse(order: float, renyi: float, delta: float) -
         (2.0, 0.0, 0.5, math.log(2), 0.0),
     ],
 )
-def test_values_by_hand(
-    order: float, renyi: float, delta: float, classic: float, improved: float
-) -> None:
+def test_values_by_hand(order, renyi, delta, classic, improved):
     assert classic_epsilon(order, renyi, delta) == pytest.approx(classic, rel=1e-13)
     assert improved_epsilon(order, renyi, delta) == pytest.approx(max(0.0, improved), abs=1e-12)
 
@@ -119,22 +115,20 @@ def check_minimum(curve: Curve, delta: float, start: float) -> None:
     assert found.value <= least * (1 + 1e-6) + 1e-12
 
 
+@FEWER
 @given(rho=log_uniform(1e-12, 1e6), delta=log_uniform(1e-100, 0.9), start=log_uniform(1e-4, 1e5))
-def test_the_search_finds_the_minimum_for_a_gaussian(
-    rho: float, delta: float, start: float
-) -> None:
+def test_the_search_finds_the_minimum_for_a_gaussian(rho, delta, start):
     """From any start: unimodality at work."""
     check_minimum(lambda order: rho * order, delta, 1 + start)
 
 
+@FEWER
 @given(
     losses=st.lists(log_uniform(1e-4, 1e3), min_size=1, max_size=4),
     masses=st.lists(log_uniform(1e-12, 1.0), min_size=4, max_size=4),
     delta=log_uniform(1e-30, 0.5),
 )
-def test_the_search_finds_the_minimum_for_any_loss_distribution(
-    losses: list[float], masses: list[float], delta: float
-) -> None:
+def test_the_search_finds_the_minimum_for_any_loss_distribution(losses, masses, delta):
     """A few atoms: their log moments bend sharply, at several orders."""
     atoms = [(0.0, 1.0), *zip(losses, masses, strict=False)]
     total = sum(mass for _, mass in atoms)
@@ -147,15 +141,14 @@ def test_the_search_finds_the_minimum_for_any_loss_distribution(
     check_minimum(curve, delta, 3.0)
 
 
+@FEWER
 @given(
     rate=sampling_rates(1e-4),
     noise=noise_multipliers(0.3, 30.0),
     rounds=st.integers(1, 10**5),
     delta=log_uniform(1e-15, 0.3),
 )
-def test_the_search_finds_the_minimum_for_sampled_rounds(
-    rate: float, noise: float, rounds: int, delta: float
-) -> None:
+def test_the_search_finds_the_minimum_for_sampled_rounds(rate, noise, rounds, delta):
     def curve(order: float) -> float:
         return rounds * float(log_moment(order, rate, noise).upper) / (order - 1)
 
@@ -166,7 +159,7 @@ def test_the_search_finds_the_minimum_for_sampled_rounds(
 
 
 @given(rho=log_uniform(1e-8, 1e3), delta=log_uniform(1e-30, 0.1))
-def test_the_classic_conversion_of_a_gaussian_has_a_closed_form(rho: float, delta: float) -> None:
+def test_the_classic_conversion_of_a_gaussian_has_a_closed_form(rho, delta):
     """rho + 2 sqrt(rho log(1/delta)), Bun and Steinke 2016."""
     exact = rho + 2 * math.sqrt(-rho * math.log(delta))
     found = best_epsilon(lambda order: rho * order, delta, 2.0, classic_epsilon).value
@@ -175,16 +168,15 @@ def test_the_classic_conversion_of_a_gaussian_has_a_closed_form(rho: float, delt
 
 
 @given(mu=log_uniform(1e-3, 50.0), delta=log_uniform(1e-15, 0.3))
-def test_the_result_is_never_below_the_exact_mechanism(mu: float, delta: float) -> None:
+def test_the_result_is_never_below_the_exact_mechanism(mu, delta):
     found = best_epsilon(lambda order: order * mu * mu / 2, delta, 2.0).value
     assert gaussian.delta(found, mu) <= delta
 
 
+@FEWER
 @given(rho=log_uniform(1e-8, 100.0), epsilon=log_uniform(1e-3, 200.0))
 @example(rho=33.11545195869231, epsilon=1.0)
-def test_the_best_delta_is_the_least_and_inverse_to_the_best_epsilon(
-    rho: float, epsilon: float
-) -> None:
+def test_the_best_delta_is_the_least_and_inverse_to_the_best_epsilon(rho, epsilon):
     def curve(order: float) -> float:
         return order * rho
 
@@ -200,13 +192,13 @@ def test_the_best_delta_is_the_least_and_inverse_to_the_best_epsilon(
             assert back == pytest.approx(epsilon, rel=1e-5)
 
 
-def test_epsilon_is_zero_where_delta_allows_it() -> None:
+def test_epsilon_is_zero_where_delta_allows_it():
     assert best_epsilon(lambda order: 1e-9 * order, 0.1, 2.0).value == 0.0
     assert best_delta(lambda order: 100.0 * order, 1e-3, 2.0).value == 1.0
     assert best_delta(lambda order: 1e-6 * order, 1e4, 2.0).value <= 1e-299
 
 
-def test_what_is_not_a_number_bounds_nothing() -> None:
+def test_what_is_not_a_number_bounds_nothing():
     """A NaN among the orders once became the minimum: max(0.0, nan) is 0.0 in Python."""
     assert improved_epsilon(2.0, math.nan, 1e-5) == math.inf
     assert classic_epsilon(2.0, math.nan, 1e-5) == math.inf

@@ -15,6 +15,7 @@ from dpacct.renyi.curve import RenyiValue, rdp
 from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
 from tests.oracles import sampled_gaussian
 from tests.strategies import (
+    FEWER,
     log_uniform,
     noise_multipliers,
     orders,
@@ -39,16 +40,16 @@ def inside(result: RenyiValue, truth: mpf, width: float = 1e-10) -> bool:
 # One round.
 
 
+@FEWER
 @given(order=orders(1e-4, 1e4), rate=sampling_rates(), noise=noise_multipliers())
-def test_truth_is_inside(order: float, rate: float, noise: float) -> None:
+def test_truth_is_inside(order, rate, noise):
     result = value(Round(noise, Poisson(rate)), order)
     assert inside(result, sampled_gaussian.renyi(order, rate, noise), 1e-9)
 
 
+@FEWER
 @given(order=orders(1e-3, 1e3), rate=sampling_rates(1e-5), noise=noise_multipliers(0.3, 100.0))
-def test_both_directions_are_routes_and_the_larger_one_counts(
-    order: float, rate: float, noise: float
-) -> None:
+def test_both_directions_are_routes_and_the_larger_one_counts(order, rate, noise):
     result = value(Round(noise, Poisson(rate)), order)
     routes = dict(result.routes)
     assert set(routes) == {"remove", "add"}
@@ -61,14 +62,15 @@ def test_both_directions_are_routes_and_the_larger_one_counts(
             assert truth <= mpf(routes[name]) <= truth * (1 + mpf(1e-10))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("order", [1.1, 1.2, 1.5, 2.0, 2.5, 32.0])
-def test_orders_close_to_one_have_values(order: float) -> None:
+def test_orders_close_to_one_have_values(order):
     """Series for fractional orders give up below 2 at this setting; the integral does not."""
     result = value(Round(1.0, Poisson(0.1)), order)
     assert inside(result, sampled_gaussian.renyi(order, 0.1, 1.0), 1e-12)
 
 
-def test_full_participation_is_the_gaussian() -> None:
+def test_full_participation_is_the_gaussian():
     for noise in (0.05, 1.0, 2.4, 1000.0):
         for order in TESTED_ORDERS:
             with mp.workdps(50):
@@ -79,13 +81,14 @@ def test_full_participation_is_the_gaussian() -> None:
             assert inside(value(Round(noise, Full(), "replace-one"), order), 4 * truth, 1e-13)
 
 
+@FEWER
 @given(
     order=orders(1e-3, 1e4),
     rate=sampling_rates(),
     noise=noise_multipliers(),
     more=log_uniform(1e-6, 1.0),
 )
-def test_the_curve_is_monotone(order: float, rate: float, noise: float, more: float) -> None:
+def test_the_curve_is_monotone(order, rate, noise, more):
     """Up with the order and the rate, down with the noise."""
     here = value(Round(noise, Poisson(rate)), order)
     assert here.lower <= value(Round(noise, Poisson(rate)), order * (1 + more)).upper
@@ -93,15 +96,9 @@ def test_the_curve_is_monotone(order: float, rate: float, noise: float, more: fl
     assert value(Round(noise * (1 + more), Poisson(rate)), order).lower <= here.upper
 
 
-@given(
-    rate=sampling_rates(),
-    noise=noise_multipliers(),
-    a=orders(1e-3, 1e4),
-    b=orders(1e-3, 1e4),
-)
-def test_order_less_one_times_the_curve_is_convex(
-    rate: float, noise: float, a: float, b: float
-) -> None:
+@FEWER
+@given(rate=sampling_rates(), noise=noise_multipliers(), a=orders(1e-3, 1e4), b=orders(1e-3, 1e4))
+def test_order_less_one_times_the_curve_is_convex(rate, noise, a, b):
     round_ = Round(noise, Poisson(rate))
     middle = (a + b) / 2
     chord = ((a - 1) * value(round_, a).upper + (b - 1) * value(round_, b).upper) / 2
@@ -109,8 +106,9 @@ def test_order_less_one_times_the_curve_is_convex(
     assert (middle - 1) * value(round_, middle).lower <= chord * (1 + 1e-12)
 
 
+@FEWER
 @given(rate=log_uniform(1e-9, 1e-6), order=orders(1e-3, 100.0))
-def test_the_curve_vanishes_with_the_rate(rate: float, order: float) -> None:
+def test_the_curve_vanishes_with_the_rate(rate, order):
     """R(a) is a q^2 (e^{1/z^2} - 1) / 2 for small q, so it keeps its digits at 1e-18."""
     result = value(Round(10.0, Poisson(rate)), order)
     expected = order * rate**2 * math.expm1(0.01) / 2
@@ -121,13 +119,14 @@ def test_the_curve_vanishes_with_the_rate(rate: float, order: float) -> None:
 # Composition.
 
 
+@FEWER
 @given(
     n=st.integers(1, 10**6),
     rate=sampling_rates(),
     noise=noise_multipliers(),
     order=st.sampled_from(TESTED_ORDERS),
 )
-def test_n_rounds_cost_n_times_one(n: int, rate: float, noise: float, order: float) -> None:
+def test_n_rounds_cost_n_times_one(n, rate, noise, order):
     round_ = Round(noise, Poisson(rate))
     one, all_ = value(round_, order), value(n * round_, order)
     assert all_.lower <= n * one.upper * (1 + 1e-15)
@@ -135,7 +134,7 @@ def test_n_rounds_cost_n_times_one(n: int, rate: float, noise: float, order: flo
     assert all_.upper == pytest.approx(n * one.upper, rel=1e-12)
 
 
-def test_n_times_a_round_equals_the_round_added_n_times() -> None:
+def test_n_times_a_round_equals_the_round_added_n_times():
     round_ = Round(1.1, Poisson(0.05))
     added = Schedule()
     for _ in range(300):
@@ -143,8 +142,9 @@ def test_n_times_a_round_equals_the_round_added_n_times() -> None:
     assert rdp(added, orders=TESTED_ORDERS) == rdp(300 * round_, orders=TESTED_ORDERS)
 
 
+@FEWER
 @given(schedule=schedules(Adjacency.ADD_REMOVE), random=st.randoms(use_true_random=False))
-def test_the_order_of_rounds_is_irrelevant(schedule: Schedule, random) -> None:
+def test_the_order_of_rounds_is_irrelevant(schedule, random):
     shuffled = list(schedule.phases)
     random.shuffle(shuffled)
     for there, back in zip(
@@ -155,8 +155,9 @@ def test_the_order_of_rounds_is_irrelevant(schedule: Schedule, random) -> None:
         assert there.upper == pytest.approx(back.upper, rel=1e-12)
 
 
+@FEWER
 @given(first=st.integers(1, 1000), second=st.integers(1, 1000), other=st.integers(1, 1000))
-def test_splitting_a_phase_is_irrelevant(first: int, second: int, other: int) -> None:
+def test_splitting_a_phase_is_irrelevant(first, second, other):
     a, b = Round(1.3, Poisson(0.01)), Round(0.9, Poisson(0.02))
     whole = rdp((first + second) * a + other * b, orders=TESTED_ORDERS)
     split = rdp(
@@ -165,7 +166,7 @@ def test_splitting_a_phase_is_irrelevant(first: int, second: int, other: int) ->
     assert whole == split
 
 
-def test_different_rounds_add_up() -> None:
+def test_different_rounds_add_up():
     a, b = Round(1.3, Poisson(0.01)), Round(0.9, Full())
     for order in TESTED_ORDERS:
         with mp.workdps(50):
@@ -182,14 +183,14 @@ def test_different_rounds_add_up() -> None:
         (Round(2.0, Full(), "replace-one"), Round(2.0, Uniform(7, 7))),
     ],
 )
-def test_different_rounds_of_the_same_effect_are_all_charged(first: Round, second: Round) -> None:
+def test_different_rounds_of_the_same_effect_are_all_charged(first, second):
     for order in TESTED_ORDERS:
         mixed, alone = value(3 * first + 4 * second, order), value(7 * first, order)
         assert mixed.upper == pytest.approx(alone.upper, rel=1e-12)
         assert mixed.lower == pytest.approx(alone.lower, rel=1e-12)
 
 
-def test_no_rounds_cost_nothing() -> None:
+def test_no_rounds_cost_nothing():
     for result in rdp(Schedule(), orders=TESTED_ORDERS):
         assert 0 == result.lower <= result.upper < 1e-300
 
@@ -197,7 +198,7 @@ def test_no_rounds_cost_nothing() -> None:
 # The function.
 
 
-def test_a_schedule_may_be_given_by_its_parts() -> None:
+def test_a_schedule_may_be_given_by_its_parts():
     expected = rdp(300 * Round(1.0, Poisson(0.1)), orders=[2, 32])
     assert rdp(orders=[2, 32], noise_multiplier=1.0, rounds=300, sampling_rate=0.1) == expected
     parts = rdp(orders=[2, 32], noise_multiplier=1, rounds=300, sampling=Poisson(0.1))
@@ -209,13 +210,13 @@ def test_a_schedule_may_be_given_by_its_parts() -> None:
 
 
 @pytest.mark.parametrize("order", [1, 0.5, -2, math.nan, math.inf, "2", True, None])
-def test_an_order_is_above_one(order: object) -> None:
+def test_an_order_is_above_one(order):
     with pytest.raises(InvalidParameter) as caught:
         rdp(Round(1.0), orders=[2.0, order])  # type: ignore[list-item]  # that is the point
     assert caught.value.name == "orders"
 
 
-def test_one_order_by_itself_is_refused_in_words() -> None:
+def test_one_order_by_itself_is_refused_in_words():
     with pytest.raises(InvalidParameter, match="several Renyi orders are asked for"):
         rdp(Round(1.0), orders=2.0)  # type: ignore[arg-type]  # that is the point
 
@@ -233,7 +234,7 @@ def test_one_order_by_itself_is_refused_in_words() -> None:
         {},
     ],
 )
-def test_parts_that_contradict_each_other_are_refused(arguments: dict[str, object]) -> None:
+def test_parts_that_contradict_each_other_are_refused(arguments):
     with pytest.raises(InvalidParameter):
         rdp(orders=[2.0], **arguments)  # type: ignore[arg-type]  # that is the point
 
@@ -252,22 +253,24 @@ def peer_rdp(round_: Round, order: float) -> float:
     return float(found)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("noise", [0.5, 1.0, 2.4, 10.0])
 @pytest.mark.parametrize("rate", [1e-3, 0.1, 0.5])
 @pytest.mark.parametrize("order", [2, 3, 8, 32])
-def test_dp_accounting_agrees_at_integer_orders(order: int, rate: float, noise: float) -> None:
+def test_dp_accounting_agrees_at_integer_orders(order, rate, noise):
     round_ = Round(noise, Poisson(rate))
     assert value(round_, order).upper == pytest.approx(peer_rdp(round_, order), rel=1e-9)
 
 
 @pytest.mark.parametrize("order", [1.1, 1.5, 2.6, 7.3])
-def test_dp_accounting_is_not_below_ours_at_fractional_orders(order: float) -> None:
+def test_dp_accounting_is_not_below_ours_at_fractional_orders(order):
     """It adds the terms of an alternating series without their signs: an upper bound, or none."""
     round_ = Round(1.2, Poisson(0.2))
     assert value(round_, order).lower <= peer_rdp(round_, order)
 
 
-def test_opacus_agrees_at_fractional_orders() -> None:
+@pytest.mark.slow
+def test_opacus_agrees_at_fractional_orders():
     analysis = pytest.importorskip("opacus.accountants.analysis.rdp")
     for order in (1.5, 2.6, 7.3, 32.0):
         theirs = float(analysis.compute_rdp(q=0.2, noise_multiplier=1.2, steps=1, orders=order))

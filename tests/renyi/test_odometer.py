@@ -28,7 +28,7 @@ from dpacct.renyi.odometer import (
     times,
 )
 from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform
-from strategies import log_uniform
+from tests.strategies import FEWER, log_uniform
 
 BUDGETS = st.builds(Budget, log_uniform(0.05, 30.0), log_uniform(1e-12, 1e-2))
 
@@ -58,9 +58,7 @@ def excess(mixture: Mixture, totals: tuple[int, ...], delta: float, epsilon: flo
 
 @settings(max_examples=4)
 @given(BUDGETS, st.lists(log_uniform(1e-6, 50.0), min_size=11, max_size=11))
-def test_the_reading_is_the_smallest_epsilon_of_the_inequality(
-    budget: Budget, renyi: list[float]
-) -> None:
+def test_the_reading_is_the_smallest_epsilon_of_the_inequality(budget, renyi):
     mixture = design_mixture(budget)
     totals = tuple(map(fixed_point, sorted(renyi)))
     epsilon = mixture.epsilon(totals, budget.delta)
@@ -70,7 +68,7 @@ def test_the_reading_is_the_smallest_epsilon_of_the_inequality(
 
 
 @given(BUDGETS)
-def test_orders_and_weights_are_a_mixture(budget: Budget) -> None:
+def test_orders_and_weights_are_a_mixture(budget):
     mixture = design_mixture(budget)
     assert sum(map(Fraction, mixture.weights)) == 1
     assert all(1 < order <= 1e7 for order in mixture.orders)
@@ -78,18 +76,18 @@ def test_orders_and_weights_are_a_mixture(budget: Budget) -> None:
 
 
 @given(st.floats(min_value=0, max_value=1e15))
-def test_fixed_point_rounds_up_by_less_than_one_unit(value: float) -> None:
+def test_fixed_point_rounds_up_by_less_than_one_unit(value):
     unit = fixed_point(value)
     assert 0 <= Fraction(unit, SCALE) - Fraction(value) < Fraction(1, SCALE)
     assert Fraction(as_float(unit)) >= Fraction(unit, SCALE)
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan, -1.0])
-def test_what_is_not_a_cost_is_unbounded(value: float) -> None:
+def test_what_is_not_a_cost_is_unbounded(value):
     assert fixed_point(value) == UNBOUNDED
 
 
-def test_an_unbounded_order_is_left_out_and_all_of_them_bound_nothing() -> None:
+def test_an_unbounded_order_is_left_out_and_all_of_them_bound_nothing():
     mixture = design_mixture(Budget(8, 1e-5))
     cost = mixture.cost(Round(3.0))
     dead = (*cost[:-2], UNBOUNDED, UNBOUNDED)
@@ -100,12 +98,12 @@ def test_an_unbounded_order_is_left_out_and_all_of_them_bound_nothing() -> None:
     assert subtract(add(dead, cost), cost) == dead
 
 
-def test_nothing_costs_nothing() -> None:
+def test_nothing_costs_nothing():
     odometer = Odometer(Budget(1, 1e-6))
     assert (odometer.rounds, odometer.epsilon) == (0, 0.0)
 
 
-def test_sums_are_exact_in_any_order() -> None:
+def test_sums_are_exact_in_any_order():
     mixture = design_mixture(Budget(8, 1e-5))
     one, other = mixture.cost(Round(1.1, Poisson(0.1))), mixture.cost(Round(0.7, Poisson(0.01)))
     total = mixture.zero()
@@ -122,9 +120,7 @@ def test_sums_are_exact_in_any_order() -> None:
         (Budget(2, 1e-3), Round(5.4, Poisson(0.5)), 13),
     ],
 )
-def test_a_share_of_an_order_that_underflows_is_no_share(
-    budget: Budget, round_: Round, rounds: int
-) -> None:
+def test_a_share_of_an_order_that_underflows_is_no_share(budget, round_, rounds):
     """Such readings once ended in a domain error."""
     odometer = Odometer(budget)
     odometer.add(round_, rounds)
@@ -174,9 +170,7 @@ TOTALS = st.one_of(
 @pytest.mark.slow
 @settings(max_examples=40)
 @given(EXTREME_BUDGETS, st.lists(TOTALS, min_size=11, max_size=11), st.data())
-def test_any_totals_have_a_reading_and_it_is_the_minimum(
-    budget: Budget, drawn: list[int], data: st.DataObject
-) -> None:
+def test_any_totals_have_a_reading_and_it_is_the_minimum(budget, drawn, data):
     mixture = design_mixture(budget)
     totals = tuple(sorted(drawn)) if data.draw(st.booleans()) else tuple(drawn)
     epsilon = mixture.epsilon(totals, budget.delta)
@@ -194,11 +188,9 @@ def test_any_totals_have_a_reading_and_it_is_the_minimum(
     assert exact <= epsilon <= exact * (1 + 1e-9) + slack
 
 
-@settings(max_examples=100)
+@FEWER
 @given(EXTREME_BUDGETS, st.lists(TOTALS, min_size=11, max_size=11), st.data())
-def test_a_reading_grows_with_each_total_and_with_less_delta(
-    budget: Budget, drawn: list[int], data: st.DataObject
-) -> None:
+def test_a_reading_grows_with_each_total_and_with_less_delta(budget, drawn, data):
     mixture, totals = design_mixture(budget), tuple(sorted(drawn))
     epsilon = mixture.epsilon(totals, budget.delta)
     which = data.draw(st.integers(0, 10))
@@ -212,7 +204,7 @@ def test_a_reading_grows_with_each_total_and_with_less_delta(
 
 @pytest.mark.parametrize("sampling", [Poisson(0.1), Poisson(1e-9), Full(), Uniform(3, 100)])
 @pytest.mark.parametrize("noise", [1e-3, 1.0, 1e10])
-def test_a_trillion_rounds_have_a_reading(sampling: Poisson | Full | Uniform, noise: float) -> None:
+def test_a_trillion_rounds_have_a_reading(sampling, noise):
     odometer = Odometer(Budget(8, 1e-5))
     odometer.add(Round(noise, sampling, "replace-one"), 10**12)
     odometer.add(Round(noise, sampling, "replace-one"), 10**12)
@@ -222,10 +214,9 @@ def test_a_trillion_rounds_have_a_reading(sampling: Poisson | Full | Uniform, no
 SAMPLED = st.builds(Round, log_uniform(0.6, 30.0), st.builds(Poisson, log_uniform(1e-3, 1.0)))
 
 
+@FEWER
 @given(st.lists(st.tuples(SAMPLED, st.integers(1, 200)), min_size=1, max_size=3), BUDGETS)
-def test_never_below_the_tight_epsilon_of_the_rounds_that_ran(
-    ran: list[tuple[Round, int]], budget: Budget
-) -> None:
+def test_never_below_the_tight_epsilon_of_the_rounds_that_ran(ran, budget):
     odometer = Odometer(budget)
     schedule = Schedule()
     for round_, count in ran:
@@ -249,17 +240,16 @@ def test_never_below_the_tight_epsilon_of_the_rounds_that_ran(
         (Round(4.0, Uniform(100, 2000)), 200, 1.45),
     ],
 )
-def test_how_far_above_tight_it_is_where_a_budget_is_spent(
-    round_: Round, rounds: int, most: float
-) -> None:
+def test_how_far_above_tight_it_is_where_a_budget_is_spent(round_, rounds, most):
     tight = dpacct.epsilon(rounds * round_, delta=1e-5, accountant="tight").upper
     odometer = Odometer(Budget(tight, 1e-5), typical=round_)
     odometer.add(round_, rounds)
     assert tight <= odometer.epsilon <= most * tight
 
 
+@FEWER
 @given(BUDGETS, SAMPLED, st.integers(0, 50))
-def test_remaining_is_the_last_number_that_fits(budget: Budget, round_: Round, ran: int) -> None:
+def test_remaining_is_the_last_number_that_fits(budget, round_, ran):
     odometer = Odometer(budget)
     if ran:
         odometer.add(round_, ran)
@@ -271,13 +261,13 @@ def test_remaining_is_the_last_number_that_fits(budget: Budget, round_: Round, r
     assert odometer.epsilon > budget.epsilon
 
 
-def test_a_typical_round_tightens_what_is_not_typical_otherwise() -> None:
+def test_a_typical_round_tightens_what_is_not_typical_otherwise():
     budget, round_ = Budget(1.5, 1e-5), Round(0.8, Poisson(0.001))
     assert Odometer(budget, typical=round_).remaining(round_) > Odometer(budget).remaining(round_)
     assert Odometer(budget, typical=7 * round_).mixture == Odometer(budget, typical=round_).mixture
 
 
-def test_bad_counts_are_refused() -> None:
+def test_bad_counts_are_refused():
     with pytest.raises(InvalidParameter):
         Odometer(Budget(1, 1e-6)).add(Round(1.0), 0)
 
@@ -296,7 +286,7 @@ def hockey_stick(y: float, mu: float) -> float:
 
 @pytest.mark.parametrize("first", [1.0, 2.0])
 @pytest.mark.parametrize("shape", ["greedy above", "greedy below", "stop above", "alternate"])
-def test_an_adversary_who_looks_at_the_first_result_gains_nothing(first: float, shape: str) -> None:
+def test_an_adversary_who_looks_at_the_first_result_gains_nothing(first, shape):
     """E_P[(1 - e^(eps_tau - L))_+] <= delta, with the second round a function of the first loss.
 
     The exact value by numeric integration: losses of Gaussian rounds are Gaussian.
@@ -335,7 +325,7 @@ def test_an_adversary_who_looks_at_the_first_result_gains_nothing(first: float, 
     assert 0 < total <= delta
 
 
-def test_full_participation_is_the_plain_gaussian_renyi_total() -> None:
+def test_full_participation_is_the_plain_gaussian_renyi_total():
     mixture = design_mixture(Budget(4, 1e-6))
     for order, cost in zip(mixture.orders, mixture.cost(Round(2.5, Full())), strict=True):
         exact = order / (2 * 2.5**2)

@@ -16,7 +16,7 @@ from tests.strategies import noise_multipliers, orders, sampling_rates
 
 
 @pytest.mark.parametrize("order", [2, 3, 17, 256, MAX_WANG_ORDER])
-def test_logarithms_of_binomial_coefficients(order: int) -> None:
+def test_logarithms_of_binomial_coefficients(order):
     found = log_binomials(order)
     assert found.shape == (order + 1,)
     assert found[0] == found[-1] == 0.0
@@ -31,15 +31,13 @@ def test_logarithms_of_binomial_coefficients(order: int) -> None:
     rate=sampling_rates(1e-5),
     noise=noise_multipliers(0.2, 100.0),
 )
-def test_the_published_bound_is_never_below_its_formula(
-    order: float, rate: float, noise: float
-) -> None:
+def test_the_published_bound_is_never_below_its_formula(order, rate, noise):
     with mp.workdps(50):
         exact = (mpf(order) - 1) * uniform.wang_renyi(order, rate, noise)
         assert exact <= mpf(wang_log_moment(order, rate, noise)) <= exact * (1 + mpf(1e-9)) + 1e-13
 
 
-def test_the_published_bound_ends_where_its_sum_gets_long() -> None:
+def test_the_published_bound_ends_where_its_sum_gets_long():
     assert wang_log_moment(1e4, 0.1, 1.0) == math.inf
     (result,) = rdp(Round(2.0, Uniform(1, 10)), orders=[1e4])
     assert result.upper < math.inf
@@ -48,7 +46,7 @@ def test_the_published_bound_ends_where_its_sum_gets_long() -> None:
 @pytest.mark.parametrize(
     ("order", "rate", "noise"), [(2, 0.05, 1.2), (8, 0.05, 1.2), (32, 0.2, 0.7)]
 )
-def test_dp_accounting_agrees_on_the_published_bound(order: int, rate: float, noise: float) -> None:
+def test_dp_accounting_agrees_on_the_published_bound(order, rate, noise):
     event = pytest.importorskip("dp_accounting")
     accountants = pytest.importorskip("dp_accounting.rdp")
     accountant = accountants.RdpAccountant([order], event.NeighboringRelation.REPLACE_ONE)

@@ -17,8 +17,10 @@ from dpacct.budget import Interval
 from dpacct.risk.attacks import Attacks
 from dpacct.risk.measures import Accusations, accusations
 from dpacct.rounds import Full, Poisson, Round, Schedule
+from tests.strategies import FEWER
 
 
+@FEWER
 @given(st.floats(0.02, 8.0), st.integers(1, 50))
 def test_everybody_in_every_round_has_the_area_of_a_gaussian(mu, rounds):
     plan = rounds * Round(math.sqrt(rounds) / mu, Full())
@@ -27,6 +29,7 @@ def test_everybody_in_every_round_has_the_area_of_a_gaussian(mu, rounds):
     assert truth <= found <= 0.5 + (truth - 0.5) * 1.003
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "plan",
     [300 * Round(1.0, Poisson(0.1)), 60 * Round(1.1, Poisson(0.3))],

@@ -25,7 +25,7 @@ def randomized_response(epsilon: float, delta: float) -> list[tuple[float, float
 
 
 @given(epsilon=EPSILONS, delta=DELTAS)
-def test_randomized_response_reaches_the_advantage(epsilon: float, delta: float) -> None:
+def test_randomized_response_reaches_the_advantage(epsilon, delta):
     outcomes = randomized_response(epsilon, delta)
     reached = sum(max(0.0, p - q) for p, q in outcomes)
     found = AnyMechanism(epsilon, delta).advantage()
@@ -34,9 +34,7 @@ def test_randomized_response_reaches_the_advantage(epsilon: float, delta: float)
 
 
 @given(epsilon=EPSILONS, delta=DELTAS, fpr=RATES)
-def test_randomized_response_reaches_the_true_positive_rate(
-    epsilon: float, delta: float, fpr: float
-) -> None:
+def test_randomized_response_reaches_the_true_positive_rate(epsilon, delta, fpr):
     left, reached = fpr, 0.0
     for p, q in randomized_response(epsilon, delta):
         share = 1.0 if q <= left else left / q
@@ -47,16 +45,14 @@ def test_randomized_response_reaches_the_true_positive_rate(
 
 
 @given(epsilon=EPSILONS, delta=DELTAS, prior=st.floats(1e-6, 1 - 1e-6))
-def test_randomized_response_reaches_the_best_guess(
-    epsilon: float, delta: float, prior: float
-) -> None:
+def test_randomized_response_reaches_the_best_guess(epsilon, delta, prior):
     outcomes = randomized_response(epsilon, delta)
     reached = sum(max(prior * p, (1 - prior) * q) for p, q in outcomes)
     found = AnyMechanism(epsilon, delta).guess(prior)
     assert found == pytest.approx(reached, abs=1e-12)
 
 
-def test_a_mechanism_lets_out_no_more_than_any_with_its_guarantee() -> None:
+def test_a_mechanism_lets_out_no_more_than_any_with_its_guarantee():
     plan = 300 * Round(2.0, Poisson(0.1))
     for delta in (1e-3, 1e-5):
         known = AnyMechanism(epsilon(plan, delta=delta).upper, delta)
@@ -66,7 +62,7 @@ def test_a_mechanism_lets_out_no_more_than_any_with_its_guarantee() -> None:
         assert risk.best_guess(plan, prior=0.1).lower < known.guess(0.1)
 
 
-def test_the_ends_of_the_range() -> None:
+def test_the_ends_of_the_range():
     assert AnyMechanism(0.0, 1e-9).advantage() == pytest.approx(1e-9, rel=1e-5)
     assert AnyMechanism(1e5, 1e-9).advantage() == 1.0
     assert AnyMechanism(1e5, 1e-9).tpr(0.0) == pytest.approx(1e-9)
@@ -75,6 +71,6 @@ def test_the_ends_of_the_range() -> None:
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(-1, 0.1), (1, 0), (1, 1), (math.nan, 0.1)])
-def test_impossible_guarantees_are_refused(epsilon: float, delta: float) -> None:
+def test_impossible_guarantees_are_refused(epsilon, delta):
     with pytest.raises(InvalidParameter):
         AnyMechanism(epsilon, delta)

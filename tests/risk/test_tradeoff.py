@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mpf
 
@@ -20,10 +20,9 @@ from dpacct.risk.attacks import Attack, Attacks, gaussian_mu, normal_quantile
 from dpacct.risk.measures import default_rates, tradeoff
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
 from tests.oracles import contour, neyman_pearson
-from tests.strategies import log_uniform
+from tests.strategies import FEWER, log_uniform
 
 TIGHT = find_accountant("tight")
-FEWER = settings(max_examples=max(6, settings.default.max_examples // 8))
 # Documented for schedules that `tight` composes exactly, where the rounds are not almost atoms.
 WIDTH = 1e-7
 LONG = 300 * Round(1.0, Poisson(0.1))
@@ -55,9 +54,7 @@ def check(found: Interval, truth: mpf, width: float = WIDTH) -> None:
         (1e6, 1, "add-remove", 1e-6),
     ],
 )
-def test_everybody_every_round(
-    fpr: float, noise: float, rounds: int, adjacency: str, mu: float
-) -> None:
+def test_everybody_every_round(fpr, noise, rounds, adjacency, mu):
     curve = tradeoff(noise_multiplier=noise, rounds=rounds, adjacency=adjacency, fpr=[fpr])
     check(curve.tpr[0], neyman_pearson.gaussian_tpr(fpr, mu))
     assert curve.adjacency is Adjacency(adjacency)
@@ -70,7 +67,7 @@ def test_everybody_every_round(
     edge=st.floats(-3.0, 4.0),
     presence=st.booleans(),
 )
-def test_one_round(q: float, s: float, edge: float, *, presence: bool) -> None:
+def test_one_round(q, s, edge, *, presence):
     rates = neyman_pearson.one_round(s * edge, q, s, accuse_presence=presence)
     direction = Direction.REMOVE if presence else Direction.ADD
     fpr = float(rates.fpr)
@@ -88,7 +85,7 @@ def test_one_round(q: float, s: float, edge: float, *, presence: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("presence", [True, False], ids=["presence", "absence"])
 @pytest.mark.parametrize("level", [-0.3, 0.1, 1.5])
-def test_two_rounds_that_differ(level: float, *, presence: bool) -> None:
+def test_two_rounds_that_differ(level, *, presence):
     first, second = (0.3, 1.5), (0.5, 2.0)
     rates = neyman_pearson.two_rounds(level, first, second, accuse_presence=presence)
     plan = Round(first[1], Poisson(first[0])) + Round(second[1], Poisson(second[0]))
@@ -96,16 +93,17 @@ def test_two_rounds_that_differ(level: float, *, presence: bool) -> None:
     check(attack(plan, direction).tpr(float(rates.fpr)), rates.tpr, 1e-5)
 
 
-def test_the_oracle_of_two_rounds_agrees_with_the_gaussian() -> None:
+def test_the_oracle_of_two_rounds_agrees_with_the_gaussian():
     rates = neyman_pearson.two_rounds(0.4, (1.0, 2.0), (1.0, 1.5), accuse_presence=True)
     mu = math.hypot(1 / 2.0, 1 / 1.5)
     truth = neyman_pearson.gaussian_tpr(float(rates.fpr), mu)
     assert abs(truth - rates.tpr) < 1e-14
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("remove", [True, False], ids=["presence", "absence"])
 @pytest.mark.parametrize("rounds", [[(0.1, 1.0, 300)], [(0.02, 0.9, 400), (0.3, 4.0, 50)]])
-def test_many_rounds_by_duality(rounds: list[tuple[float, float, int]], *, remove: bool) -> None:
+def test_many_rounds_by_duality(rounds, *, remove):
     """Between two epsilons next to each other the curve touches their secant's FPR.
 
     There the best TPR is at most that bound, and off by the square of the distance.
@@ -125,7 +123,8 @@ def test_many_rounds_by_duality(rounds: list[tuple[float, float, int]], *, remov
     assert found.width <= WIDTH * found.upper
 
 
-def test_dp_accounting_is_a_neighbor_above() -> None:
+@pytest.mark.slow
+def test_dp_accounting_is_a_neighbor_above():
     """Its bounds of delta are proven too, so its best line may not be below what is achieved."""
     pytest.importorskip("dp_accounting")
     from dp_accounting.pld import privacy_loss_distribution as pld
@@ -150,7 +149,7 @@ def test_dp_accounting_is_a_neighbor_above() -> None:
 
 
 @pytest.mark.slow
-def test_uniform_brackets_what_its_achieved_pair_reaches() -> None:
+def test_uniform_brackets_what_its_achieved_pair_reaches():
     curve = tradeoff(50 * Round(2.4, Uniform(100, 2000)), fpr=[0.001, 0.01, 0.3, 0.9])
     reached = tradeoff(50 * Round(1.2, Poisson(0.05)), fpr=curve.fpr)
     for ours, pair in zip(curve.tpr, reached.tpr, strict=True):
@@ -159,8 +158,9 @@ def test_uniform_brackets_what_its_achieved_pair_reaches() -> None:
         assert ours.upper > pair.upper
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("accountant", ["rdp", "closed-form"])
-def test_other_accountants_prove_less(accountant: str) -> None:
+def test_other_accountants_prove_less(accountant):
     plan = 500 * Round(4.0, Poisson(0.02))
     for fpr in (0.001, 0.2):
         loose = tradeoff(plan, fpr=[fpr], accountant=accountant).tpr[0]
@@ -169,7 +169,7 @@ def test_other_accountants_prove_less(accountant: str) -> None:
         assert loose.lower == pytest.approx(sharp.lower, rel=1e-6)
 
 
-def test_gdp_is_exact_where_it_applies_and_says_so_elsewhere() -> None:
+def test_gdp_is_exact_where_it_applies_and_says_so_elsewhere():
     found = tradeoff(4 * Round(2.0), fpr=[0.01], accountant="gdp").tpr[0]
     check(found, neyman_pearson.gaussian_tpr(0.01, 1.0))
     with pytest.raises(Unsupported, match="full participation only"):
@@ -187,9 +187,7 @@ settings_of_rounds = st.tuples(
 @pytest.mark.slow
 @FEWER
 @given(settings_of_rounds, st.sampled_from(Direction), st.tuples(fprs, fprs, st.floats(0.0, 1.0)))
-def test_the_curve_rises_and_is_concave(
-    setting: tuple[float, float, int], direction: Direction, ends: tuple[float, float, float]
-) -> None:
+def test_the_curve_rises_and_is_concave(setting, direction, ends):
     q, s, rounds = setting
     one = attack(rounds * Round(s, Poisson(q)), direction)
     left, right = sorted(ends[:2])
@@ -206,7 +204,7 @@ def test_the_curve_rises_and_is_concave(
 @pytest.mark.slow
 @FEWER
 @given(settings_of_rounds, fprs)
-def test_more_noise_or_fewer_rounds_help(setting: tuple[float, float, int], fpr: float) -> None:
+def test_more_noise_or_fewer_rounds_help(setting, fpr):
     q, s, rounds = setting
     base = tradeoff(rounds * Round(s, Poisson(q)), fpr=[fpr]).tpr[0]
     calmer = tradeoff(rounds * Round(1.2 * s, Poisson(q)), fpr=[fpr]).tpr[0]
@@ -219,9 +217,7 @@ def test_more_noise_or_fewer_rounds_help(setting: tuple[float, float, int], fpr:
 @pytest.mark.slow
 @FEWER
 @given(settings_of_rounds, fprs)
-def test_accusing_of_presence_and_of_absence_mirror_each_other(
-    setting: tuple[float, float, int], fpr: float
-) -> None:
+def test_accusing_of_presence_and_of_absence_mirror_each_other(setting, fpr):
     """The attack with FPR a, TPR b on one question has FPR 1 - b, TPR 1 - a on the other."""
     q, s, rounds = setting
     plan = rounds * Round(s, Poisson(q))
@@ -234,7 +230,7 @@ def test_accusing_of_presence_and_of_absence_mirror_each_other(
     assert back.upper >= (1 - fpr) * (1 - 1e-12)
 
 
-def test_the_worse_of_both_directions_is_told() -> None:
+def test_the_worse_of_both_directions_is_told():
     both = Attacks(LONG, TIGHT)
     there, gone = (attack(LONG, d) for d in (Direction.REMOVE, Direction.ADD))
     for fpr in (1e-4, 0.2, 0.9):
@@ -246,7 +242,7 @@ def test_the_worse_of_both_directions_is_told() -> None:
     assert gone.tpr(0.5).lower > there.tpr(0.5).upper
 
 
-def test_the_ends_of_the_curve() -> None:
+def test_the_ends_of_the_curve():
     curve = tradeoff(LONG, fpr=[1, 0, 0.5, 0.5])
     assert curve.fpr == (0.0, 0.5, 1.0)
     assert curve.tpr[0] == Interval(0.0, 0.0)
@@ -254,19 +250,19 @@ def test_the_ends_of_the_curve() -> None:
     assert curve.fnr[1] == Interval(1 - curve.tpr[1].upper, 1 - curve.tpr[1].lower)
 
 
-def test_the_empty_schedule_teaches_nothing() -> None:
+def test_the_empty_schedule_teaches_nothing():
     curve = tradeoff(Schedule(), fpr=[1e-6, 0.3])
     for fpr, tpr in zip(curve.fpr, curve.tpr, strict=True):
         assert tpr.lower <= fpr <= tpr.upper <= fpr * (1 + 1e-9)
 
 
-def test_overwhelming_attacks() -> None:
+def test_overwhelming_attacks():
     tpr = tradeoff(10_000 * Round(0.1), fpr=[1e-9]).tpr[0]
     assert tpr.lower > 1 - 1e-11
     assert tpr.upper <= 1
 
 
-def test_the_default_rates() -> None:
+def test_the_default_rates():
     rates = default_rates()
     assert rates == sorted(set(rates))
     assert (rates[0], rates[-1]) == (0.0, 1.0)
@@ -276,12 +272,12 @@ def test_the_default_rates() -> None:
 
 
 @pytest.mark.parametrize("fpr", [-0.1, 1.1, math.nan, math.inf, True, "0.1"])
-def test_rates_out_of_range(fpr: object) -> None:
+def test_rates_out_of_range(fpr):
     with pytest.raises(InvalidParameter, match="fpr is"):
         tradeoff(LONG, fpr=[fpr])  # type: ignore[list-item]
 
 
-def test_it_is_a_public_name() -> None:
+def test_it_is_a_public_name():
     assert dpacct.tradeoff is tradeoff
 
 
@@ -293,9 +289,7 @@ def test_it_is_a_public_name() -> None:
     st.lists(st.floats(-20.0, 1.5), min_size=1, max_size=8, unique=True),
     log_uniform(1e-13, 1e-2),
 )
-def test_the_least_value_is_never_above_the_truth(
-    lines: list[tuple[float, float]], epsilons: list[float], spread: float
-) -> None:
+def test_the_least_value_is_never_above_the_truth(lines, epsilons, spread):
     """F is the largest of some lines in x, known up to a spread, and 1 at x = 0 and beyond.
 
     The spread covers the rounding of this test: bounds of F have to hold at the exact eps.
@@ -320,7 +314,7 @@ def test_the_least_value_is_never_above_the_truth(
 
 
 @pytest.mark.parametrize("order", range(3))
-def test_the_gap_shrinks_with_the_square_of_the_distance(order: int) -> None:
+def test_the_gap_shrinks_with_the_square_of_the_distance(order):
     def gap(step: float) -> float:
         epsilons = [k * step + 0.3 * step for k in range(-4, 4)]
         values = [(math.exp(e) - 1) ** 2 + 0.5 for e in epsilons]
@@ -338,13 +332,13 @@ def test_the_gap_shrinks_with_the_square_of_the_distance(order: int) -> None:
 
 
 @pytest.mark.parametrize("probability", [1e-12, 1e-3, 0.2, 0.39, 0.45, 0.5, 0.7, 0.999])
-def test_the_rough_quantile(probability: float) -> None:
+def test_the_rough_quantile(probability):
     truth = float(neyman_pearson.gaussian_tpr(probability, 1e-300))
     assert truth == pytest.approx(probability)
     back = float(neyman_pearson.gaussian_tpr(0.5, normal_quantile(probability)))
     assert back == pytest.approx(probability, rel=0.01)
 
 
-def test_the_rough_mu_of_an_advantage() -> None:
+def test_the_rough_mu_of_an_advantage():
     mu = gaussian_mu(float(neyman_pearson.gaussian_guess(0.5, 1.5)) * 2 - 1)
     assert mu == pytest.approx(1.5, rel=1e-2)
