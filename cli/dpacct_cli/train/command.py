@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dpacct_cli.train.job import Job
     from dpacct_cli.train.run import Outcome
 
-INTERRUPTED = 130
+INTERRUPTED, BAD_INPUT = 130, 2
 # Rule 4 of `dpacct.fl.data.partitions`.
 SIMULATED = (
     "The clients are a simulation: the examples were dealt out to them, and one example less moves "
@@ -86,6 +86,7 @@ def train(
         _run(settings, begun.files, shown, resume=True)
     else:
         data = settings.values["data"]
+        _propose_schema(settings)
         files = begin(record.ledger, settings.method, data, new_ledger=record.new_ledger)
         _run(settings, files, shown, resume=False)
 
@@ -99,7 +100,26 @@ def read_settings(method: str | None, training: Training, record: Record | None 
         training.preset,
         training.config,
         tuple(training.server_assignments or ()),
+        training.schema,
     )
+
+
+def _propose_schema(settings: Settings) -> None:
+    """Print a schema to edit, and stop, if a table has words and no schema."""
+    data, known = settings.values["data"], settings.data_options
+    if not data.lower().endswith(".csv") or {"numeric", "categorical"} & known.keys():
+        return
+    from dpacct.fl.data.proposal import propose_schema
+
+    label = settings.get("label") or known.get("label", "label")
+    proposal = propose_schema(data, label, settings.get("owner") or known.get("owner"))
+    if proposal is not None:
+        print(proposal, end="")
+        errors.print_line(
+            f"{data} has columns of words, and no schema says what they may hold. Save the text "
+            "above as schema.toml, edit it, and train with --schema schema.toml."
+        )
+        raise SystemExit(BAD_INPUT)
 
 
 def check_batch(*, examples: bool) -> None:

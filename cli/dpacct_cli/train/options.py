@@ -85,6 +85,14 @@ class Training(NamedTuple):
             "epsilon does not protect.",
         ),
     ] = None  # fmt: skip
+    schema: Annotated[
+        str | None,
+        option(
+            "--schema", metavar="FILE.toml", panel=DATA,
+            help="Meaning of the columns of FILE.csv. Without it, a table with words is not "
+            "trained on: dpacct prints a proposal to edit.",
+        ),
+    ] = None  # fmt: skip
     clients: options.ClientsOnly = None
     public_size: Annotated[
         str | None,

@@ -25,7 +25,7 @@ from dpacct_cli.train.options import Record, Training
 from dpacct_cli.train.presets import DEFAULT_DATA, DEFAULTS, PRESETS, Values
 
 # Fields that are no settings of their own: they bring other settings.
-_LAYERS = ("preset", "config", "assignments", "server_assignments")
+_LAYERS = ("preset", "config", "schema", "assignments", "server_assignments")
 KEYS = (
     *(key for key in Training._fields if key not in _LAYERS),
     "schedule", "hold_out", "eval_every",
@@ -139,6 +139,7 @@ def combine(
     preset: str | None = None,
     config: str | None = None,
     server: tuple[str, ...] = (),
+    schema: str | None = None,
 ) -> Settings:
     """Return the settings of a command line.
 
@@ -149,6 +150,7 @@ def combine(
         preset: name of published settings.
         config: a TOML file.
         server: ``name=value`` for the server's optimizer.
+        schema: a TOML file with the meaning of a table's columns.
 
     Raises:
         InvalidParameter: a preset, file or key does not exist, or a file is damaged.
@@ -161,6 +163,8 @@ def combine(
     if config is not None:
         written, tables = _read_config(Path(config))
     _check_layer(written, dashes=False)
+    if schema is not None:
+        tables["data_options"] |= read_toml("schema", Path(schema))
     published: Values = {}
     method_options: dict[str, Any] = {}
     if preset is not None:
@@ -255,15 +259,20 @@ def _check_unit(examples: bool, typed: Values, written: Values, preset: str | No
 
 
 def _read_config(file: Path) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
-    try:
-        content: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        rule = f"it cannot be read ({error.strerror})"
-        raise InvalidParameter("config", str(file), rule) from None
-    except (ValueError, RecursionError) as error:
-        raise InvalidParameter("config", str(file), f"it is not valid TOML ({error})") from None
+    content = read_toml("config", file)
     tables = _tables(content, "config", file)
     return _texts(content, "config", file), tables
+
+
+def read_toml(name: str, file: Path) -> dict[str, Any]:
+    """Return the content of a TOML file that an option names."""
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        rule = f"it cannot be read ({error.strerror})"
+        raise InvalidParameter(name, str(file), rule) from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidParameter(name, str(file), f"it is not valid TOML ({error})") from None
 
 
 def _tables(content: dict[str, Any], name: str, file: Path) -> dict[str, dict[str, Any]]:

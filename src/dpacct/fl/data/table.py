@@ -160,7 +160,7 @@ def load_table(path: str | os.PathLike[str], schema: TableSchema | None = None) 
 
 
 def _csv_rows(file: Path, meaning: TableSchema) -> _Rows:
-    table = _read_cells(file)
+    table = read_cells(file)
     known = [*meaning.numeric, *meaning.categorical, *meaning.unused, meaning.owner]
     for column in (meaning.label, *known):
         if column is not None and column not in table:
@@ -259,7 +259,7 @@ def _check_rows(
         raise _invalid(file, f"{rule}, and row {row + 1} has {str(cells[row])!r}", hint)
 
 
-def _read_cells(file: Path) -> dict[str, Cells]:
+def read_cells(file: Path) -> dict[str, Cells]:
     """Return the cells of each column, without surrounding spaces."""
     try:
         pandas: Any = import_module("pandas")
@@ -304,10 +304,10 @@ def _read_cells(file: Path) -> dict[str, Cells]:
 def _without_decimal_comma(cell: str) -> str:
     """Turn ``1,5`` into ``1.5``; a cell that is no number stays as it is."""
     point = cell.replace(",", ".")
-    return point if cell.count(",") == 1 and math.isfinite(_number(point)) else cell
+    return point if cell.count(",") == 1 and math.isfinite(number_of(point)) else cell
 
 
-def _number(text: str) -> float:
+def number_of(text: str) -> float:
     """Return the number that a text is, NaN for other text."""
     try:
         return float(text)
@@ -341,11 +341,11 @@ def _labels(file: Path, cells: Cells, meaning: TableSchema) -> tuple[Indices, in
             if other != word:
                 rule = f"row {row} has the label {word!r}, another row {other!r}"
                 raise _invalid(file, rule, hint)
-            if "." in word and math.isfinite(_number(word)):
+            if "." in word and math.isfinite(number_of(word)):
                 rule = f"labels are classes, and row {row} has the number {word}"
                 raise _invalid(file, rule, hint)
         # Numbers in their order, then words in theirs.
-        order = {word: _number(word) for word in set(words)}
+        order = {word: number_of(word) for word in set(words)}
         order = {word: value if math.isfinite(value) else math.inf for word, value in order.items()}
         classes = sorted(order, key=lambda word: (order[word], word))
         if len(classes) < 2:
@@ -372,7 +372,7 @@ def _features(file: Path, table: Mapping[str, Cells], meaning: TableSchema) -> N
         if declared and column not in meaning.numeric:
             rule = f"column {column} is declared neither as numeric, categorical nor unused"
             raise _invalid(file, rule)
-        values = np.array([_number(cell) for cell in cells])
+        values = np.array([number_of(cell) for cell in cells])
         # Infinite numbers count as the end of a declared range.
         largest = math.inf if declared else float(np.finfo(np.float32).max)
         rule = f"column {column} holds finite numbers"

@@ -1,0 +1,81 @@
+"""A schema proposal for a table with words in it, as TOML that a person edits.
+
+Ranges, categories and classes shape the model, so they have to be public. The data may not decide
+them: the proposal lists what occurs and asks for each entry.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+from dpacct.fl.data.table import SPLIT_COLUMN, Cells, number_of, read_cells
+
+# More different words than this are no categories.
+_MOST_CATEGORIES = 50
+_OWNERS = ("owner", "person", "patient", "user", "client", "customer", "id")
+HEAD = """\
+# A proposal, read off {name}. The data may not decide what is public, so check every entry:
+# - a range is known without these rows (an age from 0 to 120, not the largest age that occurs);
+# - categories and classes are all that could occur, not only those that do;
+# - owner names the column of the person a row belongs to.
+# Then train with --schema and the name of this file.
+"""
+
+
+def propose_schema(path: str | os.PathLike[str], label: str, owner: str | None) -> str | None:
+    """Return a schema for a CSV file as TOML, or None if all its features are numbers.
+
+    Args:
+        path: a CSV file with a header.
+        label, owner: columns that are known.
+    Raises:
+        InvalidParameter: the file is missing or damaged.
+        Unsupported: pandas is not installed.
+    """
+    table = read_cells(Path(path))
+    features = {
+        name: cells for name, cells in table.items() if name not in (label, owner, SPLIT_COLUMN)
+    }
+    words = {name for name, cells in features.items() if not _numbers(cells)}
+    if not words or label not in table:
+        return None
+    lines = [HEAD.format(name=Path(path).name), f"label = {json.dumps(label)}"]
+    if owner is None:
+        likely = next((name for name in table if name.lower() in _OWNERS), None)
+        if likely is None:
+            lines.append('# owner = "?"  # a column with persons; without it each row is a person')
+        else:
+            lines.append(f"owner = {json.dumps(likely)}  # is this the person a row belongs to?")
+            features.pop(likely, None)
+    else:
+        lines.append(f"owner = {json.dumps(owner)}")
+    lines.append(f"classes = {_listed(table[label])}  # are these all classes?")
+    numeric, categorical, unused = ["", "[numeric]"], ["", "[categorical]"], list[str]()
+    for name, cells in features.items():
+        key = json.dumps(name)
+        if name not in words:
+            low, high = (f"{edge:g}" for edge in (min(_values(cells)), max(_values(cells))))
+            numeric.append(f"{key} = [{low}, {high}]  # occurs from {low} to {high}; public range?")
+        elif len(set(cells)) <= _MOST_CATEGORIES:
+            categorical.append(f"{key} = {_listed(cells)}  # are these all categories?")
+        else:
+            unused.append(name)
+    if unused:
+        lines.append(f"unused = {json.dumps(unused)}  # text with too many different words")
+    return "\n".join([*lines, *numeric, *categorical]) + "\n"
+
+
+def _values(cells: Cells) -> list[float]:
+    return [number_of(str(cell)) for cell in cells]
+
+
+def _numbers(cells: Cells) -> bool:
+    return all(math.isfinite(value) for value in _values(cells))
+
+
+def _listed(cells: Cells) -> str:
+    """Return the different words in their order, as a list of TOML."""
+    return json.dumps(sorted({str(cell) for cell in cells}), ensure_ascii=False)
