@@ -18,10 +18,10 @@ from dpacct_cli.train.settings import (
     ALTERNATIVES,
     KEYS,
     Settings,
+    check_unchanged,
     combine,
     load,
     merge,
-    check_unchanged,
 )
 
 layers = st.dictionaries(st.sampled_from(KEYS), st.sampled_from(["1", "2", "0.5"]), max_size=6)
