@@ -107,7 +107,8 @@ def read_settings(method: str | None, training: Training, record: Record | None 
 def _propose_schema(settings: Settings) -> None:
     """Print a schema to edit, and stop, if a table has words and no schema."""
     data, known = settings.values["data"], settings.data_options
-    if not data.lower().endswith(".csv") or {"numeric", "categorical"} & known.keys():
+    declared = known.keys() - {"label", "owner", "classes"}
+    if not data.lower().endswith(".csv") or declared:
         return
     from dpacct.fl.data.proposal import propose_schema
 
