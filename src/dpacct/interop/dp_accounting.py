@@ -193,8 +193,7 @@ def _phases(event: Any, adjacency: Adjacency) -> Iterator[Phase]:
 def _repeated(event: Any, schedule: Schedule, count: int) -> Iterator[Phase]:
     """Yield the phases of a schedule so many times. Rule 5.
 
-    Raises:
-        UnmappedEvent: of ``event``, if the order counts and has too many phases to be kept.
+    A long order that matters is rejected by the name of ``event``.
     """
     if not _order_counts(schedule):
         yield from (Phase(round_, count * times) for round_, times in schedule.distinct().items())

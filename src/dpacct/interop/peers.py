@@ -194,11 +194,7 @@ def _dp_accounting(part: str = "") -> Any:
 
 
 def import_peer(module: str, distribution: str) -> Any:
-    """Return a module of a peer. Rule 1.
-
-    Raises:
-        Unsupported: it is not installed.
-    """
+    """Return a module of a peer, if it is installed. Rule 1."""
     try:
         with _quietly():
             return importlib.import_module(module)
@@ -225,11 +221,7 @@ def _quietly() -> Generator[None]:
 
 
 def ask(peer: str, question: Callable[[], Any]) -> float:
-    """Return a peer's answer. Rule 3.
-
-    Raises:
-        Unsupported: the peer fails, or answers NaN.
-    """
+    """Return a peer's answer. A failure or NaN becomes `Unsupported`. Rule 3."""
     try:
         with _quietly():
             answer = float(question())

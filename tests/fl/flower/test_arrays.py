@@ -18,7 +18,7 @@ from dpacct.fl.flower import wire
 
 SIGN = {
     "protocol": wire.PROTOCOL, "version": "", "run": "a", "round": 1, "client": 0,
-    "clip_norm": 0.5, "below": True,
+    "below": True,
 }  # fmt: skip
 ORDERS = ("C", "F")
 

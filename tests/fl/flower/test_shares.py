@@ -153,7 +153,7 @@ def test_a_client_holds_the_server_to_its_noise():
     def asked(by, shares):
         content = wire.pack_assignment(
             dataclasses.replace(given, shares=shares),
-            wire.shared_records(given.params, given.server_state, given.kept),
+            wire.shared_records(given.broadcast, given.kept),
         )
         by(Message(content, dst_node_id=1, message_type="train"), context)
 

@@ -204,12 +204,9 @@ class _Rounds:
     def collect(
         self, cohort: Sequence[int], trainer: Trainer | None = None, **changes: Any
     ) -> tuple[Engine, TrainingState, Collected]:
-        """Play a round with just these clients, up to its sums.
+        """Run a round with just these clients, up to its sums, with ``changes`` of the engine.
 
-        Args:
-            changes: of the engine.
-        Returns:
-            The engine, whose randomness has advanced by this round, its state, and the sums.
+        Returns the engine, whose randomness has advanced by this round, its state, and the sums.
         """
         engine = replace(self._engine, source=Seeded(20), **changes)
         state, trainer = self.state(), trainer or self.trainers["one by one"]
@@ -231,11 +228,7 @@ class _Rounds:
     def releases(
         self, cohort: Sequence[int], draws: int, seed: int
     ) -> tuple[list[Released | None], Tensor | None]:
-        """Release the sums of a cohort so many times, each with new noise.
-
-        Returns:
-            The releases, and the mask's coordinates, None for all.
-        """
+        """Release a cohort's sums so often, with new noise; and return the mask's coordinates."""
         engine, state, found = self.collect(cohort)
         engine = replace(engine, source=Seeded(seed))
         return [engine.release(state, found) for _ in range(draws)], found.kept

@@ -48,9 +48,6 @@ class Canaries:
         owners: int64 [d], the direction that has each coordinate; -1 for none. Directions from m
             on have no canary.
         count: the number of directions.
-
-    Raises:
-        InvalidParameter: the generator is none, torch's global one, or one of another device.
     """
 
     def __init__(self, count: int, generator: torch.Generator | None = None) -> None:
@@ -76,11 +73,7 @@ class Canaries:
     def aim(self, coordinates: int, clip_norm: float, *, replaced: bool) -> None:
         """Draw a direction for each canary, once model and bound are known. Rules 2 and 3.
 
-        Args:
-            coordinates: of the model. clip_norm: of the run's bound.
-            replaced: a canary that is out sends the opposite update, and not none.
-        Raises:
-            InvalidParameter: the model has too few coordinates for so many canaries.
+        If clients are ``replaced``, a canary that is out sends the opposite update, and not none.
         """
         canaries = len(self)
         most = coordinates * _SHARE // (_SHARE + 1)
@@ -98,11 +91,7 @@ class Canaries:
 
     @property
     def signs(self) -> Tensor:
-        """The sign of each coordinate, [d].
-
-        Raises:
-            Unsupported: `aim` was not called yet.
-        """
+        """The sign of each coordinate, [d]."""
         if self._signs is None:
             raise Unsupported("canaries have no direction before the run is known")
         return self._signs
@@ -121,10 +110,9 @@ class Canaries:
         return torch.zeros_like(self.signs)
 
     def project(self, vector: Tensor, weights: Tensor) -> Tensor:
-        """Return the inner product of a vector with each direction, float64 [count].
+        """Return the inner product of a vector [d] with each direction, float64 [count].
 
-        Args:
-            vector: [d]. weights: [d], at each coordinate that of the direction that has it.
+        ``weights`` [d] hold at each coordinate that of the direction that has it.
         """
         owned = self.owners >= 0
         products = vector.double() * weights.double()
@@ -146,7 +134,6 @@ class Aimed:
     """The bounded contributions of canaries to a round, if they take part.
 
     Attributes:
-        canaries: with their directions.
         weights: float64 [d], at each coordinate that of the bounded canary which has it. The
             weights of a canary have length 1.
         lengths: float64 [n], of the bounded updates along each direction.
@@ -166,11 +153,7 @@ class Aimed:
         like: Tensor,
         clip_norm: float,
     ) -> Aimed:
-        """Bound the update along each direction.
-
-        Args:
-            bounded: bounds updates [c, d] of dtype and device of ``like`` as the round does.
-        """
+        """Bound the update along each direction by ``bounded``, in dtype and device of ``like``."""
         whole = torch.zeros(len(canaries.owners), dtype=torch.float64)
         for start in range(0, canaries.count, _CHUNK):
             numbers = range(start, min(start + _CHUNK, canaries.count))
@@ -181,29 +164,18 @@ class Aimed:
         return cls(canaries, whole / shares, lengths, clip_norm)
 
     def shown(self, released: Tensor, number: int) -> Tensor:
-        """Return the projections of a noisy sum [d] on each direction, in clip norms; float64 [n].
-
-        Args:
-            number: of the round, for the error.
-        Raises:
-            Unsupported: the sum is not finite.
-        """
+        """Return the projections [n] of a noisy sum [d] on each direction, in clip norms."""
         if not bool(released.isfinite().all()):
             raise Unsupported(f"round {number} released numbers that are not finite")
         return self.canaries.project(released, self.weights) / self.clip_norm
 
 
 def with_canaries(clients: Population, canaries: Canaries, *, silent: bool) -> Population:
-    """Return a population with canaries behind it.
+    """Return a population with canaries behind it, which borrow the data of the first client.
 
-    Canaries train on the data of the first client, and send a predetermined update.
-
-    Args:
-        clients: the others.
-        silent: the others train, and send nothing. Privacy is promised against an attacker who
-            knows the updates of all others, so the audit may know them too.
-    Raises:
-        InvalidParameter: the population is empty, or none.
+    If the others are ``silent``, they train and send nothing. Privacy is promised against an
+    attacker
+    who knows the updates of all others, so the audit may know them too.
     """
     if not (hasattr(clients, "__len__") and hasattr(clients, "__getitem__")):
         rule = "a sequence of clients, each with its data"

@@ -81,10 +81,7 @@ class RunAudit:
 
 
 class CanaryAudit:
-    """An audit by canaries, from its coins to its result.
-
-    Args:
-        canaries, others, error, confidence, generator: as for `audit_run`.
+    """An audit by canaries, from its coins to its result; settings as for `audit_run`.
 
     Attributes:
         canaries: with their coins. silent: whether the other clients send nothing.
@@ -116,12 +113,7 @@ class CanaryAudit:
     def aim(
         self, sizes: Sequence[int], clip_norm: float, sampling_rate: float, adjacency: Adjacency
     ) -> None:
-        """Give canaries their directions.
-
-        Args:
-            sizes: of the tensors that the flat vector is made of. clip_norm: of the first round.
-            sampling_rate, adjacency: of the rounds.
-        """
+        """Give canaries their directions in a flat vector made of tensors of these sizes."""
         replaced = adjacency is Adjacency.REPLACE_ONE
         self.canaries.aim(sum(sizes), clip_norm, replaced=replaced)
         self._sampling_rate, self._adjacency = sampling_rate, adjacency
@@ -131,13 +123,7 @@ class CanaryAudit:
         self._terms = torch.zeros(len(sizes), dtype=torch.int64)
 
     def see(self, released: Tensor, aimed: Aimed, event: Event) -> None:
-        """Note a release.
-
-        Args:
-            released: the noisy sum [d]. aimed: of its round. event: its charge.
-        Raises:
-            Unsupported: it is not finite.
-        """
+        """Note a release, the noisy sum [d], with its charge."""
         sums = released.cpu()
         self._shown.append(aimed.shown(sums, len(self.events) + 1))
         self._lengths.append(aimed.lengths / aimed.clip_norm)
@@ -149,21 +135,13 @@ class CanaryAudit:
         self.events.append(event)
 
     def check_asked(self, said: str) -> None:
-        """Check that some canary took part, if enough of them were expected to.
-
-        Raises:
-            Unsupported: with these words.
-        """
+        """Raise `Unsupported` if no canary took part, and enough of them were expected to."""
         expected = self._sampling_rate * len(self.canaries) * len(self.events)
         if not self.canaries.asked and expected > _SURELY:
             raise Unsupported(said)
 
     def conclude(self, charged: Spent, accountant: str, clients: int) -> RunAudit:
-        """Return the result, after at least one release.
-
-        Args:
-            charged: epsilon of the run. accountant: that proves it. clients: besides the canaries.
-        """
+        """Return the result, after at least one release; ``clients`` besides the canaries."""
         events, count = self.events, len(self.canaries)
         shown, lengths = torch.stack(self._shown).numpy(), torch.stack(self._lengths).numpy()
         noises = [updates_noise(event) for event in events]
@@ -200,11 +178,7 @@ def updates_noise(event: Event) -> float:
 def epsilon_as_seen(
     events: Sequence[Event], noises: Sequence[float], delta: float, accountant: str
 ) -> float:
-    """Return an epsilon that rounds of at most these noise multipliers exceed; 0 if any may be.
-
-    Args:
-        events: their charges, from which all but the noise is taken.
-    """
+    """Return an epsilon that rounds of at most these noise multipliers exceed; 0 if any may be."""
     low, high = validate.NOISE_MULTIPLIER_RANGE
     if max(noises) > high:
         return 0.0
@@ -217,11 +191,7 @@ def epsilon_as_seen(
 
 
 def checked_terms(others: str, error: float, confidence: float) -> tuple[bool, float, float]:
-    """Return whether the other clients are silent, and both probabilities, if they are valid.
-
-    Raises:
-        InvalidParameter: a value out of range.
-    """
+    """Return whether the other clients are silent, and both probabilities, if they are valid."""
     sure = validate.positive_probability(
         "confidence", confidence, "the confidence of an audit", below_one=True
     )
@@ -232,20 +202,12 @@ def checked_terms(others: str, error: float, confidence: float) -> tuple[bool, f
 
 
 def least_canaries(error: float) -> int:
-    """Return how many coins must be guessed to refute a claim, if all guesses are right.
-
-    Args:
-        error: probability that chance alone does as well.
-    """
+    """Return how many coins must be guessed so that chance does it with this probability."""
     return math.ceil(-math.log2(error / 3)) + 1
 
 
 def check_functions(**given: object) -> None:
-    """Check that the named arguments are functions.
-
-    Raises:
-        InvalidParameter: one is not.
-    """
+    """Check that the named arguments are functions."""
     for name, value in given.items():
         if not callable(value):
             raise InvalidParameter(name, type(value).__name__, "it is a function")

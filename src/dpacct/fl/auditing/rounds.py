@@ -149,10 +149,6 @@ def audit_round(
 
 
 def least_runs(error: float) -> int:
-    """Return how many runs it takes to refute that a client is not recognized at all.
-
-    Args:
-        error: probability that chance alone does as well.
-    """
+    """Return how many runs can refute a claim, if chance alone does it with this probability."""
     # All runs of the second half separated: both limits are a power of it.
     return 2 * max(2, math.ceil(-math.log2(error / 4)) + 1)

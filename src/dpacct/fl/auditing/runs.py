@@ -263,12 +263,7 @@ def audit_loop(
 
 
 def audited_loop(run: Federation, people: Population) -> RoundLoop:
-    """Return the loop of a run on these clients, whose promise can be tested.
-
-    Raises:
-        InvalidParameter: it trains others. Unsupported: nothing is promised, or the run goes on
-            from a checkpoint.
-    """
+    """Return the loop of a run on these clients, if its promise can be tested."""
     player = run.player
     if player.engine.clients is not people:
         rule = "the run trains the clients that it is given"
@@ -285,11 +280,7 @@ def _check_promise(state: TrainingState, not_private_because: str | None) -> Non
 
 
 def refuse_ledger(account: Account) -> None:
-    """Reject a run whose charge would be kept.
-
-    Raises:
-        Unsupported: it has a ledger or a checkpoint.
-    """
+    """Reject a run whose charge would be kept."""
     if account.path is not None:
         rule = "an audit releases nothing, so that it charges no ledger and keeps no checkpoint"
         raise Unsupported(f"{rule}: build the run without ledger= and checkpoint=")

@@ -72,11 +72,7 @@ class OwnShare:
         object.__setattr__(self, "noise_multiplier", least)
 
     def check(self, given: Assignment) -> float:
-        """Return the standard deviation of the noise on the sum, if it is enough. Rule 3.
-
-        Raises:
-            InvalidParameter: it is not, or the shares are others.
-        """
+        """Return the standard deviation of the noise on the sum, if it is enough. Rule 3."""
         if given.shares is None:
             rule = "this client sends its update to a secure aggregator only"
             hint = "On the server use fl.Server(noise=fl.NoiseShares(...))."
@@ -216,8 +212,7 @@ def client_app(
 class _ClientHalf:
     """The answers of a client to all messages of a run.
 
-    Args:
-        trial: tries to train on synthetic data, and returns the kind of the error, empty for none.
+    ``trial`` tries to train on synthetic data, and returns the kind of the error, empty for none.
     """
 
     def __init__(
@@ -236,10 +231,7 @@ class _ClientHalf:
     ) -> Message:
         """Return the answer to any training message.
 
-        Args:
-            training: checks an assignment by public facts, and returns the training for it.
-        Raises:
-            InvalidParameter: it is not of this strategy, of another version, or of another setting.
+        ``training`` checks an assignment by public facts, and returns the training for it.
         """
         record = message.content.config_records.get(wire.SIGN)
         if record is None:
@@ -251,7 +243,8 @@ class _ClientHalf:
             return Message(self._facts(context), reply_to=message)
         given, share = wire.unpack_assignment(message.content), self._share
         self._check(given, self._client(context))
-        layout, kept = Layout.of(given.params), given.kept
+        sent, kept = given.broadcast, given.kept
+        layout = Layout.of(sent.anchor)
         std = None if share is None else share.check(given)
         train = training(given)
         trained = train() if share is None else or_zero(given, train)
@@ -263,10 +256,9 @@ class _ClientHalf:
             limits, source = given.bound.limits(inner), Randomness()
             [noisy] = with_share(inside, limits, std, share.minimum, source)
             return Message(share.send(noisy, message, context), reply_to=message)
-        norm = given.bound.clip_norm
         # Whether an update was clipped is sent only if the run is charged for it.
-        below = not given.counted or (not bool(bad[0]) and bool(norms[0] <= norm))
-        answer = Answer(given.run, given.number, given.client, norm, inside[0], below, memory)
+        below = not given.counted or (not bool(bad[0]) and bool(norms[0] <= sent.clip_norm))
+        answer = Answer(given.run, sent.round, given.client, inside[0], below, memory)
         return Message(wire.pack_answer(answer), reply_to=message)
 
     def _check(self, given: Assignment, own: int) -> None:

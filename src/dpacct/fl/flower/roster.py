@@ -25,15 +25,11 @@ _LOG = logging.getLogger("flwr")
 
 
 class Roster:
-    """The nodes that are online, by client.
+    """The nodes that are online, by client; ``nodes`` has the node id of each client that answered.
 
-    Args:
-        num_clients: of the run. method: its repr.
-        clip_norm: of the next round; None if it changes from round to round.
-        shares: if clients add the noise, how many shares make it up, and the noise multiplier.
-
-    Attributes:
-        nodes: node id of each client that answered.
+    ``clip_norm`` is None if it changes from round to round. If clients add the noise, ``shares`` is
+    how
+    many shares make it up, and the noise multiplier.
     """
 
     def __init__(
@@ -51,12 +47,7 @@ class Roster:
         self.nodes: dict[int, int] = {}
 
     def gather(self, grid: Grid, enough: int, patience: float, poll: float) -> None:
-        """Wait until so many clients have answered.
-
-        Raises:
-            InvalidParameter: one of them does not fit, two have one number, too few answer, or none
-                of them can train.
-        """
+        """Wait until so many clients have answered, and check them."""
         deadline = time.monotonic() + patience
         while True:
             for node, reply in self._replies(grid):
@@ -114,11 +105,7 @@ class Roster:
                 yield node, reply
 
     def _client_of(self, node: int, reply: Message) -> int:
-        """Return the client that a node is. Rule 2.
-
-        Raises:
-            InvalidParameter: it trains by another setting than the server charges for.
-        """
+        """Return the client that a node is, if it trains as the server charges for. Rule 2."""
         if reply.has_error():
             rule = f"it did not answer which client it is ({(reply.error.reason or '')[-300:]})"
             hint = "Does its ClientApp have the mod? See dpacct.fl.flower.private_mod, client_app."
@@ -174,11 +161,8 @@ def exchange(
     """Send messages, and yield one answer to each as it comes. Late answers are never fetched.
 
     Flower's own ``send_and_receive`` looks every three seconds, longer than a small round takes.
-
-    Args:
-        grid: of the ServerApp. messages: to nodes.
-        timeout: seconds to wait in all, and for which the messages live.
-        poll: seconds between looks.
+    The
+    messages live for ``timeout`` seconds, the longest wait. ``poll`` is the time between looks.
     """
     end = time.monotonic() + timeout
     waiting: set[str] = set()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -227,19 +228,17 @@ class PrivateStrategy(Strategy):
         if self._shares is not None:
             opened.commit()
         sent, bound, kept = opened.broadcast, self.server.bound, opened.found.kept
-        shared = wire.shared_records(sent.anchor, sent.server_state, kept)
+        sent = replace(sent, local=sent.local.of_round(opened.number), clip_norm=bound.clip_norm)
+        shared = wire.shared_records(sent, kept)
         messages: list[Message] = []
         for client in opened.workers:
             if client not in self._roster.nodes:
                 continue
             assignment = Assignment(
                 run=self._tag,
-                number=opened.number,
                 client=client,
-                params=sent.anchor,
-                server_state=sent.server_state,
+                broadcast=sent,
                 memory=opened.memory(client),
-                local=sent.local.of_round(opened.number),
                 bound=bound,
                 counted=isinstance(bound, AdaptiveClip),
                 kept=kept,
@@ -258,11 +257,7 @@ class PrivateStrategy(Strategy):
         return messages
 
     def _answer(self, opened: OpenRound, reply: Message) -> Answer:
-        """Read an answer that counts. Rule 3.
-
-        Raises:
-            InvalidParameter: it does not count.
-        """
+        """Read an answer that counts, or raise `InvalidParameter`. Rule 3."""
         if reply.has_error():
             raise InvalidParameter("answer", "an error", (reply.error.reason or "")[-300:])
         answer = wire.unpack_answer(reply.content)
@@ -273,10 +268,7 @@ class PrivateStrategy(Strategy):
         if node != reply.metadata.src_node_id:
             rule = f"node {node} is client {answer.client}"
             raise InvalidParameter("answer", f"of node {reply.metadata.src_node_id}", rule)
-        norm, size = self.server.bound.clip_norm, len(opened.found.total)
-        if answer.clip_norm != norm:
-            rule = f"the clip norm of the round is {norm:g}"
-            raise InvalidParameter("clip_norm", answer.clip_norm, rule)
+        size = len(opened.found.total)
         if len(answer.row) != size:
             raise InvalidParameter("answer", len(answer.row), f"an update holds {size} values")
         return answer

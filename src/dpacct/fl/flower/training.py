@@ -28,7 +28,7 @@ from dpacct.fl.surroundings import arithmetic, undisturbed
 from dpacct.fl.tensors import forked_generators
 from dpacct.fl.training.sequential import SequentialTrainer
 from dpacct.fl.training.synthetic import synthetic_clients, usual_kind
-from dpacct.fl.training.tasks import Broadcast, Trial, join, plant
+from dpacct.fl.training.tasks import Trial, join, plant
 
 _CPU = torch.device("cpu")
 _LOG = logging.getLogger("flwr")
@@ -37,11 +37,9 @@ Handler = Callable[[Message, Context], Message]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trained:
-    """The result of local training.
+    """The result of local training: the raw update [1, d].
 
-    Attributes:
-        row: the raw update [1, d].
-        remember: returns the client's new memory for the bounded update [1, d], or None.
+    ``remember`` returns the client's new memory for the bounded update [1, d], or None.
     """
 
     row: Tensor
@@ -60,7 +58,7 @@ def or_zero(given: Assignment, train: Training) -> Trained:
     with Trial() as trial:
         return train()
     _LOG.error("training failed, this client contributes zero", exc_info=trial.error)
-    return Trained(torch.full((1, Layout.of(given.params).size), torch.nan))
+    return Trained(torch.full((1, Layout.of(given.broadcast.anchor).size), torch.nan))
 
 
 def engine_training(
@@ -75,32 +73,30 @@ def engine_training(
     Raises:
         InvalidParameter: the model has other parameters than the server's.
     """
-    layout, own = Layout.of(given.params), trainable(model)
+    sent, own = given.broadcast, trainable(model)
+    layout = Layout.of(sent.anchor)
     check_tensors(own, layout, "model")
-    for name, value in given.params.items():
+    for name, value in sent.anchor.items():
         if own[name].dtype != value.dtype:
             rule = f"{name} on the server is {value.dtype}"
             raise InvalidParameter("model", str(own[name].dtype), rule)
     copy, objective = separate(model, loss)
-    precision = given.local.precision
+    precision = sent.local.precision
     local_loss = LocalLoss(copy, objective, layout.names, precision, functional=False)
     trainer = SequentialTrainer(method, local_loss, layout)
-    told = Broadcast(
-        given.number, given.params, given.server_state, given.local, given.bound.clip_norm
-    )
 
     @undisturbed()
     def train() -> Trained:
         examples = data()
-        task = join(lambda: examples, given.local, given.memory, given.seed, _CPU, trainer)
+        task = join(lambda: examples, sent.local, given.memory, given.seed, _CPU, trainer)
         with forked_generators(), arithmetic(precision):
             set_training_mode(copy)
-            row = trainer.train([task], told)
+            row = trainer.train([task], sent)
         # A canary of an audit; it is bounded like any other update.
         plant(row, [task])
 
         def remember(bounded: Tensor) -> State | None:
-            memories = trainer.remember([task], bounded, told)
+            memories = trainer.remember([task], bounded, sent)
             return None if memories is None else memories[0]
 
         return Trained(row, remember)
@@ -112,12 +108,13 @@ def own_training(
     given: Assignment, message: Message, context: Context, call_next: Handler
 ) -> Trained:
     """Run the user's train function, and return how far the parameters have moved."""
-    layout, local = Layout.of(given.params), given.local
-    config = ConfigRecord({"server-round": given.number, "lr": local.learning_rate(given.number)})
+    sent, local = given.broadcast, given.broadcast.local
+    layout = Layout.of(sent.anchor)
+    config = ConfigRecord({"server-round": sent.round, "lr": local.learning_rate(sent.round)})
     for name in ("steps", "epochs", "batch_size"):
         if (value := getattr(local, name)) is not None:
             config[name.replace("_", "-")] = value
-    message.content = RecordDict({wire.ARRAYS: wire.arrays_of(given.params), "config": config})
+    message.content = RecordDict({wire.ARRAYS: wire.arrays_of(sent.anchor), "config": config})
     reply = call_next(message, context)
     if reply.has_error():
         raise RuntimeError(f"training failed: {reply.error.reason}")
@@ -129,7 +126,7 @@ def own_training(
     tensors = wire.tensors_of(found[0])
     moved = {name: tensors[name] for name in layout.names}
     check_tensors(moved, layout, "arrays")
-    return Trained((layout.flatten(moved) - layout.flatten(given.params)).unsqueeze(0))
+    return Trained((layout.flatten(moved) - layout.flatten(sent.anchor)).unsqueeze(0))
 
 
 def try_model(

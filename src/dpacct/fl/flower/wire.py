@@ -21,13 +21,14 @@ from torch import Tensor
 
 from dpacct import __version__
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.layout import Params, State
+from dpacct.fl.layout import State
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, PerLayerClip, SmoothedNormalization
 from dpacct.fl.tensors import from_array
+from dpacct.fl.training.tasks import Broadcast
 
 # Counts up with every change of the messages.
-PROTOCOL = 5
+PROTOCOL = 6
 # The record that marks a message as ours, and the records of its tensors.
 SIGN = "dpacct"
 ARRAYS = "arrays"
@@ -44,9 +45,8 @@ class Assignment:
     """A round as one client gets it. Everything in it is public except the client's memory.
 
     Attributes:
-        run: tag of the server's process. number: of the round. client: the receiver.
-        params, server_state: as in `Broadcast`. memory: the client's, or None.
-        local: local training. bound: of the round. kept: the mask's coordinates, None for all.
+        run: tag of the server's process. client: the receiver. memory: the client's, or None.
+        broadcast, bound: of the round. kept: the mask's coordinates, None for all.
         counted: whether the norm is adaptive, and the answer says if the update was below it.
         contributions: the most that a round can hold, which fixes the grid of the sum.
         seed: of the client's batches.
@@ -55,12 +55,9 @@ class Assignment:
     """
 
     run: str
-    number: int
     client: int
-    params: Params
-    server_state: State
+    broadcast: Broadcast
     memory: State | None
-    local: SGD
     bound: Bound
     counted: bool
     kept: Tensor | None
@@ -70,7 +67,7 @@ class Assignment:
 
 
 # The parts of an assignment that JSON carries as they are.
-_PLAIN = ("run", "number", "client", "counted", "contributions", "seed", "shares")
+_PLAIN = ("run", "client", "counted", "contributions", "seed", "shares")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -78,14 +75,13 @@ class Answer:
     """A client's answer to an assignment.
 
     Attributes:
-        run, number, client: of the assignment. clip_norm: that the update was bounded to.
+        run, number, client: of the assignment.
         row: the bounded update [k]. below: as in `Contributions`. memory: the new one, or None.
     """
 
     run: str
     number: int
     client: int
-    clip_norm: float
     row: Tensor
     below: bool
     memory: State | None
@@ -97,11 +93,7 @@ def sign(**entries: Any) -> ConfigRecord:
 
 
 def check_protocol(record: ConfigRecord) -> None:
-    """Check that a message is of this version.
-
-    Raises:
-        InvalidParameter: it is of another one.
-    """
+    """Check that a message is of this version."""
     if record.get("protocol") != PROTOCOL:
         found = f"{record.get('protocol')} (dpacct {record.get('version') or 'unknown'})"
         rule = f"dpacct {__version__} here has version {PROTOCOL} of the messages"
@@ -109,13 +101,11 @@ def check_protocol(record: ConfigRecord) -> None:
         raise InvalidParameter("protocol", found, rule, hint)
 
 
-def shared_records(
-    params: Params, server_state: State, kept: Tensor | None
-) -> dict[str, ArrayRecord]:
+def shared_records(broadcast: Broadcast, kept: Tensor | None) -> dict[str, ArrayRecord]:
     """Return the records that are the same in all messages of a round."""
-    records = {ARRAYS: arrays_of(params)}
-    if server_state:
-        records[SERVER_STATE] = arrays_of(server_state)
+    records = {ARRAYS: arrays_of(broadcast.anchor)}
+    if broadcast.server_state:
+        records[SERVER_STATE] = arrays_of(broadcast.server_state)
     if kept is not None:
         records[MASK] = arrays_of({"kept": kept})
     return records
@@ -123,10 +113,11 @@ def shared_records(
 
 def pack_assignment(given: Assignment, shared: Mapping[str, ArrayRecord]) -> RecordDict:
     """Return the message of a round to one client; ``shared`` by `shared_records`."""
+    sent = given.broadcast
     settings = {name: getattr(given, name) for name in _PLAIN}
-    settings |= {"local": asdict(given.local), "bound": bound_to_json(given.bound)}
-    words = json.dumps(settings | {"names": list(given.params)})
-    content = RecordDict({SIGN: sign(ask=ROUND, round=given.number, settings=words), **shared})
+    settings |= {"local": asdict(sent.local), "bound": bound_to_json(given.bound)}
+    words = json.dumps(settings | {"names": list(sent.anchor), "round": sent.round})
+    content = RecordDict({SIGN: sign(ask=ROUND, round=sent.round, settings=words), **shared})
     if given.memory is not None:
         content[MEMORY] = arrays_of(given.memory)
     return content
@@ -137,27 +128,26 @@ def unpack_assignment(content: RecordDict) -> Assignment:
     settings = json.loads(cast("str", content.config_records[SIGN]["settings"]))
     records = content.array_records
     params, memory = tensors_of(records[ARRAYS]), records.get(MEMORY)
+    bound = _bound_from_json(settings["bound"])
     return Assignment(
-        # In the server's order, on which the flat vector rests.
-        params={name: params[name] for name in settings["names"]},
-        server_state=tensors_of(records.get(SERVER_STATE, ArrayRecord())),
+        broadcast=Broadcast(
+            settings["round"],
+            # In the server's order, on which the flat vector rests.
+            {name: params[name] for name in settings["names"]},
+            tensors_of(records.get(SERVER_STATE, ArrayRecord())),
+            SGD(**settings["local"]),
+            bound.clip_norm,
+        ),
         memory=None if memory is None else tensors_of(memory),
         kept=tensors_of(records[MASK])["kept"] if MASK in records else None,
-        local=SGD(**settings["local"]),
-        bound=_bound_from_json(settings["bound"]),
+        bound=bound,
         **{name: settings[name] for name in _PLAIN},
     )
 
 
 def pack_answer(answer: Answer) -> RecordDict:
     """Return the reply to an assignment."""
-    facts = sign(
-        run=answer.run,
-        round=answer.number,
-        client=answer.client,
-        clip_norm=answer.clip_norm,
-        below=answer.below,
-    )
+    facts = sign(run=answer.run, round=answer.number, client=answer.client, below=answer.below)
     content = RecordDict({SIGN: facts, UPDATE: arrays_of({"row": answer.row})})
     if answer.memory is not None:
         content[MEMORY] = arrays_of(answer.memory)
@@ -165,11 +155,7 @@ def pack_answer(answer: Answer) -> RecordDict:
 
 
 def unpack_answer(content: RecordDict) -> Answer:
-    """Read the message of `pack_answer`, or anything else that a client may send. Rule 1.
-
-    Raises:
-        InvalidParameter: it is no such answer.
-    """
+    """Read the message of `pack_answer`, or reject anything else that a client may send. Rule 1."""
     facts = content.config_records.get(SIGN)
     if facts is None:
         rule = "an answer is made by the mod of this package, the first of a ClientApp's mods"
@@ -179,17 +165,17 @@ def unpack_answer(content: RecordDict) -> Answer:
     try:
         row, memory = tensors_of(records[UPDATE])["row"], records.get(MEMORY)
         remembered = None if memory is None else tensors_of(memory)
-        entries: list[Any] = [facts[n] for n in ("run", "round", "client", "clip_norm", "below")]
+        entries: list[Any] = [facts[n] for n in ("run", "round", "client", "below")]
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidParameter("answer", "incomplete", f"it holds an update ({error})") from None
-    if list(map(type, entries)) != [str, int, int, float, bool]:
-        rule = "round, client and norm are of a type"
+    if list(map(type, entries)) != [str, int, int, bool]:
+        rule = "round and client are whole numbers"
         raise InvalidParameter("answer", f"{entries!r:.100}", rule)
     if row.ndim != 1 or not row.is_floating_point():
         rule = "an update is one vector of floating-point numbers"
         raise InvalidParameter("answer", f"{row.dtype} {tuple(row.shape)}", rule)
-    run, number, client, clip_norm, below = entries
-    return Answer(run, number, client, clip_norm, row, below, remembered)
+    run, number, client, below = entries
+    return Answer(run, number, client, row, below, remembered)
 
 
 def arrays_of(tensors: Mapping[str, Tensor]) -> ArrayRecord:
@@ -239,11 +225,7 @@ _BOUNDS = {kind.__name__: kind for kind in (Clip, PerLayerClip, SmoothedNormaliz
 
 
 def bound_to_json(bound: Bound) -> dict[str, Any]:
-    """Return kind and numbers of a bound; of an adaptive one those of `Clip` at its norm.
-
-    Raises:
-        Unsupported: it is not one of the package's own.
-    """
+    """Return kind and numbers of a bound; of an adaptive one those of `Clip` at its norm."""
     if type(bound) is AdaptiveClip:
         bound = Clip(bound.clip_norm)
     # By the exact type: a subclass may bound by something else.

@@ -109,12 +109,7 @@ class _Grown(Dataset[Any]):
 class Audited(_Grown):
     """A data set with canaries behind its own examples.
 
-    Args:
-        data: the examples. audit: its canaries come behind them, and it sees the releases.
-        ledger: the charged one. undo: gets what detaches the audit again (Rule 3).
-
-    Attributes:
-        run: the charged run; None before `attach`.
+    ``undo`` gets the calls that detach the audit again (Rule 3). ``run`` is None before `attach`.
     """
 
     def __init__(self, data: Any, audit: CanaryAudit, ledger: Ledger, undo: ExitStack) -> None:
@@ -130,13 +125,7 @@ class Audited(_Grown):
     def attach(self, optimizer: Any, steps: Steps, run: Run | None, event: Event) -> None:
         """Plant canaries among the gradients of an optimizer, and watch its releases.
 
-        Args:
-            optimizer: whose steps are charged. steps: tells which examples are next.
-            run, event: the charge.
-        Raises:
-            Unsupported: several processes, two optimizers, or ghost clipping.
-            InvalidParameter: the model has too few parameters for so many canaries, or the run is
-                of another ledger.
+        ``steps`` tells which examples are next. ``run`` and ``event`` are the charge.
         """
         if run is not None and run.ledger_path != self._ledger.path:
             rule = "the run that is charged is of the ledger that the loop is given"

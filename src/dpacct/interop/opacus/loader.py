@@ -53,16 +53,9 @@ _KNOWN = (
 class CheckedSampler(_samplers.UniformWithReplacementSampler):
     """Poisson batches, each noted for its step and, with a ledger, reserved before it is drawn.
 
-    Args:
-        inner: the sampler of Opacus. Without a ledger it draws the batches.
-        steps: of the optimizer.
-        event: the charge of one batch; None without a ledger.
-        batches: their number in a pass; default as many as Opacus draws.
-        run: the charged run; None on every rank but 0. private: whether that run is private.
-        together: whether several processes train one model.
-
-    Attributes:
-        ended: why the ledger has no more batches; None while it has.
+    Without an ``event``, the charge of a batch, there is no ledger, and ``inner`` draws the
+    batches.
+    ``run`` is None on every rank but 0. ``ended`` says why the ledger has no more batches.
     """
 
     def __init__(
@@ -162,8 +155,7 @@ class LedgerLoader(DataLoader[Any]):
     Attributes:
         sample_rate: the probability with which an example is in a batch.
         stated_batch_size: of the loader that `make_private` was given; None if it had none.
-        run: the charged run; None without a ledger, and on ranks that keep none.
-        round: the charge of each batch; None without a ledger.
+        run, round: the charged run and the charge of each batch; None without a ledger.
     """
 
     def __init__(self, loader: Any, sampler: CheckedSampler, run: Run | None = None) -> None:
@@ -198,9 +190,7 @@ def _lead(loader: Any) -> int:
 def check_steps(loader: Any, optimizer: Any) -> Any:
     """Return a loader whose batches have one step each, without a ledger.
 
-    Args:
-        loader, optimizer: as `make_private` returned them. For an optimizer of unknown kind the
-            loader comes back as it is, unchecked.
+    For an optimizer of unknown kind the loader comes back as it is, unchecked.
     """
     sampler = loader.batch_sampler
     if type(optimizer) not in _KNOWN:
@@ -326,11 +316,7 @@ def _agree(run: Run | None, round_: Round, *, together: bool) -> bool:
 
 
 def refuse_adaptive(optimizer: Any) -> None:
-    """Reject an optimizer whose clip norm follows a count of the data.
-
-    Raises:
-        Unsupported: it is one.
-    """
+    """Reject an optimizer whose clip norm follows a count of the data."""
     if isinstance(optimizer, _optimizers.AdaClipDPOptimizer) or hasattr(
         optimizer, "_adjusted_noise_multiplier"
     ):

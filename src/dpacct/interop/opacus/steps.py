@@ -34,12 +34,10 @@ _PARTS = (
 
 @dataclass(slots=True)
 class Batch:
-    """One batch of the loader.
+    """One batch: its ticket (None without a ledger) and the numbers of its examples.
 
-    Attributes:
-        ticket: its reservation; None if this process charges no ledger.
-        rows: the numbers of its examples.
-        parts: for each part that `BatchMemoryManager` made of it, whether Opacus skips the update.
+    ``parts`` holds, for each part that `BatchMemoryManager` made of it, whether Opacus skips the
+    update.
     """
 
     ticket: Ticket | None
@@ -50,15 +48,13 @@ class Batch:
 class Steps:
     """The steps of one optimizer, checked as soon as this object exists.
 
-    Args:
-        optimizer: of Opacus.
-        lead: the number of batches or parts that the loader draws ahead.
-        seeded_batches: whether the loader draws from a given generator.
-        ledger: whether a ledger is charged. Then the noise may not fall below the charge, and no
-            other optimizer may step on the batches.
-        private: whether the run is private. Then each step has a new secret generator for its
-            noise, except in Opacus' secure mode, and a replaced generator is rejected.
-        scheduled_clip: whether the clip norm may change between batches.
+    ``lead`` is the number of batches or parts that the loader draws ahead. With a ``ledger`` the
+    noise
+    may not fall below the charge, and no other optimizer may step on the batches. In a ``private``
+    run
+    each step has a new secret generator for its noise, except in Opacus' secure mode, and a
+    replaced
+    generator is rejected. With ``scheduled_clip`` the clip norm may change between batches.
     """
 
     def __init__(
@@ -131,11 +127,7 @@ class Steps:
         return self._pass
 
     def requested(self, number: int) -> None:
-        """Note that the loader asks for a batch of a pass, also past the end.
-
-        Raises:
-            LedgerError: another pass has begun since.
-        """
+        """Note that the loader asks for a batch of a pass, also past the end."""
         if number != self._pass:
             raise LedgerError("another loop over the loader has begun; this one cannot go on.")
         self._requests += 1
@@ -275,11 +267,7 @@ class Steps:
 
 
 def check_accumulation(optimizer: Any) -> None:
-    """Reject gradients of several batches that were added up before a step.
-
-    Raises:
-        Unsupported: gradients of more than one batch.
-    """
+    """Reject gradients of several batches that were added up before a step."""
     if optimizer.accumulated_iterations != 1:
         raise Unsupported(
             f"gradients of {optimizer.accumulated_iterations} batches were added up: an example "
@@ -293,9 +281,6 @@ def check_precision(optimizer: Any) -> None:
 
     With eight bits of a number, rounded norms and factors let an example count for 1.005 clip norms
     and more, and a sum is rounded to steps that may be longer than the clip norm.
-
-    Raises:
-        Unsupported: a type of less than float32.
     """
     exact = (torch.float32, torch.float64)
     for parameter in optimizer.params:
@@ -317,11 +302,7 @@ def check_precision(optimizer: Any) -> None:
 
 
 def _clip_norms(optimizer: Any) -> tuple[float, ...]:
-    """Return the clip norm of the noise, and those of the layers if there are some.
-
-    Raises:
-        Unsupported: the layers together exceed the norm that the noise is for.
-    """
+    """Return the clip norm of the noise, and those of layers, which it has to cover."""
     whole, layers = float(optimizer.max_grad_norm), getattr(optimizer, "max_grad_norms", ())
     together = sum(float(layer) ** 2 for layer in layers) ** 0.5
     if not together <= whole * (1 + 1e-6):
