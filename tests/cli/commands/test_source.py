@@ -27,28 +27,6 @@ def named(value: Any) -> Any:
     return [named(part) for part in value] if isinstance(value, list) else value
 
 
-def test_a_checkpoint_of_opacus(dpacct: Any) -> None:
-    torch = pytest.importorskip("torch")
-    accountants = pytest.importorskip("opacus.accountants")
-    for kind in (accountants.RDPAccountant, accountants.PRVAccountant):
-        theirs = kind()
-        for _ in range(40):
-            theirs.step(noise_multiplier=1.1, sample_rate=0.01)
-        state = {"module_state_dict": {"w": torch.zeros(2)}}
-        torch.save(state | {"privacy_accountant_state_dict": theirs.state_dict()}, "run.pt")
-        data = dpacct("epsilon --from run.pt --json").json
-        ours = library.epsilon(40 * Round(1.1, Poisson(0.01)), delta=1e-5)
-        assert data["epsilon"] == {"lower": ours.lower, "upper": ours.upper}
-        assert (data["source"], data["adjacency"]) == ("checkpoint", "zero-out")
-    assert "zero out one example" in dpacct("epsilon --from run.pt").text
-    torch.save(state, "other.pt")
-    assert_refused(dpacct("epsilon --from other.pt"), "--from is 'other.pt'; it has no history")
-    theirs.step(noise_multiplier=0.0, sample_rate=0.01)
-    torch.save({"privacy_accountant_state_dict": theirs.state_dict()}, "loud.pt")
-    assert "no finite epsilon" in dpacct("epsilon --from loud.pt").err
-    assert dpacct("epsilon --from loud.pt").code == 1
-
-
 def test_an_event_of_dp_accounting(dpacct: Any) -> None:
     pytest.importorskip("dp_accounting")
     from dpacct.interop.dp_accounting import event_of_schedule

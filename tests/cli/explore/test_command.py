@@ -41,11 +41,11 @@ def read(file: str) -> list[dict[str, str]]:
 
 
 def test_every_row_is_what_the_library_says(dpacct: Any) -> None:
-    data = dpacct("explore --noise 1,2 --rounds 5,9 --q 0.1,0.2 --delta 1e-5,1e-6 --json").json
+    data = dpacct("explore --noise 1,2 --rounds 5 --q 0.1,0.2 --delta 1e-5,1e-6 --json").json
     assert data["failed"] == 0
     rows = data["rows"]
-    assert len(rows) == 16
-    assert [row["noise_multiplier"] for row in rows] == 8 * [1.0] + 8 * [2.0]
+    assert len(rows) == 8
+    assert [row["noise_multiplier"] for row in rows] == 4 * [1.0] + 4 * [2.0]
     for row in rows:
         plan = row["rounds"] * Round(row["noise_multiplier"], Poisson(row["sampling_rate"]))
         spent = library.epsilon(plan, delta=row["delta"])
@@ -85,7 +85,9 @@ def test_files_hold_all_rows_and_leave_nothing_beside_them(dpacct: Any) -> None:
     assert names() == ["a.csv", "a.json"]
 
 
-@pytest.mark.parametrize("form", ["png", "svg", "pdf"])
+@pytest.mark.parametrize(
+    "form", ["svg", *(pytest.param(form, marks=pytest.mark.slow) for form in ("png", "pdf"))]
+)
 def test_pictures(dpacct: Any, form: str) -> None:
     pytest.importorskip("matplotlib")
     assert dpacct(SMALL, f"-o a.{form}").text == ""
