@@ -82,7 +82,7 @@ def test_a_method_is_a_frozen_value_that_says_what_it_is(name):
                 setattr(method, field.name, 1)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @each
 @pytest.mark.parametrize(
     "mechanism",
@@ -94,7 +94,7 @@ def test_the_audit_passes(name, options, mechanism):
     fl.audit(build(name, options), draws=6, **mechanism).require()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @each
 def test_neither_vectorizing_nor_the_order_of_clients_matters(name, options):
     method = build(name, options)
@@ -120,7 +120,7 @@ def test_neither_vectorizing_nor_the_order_of_clients_matters(name, options):
     assert not torch.equal(vector(plain[0].params), vector(plain[-1].params))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @each
 def test_a_resumed_run_ends_where_the_uninterrupted_one_does(name, options, tmp_path):
     method = build(name, options)
@@ -207,6 +207,7 @@ REFERENCES: list[tuple[str, dict, Callable[[oracle.Setting], np.ndarray]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(17)
 @pytest.mark.parametrize("clip", [100.0, 0.1])
 @pytest.mark.parametrize(("name", "options", "reference"), REFERENCES, ids=_written)
 def test_without_noise_it_is_the_method_of_its_paper(name, options, reference, clip):
@@ -224,7 +225,7 @@ def test_without_noise_it_is_the_method_of_its_paper(name, options, reference, c
     assert np.linalg.norm(found - case.start) > 1e-3
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @each
 def test_epsilon_is_that_of_the_mechanism_and_of_nothing_else(name, options, tmp_path):
     method = build(name, options)

@@ -34,6 +34,7 @@ def run(model: nn.Module, **options: Any):
     return fl.Federation(model, cross_entropy, make_clients([5, 3, 8, 6]), **(settings | options))
 
 
+@pytest.mark.sampled(1)
 @named
 def test_cohorts_of_fixed_size_are_refused_and_poisson_is_charged_by_pairs(method, tmp_path):
     with pytest.raises(Unsupported, match="remember when they took part"):
@@ -56,6 +57,7 @@ def test_only_those_who_take_part_remember(method):
     assert float(moved.norm()) > 0
 
 
+@pytest.mark.slow
 def test_scaffold_ends_where_all_clients_together_do():
     # Curvatures differ, so that DP-FedAvg with many local steps ends elsewhere.
     class Scaled(nn.Module):
@@ -219,6 +221,7 @@ def test_clients_are_not_told_of_the_optimizer():
     assert all(names == {"mine"} for names in seen)
 
 
+@pytest.mark.slow
 def test_the_charge_does_not_depend_on_the_optimizer():
     plain, moved = (
         run(perceptron(), seed=None, server=server).run() for server in (None, fl.Adam())

@@ -100,14 +100,14 @@ def test_with_everybody_and_without_noise_the_server_holds_the_mean_of_the_memor
 def test_partial_participation_moves_the_server_by_the_mean_in_expectation():
     method = FedAlphaNormEC(beta=0.2)
     total = torch.zeros(3, dtype=torch.float64)
-    cohorts = [[c for c in range(5) if bits >> c & 1] for bits in range(32)]
+    cohorts = [[c for c in range(3) if bits >> c & 1] for bits in range(8)]
     for cohort in cohorts:
         state = simulate(
-            method, points(START), people(), 1, local=LOCAL, sampling=fl.Poisson(0.5),
+            method, points(START), people(3), 1, local=LOCAL, sampling=fl.Poisson(0.5),
             cohorts=[cohort],
         )[-1]  # fmt: skip
         # At rate one half all cohorts are equally likely.
-        total += vector(state.server_state) / 32
+        total += vector(state.server_state) / 8
         memories = torch.stack([own["memory"] for own in state.client_states.values()])
     assert torch.allclose(total, memories.mean(dim=0), atol=1e-12)
 

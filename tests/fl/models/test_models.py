@@ -72,6 +72,7 @@ def test_the_lstm_has_two_layers_of_256_and_an_embedding_of_8() -> None:
     assert size(build_model("lstm-small", text(80))) == small
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", list(MODELS))
 def test_no_state_besides_parameters_and_each_is_used(name: str) -> None:
     data = text(6) if "lstm" in name else images((1, 8, 8), 5)

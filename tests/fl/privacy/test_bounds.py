@@ -39,7 +39,7 @@ def applied(bound, rows):
     return bound.apply(rows.clone(), row_norms(rows), LAYOUT, MARGIN)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(st.integers(0, 2**31), st.integers(-7, 17))
 def test_norms_are_as_close_as_the_derivation_says(seed, exponent):
     rows = rows_of(seed, exponent)

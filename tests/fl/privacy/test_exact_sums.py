@@ -80,7 +80,7 @@ def test_the_sum_moves_by_one_contribution_within_its_limit(
             assert not any(moved)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("bound", BOUNDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("coarsest", [math.inf, 0.0])

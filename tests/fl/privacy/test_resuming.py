@@ -55,6 +55,7 @@ def cost(rounds: int, noise_multiplier: float) -> float:
 # What version 0.2 wrote.
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["planned", "memories"])
 def test_a_run_of_0_2_goes_on_as_zero_out(tmp_path, monkeypatch, kind):
     # Its settings said add-remove, and the number of clients was public all the same.
@@ -130,6 +131,7 @@ def test_a_ledger_that_has_lost_rounds_is_refused(tmp_path):
         assert run.epsilon.upper == pytest.approx(cost(4, run.noise_multiplier), rel=1e-6)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("bound", [fl.Clip(0.6), fl.SmoothedNormalization(0.1)])
 def test_another_clip_norm_is_refused(tmp_path, bound):
     path = play(tmp_path / "run.pt", 2)
@@ -157,6 +159,7 @@ def test_rounds_beyond_the_checkpoint_stay_spent(tmp_path):
         assert run.epsilon.upper == pytest.approx(cost(5, run.noise_multiplier), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_without_a_ledger_of_its_own_goes_on_in_its_process_alone(tmp_path):
     path = tmp_path / "saved.pt"
     with planned() as run:
@@ -201,6 +204,7 @@ def test_rounds_that_released_nothing_are_no_lost_rounds(tmp_path):
         assert run.epsilon.upper == pytest.approx(dpacct.epsilon(plan, delta=1e-5).upper, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_noise_in_other_last_digits_is_taken_from_the_checkpoint(tmp_path, monkeypatch):
     path = play(tmp_path / "run.pt", 2)
     from dpacct.fl.engine import setup as settings
@@ -229,6 +233,7 @@ def test_noise_in_other_last_digits_is_taken_from_the_checkpoint(tmp_path, monke
 # Files of another kind.
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "change",
     [
