@@ -358,7 +358,7 @@ def test_nothing_overflows_at_the_ends_of_the_range(noise, count):
             assert 0 <= found.lower <= found.upper <= 1
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("noise", "rate"), [(0.1278, 0.1432), (0.1699, 0.858), (0.1545, 0.0037), (0.0339, 0.0016)]
 )

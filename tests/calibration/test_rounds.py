@@ -43,7 +43,7 @@ def test_one_more_round_would_break_the_target(epsilon, noise, rate, delta):
         assert more.upper > epsilon
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("noise", "epsilon", "rounds"),
     # DP-FedPGN (z = 0.8) and DP-FedSAM (z = 0.95) at q = 0.1, delta = 1/500.

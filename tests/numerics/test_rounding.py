@@ -69,6 +69,7 @@ def test_numpy_is_as_accurate_as_assumed(name):
     assert worst_ulps(name, x, getattr(np, name)(x)) <= FUNCTION_ULPS
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_numpy_is_as_accurate_on_one_number_and_on_strided_arrays(name):
     """Other code may run for vectors, for their last elements, and for single numbers."""
@@ -79,6 +80,7 @@ def test_numpy_is_as_accurate_on_one_number_and_on_strided_arrays(name):
     assert worst_ulps(name, x, function(strided)) <= FUNCTION_ULPS
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_the_standard_library_is_as_accurate_as_assumed(name):
     x = ARGUMENTS[name]

@@ -100,7 +100,7 @@ def test_the_oracle_of_two_rounds_agrees_with_the_gaussian():
     assert abs(truth - rates.tpr) < 1e-14
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("remove", [True, False], ids=["presence", "absence"])
 @pytest.mark.parametrize("rounds", [[(0.1, 1.0, 300)], [(0.02, 0.9, 400), (0.3, 4.0, 50)]])
 def test_many_rounds_by_duality(rounds, *, remove):

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from dpacct.errors import InvalidParameter
 from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform
 from dpacct.schedules import constant, dump_schedule, load_schedule, steps
-from tests.strategies import schedules
+from tests.strategies import FEWER, schedules
 
 Q = Poisson(0.1)
 SUFFIXES = ["toml", "csv", "json"]
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
+@FEWER
 @given(schedule=schedules())
 def test_what_is_written_is_read_back_equal(tmp_path_factory, suffix, schedule):
     file = tmp_path_factory.mktemp("schedules") / f"plan.{suffix}"

@@ -68,7 +68,7 @@ def test_what_is_not_marked_says_nothing_of_the_clients():
             data.inputs.mul_(scale)
         with federation(linear(), clients, **options) as run:
             rows = [report.to_dict() for report in run]
-            words = [repr(report) for report in run]
+            words = [f"{report!r}{report}" for report in run]
         told.append((rows, words))
     (ours, words), (theirs, other) = told
     for one, two in zip(ours, theirs, strict=True):
@@ -80,7 +80,10 @@ def test_what_is_not_marked_says_nothing_of_the_clients():
 
 def test_a_printed_report_shows_nothing_private():
     with federation(linear(), make_clients([5] * 4), rounds=1) as run:
-        text = repr(run.run())
+        report = run.run()
+    text = f"{report!r}{report}"
+    assert str(report).startswith("epsilon <= ")
+    assert "zero-out of one client, after round 1 of 1" in text
     for part in (fl.Diagnostics, fl.Timing):
         for field in fields(part):
             assert field.name not in text

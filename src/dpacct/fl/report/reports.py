@@ -115,6 +115,13 @@ class Report:
         """
         return self.spent()
 
+    def __str__(self) -> str:
+        private = "" if self.not_private_because is None else f"; {self.not_private_because}"
+        return (
+            f"epsilon {self.epsilon}, {self.adjacency} of one {self.unit}, after round "
+            f"{self.round} of {self.rounds} (noise multiplier {self.noise_multiplier:g}){private}"
+        )
+
     @property
     def delta(self) -> float:
         """The delta at which ``epsilon`` was computed."""
