@@ -52,14 +52,6 @@ def test_clients_are_built_when_asked_for_and_do_not_share_memory() -> None:
         population[3]
 
 
-def test_a_million_clients_cost_no_more_than_their_examples() -> None:
-    clients = 10**6
-    examples = Examples(torch.zeros(clients, 1, dtype=torch.uint8), torch.zeros(clients).long())
-    population = PartitionedClients(examples, iid(clients, clients))
-    assert len(population) == clients
-    assert len(population[clients - 1]) == 1
-
-
 def test_a_partition_of_other_examples_is_refused() -> None:
     with pytest.raises(InvalidParameter, match="partition is 7; it covers exactly the 6 examples"):
         PartitionedClients(numbered(6), iid(7, 3))

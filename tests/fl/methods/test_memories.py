@@ -13,7 +13,7 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.engine.checkpoint import read_checkpoint
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.methods.server_optimizers import split
-from tests.fl.methods.stage import points, quadratics, simulate, vector
+from tests.fl.methods.stage import points, quadratics, simulate
 from tests.fl.problems import cross_entropy, flat, make_clients, perceptron
 
 REMEMBERING = [fl.Scaffold(), fl.FedDyn()]
@@ -97,32 +97,6 @@ def test_scaffold_ends_where_all_clients_together_do():
 def test_steps_that_are_no_plain_gradients_are_refused(method, local):
     with pytest.raises(InvalidParameter, match=method.name):
         run(perceptron(), method=method, local=local)
-
-
-@pytest.mark.parametrize("vectorize", [False, True])
-def test_a_method_sees_the_memory_in_its_context(vectorize):
-    class Remembering(Method):
-        def init_client(self, params):
-            return {"memory": torch.ones(())}
-
-        def gradient(self, loss, params, batch, context):
-            # An assert here would keep what pytest writes down about it.
-            if context.client_state is None:
-                raise AssertionError("no memory is told")
-            return {n: context.client_state["memory"] + 0 * value for n, value in params.items()}
-
-        def after_step(self, params, context):
-            return {n: value - context.client_state["memory"] for n, value in params.items()}
-
-        def client_state(self, client_state, bounded, context):
-            return {"memory": context.client_state["memory"] + 1}
-
-    states = simulate(
-        Remembering(), points([0.0, 0.0]), quadratics([[1.0, 0.0]]), 2, vectorized=vectorize,
-        local=fl.SGD(lr=1.0, steps=1, batch_size=None), clip_norm=100.0,
-    )  # fmt: skip
-    assert vector(states[1].params).tolist() == pytest.approx([-2.0, -2.0], rel=1e-5)
-    assert vector(states[2].params).tolist() == pytest.approx([-6.0, -6.0], rel=1e-5)
 
 
 # Optimizers on the server.

@@ -87,16 +87,6 @@ START = [1.0, -0.5, 2.0]
 LOCAL = fl.SGD(lr=0.2, steps=3, batch_size=None)
 
 
-@pytest.mark.parametrize("normalize", [False, True])
-def test_with_everybody_and_without_noise_the_server_holds_the_mean_of_the_memories(normalize):
-    method = FedAlphaNormEC(beta=0.2, server_normalization=normalize)
-    for state in simulate(method, points(START), people(), 8, local=LOCAL, server_lr=0.1)[1:]:
-        memories = [own["memory"] for own in state.client_states.values()]
-        assert len(memories) == 5
-        mean = torch.stack(memories).mean(dim=0)
-        assert torch.allclose(vector(state.server_state), mean, atol=1e-12)
-
-
 def test_partial_participation_moves_the_server_by_the_mean_in_expectation():
     method = FedAlphaNormEC(beta=0.2)
     total = torch.zeros(3, dtype=torch.float64)

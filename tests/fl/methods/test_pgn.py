@@ -93,17 +93,6 @@ def linear_loss(outputs, targets):
     return (outputs * targets).sum(dim=1).mean()
 
 
-def test_with_constant_gradients_the_public_part_leaves_no_trace():
-    # Whatever public vector steers the steps, what is sent is -lr beta K times the gradient.
-    method = DPFedPGN(rho=0.7, beta=0.4)
-    local = fl.SGD(lr=0.1, steps=3, batch_size=None)
-    for public in ([0.0, 0.0], [5.0, -2.0], [-1e3, 1e3]):
-        state = {"first": torch.tensor(public, dtype=torch.float64)}
-        sent = updates(method, points([0.2, 0.1]), TWO, local, state, loss=linear_loss)
-        expected = -0.1 * 0.4 * 3 * torch.stack([client.targets[0] for client in TWO])
-        assert torch.allclose(sent, expected, atol=1e-12)
-
-
 @pytest.mark.parametrize("vectorized", [False, True])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_what_is_sent_is_the_clients_gradients_however_many_steps_it_takes(decay, vectorized):
