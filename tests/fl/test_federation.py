@@ -15,8 +15,7 @@ from dpacct import Budget, fl
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsupported
 from dpacct.fl.methods.protocol import Method
 from dpacct.ledger import Ledger
-from dpacct.rounds import Adjacency
-from tests.fl.problems import cross_entropy, federation, flat, linear, make_clients
+from tests.fl.problems import federation, flat, linear, make_clients
 
 
 def test_the_budget_is_met_by_the_plan_and_spent_round_by_round():
@@ -38,6 +37,7 @@ def test_the_budget_is_met_by_the_plan_and_spent_round_by_round():
         assert run.noise_multiplier == calibrated.noise_multiplier
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("sampling", "adjacency"),
     [
@@ -109,28 +109,6 @@ def test_a_round_is_charged_before_it_is_drawn_and_committed_before_it_is_releas
     assert seen == [("drawn", 1, 0), ("noise", 1, 0), ("post", 1, 1)]
 
 
-def test_noise_that_was_given_stops_at_the_budget():
-    clients = make_clients([6] * 12)
-    budget = Budget(3, 1e-5)
-    with federation(linear(), clients, noise_multiplier=3.0, budget=budget, rounds=50) as run:
-        last = run.run()
-        assert last is not None
-        assert 1 <= last.round == run.rounds < 50
-        assert run.epsilon.upper <= 3
-        one_more = (last.round + 1) * dpacct.Round(3.0)
-        assert dpacct.epsilon(one_more, delta=1e-5, accountant="tight").upper > 3
-
-
-def test_a_budget_without_room_for_one_round_is_refused_before_anything_runs():
-    with (
-        federation(
-            linear(), make_clients([6]), noise_multiplier=0.5, budget=Budget(1, 1e-5)
-        ) as run,
-        pytest.raises(BudgetExceeded, match="not one round"),
-    ):
-        run.run()
-
-
 def test_two_runs_share_a_ledger_until_it_is_full(tmp_path):
     path = tmp_path / "run.ledger"
     clients = make_clients([6] * 12)
@@ -154,10 +132,6 @@ def test_epsilon_of_a_report_is_that_of_its_round_whenever_it_is_read():
         soon = [report.epsilon for report in run]
     for one, two in zip(late, soon, strict=True):
         assert (one.lower, one.upper) == pytest.approx((two.lower, two.upper), rel=1e-6)
-    with federation(linear(), make_clients([6] * 5), **options) as run:
-        reports = list(run)
-    # The ledger is closed; what was spent is known.
-    assert reports[0].epsilon.upper == pytest.approx(soon[0].upper, rel=1e-6)
 
 
 def test_empty_cohorts_release_noise_and_are_charged():
@@ -186,6 +160,7 @@ def test_empty_cohorts_release_noise_and_are_charged():
     assert not torch.equal(moves[0], moves[1])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sizes", [[6], [1], [0], [1, 0, 1]])
 @pytest.mark.parametrize("vectorize", [False, True, "auto"])
 def test_tiny_populations_train(sizes, vectorize):
@@ -194,53 +169,6 @@ def test_tiny_populations_train(sizes, vectorize):
         assert last is not None
         assert last.diagnostics.cohort_size == len(sizes)
         assert torch.isfinite(flat(run.model)).all()
-
-
-def test_the_sum_is_divided_by_the_planned_cohort():
-    clients = make_clients([6] * 40)
-
-    @dataclass(frozen=True)
-    class Constant(Method):
-        def local_update(self, delta, client_state, context):
-            return torch.full_like(delta, 0.01)
-
-    for sampling, planned in ((fl.Poisson(0.25), 10), (fl.Uniform(5, 40), 5), (fl.Full(), 40)):
-        model = linear()
-        before = flat(model)
-        with federation(
-            model,
-            clients,
-            method=Constant(),
-            sampling=sampling,
-            noise_multiplier=1e-3,
-            rounds=1,
-            clip_norm=10.0,
-            delta=0.5,
-        ) as run:
-            report = run.run()
-        came = report.diagnostics.cohort_size
-        noise = 10.0 * 1e-3 / planned
-        assert (flat(model) - before).mean() == pytest.approx(
-            0.01 * came / planned, abs=5 * noise / 21**0.5
-        )
-
-
-def test_poisson_cohorts_have_the_right_law_and_differ_from_run_to_run():
-    clients = make_clients([2] * 200)
-    sizes = []
-    for _ in range(2):
-        with federation(
-            linear(),
-            clients,
-            sampling=fl.Poisson(0.1),
-            rounds=12,
-            noise_multiplier=5.0,
-            local=fl.SGD(steps=1),
-        ) as run:
-            sizes.append([report.diagnostics.cohort_size for report in run])
-    assert sizes[0] != sizes[1]
-    mean = sum(sizes[0] + sizes[1]) / 24
-    assert abs(mean - 20) < 6 * (200 * 0.09 / 24) ** 0.5
 
 
 def test_a_seed_repeats_the_run_and_makes_it_not_private(tmp_path):
@@ -259,19 +187,11 @@ def test_a_seed_repeats_the_run_and_makes_it_not_private(tmp_path):
             assert not ledger.runs[0].private
             assert ledger.epsilon().upper == math.inf
         finals.append(flat(model))
-    assert torch.equal(*finals)
-
-
-def test_a_rate_of_one_is_full_participation():
-    finals, spent = [], []
-    for sampling in (fl.Poisson(1.0), fl.Full()):
-        model = linear()
-        with federation(model, make_clients([6] * 4), sampling=sampling, seed=2) as run:
-            run.run()
-            spent.append(run.planned_epsilon.upper)
-        finals.append(flat(model))
-    assert torch.equal(*finals)
-    assert spent[0] == pytest.approx(spent[1], rel=1e-6)
+    with federation(linear(), make_clients([6] * 9)) as fresh:
+        fresh.run()
+        finals.append(flat(fresh.model))
+    assert torch.equal(*finals[:2])
+    assert not torch.equal(*finals[1:])
 
 
 def test_epsilon_depends_on_nothing_but_noise_sampling_and_rounds():
@@ -287,20 +207,8 @@ def test_epsilon_depends_on_nothing_but_noise_sampling_and_rounds():
         {"secure_noise": True},
     ):
         with federation(linear(), make_clients([6] * 4), **changes) as run:
-            run.run()
-            spent.add(run.epsilon.upper)
+            spent.add(run.planned_epsilon.upper)
     assert len(spent) == 1
-
-
-def test_without_a_seed_nothing_repeats():
-    finals = []
-    for _ in range(2):
-        torch.manual_seed(0)
-        model = linear()
-        with federation(model, make_clients([6] * 3)) as run:
-            run.run()
-        finals.append(flat(model))
-    assert not torch.equal(*finals)
 
 
 def test_training_leaves_the_global_generators_alone():
@@ -338,19 +246,6 @@ def test_updates_that_are_not_finite_become_zero_and_are_counted():
         assert torch.isfinite(flat(model)).all()
 
 
-def test_huge_finite_updates_are_clipped_or_zeroed_not_dropped():
-    @dataclass(frozen=True)
-    class Huge(Method):
-        def local_update(self, delta, client_state, context):
-            return torch.full_like(delta, 1e30)
-
-    with federation(linear(), make_clients([4] * 3), method=Huge()) as run:
-        last = run.run()
-        assert last.diagnostics.dropped_updates == 0
-        assert last.clipped_fraction == 1.0
-    assert torch.isfinite(flat(run.model)).all()
-
-
 @dataclass
 class Population:
     """A million clients that are made when they are asked for."""
@@ -370,9 +265,8 @@ class Population:
 
 def test_of_a_million_clients_only_those_drawn_are_made():
     clients = Population()
-    with federation(
-        linear(), clients, sampling=fl.Poisson(2e-5), rounds=2, noise_multiplier=4.0
-    ) as run:
+    options = {"sampling": fl.Poisson(2e-5), "rounds": 1, "noise_multiplier": 4.0}
+    with federation(linear(), clients, **options) as run:
         total = sum(report.diagnostics.cohort_size for report in run)
     assert 0 < clients.made <= total + 8
 
@@ -422,68 +316,21 @@ def test_what_makes_no_sense_is_refused_by_name(options, name):
     assert caught.value.name == name
 
 
-def test_no_clients_are_refused():
-    with pytest.raises(InvalidParameter, match="at least one client"):
-        federation(linear(), [])
-
-
-@pytest.mark.parametrize(
-    ("model", "words"),
-    [
+def test_models_that_cannot_be_trained_privately_are_refused():
+    for model, words in (
         (nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), "running statistics"),
         (nn.Sequential(nn.Linear(6, 3).half()), "float32 or float64"),
         (nn.Sequential(nn.Flatten()), "no parameter"),
         (nn.Sequential(nn.LazyLinear(3)), "no shape yet"),
-    ],
-)
-def test_models_that_cannot_be_trained_privately_are_refused(model, words):
-    with pytest.raises(Unsupported, match=words):
-        federation(model, make_clients([6] * 3))
-
-
-def test_a_model_that_is_not_finite_is_refused():
+    ):
+        with pytest.raises(Unsupported, match=words):
+            federation(model, make_clients([6] * 3))
     model = linear()
-    with torch.no_grad():
-        next(model.parameters()).fill_(torch.nan)
+    nn.init.constant_(model.weight, math.nan)
     with pytest.raises(InvalidParameter, match="finite"):
         federation(model, make_clients([6] * 3))
-
-
-def test_a_buffer_that_changes_while_training_is_refused():
-    class Counting(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(6, 3)
-            self.register_buffer("seen", torch.zeros(()))
-
-        def forward(self, inputs):
-            self.seen.add_(inputs.sum())
-            return self.layer(inputs)
-
-    model = Counting()
-    with (
-        federation(model, make_clients([6] * 3)) as run,
-        pytest.raises(Unsupported, match="the frozen tensor seen"),
-    ):
-        run.run()
-    assert not model.seen
-
-
-def test_constant_buffers_are_part_of_the_model():
-    class Scaled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(6, 3)
-            self.register_buffer("scale", torch.tensor(2))
-
-        def forward(self, inputs):
-            return self.layer(inputs) * self.scale
-
-    with federation(Scaled(), make_clients([6] * 3)) as run:
-        assert run.run().released
-
-
-def test_a_client_needs_as_many_targets_as_inputs():
+    with pytest.raises(InvalidParameter, match="at least one client"):
+        federation(linear(), [])
     with pytest.raises(InvalidParameter, match="as many targets"):
         fl.ClientData(torch.zeros(3, 2), torch.zeros(2))
 
@@ -510,68 +357,12 @@ def test_leaving_early_keeps_the_plan_and_tells_the_callbacks():
         assert list(run) == []
 
 
-def test_dropout_trains_on_both_paths():
-    for vectorize in (False, True):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.Linear(16, 3))
-        with federation(model, make_clients([6] * 4), vectorize=vectorize) as run:
-            assert run.run().released
-        model.eval()
-        value = cross_entropy(model(torch.zeros(1, 6)), torch.zeros(1, dtype=torch.long))
-        assert torch.isfinite(value)
-
-
-class Growing:
-    """A bound that is another one when it has seen enough."""
-
-    clip_norm = 0.5
-    seen = 0
-
-    def sensitivity(self, adjacency):
-        return self.clip_norm * (2 if adjacency is Adjacency.REPLACE_ONE else 1)
-
-    def limits(self, layout):
-        return [(0, layout.size, self.clip_norm)]
-
-    def apply(self, rows, norms, layout, margin):
-        self.seen += 1
-        if self.seen == self.last:
-            self.clip_norm = 0.25
-        return rows * 0.0
-
-    last = 0
-
-
-def test_a_bound_that_changes_while_clients_train_releases_nothing(tmp_path):
-    path, bound = tmp_path / "run.ledger", Growing()
-    options = {"bound": bound, "clip_norm": None, "sampling": fl.Full(), "vectorize": False}
-    with federation(linear(), make_clients([6] * 3), ledger=path, **options) as run:
-        rounds = iter(run)
-        next(rounds)
-        before = flat(run.model)
-        bound.last = bound.seen + 1
-        with pytest.raises(Unsupported, match="the bound or the noise changed"):
-            next(rounds)
-        assert torch.equal(flat(run.model), before)
-    with Ledger.open(path, read_only=True) as ledger:
-        assert (ledger.runs[0].rounds, ledger.runs[0].committed) == (2, 1)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda model: delattr(model, "weight"),
-        lambda model: setattr(model, "weight", nn.Parameter(torch.zeros(1))),
-    ],
-)
-def test_a_model_that_cannot_take_up_a_release_is_refused_before_the_round_is_charged(
-    change, tmp_path
-):
+def test_a_model_that_cannot_take_up_a_release_is_refused_before_the_round_is_charged(tmp_path):
     path = tmp_path / "run.ledger"
     with federation(linear(), make_clients([6] * 3), ledger=path) as run:
         rounds = iter(run)
         next(rounds)
-        change(run.model)
+        run.model.weight = nn.Parameter(torch.zeros(1))
         with pytest.raises(InvalidParameter, match="weight"):
             next(rounds)
     with Ledger.open(path, read_only=True) as ledger:
@@ -594,16 +385,15 @@ def loose(path, epsilon=30.0):
         {"noise_multiplier": 1.0, "delta": 1e-5},
     ],
 )
-@pytest.mark.parametrize("opened", [False, True])
-def test_another_delta_than_the_ledgers_is_refused_before_anything_runs(tmp_path, options, opened):
+def test_another_delta_than_the_ledgers_is_refused_before_anything_runs(tmp_path, options):
     path = loose(tmp_path / "loose")
     before = path.read_bytes()
-    with Ledger.open(path) as open_one:
-        ledger = open_one if opened else path
-        with pytest.raises(InvalidParameter, match=r"delta is 1e-05; .* 0\.05") as refused:
-            federation(linear(), make_clients([6] * 3), ledger=ledger, **options)
-        assert refused.value.name == "delta"
-        assert open_one.runs == ()
+    with Ledger.open(path) as opened:
+        for ledger in (opened, path):
+            with pytest.raises(InvalidParameter, match=r"delta is 1e-05; .* 0\.05") as refused:
+                federation(linear(), make_clients([6] * 3), ledger=ledger, **options)
+            assert refused.value.name == "delta"
+        assert opened.runs == ()
     assert path.read_bytes() == before
 
 

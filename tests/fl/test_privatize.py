@@ -112,6 +112,7 @@ class Peak(TorchDispatchMode):
         self.now -= 0 if self.alive[place] else size
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("as_dictionaries", [False, True])
 def test_memory_is_a_fraction_of_what_is_given(ledger, as_dictionaries):
     plan = fl.AggregationPlan(noise_multiplier=1.0, clip_norm=0.5, num_clients=300)
@@ -123,6 +124,7 @@ def test_memory_is_a_fraction_of_what_is_given(ledger, as_dictionaries):
     assert 0.01 * rows.nbytes < peak.most < 0.3 * rows.nbytes
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("as_dictionaries", [False, True])
 def test_few_updates_of_a_large_model_take_a_fraction_too(ledger, as_dictionaries):
     plan = fl.AggregationPlan(noise_multiplier=1.0, clip_norm=0.5, num_clients=300)

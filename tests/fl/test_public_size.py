@@ -76,6 +76,7 @@ def run_of(population: Any, folder: Any, **options: Any) -> dict[str, Any]:
         return figures(run, folder)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_prints_and_stores_the_same_for_neighbors(tmp_path, name):
     method = METHODS[name]()
@@ -87,6 +88,7 @@ def test_every_method_prints_and_stores_the_same_for_neighbors(tmp_path, name):
     assert found[0] == found[1]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("people", "sampling"),
     [(nobody, Poisson(0.3)), (nobody, Full()), (examples, Poisson(0.3)), (examples, Full())],
@@ -118,6 +120,7 @@ def test_every_setting_prints_and_stores_the_same_for_neighbors(
     assert found[0] == found[1]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("sampling", [Poisson(0.3), Full()])
 def test_the_released_noise_is_as_wide_for_neighbors_and_as_the_public_size_says(
     tmp_path, sampling

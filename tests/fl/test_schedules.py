@@ -56,12 +56,6 @@ def test_a_schedule_is_charged_as_planned_and_stands_in_the_ledger(tmp_path: Pat
         assert ledger.runs[0].on_plan
 
 
-def test_one_plan_costs_less_than_two_runs_behind_each_other() -> None:
-    parts = [100 * Round(1.0, Poisson(0.1)), 200 * Round(0.8, Poisson(0.05))]
-    apart = sum(dpacct.epsilon(part, delta=DELTA / 2).upper for part in parts)
-    assert dpacct.epsilon(parts[0] + parts[1], delta=DELTA).upper < apart
-
-
 def test_the_sum_is_divided_by_the_cohort_of_its_round() -> None:
     # Every client moves each coordinate alike; next to no noise is drawn.
     for sampling, cohorts in (([Full(), Poisson(0.5)], [8, 4]), ([Poisson(1.0), Full()], [8, 8])):
@@ -210,7 +204,7 @@ def test_a_seeded_schedule_resumed_is_bit_for_bit(tmp_path: Path) -> None:
                 values = run.model.weight.flatten().tolist()
         return values
 
-    assert play("once", [5]) == play("thrice", [1, 2, 2])
+    assert play("once", [5]) == play("twice", [2, 3])
 
 
 def test_a_round_that_a_crash_lost_keeps_its_place_in_the_plan(tmp_path: Path) -> None:
@@ -287,10 +281,10 @@ def test_clients_elsewhere_get_the_learning_rate_of_their_round() -> None:
 
 
 def test_cohorts_of_fixed_size_may_change_by_round() -> None:
-    plan = 2 * Round(2.0, Uniform(2, 8)) + 2 * Round(2.0, Uniform(4, 8))
-    with federation(plan) as run:
-        assert [report.diagnostics.cohort_size for report in run] == [2, 2, 4, 4]
-        assert run.epsilon.upper <= dpacct.epsilon(plan, delta=DELTA).upper * (1 + 1e-9)
+    plan = Round(2.0, Uniform(2, 8)) + Round(2.0, Uniform(4, 8))
+    with federation(plan, accountant="rdp") as run:
+        assert [report.diagnostics.cohort_size for report in run] == [2, 4]
+        assert run.schedule == plan
 
 
 def test_examples_play_a_schedule() -> None:

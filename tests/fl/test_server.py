@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dpacct import Budget, fl
-from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsupported
+from dpacct import fl
+from dpacct.errors import InvalidParameter, LedgerError, Unsupported
 from dpacct.fl.engine.states import Collected
 from dpacct.fl.layout import Layout, copies, trainable
 from dpacct.fl.local.losses import LocalLoss
@@ -83,7 +83,7 @@ METHODS = [
 ]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("there", [True, False], ids=["bounded there", "bounded here"])
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_it_ends_with_the_bits_of_a_federation(method, there):
@@ -106,6 +106,7 @@ def test_it_ends_with_the_bits_of_a_federation(method, there):
     assert run.not_private_because is not None
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("noise", [fl.GaussianNoise(), fl.SecureGaussianNoise()])
 def test_an_adaptive_norm_and_every_noise_go_along(noise):
     options = {
@@ -122,7 +123,7 @@ def test_an_adaptive_norm_and_every_noise_go_along(noise):
     assert torch.equal(flat(run.model), model)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("noise", [fl.GaussianNoise(), fl.SecureGaussianNoise()])
 @pytest.mark.parametrize("method", [fl.DPFedAvg(), fl.FedAlphaNormEC()], ids=["avg", "ec"])
 def test_shares_that_are_collected_apart_are_the_whole(noise, method):
@@ -195,15 +196,6 @@ def test_memories_are_kept_after_the_commit_alone():
         assert float(run._rounds.state.client_states[2]["memory"].sum()) == 21
 
 
-def test_nobody_comes_and_noise_is_released():
-    with server(noise_multiplier=2.0, server_lr=1.0) as run:
-        before = flat(run.model)
-        report = next(iter(run)).release()
-    assert report.diagnostics.cohort_size == 0
-    assert report.released
-    assert bool((flat(run.model) != before).all())
-
-
 def test_a_round_that_is_left_stays_spent_and_a_run_ends_with_its_plan(tmp_path):
     with server(rounds=3, ledger=tmp_path / "run.ledger") as run:
         rounds = iter(run)
@@ -227,6 +219,7 @@ def die(run: fl.Server) -> None:
     run._rounds.account._ledger.close()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("done", [0, 2])
 def test_a_server_that_was_killed_loses_no_round_and_charges_none_twice(tmp_path, done):
     options = {"rounds": 4, "checkpoint": tmp_path / "run.pt", "clip_norm": 0.5}
@@ -275,20 +268,6 @@ def test_of_two_processes_with_one_round_one_releases_it(tmp_path):
     assert spent_in(tmp_path / "run.pt.ledger") == (1, 1)
 
 
-def test_a_budget_ends_the_run(tmp_path):
-    options = {"budget": Budget(2, 1e-5), "noise_multiplier": 2.0, "rounds": 500}
-    with server(ledger=tmp_path / "run.ledger", **options) as run:
-        assert run.begin() < 500
-        assert run.planned_epsilon.upper <= 2
-
-
-def test_a_plan_that_does_not_fit_is_refused_before_anything(tmp_path):
-    with Ledger.open(tmp_path / "small.ledger", Budget(0.01, 1e-5)):
-        pass
-    with server(ledger=tmp_path / "small.ledger") as run, pytest.raises(BudgetExceeded):
-        next(iter(run))
-
-
 def sent(opened: fl.OpenRound, rows: torch.Tensor) -> fl.Contributions:
     return opened.check(rows, torch.ones(len(rows), dtype=torch.bool))
 
@@ -316,14 +295,16 @@ def test_what_is_sent_is_held_to_the_bound():
     assert report.diagnostics.dropped_updates == 2
 
 
-@pytest.mark.parametrize("places", [[6], [-1], [2, 2], [0, 1]])
-def test_whoever_is_not_in_the_round_adds_nothing(places):
+def test_a_client_that_is_not_in_the_round_or_came_before_adds_nothing():
     with server(sampling=fl.Full()) as run:
         opened = next(iter(run))
         opened.add([1], sent(opened, torch.ones(1, 21)))
         before = opened.found.total.clone()
-        with pytest.raises(InvalidParameter, match="clients"):
-            opened.add(places, sent(opened, torch.ones(len(places), 21)))
+        for places in ([6], [-1], [2, 2], [0, 1]):
+            with pytest.raises(InvalidParameter, match="clients"):
+                opened.add(places, sent(opened, torch.ones(len(places), 21)))
+        with pytest.raises(InvalidParameter, match="one of each client"):
+            opened.add([0], sent(opened, torch.ones(2, 21)))
         assert torch.equal(opened.found.total, before)
         assert opened.found.arrived == 1
 
@@ -362,21 +343,12 @@ def test_after_the_release_nothing_is_added_or_released():
         assert run.round == 1
 
 
-@pytest.mark.parametrize(
-    "memory", [{}, {"memory": torch.zeros(4)}, {"memory": torch.full((21,), torch.nan)}]
-)
-def test_a_memory_of_another_kind_is_refused(memory):
+def test_a_memory_of_another_kind_is_refused():
     with server(method=fl.FedAlphaNormEC(), clip_norm=None) as run:
         opened = next(iter(run))
-        with pytest.raises(InvalidParameter, match="memory"):
-            opened.remember(0, memory)
-
-
-def test_two_contributions_of_one_client_are_not_one():
-    with server(sampling=fl.Full()) as run:
-        opened = next(iter(run))
-        with pytest.raises(InvalidParameter, match="one of each client"):
-            opened.add([0], sent(opened, torch.ones(2, 21)))
+        for memory in ({}, {"memory": torch.zeros(4)}, {"memory": torch.full((21,), torch.nan)}):
+            with pytest.raises(InvalidParameter, match="memory"):
+                opened.remember(0, memory)
 
 
 def test_what_a_server_cannot_do_is_refused():
@@ -403,21 +375,6 @@ def test_a_method_that_breaks_behind_the_noise_costs_nothing(tmp_path):
         assert not (tmp_path / "run.ledger").exists()
 
 
-def test_a_bound_that_lets_more_through_is_found_before_anything(tmp_path):
-    class Wide(fl.Clip):
-        def sensitivity(self, adjacency):
-            return super().sensitivity(adjacency)
-
-        def apply(self, rows, norms, layout, margin):
-            return rows.mul_(3.0)
-
-    options = {"bound": Wide(0.5), "clip_norm": None, "ledger": tmp_path / "run.ledger"}
-    with server(**options, preflight=True) as run:
-        with pytest.raises(fl.AuditFailed, match="bound"):
-            next(iter(run))
-        assert not (tmp_path / "run.ledger").exists()
-
-
 def test_a_bound_that_changes_releases_nothing():
     with server(sampling=fl.Full()) as run:
         opened = next(iter(run))
@@ -435,10 +392,9 @@ def test_parameters_are_copied(tmp_path):
         assert all(torch.equal(given[name], opened.broadcast.anchor[name]) for name in given)
 
 
-@pytest.mark.parametrize("noise", [fl.GaussianNoise(), fl.SecureGaussianNoise()])
-def test_what_would_be_broadcast_is_refused(noise):
-    """One number a client, stretched over the model, would be longer than what is charged."""
-    with server(noise=noise) as run:
+def test_rows_that_torch_would_broadcast_are_refused():
+    """One number a client, stretched over the model, would be longer than the charged norm."""
+    with server() as run:
         opened = next(iter(run))
         size = sum(value.numel() for value in run.model.parameters())
         for shape in ((1, 1), (1, size - 1), (1, size + 1), (1, 1, size), (size,)):

@@ -116,9 +116,6 @@ def test_what_is_no_population_is_refused(people: Any) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: fl.evaluate(3, cross_entropy, clients()[0]),
-        lambda: fl.evaluate(nn.Linear(3, 2), "x", clients()[0]),
-        lambda: fl.evaluate(nn.Linear(3, 2), cross_entropy, (1, 2)),
         lambda: fl.evaluate(nn.Linear(3, 2), cross_entropy, clients()[0], batch_size=0),
         lambda: fl.CSVWriter(3),
         lambda: fl.JSONLinesWriter(None),

@@ -85,7 +85,7 @@ def trained(vectorize, single, rounds: list[Around], at_first: Around = nullcont
     return flat(model)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
 @pytest.mark.parametrize("name", SAME)
 @PATHS
@@ -96,7 +96,7 @@ def test_it_trains_the_same(vectorize, single, name):
     assert torch.equal(trained(vectorize, single, [nullcontext, around, nullcontext]), expected)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", FIXED)
 @PATHS
 def test_what_a_model_may_count_on_stays_as_it_was_tried(vectorize, single, name):
@@ -112,6 +112,7 @@ def test_what_a_model_may_count_on_stays_as_it_was_tried(vectorize, single, name
     assert run.run()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", HOOKS)
 @PATHS
 def test_hooks_on_what_backward_passes_save_are_refused(vectorize, single, name):
@@ -137,7 +138,7 @@ def test_a_model_may_use_them_itself():
     assert not report.diagnostics.dropped_updates
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", SAME)
 def test_a_server_releases_the_same(name: str):
     found: list[Tensor] = []

@@ -81,6 +81,7 @@ def test_what_such_memories_would_tell() -> None:
     assert reached > 1.2 * dpacct.delta(plan, epsilon=10.0, accountant="pairs").upper
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("method", "accountant", "by"),
     [

@@ -40,7 +40,7 @@ def begun(model=None, **options):
         return run
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", sorted(fl.METHODS))
 @pytest.mark.parametrize("vectorize", [False, True])
 def test_every_method_passes(name, vectorize):
@@ -49,6 +49,7 @@ def test_every_method_passes(name, vectorize):
     assert begun(method=method, clip_norm=clip_norm, vectorize=vectorize).round == 1
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "options",
     [

@@ -92,6 +92,7 @@ PARTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(9)
 @TRAINERS
 @pytest.mark.parametrize("part", PARTS)
 def test_an_error_of_any_part_surfaces_as_it_is_and_nothing_is_charged(part, vectorize, tmp_path):
@@ -213,6 +214,7 @@ class Counted:
         return self.clients[client]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("vectorize", [False, True, "auto"])
 def test_nothing_of_the_clients_but_their_shapes_decides_before_the_first_round(
     vectorize, monkeypatch
@@ -416,6 +418,7 @@ def asked(request):
         place.fp32_precision = before[name]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
 @pytest.mark.usefixtures("asked")
 def test_settings_of_precision_are_no_obstacle_and_are_given_back(precision):

@@ -42,6 +42,7 @@ def trained(model: nn.Module, *, examples, vectorize):
     return model
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("vectorize", [False, True])
 @pytest.mark.parametrize("examples", [False, True])
 def test_a_frozen_norm_trains_as_the_affine_map_that_it_is(examples, vectorize):

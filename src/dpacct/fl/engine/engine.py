@@ -8,11 +8,10 @@ noise see `Noised` and public state alone.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -160,8 +159,8 @@ class Engine:
                 memories = trainer.remember(tasks, inside, broadcast) or []
                 found.memories.update(zip(part, map(copies, memories), strict=True))
                 clock.end("local")
-        found.local_seconds = clock.seconds("local")
-        found.privacy_seconds = clock.seconds("privacy")
+        found.local_seconds = clock.seconds["local"]
+        found.privacy_seconds = clock.seconds["privacy"]
         return found
 
     def _add_group(
@@ -349,33 +348,19 @@ def reproduces(method: Method) -> bool:
     return method.not_private_because is not None and overrides(method, "published")
 
 
-_cuda: Any = torch.cuda
-
-
 class Clock:
-    """Measures the parts of a round. A GPU marks times by itself, and is waited for once."""
+    """Measures the parts of a round; ``seconds`` by name."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device if device.type == "cuda" else None
-        self._marks = [("", self._now())]
+        self._device = device
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._last = time.perf_counter()
 
     def end(self, part: str) -> None:
         """Count the time since the last mark for this part."""
-        self._marks.append((part, self._now()))
-
-    def seconds(self, part: str) -> float:
-        """Return the seconds of a part."""
-        if self._device is not None:
-            self._marks[-1][1].synchronize()
-        total = 0.0
-        for (_, start), (name, end) in pairwise(self._marks):
-            if name == part:
-                total += end - start if self._device is None else start.elapsed_time(end) / 1e3
-        return total
-
-    def _now(self) -> Any:
-        if self._device is None:
-            return time.perf_counter()
-        mark = _cuda.Event(enable_timing=True)
-        mark.record(_cuda.current_stream(self._device))
-        return mark
+        # Bounds wait for a GPU in each group anyway, to see whether a row was not finite.
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        now = time.perf_counter()
+        self.seconds[part] += now - self._last
+        self._last = now

@@ -33,11 +33,6 @@ Made = TypeVar("Made")
 class RoundLoop:
     """One run in progress.
 
-    Args:
-        rounds: of the run. chooser: of the trainer.
-        preflight: whether the run is audited before it begins.
-        example: a synthetic client, see `dpacct.fl.engine.rehearsal`.
-
     Attributes:
         choice: how clients are trained, once that is chosen.
         trained_before: how they were trained before the run was resumed, or on rank 0.
@@ -75,22 +70,13 @@ class RoundLoop:
         return self.rounds.state
 
     def begin(self) -> None:
-        """Try all of it on synthetic clients, then register the run in the ledger with its plan.
-
-        Raises:
-            BudgetExceeded: not one round fits, or not the plan.
-            Anything that `prepare` raises.
-        """
+        """Try all of it on synthetic clients, then register the run in the ledger with its plan."""
         self.prepare()
         self.rounds.begin()
 
     @undisturbed()
     def prepare(self) -> None:
-        """Try everything on synthetic clients, and choose how clients are trained. Rule 1.
-
-        Raises:
-            AuditFailed: `preflight` found something. Anything that the rehearsal raises.
-        """
+        """Try everything on synthetic clients, and choose how clients are trained. Rule 1."""
         self._check_population()
         if self.choice is None and self.state.round < self.rounds.planned:
             self._rehearse()
@@ -130,10 +116,8 @@ class RoundLoop:
     def play(self) -> Report:
         """Run one round.
 
-        Raises:
-            BudgetExceeded: it does not fit; nothing was drawn.
-            InvalidParameter: the population or the model has changed; nothing is charged.
-            Unsupported: something reached past the bound, or the bound changed; nothing leaves.
+        A round that does not fit, or another population or model, raises before anything is
+        charged. If code of a client reached past the bound, nothing leaves.
         """
         opened = self.open()
         opened.merge(self.collect(opened.draw))
@@ -159,11 +143,7 @@ class RoundLoop:
 
     @contextmanager
     def _settled(self, seed: int) -> Generator[None]:
-        """Prepare model, precision and seed for the training of clients inside.
-
-        Raises:
-            Unsupported: code inside wrote to the user's model, which is restored.
-        """
+        """Prepare model, precision and seed for training; restore a model that was written to."""
         model = self.rounds.model
         released = Snapshot(dict(model.named_parameters()) | dict(model.named_buffers()))
         seed_generators(seed, self.engine.device)

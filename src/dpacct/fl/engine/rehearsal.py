@@ -60,7 +60,7 @@ class Rehearsal:
     """Every part of a round on synthetic clients.
 
     Args:
-        engine: of the run. chooser: of its trainers. state: of the run; unchanged.
+        engine, chooser, state: of the run; unchanged.
         example: a synthetic client whose examples are used; None for random values in the dtypes
             and shapes of most clients.
         before: how clients were trained before the run was resumed, None if unknown.
@@ -90,13 +90,7 @@ class Rehearsal:
         ]
 
     def run(self) -> Choice:
-        """Try a round, and choose how clients are trained.
-
-        Raises:
-            Unsupported: something would reach a release beside the bounded updates.
-            InvalidParameter: a method returns another kind of value than it was given.
-            Anything that the model, the loss, the method, the bound or the noise raises.
-        """
+        """Try a round, and choose how clients are trained. Errors of all parts surface. Rule 1."""
         chooser = self._chooser
         with _noted():
             self._try_model()

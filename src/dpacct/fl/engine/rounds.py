@@ -237,7 +237,8 @@ class OpenRound:
         if release is not None:
             if not self._committed:  # Rule 4.
                 self._ticket.commit()
-            state.client_states.update(rounds.placed(found.memories))
+            # Memories of all clients may be too many for a device.
+            state.client_states |= {c: on_host(own) for c, own in found.memories.items()}
             rounds.state = engine.apply(state, release)
             rounds.write_model()
             self.released = release
@@ -364,7 +365,6 @@ class Rounds:
         self.planned = self.plan.schedule.rounds
         self.first_bound = self.state.bound
         self._left: Ticket | None = None
-        self._memories_on_device: bool | None = None
 
     def begin(self) -> None:
         """Register the run in the ledger with its plan, unless it goes on.
@@ -453,23 +453,6 @@ class Rounds:
             + ("" if norms is None else f", clip_norms={norms!r}")
             + ("" if engine.server is None else f", server={engine.server!r}")
         )
-
-    def placed(self, memories: dict[int, State]) -> dict[int, State]:
-        """Return clients' memories where they are kept between rounds.
-
-        They stay on the device if the memories of all clients fit there, else they go to the CPU.
-        No bit of a release depends on it.
-        """
-        device = self.engine.device
-        if self._memories_on_device is None and memories:
-            largest = max(sum(v.nbytes for v in own.values()) for own in memories.values())
-            limit = 1 << 30
-            if device.type == "cuda":
-                limit = int(0.4 * torch.cuda.mem_get_info(device)[0])
-            self._memories_on_device = self.engine.num_clients * largest <= limit
-        if self._memories_on_device or device.type == "cpu":
-            return memories
-        return {client: on_host(own) for client, own in memories.items()}
 
     def take_noise(self, noise_multiplier: float) -> None:
         """Use the noise of a checkpoint if it differs by less than a calibration promises.

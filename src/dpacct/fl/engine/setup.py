@@ -96,18 +96,8 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds
     account = Account(ledger, budget, private=reason is None, accountant=accountant, unit=unit)
     first = NoisePlan(schemes[0], relation, schedule.phases[0].round.noise_multiplier, public)
     device = next(iter(params.values())).device
-    engine = Engine(
-        clients,
-        method,
-        layout,
-        local,
-        first,
-        noise,
-        source,
-        device,
-        server_lr,
-        settings.server,
-    )
+    parts = (clients, method, layout, local, first, noise, source, device, server_lr)
+    engine = Engine(*parts, settings.server)
     given = settings.noise_multiplier is not None
     rounds = Rounds(
         engine,
@@ -129,12 +119,7 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds
 def _choose_delta(
     settings: Settings, ledger: Ledger | str | Path | None, adjacency: Adjacency, unit: str
 ) -> float:
-    """Return the one delta of a run. An existing ledger fixes it; budget and delta may repeat it.
-
-    Raises:
-        InvalidParameter: two of them differ, one is out of range, or the ledger has another
-            adjacency or unit.
-    """
+    """Return the one delta of a run. A ledger that exists fixes it; settings may repeat it."""
     budget, delta = settings.budget, settings.delta
     own = None if delta is None else validate.delta(delta)
     if budget is not None:
@@ -153,11 +138,7 @@ def _choose_schedule(
 ) -> tuple[Schedule, Budget]:
     """Return the rounds of a run with their noise, and the budget of a new ledger.
 
-    Args:
-        settings: of the run; its budget scales the noise of a schedule.
-        sampling, adjacency: of equal rounds. delta: of the run. accountant: that calibrates.
-    Raises:
-        InvalidParameter: neither budget nor noise.
+    Equal rounds have this sampling and adjacency. A budget scales the noise of a schedule.
     """
     plan, budget = settings.schedule, settings.budget
     if plan is None and settings.noise_multiplier is not None:
@@ -192,8 +173,6 @@ def plan_accountant(method: Method, params: Params, accountant: str, sampling: S
     rounds that are taken one after the other. In cohorts of fixed size one client's memory would
     depend on another client's place.
 
-    Raises:
-        Unsupported: memories that only participants keep, in cohorts of fixed size.
     """
     if not has_memories(method, params):
         return accountant
@@ -219,12 +198,7 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
 
 
 def _local_training(clients: Population, method: Method, local: SGD | None) -> SGD:
-    """Return the local training of a run, as the method needs it; one step for an example.
-
-    Raises:
-        InvalidParameter: more than one step for an example, or momentum, which has no second step;
-            or a setting that the method refuses.
-    """
+    """Return the local training of a run, as the method needs it; one step for an example."""
     if not isinstance(clients, Examples):
         return method.prepare(SGD() if local is None else local)
     one = method.prepare(SGD(lr=1.0, steps=1, batch_size=1) if local is None else local)
@@ -243,11 +217,7 @@ def _local_training(clients: Population, method: Method, local: SGD | None) -> S
 def choose_chooser(
     engine: Engine, model: nn.Module, loss: LossFunction, settings: LocalSettings
 ) -> TrainerChooser:
-    """Return the object that chooses how this population is trained.
-
-    Raises:
-        Unsupported: as `TrainerChooser`, or a model or method that has no meaning for examples.
-    """
+    """Return the object that chooses how this population is trained."""
     examples = isinstance(engine.clients, Examples)
     if examples:
         _refuse_for_examples(model, engine.method)
@@ -285,11 +255,7 @@ def _refuse_for_examples(model: nn.Module, method: Method) -> None:
 
 
 def elsewhere(noise: NoiseShares) -> SharesElsewhere:
-    """Return noise whose shares real clients add.
-
-    Raises:
-        InvalidParameter: drop-outs are to be simulated.
-    """
+    """Return noise whose shares real clients add; they simulate no drop-outs."""
     if noise.dropout_rate:
         rule = "it simulates who drops out; of clients elsewhere that is seen"
         raise InvalidParameter("dropout_rate", noise.dropout_rate, rule, "Leave it out.")
@@ -297,11 +263,7 @@ def elsewhere(noise: NoiseShares) -> SharesElsewhere:
 
 
 def check_shares(rounds: Rounds) -> None:
-    """Check that a run with noise shares from elsewhere hides each client's own values.
-
-    Raises:
-        Unsupported: the server would see a client's own value, or a share cannot be drawn.
-    """
+    """Refuse noise shares from elsewhere if the server would see a client's own value."""
     engine, bound = rounds.engine, rounds.state.bound
     noise, method = engine.noise, engine.method
     if not isinstance(noise, SharesElsewhere):

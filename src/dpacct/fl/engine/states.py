@@ -77,10 +77,7 @@ class Draw:
         return client_seed(self.order, client)
 
     def share(self, part: int, parts: int) -> Draw:
-        """Return every ``parts``-th worker, from number ``part`` on, to train in several processes.
-
-        The shares together are the draw; `Collected.merge` joins the sums of the shares.
-        """
+        """Return every ``parts``-th worker from number ``part`` on, for one of many processes."""
         workers, members = list(self.workers)[part::parts], set(self.members)
         return replace(self, workers=workers, members=[w for w in workers if w in members])
 

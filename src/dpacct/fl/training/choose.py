@@ -394,10 +394,9 @@ def _seconds(trainer: Trainer, tasks: Sequence[Task], broadcast: Broadcast) -> f
         trainer.train(tasks, broadcast)
         if not cpu:
             torch.cuda.synchronize(broadcast.device)
-        taken = time.perf_counter() - began
         # On a shared machine the clock also counts the time of other processes.
-        own = time.process_time() - spent if cpu else 0.0
-        best = min(best, taken, own or taken)
+        own = time.process_time() - spent if cpu else math.inf
+        best = min(best, time.perf_counter() - began, own or math.inf)
     return best
 
 
