@@ -57,8 +57,12 @@ def tables_of(page: Path) -> dict[str, str]:
     for file in sorted((page.parent / "tables").glob("*.csv")):
         with file.open(encoding="utf-8", newline="") as lines:
             header, *rows = csv.reader(lines)
-        found[file.stem] = markdown(header, rows)
+        found[_name(file)] = markdown(header, rows)
     return found
+
+
+def _name(file: Path) -> str:
+    return file.stem.replace("_", " ")
 
 
 def put_tables(page: Path, tables: Mapping[str, str]) -> None:
@@ -71,8 +75,8 @@ def put_tables(page: Path, tables: Mapping[str, str]) -> None:
     if missing:
         raise SystemExit(f"{page} has no place for the table {', '.join(sorted(missing))}")
     for file in (page.parent / "tables").glob("*.csv"):
-        if file.stem in tables:
-            header, _, *rows = tables[file.stem].splitlines()
+        if _name(file) in tables:
+            header, _, *rows = tables[_name(file)].splitlines()
             with file.open("w", encoding="utf-8", newline="") as lines:
                 csv.writer(lines, lineterminator="\n").writerows(
                     line.removeprefix("| ").removesuffix(" |").split(" | ")
