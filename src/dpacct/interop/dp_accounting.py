@@ -212,7 +212,7 @@ def _order_counts(schedule: Schedule) -> bool:
 
 
 def _round(event: Any, adjacency: Adjacency) -> Round | None:
-    """Return the round of an event that is one release; None if its sample is empty."""
+    """Return the round of an event that is one release, or None if its sample is empty."""
     match event:
         case _events.GaussianDpEvent():
             return Round(_noise(event), Full(), adjacency)

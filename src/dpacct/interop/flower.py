@@ -89,7 +89,7 @@ class TightAccountant:
         self._events.append((event, times))
 
     def get_epsilon(self, delta: float) -> float:
-        """Return a proven upper bound of epsilon at this delta; 0 before the first round."""
+        """Return a proven upper bound of epsilon at this delta, or 0 before the first round."""
         at = validate.delta(delta)
         return self._accountant.epsilon(self.schedule, at).upper if self._events else 0.0
 

@@ -22,8 +22,8 @@ _accounting = import_package("jax_privacy.accounting", "jax-privacy", "2.0", "ja
 
 
 class TightAccountantConfig(_accounting.DpAccountantConfig):
-    """What JAX Privacy makes its accountants from; add or remove one example, as all of its own."""
+    """The configuration of accountants of JAX Privacy, for adding or removing one example."""
 
     def create_accountant(self) -> Any:
-        """A new accountant, nothing composed yet."""
+        """Return a new accountant."""
         return TightPrivacyAccountant()

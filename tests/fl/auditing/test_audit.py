@@ -27,9 +27,9 @@ def faults(**options) -> set[str]:
 @pytest.mark.parametrize(
     "options",
     [
-        {"adjacency": "replace-one", "noise_multiplier": 0.05},
+        {"adjacency": "replace-one", "noise_multiplier": 0.05, "vectorize": False},
         {"sampling": Poisson(0.4), "noise": fl.SecureGaussianNoise()},
-        {"sampling": Uniform(2, 5), "noise": fl.NoiseShares(2)},
+        {"sampling": Uniform(2, 5), "noise": fl.NoiseShares(2), "vectorize": False},
         {"bound": ADAPTIVE, "adjacency": "replace-one", "vectorize": False},
         {"bound": ADAPTIVE, "noise": fl.SecureGaussianNoise(), "vectorize": False},
         {"bound": fl.SmoothedNormalization(0.01), "local": fl.SGD(lr=0.5, steps=3, momentum=0.9)},
@@ -46,7 +46,7 @@ def test_sound_methods_pass(options):
 
 
 def test_false_alarms_are_rare():
-    assert all(fl.audit(draws=6, vectorize=False).passed for _ in range(4))
+    assert all(fl.audit(draws=6, vectorize=False).passed for _ in range(3))
 
 
 # Bounds.

@@ -40,7 +40,7 @@ class Canaries:
     """Canaries, each in or out by a fair coin of its own, with directions once `aim` was called.
 
     Args:
-        count: how many. generator: of coins and directions, on the CPU; default one whose whole
+        count: how many. generator: of coins and directions, on the CPU. Default: one whose whole
             state comes from the operating system.
 
     Attributes:
@@ -222,7 +222,7 @@ class _CanaryExamples(Examples):
         self._others, self._canaries, self._silent = len(examples), canaries, silent
 
     def planted(self, row: int) -> Tensor | None:
-        """Return the gradient that replaces that of a row; see `Examples`."""
+        """Return the gradient that replaces that of a row, see `Examples`."""
         if row >= self._others:
             return self._canaries.sent(row - self._others)
         return self._canaries.silence() if self._silent else None

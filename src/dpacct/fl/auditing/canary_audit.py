@@ -81,7 +81,7 @@ class RunAudit:
 
 
 class CanaryAudit:
-    """An audit by canaries, from its coins to its result; settings as for `audit_run`.
+    """An audit by canaries, from its coins to its result, with settings as for `audit_run`.
 
     Attributes:
         canaries: with their coins. silent: whether the other clients send nothing.
@@ -178,7 +178,7 @@ def updates_noise(event: Event) -> float:
 def epsilon_as_seen(
     events: Sequence[Event], noises: Sequence[float], delta: float, accountant: str
 ) -> float:
-    """Return an epsilon that rounds of at most these noise multipliers exceed; 0 if any may be."""
+    """Return an epsilon that rounds of at most these noise multipliers exceed. It may be 0."""
     low, high = validate.NOISE_MULTIPLIER_RANGE
     if max(noises) > high:
         return 0.0

@@ -370,7 +370,7 @@ def _sent(
 
 
 def _grown(plan: AggregationPlan, number: int) -> AggregationPlan:
-    """Return the plan for so many clients and canaries; cohorts have the same share of them."""
+    """Return the plan for so many clients and canaries. Cohorts have the same share of them."""
     sampling = plan.sampling
     if isinstance(sampling, Uniform):
         cohort_size = max(1, min(number - 1, round(sampling.sampling_rate * number)))

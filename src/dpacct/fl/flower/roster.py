@@ -1,4 +1,4 @@
-"""Which node is which client, whatever ids Flower gives them.
+"""The client of each node, under any ids that Flower gives nodes.
 
 Rule 1: A client's number stays its own. A node's id may change whenever it starts again. No node
     takes the number of a node that is online, because a client's memory is sent to that number.

@@ -58,7 +58,7 @@ class PrivateStrategy(Strategy):
         secure_sum: the server's half of a secure aggregator, for clients with `OwnShare`.
             ``secure_sum(grid, replies, clients)`` takes the replies as they come and the client of
             each node, and returns the clients whose rows were summed and their sum modulo 2^64,
-            int64 [k]; None if there is no sum.
+            int64 [k], or None if there is no sum.
 
     Attributes:
         last: the report of the last round.
@@ -91,7 +91,7 @@ class PrivateStrategy(Strategy):
         self._poll = validate.above_zero("poll", poll, "the seconds between looks")
         self._on_round, self._secure_sum = on_round, secure_sum
         self._tag = secrets.token_hex(8)
-        # How many shares make up the noise, and its standard deviation; None if the server adds it.
+        # How many shares make up the noise, and its standard deviation. None: the server adds it.
         self._shares: tuple[int, float] | None = None
         asked: tuple[int, float] | None = None
         if isinstance(noise, SharesElsewhere):
@@ -127,11 +127,11 @@ class PrivateStrategy(Strategy):
         Args:
             grid: of the ServerApp.
             initial_arrays, num_rounds: the server's, and may be left out.
-            timeout: seconds to wait for answers in each round; a later answer counts as zero.
-            train_config, evaluate_config: must be empty; local training is the server's.
+            timeout: seconds to wait for answers in each round. A later answer counts as zero.
+            train_config, evaluate_config: must be empty. Local training is the server's.
             evaluate_fn: on public data, called with the round and the released parameters.
         Raises:
-            InvalidParameter: a client does not fit, or too few answer; nothing is charged.
+            InvalidParameter: a client does not fit, or too few answer. Nothing is charged.
         """
         self._check_start(initial_arrays, num_rounds, train_config, evaluate_config)
         result = Result()
@@ -168,7 +168,7 @@ class PrivateStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Reserve the server's next round, and return its messages; none if it was the last."""
+        """Reserve the server's next round, and return its messages, or none if it was the last."""
         del server_round, arrays, config
         return self._open_round(grid) or []
 
@@ -178,7 +178,7 @@ class PrivateStrategy(Strategy):
         """Sum the answers that count, add the noise, commit, and move the model.
 
         Returns:
-            The new parameters, and the privacy spent; None if nothing may be released.
+            The new parameters, and the privacy spent, or None if nothing may be released.
         """
         del server_round
         opened, self._opened = self._opened, None

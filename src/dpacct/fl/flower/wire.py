@@ -225,7 +225,7 @@ _BOUNDS = {kind.__name__: kind for kind in (Clip, PerLayerClip, SmoothedNormaliz
 
 
 def bound_to_json(bound: Bound) -> dict[str, Any]:
-    """Return kind and numbers of a bound; of an adaptive one those of `Clip` at its norm."""
+    """Return kind and numbers of a bound, of an adaptive one those of `Clip` at its norm."""
     if type(bound) is AdaptiveClip:
         bound = Clip(bound.clip_norm)
     # By the exact type: a subclass may bound by something else.

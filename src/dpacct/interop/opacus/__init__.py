@@ -9,7 +9,7 @@ engine = PrivacyEngine(accountant="dpacct")
 
 With this accountant `PrivacyEngine.make_private` returns a loader whose batches have one step each:
 a step without a batch of its own raises. `attach_ledger` charges training to a run of a ledger,
-step by step. `audit_loop` tests by canaries whether the steps do what they are charged for.
+step by step. `audit_loop` compares the steps with their charge, by canaries.
 """
 
 from __future__ import annotations

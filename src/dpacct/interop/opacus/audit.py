@@ -94,7 +94,7 @@ def audit_loop(
 
 
 class _Grown(Dataset[Any]):
-    """A data set, followed by so many copies of its first example."""
+    """A data set, followed by copies of its first example."""
 
     def __init__(self, data: Any, more: int) -> None:
         self._data, self._more, self._others = data, more, len(data)

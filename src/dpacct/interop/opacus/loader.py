@@ -154,8 +154,8 @@ class LedgerLoader(DataLoader[Any]):
 
     Attributes:
         sample_rate: the probability with which an example is in a batch.
-        stated_batch_size: of the loader that `make_private` was given; None if it had none.
-        run, round: the charged run and the charge of each batch; None without a ledger.
+        stated_batch_size: of the loader that `make_private` was given, or None if it had none.
+        run, round: the charged run and the charge of each batch, or None without a ledger.
     """
 
     def __init__(self, loader: Any, sampler: CheckedSampler, run: Run | None = None) -> None:
@@ -178,7 +178,7 @@ class LedgerLoader(DataLoader[Any]):
 
     @property
     def ended(self) -> str | None:
-        """Why there are no more batches; None while there are."""
+        """Why there are no more batches, or None while there are."""
         return self._checked.ended
 
 
@@ -220,7 +220,7 @@ def attach_ledger(
             by batch_size. Without it all three reveal the number of examples.
         batch_size: the expected number of examples of a step. Needed with `public_size` only;
             default that of the loader that `make_private` was given.
-        adjacency: the neighboring relation, by example; default that of the plan, else add-remove
+        adjacency: the neighboring relation, by example. Default: that of the plan, else add-remove
             with a public size and zero-out without.
         scheduled_clip: the clip norm changes by a schedule that does not depend on the data.
     Returns:

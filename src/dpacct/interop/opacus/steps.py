@@ -133,7 +133,7 @@ class Steps:
         self._requests += 1
 
     def drawn(self, batch: Batch | None) -> None:
-        """Note a batch; None at the end of the pass."""
+        """Note a batch, or None at the end of the pass."""
         if batch is None:
             self._exhausted = True
             return
