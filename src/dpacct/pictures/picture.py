@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 
@@ -136,26 +136,18 @@ class Picture:
 
 def as_data(picture: Picture) -> dict[str, Any]:
     """Return the picture as a JSON object; an infinite bar is null."""
-    panels: list[dict[str, Any]] = [
-        {
-            "x": panel.x_label,
-            "y": panel.y_label,
-            "curves": [
-                {"name": one.name, "x": [*one.x], "y": [*one.y], "lower": [*one.lower] or None}
-                for one in panel.curves
-            ],
-            "bars": [
-                {
-                    "name": bar.name,
-                    "upper": bar.upper if math.isfinite(bar.upper) else None,
-                    "lower": bar.lower,
-                    "words": bar.words,
-                }
-                for bar in panel.bars
-            ],
-            "levels": [{"y": level.y, "words": level.words} for level in panel.levels],
-            "marks": [{"x": mark.x, "y": mark.y, "words": mark.words} for mark in panel.marks],
-        }
-        for panel in picture.panels
-    ]
+    panels: list[dict[str, Any]] = []
+    for panel in picture.panels:
+        curves = [
+            {"name": one.name, "x": [*one.x], "y": [*one.y], "lower": [*one.lower] or None}
+            for one in panel.curves
+        ]
+        bars = [
+            asdict(bar) | {"upper": bar.upper if math.isfinite(bar.upper) else None}
+            for bar in panel.bars
+        ]
+        marks = [{"x": mark.x, "y": mark.y, "words": mark.words} for mark in panel.marks]
+        levels = [asdict(level) for level in panel.levels]
+        named = {"x": panel.x_label, "y": panel.y_label, "curves": curves, "bars": bars}
+        panels.append(named | {"levels": levels, "marks": marks})
     return {"title": picture.title, "note": picture.note, "panels": panels}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -15,14 +15,15 @@ from dpacct.pairs.dominating import Direction
 from dpacct.pictures.picture import Bar, Curve, Level, Mark, Panel, Picture
 from dpacct.renyi.curve import RenyiAccountant, rdp
 from dpacct.report.risks import chosen_of_thousand, of_thousand
+from dpacct.report.words import rounds_words, sampling_words
 from dpacct.risk.attacks import Attacks, PrivacyProfile
-from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform, first_rounds
+from dpacct.rounds import Round, Schedule, first_rounds
 from dpacct.tight.accountant import TightAccountant
 
 # The ratio of neighboring numbers of rounds at which a curve is computed: a straight line between
 # them is off by less than a pixel.
 ROUNDS_RATIO = 1.15
-SMALLEST_DELTA = 1e-10
+SMALLEST_DELTA, LEAST = 1e-10, 1e-11
 SMALLEST_FPR, FPR_POINTS = 1e-4, 33
 ORDER_POINTS = 48
 # A schedule with more phases is drawn with every k-th of them.
@@ -40,24 +41,12 @@ class Setting:
 
 def describe(schedule: Schedule) -> str:
     """Return rounds, sampling, noise and adjacency of a schedule in a few words."""
-    rounds = "1 round" if schedule.rounds == 1 else f"{schedule.rounds} rounds"
-    kinds = schedule.distinct()
+    rounds, kinds = rounds_words(schedule.rounds), schedule.distinct()
     if len(kinds) != 1:
         return f"{rounds} of {len(kinds)} kinds, {schedule.adjacency}"
     (only,) = kinds
     noise = f"noise {chosen(only.noise_multiplier)} x clip norm"
-    return f"{rounds}, {describe_sampling(only)}, {noise}, {schedule.adjacency}"
-
-
-def describe_sampling(round_: Round) -> str:
-    """Return the sampling scheme of a round in a few words."""
-    match round_.sampling:
-        case Poisson(rate):
-            return f"Poisson rate {chosen(rate, least=True)}"
-        case Uniform(cohort_size, num_clients):
-            return f"{cohort_size} of {num_clients} clients"
-        case Full():
-            return "every client in every round"
+    return f"{rounds}, {sampling_words(only.sampling)}, {noise}, {schedule.adjacency}"
 
 
 def _note(settings: Sequence[Setting]) -> str:
@@ -72,6 +61,13 @@ def _each(settings: Sequence[Setting], figures: Sequence[str]) -> str:
     pairs = zip(figures[:3], settings, strict=False)
     words = ", ".join(f"{figure} ({setting.name})" for figure, setting in pairs)
     return f"{words}, ..." if len(settings) > 3 else words
+
+
+def _curve(name: str, points: Iterable[tuple[float, Interval]]) -> Curve:
+    """Return the upper bounds as a line, with a band down to the lower bounds."""
+    xs, bounds = zip(*points, strict=True)
+    lowers = [one.lower for one in bounds]
+    return Curve(name, [*map(float, xs)], [one.upper for one in bounds], lower=lowers)
 
 
 def round_counts(rounds: int) -> list[int]:
@@ -112,14 +108,8 @@ def epsilon_picture(
     for setting in settings:
         found = epsilon_by_round(setting, delta)
         ends.append(up(found[-1][1].upper, 4))
-        curves.append(
-            Curve(
-                f"{setting.name}: {ends[-1]}" if several else "",
-                [0.0, *(float(n) for n, _ in found)],
-                [0.0, *(spent.upper for _, spent in found)],
-                lower=[0.0, *(spent.lower for _, spent in found)],
-            )
-        )
+        name = f"{setting.name}: {ends[-1]}" if several else ""
+        curves.append(_curve(name, [(0, Interval(0.0, 0.0)), *found]))
     levels = () if target is None else (Level(target, f"budget {chosen(target)}"),)
     rounds = {setting.schedule.rounds for setting in settings}
     after = f"after {rounds.pop()} rounds" if len(rounds) == 1 else "after the last round"
@@ -144,16 +134,14 @@ def delta_picture(settings: Sequence[Setting], at: float | None = None) -> Pictu
         accountant = find_accountant(setting.accountant)
         most = min(accountant.upper_epsilon(setting.schedule, SMALLEST_DELTA), 1e4)
         most = most if at is None else max(most, 1.1 * at)
+        # The axis is logarithmic and ends a little below the smallest delta.
         found = [(x, delta(x)) for x in (most * (k / 40) for k in range(41))]
-        kept = [(x, one) for x, one in found if one.upper >= SMALLEST_DELTA / 10]
-        curves.append(
-            Curve(
-                "" if len(settings) == 1 else setting.name,
-                [x for x, _ in kept],
-                [one.upper for _, one in kept],
-                lower=[max(one.lower, SMALLEST_DELTA / 10) for _, one in kept],
-            )
-        )
+        kept = [
+            (x, Interval(max(one.lower, LEAST), one.upper))
+            for x, one in found
+            if one.upper >= LEAST
+        ]
+        curves.append(_curve("" if len(settings) == 1 else setting.name, kept))
         if at is not None:
             value = delta(at).upper
             words = f"epsilon {chosen(at)}: delta {up(value, 3)}"
@@ -195,10 +183,8 @@ def tradeoff_picture(settings: Sequence[Setting], marked: Sequence[float]) -> Pi
     first = settings[0]
     for setting in settings:
         attacks = Attacks(setting.schedule, find_accountant(setting.accountant))
-        found = [attacks.tpr(rate) for rate in rates]
         name = "proven" if len(settings) == 1 else setting.name
-        uppers, lowers = [tpr.upper for tpr in found], [tpr.lower for tpr in found]
-        curves.append(Curve(name, rates, uppers, lower=lowers))
+        curves.append(_curve(name, [(rate, attacks.tpr(rate)) for rate in rates]))
         if setting is first:
             for rate in marked:
                 upper = attacks.tpr(rate).upper
@@ -240,15 +226,9 @@ def rdp_picture(settings: Sequence[Setting], delta: float) -> Picture:
     curves: list[Curve] = []
     marks: list[Mark] = []
     for setting, best in zip(settings, bests, strict=True):
-        kept = [v for v in rdp(setting.schedule, orders=orders) if math.isfinite(v.upper)]
-        curves.append(
-            Curve(
-                "" if len(settings) == 1 else setting.name,
-                [value.order for value in kept],
-                [value.upper for value in kept],
-                lower=[value.lower for value in kept],
-            )
-        )
+        values = rdp(setting.schedule, orders=orders)
+        kept = [(v.order, Interval(v.lower, v.upper)) for v in values if math.isfinite(v.upper)]
+        curves.append(_curve("" if len(settings) == 1 else setting.name, kept))
         (at,) = rdp(setting.schedule, orders=[best])
         epsilon = accountant.upper_epsilon(setting.schedule, delta)
         marks.append(Mark(best, at.upper, f"order {best:.3g}: epsilon {up(epsilon, 4)}"))
@@ -293,7 +273,7 @@ def schedule_picture(schedule: Schedule) -> Picture:
             f"Noise between {chosen(min(noises), least=True)} and {chosen(max(noises))} in "
             f"{schedule.rounds} rounds"
         )
-    kinds = {describe_sampling(phase.round) for phase in schedule.phases}
+    kinds = {sampling_words(phase.round.sampling) for phase in schedule.phases}
     note = f"{kinds.pop()}, {schedule.adjacency}" if len(kinds) == 1 else describe(schedule)
     panels = (
         Panel("rounds", "noise / clip norm", (Curve("", xs, noises, steps=True),)),
@@ -309,9 +289,7 @@ def compare_picture(
 ) -> Picture:
     """Draw one bar of epsilon for each accountant.
 
-    Args:
-        schedule, delta: the setting.
-        answers: name, lower and upper bound (None if there is none), and the reason then.
+    An answer is a name, the lower and the upper bound (None if there is none), and the reason then.
     """
     bars = [
         Bar(name, math.inf if upper is None else upper, lower, why if upper is None else "")
