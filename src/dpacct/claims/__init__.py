@@ -21,20 +21,6 @@ from dpacct.claims.files import load_claims, parse_claims, shipped_claims
 from dpacct.claims.judge import Judged, Judgment, Verdict, judge
 
 __all__ = [
-    "Claim",
-    "Claims",
-    "ClipFrom",
-    "Divisor",
-    "Judged",
-    "Judgment",
-    "NoiseBy",
-    "Reading",
-    "Role",
-    "Source",
-    "Statement",
-    "Verdict",
-    "judge",
-    "load_claims",
-    "parse_claims",
-    "shipped_claims",
-]
+    "Claim", "Claims", "ClipFrom", "Divisor", "Judged", "Judgment", "NoiseBy", "Reading", "Role",
+    "Source", "Statement", "Verdict", "judge", "load_claims", "parse_claims", "shipped_claims",
+]  # fmt: skip

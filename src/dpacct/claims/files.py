@@ -124,20 +124,11 @@ _GROUPS = (
 )
 # Common names of a key elsewhere, and its name here.
 _MEANT = {
-    "sigma": "noise_multiplier",
-    "z": "noise_multiplier",
-    "noise": "noise_multiplier",
-    "std": "noise_std",
-    "variance": "noise_variance",
-    "q": "sampling_rate",
-    "rate": "sampling_rate",
-    "steps": "rounds",
-    "eps": "epsilon",
-    "clients": "num_clients",
-    "cohort": "cohort_size",
-    "clip": "clip_norm",
-    "neighbors": "adjacency",
-}
+    "sigma": "noise_multiplier", "z": "noise_multiplier", "noise": "noise_multiplier",
+    "std": "noise_std", "variance": "noise_variance", "q": "sampling_rate",
+    "rate": "sampling_rate", "steps": "rounds", "eps": "epsilon", "clients": "num_clients",
+    "cohort": "cohort_size", "clip": "clip_norm", "neighbors": "adjacency",
+}  # fmt: skip
 
 
 def load_claims(path: str | os.PathLike[str]) -> Claims:

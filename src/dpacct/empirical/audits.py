@@ -91,13 +91,7 @@ _LARGEST_EPSILON = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Guesses:
-    """The guesses of an attacker.
-
-    Attributes:
-        canaries: the number m of coins.
-        made: the number r of guesses, decided before the run is seen.
-        right: the number W of right guesses.
-    """
+    """The numbers of coins (m), of guesses (r, fixed before the run is seen), of right ones (W)."""
 
     canaries: int
     made: int
@@ -112,14 +106,10 @@ class Guesses:
 
 
 def smallest_tail(guesses: Guesses, epsilons: Array, deltas: Array, *, least: float) -> float:
-    """Bound the probability that so many guesses are right in a run that keeps its promise.
+    """Return an upper bound of P(W >= right) in a run that is (eps, delta)-private for each pair.
 
-    Args:
-        epsilons, deltas: float64 [k]; the run is (eps, delta)-private for each pair.
-        least: smaller probabilities are not distinguished.
-    Returns:
-        An upper bound of P(W >= right), within 1 % of the best that the constraints give, and at
-        least ``least``.
+    It is within 1 % of the best that the constraints give, and at least ``least``. The pairs are
+    float64 [k].
     """
     epsilons, deltas = epsilons[np.newaxis], deltas[np.newaxis]
     low, high = math.log(least), 0.0
@@ -133,13 +123,9 @@ def smallest_tail(guesses: Guesses, epsilons: Array, deltas: Array, *, least: fl
 
 
 def least_epsilon(guesses: Guesses, delta: float, error: float) -> float:
-    """Return an epsilon that the run exceeds, except with a small probability.
+    """Return an epsilon that the run exceeds at ``delta``, except with probability ``error``.
 
-    Args:
-        delta: of the refuted claims (epsilon, delta).
-        error: the probability that the returned epsilon is above that of the run.
-    Returns:
-        Rounded down by less than 0.1 % and 0.001; 0 if the guesses refute nothing.
+    It is rounded down by less than 0.1 % and 0.001, and is 0 if the guesses refute nothing.
     """
     low, high = 0.0, _LARGEST_EPSILON
     while high - low > 1e-3 * max(1.0, low):
@@ -156,13 +142,10 @@ def least_epsilon(guesses: Guesses, delta: float, error: float) -> float:
 
 
 def refutes(guesses: Guesses, epsilons: Array, deltas: Array, error: float) -> np.ndarray:
-    """Return whether P(W >= right) < error for every run that keeps each of these promises.
+    """Return whether P(W >= right) < error for every run that keeps a row of promises, bool [h].
 
-    Args:
-        epsilons, deltas: float64 [h, k]; hypothesis h promises all (eps, delta) of its row.
-        error: in (0, 1).
-    Returns:
-        bool [h]. All roundings go against True.
+    Hypothesis h promises all (eps, delta) of its row, float64 [h, k]. All roundings go against
+    True.
     """
     m, r, c = guesses.canaries, guesses.made, guesses.right
     # An epsilon whose exponential overflows promises nothing.
@@ -304,9 +287,7 @@ def guess(seen: Seen, made: int) -> Guesses:
 def best_number(like: Seen, delta: float, error: float) -> int:
     """Return the number of guesses that shows the largest epsilon in simulated sound runs.
 
-    Args:
-        like: only its numbers of rounds and canaries, shifts, noise and sampling are used.
-        delta: of the epsilon. error: its probability of being too large.
+    Of ``like`` only the settings are used: rounds, canaries, shifts, noise and sampling.
     """
     rng, (rounds, m) = np.random.default_rng(0), like.shifts.shape
     numbers = sorted({max(1, math.ceil(m * share)) for share in _GUESSED_SHARES})
@@ -327,10 +308,9 @@ def best_number(like: Seen, delta: float, error: float) -> int:
 def judge(
     seen: Seen, promise: Promise, made: int, delta: float, error: float, confidence: float
 ) -> Shown:
-    """Test the observations of one run against its promise.
+    """Test the observations of one run against the promise of its schedule.
 
     Args:
-        seen: of the run. promise: of its schedule.
         made: the number of guesses for the shown epsilon, see `best_number`.
         delta: of that epsilon.
         error: the probability, over coins and noise, that a run which keeps its promise has a
@@ -509,12 +489,11 @@ class Separated:
 
 
 def separate(inside: Array, outside: Array, worth: Callable[[Separated], float]) -> Separated:
-    """Choose a threshold on the first half of the runs, and count on the second.
+    """Choose the threshold that is worth most on the first half of the runs; count on the second.
 
     Args:
         inside, outside: the number of each run with the contribution, and without it, in the order
             of the runs; float64 [n] and [m]. The numbers of runs with it are larger.
-        worth: the criterion, to be maximized.
     Raises:
         InvalidParameter: fewer than four runs of a kind, or a NaN.
     """
