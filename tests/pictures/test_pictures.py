@@ -33,8 +33,14 @@ PLAN = 60 * Round(1.0, Poisson(0.1)) + 40 * Round(2.0, Poisson(0.05))
 SETTING = Setting("plan", PLAN, "tight")
 
 
+def as_json(picture: Picture) -> Picture:
+    """The picture, which is written as JSON without an infinite number."""
+    json.dumps(as_data(picture), allow_nan=False)
+    return picture
+
+
 def test_epsilon_over_rounds_is_that_of_the_first_rounds() -> None:
-    picture = epsilon_picture([SETTING], 1e-5, target=5.0)
+    picture = as_json(epsilon_picture([SETTING], 1e-5, target=5.0))
     (curve,) = picture.panels[0].curves
     for rounds in (1.0, 100.0, curve.x[len(curve.x) // 2]):
         spent = dpacct.epsilon(first_rounds(PLAN, int(rounds)), delta=1e-5)
@@ -53,22 +59,18 @@ def test_fixed_cohorts_are_bounded_by_one_game() -> None:
     assert all(low <= high for low, high in zip(curve.lower, curve.y, strict=True))
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 7, 300, 10**9])
-def test_rounds_are_counted_up_to_the_last_one(rounds: int) -> None:
-    found = round_counts(rounds)
-    assert (found[0], found[-1]) == (1, rounds)
-    assert found == sorted(set(found))
-    assert len(found) < 200
-
-
 def test_the_first_rounds_of_a_schedule() -> None:
+    for rounds in (1, 2, 7, 300, 10**9):
+        found = round_counts(rounds)
+        assert (found[0], found[-1], len(found) < 200) == (1, rounds, True)
+        assert found == sorted(set(found))
     assert first_rounds(PLAN, 70) == 60 * Round(1.0, Poisson(0.1)) + 10 * Round(2.0, Poisson(0.05))
     assert first_rounds(PLAN, 100) == PLAN
     assert first_rounds(PLAN, 0) == Schedule()
 
 
 def test_delta_falls_with_epsilon_and_is_that_of_the_accountant() -> None:
-    picture = delta_picture([SETTING], at=2.0)
+    picture = as_json(delta_picture([SETTING], at=2.0))
     (curve,) = picture.panels[0].curves
     assert list(curve.y) == sorted(curve.y, reverse=True)
     (mark,) = picture.panels[0].marks
@@ -77,7 +79,7 @@ def test_delta_falls_with_epsilon_and_is_that_of_the_accountant() -> None:
 
 
 def test_attacks_are_marked_on_the_tradeoff_curve() -> None:
-    picture = tradeoff_picture([SETTING], [0.01])
+    picture = as_json(tradeoff_picture([SETTING], [0.01]))
     (mark,) = picture.panels[0].marks
     proven = dpacct.risk.true_positive_rate(PLAN, fpr=0.01).upper
     assert mark.y == pytest.approx(proven, rel=1e-6)
@@ -86,7 +88,7 @@ def test_attacks_are_marked_on_the_tradeoff_curve() -> None:
 
 
 def test_the_best_order_is_marked_on_the_renyi_curve() -> None:
-    picture = rdp_picture([SETTING], 1e-5)
+    picture = as_json(rdp_picture([SETTING], 1e-5))
     (mark,) = picture.panels[0].marks
     epsilon = dpacct.epsilon(PLAN, delta=1e-5, accountant="rdp").upper
     assert f"epsilon {dpacct.display.up(epsilon, 4)}" in mark.words
@@ -100,9 +102,7 @@ def test_a_schedule_has_noise_and_rate() -> None:
     assert list(rate.curves[0].y) == [0.1, 0.05, 0.05]
     with pytest.raises(InvalidParameter, match="at least one round"):
         schedule_picture(Schedule())
-
-
-def test_many_phases_are_thinned_out() -> None:
+    # Many phases are thinned out.
     plan = dpacct.schedules.geometric(5000, 2.0, 1.0, Full())
     (curve,) = schedule_picture(plan).panels[0].curves
     assert len(curve.x) < 3000
@@ -111,10 +111,9 @@ def test_many_phases_are_thinned_out() -> None:
 
 def test_the_smallest_epsilon_is_the_finding() -> None:
     answers = [("a", 1.0, 2.0, ""), ("b", None, None, "does not apply"), ("c", None, 1.5, "")]
-    picture = compare_picture(PLAN, 1e-5, answers)
+    picture = as_json(compare_picture(PLAN, 1e-5, answers))
     assert picture.title == "The smallest epsilon is 1.5000, by c"
     assert [math.isfinite(bar.upper) for bar in picture.panels[0].bars] == [True, False, True]
-    json.dumps(as_data(picture), allow_nan=False)
 
 
 def test_a_ledger_has_its_budget_and_its_runs(tmp_path: Path) -> None:
@@ -152,12 +151,3 @@ def test_reports_that_say_nothing_are_refused(tmp_path: Path, text: str) -> None
         read_run(file)
     with pytest.raises(InvalidParameter, match="cannot be read"):
         read_run(tmp_path / "none.jsonl")
-
-
-def test_every_picture_is_json() -> None:
-    for picture in (
-        epsilon_picture([SETTING], 1e-5), delta_picture([SETTING]), rdp_picture([SETTING], 1e-5),
-        tradeoff_picture([SETTING], []), schedule_picture(PLAN),
-    ):  # fmt: skip
-        assert isinstance(picture, Picture)
-        json.dumps(as_data(picture), allow_nan=False)
