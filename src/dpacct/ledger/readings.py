@@ -94,22 +94,16 @@ class Reading(Protocol):
 
 
 class Known:
-    """Facts of a ledger that never change, shared by all its snapshots.
-
-    Attributes:
-        opening: the first entry.
-        relabelled: whether the rounds of version 0.2 are read as zero-out.
-        starts: the registered runs by number.
-        latest: the entry that was written here last, with the totals behind it.
-        seen, open, released: the last entry that was read for `Snapshot.released`, the rounds that
-            were not settled then, and the number of times that each run released each round.
-    """
+    """Facts of a ledger that never change, shared by all its snapshots."""
 
     def __init__(self, opening: Opening, *, relabelled: bool = False) -> None:
         self.opening = opening
+        # Whether the rounds of version 0.2 are read as zero-out.
         self.relabelled = relabelled
         self.starts: dict[int, Start] = {}
+        # The entry that was written here last, with the totals behind it.
         self.latest: tuple[Entry, LedgerState, RunState | None] | None = None
+        # For `Snapshot.released`: the last entry that was read, rounds not settled then, counts.
         self.seen = 0
         self.open: dict[int, Round] = {}
         self.released: dict[int, Counter[Round]] = {}
@@ -122,7 +116,6 @@ class Snapshot:
     and whatever is written meanwhile, and no lock is held for them.
 
     Attributes:
-        path, budget, mixture, unit: of the ledger.
         read: calls a function with the rows up to the entry, and returns its result.
         head: the entry.
         state: the totals of all runs.
@@ -345,10 +338,7 @@ class Snapshot:
         return join(plan.first(self.run_state(run).cursor) for run, plan in plans.items())
 
     def whole_plan(self) -> Plan:
-        """Return all rounds that were planned before the first one ran.
-
-        If the claim is `Guarantee.PLANNED`, all released rounds come from it.
-        """
+        """Return all rounds that were planned before the first one ran, for `PLANNED` claims."""
         return together(self.standing_plans().values())
 
     def planned_rounds(self) -> tuple[int, int]:
@@ -358,16 +348,12 @@ class Snapshot:
         return used, sum(plan.rounds for plan in plans.values())
 
     def adaptive(self, spent: Totals, delta: float) -> float:
-        """Return the proven epsilon of rounds that were chosen one by one.
-
-        Args:
-            spent: their Renyi totals.
-            delta: what the initial plans leave of the budget's. If the budget is exceeded, by
-                rounds that had run elsewhere, all of the budget's delta counts.
-        """
+        """Return the proven epsilon of rounds that were chosen one by one, with these totals."""
         found = self.mixture.epsilon(spent, delta)
-        over = found > self.budget.epsilon
-        return self.mixture.epsilon(spent, self.budget.delta) if over else found
+        if found > self.budget.epsilon:
+            # Rounds from elsewhere exceed the budget: no plan needs its share of delta any more.
+            return self.mixture.epsilon(spent, self.budget.delta)
+        return found
 
     # What is left
 

@@ -44,12 +44,7 @@ def _rest_of_delta(now: Snapshot, plans: str) -> str:
 
 
 def _ways_out(now: Snapshot, *, enough: bool) -> str:
-    """Return which runs hold room, and two ways out; empty if no run does.
-
-    Args:
-        now: of the ledger.
-        enough: the round or plan would fit if nothing were held.
-    """
+    """Return which runs hold room, and two ways out; ``enough``: they would help."""
     named: list[str] = []
     first = 0
     for run in now.runs():

@@ -25,7 +25,6 @@ from dpacct.ledger.record.entries import (
     GENESIS,
     Entry,
     Opening,
-    Relabel,
     Reserve,
     Said,
     Settle,
@@ -209,7 +208,7 @@ class Replay:
             expected: States = empty_ledger(zero, delta, found[0].adjacency), None
         elif ledger is None:
             raise LedgerError("a ledger begins with its budget")
-        elif isinstance(said, Relabel):
+        elif entry.kind == "relabel":
             expected = self._relabel(ledger, entry.run)
         elif isinstance(said, Start):
             expected = self._start(ledger, entry.run, said, found[0])

@@ -145,13 +145,7 @@ class Transaction(Snapshot):
 
 
 class LedgerFile:
-    """An open file with the facts that never change; `Ledger`, `Run` and `Ticket` share it.
-
-    Attributes:
-        store, path: the file.
-        known: see `Known`.
-        note: see `Ledger.note`.
-    """
+    """An open file with the facts that never change; `Ledger`, `Run` and `Ticket` share it."""
 
     def __init__(self, store: Store, *, read_only: bool) -> None:
         self.store = store
@@ -230,11 +224,7 @@ def exceeds(now: Snapshot, state: RunState, cost: Totals) -> bool:
 
 
 def registered(now: Snapshot, start: Start) -> tuple[dict[str, Any], States]:
-    """Return the entry of a new run and the totals behind it.
-
-    Raises:
-        BudgetExceeded: its plan does not fit.
-    """
+    """Return the entry of a new run and the totals behind it, if its plan fits."""
     ledger, mixture = now.state, now.mixture
     adjacency = ledger.adjacency
     data: dict[str, Any] = {

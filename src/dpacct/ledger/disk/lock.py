@@ -60,10 +60,7 @@ class Waiting:
 class Lock:
     """The lock of one open ledger, with the connections that are closed with it.
 
-    Args:
-        path: for messages.
-        descriptor: of its file, opened for this and owned from now on.
-        gate: another file of this ledger, which need not exist. Only fairness depends on it.
+    It owns the descriptor of the file. The gate is another file, on which only fairness depends.
     """
 
     def __init__(self, path: Path, descriptor: int, gate: Path) -> None:

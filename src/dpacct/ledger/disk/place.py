@@ -35,12 +35,7 @@ _ESCAPED = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\"))
 
 @dataclass(frozen=True)
 class Place:
-    """A ledger's file.
-
-    Attributes:
-        path: as it was given, for messages.
-        file: absolute, without symbolic links.
-    """
+    """A ledger's file: the path as it was given, and the file without symbolic links."""
 
     path: Path
     file: Path

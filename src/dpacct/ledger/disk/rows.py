@@ -68,13 +68,7 @@ def begins_as_ledger(head: bytes) -> bool:
 
 
 class Rows:
-    """The entries that one connection sees in one transaction, up to a number.
-
-    Args:
-        path: of the ledger, for messages.
-        connection: an open one, inside a transaction.
-        limit: the latest entry that is seen.
-    """
+    """The entries that one connection sees in one transaction, up to the number ``limit``."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, limit: int = NO_LIMIT) -> None:
         self.path = path

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -30,12 +30,10 @@ _PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(o
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """The content of a witness.
+    """The content of a witness: how far the ledger had come, and since when the witness exists.
 
-    Attributes:
-        position: how far the ledger had come.
-        since: the number of the latest entry when the witness was made: 1 if it is as old as the
-            ledger. It cannot know whether entries were lost before.
+    ``since`` is the number of the latest entry when it was made: 1 if it is as old as the ledger.
+    It cannot know whether entries were lost before.
     """
 
     position: Position
@@ -117,16 +115,7 @@ def compare(place: Place, rows: Rows) -> Witness | None:
 
 
 def require(rows: Rows, position: Position, holder: str) -> None:
-    """Reject a ledger that has lost entries which a position of it had.
-
-    Args:
-        rows: of the ledger.
-        position: how far it had come.
-        holder: the place of the position, e.g. ``the checkpoint run.ckpt``.
-    Raises:
-        LedgerError: it is another ledger, or its entries up to the position are not all there.
-        InvalidParameter: it is not a position.
-    """
+    """Reject a ledger that has lost entries which a position had; see `Ledger.require`."""
     if not isinstance(position, Position):
         raise InvalidParameter("position", position, "a position is what Ledger.position gives")
     if rows.entry(1).hash.hex() != position.identity:
@@ -156,12 +145,7 @@ def first_witness(rows: Rows) -> Witness:
 
 
 def next_witness(rows: Rows, witness: Witness, before: Entry) -> Witness:
-    """Return the witness of the moment when the latest entry is on disk.
-
-    Args:
-        rows, witness: of the transaction.
-        before: the latest entry when it began.
-    """
+    """Return the witness at the end of a transaction that began behind the entry ``before``."""
     known, head = witness.position, rows.head()
     if head.number == known.entry:
         return witness
@@ -174,7 +158,9 @@ def next_witness(rows: Rows, witness: Witness, before: Entry) -> Witness:
 
 @lru_cache(maxsize=4)
 def _rendered(witness: Witness) -> bytes:
-    text = canonical(asdict(witness.position) | {"version": _VERSION, "since": witness.since})
+    known = witness.position
+    content = {name: getattr(known, name) for name in ("identity", "entry", "head", "committed")}
+    text = canonical(content | {"version": _VERSION, "since": witness.since})
     check = hashlib.sha256(text.encode()).hexdigest()
     return f"{text}\n{check}".ljust(_SIZE - 1).encode() + b"\n"
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -148,12 +147,9 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Kind ``run``: a run is registered.
+    """Kind ``run``: a run is registered, with its plan if it has one.
 
-    Attributes:
-        name, private, details: as they were given.
-        plan: with the accountant that it may be charged by; None if rounds are chosen one by one.
-        over_budget: its rounds ran elsewhere, and are recorded even if they do not fit.
+    A run with ``over_budget`` ran elsewhere, and is recorded even if it does not fit.
     """
 
     name: str
@@ -184,36 +180,47 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Kinds ``commit`` and ``abandon``: a reserved round was released, or given back.
-
-    Attributes:
-        round: the number of its reservation.
-        reason: why it was given back; empty if it was released.
-    """
+    """Kinds ``commit`` and ``abandon``: the reservation ``round`` was released, or given back."""
 
     round: int
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Relabel:
-    """Kind ``relabel``: all rounds, before and after, are charged as zero-out."""
+class Plain:
+    """Kinds ``resume``, ``finish``, and ``relabel``: all rounds are charged as zero-out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Nothing:
-    """Kinds ``resume`` and ``finish``."""
-
-
-Said = Opening | Start | Reserve | Settle | Relabel | Nothing
+Said = Opening | Start | Reserve | Settle | Plain
 
 
 def read(entry: Entry) -> Said:
     """Return the content of an entry."""
-    reader = _READERS.get(entry.kind)
-    if reader is None:
-        return refuse("kind", entry.kind, "a kind of entry that is known")
-    return reader(entry.content["data"])
+    data = entry.content["data"]
+    found: Said = Plain()
+    match entry.kind:
+        case "ledger":
+            found = _opening(data)
+        case "run":
+            found = _start(data)
+        case "reserve":
+            found = _reserve(data)
+        case "commit":
+            data = members("data", data, ("round",), ("details",))
+            typed("details", data.get("details", {}), dict)
+            found = Settle(whole("round", data["round"], 1))
+        case "abandon":
+            data = members("data", data, ("round", "reason"))
+            found = Settle(whole("round", data["round"], 1), typed("reason", data["reason"], str))
+        case "relabel":
+            adjacency = members("data", data, ("adjacency",))["adjacency"]
+            if adjacency != str(Adjacency.ZERO_OUT):
+                refuse("adjacency", adjacency, "the adjacency that rounds are relabelled to")
+        case "resume" | "finish":
+            members("data", data, ())
+        case _:
+            refuse("kind", entry.kind, "a kind of entry that is known")
+    return found
 
 
 def read_opening(entry: Entry) -> Opening:
@@ -312,38 +319,3 @@ def _release(value: Any) -> Release:
         return Release(**part)
     except InvalidParameter as error:
         raise LedgerError(f"a release cannot be read: {error}") from None
-
-
-def _commit(value: Any) -> Settle:
-    data = members("data", value, ("round",), ("details",))
-    typed("details", data.get("details", {}), dict)
-    return Settle(whole("round", data["round"], 1))
-
-
-def _abandon(value: Any) -> Settle:
-    data = members("data", value, ("round", "reason"))
-    return Settle(whole("round", data["round"], 1), typed("reason", data["reason"], str))
-
-
-def _relabel(value: Any) -> Relabel:
-    adjacency = members("data", value, ("adjacency",))["adjacency"]
-    if adjacency != str(Adjacency.ZERO_OUT):
-        refuse("adjacency", adjacency, "the adjacency that rounds are relabelled to")
-    return Relabel()
-
-
-def _nothing(value: Any) -> Nothing:
-    members("data", value, ())
-    return Nothing()
-
-
-_READERS: dict[str, Callable[[Any], Said]] = {
-    "ledger": _opening,
-    "run": _start,
-    "reserve": _reserve,
-    "commit": _commit,
-    "abandon": _abandon,
-    "relabel": _relabel,
-    "resume": _nothing,
-    "finish": _nothing,
-}

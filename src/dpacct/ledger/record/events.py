@@ -141,9 +141,7 @@ class Event:
 def checked_details(details: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return a copy of details for an entry; none are an empty object.
 
-    Raises:
-        InvalidParameter: they are not JSON, hold NaN, infinity or half a surrogate pair, are nested
-            more than `MAX_DEPTH` deep, or are longer than `MAX_DETAILS`.
+    Details that are not JSON, or hold half a surrogate pair, are rejected too.
     """
     if details is None or (isinstance(details, Mapping) and not details):
         return {}
@@ -232,11 +230,7 @@ def round_to_json(round_: Round) -> dict[str, Any]:
 
 
 def round_from_json(value: Any, also: tuple[str, ...] = ()) -> Round:
-    """Return the round that `round_to_json` wrote; it may have the keys ``also``.
-
-    Raises:
-        LedgerError: it holds no round.
-    """
+    """Return the round that `round_to_json` wrote; it may have the keys ``also``."""
     entry = members("a round", value, _ROUND, (*also, *_OF_ANY_SCHEME))
     name = typed("sampling", entry["sampling"], str)
     if name not in _SCHEMES:
@@ -260,11 +254,7 @@ def schedule_to_json(schedule: Schedule) -> list[dict[str, Any]]:
 
 
 def schedule_from_json(value: Any) -> Schedule:
-    """Return the schedule that `schedule_to_json` wrote.
-
-    Raises:
-        LedgerError: it holds no schedule.
-    """
+    """Return the schedule that `schedule_to_json` wrote."""
     try:
         return Schedule(
             Phase(round_from_json(phase, ("rounds",)), whole("rounds", phase.get("rounds"), 1))

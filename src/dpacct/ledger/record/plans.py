@@ -153,12 +153,7 @@ def proven_epsilon(plan: Plan, delta: float, target: float = 0.0) -> float:
 
 
 def epsilon_so_far(whole: Plan, used: Schedule, delta: float) -> float:
-    """Return the proven epsilon of the used rounds of plans: the first rounds of each.
-
-    Args:
-        whole: all plans together.
-        used: their used rounds.
-    """
+    """Return the proven epsilon of the used rounds of plans: the first rounds of each."""
     if used == whole.schedule:
         return proven_epsilon(whole, delta, math.inf)
     best = proven_epsilon(Plan(used), delta, math.inf)
@@ -225,13 +220,9 @@ def most_planned_rounds(
     mixture: Mixture, budget: Budget, plans: list[Plan], round_: Round, accountant: str,
     fewest: int, most: int = MAX_ROUNDS,
 ) -> int:  # fmt: skip
-    """Return how many equal rounds a further initial plan may have.
+    """Return how many equal rounds an initial plan beside others may have, up to ``most``.
 
-    Args:
-        mixture, budget: of the ledger.
-        plans: the initial plans of its unfinished runs.
-        round_, accountant: of the further plan.
-        fewest, most: a number of rounds that fits, and the largest one that is of interest.
+    ``fewest`` rounds are known to fit.
     """
 
     def fit(count: int) -> bool:

@@ -205,21 +205,12 @@ def empty_ledger(zero: Totals, delta: float, adjacency: str) -> LedgerState:
 
 
 def started_run(
-    ledger: LedgerState,
-    plan_cost: Totals | None,
-    adjacency: str,
-    room: Room | None,
-    *,
+    ledger: LedgerState, plan_cost: Totals | None, adjacency: str, room: Room | None, *,
     private: bool,
-) -> tuple[LedgerState, RunState]:
-    """Register a run, and hold room for its plan.
+) -> tuple[LedgerState, RunState]:  # fmt: skip
+    """Register a run, and hold room for its plan, if it has one with this Renyi total.
 
-    Args:
-        ledger: the totals before.
-        plan_cost: the Renyi total of its plan, if it has one.
-        adjacency: of all rounds of the ledger.
-        room: the division of delta from now on; None if it does not change.
-        private: its noise comes from a secret source.
+    ``room`` is the division of delta from now on; None if it does not change.
     """
     zero = (0,) * len(ledger.spent)
     planned, held = plan_cost is not None, plan_cost or zero
@@ -230,37 +221,17 @@ def started_run(
     return replace(ledger, runs=ledger.runs + 1, held=total, adjacency=adjacency), run
 
 
-def _divided(ledger: LedgerState, room: Room | None) -> LedgerState:
-    return ledger if room is None else replace(ledger, delta=room.delta, plan_delta=room.plan_delta)
-
-
 def reserved(
     ledger: LedgerState, run: RunState, charge: Charge, adjacency: str
 ) -> tuple[LedgerState, RunState]:
     """Charge a round; a round outside the plan of its run leaves it, and frees what was held."""
-    zero = (0,) * len(charge.cost)
-    inside = charge.slot is not None
-    leaves = not inside and run.on_plan
-    freed = charge.freed if inside else run.held if leaves else zero
-    ledger = replace(
-        ledger,
-        spent=add(ledger.spent, charge.cost),
-        held=subtract(ledger.held, freed),
-        rounds=ledger.rounds + 1,
-        exposed=ledger.exposed + (not run.private),
-        started=True,
-        loose=ledger.loose or not (inside and run.initial),
-        adjacency=adjacency,
-    )
-    run = replace(
-        run,
-        spent=add(run.spent, charge.cost),
-        held=subtract(run.held, freed),
-        rounds=run.rounds + 1,
-        cursor=run.cursor if charge.slot is None else charge.slot + 1,
-        left=run.left or leaves,
-    )
-    return ledger, run
+    leaves = charge.slot is None and run.on_plan
+    freed = run.held if leaves else charge.freed or (0,) * len(charge.cost)
+    loose = ledger.loose or charge.slot is None or not run.initial
+    ledger, run = _changed(ledger, run, charge.cost, tuple(-part for part in freed), 1)
+    ledger = replace(ledger, started=True, loose=loose, adjacency=adjacency)
+    cursor = run.cursor if charge.slot is None else charge.slot + 1
+    return ledger, replace(run, cursor=cursor, left=run.left or leaves)
 
 
 def committed(ledger: LedgerState, run: RunState) -> tuple[LedgerState, RunState]:
@@ -273,21 +244,9 @@ def abandoned(ledger: LedgerState, run: RunState, charge: Charge) -> tuple[Ledge
     latest = charge.slot is not None and run.cursor == charge.slot + 1
     again = latest and run.on_plan and not run.finished and not charge.skipped
     back = charge.freed if again else (0,) * len(charge.cost)
-    ledger = replace(
-        ledger,
-        spent=subtract(ledger.spent, charge.cost),
-        held=add(ledger.held, back),
-        rounds=ledger.rounds - 1,
-        exposed=ledger.exposed - (not run.private),
-    )
-    run = replace(
-        run,
-        spent=subtract(run.spent, charge.cost),
-        held=add(run.held, back),
-        rounds=run.rounds - 1,
-        cursor=run.cursor - again,
-    )
-    return ledger, run
+    cost = tuple(-part for part in charge.cost)
+    ledger, run = _changed(ledger, run, cost, back, -1)
+    return ledger, replace(run, cursor=run.cursor - again)
 
 
 def finished(ledger: LedgerState, run: RunState, room: Room | None) -> tuple[LedgerState, RunState]:
@@ -299,3 +258,22 @@ def finished(ledger: LedgerState, run: RunState, room: Room | None) -> tuple[Led
 def relabelled(ledger: LedgerState) -> LedgerState:
     """Charge all rounds of version 0.2, before and after, as zero-out."""
     return replace(ledger, adjacency=str(Adjacency.ZERO_OUT))
+
+
+def _divided(ledger: LedgerState, room: Room | None) -> LedgerState:
+    return ledger if room is None else replace(ledger, delta=room.delta, plan_delta=room.plan_delta)
+
+
+def _changed(
+    ledger: LedgerState, run: RunState, spent: Totals, held: Totals, rounds: int
+) -> tuple[LedgerState, RunState]:
+    """Add to the totals of a run, and to those of all runs; what is taken back is negative."""
+    ledger = replace(
+        ledger,
+        spent=add(ledger.spent, spent),
+        held=add(ledger.held, held),
+        rounds=ledger.rounds + rounds,
+        exposed=ledger.exposed + (0 if run.private else rounds),
+    )
+    spent, held = add(run.spent, spent), add(run.held, held)
+    return ledger, replace(run, spent=spent, held=held, rounds=run.rounds + rounds)

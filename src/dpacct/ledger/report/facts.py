@@ -26,14 +26,13 @@ if TYPE_CHECKING:
 SCHEMA = 1
 
 
-def finite(value: float) -> float | None:
+def _finite(value: float) -> float | None:
     """Return the value for JSON: null if it is infinite."""
     return value if math.isfinite(value) else None
 
 
-def both(spent: Interval | Spent) -> dict[str, float | None]:
-    """Return both ends of an interval as JSON."""
-    return {"lower": finite(spent.lower), "upper": finite(spent.upper)}
+def _both(spent: Interval | Spent) -> dict[str, float | None]:
+    return {"lower": _finite(spent.lower), "upper": _finite(spent.upper)}
 
 
 def claim_of(
@@ -47,13 +46,8 @@ def claim_of(
 ) -> dict[str, Any]:
     """Return a reading with everything that is printed beside it, as JSON (Rule 1).
 
-    Args:
-        guarantee: the kind of the reading.
-        spent: achieved and proven epsilon of the charged rounds.
-        any_stop: proven epsilon of the whole plan, if there is one.
-        rounds: the number of charged rounds.
-        slots: the number of used slots of plans, and of all; 0 without plans.
-        first: the plans were registered before any round of the ledger.
+    ``spent`` is that of the charged rounds, ``any_stop`` that of the whole plan, ``slots`` are the
+    used slots of plans and all of them; ``first``: the plans came before any round.
     """
     used, planned = slots
     partial = guarantee is Guarantee.PLANNED and 0 < used < planned
@@ -75,8 +69,8 @@ def claim_of(
         )
     return {
         "guarantee": str(guarantee),
-        "epsilon": both(spent),
-        "epsilon_any_stop": finite(any_stop),
+        "epsilon": _both(spent),
+        "epsilon_any_stop": _finite(any_stop),
         "claim": words,
         "part_of_plan": partial,
         "slots": {"used": used, "planned": planned},
@@ -84,13 +78,7 @@ def claim_of(
 
 
 def summarize(now: Snapshot) -> dict[str, Any]:
-    """Return the summary of a ledger, as ``show`` prints it, without reading every entry.
-
-    Returns:
-        ``path``, ``budget``, ``unit``, ``adjacency``, ``epsilon``, ``epsilon_any_stop``, ``delta``,
-        ``guarantee``, ``claim``, ``rounds``, ``runs`` (a list), ``head``, ``entries``. An infinite
-        epsilon is null.
-    """
+    """Return the summary of a ledger, as ``show`` prints it; an infinite epsilon is null."""
     state, budget = now.state, now.budget
     return {
         "schema": SCHEMA,
@@ -117,7 +105,7 @@ def _run(now: Snapshot, number: int) -> dict[str, Any]:
     state, start = now.run_state(number), now.start(number)
     plan, guarantee = start.plan, now.guarantee(number)
     spent, any_stop = now.interval(number), now.any_stop(number)
-    whole = finite(any_stop) if plan is not None and state.on_plan else None
+    whole = _finite(any_stop) if plan is not None and state.on_plan else None
     if not state.private:
         spent, any_stop = spent.without_privacy, math.inf
     slots = (state.cursor, plan.rounds) if plan else (0, 0)
@@ -141,12 +129,7 @@ def _run(now: Snapshot, number: int) -> dict[str, Any]:
 
 
 def promise_of(now: Snapshot, found: dict[str, Any]) -> Promise | None:
-    """Return the promise of a ledger to people (Rule 2), or None if it keeps none.
-
-    Args:
-        now: of the ledger.
-        found: its summary, as of the same entry.
-    """
+    """Return the promise of a ledger with this summary (Rule 2), or None if it keeps none."""
     # A summary needs no report: only its writers import it.
     from dpacct.report.front import Promise  # noqa: PLC0415
     from dpacct.report.risks import risks_of_rounds  # noqa: PLC0415
@@ -163,12 +146,7 @@ def promise_of(now: Snapshot, found: dict[str, Any]) -> Promise | None:
 
 
 def report_of(now: Snapshot, reporter: str) -> dict[str, Any]:
-    """Return the report of a ledger: its summary, and the facts that only all entries show.
-
-    Args:
-        now: of the ledger.
-        reporter: the version of the program.
-    """
+    """Return the summary of a ledger, and the facts that only all entries show."""
     from dpacct.report.front import risk_to_json  # noqa: PLC0415
     from dpacct.report.words import LEDGER_ASSUMPTIONS  # noqa: PLC0415
 
@@ -177,7 +155,7 @@ def report_of(now: Snapshot, reporter: str) -> dict[str, Any]:
         # Had the released rounds been fixed in advance.
         schedule = history.released_schedule()
         upper = proven_epsilon(Plan(schedule), delta, math.inf)
-        same = both(Interval.bracket(achieved_epsilon(schedule, delta), upper))
+        same = _both(Interval.bracket(achieved_epsilon(schedule, delta), upper))
     return found | {
         **history.facts,
         "rounds_as_if_planned": same,
