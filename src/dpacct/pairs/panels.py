@@ -3,6 +3,9 @@
 With r = 1 - q + q e^u the integrands are products of e^{-(sigma u + 1/(2 sigma))^2 / 2}, powers of
 r, of r(-x), and e^{itL}. `LossFunction` has L(u) of each kind of pair.
 
+These panels of Gauss-Legendre serve integrals over a half-line or a part of it, where the
+trapezoid rule of `trapezoid` loses its exponential convergence.
+
 Derivation: docs/derivations/uniform-sampling.md, docs/derivations/few-large-losses.md.
 """
 
@@ -16,6 +19,7 @@ from dpacct.errors import NotConverged
 from dpacct.numerics.quadrature import IMAGINARY_AXIS, REAL_AXIS, RULE_ERROR
 from dpacct.numerics.rounding import UNIT, Array
 from dpacct.pairs.dominating import AchievedPair, Direction, ReplacementPair
+from dpacct.pairs.trapezoid import ratio_error
 
 MAX_PANELS = 40_000
 _SAMPLES = 400
@@ -23,6 +27,12 @@ _SAMPLES = 400
 _WAVE = 12.0
 # e^u must not overflow.
 _FARTHEST = 690.0
+
+
+def probability(q: float, u: Array) -> Array:
+    """Return p = q e^u / r, the slope of log r in u."""
+    log_odds = math.log1p(-q) - math.log(q)
+    return 1 / (1 + np.exp(np.clip(log_odds - u, -700.0, 700.0)))
 
 
 def panel_edges(
@@ -49,9 +59,8 @@ def panel_edges(
         u = np.union1d(u, np.geomspace(1e-6 * min(layer, end), end, _SAMPLES))
     log_odds = math.log1p(-q) - math.log(q)
     # Curvature of a log r in u is a p (1 - p), p taken where it is steepest within a unit.
-    p = 1 / (1 + np.exp(np.clip(log_odds - u - 1.0, -700.0, 700.0)))
+    p, far = probability(q, u + 1.0), probability(q, u)
     steepest = (p >= 0.5) & (u < log_odds + 1.0)
-    far = 1 / (1 + np.exp(np.clip(log_odds - u, -700.0, 700.0)))
     spread = np.where(steepest, 0.25, np.where(p < 0.5, p * (1 - p), far * (1 - far)))
     width = np.minimum(
         np.minimum(min(1.0, 1.4 / sigma), 2 / np.sqrt(1 + a * spread + sigma**2)),
@@ -81,9 +90,8 @@ def node_errors(
     # A panel that contains 0 may have nodes with far larger errors than their own roundings.
     moved = 2 * RULE_ERROR * width + 3 * UNIT * distance
     slope = np.exp(math.log(q) + u - loss)
-    rounding = UNIT * (16 * size + np.minimum(1.45 * size, 1.0) * (14 + 13 * np.maximum(u, 0.0)))
     gaussian = moved * (sigma**2 * distance + 1) + 4 * UNIT * (sigma * distance + 0.5 / sigma) ** 2
-    return rounding + slope * moved, gaussian + RULE_ERROR * width / weights
+    return ratio_error(size, u) + slope * moved, gaussian + RULE_ERROR * width / weights
 
 
 def suprema_beyond(at_nodes: Array, at_edges: Array) -> Array:
@@ -119,11 +127,7 @@ class PanelBounds:
         highest = np.clip(self._high, 0.0, 700.0)
         self.loss: Array = farthest * (q * np.exp(highest) / self._smallest)
         # |arg(A + B e^{iv})| <= B |v| / (A + B cos v) <= p |v| / cos v.
-        self.angle: Array = self._probability(self._high) * height / np.cos(height)
-
-    def _probability(self, u: Array) -> Array:
-        log_odds = math.log1p(-self._q) - math.log(self._q)
-        return 1 / (1 + np.exp(np.clip(log_odds - u, -700.0, 700.0)))
+        self.angle: Array = probability(q, self._high) * height / np.cos(height)
 
     def power(self, exponent: float) -> Array:
         """Return a bound of |r^exponent| for an exponent <= 0."""
@@ -150,8 +154,8 @@ class PanelBounds:
         center, variance = self._center, self._variance
         quadratic = variance * center**2 + center + 0.25 / variance
         log_r = np.logaddexp(np.log1p(-self._q), math.log(self._q) + center)
-        up = -variance * self._low - 0.5 + power * self._probability(self._high)
-        down = variance * self._high + 0.5 - power * self._probability(self._low)
+        up = -variance * self._low - 0.5 + power * probability(self._q, self._high)
+        down = variance * self._high + 0.5 - power * probability(self._q, self._low)
         rise = self._reach * np.maximum(0.0, np.maximum(up, down))
         exponent = power * log_r - quadratic / 2 + rise + variance * self._height**2 / 2 - offset
         with np.errstate(over="ignore"):
@@ -195,11 +199,10 @@ class LossFunction:
 
     def probabilities(self, u: Array) -> tuple[Array, Array]:
         """Return p = q e^u / r, and p at -x or 0. |dL/du| is their sum."""
-        log_odds = math.log1p(-self.rate) - math.log(self.rate)
-        here, there = (
-            1 / (1 + np.exp(np.clip(log_odds - at, -700.0, 700.0))) for at in (u, -u - self._shift)
-        )
-        return here, there if self.replaced else np.zeros_like(here)
+        here = probability(self.rate, u)
+        if not self.replaced:
+            return here, np.zeros_like(here)
+        return here, probability(self.rate, -u - self._shift)
 
     def inverse(self, loss: float) -> float:
         """Return about the u at which L is this loss, except for pairs of the add direction."""
@@ -285,9 +288,8 @@ class LossFunction:
         width = np.diff(edges)[:, None]
         moved = 2 * RULE_ERROR * width + 6 * UNIT * (np.abs(u) + self._shift)
         size = np.abs(opposite)
-        below = UNIT * 16 * size + np.exp(math.log(self.rate) + opposite_u - opposite) * moved
-        growth = 14 + 13 * np.maximum(opposite_u, 0.0)
-        below += UNIT * np.minimum(1.45 * size, 1.0) * growth
+        below = ratio_error(size, opposite_u)
+        below += np.exp(math.log(self.rate) + opposite_u - opposite) * moved
         return error + below + UNIT * (np.abs(ratio) + size), below, weight_error
 
     def turn(self, edges: Array, angle: float) -> tuple[Array, Array]:

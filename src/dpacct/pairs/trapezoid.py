@@ -165,11 +165,13 @@ def log_ratio(
     if far.any():
         odds = np.exp(np.log1p(-q[far]) - np.log(q[far]) - exponent[far])
         loss[far] = exponent[far] + np.log(q[far]) + np.log1p(odds)
-    size = np.abs(loss)
-    error = UNIT * (
-        16 * size + np.minimum(1.45 * size, 1.0) * (14 + 13 * np.maximum(exponent, 0.0))
-    )
-    return x**2 * (inverse / 2), loss, error
+    return x**2 * (inverse / 2), loss, ratio_error(np.abs(loss), exponent)
+
+
+def ratio_error(size: Array, exponent: Array) -> Array:
+    """Return the absolute rounding error of log r, of a given size, computed from e^exponent."""
+    relative = np.minimum(1.45 * size, 1.0) * (14 + 13 * np.maximum(exponent, 0.0))
+    return UNIT * (16 * size + relative)
 
 
 def mirrored_ratio(grid: Nodes, q: Array, sigma: Array) -> tuple[Array, ...]:
