@@ -8,9 +8,9 @@ what the search for a saddle point needs; of them nothing is proven.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from dpacct.pairs.moments import log_moment, replacement_log_moment, symmetrized
 from dpacct.pairs.panels import LossFunction
 from dpacct.rounds import MAX_PHASES, Phase, Poisson, Round, Schedule
 from dpacct.tight.laws import (
+    Law,
     SymmetrizedLosses,
     TiltedLosses,
     TiltedNodes,
@@ -101,36 +102,6 @@ def above(rates: Array, noise: Array, counts: Array) -> tuple[Array, Array, Arra
     return new_rates, new_noise, new_counts
 
 
-# How often laws occur, and bounds of the log moment of each, shape ().
-Moments = Sequence[tuple[float, Bounds]]
-
-
-def summed_log_moment(
-    moments_at: Callable[[float], Moments], tilt: float | Array, precision: float, kinds: int
-) -> Bounds:
-    """Bounds of log M(c) for one tilt or several: shape () or (k,).
-
-    Args:
-        moments_at: the moments of all laws under one tilt.
-        precision: variance of the Gaussian loss.
-        kinds: at least the number of laws.
-    Error: two roundings a law and four more, each at most `UNIT` of the sum of absolute values of
-        either end; paid twice over, outward.
-    """
-    tilts = np.atleast_1d(np.asarray(tilt, dtype=np.float64))
-    lower = precision * tilts * (1 + tilts) / 2
-    upper, size = lower.copy(), np.abs(lower)
-    for k, c in enumerate(tilts.tolist()):
-        for count, moment in moments_at(c):
-            low, high = count * float(moment.lower), count * float(moment.upper)
-            lower[k], upper[k] = lower[k] + low, upper[k] + high
-            # Either end may be the larger one: moments of measures may be less than one.
-            size[k] += max(abs(low), abs(high))
-    slack = UNIT * (4 * kinds + 16) * size
-    shape = np.shape(tilt)
-    return Bounds((lower - slack).reshape(shape), (upper + slack).reshape(shape))
-
-
 # Accuracy e^-20 of the sums of nodes, and how many there may be: a search takes some dozens.
 ACCURACY, MAX_NODES = 20.0, 200_000
 # Of the midpoint rule, and how far it goes into the tails of a Gaussian.
@@ -145,12 +116,55 @@ class Cumulants(NamedTuple):
     variance: float
 
 
-class Tiltable(Protocol):
-    """What has cumulants at every tilt c > 0."""
+class Composed:
+    """A product of laws and one Gaussian: what a contour inverts.
+
+    Attributes:
+        precision: variance of the Gaussian loss.
+        kinds: number of distinct laws, for rounding.
+    """
+
+    precision: float
+    kinds: int
+
+    def laws(self, tilt: float, frequency: float) -> Sequence[Law]:
+        """Return the tilted laws, for frequencies up to the given one."""
+        raise NotImplementedError
+
+    def _cumulants_of_laws(self, tilt: float) -> Iterator[tuple[float, Cumulants]]:
+        raise NotImplementedError
 
     def cumulants(self, tilt: float) -> Cumulants:
-        """To about 1e-8."""
-        ...
+        """Return log M(c), mean and variance of the loss tilted by e^{c L}; not proven."""
+        value = self.precision * tilt * (1 + tilt) / 2
+        mean, variance = self.precision * (0.5 + tilt), self.precision
+        for count, part in self._cumulants_of_laws(tilt):
+            value, mean = value + count * part.log_moment, mean + count * part.mean
+            variance += count * part.variance
+        return Cumulants(value, mean, max(variance, 1e-300))
+
+    def log_moment(self, tilt: float | Array) -> Bounds:
+        """Return bounds of log M(c), c > 0, for one tilt or several: shape () or (k,).
+
+        Error: two roundings a law and four more, each at most `UNIT` of the sum of absolute values
+            of either end; paid twice over, outward.
+        """
+        tilts = np.atleast_1d(np.asarray(tilt, dtype=np.float64))
+        lower = self.precision * tilts * (1 + tilts) / 2
+        upper, size = lower.copy(), np.abs(lower)
+        for k, c in enumerate(tilts.tolist()):
+            for law in self.laws(c, 0.0):
+                low, high = (law.count * float(end) for end in law.log_moment)
+                lower[k], upper[k] = lower[k] + low, upper[k] + high
+                # Either end may be the larger one: moments of measures may be less than one.
+                size[k] += max(abs(low), abs(high))
+        slack = UNIT * (4 * self.kinds + 16) * size
+        shape = np.shape(tilt)
+        return Bounds((lower - slack).reshape(shape), (upper + slack).reshape(shape))
+
+    def log_moment_above(self, tilts: Array) -> Array:
+        """Return upper bounds of log M(c), c > 0, which need not be close; shape (k,)."""
+        return self.log_moment(tilts).upper
 
 
 def nodes_cumulants(nodes: TiltedNodes, noise: Array, counts: Array) -> Cumulants:
@@ -221,7 +235,7 @@ TiltedLaw = TiltedLosses | SymmetrizedLosses
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Composition:
+class Composition(Composed):
     """Sampled Gaussian pairs of one direction, with multiplicities.
 
     Attributes:
@@ -369,19 +383,11 @@ class Composition:
         rates, noise, counts = alike(self.rates, self.noise, self.counts)
         return replace(self, rates=rates, noise=noise, counts=counts)
 
-    def cumulants(self, tilt: float) -> Cumulants:
-        """log M(c), and mean and variance of the loss tilted by e^{c L}; not proven."""
-        value = self.precision * tilt * (1 + tilt) / 2
-        mean, variance = self.precision * (0.5 + tilt), self.precision
+    def _cumulants_of_laws(self, tilt: float) -> Iterator[tuple[float, Cumulants]]:
         for nodes, noise, counts in self._nodes(tilt, ACCURACY, 0.0, MAX_NODES, _ROWS):
-            part = nodes_cumulants(nodes, noise, counts)
-            value, mean = value + part.log_moment, mean + part.mean
-            variance += part.variance
+            yield 1.0, nodes_cumulants(nodes, noise, counts)
         for pair, count in self.symmetrized:
-            part = symmetrized_cumulants(pair.sampling_rate, pair.noise_std, tilt)
-            value, mean = value + count * part.log_moment, mean + count * part.mean
-            variance += count * part.variance
-        return Cumulants(value, mean, max(variance, 1e-300))
+            yield count, symmetrized_cumulants(pair.sampling_rate, pair.noise_std, tilt)
 
     def laws(self, tilt: float, frequency: float) -> list[TiltedLaw]:
         """The tilted losses of the sampled rounds, for frequencies up to the one given."""
@@ -411,30 +417,33 @@ _MAX_KINDS = 30
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TruncatedComposition:
-    """What `Composition` is, of the pairs up to ``ends``.
+class TruncatedComposition(Composed):
+    """The `Composition` of the pairs up to ``ends``.
 
     Attributes:
-        whole: the composition with its tails; rates of at most one half.
-        ends: the largest u = (2x - 1) / (2 sigma^2) that is kept of each kind of round.
+        pairs: the sampled pairs with their multiplicities; rates of at most one half.
+        ends: the largest u = (2x - 1) / (2 sigma^2) that is kept of each pair.
         lost: an upper bound of the probability that some round lies beyond.
+        precision, kinds: as in `Composed`.
     """
 
-    whole: Composition
+    pairs: tuple[tuple[AchievedPair | SymmetrizedPair, float], ...]
     ends: tuple[float, ...]
     lost: float
+    precision: float
+    kinds: int
 
     @classmethod
     def applies(cls, whole: Composition) -> bool:
-        """Whether tails can be cut off: few kinds of sampled rounds with rates up to one half."""
+        """Return whether there are few kinds of sampled rounds, with rates up to one half."""
         rates = [pair.sampling_rate for pair, _ in _kinds(whole)]
         return 0 < len(rates) <= _MAX_KINDS and max(rates) <= 0.5
 
     @classmethod
     def losing(cls, whole: Composition, mass: float) -> TruncatedComposition:
-        """The composition that loses about ``mass``."""
+        """Return the composition that loses about ``mass``."""
         kinds = _kinds(whole)
-        # Of a pair of C_q both ends are lost, and the lower one carries less.
+        # A pair of C_q loses both ends; the lower one carries less.
         counts = [n * (2.0 if isinstance(pair, SymmetrizedPair) else 1.0) for pair, n in kinds]
         each = mass / sum(counts)
         settings = [(_rate_of_p(pair), pair.noise_std) for pair, _ in kinds]
@@ -443,27 +452,13 @@ class TruncatedComposition:
             count * lost_mass(*setting, end)
             for count, setting, end in zip(counts, settings, ends, strict=True)
         )
-        return cls(whole, ends, lost * (1 + UNIT * (4 * len(kinds) + 8)))
-
-    @property
-    def precision(self) -> float:
-        """See `Composition`."""
-        return self.whole.precision
-
-    @property
-    def kinds(self) -> int:
-        """See `Composition`."""
-        return self.whole.kinds
-
-    @property
-    def largest_loss(self) -> float:
-        """See `Composition`."""
-        return self.whole.largest_loss
+        lost *= 1 + UNIT * (4 * len(kinds) + 8)
+        return cls(tuple(kinds), ends, lost, whole.precision, whole.kinds)
 
     def laws(self, tilt: float, frequency: float) -> list[TruncatedLosses | SymmetrizedLosses]:
-        """See `Composition`."""
+        """See `Composed`."""
         found: list[TruncatedLosses | SymmetrizedLosses] = []
-        for (pair, count), end in zip(_kinds(self.whole), self.ends, strict=True):
+        for (pair, count), end in zip(self.pairs, self.ends, strict=True):
             setting = (count, tilt, frequency, end)
             if isinstance(pair, SymmetrizedPair):
                 found.append(SymmetrizedLosses(pair.sampling_rate, pair.noise_std, *setting))
@@ -471,31 +466,12 @@ class TruncatedComposition:
                 found.append(TruncatedLosses(pair, *setting))
         return found
 
-    def log_moment(self, tilt: float | Array) -> Bounds:
-        """See `Composition`."""
-
-        def moments(c: float) -> list[tuple[float, Bounds]]:
-            laws = zip(_kinds(self.whole), self.laws(c, 0.0), strict=True)
-            return [(count, law.log_moment) for (_, count), law in laws]
-
-        return summed_log_moment(moments, tilt, self.precision, self.kinds)
-
-    def log_moment_above(self, tilts: Array) -> Array:
-        """See `contour.Composed`."""
-        return self.log_moment(tilts).upper
-
-    def cumulants(self, tilt: float) -> Cumulants:
-        """See `Composition`."""
-        value = self.precision * tilt * (1 + tilt) / 2
-        mean, variance = self.precision * (0.5 + tilt), self.precision
-        for (pair, count), end in zip(_kinds(self.whole), self.ends, strict=True):
+    def _cumulants_of_laws(self, tilt: float) -> Iterator[tuple[float, Cumulants]]:
+        for (pair, count), end in zip(self.pairs, self.ends, strict=True):
             if isinstance(pair, SymmetrizedPair):
-                part = symmetrized_cumulants(pair.sampling_rate, pair.noise_std, tilt, end)
+                yield count, symmetrized_cumulants(pair.sampling_rate, pair.noise_std, tilt, end)
             else:
-                part = truncated_cumulants(pair, tilt, end)
-            value += count * part.log_moment
-            mean, variance = mean + count * part.mean, variance + count * part.variance
-        return Cumulants(value, mean, max(variance, 1e-300))
+                yield count, truncated_cumulants(pair, tilt, end)
 
 
 def _kinds(whole: Composition) -> list[tuple[AchievedPair | SymmetrizedPair, float]]:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,17 +28,19 @@ from numpy.typing import NDArray
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged
 from dpacct.numerics.fourier import MAX_FREQUENCIES
-from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, ComplexArray
 from dpacct.numerics.search import bracket_root
-from dpacct.tight.composition import Cumulants, Tiltable
-from dpacct.tight.laws import decay_table
+from dpacct.tight.composition import Composed, Cumulants
+from dpacct.tight.laws import Law, decay_table
+
+Counts = NDArray[np.int64]
 
 # Tolerance of log c, which stays within 14 of 0 or of where a Gaussian loss would have it.
 _TOLERANCE, _RANGE = 1e-3, 14.0
 _STEPS = 60
 
 
-def tilt_at_delta(composition: Tiltable, log_delta: float) -> tuple[float, Cumulants]:
+def tilt_at_delta(composition: Composed, log_delta: float) -> tuple[float, Cumulants]:
     """The tilt with the least Chernoff bound of epsilon: c (K + k)' = K + k - log delta."""
 
     def excess(tilt: float, at: Cumulants) -> tuple[float, float]:
@@ -52,7 +53,7 @@ def tilt_at_delta(composition: Tiltable, log_delta: float) -> tuple[float, Cumul
     return _solve(composition, excess)
 
 
-def tilt_at_epsilon(composition: Tiltable, epsilon: float) -> tuple[float, Cumulants]:
+def tilt_at_epsilon(composition: Composed, epsilon: float) -> tuple[float, Cumulants]:
     """The tilt with the least Chernoff bound of delta: (K + k)' = eps."""
 
     def excess(tilt: float, at: Cumulants) -> tuple[float, float]:
@@ -80,7 +81,7 @@ def log_chernoff_factor(tilt: float) -> float:
 
 
 def _solve(
-    composition: Tiltable, excess: Callable[[float, Cumulants], tuple[float, float]]
+    composition: Composed, excess: Callable[[float, Cumulants], tuple[float, float]]
 ) -> tuple[float, Cumulants]:
     """Root in log c of an increasing function with its derivative: Newton, kept in a bracket."""
     likely = _start(composition)
@@ -105,7 +106,7 @@ def _solve(
     return math.exp(t), at
 
 
-def _start(composition: Tiltable) -> float:
+def _start(composition: Composed) -> float:
     """log of a tilt for about a thousandth of probability, as if the loss were Gaussian."""
     return math.log(3.5) - 0.5 * math.log(composition.cumulants(0.5).variance)
 
@@ -124,46 +125,85 @@ LEAST_DELTA = 1e-315
 _WIDEST_BLUR = 100.0
 
 
-class Law(Protocol):
-    """Tilted losses of some of the rounds."""
+class Bounding:
+    """Bounds of delta for every epsilon near the one that they were made for.
 
-    def log_decay(self, first: float, number: int) -> Array:
-        """Bounds of log of the product of all |phi(t')|^count, t' >= t, t in `decay_table`."""
-        ...
+    Attributes:
+        blur: zero where both bounds are as close as rounding allows.
+    """
 
-    def log_characteristic(self, step: float, number: int) -> tuple[ComplexArray, Array]:
-        """log of the product of all phi(t)^count at t = k step, and a bound of its error."""
-        ...
+    blur = 0.0
 
+    def delta(self, epsilon: float) -> Interval:
+        """Return a lower and an upper bound of delta at one epsilon >= 0."""
+        return self.delta_and_slope(epsilon)[0]
 
-class Composed(Tiltable, Protocol):
-    """What a contour inverts: the moments of a product of laws and of one Gaussian."""
-
-    @property
-    def precision(self) -> float:
-        """Variance of the Gaussian loss."""
-        ...
-
-    @property
-    def kinds(self) -> int:
-        """Number of distinct laws, for rounding."""
-        ...
-
-    def log_moment(self, tilt: float | Array) -> Bounds:
-        """Bounds of log M(c), c > 0, shape () or (k,)."""
-        ...
-
-    def log_moment_above(self, tilts: Array) -> Array:
-        """Upper bounds of log M(c), c > 0, that need not be close; shape (k,)."""
-        ...
-
-    def laws(self, tilt: float, frequency: float) -> Sequence[Law]:
-        """The tilted laws, for frequencies up to the one given."""
-        ...
+    def delta_and_slope(self, epsilon: float) -> tuple[Interval, float]:
+        """Return the same, and about the derivative of log delta, which is not proven."""
+        raise NotImplementedError
 
 
-class Contour:
-    """The integrand of one composition, ready for any epsilon.
+class _Line(Bounding):
+    """The integrand at the nodes s = c + i k step of a vertical line, relative to M(c) e^{-c eps}.
+
+    A contour sets the tilt c, which is exact as 1 + c, and the step, and then calls `_evaluate`.
+    """
+
+    _tilt: float
+    _step: float
+
+    def _decay(self, precision: float, laws: Sequence[Law]) -> tuple[Array, Array, Counts]:
+        """Return frequencies, bounds of log |M(s) / M(c)| beyond each, and the nodes up to it."""
+        first = 4 * self._step
+        table = decay_table(first, _TABLE_LENGTH)
+        decay = -precision / 2 * table**2
+        for law in laws:
+            decay = decay + law.log_decay(first, _TABLE_LENGTH)
+        return table, decay, np.ceil(table / self._step).astype(np.int64) + 1
+
+    def _evaluate(
+        self, laws: Sequence[Law], t: Array, precision: float, kinds: int, sign: float
+    ) -> None:
+        """Set log of M(s) / M(c) at the nodes, a bound of its error, and the kernel."""
+        c, self._t = self._tilt, t
+        s = np.asarray(c + 1j * t, dtype=np.complex128)
+        # The Gaussian's moment: c (1 + c) is left out of s (1 + s).
+        log_value = np.asarray(precision / 2 * (1j * t * (1 + 2 * c) - t**2), dtype=np.complex128)
+        # Beside a tilt below zero |1 + c + s| may be less than what is rounded.
+        error = UNIT * (kinds + 8) * precision * t * (1 + abs(c) + np.abs(s))
+        for law in laws:
+            sampled, sampled_error = law.log_characteristic(self._step, len(t))
+            log_value += sampled
+            error += sampled_error
+        self._log_value, self._error = log_value, error
+        self._kernel: ComplexArray = sign / (s * (1 + s))
+        self._weights = np.full(len(t), self._step / math.pi)
+        self._weights[0] /= 2
+
+    def _sums(self, epsilon: float) -> tuple[float, float, float]:
+        """Return the trapezoid sum, minus its derivative, and the sum without the kernel."""
+        value: ComplexArray = np.exp(self._log_value - 1j * (self._t * epsilon))
+        sampled: ComplexArray = value * self._kernel
+        total = float(self._weights @ sampled.real)
+        falling = total * self._tilt - float((self._weights * self._t) @ sampled.imag)
+        return total, falling, float(self._weights @ value.real)
+
+    def _rounding(self, epsilon: float) -> tuple[float, float]:
+        """Return bounds of the errors of both sums, for this epsilon and smaller ones.
+
+        |v| (e^error - 1) <= |v| error e^error. A large error is not clipped, and an infinite one is
+        no bound: callers check the sum.
+        """
+        phase, size = self._t * epsilon, self._log_value.real
+        error = self._error + 4 * UNIT * (phase + np.abs(self._log_value)) + 64 * UNIT
+        with np.errstate(over="ignore", invalid="ignore"):
+            off = error * np.exp(size + error) + 2 * UNIT * len(phase) * np.exp(size)
+            off *= self._weights * (1 + 1e-9)
+            return float(np.abs(self._kernel) @ off), float(off.sum())
+
+
+class Contour(_Line):
+    """The integrand right of zero, ready for any epsilon.
 
     Args:
         composition: what is composed.
@@ -203,20 +243,11 @@ class Contour:
         likely = min(9.0 / math.sqrt(spread), most * self._step)
         laws = composition.laws(tilt, likely)
         number = self._nodes(composition, laws, width / (1 + tilt), log_cut, most)
-        self._t: Array = self._step * np.arange(float(number))
-        last = float(self._t[-1])
-        if last > likely:
-            laws = composition.laws(tilt, last)
-
-        precision = composition.precision + self.blur
-        s = np.asarray(tilt + 1j * self._t, dtype=np.complex128)
-        self._log_value, self._error = log_integrand(
-            laws, precision, composition.kinds, s, self._step
-        )
+        t: Array = self._step * np.arange(float(number))
+        if t[-1] > likely:
+            laws = composition.laws(tilt, float(t[-1]))
+        self._evaluate(laws, t, composition.precision + self.blur, composition.kinds, 1.0)
         self._horizon = -1.0
-        self._kernel = 1 / (s * (1 + s))
-        self._weights = np.full(number, self._step / math.pi)
-        self._weights[0] /= 2
 
     def _nodes(
         self,
@@ -227,13 +258,8 @@ class Contour:
         cheap: int,
     ) -> int:
         """The number of nodes; sets the variance of the blur, or 0, and the truncation."""
-        first = 4 * self._step
-        table = decay_table(first, _TABLE_LENGTH)
-        decay = -composition.precision / 2 * table**2
-        for law in laws:
-            decay = decay + law.log_decay(first, _TABLE_LENGTH)
+        table, decay, number = self._decay(composition.precision, laws)
         slope = np.log(table / table[0])
-        number = np.ceil(table / self._step).astype(np.int64) + 1
         while True:
             found = _first_enough(decay - slope, number, log_cut)
             blurred = _first_enough(decay - blur / 2 * table**2 - slope, number, log_cut)
@@ -254,21 +280,16 @@ class Contour:
             if not 0.0 < blur <= 1.0:
                 raise NotConverged("the contour integrand decays too slowly")
 
-    def delta(self, epsilon: float) -> Interval:
-        """Lower and upper bound of delta at one epsilon >= 0."""
-        return self.delta_and_slope(epsilon)[0]
-
     def delta_and_slope(self, epsilon: float) -> tuple[Interval, float]:
-        """The same, and about the derivative of log delta; of that nothing is proven."""
+        """See `Bounding`."""
         c = self._tilt
-        value: ComplexArray = np.exp(self._log_value - 1j * (self._t * epsilon))
-        sampled: ComplexArray = value * self._kernel
-        total = float(self._weights @ sampled.real)
-        falling = total * c - float((self._weights * self._t) @ sampled.imag)
-        self._set_slack(epsilon)
-        slack, density = self._slack, 0.0
-        if self.blur:
-            density = float(self._weights @ value.real) + self._density_slack
+        total, falling, density = self._sums(epsilon)
+        if epsilon > self._horizon:
+            self._horizon = 1.5 * epsilon
+            slack, density_slack = self._rounding(self._horizon)
+            self._slack = slack + self._cut, density_slack + self._density_cut
+        slack, density_slack = self._slack
+        density = density + density_slack if self.blur else 0.0
         self.rounding_dominates = slack > self.blur * density
         if not math.isfinite(total + slack + density):
             raise NotConverged("the contour sum is not finite")
@@ -291,17 +312,6 @@ class Contour:
         slope = -falling / total if total > 0 and falling > 0 else -c
         return Interval(max(0.0, min(lower, 1.0)), min(1.0, upper)), slope
 
-    def _set_slack(self, epsilon: float) -> None:
-        """Bounds of what the sums are off by, for this epsilon and smaller ones."""
-        if epsilon <= self._horizon:
-            return
-        self._horizon = 1.5 * epsilon
-        phase = self._t * self._horizon
-        off = terms_error(self._log_value, self._error, phase, self._weights)
-        with np.errstate(over="ignore", invalid="ignore"):
-            self._slack = float(np.abs(self._kernel) @ off) + self._cut
-            self._density_slack = float(off.sum()) + self._density_cut
-
     def _aliases(self, epsilon: float) -> float:
         """Upper bound of the terms k != 0: for k < 0 delta <= 1, for k > 0 Chernoff."""
         c, turn = self._tilt, 2 * math.pi / self._step
@@ -315,39 +325,7 @@ class Contour:
         return (left + right) * 1.01
 
 
-def log_integrand(
-    laws: Sequence[Law], precision: float, kinds: int, s: ComplexArray, step: float
-) -> tuple[ComplexArray, Array]:
-    """log of M(s) / M(c) at the nodes s = c + i k step, and a bound of its error.
-
-    c (1 + c) is left out of s (1 + s) in the Gaussian's moment: the value is relative to M(c).
-    """
-    tilt, t = float(s[0].real), s.imag
-    phase = 1j * t * (1 + 2 * tilt) - t**2
-    log_value = np.asarray(precision / 2 * phase, dtype=np.complex128)
-    # Beside a tilt below zero |1 + c + s| may be less than what is rounded.
-    error = UNIT * (kinds + 8) * precision * t * (1 + abs(tilt) + np.abs(s))
-    for law in laws:
-        sampled, sampled_error = law.log_characteristic(step, len(t))
-        log_value += sampled
-        error += sampled_error
-    return log_value, error
-
-
-def terms_error(log_value: ComplexArray, error: Array, phase: Array, weights: Array) -> Array:
-    """Bounds of what the terms of the sum are off by, but for their kernel.
-
-    |v| (e^error - 1) <= |v| error e^error; a large error is not clipped, and what is not finite is
-    no bound: whoever takes the sum looks.
-    """
-    error = error + 4 * UNIT * (phase + np.abs(log_value)) + 64 * UNIT
-    with np.errstate(over="ignore", invalid="ignore"):
-        off = error * np.exp(log_value.real + error)
-        off += 2 * UNIT * len(phase) * np.exp(log_value.real)
-        return off * (weights * (1 + 1e-9))
-
-
-def _first_enough(log_terms: Array, number: NDArray[np.int64], log_cut: float) -> int | None:
+def _first_enough(log_terms: Array, number: Counts, log_cut: float) -> int | None:
     """The first frequency beyond which nothing matters, if there is one that can be reached."""
     enough = np.flatnonzero((log_terms <= log_cut) & (number <= MAX_FREQUENCIES))
     return int(enough[0]) if enough.size else None
@@ -410,7 +388,7 @@ _LEFT_TOLERANCE, _FARTHEST_TILT = 0.05, 30.0
 _LARGEST = 690.0
 
 
-class Complement:
+class Complement(_Line):
     """The integrand left of zero, ready for any epsilon near the one that it was made for.
 
     Args:
@@ -420,8 +398,6 @@ class Complement:
     Raises:
         NotConverged: the integrand decays too slowly, or next to everything is left.
     """
-
-    blur = 0.0
 
     def __init__(
         self,
@@ -443,15 +419,9 @@ class Complement:
         laws = composition.laws(c, min(9.0 / math.sqrt(variance), most * self._step))
         log_scale = self._log_moment[0] - c * epsilon
         number = self._nodes(composition.precision, laws, log_delta - log_scale, most)
-        self._t: Array = self._step * np.arange(float(number))
-        laws = composition.laws(c, float(self._t[-1]))
-        s = np.asarray(c + 1j * self._t, dtype=np.complex128)
-        self._log_value, self._error = log_integrand(
-            laws, composition.precision, composition.kinds, s, self._step
-        )
-        self._kernel: ComplexArray = -1 / (s * (1 + s))
-        self._weights = np.full(number, self._step / math.pi)
-        self._weights[0] /= 2
+        t: Array = self._step * np.arange(float(number))
+        laws = composition.laws(c, float(t[-1]))
+        self._evaluate(laws, t, composition.precision, composition.kinds, -1.0)
 
     def _distance(self, epsilon: float, log_delta: float) -> float:
         """How far apart aliases have to be on either side."""
@@ -466,12 +436,7 @@ class Complement:
 
     def _nodes(self, precision: float, laws: Sequence[Law], log_least: float, most: int) -> int:
         """The number of nodes; sets the truncation."""
-        first = 4 * self._step
-        table = decay_table(first, _TABLE_LENGTH)
-        decay = -precision / 2 * table**2
-        for law in laws:
-            decay = decay + law.log_decay(first, _TABLE_LENGTH)
-        number = np.ceil(table / self._step).astype(np.int64) + 1
+        table, decay, number = self._decay(precision, laws)
         terms = decay - np.log(table / table[0])
         for accuracy in _TRUNCATIONS:
             enough = np.flatnonzero((terms <= log_least - accuracy) & (number <= most))
@@ -481,20 +446,11 @@ class Complement:
                 return int(number[at])
         raise NotConverged("the contour integrand decays too slowly")
 
-    def delta(self, epsilon: float) -> Interval:
-        """Lower and upper bound of delta at one epsilon >= 0."""
-        return self.delta_and_slope(epsilon)[0]
-
     def delta_and_slope(self, epsilon: float) -> tuple[Interval, float]:
-        """The same, and about the derivative of log delta; of that nothing is proven."""
+        """See `Bounding`."""
         c = self._tilt
-        value: ComplexArray = np.exp(self._log_value - 1j * (self._t * epsilon))
-        sampled: ComplexArray = value * self._kernel
-        total = float(self._weights @ sampled.real)
-        rising = float((self._weights * self._t) @ sampled.imag) - c * total
-        off = terms_error(self._log_value, self._error, self._t * epsilon, self._weights)
-        with np.errstate(over="ignore", invalid="ignore"):
-            slack = float(np.abs(self._kernel) @ off) + self._cut
+        total, falling, _ = self._sums(epsilon)
+        slack = self._rounding(epsilon)[0] + self._cut
         log_lower, log_upper = self._log_moment
         exponent = log_upper - c * epsilon
         if not (math.isfinite(total + slack) and exponent < _LARGEST):
@@ -509,7 +465,7 @@ class Complement:
         mass = [math.exp(self._mass[0]) * (1 - 4 * UNIT), math.exp(self._mass[1]) * (1 + 4 * UNIT)]
         lower = max(0.0, mass[0] - most_left - 2 * UNIT * mass[0])
         upper = min(mass[1] - max(0.0, least_left) + 2 * UNIT * mass[1] + LEAST_DELTA, 1.0)
-        return Interval.bracket(lower, upper), -rising * scale / max(upper, 1e-300)
+        return Interval.bracket(lower, upper), falling * scale / max(upper, 1e-300)
 
     def _aliases(self, epsilon: float) -> float:
         """Upper bound of the terms k != 0 of the sum, by J(e) <= M(c') e^{-c' e}."""
@@ -544,23 +500,6 @@ def _tilt_left_of_zero(composition: Composed, epsilon: float) -> float:
 
 _TINY = 1e-320
 _NEWTON_STEPS, _FARTHEST_EPSILON = 30, 1e9
-
-
-class Bounding(Protocol):
-    """Bounds of delta for every epsilon near the one that they were made for."""
-
-    @property
-    def blur(self) -> float:
-        """Zero where both bounds are as close as rounding allows."""
-        ...
-
-    def delta(self, epsilon: float) -> Interval:
-        """Lower and upper bound of delta at one epsilon >= 0."""
-        ...
-
-    def delta_and_slope(self, epsilon: float) -> tuple[Interval, float]:
-        """The same, and about the derivative of log delta; of that nothing is proven."""
-        ...
 
 
 def crossing(contour: Bounding, guess: float, log_upper: float, log_lower: float) -> Interval:

@@ -31,10 +31,9 @@ from dpacct.numerics.search import bracket_root
 from dpacct.pairs.dominating import AchievedPair, Direction, SampledGaussianPair, proven_pair
 from dpacct.pairs.one_round import gaussian_delta, gaussian_epsilon, one_round_delta
 from dpacct.rounds import Schedule
-from dpacct.tight.composition import Composition, Cumulants, TruncatedComposition
+from dpacct.tight.composition import Composed, Composition, Cumulants, TruncatedComposition
 from dpacct.tight.contour import (
     Complement,
-    Composed,
     Contour,
     cheapest_tilt,
     crossing,

@@ -327,31 +327,26 @@ _LEAST_LOG_DELTAS, _SPARE, _MOST = (-100.0, -300.0, -600.0), 20.0, 680.0
 _NEAR = 0.02
 
 
-class HardlyAny:
+class HardlyAny(Bounding):
     """Small or large losses where they have next to nothing, by Chernoff's bound."""
-
-    blur = 0.0
 
     def __init__(self, some: SmallComposition | SplitComposition, tilt: float) -> None:
         self._tilt = tilt = (1 + tilt) - 1
         self._log_some = float(some.log_moment(tilt).upper) + log_chernoff_factor(tilt)
 
-    def delta(self, epsilon: float) -> Interval:
-        """Bounds of their part of delta."""
+    def delta_and_slope(self, epsilon: float) -> tuple[Interval, float]:
+        """See `Bounding`; the slope is that of the bound."""
         exponent = self._log_some - self._tilt * epsilon
         slack = 16 * UNIT * (abs(self._log_some) + self._tilt * epsilon + 8)
-        return Interval(0.0, math.exp(min(max(exponent + slack, -700.0), 0.0)))
-
-    def delta_and_slope(self, epsilon: float) -> tuple[Interval, float]:
-        """The same, and the slope of the bound."""
-        return self.delta(epsilon), -self._tilt
+        upper = math.exp(min(max(exponent + slack, -700.0), 0.0))
+        return Interval(0.0, upper), -self._tilt
 
 
 # Where losses are split, and bounds of what small and large ones have.
 Parts = tuple[SplitComposition, Bounding, Bounding]
 
 
-class FewLarge:
+class FewLarge(Bounding):
     """Bounds of delta near one epsilon.
 
     Args:
@@ -361,10 +356,8 @@ class FewLarge:
         NotConverged: small losses matter, or the contour would be too large.
     """
 
-    blur = 0.0
-
     def __init__(self, composition: Composition, epsilon: float, log_delta: float) -> None:
-        self._composition, self._epsilon = composition, epsilon
+        self._epsilon = epsilon
         self._others = Others(composition, epsilon, log_delta)
         enough = MARGIN * epsilon + self._others.rest()
         self._split, self._small, self._contour = _parts(composition, epsilon, enough, log_delta)
@@ -385,12 +378,8 @@ class FewLarge:
             return False
         return 0 < len(pairs) <= _MAX_KINDS and max(pair.sampling_rate for pair in pairs) <= 0.5
 
-    def delta(self, epsilon: float) -> Interval:
-        """Lower and upper bound of delta at one epsilon >= 0."""
-        return self.delta_and_slope(epsilon)[0]
-
     def delta_and_slope(self, epsilon: float) -> tuple[Interval, float]:
-        """The same, and about the derivative of log delta; of that nothing is proven."""
+        """See `Bounding`."""
         if epsilon > _TOO_FAR * self._epsilon:
             raise NotConverged("epsilon is far above the one that the losses were split for")
         found, slope = self._contour.delta_and_slope(epsilon)

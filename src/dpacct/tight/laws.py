@@ -224,6 +224,36 @@ def _swelling(order: float, p: Array, angle: float) -> Array:
         return np.exp(log_growth * (1 + 1e-9))
 
 
+class Law:
+    """Tilted losses of some of the rounds.
+
+    Attributes:
+        count: how often the law occurs, if it is that of one kind of round.
+        log_moment: bounds of the logarithm of its moment, each time.
+    """
+
+    count = 1.0
+    log_moment: Bounds
+
+    def log_decay(self, first: float, number: int) -> Array:
+        """Return bounds of log of the product of all |phi(t')|^count, for every t' >= t.
+
+        ``first``, ``number``: t runs through `decay_table`. Shape (number,), at most 0.
+        """
+        raise NotImplementedError
+
+    def log_characteristic(self, step: float, number: int) -> tuple[ComplexArray, Array]:
+        """Return log of the product of all phi(t)^count at t = k step, and a bound of its error.
+
+        Any branch of the logarithm with the right exponential; both of shape (number,). The largest
+        frequency is at most the one that the law was made for.
+
+        Raises:
+            NotConverged: too many frequencies.
+        """
+        raise NotImplementedError
+
+
 class TiltedNodes:
     """Nodes in x of several kinds of rounds under a tilt, laid end to end, one entry per node.
 
@@ -324,7 +354,7 @@ _FEW, _MANY = 10, 64
 _STRIP = 4000.0
 
 
-class TiltedLosses:
+class TiltedLosses(Law):
     """Tilted losses of several distinct rounds.
 
     Args:
@@ -383,13 +413,7 @@ class TiltedLosses:
         return [(int(s), int(s + n)) for s, n in zip(starts, self._grid.counts, strict=True)]
 
     def log_decay(self, first: float, number: int) -> Array:
-        """Bounds of log of the product of all |phi(t')|^count, for every t' >= t.
-
-        Args:
-            first, number: t runs through `decay.decay_table`.
-        Returns:
-            Array (number,), at most 0.
-        """
+        """See `Law`."""
         left, log_variation = self._bounds_of_decay()
         found = log_decay(first, number, left, log_variation)
         times = decay_table(first, number) * (1 - 1e-9)
@@ -404,17 +428,7 @@ class TiltedLosses:
         return np.maximum(mean * (1 - 1e-9) - common - _STRIP * grid.discretization, 0.0)
 
     def log_characteristic(self, step: float, number: int) -> tuple[ComplexArray, Array]:
-        """log of the product of all phi(t)^count at t = k step, and a bound of its absolute error.
-
-        Args:
-            step: distance of the frequencies.
-            number: how many, from 0 on; the largest is at most the one of the constructor.
-        Returns:
-            Complex array (number,), any branch of the logarithm that makes its exponential right,
-            and an array (number,).
-        Raises:
-            NotConverged: too many frequencies.
-        """
+        """See `Law`."""
         quadrature = 2.5 * (self._grid.discretization + self._tails)
         error = self._weight_error + self._grid.spread(self._common())
         losses = self._nodes.loss
@@ -594,7 +608,18 @@ def log_decay_of_panels(first: float, number: int, panels: PanelMasses, rest: fl
     return log_decay(first, number, nothing, nothing, known[None, :])[0]
 
 
-class TruncatedLosses:
+class PanelLosses(Law):
+    """Losses of one kind of round on panels, ``count`` times."""
+
+    def __init__(self, law: PanelLaw, count: float) -> None:
+        self._law, self.count, self.log_moment = law, count, law.log_moment
+
+    def log_characteristic(self, step: float, number: int) -> tuple[ComplexArray, Array]:
+        """See `Law`."""
+        return log_of_power(*self._law.shift(step, number), self.count)
+
+
+class TruncatedLosses(PanelLosses):
     """Tilted losses of one kind of round without the far end of their tail, ``count`` times.
 
     Where rates are tiny the largest losses carry less probability than any delta that is asked for,
@@ -623,20 +648,15 @@ class TruncatedLosses:
         tail = math.exp(min(law.log_mass_before(start, tilt, reach) - at.log_scale, 700.0))
         size, swings = np.append(at.size, tail), np.append(at.swing, 2.1)
         nodes = (at.loss, at.mass, at.relative, at.loss_error)
-        self._law = PanelLaw(*nodes, size, swings, at.log_scale)
-        self.log_moment, self._count = self._law.log_moment, count
+        super().__init__(PanelLaw(*nodes, size, swings, at.log_scale), count)
         self._panels = self._law.masses(law, tilt, edges, at.top)
 
     def log_decay(self, first: float, number: int) -> Array:
-        """See `TiltedLosses.log_decay`."""
-        return self._count * log_decay_of_panels(first, number, self._panels, 0.0)
-
-    def log_characteristic(self, step: float, number: int) -> tuple[ComplexArray, Array]:
-        """See `TiltedLosses.log_characteristic`."""
-        return log_of_power(*self._law.shift(step, number), self._count)
+        """See `Law`."""
+        return self.count * log_decay_of_panels(first, number, self._panels, 0.0)
 
 
-class SymmetrizedLosses:
+class SymmetrizedLosses(PanelLosses):
     """Tilted losses of one kind of round with the pair of C_q, ``count`` times.
 
     With u > 0, l = log r, a = 1 + c the tilted law has the density g r^a at the loss l, g r^(1-a)
@@ -667,7 +687,6 @@ class SymmetrizedLosses:
         q, sigma, a = sampling_rate, noise_std, 1 + tilt
         if sigma <= _LEAST_SIGMA:
             raise NotConverged("the loss of so little noise is nearly an atom")
-        self._count = count
         last = min(end, (a + reach_for(count) * sigma - 0.5) / sigma**2)
         edges = panel_edges(a, q, sigma, last, frequency)
         u, weights = panel_nodes(edges)
@@ -688,12 +707,12 @@ class SymmetrizedLosses:
         size *= 1.02 * ERROR_FACTOR * bounds.half
         tail = 0.0 if last == end else _tail(q, sigma, a, float(u[-1, -1]), top)
         swings = swing(frequency, bounds.angle, bounds.loss)
-        self._law = law = PanelLaw(
+        law = PanelLaw(
             *(loss, rising, relative, loss_error),
             *(np.append(size, tail), np.append(swings, 2.0), top),
             *(falling, atom),
         )
-        self.log_moment = law.log_moment
+        super().__init__(law, count)
         # Density in l where l > 0, h = g r^a / p: its supremum right of each panel's start, and the
         # mass left; between points it rises by at most a curvature.
         norm = math.log(law.total) + top + math.log(q)
@@ -708,12 +727,8 @@ class SymmetrizedLosses:
         self._decay = left[None, some], (highest + rise + math.log(2 * maxima))[None, some]
 
     def log_decay(self, first: float, number: int) -> Array:
-        """See `TiltedLosses.log_decay`."""
-        return self._count * log_decay(first, number, *self._decay)[0]
-
-    def log_characteristic(self, step: float, number: int) -> tuple[ComplexArray, Array]:
-        """See `TiltedLosses.log_characteristic`."""
-        return log_of_power(*self._law.shift(step, number), self._count)
+        """See `Law`."""
+        return self.count * log_decay(first, number, *self._decay)[0]
 
 
 def _tail(q: float, sigma: float, a: float, last: float, top: float) -> float:

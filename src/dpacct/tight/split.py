@@ -11,7 +11,7 @@ Derivation: docs/derivations/few-large-losses.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -20,14 +20,11 @@ import numpy as np
 from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import UNIT, Array, Bounds, ComplexArray
 from dpacct.pairs.panels import LossFunction
-from dpacct.tight.composition import (
-    Composition,
-    Cumulants,
-    summed_log_moment,
-    weighted_cumulants,
-)
+from dpacct.tight.composition import Composed, Composition, Cumulants, weighted_cumulants
 from dpacct.tight.large_losses import Cut, SplitLosses, Step
 from dpacct.tight.laws import (
+    Law,
+    PanelLosses,
     decay_table,
     end_for,
     log_decay_of_panels,
@@ -44,12 +41,11 @@ _LARGEST = 700.0
 _Shifts = tuple[ComplexArray, Array, ComplexArray, Array]
 
 
-class JointLaw:
+class JointLaw(Law):
     """nu under a tilt, for `contour.Contour`.
 
     Attributes:
         log_moment: bounds of the logarithm of its moment.
-        log_small: the same of the outcomes with small losses alone.
 
     Raises:
         NotConverged: large losses outweigh small ones by more than a double can hold.
@@ -62,9 +58,6 @@ class JointLaw:
         lower = math.fsum(n * float(b.lower) for n, b in zip(counts, small, strict=True))
         upper = math.fsum(n * float(b.upper) for n, b in zip(counts, small, strict=True))
         size = math.fsum(n * abs(float(b.upper)) for n, b in zip(counts, small, strict=True))
-        self.log_small = Bounds(
-            np.array(lower - 4 * UNIT * size), np.array(upper + 4 * UNIT * size)
-        )
         # Large over small, and the logarithm of the moment of all over that of small losses.
         log_odds = [
             float(kind.large.log_moment.upper + kind.large.log_moment.lower) / 2
@@ -87,12 +80,11 @@ class JointLaw:
         growth = _log_expm1(self._excess)
         # d log expm1(y) = y / (1 - e^-y) d log y, at most 1 + y.
         off = (1 + self._excess) * self._odds_error * 1.01 + 8 * UNIT * (1 + abs(growth))
-        self.log_moment = Bounds(
-            self.log_small.lower + growth - off, self.log_small.upper + growth + off
-        )
+        lower, upper = lower - 4 * UNIT * size, upper + 4 * UNIT * size
+        self.log_moment = Bounds(lower + growth - off, upper + growth + off)
 
     def log_decay(self, first: float, number: int) -> Array:
-        """See `contour.Law`: (S + B)^n - S^n, B the bound of large ones, over (S + L)^n - S^n."""
+        """See `Law`: (S + B)^n - S^n, B the bound of large ones, over (S + L)^n - S^n."""
         times = decay_table(first, number) * (1 - 1e-9)
         excess = np.zeros(number)
         for kind, odds in zip(self._kinds, self._odds, strict=True):
@@ -103,7 +95,7 @@ class JointLaw:
         return np.minimum(_log_expm1(excess) - _log_expm1(self._excess) + less, 0.0)
 
     def log_characteristic(self, step: float, number: int) -> tuple[ComplexArray, Array]:
-        """See `contour.Law`."""
+        """See `Law`."""
         shifts = [
             (*kind.small.shift(step, number), *kind.large.shift(step, number))
             for kind in self._kinds
@@ -202,25 +194,16 @@ def _complex_expm1(z: ComplexArray) -> ComplexArray:
     return np.expm1(x) - 2 * grown * half * half + 1j * grown * np.sin(y)
 
 
-class SmallLosses:
-    """The small part of `SplitLosses`, for `contour.Contour`.
-
-    Attributes:
-        count: how often the round occurs.
-        log_moment: bounds of the logarithm of the moment of one round.
-    """
+class SmallLosses(PanelLosses):
+    """The small part of `SplitLosses`."""
 
     def __init__(self, kind: SplitLosses) -> None:
-        self._kind, self.count = kind, kind.count
-        self.log_moment: Bounds = kind.small.log_moment
+        super().__init__(kind.small, kind.count)
+        self._kind = kind
 
     def log_decay(self, first: float, number: int) -> Array:
-        """See `contour.Law`."""
+        """See `Law`."""
         return self.count * log_decay_of_panels(first, number, *self._kind.small_panels())
-
-    def log_characteristic(self, step: float, number: int) -> tuple[ComplexArray, Array]:
-        """See `contour.Law`."""
-        return log_of_power(*self._kind.small.shift(step, number), self.count)
 
 
 # Points of the sums that only search.
@@ -241,13 +224,12 @@ _FARTHEST = 600.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SplitComposition:
-    """The measure nu, times one Gaussian; what `contour.Contour` inverts.
+class SplitComposition(Composed):
+    """The measure nu, times one Gaussian.
 
     Attributes:
         cuts: the kinds of rounds.
-        precision: variance of the Gaussian loss.
-        kinds: number of distinct pairs of the whole composition, for rounding.
+        precision, kinds: as in `Composed`; kinds of the whole composition.
     """
 
     cuts: tuple[Cut, ...]
@@ -257,18 +239,6 @@ class SplitComposition:
     def laws(self, tilt: float, frequency: float) -> list[JointLaw]:
         """All rounds together: they do not factor."""
         return [JointLaw([SplitLosses(cut, tilt, frequency) for cut in self.cuts])]
-
-    def log_moment(self, tilt: float | Array) -> Bounds:
-        """Bounds of the logarithm of the moment of nu and the Gaussian."""
-
-        def moments(c: float) -> list[tuple[float, Bounds]]:
-            return [(1.0, self.laws(c, 0.0)[0].log_moment)]
-
-        return summed_log_moment(moments, tilt, self.precision, self.kinds)
-
-    def log_moment_above(self, tilts: Array) -> Array:
-        """See `contour.Composed`."""
-        return self.log_moment(tilts).upper
 
     def cumulants(self, tilt: float) -> Cumulants:
         """Of nu and the Gaussian; nothing is proven of them."""
@@ -386,13 +356,12 @@ def _log(share: Array) -> Array:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SmallComposition:
+class SmallComposition(Composed):
     """The measure of all outcomes with small losses alone, times one Gaussian.
 
     Attributes:
-        cuts: the kinds of rounds; what they have beyond the step is left out.
-        precision: variance of the Gaussian loss.
-        kinds: number of distinct pairs of the whole composition, for rounding.
+        cuts: the kinds of rounds, without what lies beyond the step.
+        precision, kinds: as in `Composed`; kinds of the whole composition.
     """
 
     cuts: tuple[Cut, ...]
@@ -401,7 +370,7 @@ class SmallComposition:
 
     @classmethod
     def of(cls, split: SplitComposition) -> SmallComposition:
-        """The small losses of a composition that was split."""
+        """Return the small losses of a composition that was split."""
         # No loss beyond the step is small, and next to the largest ones these would underflow.
         cuts = tuple(
             replace(cut, end=cut.sure, fading=min(cut.fading, cut.sure)) for cut in split.cuts
@@ -409,27 +378,9 @@ class SmallComposition:
         return cls(cuts, split.precision, split.kinds)
 
     def laws(self, tilt: float, frequency: float) -> list[SmallLosses]:
-        """See `contour.Composed`."""
+        """See `Composed`."""
         return [SmallLosses(SplitLosses(cut, tilt, frequency)) for cut in self.cuts]
 
-    def log_moment(self, tilt: float | Array) -> Bounds:
-        """See `contour.Composed`."""
-
-        def moments(c: float) -> list[tuple[float, Bounds]]:
-            return [(law.count, law.log_moment) for law in self.laws(c, 0.0)]
-
-        return summed_log_moment(moments, tilt, self.precision, self.kinds)
-
-    def log_moment_above(self, tilts: Array) -> Array:
-        """See `contour.Composed`."""
-        return self.log_moment(tilts).upper
-
-    def cumulants(self, tilt: float) -> Cumulants:
-        """See `contour.Composed`; nothing is proven of them."""
-        value = self.precision * tilt * (1 + tilt) / 2
-        mean, variance = self.precision * (0.5 + tilt), self.precision
+    def _cumulants_of_laws(self, tilt: float) -> Iterator[tuple[float, Cumulants]]:
         for cut in self.cuts:
-            part = split_cumulants(cut, tilt)[0]
-            value, mean = value + cut.count * part.log_moment, mean + cut.count * part.mean
-            variance += cut.count * part.variance
-        return Cumulants(value, mean, max(variance, 1e-300))
+            yield cut.count, split_cumulants(cut, tilt)[0]
