@@ -160,7 +160,6 @@ LARGE = "delta 1e-05 is high for 50,000 clients (0.5 / clients). Use --delta 2e-
         (f"epsilon {NEAR_AN_ATOM} --delta 6e-19", ""),
         (f"epsilon {NEAR_AN_ATOM} --delta 6e-19 --accountant rdp", ""),
         # Two pairs of data sets, which another row speaks of.
-        (f"epsilon {SMALL} --delta 1e-6", ""),
         ("epsilon --noise 2 --rounds 30 --q 0.1 --adjacency replace-one", ""),
         # The note on delta goes before that on the bracket.
         (f"epsilon {NEAR_AN_ATOM} --clients 900000000000 --delta 6e-13", "0.54 / clients"),

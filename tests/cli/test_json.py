@@ -87,17 +87,17 @@ def test_quiet_prints_the_number_that_json_holds(
         ("--sampling full", Full()),
         ("--sampling full --q 1", Full()),
         ("--sampling full --cohort 9 --clients 9", Full()),
-        ("--sampling uniform --cohort 10 --clients 200", Uniform(10, 200)),
-        ("--sampling uniform --q 0.05 --clients 200", Uniform(10, 200)),
-        ("--sampling uniform --q 0.05", Uniform(1, 20)),
+        ("--sampling uniform --cohort 3 --clients 5", Uniform(3, 5)),
+        ("--sampling uniform --q 0.5 --clients 4", Uniform(2, 4)),
+        ("--sampling uniform --q 0.5", Uniform(1, 2)),
         ("--sampling full --adjacency replace-one", Full()),
     ],
 )
 def test_ways_to_say_who_takes_part(dpacct: Any, words: str, sampling: Any) -> None:
-    data = dpacct("epsilon --noise 9 --rounds 5 --delta 1e-4", words, "--json").json
+    data = dpacct("epsilon --noise 9 --rounds 2 --delta 1e-4", words, "--json").json
     replaced = isinstance(sampling, Uniform) or "replace-one" in words
     relation = "replace-one" if replaced else "add-remove"
-    plan = 5 * Round(9, sampling, library.Adjacency.parse(relation))
+    plan = 2 * Round(9, sampling, library.Adjacency.parse(relation))
     assert data["epsilon"] == both(library.epsilon(plan, delta=1e-4))
     assert (data["sampling"], data["sampling_rate"]) == (sampling.name, sampling.sampling_rate)
     assert data["adjacency"] == relation
@@ -111,7 +111,7 @@ def test_ways_to_say_who_takes_part(dpacct: Any, words: str, sampling: Any) -> N
         ("--examples 100 --batch 30 --epochs 0.5", 2),
         ("--q 0.3 --epochs 3", 10),
         ("--sampling full --epochs 3", 3),
-        ("--sampling uniform --examples 100 --batch 30 --epochs 3", 10),
+        ("--sampling uniform --examples 10 --batch 5 --epochs 2", 4),
         # In binary 0.07 is a little more than in decimals, and 7 / 0.07 a little less than 100.
         ("--q 0.07 --epochs 7", 100),
         ("--q 0.1 --epochs 0.3", 3),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -192,6 +191,8 @@ def kind_of(file: str) -> str:
         return "ledger"
     if suffix != ".toml":
         return "schedule"
+    import tomllib
+
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):

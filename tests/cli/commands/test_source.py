@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-import dpacct as library
-from dpacct import Budget, Full, Ledger, Poisson, Round, Uniform
+from dpacct import Budget, Full, Ledger, Poisson, Round
 from tests.cli.test_bad_input import assert_refused
 
 PLAN = 100 * Round(1.1, Poisson(0.01)) + 3 * Round(9.0, Full())
@@ -18,31 +17,6 @@ PLAN = 100 * Round(1.1, Poisson(0.01)) + 3 * Round(9.0, Full())
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def named(value: Any) -> Any:
-    """An event as nested objects, as the how-to shows."""
-    if hasattr(value, "_asdict"):
-        return {key: named(part) for key, part in value._asdict().items()}
-    return [named(part) for part in value] if isinstance(value, list) else value
-
-
-def test_an_event_of_dp_accounting(dpacct: Any) -> None:
-    pytest.importorskip("dp_accounting")
-    from dpacct.interop.dp_accounting import event_of_schedule
-
-    for plan in (PLAN, 20 * Round(2.4, Uniform(10, 100))):
-        event = named(event_of_schedule(plan).to_named_tuple())
-        Path("event.json").write_text(json.dumps(event), encoding="utf-8")
-        relation = str(plan.adjacency)
-        data = dpacct(f"epsilon --from event.json --adjacency {relation} --json").json
-        spent = library.epsilon(plan, delta=1e-5)
-        assert data["epsilon"] == {"lower": spent.lower, "upper": spent.upper}
-        assert (data["source"], data["adjacency"]) == ("event", relation)
-    Path("bad.json").write_text('{"class_name": "os"}', encoding="utf-8")
-    assert_refused(dpacct("epsilon --from bad.json"), "'os' is no event of dp-accounting")
-    Path("bad.json").write_text('{"class_name": "GaussianDpEvent", "x": 1}', encoding="utf-8")
-    assert_refused(dpacct("epsilon --from bad.json"), "GaussianDpEvent", "'x'")
 
 
 def test_a_schedule_is_that_of_its_option(dpacct: Any, schedule_file: str) -> None:

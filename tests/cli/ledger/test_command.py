@@ -321,7 +321,7 @@ def test_nothing_is_overwritten_without_force_and_a_ledger_never(dpacct: Any, fi
         ("ledger init x --eps 1 --delta 2", 2, ("--delta is 2", "(0, 1)")),
         ("ledger init x --eps 1 --adjacency y", 2, ("--adjacency is 'y'", "replace-one")),
         ("ledger init nowhere/x --eps 1", 2, ("nowhere", "no such folder")),
-        ("ledger report census.ledger -o page.pdf", 2, ("-o is 'page.pdf'", ".html")),
+        ("ledger report census.ledger -o page.txt", 2, ("-o is 'page.txt'", ".html")),
         ("ledger report census.ledger -o nowhere/page.md", 2, ("-o is", "written")),
         ("ledger remaining census.ledger --q 0.1", 2, ("--noise is missing",)),
         ("ledger remaining census.ledger --noise 1", 2, ("--q is missing",)),
