@@ -168,33 +168,22 @@ Delta = Annotated[
 Rounds = Annotated[
     str | None, option("--rounds", metavar="T", help="Number of rounds.", panel=WHAT_RUNS)
 ]
-Rate = Annotated[
-    str | None,
-    option(
-        "--q", metavar="Q", help="Sampling rate in (0, 1]: the share of a round.", panel=WHAT_RUNS
-    ),
-]
-Noise = Annotated[
-    str | None,
-    option(
-        "--noise", metavar="Z", panel=WHAT_RUNS,
-        help="Noise multiplier: std of the noise on the sum / clip norm.",
-    ),
-]  # fmt: skip
-ScheduleFile = Annotated[
-    str | None,
-    option(
-        "--schedule", metavar="FILE", panel=WHAT_RUNS,
-        help="Rounds from a .toml, .csv or .json file, instead of --rounds, --q and --noise.",
-    ),
-]  # fmt: skip
-SamplingName = Annotated[
-    str | None,
-    option(
-        "--sampling", metavar="|".join(SCHEMES), panel=WHAT_RUNS,
-        help="How a round picks its clients; default poisson.",
-    ),
-]  # fmt: skip
+Rate = Annotated[str | None, option(
+    "--q", metavar="Q", panel=WHAT_RUNS,
+    help="Sampling rate in (0, 1]: the share of a round.",
+)]  # fmt: skip
+Noise = Annotated[str | None, option(
+    "--noise", metavar="Z", panel=WHAT_RUNS,
+    help="Noise multiplier: std of the noise on the sum / clip norm.",
+)]  # fmt: skip
+ScheduleFile = Annotated[str | None, option(
+    "--schedule", metavar="FILE", panel=WHAT_RUNS,
+    help="Rounds from a .toml, .csv or .json file, instead of --rounds, --q and --noise.",
+)]  # fmt: skip
+SamplingName = Annotated[str | None, option(
+    "--sampling", metavar="|".join(SCHEMES), panel=WHAT_RUNS,
+    help="How a round picks its clients; default poisson.",
+)]  # fmt: skip
 COHORT_HELP = (
     "Clients in a round, with --clients, instead of --q (Poisson: on average; uniform: exactly)."
 )
@@ -212,42 +201,27 @@ CohortOnly = Annotated[
 ClientsOnly = Annotated[
     str | None, option("--clients", metavar="N", help=CLIENTS_HELP, panel=WHAT_RUNS)
 ]
-Epochs = Annotated[
-    str | None,
-    option(
-        "--epochs", metavar="E", panel=WHAT_RUNS, advanced=True,
-        help="Epochs instead of --rounds: how often each example takes part on average. Runs "
-        "E / rate rounds, rounded up.",
-    ),
-]  # fmt: skip
-AdjacencyName = Annotated[
-    str | None,
-    option(
-        "--adjacency", metavar="|".join(Adjacency), panel=WHAT_RUNS, advanced=True,
-        help="When two data sets are neighbors; default add-remove, for uniform replace-one.",
-    ),
-]  # fmt: skip
-AccountantName = Annotated[
-    str,
-    option(
-        "--accountant", metavar="|".join(ACCOUNTANTS), panel=PRIVACY, advanced=True,
-        help=f"Theory that proves the bound; default {DEFAULT_ACCOUNTANT}.",
-    ),
-]  # fmt: skip
-Gap = Annotated[
-    str | None,
-    option(
-        "--gap", metavar="G", panel=PRIVACY, advanced=True,
-        help="Relative width of epsilon wanted for cohorts of fixed size, e.g. 0.003; slower.",
-    ),
-]  # fmt: skip
-Clip = Annotated[
-    str | None,
-    option(
-        "--clip", "--clip-norm", metavar="C", panel=OUTPUT, advanced=True,
-        help="Clip norm of one client's contribution; the noise is then shown in its units.",
-    ),
-]  # fmt: skip
+Epochs = Annotated[str | None, option(
+    "--epochs", metavar="E", panel=WHAT_RUNS, advanced=True,
+    help="Epochs instead of --rounds: how often each example takes part on average. Runs E / rate "
+    "rounds, rounded up.",
+)]  # fmt: skip
+AdjacencyName = Annotated[str | None, option(
+    "--adjacency", metavar="|".join(Adjacency), panel=WHAT_RUNS, advanced=True,
+    help="When two data sets are neighbors; default add-remove, for uniform replace-one.",
+)]  # fmt: skip
+AccountantName = Annotated[str, option(
+    "--accountant", metavar="|".join(ACCOUNTANTS), panel=PRIVACY, advanced=True,
+    help=f"Theory that proves the bound; default {DEFAULT_ACCOUNTANT}.",
+)]  # fmt: skip
+Gap = Annotated[str | None, option(
+    "--gap", metavar="G", panel=PRIVACY, advanced=True,
+    help="Relative width of epsilon wanted for cohorts of fixed size, e.g. 0.003; slower.",
+)]  # fmt: skip
+Clip = Annotated[str | None, option(
+    "--clip", "--clip-norm", metavar="C", panel=OUTPUT, advanced=True,
+    help="Clip norm of one client's contribution; the noise is then shown in its units.",
+)]  # fmt: skip
 AsJson = Annotated[bool, flag("--json", help="Print one JSON object.", panel=OUTPUT)]
 Quiet = Annotated[bool, flag("--quiet", "-q", help="Print the number alone.", panel=OUTPUT)]
 

@@ -20,17 +20,14 @@ if TYPE_CHECKING:
 
 LABEL = "--output"
 
-Output = Annotated[
-    str | None,
-    option(LABEL, "-o", metavar="FILE", help="Write there instead of to stdout.", panel=OUTPUT),
-]
-Force = Annotated[
-    bool,
-    flag(
-        "--force", panel=OUTPUT, advanced=True,
-        help="Replace the file of -o if it exists; a ledger is never replaced.",
-    ),
-]  # fmt: skip
+Output = Annotated[str | None, option(
+    LABEL, "-o", metavar="FILE", panel=OUTPUT,
+    help="Write there instead of to stdout.",
+)]  # fmt: skip
+Force = Annotated[bool, flag(
+    "--force", panel=OUTPUT, advanced=True,
+    help="Replace the file of -o if it exists; a ledger is never replaced.",
+)]  # fmt: skip
 
 
 def read_output(output: str | None, *, force: bool) -> Path | None:

@@ -16,34 +16,22 @@ from dpacct_cli.words import called
 # The values of --solve, and the library's word for each.
 SOLVABLE = {"noise": "noise", "rounds": "rounds", "q": "sampling_rate", "delta": "delta"}
 
-Solve = Annotated[
-    str,
-    option(
-        "--solve", metavar="|".join(SOLVABLE), panel=options.FIND,
-        help="What to find, the rest being given; default noise.",
-    ),
-]  # fmt: skip
-Advantage = Annotated[
-    str | None,
-    option(
-        "--advantage", metavar="A", panel=options.PRIVACY, advanced=True,
-        help="Instead of --eps: the largest TPR - FPR that any attack may reach, e.g. 0.1.",
-    ),
-]  # fmt: skip
-TruePositives = Annotated[
-    str | None,
-    option(
-        "--tpr", metavar="B", panel=options.PRIVACY, advanced=True,
-        help="Instead of --eps, with --fpr: the largest true positive rate of any attack.",
-    ),
-]  # fmt: skip
-FalsePositives = Annotated[
-    str | None,
-    option(
-        "--fpr", metavar="A", panel=options.PRIVACY, advanced=True,
-        help="The false positive rate at which --tpr holds.",
-    ),
-]  # fmt: skip
+Solve = Annotated[str, option(
+    "--solve", metavar="|".join(SOLVABLE), panel=options.FIND,
+    help="What to find, the rest being given; default noise.",
+)]  # fmt: skip
+Advantage = Annotated[str | None, option(
+    "--advantage", metavar="A", panel=options.PRIVACY, advanced=True,
+    help="Instead of --eps: the largest TPR - FPR that any attack may reach, e.g. 0.1.",
+)]  # fmt: skip
+TruePositives = Annotated[str | None, option(
+    "--tpr", metavar="B", panel=options.PRIVACY, advanced=True,
+    help="Instead of --eps, with --fpr: the largest true positive rate of any attack.",
+)]  # fmt: skip
+FalsePositives = Annotated[str | None, option(
+    "--fpr", metavar="A", panel=options.PRIVACY, advanced=True,
+    help="The false positive rate at which --tpr holds.",
+)]  # fmt: skip
 
 
 def calibrate(

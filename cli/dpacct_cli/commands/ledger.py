@@ -29,37 +29,29 @@ from dpacct_cli.output import (
 from dpacct_cli.render import Answer, Grid, Page, Row, bracket, plain, show, up
 
 File = Annotated[str, argument(metavar="FILE", help="The ledger of a data set.")]
-Unit = Annotated[
-    str,
-    option(
-        "--unit", metavar="WORD", panel=options.PRIVACY,
-        help="Privacy unit, by which neighbors differ; default client.",
-    ),
-]  # fmt: skip
-BudgetDelta = Annotated[
-    str,
-    option(
-        "--delta", metavar="D", help="Delta of the budget; default 1e-05.", panel=options.PRIVACY
-    ),
-]
+Unit = Annotated[str, option(
+    "--unit", metavar="WORD", panel=options.PRIVACY,
+    help="Privacy unit, by which neighbors differ; default client.",
+)]  # fmt: skip
+BudgetDelta = Annotated[str, option(
+    "--delta", metavar="D", panel=options.PRIVACY,
+    help="Delta of the budget; default 1e-05.",
+)]  # fmt: skip
 Head = Annotated[
     str | None, option("--head", metavar="HASH", help="A head hash that was kept elsewhere.")
 ]
 Name = Annotated[
     str | None, option("--name", metavar="NAME", help="Name of the run; default elsewhere.")
 ]
-OverBudget = Annotated[
-    bool,
-    flag(
-        "--over-budget",
-        help="Record rounds that have happened, even if they exceed the budget. No further round "
-        "is admitted then.",
-    ),
-]
-RunNumber = Annotated[
-    str | None,
-    option("--run", metavar="N", help="Number of the run, as dpacct ledger show lists it."),
-]
+OverBudget = Annotated[bool, flag(
+    "--over-budget",
+    help="Record rounds that have happened, even if they exceed the budget. No further round is "
+    "admitted then.",
+)]  # fmt: skip
+RunNumber = Annotated[str | None, option(
+    "--run", metavar="N",
+    help="Number of the run, as dpacct ledger show lists it.",
+)]  # fmt: skip
 
 # As in the library's reports; spelled out here so that help stays quick.
 CLAIMS = {

@@ -23,28 +23,19 @@ QUESTIONS = {
     Adjacency.ZERO_OUT: "whether one client contributed",
 }
 
-FalsePositiveRates = Annotated[
-    str,
-    option(
-        "--fpr", metavar="A,...", panel=options.FIND, advanced=True,
-        help=f"False positive rates in (0, 1) at which the attack is judged; default {RATES}.",
-    ),
-]  # fmt: skip
-Prior = Annotated[
-    str,
-    option(
-        "--prior", metavar="P", panel=options.FIND, advanced=True,
-        help="Probability in (0, 1) that the attacker assumes beforehand; default 0.5.",
-    ),
-]  # fmt: skip
-Guarantee = Annotated[
-    str | None,
-    option(
-        "--eps", metavar="E", panel=options.PRIVACY,
-        help="Show the risk of any mechanism with this epsilon, alone or beside the rounds. "
-        "Without --noise, the noise is calibrated to it.",
-    ),
-]  # fmt: skip
+FalsePositiveRates = Annotated[str, option(
+    "--fpr", metavar="A,...", panel=options.FIND, advanced=True,
+    help=f"False positive rates in (0, 1) at which the attack is judged; default {RATES}.",
+)]  # fmt: skip
+Prior = Annotated[str, option(
+    "--prior", metavar="P", panel=options.FIND, advanced=True,
+    help="Probability in (0, 1) that the attacker assumes beforehand; default 0.5.",
+)]  # fmt: skip
+Guarantee = Annotated[str | None, option(
+    "--eps", metavar="E", panel=options.PRIVACY,
+    help="Show the risk of any mechanism with this epsilon, alone or beside the rounds. Without "
+    "--noise, the noise is calibrated to it.",
+)]  # fmt: skip
 
 
 class AtRate(NamedTuple):

@@ -24,32 +24,23 @@ DEFAULT_ORDERS = "1.5,2,4,8,16,32,64"
 DIGITS = 7
 PROMISE = "promise people the proven one; an explicit worst case reaches the achieved one"
 
-Stated = Annotated[
-    str | None,
-    option(
-        "--claim", metavar="E", panel=options.PRIVACY, advanced=True,
-        help="A stated epsilon to check: proven, refuted or open.",
-    ),
-]  # fmt: skip
-Source = Annotated[
-    str | None,
-    option(
-        "--from", metavar="FILE", panel=options.WHAT_RUNS,
-        help="Answer for an Opacus checkpoint, a dp-accounting event as .json, a ledger, a run's "
-        ".report.jsonl or a schedule.",
-    ),
-]  # fmt: skip
-AtEps = Annotated[
-    str | None,
-    option("--eps", metavar="E", help="Epsilon at which delta is computed.", panel=options.PRIVACY),
-]
-Orders = Annotated[
-    str,
-    option(
-        "--orders", metavar="A,B,...", panel=options.FIND,
-        help=f"Renyi orders above 1, separated by commas; default {DEFAULT_ORDERS}.",
-    ),
-]  # fmt: skip
+Stated = Annotated[str | None, option(
+    "--claim", metavar="E", panel=options.PRIVACY, advanced=True,
+    help="A stated epsilon to check: proven, refuted or open.",
+)]  # fmt: skip
+Source = Annotated[str | None, option(
+    "--from", metavar="FILE", panel=options.WHAT_RUNS,
+    help="Answer for an Opacus checkpoint, a dp-accounting event as .json, a ledger, a run's "
+    ".report.jsonl or a schedule.",
+)]  # fmt: skip
+AtEps = Annotated[str | None, option(
+    "--eps", metavar="E", panel=options.PRIVACY,
+    help="Epsilon at which delta is computed.",
+)]  # fmt: skip
+Orders = Annotated[str, option(
+    "--orders", metavar="A,B,...", panel=options.FIND,
+    help=f"Renyi orders above 1, separated by commas; default {DEFAULT_ORDERS}.",
+)]  # fmt: skip
 
 
 def epsilon(

@@ -22,54 +22,37 @@ from dpacct_cli.terminal import INTERRUPTED
 SUFFIXES = (".csv", ".json", *forms.PICTURES)
 MOST_JOBS = 256
 
-Noises = Annotated[
-    str | None,
-    option(
-        "--noise", metavar="Z,...", panel=WHAT_RUNS,
-        help="Noise multipliers, e.g. 0.8,1,1.2 or 1..4/0.5.",
-    ),
-]  # fmt: skip
-Counts = Annotated[
-    str | None,
-    option(
-        "--rounds", metavar="T,...", panel=WHAT_RUNS, help="Numbers of rounds, e.g. 100..1000/100."
-    ),
-]
-Rates = Annotated[
-    str | None,
-    option(
-        "--q", metavar="Q,...", panel=WHAT_RUNS,
-        help="Sampling rates in (0, 1], e.g. 0.01..0.16*2.",
-    ),
-]  # fmt: skip
-Cohorts = Annotated[
-    str | None,
-    option(
-        "--cohort", "--batch", metavar="M,...", panel=WHAT_RUNS,
-        help="Cohorts, with --clients, instead of --q.",
-    ),
-]  # fmt: skip
+Noises = Annotated[str | None, option(
+    "--noise", metavar="Z,...", panel=WHAT_RUNS,
+    help="Noise multipliers, e.g. 0.8,1,1.2 or 1..4/0.5.",
+)]  # fmt: skip
+Counts = Annotated[str | None, option(
+    "--rounds", metavar="T,...", panel=WHAT_RUNS,
+    help="Numbers of rounds, e.g. 100..1000/100.",
+)]  # fmt: skip
+Rates = Annotated[str | None, option(
+    "--q", metavar="Q,...", panel=WHAT_RUNS,
+    help="Sampling rates in (0, 1], e.g. 0.01..0.16*2.",
+)]  # fmt: skip
+Cohorts = Annotated[str | None, option(
+    "--cohort", "--batch", metavar="M,...", panel=WHAT_RUNS,
+    help="Cohorts, with --clients, instead of --q.",
+)]  # fmt: skip
 Deltas = Annotated[
     str | None, option("--delta", metavar="D,...", help="Deltas; default 1e-05.", panel=PRIVACY)
 ]
-Jobs = Annotated[
-    str | None,
-    option(
-        "--jobs", metavar="N", panel=OUTPUT, advanced=True,
-        help="Number of processes; default as many as processors.",
-    ),
-]  # fmt: skip
-Resume = Annotated[
-    bool,
-    options.flag("--resume", help="Go on with an interrupted sweep of -o.", panel=OUTPUT),
-]
-OutputFile = Annotated[
-    str | None,
-    option(
-        LABEL, "-o", metavar="FILE", panel=OUTPUT,
-        help="Write a table (.csv, .json) or a chart (.png, .svg, .pdf).",
-    ),
-]  # fmt: skip
+Jobs = Annotated[str | None, option(
+    "--jobs", metavar="N", panel=OUTPUT, advanced=True,
+    help="Number of processes; default as many as processors.",
+)]  # fmt: skip
+Resume = Annotated[bool, options.flag(
+    "--resume", panel=OUTPUT,
+    help="Go on with an interrupted sweep of -o.",
+)]  # fmt: skip
+OutputFile = Annotated[str | None, option(
+    LABEL, "-o", metavar="FILE", panel=OUTPUT,
+    help="Write a table (.csv, .json) or a chart (.png, .svg, .pdf).",
+)]  # fmt: skip
 
 
 def explore(
