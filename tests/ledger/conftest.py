@@ -8,12 +8,19 @@ from pathlib import Path
 import pytest
 
 from dpacct import Ledger
-from ledgers import BUDGET
+from ledgers import BUDGET, MANY
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "a.ledger"
+
+
+@pytest.fixture(autouse=True)
+def _few_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each point of a report's picture is an epsilon; every day a few of them are enough."""
+    if MANY == 1:
+        monkeypatch.setattr("dpacct.ledger.report.history._POINTS", 3)
 
 
 @pytest.fixture
