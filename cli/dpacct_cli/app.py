@@ -19,8 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from dpacct import __version__
 from dpacct.errors import DpacctError
-from dpacct_cli import errors, suggestions, words
-from dpacct_cli.terminal import INTERRUPTED, UNREAD
+from dpacct_cli import INTERRUPTED, UNREAD, errors, suggestions, words
 from dpacct_cli.waiting import waiting
 
 # The base of all of Click's complaints, wherever this version of Typer keeps Click.

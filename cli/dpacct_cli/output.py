@@ -45,25 +45,17 @@ def read_output(output: str | None, *, force: bool) -> Path | None:
 
 
 def write_output(content: str | bytes, target: Path | None, *, force: bool) -> None:
-    """Write to the file that was named, or, a text, to stdout.
-
-    Raises:
-        InvalidParameter: as for `write_bytes`.
-    """
-    if target is not None:
-        if isinstance(content, str):
-            content = content.encode("utf-8", "surrogateescape")
-        write_bytes(content, target, force=force)
+    """Write to the file that was named, or, a text, to stdout; errors as for `write_bytes`."""
+    if target is None:
+        sys.stdout.write(str(content))
     elif isinstance(content, str):
-        sys.stdout.write(content)
+        write_new(content, target, LABEL, replace=force)
+    else:
+        write_bytes(content, target, force=force)
 
 
 def write_new(text: str, file: Path, name: str, *, replace: bool = False) -> None:
-    """Write a text to a file that an option names; by default the file must not exist yet.
-
-    Raises:
-        InvalidParameter: as for `write_bytes`.
-    """
+    """Write a text to a file that an option names; errors as for `write_bytes`."""
     write_bytes(text.encode("utf-8", "surrogateescape"), file, force=replace, name=name)
 
 
@@ -85,11 +77,7 @@ def write_bytes(content: bytes, target: Path, *, force: bool, name: str = LABEL)
 
 
 def given(file: str) -> str:
-    """Return the name of a ledger.
-
-    Raises:
-        InvalidParameter: it is empty.
-    """
+    """Return the name of a ledger, which may not be empty."""
     if not file:
         raise InvalidParameter("FILE", None, "name the ledger of a data set")
     return file

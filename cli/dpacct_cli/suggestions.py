@@ -7,7 +7,7 @@ is none, and the line says what the command takes instead.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 
 NEAR = 0.75
@@ -85,21 +85,14 @@ def _bare(name: str) -> str:
 
 def meant_option(name: str, known: Iterable[str]) -> str | None:
     """Return the option of a command that ``name`` means, or None if none is near."""
-    names = list(known)
-    bare = _bare(name)
-    same = [option for option in names if option.startswith("--") and _bare(option) == bare]
-    same += [option for option, words in MEANINGS.items() if bare in words.split()]
-    return next((option for option in (*same, *_near(name, names)) if option in names), None)
+    return _meant(name, list(known), MEANINGS)
 
 
-def meant_command(name: str, known: Iterable[str]) -> str | None:
-    """Return the command that ``name`` means, or None if none is near."""
-    names = list(known)
+def _meant(name: str, known: Sequence[str], synonyms: Mapping[str, str]) -> str | None:
     bare = _bare(name)
-    for command in names:
-        if bare == command or bare in COMMANDS.get(command, "").split():
-            return command
-    return next(iter(_near(name, names)), None)
+    same = [word for word in known if _bare(word) == bare and not re.match("-[^-]", word)]
+    same += [word for word, others in synonyms.items() if bare in others.split()]
+    return next((word for word in (*same, *_near(name, known)) if word in known), None)
 
 
 def meant_value(text: str, rule: str) -> str:
@@ -149,7 +142,7 @@ def unknown_command(name: str, program: str, known: Sequence[str]) -> str:
     message = f"{name!r} is not a command of {program}."
     if _bare(name) in ("version", "help"):
         return f"{message} Did you mean {program.split(maxsplit=1)[0]} --{_bare(name)}?"
-    meant = meant_command(name, known)
+    meant = _meant(name, known, COMMANDS)
     if meant is not None:
         return f"{message} Did you mean {program} {meant}?"
     return f"{message} {program} --help lists what there is."

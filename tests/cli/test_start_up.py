@@ -65,7 +65,7 @@ def test_threads_wait_without_spinning_unless_told_otherwise(
     if said is None:
         del os.environ["OMP_WAIT_POLICY"]
     monkeypatch.setattr("sys.argv", ["dpacct", "--version"])
-    monkeypatch.setattr("dpacct_cli.terminal.prepare", lambda: None)
+    monkeypatch.setattr("dpacct_cli.__main__.prepare", lambda: None)
     monkeypatch.setattr("gc.disable", lambda: None)
     monkeypatch.setattr("gc.freeze", lambda: None)
     with pytest.raises(SystemExit):

@@ -119,16 +119,10 @@ def verify(file: File, *, head: Head = None, shown: StyleOptions) -> None:
         raise InvalidParameter("--head", head, "a head is 64 hexadecimal digits, 0 to 9 and a to f")
     with opened(file) as ledger:
         found = ledger.verify(head)
-    data: dict[str, object] = {
-        "sound": found.sound,
-        "entries": found.entries,
-        "rounds": found.rounds,
-        "head": found.head,
-        "head_found": found.head_found,
-        "problems": list(found.problems),
-        "remarks": list(found.remarks),
-        "unverified": list(found.unverified),
-    }
+    keys = ("sound", "entries", "rounds", "head", "head_found")
+    data: dict[str, object] = {key: getattr(found, key) for key in keys}
+    for key in ("problems", "remarks", "unverified"):
+        data[key] = list(getattr(found, key))
     count = f"{found.entries} entries, {found.rounds} rounds charged"
     rows = [Row("ledger", "sound" if found.sound else "damaged", count), Row("head", found.head)]
     closing = ""

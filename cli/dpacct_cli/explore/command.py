@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT
 from dpacct.errors import InvalidParameter
-from dpacct_cli import options, waiting
+from dpacct_cli import INTERRUPTED, options, waiting
 from dpacct_cli.errors import OptionConflict, conflict, print_line
 from dpacct_cli.explore import forms
 from dpacct_cli.explore.journal import Journal, open_journal, place_of
@@ -17,7 +17,6 @@ from dpacct_cli.explore.sweep import Task, read_tasks
 from dpacct_cli.options import OUTPUT, PRIVACY, WHAT_RUNS, MechanismOptions, StyleOptions, option
 from dpacct_cli.output import LABEL, Force, read_output, write_bytes
 from dpacct_cli.render import Answer, Style, show
-from dpacct_cli.terminal import INTERRUPTED
 
 SUFFIXES = (".csv", ".json", *forms.PICTURES)
 MOST_JOBS = 256
