@@ -156,7 +156,7 @@ def test_the_accountant_agrees_with_the_library() -> None:
     assert (len(other), other.get_epsilon(DELTA)) == (4, accountant.get_epsilon(DELTA))
 
 
-@pytest.mark.parametrize("name", ["rdp", "prv"])
+@pytest.mark.parametrize("name", ["prv", pytest.param("rdp", marks=pytest.mark.slow)])
 def test_checkpoints_of_opacus_own_accountants_are_loaded(tmp_path: Path, name: str) -> None:
     job = Job(engine=opacus.PrivacyEngine(accountant=name))
     job.epoch()
@@ -227,7 +227,12 @@ def test_without_secret_noise_epsilon_is_infinite(where: str) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "workers", "batches"),
-    [("hooks", 0, "split"), ("ghost", 0, "whole"), ("ghost", 1, "split"), ("hooks", 1, "whole")],
+    [
+        ("hooks", 0, "split"),
+        ("ghost", 0, "whole"),
+        ("ghost", 1, "split"),
+        pytest.param("hooks", 1, "whole", marks=pytest.mark.slow),
+    ],
 )
 def test_each_step_is_charged_and_the_plan_ends_quietly(
     ledger: Ledger, mode: str, workers: int, batches: str
@@ -307,8 +312,7 @@ def test_a_skipped_batch_stays_spent_and_a_left_loop_is_over(run: Any) -> None:
     assert (run.rounds, run.committed) == (15, 12)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("charged", [False, True], ids=["accountant", "ledger"])
+@pytest.mark.parametrize(("workers", "charged"), [(0, False), (0, True), (1, True)])
 def test_a_step_without_a_batch_of_its_own_is_refused(
     run: Any, workers: int, *, charged: bool
 ) -> None:

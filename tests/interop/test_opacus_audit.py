@@ -82,7 +82,7 @@ def epoch(model: Any, optimizer: Any, loss: Any, loader: Any) -> None:
         optimizer.step()
 
 
-def audited(canaries: int = 60, others: str = "silent", **options: Any) -> fl.RunAudit:
+def audited(canaries: int = 40, others: str = "silent", **options: Any) -> fl.RunAudit:
     known = torch.Generator().manual_seed(5)
     return plug_in.audit_loop(
         training(**options), DATA, canaries=canaries, others=others, confidence=SURE,
@@ -269,7 +269,7 @@ def test_a_ledger_of_ones_own_is_not_charged(tmp_path: Any, *, also: bool) -> No
             train(data, own)
 
         with pytest.raises(InvalidParameter, match="of the ledger that the loop is given"):
-            plug_in.audit_loop(elsewhere, DATA, canaries=60)
+            plug_in.audit_loop(elsewhere, DATA, canaries=30)
         assert own.rounds == 0
 
 
@@ -297,9 +297,9 @@ def test_nothing_is_left_in_an_optimizer_of_the_user(*, stopped: bool) -> None:
     train = training(spoil=spoil, parts=1)
     if stopped:
         with pytest.raises(Stopped):
-            plug_in.audit_loop(train, DATA, canaries=60)
+            plug_in.audit_loop(train, DATA, canaries=30)
     else:
-        plug_in.audit_loop(train, DATA, canaries=60)
+        plug_in.audit_loop(train, DATA, canaries=30)
     (optimizer,) = kept
     for parameter in optimizer.params:
         parameter.grad = torch.ones_like(parameter)

@@ -71,7 +71,7 @@ def test_split_phases_and_zero_out_cost_the_same(peer: Peer) -> None:
 @pytest.mark.parametrize("peer", PEERS, ids=name)
 @pytest.mark.parametrize(
     ("adjacency", "everybody"),
-    [("add-remove", Full()), ("replace-one", Full()), ("zero-out", Poisson(1.0))],
+    [("replace-one", Full()), ("zero-out", Poisson(1.0))],
 )
 def test_full_participation_is_a_gaussian(
     peer: Peer, adjacency: str, everybody: Full | Poisson

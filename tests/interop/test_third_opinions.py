@@ -43,7 +43,7 @@ def test_dp_accounting_is_not_below_ours(
     assert ours <= theirs * (1 + 1e-7) + 1e-9
 
 
-@pytest.mark.parametrize(("noise", "count"), [(0.7, 1), (1.0, 300), (4.0, 300)])
+@pytest.mark.parametrize(("noise", "count"), [(0.7, 1), (4.0, 300)])
 def test_dp_accounting_agrees_about_full_participation(noise: float, count: int) -> None:
     library = pytest.importorskip("dp_accounting")
     theirs = library.get_epsilon_gaussian(noise / math.sqrt(count), 1e-5, 1e-12)

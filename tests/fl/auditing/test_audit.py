@@ -28,12 +28,14 @@ def faults(**options) -> set[str]:
     "options",
     [
         {"adjacency": "replace-one", "noise_multiplier": 0.05, "vectorize": False},
-        {"sampling": Poisson(0.4), "noise": fl.SecureGaussianNoise()},
+        pytest.param(
+            {"sampling": Poisson(0.4), "noise": fl.SecureGaussianNoise()}, marks=pytest.mark.slow
+        ),
         {"sampling": Uniform(2, 5), "noise": fl.NoiseShares(2), "vectorize": False},
-        {"bound": ADAPTIVE, "adjacency": "replace-one", "vectorize": False},
+        pytest.param({"bound": ADAPTIVE, "adjacency": "replace-one"}, marks=pytest.mark.slow),
         {"bound": ADAPTIVE, "noise": fl.SecureGaussianNoise(), "vectorize": False},
         {"bound": fl.SmoothedNormalization(0.01), "local": fl.SGD(lr=0.5, steps=3, momentum=0.9)},
-        {"bound": fl.PerLayerClip((0.1, 0.2, 0.3, 0.4))},
+        {"bound": fl.PerLayerClip((0.1, 0.2, 0.3, 0.4)), "vectorize": False},
         {"model": linear(), "loss": cross_entropy, "clients": make_clients([5, 9, 1, 4])},
     ],
 )

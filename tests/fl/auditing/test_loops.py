@@ -13,7 +13,7 @@ from tests.fl.auditing.test_runs import SLOW, SURE, Quieter
 from tests.fl.problems import make_clients
 
 pytestmark = pytest.mark.usefixtures("uncounted")
-CLIENTS, ROUNDS, SIZE = 6, 5, 630
+CLIENTS, ROUNDS, SIZE = 6, 4, 630
 VECTOR = torch.zeros(SIZE)
 
 
@@ -67,7 +67,7 @@ def halved(plan, run, update):
         yield (total + std * torch.randn(SIZE)) / plan.charge.cohort_size
 
 
-def audited(loop=rows, like=VECTOR, *, canaries=60, rounds=ROUNDS, others="silent", **options):
+def audited(loop=rows, like=VECTOR, *, canaries=40, rounds=ROUNDS, others="silent", **options):
     update = options.pop("update", train if isinstance(like, dict) else lambda _: torch.ones(SIZE))
     plan = options.pop("plan", None) or planned(**options)
     return fl.audit_loop(
@@ -164,7 +164,7 @@ def released(change):
             InvalidParameter,
             "loop is 'dict'; each mean",
         ),
-        ({"loop": counted_from_one}, InvalidParameter, "number is 66; the numbers that the plan"),
+        ({"loop": counted_from_one}, InvalidParameter, "number is 46; the numbers that the plan"),
         ({"like": torch.zeros(SIZE, dtype=torch.int64)}, Unsupported, "floating-point"),
         ({"canaries": 3}, InvalidParameter, "canaries"),
         ({"canaries": 900}, InvalidParameter, "canaries"),
@@ -205,7 +205,7 @@ def nobody(server, _):
         opened.release()
 
 
-def served(played=play, canaries=60, people=None, build=None, **options):
+def served(played=play, canaries=40, people=None, build=None, **options):
     return fl.audit_server(
         build or serving(**options), played, people or make_clients([5, 3, 4]), canaries=canaries,
         confidence=SURE, generator=options.pop("generator", None) or known(),

@@ -22,6 +22,8 @@ SLOW = pytest.mark.slow
 SURE = 1 - 1e-8
 # A long audit, as the documentation has it.
 LONG = {"canaries": 120, "rounds": 15}
+# The fewest repetitions of a round for an error of 1e-6.
+LEAST = least_runs(1e-6)
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def audited(people=None, canaries=60, confidence=SURE, build=None, error=1e-6, *
             "bound": fl.PerLayerClip((0.2, 0.2, 0.3, 0.1)),
             "rounds": 2,
         },
-        {"method": fl.AlphaNormEC(), "clip_norm": None, "rounds": 2},
+        pytest.param({"method": fl.AlphaNormEC(), "clip_norm": None, "rounds": 2}, marks=SLOW),
         # Most directions have no coordinate in most rounds.
         {"method": fl.FedSMPRandK(0.05)},
         pytest.param({"method": fl.Scaffold(), "server": fl.Adam()}, marks=SLOW),
@@ -115,7 +117,7 @@ def test_a_sound_run_passes(options):
 
 
 def test_most_of_a_gaussian_epsilon_is_shown():
-    found = audited(noise_multiplier=0.6, confidence=0.95, canaries=100)
+    found = audited(noise_multiplier=0.5, confidence=0.95)
     assert found.gaussian_epsilon > found.charged.upper / 2
     assert found.shown.epsilon > 1.0
 
@@ -145,9 +147,11 @@ def test_a_count_of_clipped_clients_has_noise_of_its_own():
     ("options", "fault"),
     [
         ({"noise": Quieter()}, "noise"),
-        ({"noise": Quieter(), "sampling": Poisson(0.4), "rounds": 8}, "noise"),
+        pytest.param(
+            {"noise": Quieter(), "sampling": Poisson(0.4), "rounds": 8}, "noise", marks=SLOW
+        ),
         ({"noise": Longer(), "noise_multiplier": 0.5}, "contribution"),
-        ({"noise": Quieter(), "people": examples()}, "noise"),
+        pytest.param({"noise": Quieter(), "people": examples()}, "noise", marks=SLOW),
         ({"noise": Longer(), "people": examples(), "noise_multiplier": 0.5}, "contribution"),
         ({"noise": Quieter(part=0.0), "rounds": 2}, "noise"),
         pytest.param({"noise": Quieter(part=1e-9), "rounds": 2}, "noise", marks=SLOW),
@@ -198,7 +202,7 @@ def test_other_options_are_checked(options, said):
 
 
 def test_a_run_that_its_budget_ends_is_audited_as_far_as_it_came():
-    found = audited(budget=Budget(3, 1e-5), delta=None, rounds=15)
+    found = audited(budget=Budget(3, 1e-5), delta=None, rounds=15, canaries=30)
     assert found.passed
     assert found.rounds < 15
     assert found.charged.upper <= 3
@@ -320,7 +324,7 @@ def test_a_seed_does_not_choose_coins_and_a_generator_does():
 # One round, run many times.
 
 
-def repeated(people=None, runs=60, **options):
+def repeated(people=None, runs=LEAST, **options):
     given = {"noise_multiplier": 1.0, "local": None} | options
 
     def build(clients):
@@ -338,27 +342,27 @@ def repeated(people=None, runs=60, **options):
             "clip_norm": None,
             "bound": fl.AdaptiveClip(0.5, indicator_noise=30.0),
         },
-        {"people": fl.Examples(torch.randn(9, 6), torch.zeros(9).long())},
+        pytest.param({"people": fl.Examples(torch.randn(9, 6), torch.zeros(9).long())}, marks=SLOW),
         pytest.param({"adjacency": "replace-one", "secure_noise": True}, marks=SLOW),
     ],
 )
 def test_a_sound_round_passes(options):
     found = repeated(**options)
     found.require()
-    assert (found.passed, found.runs) == (True, 60)
+    assert (found.passed, found.runs) == (True, LEAST)
     assert found.tpr.lower <= found.tpr.value <= found.tpr.upper
 
 
 def test_the_client_is_recognized():
     # Fourteen standard deviations apart, with the threshold in the middle.
-    found = repeated(noise_multiplier=0.07)
+    found = repeated(noise_multiplier=0.07, runs=60)
     assert min(found.epsilon, found.gaussian_epsilon) > 1.5
     assert (found.tpr.value, found.fpr.value) == (1.0, 0.0)
 
 
 def test_a_fault_of_a_round_is_seen():
     # Noise of 0.12 for what is charged as noise of 6: eight standard deviations apart.
-    found = repeated(noise=Quieter(part=0.02), preflight=False, noise_multiplier=6.0, runs=80)
+    found = repeated(noise=Quieter(part=0.02), preflight=False, noise_multiplier=6.0, runs=64)
     assert not found.passed
     with pytest.raises(fl.AuditFailed, match="recognized"):
         found.require()
@@ -367,7 +371,7 @@ def test_a_fault_of_a_round_is_seen():
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        ({"runs": 10}, InvalidParameter, str(least_runs(1e-6))),
+        ({"runs": 10}, InvalidParameter, str(LEAST)),
         ({"runs": 0}, InvalidParameter, "runs"),
         ({"seed": 1}, Unsupported, "promised"),
     ],
