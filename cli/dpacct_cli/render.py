@@ -190,7 +190,7 @@ def _panel_of(page: Page) -> Any:
     if page.used is not None:
         color = "green" if page.used < 0.75 else "yellow" if page.used < 1 else "red"
         bar = ProgressBar(1.0, min(page.used, 1.0), 40, complete_style=color, finished_style=color)
-        rows.add_row("used", bar)
+        rows.add_row(f"{page.used:.0%} used", bar)
     return Panel(
         rows, box=ROUNDED, border_style="green", expand=False, title=page.title or None,
         title_align="left",
