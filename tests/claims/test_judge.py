@@ -21,17 +21,9 @@ def claim(more: str = "", **changed: str) -> Verdict:
     return judge(parse_claims(text, "a.toml").claims[0]).verdict
 
 
-@pytest.mark.parametrize(
-    ("stated", "word"),
-    [
-        (0.9, Verdict.REFUTED), (1.0, Verdict.OPEN), (1.5, Verdict.OPEN), (2.0, Verdict.PROVEN),
-    ],
-)  # fmt: skip
-def test_a_stated_epsilon_against_a_bracket(stated: float, word: Verdict) -> None:
-    assert compare(stated, Interval(1.0, 2.0)) is word
-
-
 def test_verdicts_follow_what_is_proven_and_achieved() -> None:
+    for stated, word in ((0.9, "refuted"), (1.0, "open"), (1.5, "open"), (2.0, "proven")):
+        assert compare(stated, Interval(1.0, 2.0)) == word
     spent = dpacct.epsilon(100 * Round(2.0, Poisson(0.1)), delta=1e-5)
     assert claim(epsilon=repr(spent.upper)) is Verdict.PROVEN
     assert claim(epsilon=repr(spent.lower * (1 - 1e-9))) is Verdict.REFUTED
@@ -65,9 +57,11 @@ def test_a_report_tells_the_epsilon_that_is_stated_and_none_beside_it() -> None:
 
 
 def test_quick_and_whole_judgments_agree() -> None:
-    for one in shipped_claims().claims:
-        if one.source.name == "Fed-alpha-NormEC":
-            assert judge(one, quick=True).verdict is judge(one).verdict
+    some = [one for one in shipped_claims().claims if one.source.name == "Fed-alpha-NormEC"][::3]
+    for one in some:
+        quick, whole = judge(one, quick=True), judge(one)
+        assert [r.epsilon for r in quick.readings] == [r.epsilon for r in whole.readings]
+        assert [r.verdict for r in quick.readings] == [r.verdict for r in whole.readings]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +87,7 @@ def test_shares_of_a_fixed_number_of_clients_are_noise_on_the_sum() -> None:
         'noise_by = "participants"\n[[claim.reading]]\nsampling = "uniform"\n'
         'cohort_size = 3\nnum_clients = 30\nadjacency = "replace-one"\n'
     )
-    assert claim(fixed, epsilon="60", rounds="20") is Verdict.PROVEN
+    assert claim(fixed, epsilon="60", rounds="1") is Verdict.PROVEN
     everybody = 'noise_by = "participants"\n[[claim.reading]]\nsampling = "full"\nadjacency = '
     assert claim(everybody + '"replace-one"\n', epsilon="60", rounds="2") is Verdict.PROVEN
     assert claim(everybody + '"add-remove"\n', epsilon="60", rounds="2") is Verdict.NOT_PRIVATE

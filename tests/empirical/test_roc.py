@@ -112,7 +112,7 @@ def truths(mu: float, *, rounded: bool) -> tuple[float, float]:
     return float((p * (below + q / 2)).sum()), float(np.abs(p - q).sum() / 2)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mu", [0.0, 0.5, 3.0])
 @pytest.mark.parametrize("sizes", [(40, 25), (8, 300)])
 @pytest.mark.parametrize("rounded", [False, True])

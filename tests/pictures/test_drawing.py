@@ -28,8 +28,8 @@ SMALL = Picture("t", (BARS,))
 
 def test_pictures_are_drawn() -> None:
     pytest.importorskip("matplotlib")
-    for form, start in {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}.items():
-        assert Drawing(PICTURE).to_bytes(form).startswith(start)
+    assert Drawing(PICTURE).to_bytes("png").startswith(b"\x89PNG")
+    assert Drawing(SMALL).to_bytes("pdf").startswith(b"%PDF")
     assert Drawing(SMALL, dark=True).to_bytes("svg") != Drawing(SMALL).to_bytes("svg")
 
 

@@ -143,13 +143,13 @@ def test_what_is_assumed_depends_on_what_runs() -> None:
 def test_a_weak_promise_is_called_weak_and_none_is_called_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("dpacct.report.schedule._points", lambda *_: [])
     weak = report.on_schedule(100 * Round(1.0), delta=1e-5).to_markdown()
     assert "This guarantee is weak" in weak
     strong = report.on_schedule(10 * Round(20.0), delta=1e-5).to_markdown()
     assert "This guarantee is weak" not in strong
     nothing: Any = dpacct.Spent(1.0, float("inf"), 1e-5)
     monkeypatch.setattr("dpacct.report.schedule.spend", lambda *_: nothing)
-    monkeypatch.setattr("dpacct.report.schedule._points", lambda *_: [])
     none = report.on_schedule(10 * Round(20.0), delta=1e-5)
     assert none.facts["risk"] is None
     assert "There is no privacy guarantee" in none.to_markdown()
