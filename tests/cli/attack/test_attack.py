@@ -84,11 +84,9 @@ def test_people_read_the_same(dpacct: Any, trained: Any) -> None:
 def test_a_picture_shows_both_curves(dpacct: Any, trained: Any, folder: Path) -> None:
     del trained
     pytest.importorskip("matplotlib")
-    for name in ("roc.png", "roc.svg"):
-        assert dpacct(f"attack {CHECKPOINT} --dark -o {name}").code == 0
-        assert (folder / name).stat().st_size > 1000
+    assert dpacct(f"attack {CHECKPOINT} --dark -o roc.svg").code == 0
     assert "proven limit" in (folder / "roc.svg").read_text(encoding="utf-8")
-    again = dpacct(f"attack {CHECKPOINT} -o roc.png")
+    again = dpacct(f"attack {CHECKPOINT} -o roc.svg")
     assert (again.code, "--force" in again.err) == (2, True)
 
 
