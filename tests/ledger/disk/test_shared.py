@@ -294,7 +294,7 @@ def test_an_open_ledger_is_refused_by_whoever_sends_it_to_another_process(
         with pytest.raises(LedgerError, match="open it by its path there") as refused:
             send(thing)
         assert str(path) in str(refused.value)
-        gc.collect()
+    gc.collect()
     ticket.commit()
     assert committed(path) == 1
 

@@ -263,6 +263,7 @@ MALFORMED: list[tuple[str, Change]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize(("kind", "change"), MALFORMED)
 def test_keys_and_types_that_are_not_an_entrys_are_refused_by_its_number(
     path: Path, originals: list[list[Row]], kind: str, change: Change
@@ -301,6 +302,16 @@ def test_dates_and_forms_that_are_none_are_found(path: Path, originals: list[lis
         assert not line or is_one_line(line)
 
 
+def test_rounds_given_back_do_not_hide_that_there_was_too_much(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Ledger.open(path, Budget(1, 1e-5)) as ledger:
+        run = ledger.start_run("x")
+        monkeypatch.setattr("dpacct.ledger.writing.exceeds", lambda *_: False)
+        run.reserve(Round(0.5)).abandon("hidden")
+        assert "the rounds charged before it exceed the budget" in ledger.verify().problems[0]
+
+
 def test_an_entry_before_the_first_is_found(path: Path, originals: list[list[Row]]) -> None:
     rows = copy.deepcopy(originals[1])
     rows[-1].content["number"] = -13
@@ -312,6 +323,7 @@ def test_an_entry_before_the_first_is_found(path: Path, originals: list[list[Row
 # What SQLite gives back of values that somebody put into its columns.
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("column", ["number", "run", "kind", "closes", "text", "hash"])
 @pytest.mark.parametrize(
     "value", ["NULL", "1.5", "-1", "9223372036854775807", "x'ff'", "CAST(x'ff' AS TEXT)"]

@@ -64,7 +64,7 @@ class Told(NamedTuple):
 def eventful(tmp_path_factory: pytest.TempPathFactory) -> Told:
     """Two planned phases, a crash, an adaptive change, an abandoned round, a second run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpacct.ledger.report.history._POINTS", 7)
+        patch.setattr("dpacct.ledger.report.history._POINTS", 4)
         return _eventful(tmp_path_factory)
 
 
