@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -8,11 +9,10 @@ import pytest
 from mpmath import mp, mpf
 
 from dpacct.tight.game.kernels import (
+    Grid,
     cell_kernel,
     gaussian_above,
     gaussian_below,
-    gaussian_reach,
-    reach_of,
     strategy_kernels,
 )
 from dpacct.tight.game.laws import Kernel, dominated_side, dominating_side, grid_points
@@ -52,8 +52,8 @@ def test_a_cell_lies_above_its_triangles(
     rate: float, noise: float, step: float, corner: tuple[int, int, int]
 ) -> None:
     a, b, w = (Fraction(part, 9) for part in corner)
-    reach = reach_of(rate, noise, step, 1e-12)
-    law = cell_kernel(rate, noise, Cell(a, b, w), step, reach, 1e-14)
+    grid = replace(Grid.of(rate, noise, step, 1e-12), negligible=1e-14)
+    law = cell_kernel(grid, Cell(a, b, w))
     losses = between(step)
     inner = float((1 - a - b - w) / 3)
     own = Triangle(float(b) + inner, float(w) + inner)
@@ -74,8 +74,8 @@ def test_a_cell_lies_above_its_triangles(
 
 @pytest.mark.parametrize(("rate", "noise", "step"), SETTINGS)
 def test_the_strategies_lie_below_their_pairs(rate: float, noise: float, step: float) -> None:
-    reach, losses = reach_of(rate, noise, step, 1e-12), between(step)
-    laws = strategy_kernels(rate, noise, step, reach)
+    losses = between(step)
+    laws = strategy_kernels(Grid.of(rate, noise, step, 1e-12))
     for law, pairs in zip(laws, ((remove_pair, add_pair), (add_pair, remove_pair)), strict=True):
         for own, pair in zip((own_profile, mirrored), pairs, strict=True):
             assert (own(law, step, losses) <= pair(rate, noise, losses)[0].upper).all()
@@ -86,10 +86,10 @@ def test_the_strategies_lie_below_their_pairs(rate: float, noise: float, step: f
 @pytest.mark.parametrize("noise", [0.5, 3.0, 40.0])
 def test_full_participation_is_enclosed(noise: float) -> None:
     step = 2.0**-8
-    reach, losses = gaussian_reach(noise, step, 1e-12), between(step)
+    grid, losses = Grid.of_everybody(noise, step, 1e-12), between(step)
     exact = gaussian_pair(noise, losses)[0]
-    assert (own_profile(gaussian_above(noise, step, reach), step, losses) >= exact.lower).all()
-    assert (own_profile(gaussian_below(noise, step, reach), step, losses) <= exact.upper).all()
+    assert (own_profile(gaussian_above(grid), step, losses) >= exact.lower).all()
+    assert (own_profile(gaussian_below(grid), step, losses) <= exact.upper).all()
 
 
 def test_points_lie_further_apart_further_out() -> None:

@@ -10,7 +10,7 @@ from dpacct.errors import NotConverged
 from dpacct.rounds import Round, Uniform
 from dpacct.tight.game import bounds, positions
 from dpacct.tight.game.bounds import lower_epsilon, upper_epsilon
-from dpacct.tight.game.kernels import reach_of
+from dpacct.tight.game.kernels import Grid
 from dpacct.tight.game.laws import Kernel
 from dpacct.tight.game.plan import plan_at_delta
 from dpacct.tight.game.positions import Mixing, below_a_mixture, mixing_laws
@@ -45,16 +45,14 @@ def check_above_all_triangles(laws: Sequence[Kernel], seed: int) -> None:
 
 
 def test_every_triangle_is_worth_less_than_the_best_law() -> None:
-    reach = reach_of(RATE, NOISE, STEP, 1e-12)
-    laws = mixing_laws(RATE, NOISE, STEP, reach[0], 1e-12, MIXING)
+    laws = mixing_laws(Grid.of(RATE, NOISE, STEP, 1e-12), MIXING)
     assert len(laws) == positions.LAWS
     check_above_all_triangles(laws, 7)
 
 
 @pytest.mark.parametrize("law", range(positions.LAWS))
 def test_each_law_may_stand_above(law: int) -> None:
-    reach = reach_of(RATE, NOISE, STEP, 1e-12)
-    found = mixing_laws(RATE, NOISE, STEP, reach[0], 1e-12, MIXING)[law]
+    found = mixing_laws(Grid.of(RATE, NOISE, STEP, 1e-12), MIXING)[law]
     other = found.masses * np.exp(-STEP * (found.first + np.arange(len(found.masses))))
     first = math.fsum(found.masses) + found.infinite
     assert 1 <= first < 1 + 1e-9
@@ -83,7 +81,7 @@ def test_laws_that_leave_triangles_out_are_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(positions, "_MOST_CELLS", 300)
     monkeypatch.setattr(positions, "_MORE_CELLS", 300)
     with pytest.raises(NotConverged, match="do not bound all positions"):
-        mixing_laws(RATE, NOISE, STEP, 400, 1e-12, Mixing(1e-7, 1.2))
+        mixing_laws(Grid(RATE, NOISE, STEP, 400, 1e-12), Mixing(1e-7, 1.2))
 
 
 def test_mixtures_agree_with_cells() -> None:

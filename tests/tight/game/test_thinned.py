@@ -6,7 +6,7 @@ import pytest
 from dpacct.rounds import Round, Uniform
 from dpacct.tight.game import positions
 from dpacct.tight.game.bounds import upper_epsilon
-from dpacct.tight.game.kernels import reach_of
+from dpacct.tight.game.kernels import Grid
 from dpacct.tight.game.laws import Kernel
 from dpacct.tight.game.plan import plan_at_delta
 from dpacct.tight.game.positions import Thinned, thinned_laws
@@ -17,11 +17,11 @@ from tests.tight.game.test_laws import own_profile
 from tests.tight.game.test_mixtures import NOISE, RATE, STEP, check_above_all_triangles
 
 NEGLIGIBLE = 1e-12
-REACH = reach_of(RATE, NOISE, STEP, NEGLIGIBLE)[0]
+GRID = Grid.of(RATE, NOISE, STEP, NEGLIGIBLE)
 
 
 def test_every_triangle_is_worth_less_than_the_best_law_that_is_kept() -> None:
-    laws = thinned_laws(RATE, NOISE, STEP, REACH, NEGLIGIBLE, small_cover()).values()
+    laws = thinned_laws(GRID, small_cover()).values()
     assert len(laws) < len(small_cover())
     check_above_all_triangles(list(laws), 11)
 
@@ -44,10 +44,10 @@ def test_a_cell_that_was_left_out_in_vain_gets_its_law(monkeypatch: pytest.Monke
     def two_corners(cover: Cover, *_: object) -> list[int]:
         return [cover.index(max(cover)), cover.index(max(cover, key=lambda cell: cell.b))]
 
-    found = thinned_laws(RATE, NOISE, STEP, REACH, NEGLIGIBLE, small_cover())
+    found = thinned_laws(GRID, small_cover())
     thinned_laws.cache_clear()
     monkeypatch.setattr(positions, "_kept_cells", two_corners)
-    guessed = thinned_laws(RATE, NOISE, STEP, REACH, NEGLIGIBLE, small_cover())
+    guessed = thinned_laws(GRID, small_cover())
     thinned_laws.cache_clear()
     assert len(guessed) > 2
     losses = STEP * np.array([1.0, 5.0, 20.0])
@@ -63,4 +63,4 @@ def test_two_laws_are_the_fewest() -> None:
     """The whole triangle in thirds: the one with less at w lies below the mean of both others."""
     cover = Cell.whole().children()
     assert covers(cover)
-    assert len(thinned_laws(RATE, NOISE, STEP, REACH, NEGLIGIBLE, cover)) == 2
+    assert len(thinned_laws(GRID, cover)) == 2

@@ -13,12 +13,12 @@ from dpacct.tight.composition import Composition
 from dpacct.tight.engines import inversion_epsilon
 from dpacct.tight.game.bounds import curve_delta, game_delta, game_epsilon, prefix_upper_epsilons
 from dpacct.tight.game.kernels import (
+    Grid,
     TurnGuide,
     absence_profile,
     contribution_profile,
     guided_turns,
     opposed_back_line,
-    reach_of,
     zero_out_above,
     zero_out_below,
 )
@@ -89,9 +89,8 @@ def test_no_data_sets_exceed_the_worst_angle(cohort: int) -> None:
 @pytest.mark.parametrize("direction", list(Direction))
 def test_laws_above_and_below(direction: Direction) -> None:
     rate, noise, step = 0.1, 1.5, 2.0**-7
-    reach = reach_of(rate, noise, step, 1e-12)[0]
-    above = zero_out_above(rate, noise, step, reach, 1e-12, direction)
-    below = zero_out_below(rate, noise, step, reach, direction)
+    grid = Grid.of(rate, noise, step, 1e-12)
+    above, below = zero_out_above(grid, direction), zero_out_below(grid, direction)
     best = np.max([own_profile(law, step, LOSSES) for law in above], axis=0)
     profile = contribution_profile if direction is Direction.REMOVE else absence_profile
     worst = profile(rate, noise, float(direction is Direction.REMOVE), LOSSES)
@@ -132,7 +131,7 @@ def test_the_bracket_of_thousands_of_rounds_closes(rounds: int) -> None:
 def test_masses_of_many_rounds_lie_below_those_of_each_in_turn() -> None:
     """Against the exact convolution in extended precision, errors of transforms included."""
     frame = Frame(2.0**-6, -400, 800, 1.5)
-    law = zero_out_below(0.1, 1.5, frame.step, reach_of(0.1, 1.5, frame.step, 1e-9)[0], REMOVE)[0]
+    law = zero_out_below(Grid.of(0.1, 1.5, frame.step, 1e-9), REMOVE)[0]
     found = repeated_below(law, 13, frame)
     exact = np.array([1.0], dtype=np.longdouble)
     for _ in range(13):
@@ -145,7 +144,7 @@ def test_masses_of_many_rounds_lie_below_those_of_each_in_turn() -> None:
 
 def test_ranges_of_the_angle_hold_all_angles() -> None:
     guide = TurnGuide((0.3, 3.0), (1e-3, 1e-3))
-    turns = guided_turns(0.1, 1.5, 2.0**-6, 200, 1e-9, REMOVE, guide)
+    turns = guided_turns(Grid(0.1, 1.5, 2.0**-6, 200, 1e-9), REMOVE, guide)
     assert turns.ends[0] == 0.0
     assert turns.ends[-1] == 1.0
     assert (np.diff(turns.ends) > 0).all()

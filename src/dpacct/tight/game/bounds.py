@@ -25,13 +25,7 @@ from dpacct.numerics.rounding import UNIT, Array
 from dpacct.pairs.dominating import Direction
 from dpacct.rounds import Adjacency, Round, Schedule
 from dpacct.tight.game.choose import affordable, guided_cover, turn_guide
-from dpacct.tight.game.kernels import (
-    cell_kernel,
-    cell_side,
-    known_values,
-    sampled_above,
-    strategy_kernels,
-)
+from dpacct.tight.game.kernels import cell_kernel, known_values, sampled_above, strategy_kernels
 from dpacct.tight.game.plan import (
     GamePlan,
     effort_above,
@@ -415,7 +409,6 @@ def forget() -> None:
     for kept in (
         _upper_end,
         cell_kernel,
-        cell_side,
         known_values,
         mixing_laws,
         sampled_above,

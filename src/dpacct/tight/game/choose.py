@@ -22,14 +22,7 @@ from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import Array
 from dpacct.rounds import Adjacency, Round, Schedule
 from dpacct.tight.game import is_game
-from dpacct.tight.game.kernels import (
-    MANY_TURNS,
-    TurnGuide,
-    grid_losses,
-    known_values,
-    points_to,
-    reach_of,
-)
+from dpacct.tight.game.kernels import MANY_TURNS, Grid, TurnGuide, known_values
 from dpacct.tight.game.plan import GamePlan, are_bounded, effort_above, needed
 from dpacct.tight.game.positions import Mixing, Thinned
 from dpacct.tight.game.rounds import Positions, rate_bounds
@@ -59,24 +52,16 @@ _UNIT = 3**24
 class _Gains:
     """What positions in one kind of round are worth, at a few tilts."""
 
-    rate: float
-    noise: float
-    step: float
-    reach: int
-    negligible: float
+    grid: Grid
     rising: Array
     falling: Array
 
     def of(self, cell: Cell) -> Array:
-        """About (M(t) - 1) / (t (t + 1)) of the cell's law."""
-        sides = (
-            known_values(self.rate, self.noise, triangle, self.step, self.reach, self.negligible)
-            for triangle in (
-                Triangle(float(cell.b), float(cell.w)),
-                Triangle(float(cell.a), float(cell.w)),
-            )
+        """Return about (M(t) - 1) / (t (t + 1)) of the cell's law."""
+        positive, negative = (
+            known_values(self.grid, Triangle(float(missing), float(cell.w)))
+            for missing in (cell.b, cell.a)
         )
-        positive, negative = sides
         return np.asarray(self.rising @ positive + self.falling @ negative)
 
 
@@ -189,15 +174,15 @@ def _best(gains: _Gains) -> Array:
 
 
 def _gains(round_: Round, plan: GamePlan, tilts: Array) -> _Gains:
-    rate, noise, step = rate_bounds(round_)[1], round_.noise_multiplier, plan.upper.step
-    reach = reach_of(rate, noise, step, plan.negligible)[0]
-    losses = grid_losses(points_to(reach), step)
+    rate, noise = rate_bounds(round_)[1], round_.noise_multiplier
+    grid = Grid.of(rate, noise, plan.upper.step, plan.negligible)
+    losses = grid.losses
     widths = np.zeros(len(losses))
     widths[:-1] += 0.5 * np.diff(losses)
     widths[1:] += 0.5 * np.diff(losses)
     rising = np.exp(np.outer(tilts, losses)) * widths
     falling = np.exp(-np.outer(tilts + 1, losses)) * widths
-    return _Gains(rate, noise, step, reach, plan.negligible, rising, falling)
+    return _Gains(grid, rising, falling)
 
 
 # Losses times laws times rounds: about one second, two, seven, ten and thirty.

@@ -19,8 +19,8 @@ import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -45,7 +45,6 @@ from dpacct.tight.game.strategies import (
     remove_tails,
     replacement_line,
     touching_side,
-    two_strategies,
 )
 from dpacct.tight.game.theorem import (
     Cell,
@@ -65,66 +64,69 @@ _LEAST = 1e-300
 MAX_REACH = 1 << 17
 
 
-@lru_cache(maxsize=4096)
-def cell_side(
-    rate: float, noise: float, triangle: Triangle, step: float, reach: int, negligible: float
-) -> Side:
-    """Masses above a triangle's profile, for losses of one sign."""
-    values = known_values(rate, noise, triangle, step, reach, negligible)
-    return dominating_side(points_to(reach), step, values)
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """One kind of round on a grid of losses.
+
+    Attributes:
+        rate, noise: q in (0, 1), rounded up for laws above and down for laws below, and z.
+        step: between neighboring losses, with few bits.
+        reach: points that losses of either sign reach at least.
+        negligible: the probability that a law above may lose to infinite losses.
+    """
+
+    rate: float
+    noise: float
+    step: float
+    reach: int
+    negligible: float
+
+    @classmethod
+    def of(cls, rate: float, noise: float, step: float, negligible: float) -> Grid:
+        """Return the grid beyond which one round's loss lies with about the negligible probability.
+
+        Both signs reach as far, so that a cell and its mirror image share their values.
+
+        Raises:
+            NotConverged: it has more than `MAX_REACH` points.
+        """
+        far = far_loss(rate, noise, step, negligible)
+        return cls(rate, noise, step, _counted(far, step), negligible)
+
+    @classmethod
+    def of_everybody(cls, noise: float, step: float, negligible: float) -> Grid:
+        """Return the same for a Gaussian with a shift of two."""
+        mu = 2 / noise
+        far = mu * (mu / 2 + math.sqrt(max(0.0, -2 * math.log(negligible))))
+        return cls(1.0, noise, step, _counted(far, step), negligible)
+
+    @property
+    def points(self) -> Points:
+        """The points of laws above, as from `grid_points`."""
+        return _points(self.reach, _SPREAD)
+
+    @property
+    def fine(self) -> Points:
+        """The points of laws below."""
+        return _points(self.reach, _FINE)
+
+    @property
+    def losses(self) -> Array:
+        """The losses at ``points``; exact, as the step has few bits."""
+        return np.asarray(self.step * self.points, dtype=np.float64)
 
 
-@lru_cache(maxsize=4096)
-def known_values(
-    rate: float, noise: float, triangle: Triangle, step: float, reach: int, negligible: float
-) -> Array:
-    """`side_values` at `points_to`, not to be changed: covers are chosen and bounded by them."""
-    losses = grid_losses(points_to(reach), step)
-    found = side_values(rate, noise, triangle, losses, negligible)
-    found.flags.writeable = False
-    return found
+def far_loss(rate: float, noise: float, least: float, probability: float) -> float:
+    """Return about the loss beyond which one round has this probability; at least ``least``."""
+    losses = np.geomspace(least, 600.0, 400)
+    small = remove_tails(rate, noise, losses) <= probability
+    return float(losses[min(int(np.argmax(small)), len(losses) - 1)])
 
 
-def side_values(
-    rate: float, noise: float, triangle: Triangle, losses: Array, negligible: float
-) -> Array:
-    """Upper bounds of a triangle's profile at losses that increase from 0, shape (n,), positive."""
-    if triangle.b == 1.0 and triangle.w == 0.0:
-        return np.maximum(add_pair(rate, noise, losses)[0].upper, _LEAST)
-    triangle = not_too_flat(noise, triangle)
-
-    def upper(part: Array) -> Array:
-        return profile(rate, noise, triangle, part).upper
-
-    return until_negligible(upper, losses, negligible)
-
-
-def until_negligible(upper: Callable[[Array], Array], losses: Array, negligible: float) -> Array:
-    """Upper bounds of a profile at losses that increase, computed as far as they matter."""
-    values = np.empty(len(losses))
-    for start in range(0, len(losses), _ROWS):
-        rows = slice(start, start + _ROWS)
-        values[rows] = upper(losses[rows])
-        if values[rows][-1] <= negligible:
-            # A profile falls: what bounds it here bounds it further out.
-            values[start + _ROWS :] = values[rows][-1]
-            break
-    return values
-
-
-def grid_losses(points: Points, step: float) -> Array:
-    """Points as losses; exact, as the step has few bits."""
-    return np.asarray(step * points, dtype=np.float64)
-
-
-def points_to(reach: int) -> Points:
-    """The points that laws above have up to there, as `grid_points`."""
-    return _points(reach, _SPREAD)
-
-
-def fine_points_to(reach: int) -> Points:
-    """The points that laws below have."""
-    return _points(reach, _FINE)
+def _counted(loss: float, step: float) -> int:
+    if loss > MAX_REACH * step:
+        raise NotConverged(f"the loss of one round needs more than {MAX_REACH} points of the grid")
+    return max(4, math.ceil(loss / step))
 
 
 @lru_cache(maxsize=64)
@@ -133,125 +135,119 @@ def _points(reach: int, spread: int) -> Points:
 
 
 @lru_cache(maxsize=4096)
-def cell_kernel(
-    rate: float,
-    noise: float,
-    cell: Cell,
-    step: float,
-    reach: tuple[int, int],
-    negligible: float,
-) -> Kernel:
-    """A law that dominates every triangle of a cell.
+def known_values(grid: Grid, triangle: Triangle) -> Array:
+    """Return `side_values`, not to be changed: covers are chosen and bounded by them."""
+    found = side_values(grid, triangle)
+    found.flags.writeable = False
+    return found
+
+
+def side_values(grid: Grid, triangle: Triangle) -> Array:
+    """Return upper bounds of a triangle's profile at the grid's losses, shape (n,), positive."""
+    rate, noise = grid.rate, grid.noise
+    if triangle.b == 1.0 and triangle.w == 0.0:
+        return np.maximum(add_pair(rate, noise, grid.losses)[0].upper, _LEAST)
+    triangle = not_too_flat(noise, triangle)
+    return _until_negligible(lambda part: profile(rate, noise, triangle, part).upper, grid)
+
+
+def _until_negligible(upper: Callable[[Array], Array], grid: Grid) -> Array:
+    """Return upper bounds of a profile at the grid's losses, computed as far as they matter."""
+    losses = grid.losses
+    values = np.empty(len(losses))
+    for start in range(0, len(losses), _ROWS):
+        rows = slice(start, start + _ROWS)
+        values[rows] = upper(losses[rows])
+        if values[rows][-1] <= grid.negligible:
+            # A profile falls: what bounds it here bounds it further out.
+            values[start + _ROWS :] = values[rows][-1]
+            break
+    return values
+
+
+@lru_cache(maxsize=4096)
+def _cell_side(grid: Grid, triangle: Triangle) -> Side:
+    return dominating_side(grid.points, grid.step, known_values(grid, triangle))
+
+
+@lru_cache(maxsize=4096)
+def cell_kernel(grid: Grid, cell: Cell) -> Kernel:
+    """Return a law that dominates every triangle of a cell (lemma 3).
 
     The profile at gamma >= 1 grows with the angles at b and w, so that the largest ones bound it;
     below one, with b and a exchanged, those at a and w.
-
-    Args:
-        rate, noise: q in (0, 1), at least the true one, and z.
-        cell: of the cover.
-        step: of the grid, with few bits.
-        reach: points that losses above and below zero reach at least.
-        negligible: probability that may be lost to infinite losses.
     """
+    w = float(cell.w)
+    rising, falling = (_cell_side(grid, Triangle(float(missing), w)) for missing in cell[1::-1])
+    return dominating_kernel(rising, falling, grid.step)
 
-    def side(missing: Fraction, reach: int) -> Side:
-        triangle = Triangle(float(missing), float(cell.w))
-        return cell_side(rate, noise, triangle, step, reach, negligible)
 
-    rising, falling = side(cell.b, reach[0]), side(cell.a, reach[1])
-    return dominating_kernel(rising, falling, step)
+def _above(grid: Grid, points: Points, rising: Array, falling: Array) -> Kernel:
+    """Return a law above the profiles with these upper values for losses of either sign."""
+    sides = [
+        dominating_side(points, grid.step, np.maximum(values, _LEAST))
+        for values in (rising, falling)
+    ]
+    return dominating_kernel(sides[0], sides[1], grid.step)
+
+
+# Bounds of H and of -H' at the middles of a grid's intervals.
+_Touching = tuple[Bounds, Bounds]
+
+
+def _below(grid: Grid, rising: _Touching, falling: _Touching) -> Kernel:
+    """Return a law below the profiles that these tangents touch."""
+    sides = [touching_side(pair, grid.fine, grid.step) for pair in (rising, falling)]
+    return dominated_kernel(sides[0], sides[1], grid.step)
 
 
 @lru_cache(maxsize=256)
-def strategy_kernels(
-    rate: float, noise: float, step: float, reach: tuple[int, int]
-) -> tuple[Kernel, Kernel]:
-    """Laws dominated by the remove pair and by the add pair."""
-    return two_strategies(rate, noise, step, _points(reach[0], _FINE), _points(reach[1], _FINE))
+def strategy_kernels(grid: Grid) -> tuple[Kernel, Kernel]:
+    """Return laws dominated by the remove pair and by the add pair."""
+    at = middles(grid.fine, grid.step)
+    remove, add = (pair(grid.rate, grid.noise, at) for pair in (remove_pair, add_pair))
+    return _below(grid, remove, add), _below(grid, add, remove)
 
 
 @lru_cache(maxsize=64)
-def sampled_above(
-    rate: float, noise: float, step: float, reach: tuple[int, int], direction: Direction
-) -> Kernel:
-    """A law above the remove pair or the add pair."""
-    pairs = (remove_pair, add_pair) if direction is Direction.REMOVE else (add_pair, remove_pair)
-    sides = [
-        dominating_side(
-            points,
-            step,
-            np.maximum(pair(rate, noise, grid_losses(points, step))[0].upper, _LEAST),
-        )
-        for pair, points in zip(pairs, map(points_to, reach), strict=True)
-    ]
-    return dominating_kernel(sides[0], sides[1], step)
-
-
-def far_loss(rate: float, noise: float, least: float, probability: float) -> float:
-    """About the loss of one round beyond which there is this probability; at least ``least``."""
-    losses = np.geomspace(least, 600.0, 400)
-    small = remove_tails(rate, noise, losses) <= probability
-    return float(losses[min(int(np.argmax(small)), len(losses) - 1)])
-
-
-def reach_of(rate: float, noise: float, step: float, negligible: float) -> tuple[int, int]:
-    """Points beyond which one round's loss lies with about this probability.
-
-    Raises:
-        NotConverged: more than `MAX_REACH`.
-    """
-    far = far_loss(rate, noise, step, negligible)
-    # The same on both sides, so that a cell and its mirror image share what they need.
-    points = max(4, _counted(far, step))
-    return points, points
-
-
-def _counted(loss: float, step: float) -> int:
-    if loss > MAX_REACH * step:
-        raise NotConverged(f"the loss of one round needs more than {MAX_REACH} points of the grid")
-    return math.ceil(loss / step)
-
-
-def gaussian_reach(noise: float, step: float, negligible: float) -> tuple[int, int]:
-    """The same where everybody takes part."""
-    mu = 2 / noise
-    far = mu * (mu / 2 + math.sqrt(max(0.0, -2 * math.log(negligible))))
-    points = max(4, _counted(far, step))
-    return points, points
+def sampled_above(grid: Grid, direction: Direction) -> Kernel:
+    """Return a law above the remove pair or the add pair."""
+    remove, add = (
+        pair(grid.rate, grid.noise, grid.losses)[0].upper for pair in (remove_pair, add_pair)
+    )
+    sides = (remove, add) if direction is Direction.REMOVE else (add, remove)
+    return _above(grid, grid.points, *sides)
 
 
 @lru_cache(maxsize=64)
-def gaussian_above(noise: float, step: float, reach: tuple[int, int]) -> Kernel:
-    """A law that dominates a round in which everybody takes part and one client is replaced."""
-    points = _points(reach[0], _FINE)
-    side = dominating_side(points, step, gaussian_pair(noise, grid_losses(points, step))[0].upper)
-    return dominating_kernel(side, side, step)
+def gaussian_above(grid: Grid) -> Kernel:
+    """Return a law that dominates a round of everybody in which one client is replaced."""
+    losses = np.asarray(grid.step * grid.fine, dtype=np.float64)
+    upper = gaussian_pair(grid.noise, losses)[0].upper
+    return _above(grid, grid.fine, upper, upper)
 
 
 @lru_cache(maxsize=64)
-def poisson_above(rate: float, noise: float, step: float, reach: tuple[int, int]) -> Kernel:
-    """A law that dominates a round of Poisson sampling in which one client is replaced."""
-    points = _points(reach[0], _FINE)
-    pair = ReplacementPair(rate, noise)
-    upper = [one_round_delta(float(loss), pair).upper for loss in grid_losses(points, step)]
-    side = dominating_side(points, step, np.maximum(upper, 1e-300))
-    return dominating_kernel(side, side, step)
+def gaussian_below(grid: Grid) -> Kernel:
+    """Return a law dominated by such a round."""
+    touching = gaussian_pair(grid.noise, middles(grid.fine, grid.step))
+    return _below(grid, touching, touching)
 
 
 @lru_cache(maxsize=64)
-def poisson_below(rate: float, noise: float, step: float, reach: tuple[int, int]) -> Kernel:
-    """A law dominated by such a round."""
-    points = _points(reach[0], _FINE)
-    side = touching_side(replacement_line(rate, noise, middles(points, step)), points, step)
-    return dominated_kernel(side, side, step)
+def poisson_above(grid: Grid) -> Kernel:
+    """Return a law that dominates a round of Poisson sampling in which one client is replaced."""
+    pair = ReplacementPair(grid.rate, grid.noise)
+    losses = (grid.step * grid.fine).tolist()
+    upper = np.array([one_round_delta(loss, pair).upper for loss in losses])
+    return _above(grid, grid.fine, upper, upper)
 
 
 @lru_cache(maxsize=64)
-def gaussian_below(noise: float, step: float, reach: tuple[int, int]) -> Kernel:
-    """A law dominated by such a round."""
-    points = _points(reach[0], _FINE)
-    side = touching_side(gaussian_pair(noise, middles(points, step)), points, step)
-    return dominated_kernel(side, side, step)
+def poisson_below(grid: Grid) -> Kernel:
+    """Return a law dominated by such a round."""
+    touching = replacement_line(grid.rate, grid.noise, middles(grid.fine, grid.step))
+    return _below(grid, touching, touching)
 
 
 _LARGER = 1 + 2.0**-47
@@ -263,14 +259,6 @@ class Turns:
 
     ends: tuple[float, ...]
 
-    @classmethod
-    def equal(cls, ranges: int) -> Turns:
-        """So many ranges of the same width."""
-        return cls(tuple(k / ranges for k in range(ranges + 1)))
-
-    def __len__(self) -> int:
-        return len(self.ends) - 1
-
 
 @dataclass(frozen=True, slots=True)
 class TurnGuide:
@@ -280,83 +268,44 @@ class TurnGuide:
     tolerances: tuple[float, ...]
 
 
-MANY_TURNS = Turns.equal(42)
+_MANY = 42
+MANY_TURNS = Turns(tuple(k / _MANY for k in range(_MANY + 1)))
+# The narrowest range of an angle is one part in so many.
+_NARROWEST = 64
 
 
 def zero_out_above(
-    rate: float,
-    noise: float,
-    step: float,
-    reach: int,
-    negligible: float,
-    direction: Direction,
-    turns: Turns = MANY_TURNS,
+    grid: Grid, direction: Direction, turns: Turns = MANY_TURNS
 ) -> tuple[Kernel, ...]:
-    """Laws, one for each range of the angle, that dominate what it may be.
-
-    Args:
-        rate, noise: q in (0, 1), at least the true one, and z >= 2/7.
-        step, reach, negligible: as for `kernels.cell_kernel`.
-        direction: remove if P has the contribution.
-        turns: the ranges.
-    """
-    return tuple(
-        range_kernel(rate, noise, step, reach, negligible, direction, ends)
-        for ends in zip(turns.ends, turns.ends[1:], strict=False)
-    )
+    """Return laws, one for each range of the angle, that dominate it; z >= 2/7."""
+    return tuple(range_kernel(grid, direction, ends) for ends in pairwise(turns.ends))
 
 
 @lru_cache(maxsize=1024)
-def range_kernel(
-    rate: float,
-    noise: float,
-    step: float,
-    reach: int,
-    negligible: float,
-    direction: Direction,
-    ends: tuple[float, float],
-) -> Kernel:
-    """A law that dominates every angle between two ``ends``: one side from either of them."""
-    points = points_to(reach)
-    losses = grid_losses(points, step)
-
-    def client_gone(part: Array) -> Array:
-        return contribution_profile(rate, noise, ends[1], part).upper
-
-    def client_back(part: Array) -> Array:
-        return absence_profile(rate, noise, ends[0], part).upper
-
-    gone, back = (
-        dominating_side(
-            points, step, np.maximum(until_negligible(upper, losses, negligible), _LEAST)
-        )
-        for upper in (client_gone, client_back)
+def range_kernel(grid: Grid, direction: Direction, ends: tuple[float, float]) -> Kernel:
+    """Return a law that dominates every angle between two ``ends``: one side from either end."""
+    rate, noise = grid.rate, grid.noise
+    gone = _until_negligible(
+        lambda part: contribution_profile(rate, noise, ends[1], part).upper, grid
     )
-    rising, falling = (gone, back) if direction is Direction.REMOVE else (back, gone)
-    return dominating_kernel(rising, falling, step)
+    back = _until_negligible(lambda part: absence_profile(rate, noise, ends[0], part).upper, grid)
+    sides = (gone, back) if direction is Direction.REMOVE else (back, gone)
+    return _above(grid, grid.points, *sides)
 
 
 @lru_cache(maxsize=64)
-def guided_turns(
-    rate: float,
-    noise: float,
-    step: float,
-    reach: int,
-    negligible: float,
-    direction: Direction,
-    guide: TurnGuide,
-) -> Turns:
-    """Ranges of the angle, halved until none gains much more than the best single angle does.
+def guided_turns(grid: Grid, direction: Direction, guide: TurnGuide) -> Turns:
+    """Return ranges of the angle, halved until none gains much more than the best single angle.
 
-    What a round gains is log M(t) of its law, at tilts t about that of the answer. Nothing here is
-    proven, nor has to be: whatever the ranges are, they hold all angles.
+    What a round gains is log M(t) of its law, at tilts t about that of the answer. The choice is
+    not proven and need not be: any ranges hold all angles.
     """
     tilts, tolerances = np.array(guide.tilts), np.array(guide.tolerances)
 
     def gained(ends: tuple[float, float]) -> Array:
-        law = range_kernel(rate, noise, step, reach, negligible, direction, ends)
+        law = range_kernel(grid, direction, ends)
         places = law.first + np.arange(len(law.masses))
-        return np.log(np.exp(step * np.outer(tilts, places)) @ law.masses)
+        return np.log(np.exp(grid.step * np.outer(tilts, places)) @ law.masses)
 
     narrow = 1 / _NARROWEST
     best = np.max([gained((0.0, narrow)), gained((1 - narrow, 1.0))], axis=0)
@@ -376,30 +325,14 @@ def guided_turns(
     return Turns((0.0, *sorted(ends[1] for _, ends in waiting)))
 
 
-# The narrowest range of an angle is one part in so many.
-_NARROWEST = 64
-
-
 @lru_cache(maxsize=256)
-def zero_out_below(
-    rate: float, noise: float, step: float, reach: int, direction: Direction
-) -> tuple[Kernel, ...]:
-    """Laws below three positions of the crowd: opposed to the client, at zero, and alike."""
-    points = fine_points_to(reach)
-    at = middles(points, step)
-    single = 2 * noise
-    sides = (
-        (opposed_pair(rate, noise, at), opposed_back_line(rate, noise, at)),
-        (remove_pair(rate, single, at), add_pair(rate, single, at)),
-        (add_pair(rate, single, at), remove_pair(rate, single, at)),
-    )
-
-    def law(gone: tuple[Bounds, Bounds], back: tuple[Bounds, Bounds]) -> Kernel:
-        first, second = (gone, back) if direction is Direction.REMOVE else (back, gone)
-        rising, falling = (touching_side(pair, points, step) for pair in (first, second))
-        return dominated_kernel(rising, falling, step)
-
-    return tuple(law(gone, back) for gone, back in sides)
+def zero_out_below(grid: Grid, direction: Direction) -> tuple[Kernel, ...]:
+    """Return laws below three positions of the crowd: opposed to the client, at zero, and alike."""
+    rate, noise, at = grid.rate, grid.noise, middles(grid.fine, grid.step)
+    remove, add = remove_pair(rate, 2 * noise, at), add_pair(rate, 2 * noise, at)
+    opposed = opposed_pair(rate, noise, at), opposed_back_line(rate, noise, at)
+    order = slice(None, None, 1 if direction is Direction.REMOVE else -1)
+    return tuple(_below(grid, *sides[order]) for sides in (opposed, (remove, add), (add, remove)))
 
 
 def contribution_profile(rate: float, noise: float, turn: float, losses: Array) -> Bounds:

@@ -468,7 +468,7 @@ def effort_above(schedule: Schedule, frame: Frame, positions: Positions) -> floa
     played = fewer_kinds(schedule)
     if schedule.adjacency is Adjacency.ZERO_OUT or isinstance(positions, TurnGuide | Turns):
         ranges = isinstance(positions, Turns)
-        laws = len(positions) if ranges else _RANGES
+        laws = len(positions.ends) - 1 if ranges else _RANGES
         each = _A_RANGE * laws if ranges else _OF_RANGES
     elif isinstance(positions, Mixing):
         laws, each = LAWS + _ALONE, _A_MIXTURE * max(1.0, _USUAL_SLACK / positions.slack)

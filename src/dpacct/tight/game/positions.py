@@ -12,14 +12,14 @@ Proof: docs/derivations/fixed-size-game.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
 from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import UNIT, Array
-from dpacct.tight.game.kernels import grid_losses, known_values, points_to, side_values
+from dpacct.tight.game.kernels import Grid, known_values, side_values
 from dpacct.tight.game.laws import (
     Kernel,
     Points,
@@ -53,62 +53,23 @@ class Mixing:
     tilt: float
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """One kind of round on a grid: rate, noise, points of one side, and what is negligible."""
-
-    rate: float
-    noise: float
-    step: float
-    points: Points
-    negligible: float
-
-    def values(self, triangle: Triangle, noise: float) -> Array:
-        """Upper bounds of the profile at the points."""
-        losses = grid_losses(self.points, self.step)
-        return side_values(self.rate, noise, triangle, losses, self.negligible)
-
-
 @lru_cache(maxsize=64)
-def mixing_laws(
-    rate: float,
-    noise: float,
-    step: float,
-    reach: int,
-    negligible: float,
-    mixing: Mixing,
-) -> tuple[Kernel, ...]:
-    """Laws of which some mixture of two dominates any triangle.
+def mixing_laws(grid: Grid, mixing: Mixing) -> tuple[Kernel, ...]:
+    """Return laws of which some mixture of two dominates any triangle.
 
-    Args:
-        rate, noise: q in (0, 1), at least the true one, and z.
-        step: of the grid, with few bits.
-        reach: points that losses of either sign reach at least.
-        negligible: probability that may be lost to infinite losses.
-        mixing: how they are chosen.
     Raises:
         NotConverged: no such laws are found.
     """
-    grid = Grid(rate, noise, step, points_to(reach), negligible)
-    sides = [
-        (_law_side(grid, Triangle(b, 0.0), less), _law_side(grid, Triangle(1 - b, 0.0), less))
-        for b, less in _mixing_positions(grid, mixing)
-    ]
-    rows = np.array(
-        [
-            np.concatenate([profile_below(rising, step), profile_below(falling, step)])
-            for rising, falling in sides
-        ]
-    )
+    sides: list[tuple[Side, Side]] = []
+    for b, noise in _mixing_positions(grid, mixing):
+        given = replace(grid, noise=noise)
+        law = side_values(given, Triangle(b, 0.0)), side_values(given, Triangle(1 - b, 0.0))
+        sides.append(_law(grid, law))
+    rows = np.array([_row(pair, grid.step) for pair in sides])
     if mixing.slack >= _LITTLE:
         _check_narrow_cells(grid, rows)
     _check_all_triangles(grid, rows, _MORE_CELLS if mixing.slack < _LITTLE else _MOST_CELLS)
-    return tuple(dominating_kernel(rising, falling, step) for rising, falling in sides)
-
-
-def _law_side(grid: Grid, triangle: Triangle, noise: float) -> Side:
-    values = np.maximum(grid.values(triangle, noise), FLOOR * grid.negligible)
-    return dominating_side(grid.points, grid.step, values)
+    return tuple(dominating_kernel(rising, falling, grid.step) for rising, falling in sides)
 
 
 def _check_narrow_cells(grid: Grid, rows: Array) -> None:
@@ -121,7 +82,7 @@ def _check_narrow_cells(grid: Grid, rows: Array) -> None:
         for w in _NARROW_W:
             b = 1 - a - w - _NARROW
             if b > 0:
-                sides = [grid.values(Triangle(part, w), grid.noise) for part in (b, a)]
+                sides = [side_values(grid, Triangle(part, w)) for part in (b, a)]
                 if not below_a_mixture(np.concatenate(sides), rows):
                     raise NotConverged("a few laws do not bound all positions")
 
@@ -136,7 +97,7 @@ def _check_all_triangles(grid: Grid, rows: Array, most: int) -> None:
 
     def values(b: float, w: float) -> Array:
         if (b, w) not in known:
-            known[b, w] = grid.values(Triangle(b, w), grid.noise)
+            known[b, w] = side_values(grid, Triangle(b, w))
         return known[b, w]
 
     tested, waiting = 0, [Cell.whole()]
@@ -193,7 +154,8 @@ def _mixing_positions(grid: Grid, mixing: Mixing) -> list[tuple[float, float]]:
 
     def growth(b: float, share: float) -> Array:
         noise = less(share)
-        rising, falling = (grid.values(Triangle(x, 0.0), noise) for x in (b, 1 - b))
+        given = replace(grid, noise=noise)
+        rising, falling = (side_values(given, Triangle(x, 0.0)) for x in (b, 1 - b))
         return _growth(grid, rising, falling, mixing.tilt)
 
     goal = growth(0.0, mixing.slack)
@@ -210,7 +172,7 @@ def _mixing_positions(grid: Grid, mixing: Mixing) -> list[tuple[float, float]]:
 
 def _growth(grid: Grid, rising: Array, falling: Array, tilt: float) -> Array:
     """About M(tilt) - 1 of the law with these profiles, at a few tilts."""
-    losses = grid_losses(grid.points, grid.step)
+    losses = grid.losses
     found: list[float] = []
     for order in (share * tilt for share in _TILTS):
         weighed = np.exp(order * losses) * rising + np.exp(-(order + 1) * losses) * falling
@@ -232,37 +194,27 @@ class Thinned:
 
 
 @lru_cache(maxsize=128)
-def thinned_laws(
-    rate: float, noise: float, step: float, reach: int, negligible: float, cover: Cover
-) -> dict[int, Kernel]:
-    """Laws such that each cell of the cover is below one, or below a mixture of two.
+def thinned_laws(grid: Grid, cover: Cover) -> dict[int, Kernel]:
+    """Return laws such that each cell is below one, or below a mixture of two.
 
-    Args:
-        rate, noise: q in (0, 1), at least the true one, and z.
-        step: of the grid, with few bits.
-        reach: points that losses of either sign reach at least.
-        negligible: probability that may be lost to infinite losses.
-        cover: at least three cells.
-    Returns:
-        The laws, by the places of their cells in the cover.
+    ``cover`` has at least three cells; the laws are named by the places of their cells in it.
     """
-    grid = Grid(rate, noise, step, points_to(reach), negligible)
 
     def values(b: float, w: float) -> Array:
-        return known_values(rate, noise, Triangle(b, w), step, reach, negligible)
+        return known_values(grid, Triangle(b, w))
 
     halves = [
         (values(float(cell.b), float(cell.w)), values(float(cell.a), float(cell.w)))
         for cell in cover
     ]
     every = np.array([np.concatenate(pair) for pair in halves])
-    kept = _kept_cells(cover, every, np.maximum(every, FLOOR * negligible))
+    kept = _kept_cells(cover, every, np.maximum(every, FLOOR * grid.negligible))
     laws = {k: _law(grid, halves[k]) for k in kept}
-    rows = np.array([_row(law, step) for law in laws.values()])
+    rows = np.array([_row(law, grid.step) for law in laws.values()])
     for k in set(range(len(cover))) - laws.keys():
         if not below_a_mixture(every[k], rows):
             laws[k] = _law(grid, halves[k])
-    return {k: dominating_kernel(rising, falling, step) for k, (rising, falling) in laws.items()}
+    return {k: dominating_kernel(*law, grid.step) for k, law in laws.items()}
 
 
 def _kept_cells(cover: Cover, values: Array, rows: Array) -> list[int]:

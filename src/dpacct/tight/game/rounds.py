@@ -9,6 +9,7 @@ Rule 3: rates are rounded up for the upper bound, and down for the lower one.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,17 +19,16 @@ from dpacct.rounds import Adjacency, Round, Schedule, Uniform
 from dpacct.tight.game import has_one_pair, is_game, takes_everybody
 from dpacct.tight.game.kernels import (
     MANY_TURNS,
+    Grid,
     TurnGuide,
     Turns,
     cell_kernel,
     far_loss,
     gaussian_above,
     gaussian_below,
-    gaussian_reach,
     guided_turns,
     poisson_above,
     poisson_below,
-    reach_of,
     sampled_above,
     strategy_kernels,
     zero_out_above,
@@ -83,57 +83,50 @@ def laws_above(
     Raises:
         NotConverged: there are no such laws of the kind asked for.
     """
-    noise, rate = round_.noise_multiplier, rate_bounds(round_)[1]
     if takes_everybody(round_):
-        return [gaussian_above(*_gaussian(round_, step, negligible))]
-    reach = reach_of(rate, noise, step, negligible)
+        return [gaussian_above(_grid_of_everybody(round_, step, negligible))]
+    noise, rate = round_.noise_multiplier, rate_bounds(round_)[1]
+    grid = Grid.of(rate, noise, step, negligible)
     if round_.adjacency is Adjacency.ZERO_OUT:
         if not is_game(round_):
-            return [sampled_above(rate, 2 * noise, step, reach, direction)]
-        place = (rate, noise, step, reach[0], negligible, direction)
+            # One client of Poisson sampling is left out: the shift is one.
+            return [sampled_above(replace(grid, noise=2 * noise), direction)]
         turns = positions if isinstance(positions, Turns) else MANY_TURNS
         if isinstance(positions, TurnGuide):
-            turns = guided_turns(*place, positions)
-        return list(zero_out_above(*place, turns))
+            turns = guided_turns(grid, direction, positions)
+        return list(zero_out_above(grid, direction, turns))
     if not is_game(round_):
-        return [poisson_above(rate, noise, step, reach)]
+        return [poisson_above(grid)]
     if isinstance(positions, TurnGuide | Turns):
         raise TypeError("angles say nothing about a replaced client")
     if isinstance(positions, Mixing):
-        return list(mixing_laws(rate, noise, step, reach[0], negligible, positions))
-    return _laws_of_cells(rate, noise, positions, step, reach, negligible)
-
-
-def _laws_of_cells(
-    rate: float,
-    noise: float,
-    positions: Cover | Thinned,
-    step: float,
-    reach: tuple[int, int],
-    negligible: float,
-) -> list[Kernel]:
-    if isinstance(positions, Thinned):
-        found = thinned_laws(rate, noise, step, reach[0], negligible, positions.cover)
-        return list(found.values())
-    return [cell_kernel(rate, noise, cell, step, reach, negligible) for cell in positions]
+        found = mixing_laws(grid, positions)
+    elif isinstance(positions, Thinned):
+        found = thinned_laws(grid, positions.cover).values()
+    else:
+        found = (cell_kernel(grid, cell) for cell in positions)
+    return list(found)
 
 
 def laws_below(
     round_: Round, step: float, negligible: float, direction: Direction = Direction.REMOVE
 ) -> list[Kernel]:
-    """Laws below some positions in this round."""
-    noise, rate = round_.noise_multiplier, rate_bounds(round_)[0]
+    """Return laws below some positions in this round."""
     if takes_everybody(round_):
-        return [gaussian_below(*_gaussian(round_, step, negligible))]
-    reach = reach_of(rate, noise, step, negligible)
+        return [gaussian_below(_grid_of_everybody(round_, step, negligible))]
+    noise, rate = round_.noise_multiplier, rate_bounds(round_)[0]
+    grid = Grid.of(rate, noise, step, negligible)
     if round_.adjacency is Adjacency.ZERO_OUT:
         if is_game(round_):
-            return list(zero_out_below(rate, noise, step, reach[0], direction))
-        remove, add = strategy_kernels(rate, 2 * noise, step, reach)
+            return list(zero_out_below(grid, direction))
+        remove, add = strategy_kernels(replace(grid, noise=2 * noise))
         return [remove if direction is Direction.REMOVE else add]
-    if is_game(round_):
-        return list(strategy_kernels(rate, noise, step, reach))
-    return [poisson_below(rate, noise, step, reach)]
+    return list(strategy_kernels(grid)) if is_game(round_) else [poisson_below(grid)]
+
+
+def _grid_of_everybody(round_: Round, step: float, negligible: float) -> Grid:
+    half = 1.0 if round_.adjacency is Adjacency.REPLACE_ONE else 2.0
+    return Grid.of_everybody(half * round_.noise_multiplier, step, negligible)
 
 
 def simple_pair(round_: Round, direction: Direction) -> AchievedPair:
@@ -177,26 +170,14 @@ def moment_law(round_: Round, step: float, negligible: float, *, upper: bool) ->
         if upper:
             return laws_above(round_, (), step, negligible)[0]
         return laws_below(round_, step, negligible)[0]
-    rate, noise = rate_bounds(round_)[1], 2 * _simple_std(round_)
-    reach = reach_of(rate, noise, step, negligible)
-    if upper:
-        return sampled_above(rate, noise, step, reach, Direction.REMOVE)
-    return strategy_kernels(rate, noise, step, reach)[0]
+    grid = Grid.of(rate_bounds(round_)[1], 2 * _simple_std(round_), step, negligible)
+    return sampled_above(grid, Direction.REMOVE) if upper else strategy_kernels(grid)[0]
 
 
 def moment_on_grid(law: Kernel, tilt: float, step: float) -> float:
     """log M(tilt) of a law."""
     places = law.first + np.arange(len(law.masses))
     return math.log(float(law.masses @ np.exp(tilt * step * places)))
-
-
-def _gaussian(
-    round_: Round, step: float, negligible: float
-) -> tuple[float, float, tuple[int, int]]:
-    """Noise for a shift of two, the step, and how far the losses reach."""
-    half = 1.0 if round_.adjacency is Adjacency.REPLACE_ONE else 2.0
-    noise = half * round_.noise_multiplier
-    return noise, step, gaussian_reach(noise, step, negligible)
 
 
 def rate_bounds(round_: Round) -> tuple[float, float]:

@@ -18,31 +18,8 @@ import math
 import numpy as np
 
 from dpacct.numerics.rounding import UNIT, Array, Bounds
-from dpacct.tight.game.laws import Kernel, Points, Side, dominated_kernel, dominated_side, line_ends
+from dpacct.tight.game.laws import Points, Side, dominated_side, line_ends
 from dpacct.tight.game.theorem import bounds, gaussian_profile, normal
-
-
-def two_strategies(
-    rate: float, noise: float, step: float, rising: Points, falling: Points
-) -> tuple[Kernel, Kernel]:
-    """Laws below remove and below add; points for losses above zero and below it.
-
-    Args:
-        rate, noise: q in (0, 1), at most the true one, and z >= 2/7.
-        step: of the grid, with few bits.
-        rising, falling: points as from `laws.grid_points`.
-    """
-
-    def remove(points: Points) -> Side:
-        return touching_side(remove_pair(rate, noise, middles(points, step)), points, step)
-
-    def add(points: Points) -> Side:
-        return touching_side(add_pair(rate, noise, middles(points, step)), points, step)
-
-    return (
-        dominated_kernel(remove(rising), add(falling), step),
-        dominated_kernel(add(rising), remove(falling), step),
-    )
 
 
 def middles(points: Points, step: float) -> Array:
