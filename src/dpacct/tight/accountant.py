@@ -46,7 +46,7 @@ from dpacct.tight.engines import (
 )
 from dpacct.tight.game import is_played
 
-# Whether a bound, found for one direction, surely covers the other one, too.
+# Whether a bound, found for one direction, surely covers the other direction.
 Covers = Callable[[Composition, float], bool]
 
 _PLAYING = ("auto", "game")
@@ -85,7 +85,7 @@ class TightAccountant:
         """See `Accountant`."""
         if self.gap is not None:
             return self.epsilon(schedule, delta).upper
-        upper = self._upper_epsilon(self._epsilon(proven_pair, schedule, delta), schedule, delta)
+        upper = _upper_epsilon(_pairs_epsilon(proven_pair, schedule, delta), schedule, delta)
         if upper > 0.0 and self.plays(schedule):
             from dpacct.tight.game.bounds import game_upper_epsilon  # noqa: PLC0415 - see Rule 3
 
@@ -94,7 +94,7 @@ class TightAccountant:
         return upper
 
     def upper_epsilon_of_first(self, plan: Schedule, rounds: int, delta: float) -> float:
-        """Proven eps(delta) of the first so many rounds of a plan, from games of the whole plan.
+        """Return proven eps(delta) of the first rounds of a plan, from games of the whole plan.
 
         One pass answers for any number of them where the rounds are equal; otherwise what stops
         early costs no more than the whole plan. Infinite where no game is played.
@@ -114,9 +114,9 @@ class TightAccountant:
         return math.inf
 
     def game_or_why(self, schedule: Schedule, delta: float) -> str:
-        """What proves epsilon of such a schedule, in a few words; empty where no game is about it.
+        """Return what proves epsilon of such a schedule, in a few words; empty without a game.
 
-        It is what `epsilon` did, which is kept, and not a guess at it.
+        It describes what `epsilon` did; that answer is kept.
         """
         return self._answer(schedule, delta)[1] if self.plays(schedule) else ""
 
@@ -126,8 +126,16 @@ class TightAccountant:
         return self._answer(schedule, delta)[0]
 
     def _answer(self, schedule: Schedule, delta: float) -> tuple[Interval, str]:
-        """Epsilon, and what proves it, in words."""
-        lower, upper = self._by_pairs(schedule, delta)
+        """Return epsilon, and what proves it, in words."""
+        proven = _pairs_epsilon(proven_pair, schedule, delta)
+        upper = _upper_epsilon(proven, schedule, delta)
+        lower = _achieved(
+            schedule,
+            proven.lower,
+            upper,
+            lambda played: _pairs_epsilon(achieved_pair, played, delta).lower,
+            lambda: achieved_epsilon(schedule, delta),
+        )
         by_pairs = Interval.bracket(lower, upper)
         if not self.plays(schedule):
             return by_pairs, ""
@@ -135,47 +143,32 @@ class TightAccountant:
             return by_pairs, f"{_PAIR}: nothing is left for a game"
         played = _played(schedule, delta, self.gap)
         if isinstance(played, str):
-            # Who asked for a gap is told why it is not reached.
+            # The caller set a gap: explain why it is not reached.
             if self.gap is not None and upper > lower * (1 + self.gap):
                 raise NotConverged(played)
             return by_pairs, f"{_PAIR}: {played}"
         how = GAME if played.upper < upper else f"{_PAIR}: a game proves no less"
         return Interval.bracket(max(lower, played.lower), min(upper, played.upper)), how
 
-    def _by_pairs(self, schedule: Schedule, delta: float) -> tuple[float, float]:
-        """Achieved and proven epsilon without a game."""
-        proven = self._epsilon(proven_pair, schedule, delta)
-        upper = self._upper_epsilon(proven, schedule, delta)
-        if _achieves_what_is_proven(schedule):
-            lower = proven.lower
-        else:
-            lower = self._epsilon(achieved_pair, schedule, delta).lower
-        if lower < _WIDE * upper:
-            lower = max(lower, achieved_epsilon(schedule, delta))
-            zero = _with_zero_for_the_other(schedule)
-            if zero is not None:
-                lower = max(lower, self._epsilon(achieved_pair, zero, delta).lower)
-        return lower, upper
-
     def delta(self, schedule: Schedule, epsilon: float) -> Interval:
         """See `Accountant`."""
         certain = certain_delta(schedule, epsilon)
         if certain >= _CERTAIN:
             return Interval(certain, 1.0)
-        proven = self._delta(proven_pair, schedule, epsilon)
+        proven = _pairs_delta(proven_pair, schedule, epsilon)
         upper = proven.upper
         wide = proven.lower < _WIDE * upper and upper > NEXT_TO_NOTHING
         if upper >= 1.0 or wide:
             upper = min(upper, _FALLBACK.upper_delta(schedule, epsilon))
-        if _achieves_what_is_proven(schedule):
-            lower = proven.lower
-        else:
-            lower = self._delta(achieved_pair, schedule, epsilon).lower
-        if lower < _WIDE * upper:
-            lower = max(lower, achieved_delta(schedule, epsilon))
-            zero = _with_zero_for_the_other(schedule)
-            if zero is not None:
-                lower = max(lower, self._delta(achieved_pair, zero, epsilon).lower)
+        if schedule.adjacency is Adjacency.ZERO_OUT:
+            upper = min(upper, _EVERYBODY.delta(with_everybody(schedule), epsilon).upper)
+        lower = _achieved(
+            schedule,
+            proven.lower,
+            upper,
+            lambda played: _pairs_delta(achieved_pair, played, epsilon).lower,
+            lambda: achieved_delta(schedule, epsilon),
+        )
         if self.plays(schedule):
             from dpacct.tight.game.bounds import game_delta  # noqa: PLC0415 - see Rule 3
 
@@ -184,21 +177,50 @@ class TightAccountant:
                 lower, upper = max(lower, played.lower), min(upper, played.upper)
         return Interval.bracket(lower, upper)
 
-    @staticmethod
-    def _upper_epsilon(proven: Interval, schedule: Schedule, delta: float) -> float:
-        """The proven bound, or that of Renyi moments where the engine's is wide and larger."""
-        if proven.lower >= _WIDE * proven.upper:
-            return proven.upper
-        return min(proven.upper, _FALLBACK.upper_epsilon(schedule, delta))
 
-    def _epsilon(self, pair_of: PairOf, schedule: Schedule, delta: float) -> Interval:
-        return _pairs_epsilon(pair_of, schedule, delta)
+def _upper_epsilon(proven: Interval, schedule: Schedule, delta: float) -> float:
+    """Return the proven bound, or that of Renyi moments where the engine's is wide and larger."""
+    upper = proven.upper
+    if proven.lower < _WIDE * upper:
+        upper = min(upper, _FALLBACK.upper_epsilon(schedule, delta))
+    if schedule.adjacency is Adjacency.ZERO_OUT:
+        upper = min(upper, _EVERYBODY.epsilon(with_everybody(schedule), delta).upper)
+    return upper
 
-    def _delta(self, pair_of: PairOf, schedule: Schedule, epsilon: float) -> Interval:
-        def covers(other: Composition, upper: float) -> bool:
-            return chernoff_delta(other, epsilon) <= upper
 
-        return _worse_direction(pair_of, schedule, composed_delta, epsilon, covers, _certainty)
+def with_everybody(schedule: Schedule) -> Schedule:
+    """Return the same rounds with full participation; under zero-out they cost no less.
+
+    Proof: the sample has one law in both data sets, so it may be published, and given the sample a
+    round is the Gaussian of full participation or the same in both data sets (joint convexity).
+    """
+    return Schedule(Phase(replace(kind, sampling=Full()), n) for kind, n in schedule.phases)
+
+
+def _achieved(
+    schedule: Schedule,
+    proven_lower: float,
+    upper: float,
+    by_pairs: Callable[[Schedule], float],
+    simply: Callable[[], float],
+) -> float:
+    """Return the achieved end of epsilon or delta: that of pairs, and more where it is wide."""
+    exact = all(
+        proven_pair(kind, direction) == achieved_pair(kind, direction)
+        for kind in schedule.distinct()
+        for direction in Direction
+    )
+    lower = proven_lower if exact else by_pairs(schedule)
+    if lower < _WIDE * upper:
+        lower = max(lower, simply())
+        kinds = schedule.distinct().items()
+        if schedule.adjacency is Adjacency.REPLACE_ONE and all(
+            isinstance(kind.sampling, Poisson | Full) for kind, _ in kinds
+        ):
+            # A client that is replaced may as well be left out: the replacement sends zero.
+            gone = (Phase(replace(kind, adjacency=Adjacency.ADD_REMOVE), n) for kind, n in kinds)
+            lower = max(lower, by_pairs(Schedule(gone)))
+    return lower
 
 
 @lru_cache(maxsize=32)
@@ -239,13 +261,23 @@ def _check_gap_has_a_game(accountant: TightAccountant, schedule: Schedule) -> No
     )
 
 
-# A search asks for the proven side, and whoever tells its result for both.
+# A search asks for the proven end, and a report on its result for both.
 @lru_cache(maxsize=_REMEMBERED)
 def _pairs_epsilon(pair_of: PairOf, schedule: Schedule, delta: float) -> Interval:
     def covers(other: Composition, upper: float) -> bool:
         return other.largest_loss <= upper or chernoff_delta(other, upper) <= delta
 
-    return _worse_direction(pair_of, schedule, composed_epsilon, delta, covers, _largest_loss)
+    def largest_loss(composition: Composition) -> float:
+        return composition.largest_loss
+
+    return _worse_direction(pair_of, schedule, composed_epsilon, delta, covers, largest_loss)
+
+
+def _pairs_delta(pair_of: PairOf, schedule: Schedule, epsilon: float) -> Interval:
+    def covers(other: Composition, upper: float) -> bool:
+        return chernoff_delta(other, epsilon) <= upper
+
+    return _worse_direction(pair_of, schedule, composed_delta, epsilon, covers, lambda _: 1.0)
 
 
 def _worse_direction(
@@ -256,67 +288,27 @@ def _worse_direction(
     covers: Covers,
     most: Callable[[Composition], float],
 ) -> Interval:
-    """The larger of both directions' answers; up to ``most`` where the engine has none."""
+    """Return the larger of both directions' answers; up to ``most`` where the engine has none."""
+
+    def solved(composition: Composition) -> Interval:
+        try:
+            return solve(composition, at)
+        except NotConverged:
+            return Interval(0.0, most(composition))
+
     if not schedule.rounds:
         return Interval(0.0, 0.0)
     remove = Composition.of_schedule(schedule, pair_of, Direction.REMOVE)
-    found = _solve(solve, remove, at, most(remove))
+    found = solved(remove)
     if not remove.rates.size:
         # Gaussians without sampling and pairs of C_q are the same in both directions.
         return found
     add = Composition.of_schedule(schedule, pair_of, Direction.ADD)
-    if found.upper < most(remove) and _covered(covers, add, found.upper):
-        return found
-    other = _solve(solve, add, at, most(add))
+    with suppress(NotConverged):
+        if found.upper < most(remove) and covers(add, found.upper):
+            return found
+    other = solved(add)
     return Interval(max(found.lower, other.lower), max(found.upper, other.upper))
-
-
-def _covered(covers: Covers, other: Composition, upper: float) -> bool:
-    try:
-        return covers(other, upper)
-    except NotConverged:
-        return False
-
-
-def _solve(solve: Solver, composition: Composition, at: float, most: float) -> Interval:
-    try:
-        return solve(composition, at)
-    except NotConverged:
-        return Interval(0.0, most)
-
-
-def _largest_loss(composition: Composition) -> float:
-    return composition.largest_loss
-
-
-def _certainty(_: Composition) -> float:
-    return 1.0
-
-
-def _with_zero_for_the_other(schedule: Schedule) -> Schedule | None:
-    """The schedule of which a client is left out, where one that is replaced may send zero instead.
-
-    None where no round is of that kind.
-    """
-    kinds = schedule.distinct()
-    if schedule.adjacency is not Adjacency.REPLACE_ONE or not all(
-        isinstance(kind.sampling, Poisson | Full) for kind in kinds
-    ):
-        return None
-    return Schedule(
-        [
-            Phase(replace(kind, adjacency=Adjacency.ADD_REMOVE), count)
-            for kind, count in kinds.items()
-        ]
-    )
-
-
-def _achieves_what_is_proven(schedule: Schedule) -> bool:
-    return all(
-        proven_pair(round_, direction) == achieved_pair(round_, direction)
-        for round_ in schedule.distinct()
-        for direction in Direction
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +338,9 @@ class GaussianAccountant:
         return Interval(
             gaussian_delta(epsilon, mu.lower).lower, gaussian_delta(epsilon, mu.upper).upper
         )
+
+
+_EVERYBODY = GaussianAccountant()
 
 
 def total_mu(schedule: Schedule) -> Interval:

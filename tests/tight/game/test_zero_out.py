@@ -148,7 +148,7 @@ def test_ranges_of_the_angle_hold_all_angles() -> None:
     assert turns.ends[0] == 0.0
     assert turns.ends[-1] == 1.0
     assert (np.diff(turns.ends) > 0).all()
-    assert 2 < len(turns) < 16
+    assert 3 < len(turns.ends) < 17
 
 
 @pytest.mark.parametrize(("rate", "noise", "budget"), [(0.05, 2.4, 0.0), (0.25, 1.0, 0.2)])
