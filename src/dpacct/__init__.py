@@ -23,27 +23,19 @@ if TYPE_CHECKING:
     from dpacct.risk.measures import tradeoff
     from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
 
-# Where each public name is written. It is imported when it is asked for: who wants one of them,
-# like a command of the command line, does not pay for all.
+# The module of each public name, imported on first use: a command does not pay for all of them.
 _HOMES = {
-    "accountant": ("delta", "epsilon"),
-    "budget": ("Budget", "Interval", "Spent"),
-    "calibration.calibrate": ("Calibration", "calibrate"),
-    "errors": (
-        "BudgetExceeded",
-        "DpacctError",
-        "InvalidParameter",
-        "LedgerError",
-        "NotConverged",
-        "Unsupported",
-    ),
-    "ledger": ("Ledger",),
-    "renyi.curve": ("rdp",),
-    "risk.measures": ("tradeoff",),
-    "rounds": ("Adjacency", "Full", "Poisson", "Round", "Schedule", "Uniform"),
+    "accountant": "delta epsilon",
+    "budget": "Budget Interval Spent",
+    "calibration.calibrate": "Calibration calibrate",
+    "errors": "BudgetExceeded DpacctError InvalidParameter LedgerError NotConverged Unsupported",
+    "ledger": "Ledger",
+    "renyi.curve": "rdp",
+    "risk.measures": "tradeoff",
+    "rounds": "Adjacency Full Poisson Round Schedule Uniform",
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-# Likewise: the ledger brings SQLite, `fl` PyTorch, which most uses never need.
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+# Likewise: the ledger imports SQLite, and `fl` PyTorch.
 _ROOMS = ("claims", "fl", "interop", "ledger", "pictures", "report", "risk", "schedules")
 
 __version__ = "0.3.0"
@@ -77,15 +69,15 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOME_OF:
-        found = getattr(import_module(f"dpacct.{_HOME_OF[name]}"), name)
-        globals()[name] = found
-        return found
+        value = getattr(import_module(f"dpacct.{_HOME_OF[name]}"), name)
+        globals()[name] = value
+        return value
     if name in _ROOMS:
         return import_module(f"dpacct.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    # What completes opens: `help(dpacct)` reads every name.
+    # `help(dpacct)` opens every name, and `fl` needs PyTorch.
     rooms = [room for room in _ROOMS if room != "fl" or find_spec("torch")]
     return sorted([*__all__, *rooms])

@@ -41,7 +41,7 @@ SOLVE_FOR: tuple[Unknown, ...] = get_args(Unknown)
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A schedule that meets a budget, and what it costs.
+    """A schedule that meets a budget, and its cost.
 
     Attributes:
         solved_for: "noise", "rounds", "sampling_rate", "epsilon" or "delta".
@@ -49,10 +49,10 @@ class Calibration:
         accountant: name of the accountant.
         delta: the delta at which ``epsilon`` holds.
         epsilon: achieved and proven epsilon of the schedule.
-        target: the largest value allowed for the goal, None where epsilon or delta was solved for.
+        target: the largest value allowed for the goal, None if epsilon or delta was solved for.
         noise_scale: factor applied to a given schedule's noise, else 1.
-        goal: what the target is about: "epsilon", "advantage" or e.g. "TPR at FPR 0.01".
-        risk: achieved and proven value of the goal where that is an attack risk, else None.
+        goal: the quantity of the target: "epsilon", "advantage" or e.g. "TPR at FPR 0.01".
+        risk: achieved and proven value of the goal if that is an attack risk, else None.
     """
 
     solved_for: str
@@ -136,7 +136,7 @@ def calibrate(
     fpr: float | None = None,
     gap: float | None = None,
 ) -> Calibration:
-    """Find what is missing so that a schedule meets a budget, or a limit of attack risk.
+    """Find the missing part of a schedule that meets a budget, or a limit of attack risk.
 
     Args:
         epsilon: the target. With solve="delta", the epsilon at which delta is computed.

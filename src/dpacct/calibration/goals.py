@@ -1,4 +1,4 @@
-"""What a calibration aims at, and the searches that end where the aim is met.
+"""Goals of a calibration, and the searches that end on the safe side of a goal.
 
 A cost (epsilon, or the success of attacks) falls as the noise grows and rises with rounds and rate.
 The searches see it as its *excess*, log(cost / target), which is at most 0 exactly where the target
@@ -242,7 +242,7 @@ def _log_factors(unit: Schedule) -> tuple[float, float]:
 
 
 def _noise_factor(goal: Goal, unit: Schedule) -> float:
-    """Return what `noise_factor` does, by the goal's own accountant alone."""
+    """Return `noise_factor` by the goal's own accountant alone."""
     ends, high = _log_factors(unit), validate.NOISE_MULTIPLIER_RANGE[1]
 
     @cache

@@ -27,7 +27,7 @@ from dpacct.numerics.rounding import UNIT, Array, ComplexArray
 
 # At the largest frequency, the sum of w (e^{|x|} - 1) may be this much, and |x| that much.
 _MOST_GROWTH, _FARTHEST = 4.0, 200.0
-# Powers, and what may be left of the series after them.
+# Powers, and a limit of the rest of the series.
 _POWERS, _LEFT = 72, UNIT / 64
 # Laws times frequencies of one block.
 _CELLS = 1_000_000

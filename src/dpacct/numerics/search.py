@@ -62,7 +62,7 @@ def _close_in(
 ) -> None:
     """Evaluate ever closer to the minimum inside a bracket (Brent 1973, chapter 5).
 
-    Parabolas through the three best points; a golden section where steps do not shrink.
+    It takes parabolas through the three best points, or a golden section if steps do not shrink.
     """
     second, third = sorted((left, right), key=at)
     last_step = before_last = right - left
@@ -91,7 +91,7 @@ def _close_in(
 
 
 def _parabola_vertex(x: tuple[float, float, float], y: tuple[float, float, float]) -> float:
-    """Abscissa of the vertex of the parabola through three points; NaN if degenerate."""
+    """Return the abscissa of the vertex of a parabola through three points, or NaN."""
     left, right = (x[1] - x[0]) * (y[1] - y[2]), (x[1] - x[2]) * (y[1] - y[0])
     if left == right or not math.isfinite(left - right):
         return math.nan

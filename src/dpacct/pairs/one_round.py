@@ -81,7 +81,7 @@ def _difference(a: float, b: float, mu: float) -> Interval:
     shift = 8 * UNIT * (abs(a) + abs(b) + mu)
     lower = ratios[0].lower - ratios[2].upper - shift * slopes[0].upper
     upper = ratios[0].upper - ratios[2].lower + shift * slopes[0].upper
-    # |g'| = R'' = (1 + x^2) R - x, largest at a, bounds what the shift does to the slopes.
+    # |g'| = R'' = (1 + x^2) R - x, largest at a, bounds the effect of the shift on the slopes.
     bend = shift * ((1 + a * a) * ratios[0].upper + abs(a))
     lower = max(0.0, lower, mu * (slopes[1].lower - bend) * (1 - 4 * UNIT))
     upper = min(upper, mu * ((slopes[0].upper + slopes[2].upper) / 2 + bend) * (1 + 4 * UNIT))

@@ -301,7 +301,7 @@ class LossFunction:
         Derivation: docs/derivations/few-large-losses.md, *Decay*.
         """
         if not self.replaced:
-            # The argument of 1 - (1 - p) e^{-i angle}: what u turns more than the loss.
+            # The argument of 1 - (1 - p) e^{-i angle}, by which u turns more than the loss.
             p, _ = self.probabilities(edges)
             versed = 2 * math.sin(angle / 2) ** 2
             extra = np.arctan2((1 - p) * math.sin(angle), p + (1 - p) * versed)

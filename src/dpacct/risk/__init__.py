@@ -1,4 +1,4 @@
-"""What an attacker can find out at a budget."""
+"""Risks: the success of attacks on a schedule, or on any mechanism with a guarantee."""
 
 from dpacct.risk.measures import (
     AnyMechanism,
