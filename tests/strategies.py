@@ -22,9 +22,7 @@ def log_uniform(low: float, high: float) -> st.SearchStrategy[float]:
 def sampling_rates(low: float = 1e-7) -> st.SearchStrategy[float]:
     """Small rates, rates close to one, and one itself."""
     return st.one_of(
-        log_uniform(low, 1.0),
-        log_uniform(1e-9, 0.5).map(lambda gap: 1.0 - gap),
-        st.just(1.0),
+        log_uniform(low, 1.0), log_uniform(1e-9, 0.5).map(lambda gap: 1.0 - gap), st.just(1.0)
     )
 
 

@@ -116,11 +116,7 @@ def test_a_larger_cohort_would_break_the_target(epsilon, noise, clients):
     least = epsilon_of(**parts, sampling=Uniform(1, clients), delta=1e-5).upper
     assume(least <= epsilon)
     found = calibrate(
-        epsilon=epsilon,
-        delta=1e-5,
-        sampling=Uniform(1, clients),
-        solve="sampling_rate",
-        **parts,
+        epsilon=epsilon, delta=1e-5, sampling=Uniform(1, clients), solve="sampling_rate", **parts
     )
     (phase,) = found.schedule
     scheme = phase.round.sampling

@@ -30,11 +30,7 @@ WIDTH_BETWEEN = 1e-6
 
 def real_orders() -> st.SearchStrategy[float]:
     """Orders of either sign, those between zero and one, and those close to zero and one."""
-    return st.one_of(
-        orders(),
-        log_uniform(1e-4, 1e5).map(lambda a: -a),
-        log_uniform(1e-3, 0.999),
-    )
+    return st.one_of(orders(), log_uniform(1e-4, 1e5).map(lambda a: -a), log_uniform(1e-3, 0.999))
 
 
 def check(

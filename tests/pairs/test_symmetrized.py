@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mp, mpf
 
+from dpacct.pairs import moments, panels
 from dpacct.pairs.moments import symmetrized_log_moment
 from dpacct.renyi.curve import rdp
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Uniform
@@ -40,6 +41,28 @@ def test_truth_is_inside_on_a_grid_of_extremes(rate, noise):
 @given(order=orders(1e-4, 1e4), rate=sampling_rates(), noise=noise_multipliers())
 def test_truth_is_inside_everywhere(order, rate, noise):
     check(order, rate, noise, 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("coarser", "accuracy", "setting"),
+    [
+        # The tail, which a low accuracy cuts off; then the error of the rule on wide panels.
+        (4, 8.0, (2.0, 0.1, 1.0)),
+        (4, 8.0, (7.3, 0.5, 2.4)),
+        (7, 42.0, (2.0, 0.1, 1.0)),
+        (7, 42.0, (20.0, 0.05, 3.0)),
+    ],
+)
+def test_truth_is_inside_on_coarse_panels_too(coarser, accuracy, setting, monkeypatch):
+    """At full accuracy both errors drown in rounding; here they are all there is."""
+
+    def panel_edges(*arguments):
+        edges = panels.panel_edges(*arguments)
+        return np.append(edges[:-1:coarser], edges[-1])
+
+    monkeypatch.setattr(moments, "_ACCURACY", accuracy)
+    monkeypatch.setattr(moments, "panel_edges", panel_edges)
+    check(*setting, math.inf)
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,7 @@ def test_everybody_in_every_round_has_the_area_of_a_gaussian(mu, rounds):
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize(
-    "plan",
-    [300 * Round(1.0, Poisson(0.1)), 60 * Round(1.1, Poisson(0.3))],
-)
+@pytest.mark.parametrize("plan", [300 * Round(1.0, Poisson(0.1)), 60 * Round(1.1, Poisson(0.3))])
 def test_sampled_rounds_have_at_least_the_area_below_what_is_achieved(plan):
     rates = [*np.linspace(0, 1, 41)]
     curve = tradeoff(plan, fpr=rates)

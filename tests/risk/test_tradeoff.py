@@ -135,10 +135,7 @@ def test_dp_accounting_is_a_neighbor_above():
     for fpr in (1e-4, 0.01, 0.3):
         epsilons = np.linspace(0.0, 12.0, 1201)
         deltas = np.asarray(composed.get_delta_for_epsilon(epsilons))
-        lines = [
-            np.exp(epsilons) * fpr + deltas,
-            1 - np.exp(-epsilons) * (1 - fpr - deltas),
-        ]
+        lines = [np.exp(epsilons) * fpr + deltas, 1 - np.exp(-epsilons) * (1 - fpr - deltas)]
         theirs = min(float(line.min()) for line in lines)
         ours = tradeoff(LONG, fpr=[fpr]).tpr[0]
         assert ours.upper <= theirs * (1 + 1e-9)
