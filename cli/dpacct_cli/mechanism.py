@@ -121,12 +121,10 @@ def _noise_rows(schedule: Schedule, clients: int | None, clip_norm: float | None
     only = single_round(schedule)
     if only is None:
         return []
-    # Decimal, so that 2.4 / 100 is 0.024 and is not rounded up to 0.024001.
-    std = Decimal(repr(only.noise_multiplier)) * Decimal(repr(clip_norm or 1.0))
+    std, cohort = _std_and_cohort(only, clients, clip_norm or 1.0)
     unit = " x clip norm" if clip_norm is None else ""
     parts = [f"{up(std)}{unit} on the sum"]
-    if clients is not None:
-        cohort = Decimal(repr(only.sampling_rate)) * clients
+    if cohort is not None:
         mean = f"{up(std / cohort)}{unit}"
         planned = in_units(f"the planned {plain(float(cohort))} clients")
         parts.append(f"{mean} on the mean of {planned}")
@@ -151,12 +149,17 @@ def noise_keys(
     only = single_round(schedule)
     if clip_norm is None or only is None:
         return {}
-    # Decimal, as in the rows.
-    std = Decimal(repr(only.noise_multiplier)) * Decimal(repr(clip_norm))
+    std, cohort = _std_and_cohort(only, clients, clip_norm)
     found: dict[str, object] = {"clip_norm": clip_norm, "noise_std": float(std)}
-    if clients is not None:
-        found["noise_std_mean"] = float(std / (Decimal(repr(only.sampling_rate)) * clients))
-    return found
+    return found if cohort is None else found | {"noise_std_mean": float(std / cohort)}
+
+
+def _std_and_cohort(
+    only: Round, clients: int | None, clip_norm: float
+) -> tuple[Decimal, Decimal | None]:
+    """Return the noise on the sum and the planned cohort, as decimals: 2.4 / 100 is 0.024."""
+    std = Decimal(repr(only.noise_multiplier)) * Decimal(repr(clip_norm))
+    return std, None if clients is None else Decimal(repr(only.sampling_rate)) * clients
 
 
 def accountant_row(schedule: Schedule, delta: float, name: str) -> Row:

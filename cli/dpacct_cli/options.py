@@ -56,15 +56,10 @@ def option(
     known: Callable[[], Iterable[str]] | None = None,
     advanced: bool = False,
 ) -> Any:
-    """Declare an option with a value.
+    """Declare an option with a value, its documented name first.
 
-    Args:
-        names: the documented name first.
-        metavar: stands for the value in the help; ``a|b`` lists all values.
-        help: a sentence or two.
-        panel: the heading of its group in the help.
-        known: the values, for completion, if the metavar does not list them.
-        advanced: shown by --help-all only.
+    ``a|b`` as metavar lists all values, which are completed, unless ``known`` returns them. An
+    advanced option is shown by --help-all only.
     """
     return typer.Option(
         *names, metavar=metavar, help=help, rich_help_panel=panel or None, show_default=False,

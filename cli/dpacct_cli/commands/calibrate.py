@@ -74,12 +74,16 @@ def calibrate(
         **_what_runs(typed, solve),
     }
     found = dpacct.calibrate(**asked, accountant=engine.name)
+    number, first_row = _solved(found, solve)
 
     def page() -> Page:
         plan = found.schedule
         if at is None:
-            return _delta_page(typed, found, clip_norm)
-        rows = [_first_row(found, solve)]
+            runs = mechanism.all_rows(plan, typed, clip_norm)
+            rows = [first_row, *runs, Row("accountant", found.accountant)]
+            again = f"{typed.retyped()} --eps {plain(found.epsilon.upper)}"
+            return Page(rows, closing=f"dpacct delta {again} shows what is achieved as well.")
+        rows = [first_row]
         if found.risk is not None:
             rows.append(Row(found.goal, bracket(found.risk), "  of any attack"))
         rows += [
@@ -96,7 +100,7 @@ def calibrate(
     data = _data(found) | mechanism.noise_keys(
         found.schedule, clients=typed.num_clients, clip_norm=clip_norm
     )
-    show(Answer(data, repr(_number(found, solve)), page), style)
+    show(Answer(data, repr(number), page), style)
 
 
 def _read_limit(
@@ -167,33 +171,28 @@ def _scheme_to_solve(typed: MechanismOptions) -> Uniform | None:
     return Uniform(1, clients)
 
 
-def _number(found: dpacct.Calibration, solve: str) -> float:
-    if solve == "rounds":
-        return found.rounds
-    if solve == "q":
-        return found.sampling_rate
-    if solve == "delta":
-        return found.delta
-    only = mechanism.single_round(found.schedule)
-    return found.noise_scale if only is None else only.noise_multiplier
-
-
-def _first_row(found: dpacct.Calibration, solve: str) -> Row:
-    """Return what was solved for, shortened to its safe side."""
-    number = _number(found, solve)
+def _solved(found: dpacct.Calibration, solve: str) -> tuple[float, Row]:
+    """Return what was solved for, and its row, in which it is shortened to its safe side."""
     within = f"within {found.goal} {plain(found.target or 0.0)}"
+    if solve == "delta":
+        epsilon = plain(found.epsilon.upper)
+        meaning = f"the least proven at epsilon {epsilon}"
+        return found.delta, Row("delta", up(found.delta, 7), meaning)
     if solve == "rounds":
-        return Row("rounds", str(number), f"the most that stay {within}")
+        return found.rounds, Row("rounds", str(found.rounds), f"the most that stay {within}")
     if solve == "q":
         meaning = f"the highest that stays {within}"
         sampling = found.schedule.phases[0].round.sampling
         if isinstance(sampling, Uniform):
             meaning = f"{sampling.cohort_size} of {sampling.num_clients} clients, {meaning}"
-        return Row("sampling rate", down(number, 7), meaning)
-    if mechanism.single_round(found.schedule) is None:
+        rate = found.sampling_rate
+        return rate, Row("sampling rate", down(rate, 7), meaning)
+    only = mechanism.single_round(found.schedule)
+    if only is None:
         meaning = "x the noise multiplier of every round in the file"
-        return Row("noise scale", up(number, 7), meaning)
-    return Row("noise multiplier", up(number, 7), "std of the noise on the sum / clip norm")
+        return found.noise_scale, Row("noise scale", up(found.noise_scale, 7), meaning)
+    noise, meaning = only.noise_multiplier, "std of the noise on the sum / clip norm"
+    return noise, Row("noise multiplier", up(noise, 7), meaning)
 
 
 def _rdp_rows(found: dpacct.Calibration, asked: dict[str, Any]) -> list[Row]:
@@ -208,20 +207,6 @@ def _rdp_rows(found: dpacct.Calibration, asked: dict[str, Any]) -> list[Row]:
         return rows
     more = 100 * (theirs / ours.noise_multiplier - 1)
     return [Row("RDP would need", up(theirs, 7), f"{more:.1f} % more noise")]
-
-
-def _delta_page(
-    typed: MechanismOptions, found: dpacct.Calibration, clip_norm: float | None
-) -> Page:
-    """Return the page on the delta that goes with an epsilon."""
-    epsilon = plain(found.epsilon.upper)
-    rows = [
-        Row("delta", up(found.delta, 7), f"the least proven at epsilon {epsilon}"),
-        *mechanism.all_rows(found.schedule, typed, clip_norm),
-        Row("accountant", found.accountant),
-    ]
-    again = f"{typed.retyped()} --eps {epsilon}"
-    return Page(rows, closing=f"dpacct delta {again} shows what is achieved as well.")
 
 
 def _closing(

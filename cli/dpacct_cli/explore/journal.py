@@ -51,13 +51,8 @@ class Journal:
 def open_journal(
     target: Path, tasks: Sequence[Task], *, resume: bool, replace: bool
 ) -> Generator[Journal]:
-    """Open the rows that exist already, with a place for more.
+    """Open the existing rows of a sweep, to go on with them or to replace them.
 
-    Args:
-        target: the file that the rows will become.
-        tasks: the sweep.
-        resume: go on with existing rows.
-        replace: begin anew instead.
     Raises:
         InvalidParameter: existing rows may neither be used nor replaced, they are of another
             sweep, or the file cannot be written.
