@@ -183,19 +183,6 @@ def test_a_ledger_that_cannot_commit_releases_nothing(tmp_path, monkeypatch):
         assert run.round == 0
 
 
-def test_memories_are_kept_after_the_commit_alone():
-    with server(method=fl.FedAlphaNormEC(), clip_norm=None, rounds=2) as run:
-        rounds = iter(run)
-        lost = next(rounds)
-        lost.remember(2, {"memory": torch.ones(21)})
-        opened = next(rounds)
-        assert float(opened.memory(2)["memory"].abs().sum()) == 0
-        opened.remember(2, {"memory": torch.ones(21)})
-        assert float(opened.memory(2)["memory"].abs().sum()) == 0
-        opened.release()
-        assert float(run._rounds.state.client_states[2]["memory"].sum()) == 21
-
-
 def test_a_round_that_is_left_stays_spent_and_a_run_ends_with_its_plan(tmp_path):
     with server(rounds=3, ledger=tmp_path / "run.ledger") as run:
         rounds = iter(run)
@@ -295,75 +282,6 @@ def test_what_is_sent_is_held_to_the_bound():
     assert report.diagnostics.dropped_updates == 2
 
 
-def test_a_client_that_is_not_in_the_round_or_came_before_adds_nothing():
-    with server(sampling=fl.Full()) as run:
-        opened = next(iter(run))
-        opened.add([1], sent(opened, torch.ones(1, 21)))
-        before = opened.found.total.clone()
-        for places in ([6], [-1], [2, 2], [0, 1]):
-            with pytest.raises(InvalidParameter, match="clients"):
-                opened.add(places, sent(opened, torch.ones(len(places), 21)))
-        with pytest.raises(InvalidParameter, match="one of each client"):
-            opened.add([0], sent(opened, torch.ones(2, 21)))
-        assert torch.equal(opened.found.total, before)
-        assert opened.found.arrived == 1
-
-
-def test_a_cohort_has_its_members_alone():
-    with server(sampling=fl.Uniform(2, 6), adjacency="replace-one") as run:
-        opened = next(iter(run))
-        stranger = next(client for client in range(6) if client not in opened.cohort)
-        with pytest.raises(InvalidParameter, match="is not in round 1"):
-            opened.add([stranger], sent(opened, torch.ones(1, 21)))
-
-
-def test_a_worker_outside_the_cohort_counts_nothing():
-    options = {"method": fl.FedAlphaNormEC(), "clip_norm": None, "sampling": fl.Poisson(0.5)}
-    with server(**options) as run:
-        opened = next(iter(run))
-        assert list(opened.workers) == list(range(6))
-        opened.add(range(6), sent(opened, torch.full((6, 21), 0.01)))
-        assert opened.found.arrived == len(opened.cohort)
-
-
-def test_after_the_release_nothing_is_added_or_released():
-    with server(sampling=fl.Full()) as run:
-        opened = next(iter(run))
-        row = sent(opened, torch.ones(1, 21))
-        opened.release()
-        empty = Collected(torch.zeros(21), None, None)
-        for late in (
-            lambda: opened.add([0], row),
-            lambda: opened.merge(empty),
-            lambda: opened.remember(0, {}),
-            opened.release,
-        ):
-            with pytest.raises(Unsupported, match="released"):
-                late()
-        assert run.round == 1
-
-
-def test_a_memory_of_another_kind_is_refused():
-    with server(method=fl.FedAlphaNormEC(), clip_norm=None) as run:
-        opened = next(iter(run))
-        for memory in ({}, {"memory": torch.zeros(4)}, {"memory": torch.full((21,), torch.nan)}):
-            with pytest.raises(InvalidParameter, match="memory"):
-                opened.remember(0, memory)
-
-
-def test_what_a_server_cannot_do_is_refused():
-    with pytest.raises(InvalidParameter, match="simulates"):
-        server(noise=fl.NoiseShares(2, dropout_rate=0.1), sampling=fl.Uniform(3, 6))
-    with pytest.raises(Unsupported, match="paper_mode"):
-        server(method=fl.FedAlphaNormEC(paper_mode=True), clip_norm=None)
-    with pytest.raises(Unsupported, match="weights"):
-        server(weights="examples")
-    with pytest.raises(InvalidParameter, match="num_clients"):
-        fl.Server(linear(), 0, **SETTINGS)
-    with pytest.raises(Unsupported, match="elsewhere"):
-        server()._rounds.engine.clients[0]
-
-
 def test_a_method_that_breaks_behind_the_noise_costs_nothing(tmp_path):
     class Shrinking(fl.DPFedAvg):
         def server(self, params, noised, server_state):
@@ -373,38 +291,6 @@ def test_a_method_that_breaks_behind_the_noise_costs_nothing(tmp_path):
         with pytest.raises(InvalidParameter, match="server"):
             next(iter(run))
         assert not (tmp_path / "run.ledger").exists()
-
-
-def test_a_bound_that_changes_releases_nothing():
-    with server(sampling=fl.Full()) as run:
-        opened = next(iter(run))
-        object.__setattr__(run._rounds.state.bound, "clip_norm", 9.0)
-        with pytest.raises(Unsupported, match="changed"):
-            opened.release()
-        assert run.round == 0
-
-
-def test_parameters_are_copied(tmp_path):
-    with server(checkpoint=tmp_path / "run.pt") as run:
-        opened = next(iter(run))
-        given = copies(opened.broadcast.anchor)
-        opened.release()
-        assert all(torch.equal(given[name], opened.broadcast.anchor[name]) for name in given)
-
-
-def test_rows_that_torch_would_broadcast_are_refused():
-    """One number a client, stretched over the model, would be longer than the charged norm."""
-    with server() as run:
-        opened = next(iter(run))
-        size = sum(value.numel() for value in run.model.parameters())
-        for shape in ((1, 1), (1, size - 1), (1, size + 1), (1, 1, size), (size,)):
-            with pytest.raises(InvalidParameter, match=r"rows is 'of shape"):
-                opened.bound(torch.ones(shape))
-            with pytest.raises(InvalidParameter, match=r"rows is 'of shape"):
-                opened.check(torch.ones(shape), torch.tensor([True]))
-        with pytest.raises(InvalidParameter, match=r"below is 'of shape"):
-            opened.check(torch.ones(1, size), torch.ones(1, size, dtype=torch.bool))
-        assert not opened.found.total.any()
 
 
 def test_what_was_bounded_for_another_round_is_refused():
@@ -429,19 +315,6 @@ def test_what_was_bounded_for_another_round_is_refused():
         assert torch.equal(late.found.total, before)
 
 
-def test_only_clients_of_the_round_remember(monkeypatch):
-    monkeypatch.setattr("dpacct.fl.engine.engine.draw_cohort", lambda *_: [0, 2])
-    with server(method=fl.Scaffold(), clip_norm=1.0, sampling=fl.Poisson(0.5)) as run:
-        opened = next(iter(run))
-        outside = 1
-        assert outside not in opened.workers
-        memory = opened.memory(0)
-        assert memory is not None
-        for client in (outside, 99, -1, 10**9):
-            with pytest.raises(InvalidParameter, match="is not in round 1"):
-                opened.remember(client, memory)
-
-
 def test_what_is_private_is_not_printed():
     """Logs, and tools that show the variables of a traceback, print what they find."""
     options = {"clip_norm": 1.0, "noise_multiplier": 1.0, "sampling": fl.Full(), "rounds": 1}
@@ -456,3 +329,86 @@ def test_what_is_private_is_not_printed():
         private = opened.draw, opened.found, contributions, contributions.bounded, task, remembering
         for value in private:
             assert not set("[{(") & set(repr(value))
+
+
+def refused(words: str, *calls, error=InvalidParameter) -> None:
+    for call in calls:
+        with pytest.raises(error, match=words):
+            call()
+
+
+def test_a_client_that_is_not_in_the_round_or_came_before_adds_nothing():
+    with server(sampling=fl.Full()) as run:
+        opened = next(iter(run))
+        opened.add([1], sent(opened, torch.ones(1, 21)))
+        before = opened.found.total.clone()
+        for places in ([6], [-1], [2, 2], [0, 1]):
+            rows = sent(opened, torch.ones(len(places), 21))
+            refused("clients", lambda: opened.add(places, rows))  # noqa: B023
+        refused("one of each client", lambda: opened.add([0], sent(opened, torch.ones(2, 21))))
+        # One number a client, stretched over the model, would be longer than the charged norm.
+        for shape in ((1, 1), (1, 20), (1, 22), (1, 1, 21), (21,)):
+            rows = torch.ones(shape)
+            refused("rows is 'of shape", lambda: opened.bound(rows))  # noqa: B023
+            refused("rows is 'of shape", lambda: opened.check(rows, torch.tensor([True])))  # noqa: B023
+        wide = torch.ones(1, 21, dtype=torch.bool)
+        refused("below is 'of shape", lambda: opened.check(torch.ones(1, 21), wide))
+        assert torch.equal(opened.found.total, before)
+        assert opened.found.arrived == 1
+    with server(sampling=fl.Uniform(2, 6), adjacency="replace-one") as run:
+        opened = next(iter(run))
+        stranger = next(client for client in range(6) if client not in opened.cohort)
+        row = sent(opened, torch.ones(1, 21))
+        refused("is not in round 1", lambda: opened.add([stranger], row))
+
+
+def test_after_the_release_nothing_is_added_or_released():
+    with server(sampling=fl.Full()) as run:
+        opened = next(iter(run))
+        row, empty = sent(opened, torch.ones(1, 21)), Collected(torch.zeros(21), None, None)
+        anchor = copies(opened.broadcast.anchor)
+        opened.release()
+        assert all(torch.equal(anchor[name], opened.broadcast.anchor[name]) for name in anchor)
+        late = (lambda: opened.add([0], row), lambda: opened.merge(empty), opened.release)
+        refused("released", *late, lambda: opened.remember(0, {}), error=Unsupported)
+        assert run.round == 1
+        opened = next(iter(run))
+        object.__setattr__(run._rounds.state.bound, "clip_norm", 9.0)
+        refused("changed", opened.release, error=Unsupported)
+        assert run.round == 1
+
+
+def test_memories_are_of_workers_and_kept_after_the_commit_alone(monkeypatch):
+    options = {"method": fl.FedAlphaNormEC(), "clip_norm": None, "rounds": 2}
+    with server(**options, sampling=fl.Poisson(0.5)) as run:
+        rounds, memory = iter(run), {"memory": torch.ones(21)}
+        lost = next(rounds)
+        lost.remember(2, memory)
+        opened = next(rounds)
+        assert float(opened.memory(2)["memory"].abs().sum()) == 0
+        opened.remember(2, memory)
+        assert float(opened.memory(2)["memory"].abs().sum()) == 0
+        for other in ({}, {"memory": torch.zeros(4)}, {"memory": torch.full((21,), torch.nan)}):
+            refused("memory", lambda: opened.remember(0, other))  # noqa: B023
+        # All clients work, and those outside of the cohort count nothing.
+        assert list(opened.workers) == list(range(6))
+        opened.add(range(6), sent(opened, torch.full((6, 21), 0.01)))
+        assert opened.found.arrived == len(opened.cohort)
+        opened.release()
+        assert float(run._rounds.state.client_states[2]["memory"].sum()) == 21
+    monkeypatch.setattr("dpacct.fl.engine.engine.draw_cohort", lambda *_: [0, 2])
+    with server(method=fl.Scaffold(), clip_norm=1.0, sampling=fl.Poisson(0.5)) as run:
+        opened = next(iter(run))
+        known = opened.memory(0)
+        for client in (1, 99, -1, 10**9):
+            refused("is not in round 1", lambda: opened.remember(client, known))  # noqa: B023
+
+
+def test_settings_that_a_server_cannot_have_are_refused():
+    shares = fl.NoiseShares(2, dropout_rate=0.1)
+    refused("simulates", lambda: server(noise=shares, sampling=fl.Uniform(3, 6)))
+    paper = fl.FedAlphaNormEC(paper_mode=True)
+    refused("paper_mode", lambda: server(method=paper, clip_norm=None), error=Unsupported)
+    refused("weights", lambda: server(weights="examples"), error=Unsupported)
+    refused("num_clients", lambda: fl.Server(linear(), 0, **SETTINGS))
+    refused("elsewhere", lambda: server()._rounds.engine.clients[0], error=Unsupported)
