@@ -37,7 +37,7 @@ def read_source(file: str, typed: MechanismOptions) -> tuple[str, Schedule] | An
     """
     path = Path(file)
     if not is_there(file):
-        raise _refused(path, "there is no such file")
+        raise InvalidParameter(LABEL, file, "there is no such file")
     kind = _kind(path)
     _refuse_beside(kind, file, typed)
     if kind == "ledger":
@@ -94,12 +94,13 @@ def _of_report(path: Path) -> Answer:
     keys = {"round", "rounds", "epsilon_lower", "epsilon_upper", "delta", "private"}
     if not keys <= last.keys():
         raise _refused(path, "its last line is no round of dpacct train")
-    lower, upper = last["epsilon_lower"], last["epsilon_upper"]
-    shown = "none"
-    if not last["private"]:
-        lower = upper = None
-    else:
-        shown = bracket(Interval(lower, upper))
+    lower, upper, shown = None, None, "none"
+    if last["private"]:
+        lower, upper = last["epsilon_lower"], last["epsilon_upper"]
+        try:
+            shown = bracket(Interval(lower, upper))
+        except InvalidParameter as error:
+            raise _refused(path, f"its last line is damaged: {error}".rstrip(".")) from None
     rows = [
         Row("epsilon", shown, f"  at delta {plain(last['delta'])}"),
         Row("rounds", str(last["round"]), f"of {last['rounds']} planned"),
