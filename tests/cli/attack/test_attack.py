@@ -207,6 +207,8 @@ def test_writers_without_training_images_are_held_out(dpacct: Any, folder: Path)
         (f"attack {CHECKPOINT} --examples 0", "the number of examples"),
         (f"attack {CHECKPOINT} -o roc.txt", "ends in .png, .svg, .pdf"),
         ("attack missing.checkpoint", "there is no such file"),
+        ("attack", "CHECKPOINT is missing"),
+        ("attack ''", "CHECKPOINT is missing"),
         ("attack digits.ledger", "ends in .checkpoint"),
         ("attack dp-fedavg-digits.model.pt", "ends in .checkpoint"),
     ],
@@ -240,10 +242,3 @@ def test_held_out_clients_take_no_part(dpacct: Any) -> None:
     for share in ("0", "1", "0.001", "x"):
         ran = dpacct(f"train dp-fedavg --clients 20 --hold-out {share}")
         assert (ran.code, "--hold-out" in ran.err) == (2, True)
-
-
-@pytest.mark.parametrize("line", ["attack", "attack --json", "attack ''"])
-def test_a_missing_checkpoint_is_told(dpacct: Any, line: str) -> None:
-    ran = dpacct(line)
-    assert ran.code == 2
-    assert ran.err.startswith("dpacct: CHECKPOINT is missing")
