@@ -94,7 +94,7 @@ def test_a_snapshot_sees_nothing_later(ledger: Ledger, monkeypatch: pytest.Monke
     assert (then.state.runs, then.run_state(1).committed, then.head.number) == (1, 1, 5)
     assert not then.read(lambda rows: rows.is_closed(ticket.number))
     assert ledger._file.now().read(lambda rows: rows.is_closed(ticket.number))
-    assert then.read(lambda rows: rows.first_of_run(2)) is None
+    assert then.read(lambda rows: rows.of_run(2)) is None
     with pytest.raises(LedgerError, match="entry 6 is missing"):
         then.entry(6)
     with pytest.raises(LedgerError, match="there is no run 2"):

@@ -192,8 +192,7 @@ class Snapshot:
         """Return the registration of a run."""
         starts = self.known.starts
         if run not in starts or type(run) is not int:
-            entry = self._of_run(run, Rows.first_of_run)
-            start = None if entry is None else self.said(entry)
+            start = self.said(self._of_run(run, first=True))
             if not isinstance(start, Start):
                 raise self._no_run(run)
             starts[run] = start
@@ -205,19 +204,21 @@ class Snapshot:
 
     def _latest_of(self, run: int) -> tuple[LedgerState, RunState]:
         if run not in self._states or type(run) is not int:
-            entry = self._of_run(run, Rows.latest_of_run)
-            ledger, state = (None, None) if entry is None else self.totals(entry)
-            if ledger is None or state is None:
+            ledger, state = self.totals(self._of_run(run, first=False))
+            if state is None:
                 raise self._no_run(run)
             self._states[run] = ledger, state
         return self._states[run]
 
-    def _of_run(self, run: object, find: Callable[[Rows, int], Entry | None]) -> Entry | None:
+    def _of_run(self, run: object, *, first: bool) -> Entry:
+        found = None
         if type(run) is int and 0 < run <= MAX_WHOLE:
-            return self.read(lambda rows: find(rows, run))
-        return None
+            found = self.read(lambda rows: rows.of_run(run, first=first))
+        if found is None:
+            raise self._no_run(run)
+        return found
 
-    def _no_run(self, run: int) -> LedgerError:
+    def _no_run(self, run: object) -> LedgerError:
         return LedgerError(
             f"{self.path}: there is no run {run!r:.40} (runs are 1 to {self.state.runs})."
         )

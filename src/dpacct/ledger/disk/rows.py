@@ -94,13 +94,9 @@ class Rows:
             raise LedgerError(f"{self.path}: entry {number} is missing; the ledger is damaged.")
         return found
 
-    def latest_of_run(self, run: int) -> Entry | None:
-        """Return the latest entry of a run, its hash checked; None if there is no such run."""
-        return self._select("run = ? ORDER BY number DESC LIMIT 1", run)
-
-    def first_of_run(self, run: int) -> Entry | None:
-        """Return the entry that registered a run, its hash checked."""
-        return self._select("run = ? ORDER BY number LIMIT 1", run)
+    def of_run(self, run: int, *, first: bool = False) -> Entry | None:
+        """Return the latest or the first entry of a run, its hash checked; None if it has none."""
+        return self._select(f"run = ? ORDER BY number {'' if first else 'DESC'} LIMIT 1", run)
 
     def is_closed(self, number: int) -> bool:
         """Return whether a reservation was committed or abandoned."""

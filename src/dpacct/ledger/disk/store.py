@@ -191,10 +191,10 @@ class Store:
                     self._undo()
 
     def _commit(self) -> None:
-        self._check_still_there()
+        check_still_there(self.place, self._lock.descriptor)
         patiently(self.connection, "COMMIT")
         # An entry in a file that was moved meanwhile is not on record.
-        self._check_still_there()
+        check_still_there(self.place, self._lock.descriptor)
 
     def _undo(self) -> None:
         if not self._lock.owned:
@@ -227,15 +227,12 @@ class Store:
         self._seen = head
         return head
 
-    def _check_still_there(self) -> None:
-        check_still_there(self.place, self._lock.descriptor)
-
     # What a crash left (Rule 5)
 
     def _begin_to_read(self) -> bool:
         """Return False, without the lock, if something has to be put right first."""
         self._lock.take(exclusive=False)
-        self._check_still_there()
+        check_still_there(self.place, self._lock.descriptor)
         left = self._left_over()
         if left and not self._read_only:
             self._lock.release()
@@ -267,7 +264,7 @@ class Store:
 
     def _put_right(self) -> None:
         """Under the exclusive lock: undo what a crash left half done."""
-        self._check_still_there()
+        check_still_there(self.place, self._lock.descriptor)
         left = self._left_over()
         if left:
             self._copy_put_right()[1].close()

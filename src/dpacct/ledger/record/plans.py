@@ -202,7 +202,7 @@ def plan_room(mixture: Mixture, budget: Budget, plans: Iterable[Plan]) -> PlanRo
     if _covered(mixture, budget, whole):
         return PlanRoom(fits=True, delta=budget.delta, plan_delta=0.0)
     admitted = _meets(whole, budget)
-    bound = _proven_delta(whole, budget.epsilon)
+    bound = ACCOUNTANTS[whole.accountant].delta(whole.schedule, budget.epsilon).upper
     if not admitted and bound > budget.delta:
         return PlanRoom(fits=False, delta=budget.delta, plan_delta=0.0)
     plan_delta = min(bound, budget.delta)
@@ -227,10 +227,12 @@ def most_planned_rounds(
 
     def fit(count: int) -> bool:
         whole = together([*plans, Plan(count * round_, accountant)])
+        if _covered(mixture, budget, whole) or _meets(whole, budget):
+            return True
+        bound = ACCOUNTANTS[PAIRS].delta
         return (
-            _covered(mixture, budget, whole)
-            or _meets(whole, budget)
-            or (whole.accountant == PAIRS and _proven_delta(whole, budget.epsilon) <= budget.delta)
+            whole.accountant == PAIRS
+            and bound(whole.schedule, budget.epsilon).upper <= budget.delta
         )
 
     if fewest >= most or (most < MAX_ROUNDS and fit(most)):
@@ -251,7 +253,3 @@ def _meets(plan: Plan, budget: Budget) -> bool:
     if plan.accountant != TIGHT or achieved_epsilon(plan.schedule, delta) > epsilon:
         return False
     return proven_epsilon(plan, delta, epsilon) <= epsilon
-
-
-def _proven_delta(plan: Plan, epsilon: float) -> float:
-    return ACCOUNTANTS[plan.accountant].delta(plan.schedule, epsilon).upper
