@@ -24,7 +24,7 @@ from dpacct_cli.words import about_examples
 
 if TYPE_CHECKING:
     from dpacct.fl.auditing.canary_audit import RunAudit
-    from dpacct.fl.auditing.rounds import RoundAudit
+    from dpacct.fl.auditing.runs import RoundAudit
     from dpacct_cli.train.job import Job
 
 FAULTY = 1
@@ -183,7 +183,7 @@ def repeat_round(
     Raises:
         DpacctError: as training does, or there are too few repetitions.
     """
-    from dpacct.fl.auditing.rounds import audit_round
+    from dpacct.fl.auditing.runs import audit_round
     from dpacct.fl.examples import Examples
     from dpacct_cli.train.job import build_job
     from dpacct_cli.train.run import federation

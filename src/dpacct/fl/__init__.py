@@ -15,8 +15,13 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 
 from dpacct.fl.auditing.audit import audit
 from dpacct.fl.auditing.canary_audit import RunAudit
-from dpacct.fl.auditing.rounds import RoundAudit, audit_round
-from dpacct.fl.auditing.runs import audit_loop, audit_run, audit_server
+from dpacct.fl.auditing.runs import (
+    RoundAudit,
+    audit_loop,
+    audit_round,
+    audit_run,
+    audit_server,
+)
 from dpacct.fl.clients import Canary, ClientData, Population
 from dpacct.fl.engine.rounds import OpenRound
 from dpacct.fl.engine.states import Contributions, Draw

@@ -1,30 +1,43 @@
-"""Audits by canaries: `audit_run`, `audit_server` and `audit_loop`.
+"""Audits by canaries: `audit_run`, `audit_server`, `audit_loop` and `audit_round`.
 
-All three put canaries behind the clients of a training (`dpacct.fl.auditing.canaries`), let it run
-as it is, and read only its noisy means. They differ in the transport of the messages:
+The first three put canaries behind the clients of a training (`dpacct.fl.auditing.canaries`), let
+it run as it is, and read only its noisy means. They differ in the transport of the messages:
 
 - `audit_run`: a `Federation` in one or several processes. Each process has the coins of rank 0,
   trains its share of the canaries, and gets the result of rank 0;
 - `audit_server`: a `Server`, whose messages the user's code carries;
 - `audit_loop`: a loop written by hand around `privatize`.
+
+`audit_round` runs one round many times with and without one client, and tells them apart. It
+assumes only that the repetitions are independent. Its bound of epsilon is that of Clopper and
+Pearson.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex, TypeGuard, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dpacct import validate
+from dpacct.accountant import find_accountant
+from dpacct.budget import Spent
+from dpacct.empirical.audits import Promise, separate
+from dpacct.empirical.confidence import Estimate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.auditing.canaries import Aimed, Canaries, with_canaries
 from dpacct.fl.auditing.canary_audit import (
+    MOST,
     CanaryAudit,
     RunAudit,
     check_functions,
+    checked_terms,
+    epsilon_as_seen,
     passing_ledger,
 )
 from dpacct.fl.clients import Population
@@ -89,12 +102,12 @@ def audit_run(
     if not isinstance(made, Federation):
         raise InvalidParameter("build", type(made).__name__, "it makes a Federation")
     with made as run:
-        player = audited_loop(run, people)
+        player = _audited_loop(run, people)
         _aim(audit, player.engine, player.state)
 
         def drawn() -> tuple[Tensor, Tensor, Tensor]:
             # Rank 0 alone knows whether there is a ledger.
-            refuse_ledger(player.account)
+            _refuse_ledger(player.account)
             return audit.canaries.drawn
 
         audit.canaries.adopt(player.agree(drawn))
@@ -151,7 +164,7 @@ def audit_server(
             rule = f"it makes the server of {len(people)} clients, canaries among them"
             raise InvalidParameter("build", server.engine.num_clients, rule)
         _check_promise(server.state, server.not_private_because)
-        refuse_ledger(server.account)
+        _refuse_ledger(server.account)
         _aim(audit, server.engine, server.state)
         before = server.state
 
@@ -262,7 +275,7 @@ def audit_loop(
 # A run of the engine, for `audit_run`, `audit_server` and `audit_round`.
 
 
-def audited_loop(run: Federation, people: Population) -> RoundLoop:
+def _audited_loop(run: Federation, people: Population) -> RoundLoop:
     """Return the loop of a run on these clients, if its promise can be tested."""
     player = run.player
     if player.engine.clients is not people:
@@ -279,14 +292,14 @@ def _check_promise(state: TrainingState, not_private_because: str | None) -> Non
         raise Unsupported(f"nothing is promised that could be tested: {not_private_because}")
 
 
-def refuse_ledger(account: Account) -> None:
+def _refuse_ledger(account: Account) -> None:
     """Reject a run whose charge would be kept."""
     if account.path is not None:
         rule = "an audit releases nothing, so that it charges no ledger and keeps no checkpoint"
         raise Unsupported(f"{rule}: build the run without ledger= and checkpoint=")
 
 
-def contributions(engine: Engine, state: TrainingState, canaries: Canaries) -> tuple[Aimed, Event]:
+def _contributions(engine: Engine, state: TrainingState, canaries: Canaries) -> tuple[Aimed, Event]:
     """Return what canaries contribute to the next round, bounded by the engine, and its charge."""
     kept = engine.open(state).kept
 
@@ -309,7 +322,7 @@ def _see_round(
 ) -> None:
     """Note the release of a round. There is none if too few noise shares arrived."""
     if after is not before and after.released is not None:
-        aimed, event = contributions(engine, before, audit.canaries)
+        aimed, event = _contributions(engine, before, audit.canaries)
         audit.see(after.released * engine.plan.cohort_size, aimed, event)
 
 
@@ -377,3 +390,131 @@ def _grown(plan: AggregationPlan, number: int) -> AggregationPlan:
         sampling = Uniform(cohort_size, number)
     # The clip norm is that of the bound.
     return replace(plan, clip_norm=None, num_clients=number, sampling=sampling)
+
+
+# One round, run many times.
+
+_FAULT = "one client is recognized more often than the charged budget of a round allows"
+
+
+@dataclass(frozen=True, slots=True)
+class RoundAudit:
+    """The result of many repetitions of a round.
+
+    Attributes:
+        charged: the epsilon that one round is charged, at its delta.
+        epsilon: a round exceeds it, whatever its noise is.
+        gaussian_epsilon: a round exceeds it, if its noise is Gaussian and its sampling as charged.
+        tpr, fpr: how often the client is recognized if it takes part, and if it does not.
+        runs: repetitions with the client; as many without it, or with its opposite.
+        error: probability that a round fails although it does what it is charged for.
+        confidence: of each epsilon and of each rate.
+        noise_multiplier: as charged.
+    """
+
+    charged: Spent
+    epsilon: float
+    gaussian_epsilon: float
+    tpr: Estimate
+    fpr: Estimate
+    runs: int
+    passed: bool
+    error: float
+    confidence: float
+    noise_multiplier: float
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """The fault that was found, in a sentence."""
+        return () if self.passed else (_FAULT,)
+
+    def require(self) -> None:
+        """Raise if a fault was found.
+
+        Raises:
+            AuditFailed: with the fault.
+        """
+        if not self.passed:
+            raise AuditFailed(_FAULT)
+
+
+def audit_round(
+    build: Callable[[Population], Federation],
+    clients: Population,
+    *,
+    runs: int = 1000,
+    others: str = "silent",
+    error: float = 1e-6,
+    confidence: float = 0.95,
+    generator: torch.Generator | None = None,
+) -> RoundAudit:
+    """Run the first round of a run many times, with and without one more client.
+
+    Args:
+        build: makes the run for a population; as for `audit_run`.
+        clients: the others; few are enough, and quicker.
+        runs: repetitions with the client, which sends the largest possible contribution; and as
+            many without it (under replace-one: with its opposite). Half of them choose the test.
+        others, error, confidence, generator: as for `audit_run`.
+    Returns:
+        The findings. With n runs, the shown epsilon is at most about log(n / 8).
+    Raises:
+        InvalidParameter: too few runs for the error. Unsupported: a run whose rounds cannot be
+            repeated here, or for which nothing is promised.
+    """
+    silent, error, confidence = checked_terms(others, error, confidence)
+    number = validate.count("runs", runs, "runs of an audit", MOST)
+    least = least_runs(error)
+    if number < least:
+        rule = f"with an error of {error:g} an audit needs at least {least} runs of a round"
+        raise InvalidParameter("runs", number, rule)
+    canary = Canaries(1, generator)
+    people = with_canaries(clients, canary, silent=silent)
+    with build(people) as run:
+        player = _audited_loop(run, people)
+        if not isinstance(player, RoundLoop):
+            raise Unsupported("one process repeats a round, and this run has several")
+        _refuse_ledger(player.account)
+        delta, accountant = player.account.delta, player.account.accountant
+        engine, state = player.engine, player.state
+        plan = engine.plan
+        rate, replaced = plan.sampling.sampling_rate, plan.adjacency is Adjacency.REPLACE_ONE
+        canary.aim(engine.layout.size, state.bound.clip_norm, replaced=replaced)
+        player.prepare()
+        aimed, event = _contributions(engine, state, canary)
+
+        def shown(*, inside: bool) -> float:
+            """Repeat the round, and return what it shows of the client, in clip norms."""
+            canary.coins.fill_(inside)
+            release = engine.release(state, player.collect(engine.draw()))
+            if release is None:
+                raise Unsupported("too few noise shares arrived, and nothing was released")
+            return float(aimed.shown((release.mean.vector * plan.cohort_size).cpu(), 1)[0])
+
+        # One after the other: nothing that changes with time can tell them apart.
+        pairs = [(shown(inside=True), shown(inside=False)) for _ in range(number)]
+    inside, outside = np.array(pairs).T
+    free = 1 - confidence
+    test = separate(inside, outside, lambda tried: tried.epsilon(delta, free))
+    wide = separate(inside, outside, lambda tried: tried.distance(rate, free))
+    promise = Promise.of(1 * event.charged, accountant)
+    # Beside the sum an adaptive bound releases a count, which only adds to it.
+    noise = wide.noise(rate, free, replaced=replaced)
+    return RoundAudit(
+        Spent.at(delta, find_accountant(accountant).epsilon(1 * event.charged, delta)),
+        test.epsilon(delta, free),
+        epsilon_as_seen([event], [noise], delta, accountant),
+        wide.tpr(free / 2),
+        wide.fpr(free / 2),
+        number,
+        not any(each.refutes(promise, error / 2) for each in (test, wide)),
+        error,
+        confidence,
+        event.charged.noise_multiplier,
+    )
+
+
+def least_runs(error: float) -> int:
+    """Return how many runs can refute a claim, if chance alone does it with this probability."""
+    # All runs of the second half separated: both limits are a power of it.
+    return 2 * max(2, math.ceil(-math.log2(error / 4)) + 1)

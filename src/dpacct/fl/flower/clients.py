@@ -4,16 +4,22 @@ Rule 1: The answer holds the bounded update and the client's new memory. Metrics
     of examples stay on the client, because no noise covers them.
 Rule 2: A client trains for this strategy alone: a training message without its sign is rejected.
 Rule 3: A client that was set up with a clip norm, or with a share of the noise, accepts no other.
+Rule 4: An assignment that public facts rule out is rejected before the data are read.
+Rule 5: If the server is not trusted with updates, a failure on a client's data must not show.
+    Flower sends the error's message to the server, which chose the parameters that led to it. Such
+    a client contributes zero, and the reason stays in its own log.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
@@ -21,17 +27,10 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import Canary, ClientData, Population
 from dpacct.fl.flower import wire
-from dpacct.fl.flower.training import (
-    Handler,
-    Training,
-    engine_training,
-    or_zero,
-    own_training,
-    try_model,
-)
 from dpacct.fl.flower.wire import Answer, Assignment
-from dpacct.fl.layout import Layout
-from dpacct.fl.local.losses import LossFunction
+from dpacct.fl.layout import Layout, State, check_tensors, copies, set_training_mode, trainable
+from dpacct.fl.local.losses import LocalLoss, LossFunction, separate
+from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.privacy.bounds import clip_norm as checked_norm
@@ -39,7 +38,14 @@ from dpacct.fl.privacy.markers import scatter
 from dpacct.fl.privacy.noise import NoiseShares, with_share
 from dpacct.fl.privacy.randomness import Randomness
 from dpacct.fl.privacy.sums import contribute
+from dpacct.fl.surroundings import arithmetic, undisturbed
+from dpacct.fl.tensors import forked_generators
+from dpacct.fl.training.sequential import SequentialTrainer
+from dpacct.fl.training.synthetic import synthetic_clients, usual_kind
+from dpacct.fl.training.tasks import Trial, join, plant
 
+_LOG = logging.getLogger("flwr")
+Handler = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Handler], Message]
 # The parts of a method that act inside local training, or keep something after it.
 _INSIDE = ("gradient", "after_step", "local_update", "init_client", "client_state")
@@ -142,7 +148,9 @@ def private_mod(
         if not message.metadata.message_type.startswith("train"):
             return call_next(message, context)
         return half.respond(
-            message, context, lambda given: lambda: own_training(given, message, context, call_next)
+            message,
+            context,
+            lambda given: lambda: _own_training(given, message, context, call_next),
         )
 
     return mod
@@ -194,7 +202,7 @@ def client_app(
         clip_norm,
         share,
         client,
-        lambda context: try_model(model, loss, lambda: data(context)),
+        lambda context: _try_model(model, loss, lambda: data(context)),
     )
     app = ClientApp()
 
@@ -203,7 +211,7 @@ def client_app(
         return half.respond(
             message,
             context,
-            lambda given: engine_training(given, method, model(), loss, lambda: data(context)),
+            lambda given: _engine_training(given, method, model(), loss, lambda: data(context)),
         )
 
     return app
@@ -227,7 +235,7 @@ class _ClientHalf:
         self._method, self._share, self._client, self._trial = method, share, client, trial
 
     def respond(
-        self, message: Message, context: Context, training: Callable[[Assignment], Training]
+        self, message: Message, context: Context, training: Callable[[Assignment], _Training]
     ) -> Message:
         """Return the answer to any training message.
 
@@ -247,7 +255,7 @@ class _ClientHalf:
         layout = Layout.of(sent.anchor)
         std = None if share is None else share.check(given)
         train = training(given)
-        trained = train() if share is None else or_zero(given, train)
+        trained = train() if share is None else _or_zero(given, train)
         row = trained.row if kept is None else trained.row.index_select(1, kept)
         inner = layout if kept is None else layout.restrict(kept)
         inside, norms, bad = contribute(row, given.bound, inner, given.contributions)
@@ -292,3 +300,125 @@ class _ClientHalf:
             noise_multiplier=0.0 if share is None else share.noise_multiplier,
         )
         return RecordDict({wire.SIGN: facts})
+
+
+# Local training of one client.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Trained:
+    """The result of local training: the raw update [1, d].
+
+    ``remember`` returns the client's new memory for the bounded update [1, d], or None.
+    """
+
+    row: Tensor
+    remember: Callable[[Tensor], State | None] = lambda _: None
+
+
+_Training = Callable[[], _Trained]
+
+
+def _or_zero(given: Assignment, train: _Training) -> _Trained:
+    """Train, and return an update that counts as zero if that fails. Rule 5.
+
+    Raises:
+        Unsupported: a program that no client can train.
+    """
+    with Trial() as trial:
+        return train()
+    _LOG.error("training failed, this client contributes zero", exc_info=trial.error)
+    return _Trained(torch.full((1, Layout.of(given.broadcast.anchor).size), torch.nan))
+
+
+def _engine_training(
+    given: Assignment,
+    method: Method,
+    model: nn.Module,
+    loss: LossFunction,
+    data: Callable[[], ClientData],
+) -> _Training:
+    """Return the engine's local training of one client. Rule 4.
+
+    Raises:
+        InvalidParameter: the model has other parameters than the server's.
+    """
+    sent, own = given.broadcast, trainable(model)
+    layout = Layout.of(sent.anchor)
+    check_tensors(own, layout, "model")
+    for name, value in sent.anchor.items():
+        if own[name].dtype != value.dtype:
+            rule = f"{name} on the server is {value.dtype}"
+            raise InvalidParameter("model", str(own[name].dtype), rule)
+    copy, objective = separate(model, loss)
+    precision = sent.local.precision
+    local_loss = LocalLoss(copy, objective, layout.names, precision, functional=False)
+    trainer = SequentialTrainer(method, local_loss, layout)
+
+    @undisturbed()
+    def train() -> _Trained:
+        examples = data()
+        task = join(
+            lambda: examples, sent.local, given.memory, given.seed, torch.device("cpu"), trainer
+        )
+        with forked_generators(), arithmetic(precision):
+            set_training_mode(copy)
+            row = trainer.train([task], sent)
+        # A canary of an audit; it is bounded like any other update.
+        plant(row, [task])
+
+        def remember(bounded: Tensor) -> State | None:
+            memories = trainer.remember([task], bounded, sent)
+            return None if memories is None else memories[0]
+
+        return _Trained(row, remember)
+
+    return train
+
+
+def _own_training(
+    given: Assignment, message: Message, context: Context, call_next: Handler
+) -> _Trained:
+    """Run the user's train function, and return how far the parameters have moved."""
+    sent, local = given.broadcast, given.broadcast.local
+    layout = Layout.of(sent.anchor)
+    config = ConfigRecord({"server-round": sent.round, "lr": local.learning_rate(sent.round)})
+    for name in ("steps", "epochs", "batch_size"):
+        if (value := getattr(local, name)) is not None:
+            config[name.replace("_", "-")] = value
+    message.content = RecordDict({wire.ARRAYS: wire.arrays_of(sent.anchor), "config": config})
+    reply = call_next(message, context)
+    if reply.has_error():
+        raise RuntimeError(f"training failed: {reply.error.reason}")
+    found = list(reply.content.array_records.values())
+    if len(found) != 1 or sorted(found[0]) != sorted(layout.names):
+        rule = f"a train function returns one ArrayRecord of {', '.join(layout.names)}"
+        names = ", ".join(name for record in found for name in record)
+        raise InvalidParameter("arrays", names or "none", rule)
+    tensors = wire.tensors_of(found[0])
+    moved = {name: tensors[name] for name in layout.names}
+    check_tensors(moved, layout, "arrays")
+    return _Trained((layout.flatten(moved) - layout.flatten(sent.anchor)).unsqueeze(0))
+
+
+def _try_model(
+    model: Callable[[], nn.Module], loss: LossFunction, data: Callable[[], ClientData]
+) -> str:
+    """Train on a synthetic example, before the server charges anything.
+
+    Only types and shapes of the data are used, which are public.
+
+    Returns:
+        The kind of error in which the model, the loss or the reading of data ends, empty for none.
+        Its message may hold more, and stays in the client's own log.
+    """
+    with Trial() as trial:
+        made = model()
+        params = trainable(made)
+        copy, objective = separate(made, loss)
+        local = LocalLoss(copy, objective, tuple(params), SGD(lr=1.0).precision, functional=False)
+        synthetic_clients(usual_kind([data()]), None, local, copies(params))
+    if trial.error is None:
+        return ""
+    _LOG.error("this client cannot train", exc_info=trial.error)
+    return type(trial.error).__name__

@@ -126,8 +126,7 @@ class TightAccountant(_accountants.IAccountant):
 
         def count(optimizer: Any) -> None:
             refuse_adaptive(optimizer)
-            steps = Steps.of(optimizer)
-            if steps is None:
+            if Steps.of(optimizer) is None:
                 check_accumulation(optimizer)
                 check_precision(optimizer)
                 if self._unchecked() not in (None, optimizer):
@@ -137,13 +136,18 @@ class TightAccountant(_accountants.IAccountant):
                         "Use one optimizer for all parameters, or an engine for each of them."
                     )
                 self._unchecked = weakref.ref(optimizer)
-                seeded = optimizer.generator is not None and not optimizer.secure_mode
-            else:
-                seeded = steps.seeded
-            noise = 0.0 if seeded else optimizer.noise_multiplier
+            noise = 0.0 if _is_seeded(optimizer) else optimizer.noise_multiplier
             self.step(noise_multiplier=noise, sample_rate=sample_rate)
 
         return count
+
+
+def _is_seeded(optimizer: Any) -> bool:
+    """Return whether a given generator draws the noise or the batches of an optimizer."""
+    steps = Steps.of(optimizer)
+    if steps is not None:
+        return steps.seeded
+    return optimizer.generator is not None and not optimizer.secure_mode
 
 
 @functools.cache
@@ -168,8 +172,7 @@ def register() -> None:
             loader.stated_batch_size = settings["data_loader"].batch_size
         if ours:
             loader = check_steps(loader, optimizer)
-            steps = Steps.of(optimizer)
-            if steps is not None and steps.seeded:
+            if _is_seeded(optimizer):
                 warnings.warn(
                     "a generator was given: anyone who knows its state can repeat what it draws, "
                     "so epsilon is infinite. Give none for a private run.",
