@@ -53,6 +53,7 @@ def test_overall_help_lists_every_command(dpacct: Any) -> None:
     assert dpacct().text.strip() == text.strip()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("command", ACCOUNTING)
 def test_help_has_an_example_that_runs(
     dpacct: Any, command: str, schedule_file: str, monkeypatch: pytest.MonkeyPatch

@@ -275,15 +275,9 @@ def tasks(count: int) -> list[Task]:
     return sweep.read_tasks(typed, "1e-5", "tight")
 
 
-def test_processes_find_what_one_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = {done.place: done.row for done in workers.results(tasks(5), 1)}
-    monkeypatch.setattr(workers, "MOMENT", 0.0)
-    beside = {done.place: done.row for done in workers.results(tasks(5), 2)}
-    assert beside == alone
-    assert len(alone) == 5
-
-
-def test_a_process_that_dies_costs_its_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_dies_costs_its_row_alone_and_others_find_what_one_finds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(workers, "MOMENT", 0.0)
     worker_of = workers.Worker
     first: list[int] = []
@@ -298,6 +292,8 @@ def test_a_process_that_dies_costs_its_row_alone(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(workers, "Worker", start)
     found = {done.place: done.row for done in workers.results(tasks(3), 1 + 1)}
     assert set(found) == {0, 1, 2}
+    alone = {done.place: done.row for done in workers.results(tasks(3), 1)}
+    assert all(found[place] == alone[place] for place in found if place not in first)
     failed = [index for index, row in found.items() if row["error"]]
     assert failed == first
     assert "its process ended with code -9" in found[first[0]]["error"]
