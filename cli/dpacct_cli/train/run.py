@@ -249,6 +249,8 @@ def bar(
         console: where to draw, default stderr.
         test_data: public or unprotected.
     """
+    # This bar takes the place of the one that every command shows after two seconds.
+    waiting.end()
     if style is not Style.HUMAN or (console is None and not sys.stderr.isatty()):
         yield lambda _report, _accuracy: None
         return
