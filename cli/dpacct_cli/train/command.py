@@ -15,6 +15,7 @@ from dpacct.ledger.terms import EXAMPLE, Terms
 from dpacct_cli import errors, mechanism
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import Style, StyleOptions, number
+from dpacct_cli.output import is_there
 from dpacct_cli.render import Answer, Page, Row, down, noise, plain, print_note, seconds, show
 from dpacct_cli.train.files import RunFiles, begin, find_run, other_ledgers
 from dpacct_cli.train.options import METHODS, MethodName, Record, Training
@@ -108,7 +109,7 @@ def _propose_schema(settings: Settings) -> None:
     """Print a schema to edit, and stop, if a table has words and no schema."""
     data, known = settings.values["data"], settings.data_options
     declared = known.keys() - {"label", "owner", "classes"}
-    if not data.lower().endswith(".csv") or declared:
+    if not data.lower().endswith(".csv") or declared or not is_there(data):
         return
     from dpacct.fl.data.proposal import propose_schema
 
