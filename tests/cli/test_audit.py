@@ -60,6 +60,7 @@ def test_a_fixed_cohort_grows_with_the_canaries(dpacct: Any) -> None:
     assert "replace one client" in ran.text
 
 
+@pytest.mark.slow
 def test_the_settings_of_a_run_are_audited(dpacct: Any, tmp_path: Path) -> None:
     ledger = tmp_path / "a.ledger"
     words = ("--rounds", "2", "--noise", "2", "--ledger", str(ledger), "--device", "cpu")

@@ -174,6 +174,7 @@ def test_examples_of_members_are_compared_under_the_limit_of_a_replacement(
     assert "of clients who took part" in dpacct("attack dp-fedavg-people.checkpoint").text
 
 
+@pytest.mark.slow
 def test_writers_without_training_images_are_held_out(dpacct: Any, folder: Path) -> None:
     generator = np.random.default_rng(0)
     writer = np.repeat(np.arange(9, dtype=np.uint8), 6)

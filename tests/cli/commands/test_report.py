@@ -162,6 +162,7 @@ def test_nothing_is_replaced_unasked(dpacct: Any) -> None:
     assert dpacct(WORDS, "-o a.text --format html").text == ""
 
 
+@pytest.mark.slow
 def test_the_examples_of_its_help_run(dpacct: Any) -> None:
     Path("rounds.toml").write_text(SCHEDULE, encoding="utf-8")
     found = examples(dpacct("report --help").text)
