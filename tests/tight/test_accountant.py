@@ -32,6 +32,7 @@ def per_budget(rate: float) -> float:
     return rate * math.sqrt(300 * math.log(1e5)) / 8
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("rate", "noise", "rounds", "delta", "published"),
     [

@@ -81,6 +81,7 @@ def test_a_bad_guess_costs_width_and_nothing_else(case: int, wrong: float) -> No
     assert found.lower <= exact <= found.upper
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("rate", "noise", "rounds", "delta"), WIDE)
 def test_what_was_wide_is_narrow(rate: float, noise: float, rounds: int, delta: float) -> None:
     found = epsilon(rounds * Round(noise, Poisson(rate)), delta=delta)

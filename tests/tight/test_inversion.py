@@ -317,7 +317,7 @@ def test_bracket_is_consistent_with_the_cheap_bounds(
         assert bracket.upper - bracket.lower <= 1e-6 * bracket.upper + 1e-12
 
 
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(
     parts=st.lists(
         st.tuples(log_uniform(1e-2, 0.95), log_uniform(0.8, 30.0), log_uniform(30, 1e4).map(int)),

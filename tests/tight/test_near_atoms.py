@@ -108,6 +108,7 @@ def test_it_agrees_with_a_blurred_contour() -> None:
     assert found.width <= 1e-3 * other.width
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("direction", [REMOVE, pytest.param(ADD, marks=SLOW)])
 def test_left_of_zero_the_contour_holds_the_truth(direction: Direction) -> None:
     remove = direction is REMOVE
@@ -266,6 +267,7 @@ WIDE = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("rate", "noise", "rounds", "most"), WIDE)
 def test_what_was_wide_is_narrow(rate: float, noise: float, rounds: int, most: float) -> None:
     plan = rounds * Round(noise, Poisson(rate))

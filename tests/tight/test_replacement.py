@@ -72,6 +72,7 @@ def losses(rate: float, noise: float, count: int, tilt: float, frequency: float)
     return TiltedLosses(nodes, noises, counts)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("rate", "noise", "tilt"), CASES)
 def test_characteristic_functions_lie_within_their_error(
     rate: float, noise: float, tilt: float
@@ -245,6 +246,7 @@ LINES = [
 ]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "line",
     [

@@ -46,6 +46,7 @@ def between(step: float) -> np.ndarray:
     return step * np.array([0.0, 0.3, 0.5, 1.0, 1.7, 4.5, 8.0, 40.2])
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("rate", "noise", "step"), SETTINGS)
 @pytest.mark.parametrize("corner", [(0, 0, 0), (3, 1, 2), (8, 0, 1), (0, 5, 0)])
 def test_a_cell_lies_above_its_triangles(

@@ -121,6 +121,7 @@ def test_the_bracket_closes(noise: float, uniform: Uniform, rounds: int, delta: 
     assert found.upper < replaced.lower
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rounds", [1500, pytest.param(6000, marks=pytest.mark.slow)])
 def test_the_bracket_of_thousands_of_rounds_closes(rounds: int) -> None:
     schedule = rounds * Round(2.0, Uniform(1, 100), "zero-out")
@@ -151,6 +152,7 @@ def test_ranges_of_the_angle_hold_all_angles() -> None:
     assert 3 < len(turns.ends) < 17
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("rate", "noise", "budget"), [(0.05, 2.4, 0.0), (0.25, 1.0, 0.2)])
 def test_two_rounds_of_every_angle(rate: float, noise: float, budget: float) -> None:
     """Brute force in the plane, both orders of the data sets."""

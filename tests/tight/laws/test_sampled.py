@@ -62,6 +62,7 @@ def check(
             assert off <= mp.expm1(mpf(float(error[k])))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize(("rate", "noise", "tilt"), CASES)
 def test_characteristic_function_lies_within_its_error(
@@ -77,6 +78,7 @@ def test_characteristic_function_lies_within_its_error(
         assert np.all(error * np.abs(np.exp(value)) < 1e-10)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize(
     "rounds",
@@ -95,6 +97,7 @@ def test_many_rounds_keep_their_digits(rounds: contour.Rounds, direction: Direct
     assert np.all(error[chosen] < 1e-7)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize(("rate", "noise", "tilt"), CASES)
 def test_decay_bounds_the_characteristic_function(

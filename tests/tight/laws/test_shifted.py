@@ -31,6 +31,7 @@ def test_where_the_growth_overflows_the_bound_is_the_trivial_one(
     assert bounds[0] == 1.0
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("kind", ["remove", "add", "replace"])
 @pytest.mark.parametrize("at", [-4.0, -2.5, -0.5, 1.0])
 @pytest.mark.parametrize("tilt", [0.5, 8.0, 60.0])

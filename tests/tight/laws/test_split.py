@@ -99,6 +99,7 @@ def integral(cut: Cut, power: mpc, part: int) -> mpc:
     return mp.fsum(mp.quad(f, [a, b], **rule) for a, b in pairwise(ends))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("cut", "tilt"),
     [CASES[1], CASES[6], *(pytest.param(*CASES[k], marks=SLOW) for k in (0, 2, 3, 4, 5, 7))],
@@ -117,6 +118,7 @@ def test_both_parts_hold_the_truth(cut: Cut, tilt: float) -> None:
                 assert abs(exact - 1 - mpc(complex(shift[k]))) <= error[k] < 1e-9
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("cut", "tilt"), CASES)
 def test_large_losses_decay_as_their_bound_says(cut: Cut, tilt: float) -> None:
     step, number = 0.5 / cut.small.center, 600
@@ -132,6 +134,7 @@ def test_large_losses_decay_as_their_bound_says(cut: Cut, tilt: float) -> None:
     assert bound[-1] < (1e-4 if cut.pair.noise_std > 1.9 else 1e-9)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("cut", "tilt"), CASES)
 def test_what_is_faded_out_holds_the_truth(cut: Cut, tilt: float) -> None:
     found = faded_mass(cut)

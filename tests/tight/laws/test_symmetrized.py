@@ -46,6 +46,7 @@ SANDWICH = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("rounds", "noise", "sampling", "delta", "upper"), SANDWICH)
 def test_known_upper_ends(
     rounds: int, noise: float, sampling: Uniform, delta: float, upper: float

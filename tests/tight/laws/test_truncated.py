@@ -99,6 +99,7 @@ def test_moment_and_characteristic_function_hold_the_truth(
         assert error[k] < 1e-9
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("direction", [REMOVE, ADD, REPLACE])
 @pytest.mark.parametrize("case", [*CASES, *RARE])
 def test_decay_bounds_the_characteristic_function(
@@ -149,6 +150,7 @@ def test_decay_sees_the_jump_at_a_sharp_end(tilt: float) -> None:
     assert float(law.log_decay(far, 1)[0]) >= math.log(float(density) / far) - 1e-6
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("x", [-1.0, 0.0, 0.7, 3.0, 9.0, 30.0])
 @pytest.mark.parametrize(("q", "s"), [(0.1, 1.0), (1e-7, 0.2), (0.5, 40.0), (1e-3, 3.0)])
 def test_the_lost_mass_is_rounded_up(x: float, q: float, s: float) -> None:
