@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -214,33 +214,12 @@ class _Place(NamedTuple):
     log_delta: float
 
 
-class _Question(Protocol):
-    """What is asked of contours: `_AtDelta` or `_AtEpsilon`.
+class _AtDelta:
+    """The question at which epsilon delta has fallen to a target.
 
     Attributes:
         least_unit: widths of blurs are in units of epsilon, and at least this over the tilt.
     """
-
-    @property
-    def least_unit(self) -> float:
-        """See above."""
-        ...
-
-    def saddle(self, composition: Composed) -> tuple[float, Cumulants, _Place]:
-        """The best tilt, the cumulants there, and about what the answer is; not proven."""
-        ...
-
-    def answer(self, contour: Contour, place: _Place, lost: float) -> Interval:
-        """What a contour proves; ``lost`` is a part of delta that it does not have."""
-        ...
-
-    def moved(self, place: _Place, best: Interval) -> _Place:
-        """The place, once an answer is known."""
-        ...
-
-
-class _AtDelta:
-    """At which epsilon delta has fallen to a target."""
 
     least_unit = 0.0
 
@@ -248,13 +227,13 @@ class _AtDelta:
         self._delta, self._log_delta = delta, math.log(delta)
 
     def saddle(self, composition: Composed) -> tuple[float, Cumulants, _Place]:
-        """See `_Question`."""
+        """Return the best tilt, the cumulants there, and about what the answer is; not proven."""
         tilt, at = tilt_at_delta(composition, self._log_delta)
         guess = max(epsilon_estimate(tilt, at, self._log_delta), _LEAST_GUESS / tilt)
         return tilt, at, _Place(guess, self._log_delta)
 
     def answer(self, contour: Contour, place: _Place, lost: float) -> Interval:
-        """See `_Question`."""
+        """Return what a contour proves; ``lost`` is a part of delta that it does not have."""
         if not lost < self._delta:
             raise NotConverged("what is cut off of the losses is more than delta")
         # Rounded down.
@@ -262,12 +241,12 @@ class _AtDelta:
         return crossing(contour, place.epsilon, log_rest, self._log_delta)
 
     def moved(self, place: _Place, best: Interval) -> _Place:
-        """See `_Question`."""
+        """Return the place, once an answer is known."""
         return place._replace(epsilon=best.upper)
 
 
 class _AtEpsilon:
-    """How large delta is at an epsilon."""
+    """The question how large delta is at an epsilon."""
 
     least_unit = 1.0
 
@@ -275,19 +254,22 @@ class _AtEpsilon:
         self._epsilon = epsilon
 
     def saddle(self, composition: Composed) -> tuple[float, Cumulants, _Place]:
-        """See `_Question`."""
+        """See `_AtDelta`."""
         tilt, at = tilt_at_epsilon(composition, self._epsilon)
         log_delta = min(0.0, log_delta_estimate(tilt, at, self._epsilon))
         return tilt, at, _Place(self._epsilon, log_delta)
 
     def answer(self, contour: Contour, place: _Place, lost: float) -> Interval:
-        """See `_Question`."""
+        """See `_AtDelta`."""
         found = contour.delta(place.epsilon)
         return Interval(found.lower, min(1.0, (found.upper + lost) * (1 + 4 * UNIT)))
 
     def moved(self, place: _Place, best: Interval) -> _Place:
-        """See `_Question`."""
+        """See `_AtDelta`."""
         return place._replace(log_delta=math.log(max(best.upper, _TINY)))
+
+
+_Question = _AtDelta | _AtEpsilon
 
 
 def inversion_epsilon(composition: Composition, delta: float) -> Interval:
@@ -301,10 +283,9 @@ def inversion_epsilon(composition: Composition, delta: float) -> Interval:
         # What is cut off is no small part of it. Less delta costs no less.
         lower = inversion_epsilon(composition, NEXT_TO_NOTHING).lower
         best = Interval.bracket(lower, best.upper)
-
-    for attempt in _attempts(composition):
+    for attempt in _attempts(question, composition, delta):
         with suppress(NotConverged):
-            best = _intersection(best, attempt(question, composition, delta))
+            best = _intersection(best, attempt())
             if best.width <= _WIDE * best.upper:
                 return best
     rest, lost = _truncated(composition, _LOST * delta)
@@ -318,21 +299,21 @@ def inversion_epsilon(composition: Composition, delta: float) -> Interval:
 
 
 def _attempts(
-    composition: Composition,
-) -> list[Callable[[_Question, Composition, float], Interval]]:
-    """What to try at a delta before a blur, the cheapest first."""
+    question: _AtDelta, composition: Composition, delta: float
+) -> list[Callable[[], Interval]]:
+    """Return what to try at a delta before a blur, the cheapest first."""
 
-    def as_it_is(question: _Question, some: Composition, _: float) -> Interval:
-        return _plain(question, some, 0.0)
+    def as_it_is() -> Interval:
+        return _plain(question, composition, 0.0)
 
-    def without_far_tail(question: _Question, some: Composition, delta: float) -> Interval:
-        return _plain(question, *_truncated(some, _FAR * delta))
+    def without_far_tail() -> Interval:
+        return _plain(question, *_truncated(composition, _FAR * delta))
 
-    def few_large(_: _Question, some: Composition, delta: float) -> Interval:
+    def few_large() -> Interval:
         # Hardly any contour gets here, and none pays for the import before.
         from dpacct.tight.few_large import few_large_epsilon  # noqa: PLC0415 - as said
 
-        return few_large_epsilon(some, delta)
+        return few_large_epsilon(composition, delta)
 
     if not (TruncatedComposition.applies(composition) and _is_loud(composition)):
         return [as_it_is, few_large]
@@ -351,11 +332,14 @@ def inversion_delta(composition: Composition, epsilon: float) -> Interval:
     if epsilon >= composition.largest_loss:
         return Interval(0.0, 0.0)
     question, best = _AtEpsilon(epsilon), Interval(0.0, 1.0)
-    for attempt in (_as_it_is, _without_far_tail, _few_large, _left_of_zero, _far_out):
+    for attempt in (_unblurred, _without_far_tail, _few_large, _left_of_zero):
         with suppress(NotConverged):
             best = _intersection(best, attempt(composition, epsilon, best))
         if best.width <= _WIDE * best.upper or best.upper <= NEXT_TO_NOTHING:
             return best
+    best = _intersection(best, Interval(0.0, far_delta(composition, epsilon)))
+    if best.width <= _WIDE * best.upper or best.upper <= NEXT_TO_NOTHING:
+        return best
     if best.lower > _CERTAIN and best.width <= _NEARLY * best.upper:
         return best
     # What may be lost depends on what is left: a first, coarse contour tells that.
@@ -368,7 +352,7 @@ def inversion_delta(composition: Composition, epsilon: float) -> Interval:
     return best
 
 
-def _as_it_is(composition: Composition, epsilon: float, _: Interval) -> Interval:
+def _unblurred(composition: Composition, epsilon: float, _: Interval) -> Interval:
     return _plain(_AtEpsilon(epsilon), composition, 0.0)
 
 
@@ -398,10 +382,6 @@ def _left_of_zero(composition: Composition, epsilon: float, best: Interval) -> I
         return best
     log_delta = math.log(max(best.lower, _CERTAIN))
     return Complement(composition, epsilon, log_delta).delta(epsilon)
-
-
-def _far_out(composition: Composition, epsilon: float, _: Interval) -> Interval:
-    return Interval(0.0, far_delta(composition, epsilon))
 
 
 def _plain(question: _Question, composition: Composed, lost: float) -> Interval:

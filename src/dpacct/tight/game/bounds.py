@@ -40,7 +40,7 @@ from dpacct.tight.game.plan import (
 )
 from dpacct.tight.game.play import Frame, play_lower, play_upper, rounds_above
 from dpacct.tight.game.positions import Mixing, Thinned, mixing_laws, thinned_laws
-from dpacct.tight.game.rounds import Positions, check_schedule, directions
+from dpacct.tight.game.rounds import Positions, directions
 from dpacct.tight.game.theorem import default_cover
 
 # By so much a loss is put on the safe side of an epsilon.
@@ -50,17 +50,12 @@ _BELOW = 1e-6
 _LITTLE = 3e-4
 
 
-def play_above(schedule: Schedule, plan: GamePlan, positions: Positions, frame: Frame) -> Array:
-    """Proven delta at the losses of a frame."""
-    return play_upper(stages_above(schedule, plan, frame, positions), frame)
-
-
 def upper_epsilon(schedule: Schedule, plan: GamePlan, positions: Positions, delta: float) -> float:
     """Proven eps(delta)."""
     frame, window = plan.upper, window_above(schedule, plan, positions)
     deltas = play_upper(stages_above(schedule, plan, frame, positions, window), frame, window)
     if window and not deltas[0] <= delta < deltas[-1]:
-        deltas = play_above(schedule, plan, positions, frame)
+        deltas = play_upper(stages_above(schedule, plan, frame, positions), frame)
     return crossing(deltas, replace(frame, size=len(deltas)), delta)
 
 
@@ -264,7 +259,7 @@ def game_epsilon(schedule: Schedule, delta: float, gap: float | None = None) -> 
         Unsupported: a round is of another kind. InvalidParameter: ``gap`` out of range.
     """
     check_gap(gap)
-    check_schedule(schedule)
+    directions(schedule)
     if not schedule.rounds:
         return Interval(0.0, 0.0)
     if gap is None:
@@ -318,7 +313,7 @@ def game_upper_epsilon(schedule: Schedule, delta: float) -> float:
     """The proven end of `game_epsilon`."""
     if not schedule.rounds:
         return 0.0
-    return max(_upper_end(schedule, delta, way)[0] for way in _checked_directions(schedule))
+    return max(_upper_end(schedule, delta, way)[0] for way in directions(schedule))
 
 
 @lru_cache(maxsize=32)
@@ -334,7 +329,7 @@ def prefix_upper_epsilons(round_: Round, rounds: int, delta: float) -> Array:
     """
     schedule = rounds * round_
     found = np.zeros(rounds + 1)
-    for direction in _checked_directions(schedule):
+    for direction in directions(schedule):
         plan, positions = affordable(schedule, _at_delta(schedule, delta, direction))
         stages = stages_above(schedule, plan, plan.upper, positions)
         each = [crossing(w, plan.upper, delta) for w in rounds_above(stages, plan.upper)]
@@ -343,37 +338,10 @@ def prefix_upper_epsilons(round_: Round, rounds: int, delta: float) -> Array:
     return np.minimum.accumulate(found[::-1])[::-1]
 
 
-def deltas_at(
-    schedule: Schedule,
-    delta: float,
-    direction: Direction = Direction.REMOVE,
-    *,
-    whole: bool = False,
-) -> tuple[Frame, Array]:
-    """Proven delta at every loss of a frame tuned to one delta: eps is minus the loss.
-
-    Args:
-        schedule, delta: as for `game_epsilon`.
-        direction: one of `rounds.directions`; the largest of their values counts.
-        whole: whether smaller epsilons are looked at too, which need more of the losses.
-    Raises:
-        As `game_epsilon`.
-    """
-    check_schedule(schedule)
-    plan, positions = affordable(schedule, _at_delta(schedule, delta, direction))
-    frame = plan.upper
-    if whole:
-        frame = replace(frame, size=max(frame.size, 2 * abs(frame.first)))
-    return frame, play_above(schedule, plan, positions, frame)
-
-
 def game_delta(schedule: Schedule, epsilon: float) -> Interval:
     """Achieved and proven delta(eps), eps >= 0; see `game_epsilon`."""
-    check_schedule(schedule)
-    if not schedule.rounds:
-        return Interval(0.0, 0.0)
     found: list[Interval] = []
-    for direction in directions(schedule):
+    for direction in directions(schedule) if schedule.rounds else ():
         plan, positions = affordable(
             schedule,
             lambda share, way=direction: plan_at_epsilon(schedule, epsilon, share, direction=way),
@@ -384,12 +352,10 @@ def game_delta(schedule: Schedule, epsilon: float) -> Interval:
 
 
 def _worse(found: list[Interval]) -> Interval:
-    return Interval(max(one.lower for one in found), max(one.upper for one in found))
-
-
-def _checked_directions(schedule: Schedule) -> tuple[Direction, ...]:
-    check_schedule(schedule)
-    return directions(schedule)
+    return Interval(
+        max((one.lower for one in found), default=0.0),
+        max((one.upper for one in found), default=0.0),
+    )
 
 
 def _at_delta(
@@ -400,7 +366,7 @@ def _at_delta(
 
 def two_strategies_delta(schedule: Schedule, epsilon: float) -> float:
     """What the better of two strategies in each round surely reaches, at eps >= 0."""
-    check_schedule(schedule)
+    directions(schedule)
     return lower_delta(schedule, plan_at_epsilon(schedule, epsilon), epsilon)
 
 
@@ -445,7 +411,10 @@ class _Pass:
 @lru_cache(maxsize=8)
 def _pass(schedule: Schedule, tuned: float, direction: Direction) -> _Pass | None:
     try:
-        frame, deltas = deltas_at(schedule, tuned, direction, whole=True)
+        plan, positions = affordable(schedule, _at_delta(schedule, tuned, direction))
+        # Smaller epsilons are looked at too, which need more of the losses.
+        frame = replace(plan.upper, size=max(plan.upper.size, 2 * abs(plan.upper.first)))
+        deltas = play_upper(stages_above(schedule, plan, frame, positions), frame)
     except NotConverged:
         return None
     kept = np.minimum.accumulate(deltas[::-1])[::-1]
@@ -455,7 +424,7 @@ def _pass(schedule: Schedule, tuned: float, direction: Direction) -> _Pass | Non
 
 
 def curve_delta(schedule: Schedule, epsilon: float) -> float:
-    """Proven delta(eps), eps >= 0; infinite where no pass is worth its time."""
+    """Return proven delta(eps), eps >= 0; infinite where no pass is worth its time."""
     return max(_at(schedule, epsilon, direction) for direction in directions(schedule))
 
 

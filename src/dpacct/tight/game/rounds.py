@@ -65,7 +65,12 @@ def check_schedule(schedule: Schedule) -> None:
 
 
 def directions(schedule: Schedule) -> tuple[Direction, ...]:
-    """The orders of the two neighbors to look at: one where they may change places."""
+    """Return the orders of the two neighbors to look at: one where they may change places.
+
+    Raises:
+        Unsupported: see `check_schedule`.
+    """
+    check_schedule(schedule)
     if schedule.adjacency is Adjacency.ZERO_OUT:
         return Direction.REMOVE, Direction.ADD
     return (Direction.REMOVE,)
