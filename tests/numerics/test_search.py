@@ -262,6 +262,13 @@ def test_the_largest_number(exact, less, most):
     assert corrected_largest(slow, quick, most) == min(exact, most) == largest(slow, most)
 
 
+def test_a_quick_cost_that_is_too_small_is_not_believed():
+    def slow(n):
+        return math.log(n / 10.5)
+
+    assert corrected_largest(slow, lambda n: slow(n) - 1.0, 1000) == 10
+
+
 @pytest.mark.slow
 def test_noise_by_the_game():
     plan: dict[str, Any] = {"rounds": 20, "sampling": Uniform(5, 100)}
