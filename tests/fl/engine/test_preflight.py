@@ -155,7 +155,7 @@ def test_a_realized_denominator_is_caught(monkeypatch):
 
 
 def test_a_bound_that_mixes_clients_is_caught():
-    with pytest.raises(fl.AuditFailed, match="beside another one"):
+    with pytest.raises(fl.AuditFailed, match="changed by another update"):
         begun(bound=CohortMedian(0.5))
 
 
