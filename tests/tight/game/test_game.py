@@ -167,6 +167,7 @@ def test_two_strategies_achieve_what_one_does_where_rates_are_small(noise: float
     assert alone.lower <= found <= alone.upper
 
 
+@pytest.mark.slow
 def test_epsilon_and_delta_agree() -> None:
     schedule = 50 * Round(1.5, Uniform(10, 100))
     spent = game_epsilon(schedule, 1e-4)

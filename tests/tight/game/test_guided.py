@@ -98,6 +98,7 @@ def test_zero_out_and_the_kinds_that_matter(monkeypatch: pytest.MonkeyPatch) -> 
     assert asked == [many, few]
 
 
+@pytest.mark.slow
 def test_a_cover_of_several_kinds_leaves_little_to_each() -> None:
     """Cells chosen for the kind that is worth most leave one percent."""
     schedule = Schedule(Phase(Round(1 + k, Uniform(50 + 50 * k, 1000)), 20) for k in range(3))

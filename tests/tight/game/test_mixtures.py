@@ -84,6 +84,7 @@ def test_laws_that_leave_triangles_out_are_refused(monkeypatch: pytest.MonkeyPat
         mixing_laws(Grid(RATE, NOISE, STEP, 400, 1e-12), Mixing(1e-7, 1.2))
 
 
+@pytest.mark.slow
 def test_mixtures_agree_with_cells() -> None:
     schedule = 40 * Round(8.0, Uniform(200, 1000))
     plan = plan_at_delta(schedule, 1e-4)

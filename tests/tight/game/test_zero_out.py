@@ -189,6 +189,18 @@ def test_one_round_costs_less_than_full_participation_and_than_two_rounds() -> N
     assert found.upper <= dpacct.epsilon(2 * one, delta=1.4e-7).lower
 
 
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_nearly_everybody_costs_no_more_than_everybody(rounds: int) -> None:
+    part, full = (
+        rounds * Round(0.8, sampling, "zero-out") for sampling in (Uniform(999, 1000), Full())
+    )
+    # Their roundings differ.
+    little = 1 + 1e-12
+    most = dpacct.epsilon(full, delta=1e-5).upper * little
+    assert dpacct.epsilon(part, delta=1e-5).upper <= most
+    assert dpacct.delta(part, epsilon=4.0).upper <= dpacct.delta(full, epsilon=4.0).upper * little
+
+
 def test_poisson_and_full_rounds_stand_between() -> None:
     poisson = 10 * Round(2.0, Poisson(0.1), "zero-out")
     remove, add = (
