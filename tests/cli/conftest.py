@@ -8,6 +8,8 @@ import json
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,12 @@ sampling_rate = 0.05
 """
 
 
+@functools.cache
+def _schema(name: str) -> Any:
+    file = Path(commands.__file__).with_name("schemas") / f"{name}.json"
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
 class Ran:
     """What a command line did."""
 
@@ -40,6 +48,7 @@ class Ran:
         with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as end:
             app(words)
         self.code = end.value.code
+        self._name = "-".join(words[: 2 if words[:1] == ["ledger"] else 1])
         self.out = out.getvalue()
         self.err = err.getvalue()
 
@@ -47,6 +56,8 @@ class Ran:
     def json(self) -> dict[str, Any]:
         assert self.code == 0, self.err
         data = json.loads(self.out)
+        if find_spec("jsonschema") is not None:
+            import_module("jsonschema").validate(data, _schema(self._name))
         # Every JSON object names the version of its keys.
         assert data.pop("schema") == 1
         return data

@@ -1,0 +1,59 @@
+"""JSON Schemas of outputs and files: valid by themselves, one for each command, true of examples.
+
+Every JSON object that a test of the command line reads is held against its schema (`Ran.json`).
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpacct_cli.app import ENTRIES, load
+
+jsonschema: Any = pytest.importorskip("jsonschema")
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMAS = ROOT / "cli" / "dpacct_cli" / "schemas"
+
+
+def schema(name: str) -> dict[str, Any]:
+    return json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def test_every_command_and_file_has_a_schema() -> None:
+    wanted = {"schedule-file", "claims-file"}
+    for name, entry in ENTRIES.items():
+        below = getattr(load(name, entry), "commands", {})
+        wanted |= {f"{name}-{each}" for each in below} if name == "ledger" else {name}
+    assert {file.stem for file in SCHEMAS.glob("*.json")} == wanted
+
+
+@pytest.mark.parametrize("file", sorted(SCHEMAS.glob("*.json")), ids=lambda file: file.stem)
+def test_each_schema_is_valid(file: Path) -> None:
+    jsonschema.Draft202012Validator.check_schema(schema(file.stem))
+
+
+def test_shipped_files_fit_their_schemas() -> None:
+    plan = tomllib.loads((ROOT / "examples" / "plan.toml").read_text(encoding="utf-8"))
+    jsonschema.validate(plan, schema("schedule-file"))
+    for file in (ROOT / "src" / "dpacct" / "claims" / "published").glob("*.toml"):
+        claims = tomllib.loads(file.read_text(encoding="utf-8"))
+        jsonschema.validate(claims, schema("claims-file"))
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("calibrate", {"schema": 1, "solved_for": "noise"}),
+        ("epsilon", {"schema": 2}),
+        ("schedule-file", {"phase": [{"rounds": 0.5, "noise_multiplier": 1}]}),
+        ("claims-file", {"claim": []}),
+    ],
+)
+def test_a_wrong_object_is_found(name: str, wrong: dict[str, Any]) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(wrong, schema(name))
