@@ -49,6 +49,9 @@ class Interval:
     upper: float
 
     def __post_init__(self) -> None:
+        # Searches make thousands of intervals of floats. NaN fails this comparison.
+        if type(self.lower) is float and type(self.upper) is float and self.lower <= self.upper:
+            return
         object.__setattr__(self, "lower", validate.bound("lower", self.lower))
         object.__setattr__(self, "upper", validate.bound("upper", self.upper))
         if self.lower > self.upper:

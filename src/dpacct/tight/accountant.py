@@ -35,7 +35,7 @@ from dpacct.pairs.dominating import (
 )
 from dpacct.pairs.one_round import gaussian_delta, gaussian_epsilon
 from dpacct.renyi.curve import RenyiAccountant
-from dpacct.rounds import Adjacency, Full, Phase, Poisson, Schedule
+from dpacct.rounds import Adjacency, Full, Phase, Poisson, Schedule, Uniform
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import (
     NEXT_TO_NOTHING,
@@ -160,7 +160,7 @@ class TightAccountant:
         wide = proven.lower < _WIDE * upper and upper > NEXT_TO_NOTHING
         if upper >= 1.0 or wide:
             upper = min(upper, _FALLBACK.upper_delta(schedule, epsilon))
-        if schedule.adjacency is Adjacency.ZERO_OUT:
+        if schedule.adjacency is Adjacency.ZERO_OUT and _has_fixed_size(schedule):
             upper = min(upper, _EVERYBODY.delta(with_everybody(schedule), epsilon).upper)
         lower = _achieved(
             schedule,
@@ -183,9 +183,14 @@ def _upper_epsilon(proven: Interval, schedule: Schedule, delta: float) -> float:
     upper = proven.upper
     if proven.lower < _WIDE * upper:
         upper = min(upper, _FALLBACK.upper_epsilon(schedule, delta))
-    if schedule.adjacency is Adjacency.ZERO_OUT:
+    if schedule.adjacency is Adjacency.ZERO_OUT and _has_fixed_size(schedule):
         upper = min(upper, _EVERYBODY.epsilon(with_everybody(schedule), delta).upper)
     return upper
+
+
+def _has_fixed_size(schedule: Schedule) -> bool:
+    """Return whether a cohort has a fixed size; the pair of other rounds is exact."""
+    return any(isinstance(kind.sampling, Uniform) for kind in schedule.distinct())
 
 
 def with_everybody(schedule: Schedule) -> Schedule:
