@@ -5,12 +5,12 @@ or hardly, Renyi moments bound from above and `achieved` from below: a wide brac
 one.
 
 Rounds of fixed size in which one client is replaced have no pair that closes the bracket. There an
-adaptive game is played as well (`dpacct.tight.game`), and what both prove is intersected.
+adaptive game is played as well (`dpacct.tight.game`), and the two brackets are intersected.
 
-Rule 1: the game is about a schedule that was fixed in advance, and about clients without memory of
-whether they took part. Who cannot promise both asks for the accountant `pairs`, which has one fixed
-pair for each round.
-Rule 2: where the game is not worth its time fixed pairs answer alone, and `game_or_why` says so.
+Rule 1: the game requires a schedule that was fixed in advance, and clients without memory of
+whether they took part. If either fails, use the accountant `pairs`, with one fixed pair for each
+round.
+Rule 2: fixed pairs answer alone if the game is not worth its time. `game_or_why` reports this.
 Rule 3: the game is imported where one is played: a cold start about other rounds is half of it.
 """
 
@@ -63,9 +63,9 @@ class TightAccountant:
     """Exact composition of pairs, and the adaptive game where it applies.
 
     Args:
-        engine: "auto" or "game": fixed pairs, and the game where it applies; "pairs": fixed pairs
-            alone; "contour" or "grid": these by one method alone.
-        gap: where a game is played, the relative width of epsilon wanted; see `game_epsilon`.
+        engine: "auto" or "game" uses fixed pairs, and the game if it applies. "pairs" uses fixed
+            pairs alone. "contour" or "grid" uses fixed pairs by one method alone.
+        gap: for games, the requested relative width of epsilon. See `game_epsilon`.
     """
 
     name: str = "tight"
@@ -73,7 +73,7 @@ class TightAccountant:
     gap: float | None = None
 
     def plays(self, schedule: Schedule) -> bool:
-        """Whether a game is played where it is worth its time."""
+        """Return True if a game applies and is worth its time."""
         return self.engine in _PLAYING and is_played(schedule)
 
     @property
@@ -96,8 +96,8 @@ class TightAccountant:
     def upper_epsilon_of_first(self, plan: Schedule, rounds: int, delta: float) -> float:
         """Return proven eps(delta) of the first rounds of a plan, from games of the whole plan.
 
-        One pass answers for any number of them where the rounds are equal; otherwise what stops
-        early costs no more than the whole plan. Infinite where no game is played.
+        If the rounds are equal, one pass answers for any number of them. Otherwise the first rounds
+        cost no more than the whole plan. Infinite if no game is played.
         """
         if not self.plays(plan):
             return math.inf
@@ -114,9 +114,9 @@ class TightAccountant:
         return math.inf
 
     def game_or_why(self, schedule: Schedule, delta: float) -> str:
-        """Return what proves epsilon of such a schedule, in a few words; empty without a game.
+        """Return the proof method of such a schedule in a few words, or "" without a game.
 
-        It describes what `epsilon` did; that answer is kept.
+        It describes the result of `epsilon`, which is cached.
         """
         return self._answer(schedule, delta)[1] if self.plays(schedule) else ""
 
@@ -126,7 +126,7 @@ class TightAccountant:
         return self._answer(schedule, delta)[0]
 
     def _answer(self, schedule: Schedule, delta: float) -> tuple[Interval, str]:
-        """Return epsilon, and what proves it, in words."""
+        """Return epsilon and its proof method in words."""
         proven = _pairs_epsilon(proven_pair, schedule, delta)
         upper = _upper_epsilon(proven, schedule, delta)
         lower = _achieved(
@@ -194,7 +194,7 @@ def _has_fixed_size(schedule: Schedule) -> bool:
 
 
 def with_everybody(schedule: Schedule) -> Schedule:
-    """Return the same rounds with full participation; under zero-out they cost no less.
+    """Return the same rounds with full participation. Under zero-out they cost no less.
 
     Proof: the sample has one law in both data sets, so it may be published, and given the sample a
     round is the Gaussian of full participation or the same in both data sets (joint convexity).
@@ -230,7 +230,7 @@ def _achieved(
 
 @lru_cache(maxsize=32)
 def _played(schedule: Schedule, delta: float, gap: float | None) -> Interval | str:
-    """What the game says of epsilon, or why it says nothing."""
+    """Return the game's bracket of epsilon, or the reason why there is none."""
     from dpacct.tight.game.bounds import game_epsilon  # noqa: PLC0415 - see Rule 3
 
     try:
@@ -240,7 +240,7 @@ def _played(schedule: Schedule, delta: float, gap: float | None) -> Interval | s
 
 
 def with_gap(accountant: object, gap: float) -> TightAccountant:
-    """The accountant, asked for a relative width of epsilon where it plays a game.
+    """Return the accountant, asked for a relative width of epsilon where it plays a game.
 
     Raises:
         InvalidParameter: it plays none, or the gap is out of range.
@@ -262,7 +262,7 @@ def _check_gap_has_a_game(accountant: TightAccountant, schedule: Schedule) -> No
         "multiplier of 0.286 or more; no other bracket is narrowed on request"
     )
     raise InvalidParameter(
-        "gap", accountant.gap, rule, "Drop it: what can be proven is told anyhow."
+        "gap", accountant.gap, rule, "Drop it to get the bracket that can be proven."
     )
 
 
@@ -293,7 +293,7 @@ def _worse_direction(
     covers: Covers,
     most: Callable[[Composition], float],
 ) -> Interval:
-    """Return the larger of both directions' answers; up to ``most`` where the engine has none."""
+    """Return the larger of both directions' answers, up to ``most`` if the engine has none."""
 
     def solved(composition: Composition) -> Interval:
         try:
@@ -349,7 +349,7 @@ _EVERYBODY = GaussianAccountant()
 
 
 def total_mu(schedule: Schedule) -> Interval:
-    """mu of the Gaussian to which a schedule of full participation composes.
+    """Return mu of the Gaussian to which a schedule of full participation composes.
 
     Raises:
         Unsupported: some round is sampled.

@@ -1,8 +1,8 @@
-"""What is composed: pairs of one direction with multiplicities, their moments and tilted laws.
+"""Composed pairs of one direction with multiplicities, their moments and tilted laws.
 
-`Composition` has the pairs of a schedule, `TruncatedComposition` the same without the far ends of
-their losses. `alike` and `above` have few kinds of rounds in the place of thousands. Cumulants are
-what the search for a saddle point needs; of them nothing is proven.
+`Composition` has the pairs of a schedule. `TruncatedComposition` has the same pairs without the far
+ends of their losses. `alike` and `above` replace thousands of kinds of rounds by a few. The search
+for a saddle point uses cumulants, which are not proven.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from dpacct.tight.laws import (
     lost_mass,
 )
 
-# Of more kinds of rounds than this those that are much alike are merged: so many rates, and so many
-# noises for each.
+# Above this number of kinds of rounds, similar kinds are merged. Numbers of rates, and of noises
+# for each rate.
 MANY = 500
 _RATES, _NOISES = 24, 12
 _LARGEST_EXPONENT = 600.0
 
 
 def cells(rates: Array, noise: Array) -> list[NDArray[np.int64]]:
-    """Rounds that are much alike: their numbers, by cells."""
+    """Return rounds that are much alike: their numbers, by cells."""
     found: list[NDArray[np.int64]] = []
     for same in np.array_split(np.argsort(rates, kind="stable"), _RATES):
         order = same[np.argsort(noise[same], kind="stable")]
@@ -56,14 +56,14 @@ def cells(rates: Array, noise: Array) -> list[NDArray[np.int64]]:
 
 
 def alike(rates: Array, noise: Array, counts: Array) -> tuple[Array, Array, Array]:
-    """Rates, noise and counts of some hundred rounds that cost about the same, for searches."""
+    """Return rates, noise and counts of hundreds of rounds with about this cost, for searches."""
     if len(rates) <= MANY:
         return rates, noise, counts
     rows: list[list[float]] = []
     for cell in cells(rates, noise):
         number = float(counts[cell].sum())
         rate = float(counts[cell] @ rates[cell]) / number
-        # What each adds to the total where there are many: the variance of r under Q.
+        # Contribution of each kind to the total if there are many: the variance of r under Q.
         grown = (
             np.expm1(np.minimum(noise[cell] ** -2, _LARGEST_EXPONENT)) * (rates[cell] / rate) ** 2
         )
@@ -74,7 +74,7 @@ def alike(rates: Array, noise: Array, counts: Array) -> tuple[Array, Array, Arra
 
 
 def merged(schedule: Schedule) -> Schedule:
-    """About the same schedule: of many kinds of Poisson rounds some hundred are left."""
+    """Estimate the same schedule: of many kinds of Poisson rounds some hundred are left."""
     kinds = schedule.distinct()
     drawn = [pair for pair in kinds.items() if isinstance(pair[0].sampling, Poisson)]
     if len(drawn) <= MANY:
@@ -88,7 +88,7 @@ def merged(schedule: Schedule) -> Schedule:
 
 
 def above(rates: Array, noise: Array, counts: Array) -> tuple[Array, Array, Array]:
-    """The same of rounds that cost at least as much.
+    """Return rates, noise and counts of rounds that cost at least as much.
 
     A round costs no less where its rate is higher or its noise lower.
     """
@@ -117,7 +117,7 @@ class Cumulants(NamedTuple):
 
 
 class Composed:
-    """A product of laws and one Gaussian: what a contour inverts.
+    """A product of laws and one Gaussian that a contour inverts.
 
     Attributes:
         precision: variance of the Gaussian loss.
@@ -135,7 +135,7 @@ class Composed:
         raise NotImplementedError
 
     def cumulants(self, tilt: float) -> Cumulants:
-        """Return log M(c), mean and variance of the loss tilted by e^{c L}; not proven."""
+        """Return log M(c), mean and variance of the loss tilted by e^{c L}, without proof."""
         value = self.precision * tilt * (1 + tilt) / 2
         mean, variance = self.precision * (0.5 + tilt), self.precision
         for count, part in self._cumulants_of_laws(tilt):
@@ -147,7 +147,7 @@ class Composed:
         """Return bounds of log M(c), c > 0, for one tilt or several: shape () or (k,).
 
         Error: two roundings a law and four more, each at most `UNIT` of the sum of absolute values
-            of either end; paid twice over, outward.
+            of either end. They are added outward twice.
         """
         tilts = np.atleast_1d(np.asarray(tilt, dtype=np.float64))
         lower = self.precision * tilts * (1 + tilts) / 2
@@ -163,12 +163,12 @@ class Composed:
         return Bounds((lower - slack).reshape(shape), (upper + slack).reshape(shape))
 
     def log_moment_above(self, tilts: Array) -> Array:
-        """Return upper bounds of log M(c), c > 0, which need not be close; shape (k,)."""
+        """Return rough upper bounds of log M(c), c > 0, of shape (k,)."""
         return self.log_moment(tilts).upper
 
 
 def nodes_cumulants(nodes: TiltedNodes, noise: Array, counts: Array) -> Cumulants:
-    """The same for rounds of which there are ``counts``; noise std and counts of shape (m,).
+    """Return cumulants of ``counts`` rounds. Noise std and counts have shape (m,).
 
     The logarithm of the moment is that of the density N(0, sigma^2) e^exponent.
     """
@@ -183,7 +183,7 @@ def nodes_cumulants(nodes: TiltedNodes, noise: Array, counts: Array) -> Cumulant
 
 
 def weighted_cumulants(exponent: Array, loss: Array) -> Cumulants:
-    """Return the same for weights e^exponent at the losses; if all are 0, of no loss."""
+    """Return cumulants for weights e^exponent at the losses, or of no loss if all weights are 0."""
     top = float(exponent.max())
     if not math.isfinite(top):
         return Cumulants(-math.inf, 0.0, 1.0)
@@ -213,7 +213,7 @@ def symmetrized_cumulants(q: float, sigma: float, tilt: float, end: float = math
 
 
 def _midpoints(sigma: float, start: float, end: float) -> tuple[Array, float]:
-    """Points u of the midpoint rule, and log of the weight of each against N(0, sigma^2) in x."""
+    """Return points u of the midpoint rule, and their log weights against N(0, sigma^2) in x."""
     width = (end - start) / _NODES
     u: Array = start + width * (np.arange(float(_NODES)) + 0.5)
     return u, math.log(sigma * width / math.sqrt(2 * math.pi))
@@ -228,7 +228,7 @@ class Rows(NamedTuple):
 
 
 NO_ROWS = Rows(np.empty(0), np.empty(0), np.empty(0))
-# Rounds whose nodes are kept in the same arrays.
+# Number of rounds whose nodes share the same arrays.
 _ROWS = 500
 _CLOSE, _MOST_NODES = 44.0, 500_000
 TiltedLaw = TiltedLosses | SymmetrizedLosses
@@ -258,7 +258,7 @@ class Composition(Composed):
 
     @classmethod
     def of(cls, pairs: dict[DominatingPair, int], direction: Direction) -> Composition:
-        """The composition of pairs that all have this direction."""
+        """Return the composition of pairs that all have this direction."""
         plain = {p: n for p, n in pairs.items() if isinstance(p, SampledGaussianPair)}
         sampled = {pair: n for pair, n in plain.items() if pair.sampling_rate < 1.0}
         replaced = {p: n for p, n in pairs.items() if isinstance(p, ReplacementPair)}
@@ -279,13 +279,13 @@ class Composition(Composed):
 
     @classmethod
     def of_schedule(cls, schedule: Schedule, pair_of: PairOf, direction: Direction) -> Composition:
-        """The composition of the pairs that stand for the rounds of a schedule."""
+        """Return the composition of the pairs that stand for the rounds of a schedule."""
         return cls.of(pairs_of(schedule.distinct(), pair_of, direction), direction)
 
     def without_least(self, mass: float) -> tuple[Composition, float]:
-        """The composition without what hardly matters, and how much delta(eps) loses by that.
+        """Return the composition without negligible rounds, and the delta(eps) that this loses.
 
-        A round that is left out costs no delta(eps) more than its total variation distance, whose
+        Leaving out a round costs at most its total variation distance in delta(eps). The
         sum stays below ``mass``: q times that of the unsampled Gaussians, at most
         0.4 shift / sigma.
         """
@@ -320,7 +320,7 @@ class Composition(Composed):
         return rest, lost
 
     def sampled_pairs(self) -> list[tuple[AchievedPair, float]]:
-        """The pairs of all sampled rounds but those of C_q, with multiplicities."""
+        """Return the pairs of all sampled rounds except C_q, with multiplicities."""
         rows = zip(self.rates.tolist(), self.noise.tolist(), self.counts.tolist(), strict=True)
         found: list[tuple[AchievedPair, float]] = [
             (SampledGaussianPair(q, z, self.direction), n) for q, z, n in rows
@@ -330,26 +330,26 @@ class Composition(Composed):
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether rounds are there, besides full participation, whose two directions are equal."""
+        """True if any sampled round has two equal directions."""
         return bool(self.symmetrized) or bool(self.replaced.rates.size)
 
     @property
     def sampled_rounds(self) -> float:
-        """How many rounds there are besides those of full participation."""
+        """Number of rounds without full participation."""
         plain = float(self.counts.sum()) + float(self.replaced.counts.sum())
         return plain + sum(n for _, n in self.symmetrized)
 
     @property
     def largest_loss(self) -> float:
-        """A bound of the loss of the whole composition; infinite where there is none."""
+        """Upper bound of the loss of the whole composition, infinite if there is none."""
         if self.direction is Direction.REMOVE or self.precision or self.is_symmetric:
             return math.inf
         return float(-np.log1p(-self.rates) @ self.counts) * (1 + UNIT * (2 * self.kinds + 32))
 
     def log_moment(self, tilt: float | Array) -> Bounds:
-        """Bounds of log M(c) for one tilt or several: shape () or (k,).
+        """Return bounds of log M(c) for one tilt or several, of shape () or (k,).
 
-        c > 0; of sampled pairs and Gaussians alone also c in [-1, 0].
+        c > 0. For sampled pairs and Gaussians alone, c may also lie in [-1, 0].
         """
         tilts = np.atleast_1d(np.asarray(tilt, dtype=np.float64))
         order = 1 + tilts if self.direction is Direction.REMOVE else -tilts
@@ -374,12 +374,12 @@ class Composition(Composed):
         return Bounds((lower - slack).reshape(shape), (upper + slack).reshape(shape))
 
     def log_moment_above(self, tilts: Array) -> Array:
-        """Upper bounds of log M(c), c > 0, that need not be close; shape (k,)."""
+        """Return rough upper bounds of log M(c), c > 0, of shape (k,)."""
         rows = above(self.rates, self.noise, self.counts)
         return replace(self, rates=rows[0], noise=rows[1], counts=rows[2]).log_moment(tilts).upper
 
     def alike(self) -> Composition:
-        """About the same composition, with some hundred kinds of sampled rounds at most."""
+        """Estimate the same composition, with some hundred kinds of sampled rounds at most."""
         rates, noise, counts = alike(self.rates, self.noise, self.counts)
         return replace(self, rates=rates, noise=noise, counts=counts)
 
@@ -390,7 +390,7 @@ class Composition(Composed):
             yield count, symmetrized_cumulants(pair.sampling_rate, pair.noise_std, tilt)
 
     def laws(self, tilt: float, frequency: float) -> list[TiltedLaw]:
-        """The tilted losses of the sampled rounds, for frequencies up to the one given."""
+        """Return the tilted losses of the sampled rounds, for frequencies up to the one given."""
         found: list[TiltedLaw] = []
         # A law of many rounds has to be known the better.
         accuracy = _CLOSE + math.log(max(self.sampled_rounds, 1.0))
@@ -404,7 +404,7 @@ class Composition(Composed):
     def _nodes(
         self, tilt: float, accuracy: float, frequency: float, most: int, block: int = MAX_PHASES
     ) -> Iterator[tuple[TiltedNodes, Array, Array]]:
-        """Nodes of the rounds, with their noise and their counts, in blocks of so many kinds."""
+        """Yield nodes of the rounds, with their noise and counts, in blocks of ``block`` kinds."""
         plain = Rows(self.rates, self.noise, self.counts)
         setting = (tilt, accuracy, frequency, most)
         for rows, direction in ((plain, self.direction), (self.replaced, None)):
@@ -421,8 +421,8 @@ class TruncatedComposition(Composed):
     """The `Composition` of the pairs up to ``ends``.
 
     Attributes:
-        pairs: the sampled pairs with their multiplicities; rates of at most one half.
-        ends: the largest u = (2x - 1) / (2 sigma^2) that is kept of each pair.
+        pairs: the sampled pairs with their multiplicities, of rates of at most one half.
+        ends: for each pair, the largest u = (2x - 1) / (2 sigma^2) that is kept.
         lost: an upper bound of the probability that some round lies beyond.
         precision, kinds: as in `Composed`.
     """
@@ -443,7 +443,7 @@ class TruncatedComposition(Composed):
     def losing(cls, whole: Composition, mass: float) -> TruncatedComposition:
         """Return the composition that loses about ``mass``."""
         kinds = _kinds(whole)
-        # A pair of C_q loses both ends; the lower one carries less.
+        # A pair of C_q loses both ends. The lower one has less mass.
         counts = [n * (2.0 if isinstance(pair, SymmetrizedPair) else 1.0) for pair, n in kinds]
         each = mass / sum(counts)
         settings = [(_rate_of_p(pair), pair.noise_std) for pair, _ in kinds]
@@ -479,6 +479,6 @@ def _kinds(whole: Composition) -> list[tuple[AchievedPair | SymmetrizedPair, flo
 
 
 def _rate_of_p(pair: AchievedPair | SymmetrizedPair) -> float:
-    """In the add direction P is the law without the client."""
+    """Return the rate of P. In the add direction P is the law without the client."""
     added = isinstance(pair, SampledGaussianPair) and pair.direction is Direction.ADD
     return 0.0 if added else pair.sampling_rate

@@ -41,7 +41,7 @@ _STEPS = 60
 
 
 def tilt_at_delta(composition: Composed, log_delta: float) -> tuple[float, Cumulants]:
-    """The tilt with the least Chernoff bound of epsilon: c (K + k)' = K + k - log delta."""
+    """Return the tilt with the least Chernoff bound of epsilon: c (K + k)' = K + k - log delta."""
 
     def excess(tilt: float, at: Cumulants) -> tuple[float, float]:
         bend = at.variance + 1 / (tilt * (1 + tilt))
@@ -54,7 +54,7 @@ def tilt_at_delta(composition: Composed, log_delta: float) -> tuple[float, Cumul
 
 
 def tilt_at_epsilon(composition: Composed, epsilon: float) -> tuple[float, Cumulants]:
-    """The tilt with the least Chernoff bound of delta: (K + k)' = eps."""
+    """Return the tilt with the least Chernoff bound of delta: (K + k)' = eps."""
 
     def excess(tilt: float, at: Cumulants) -> tuple[float, float]:
         bend = at.variance + 1 / (tilt * (1 + tilt))
@@ -64,27 +64,28 @@ def tilt_at_epsilon(composition: Composed, epsilon: float) -> tuple[float, Cumul
 
 
 def log_delta_estimate(tilt: float, at: Cumulants, epsilon: float) -> float:
-    """log delta(eps) by the saddle-point approximation; may be positive."""
+    """Return log delta(eps) by the saddle-point approximation, which may be positive."""
     bend = at.variance + 1 / tilt**2 + 1 / (1 + tilt) ** 2
     log_kernel = -math.log(tilt) - math.log1p(tilt) - 0.5 * math.log(2 * math.pi * bend)
     return at.log_moment - tilt * epsilon + log_kernel
 
 
 def epsilon_estimate(tilt: float, at: Cumulants, log_delta: float) -> float:
-    """The epsilon at which the same approximation gives delta; may be negative."""
+    """Return the epsilon at which the same approximation gives delta. It may be negative."""
     return (log_delta_estimate(tilt, at, 0.0) - log_delta) / tilt
 
 
 def log_chernoff_factor(tilt: float) -> float:
-    """log of c^c / (1 + c)^(1 + c): times M(c) e^{-c eps} it bounds delta(eps), any c > 0."""
+    """Return log of c^c / (1 + c)^(1 + c). Times M(c) e^{-c eps} it bounds delta(eps), c > 0."""
     return -tilt * math.log1p(1 / tilt) - math.log1p(tilt)
 
 
 def _solve(
     composition: Composed, excess: Callable[[float, Cumulants], tuple[float, float]]
 ) -> tuple[float, Cumulants]:
-    """Root in log c of an increasing function with its derivative: Newton, kept in a bracket."""
-    likely = _start(composition)
+    """Return the root in log c of an increasing function: Newton's iteration in a bracket."""
+    # For about a thousandth of probability, as if the loss were Gaussian.
+    likely = math.log(3.5) - 0.5 * math.log(composition.cumulants(0.5).variance)
     low, high = min(0.0, likely) - _RANGE, max(0.0, likely) + _RANGE
     t = min(max(likely, low + 1), 3.0)
     at = composition.cumulants(math.exp(t))
@@ -106,11 +107,6 @@ def _solve(
     return math.exp(t), at
 
 
-def _start(composition: Composed) -> float:
-    """log of a tilt for about a thousandth of probability, as if the loss were Gaussian."""
-    return math.log(3.5) - 0.5 * math.log(composition.cumulants(0.5).variance)
-
-
 # Aliases and the truncated part of the contour are about e^-34 and e^-26 of the result.
 _ALIAS, _TRUNCATION = 34.0, 26.0
 # Tilts, in units of c, for the Chernoff bound of the aliases from the right.
@@ -119,7 +115,7 @@ CHERNOFF_TILTS = np.array([1.03, 1.1, 1.4, 2.0])
 _TABLE_LENGTH = 100
 # A contour with more nodes than this is blurred, where a blur leaves less than this share of them.
 _UNBLURRED, _FEWER = 1500, 1.0
-# A delta above zero is never told as zero.
+# A delta above zero is never reported as zero.
 LEAST_DELTA = 1e-315
 # Of a blur with a larger variance than this the lower bound says nothing.
 _WIDEST_BLUR = 100.0
@@ -169,7 +165,7 @@ class _Line(Bounding):
         s = np.asarray(c + 1j * t, dtype=np.complex128)
         # The Gaussian's moment: c (1 + c) is left out of s (1 + s).
         log_value = np.asarray(precision / 2 * (1j * t * (1 + 2 * c) - t**2), dtype=np.complex128)
-        # Beside a tilt below zero |1 + c + s| may be less than what is rounded.
+        # With a tilt below zero, |1 + c + s| may be less than the rounded terms.
         error = UNIT * (kinds + 8) * precision * t * (1 + abs(c) + np.abs(s))
         for law in laws:
             sampled, sampled_error = law.log_characteristic(self._step, len(t))
@@ -206,12 +202,12 @@ class Contour(_Line):
     """The integrand right of zero, ready for any epsilon.
 
     Args:
-        composition: what is composed.
-        tilt: c > 0, best near the saddle point of the epsilons that will be asked for.
-        epsilon, log_delta: about where delta will be asked for, and its logarithm there.
-        width: what a blur may add to the width of epsilon; 0 for no blur at all.
-        spread: about the variance of the loss under that tilt; influences the cost only.
-        most: how many nodes it may have before it is blurred; by default 1500.
+        composition: the composition to invert.
+        tilt: c > 0, best near the saddle point of the requested epsilons.
+        epsilon, log_delta: estimates of the requested epsilon, and of log delta there.
+        width: largest share of the width of epsilon that a blur may add. 0 allows no blur.
+        spread: estimate of the variance of the loss under that tilt, for the cost only.
+        most: number of nodes above which the integrand is blurred, 1500 by default.
     Raises:
         NotConverged: the integrand decays too slowly for the largest contour.
     """
@@ -226,7 +222,7 @@ class Contour(_Line):
         spread: float = math.inf,
         most: int | None = None,
     ) -> None:
-        # Orders are 1 + c: where that is rounded, c has to be what it stands for.
+        # Orders are 1 + c. Rounding them must not change c.
         tilts = (1 + tilt * np.concatenate([[1.0], CHERNOFF_TILTS])) - 1
         self._tilt = tilt = float(tilts[0])
         moment = composition.log_moment(tilt)
@@ -236,7 +232,7 @@ class Contour(_Line):
             for c, upper in zip(tilts[1:], composition.log_moment_above(tilts[1:]), strict=True)
         ]
         self._step = 2 * math.pi / alias_distance(tilt, epsilon, log_delta, self._chernoff)
-        # What is cut off is relative to M(c) e^{-c eps}, which may be far above delta.
+        # The truncated part is relative to M(c) e^{-c eps}, which may be far above delta.
         log_scale = self._log_moment[0] - tilt * epsilon
         log_cut = min(0.0, log_delta - log_scale) - _TRUNCATION
         most = _UNBLURRED if most is None else most
@@ -257,7 +253,7 @@ class Contour(_Line):
         log_cut: float,
         cheap: int,
     ) -> int:
-        """The number of nodes; sets the variance of the blur, or 0, and the truncation."""
+        """Return the number of nodes. Set the truncation, and the variance of the blur or 0."""
         table, decay, number = self._decay(composition.precision, laws)
         slope = np.log(table / table[0])
         while True:
@@ -313,7 +309,7 @@ class Contour(_Line):
         return Interval(max(0.0, min(lower, 1.0)), min(1.0, upper)), slope
 
     def _aliases(self, epsilon: float) -> float:
-        """Upper bound of the terms k != 0: for k < 0 delta <= 1, for k > 0 Chernoff."""
+        """Return upper bound of the terms k != 0: for k < 0 delta <= 1, for k > 0 Chernoff."""
         c, turn = self._tilt, 2 * math.pi / self._step
         left = 1 / math.expm1(min(c * turn, 700.0))
         right = math.inf
@@ -326,7 +322,7 @@ class Contour(_Line):
 
 
 def _first_enough(log_terms: Array, number: Counts, log_cut: float) -> int | None:
-    """The first frequency beyond which nothing matters, if there is one that can be reached."""
+    """Return the first frequency beyond which nothing matters, if it can be reached."""
     enough = np.flatnonzero((log_terms <= log_cut) & (number <= MAX_FREQUENCIES))
     return int(enough[0]) if enough.size else None
 
@@ -334,7 +330,7 @@ def _first_enough(log_terms: Array, number: Counts, log_cut: float) -> int | Non
 def alias_distance(
     tilt: float, epsilon: float, log_delta: float, chernoff: Sequence[tuple[float, float]]
 ) -> float:
-    """How far apart aliases have to be so that those to both sides hardly matter.
+    """Return the distance of aliases at which both neighbors hardly matter.
 
     Args:
         tilt: c.
@@ -356,10 +352,11 @@ def cheapest_tilt(
     log_delta: float,
     loosest: float = math.inf,
 ) -> float:
-    """A tilt, at most the one given, at which a contour has the fewest nodes.
+    """Return a tilt, at most the given one, at which a contour has the fewest nodes.
 
-    Next to a heavy tail the moments explode soon, and a smaller tilt has its aliases nearer; but
-    rounding counts relative to M(c) e^{-c eps}: smaller ones may have e^loosest times the least.
+    Next to a heavy tail the moments explode soon, and the aliases of a smaller tilt are nearer.
+    But rounding counts relative to M(c) e^{-c eps}: smaller tilts may have e^loosest times the
+    least value.
     """
 
     def loose(c: float) -> float:
@@ -381,7 +378,7 @@ def cheapest_tilt(
     return tilt * min(shares, key=nodes)
 
 
-# Aliases are about e^-32 of delta; of what is cut off the first that can be reached is taken.
+# Aliases are about e^-32 of delta. The first truncation within reach is taken.
 _LEFT_ALIAS, _TRUNCATIONS = 32.0, (26.0, 20.0, 16.0, 13.0)
 # The tilt is e^y / (1 + e^y) - 1, and found to this accuracy in y.
 _LEFT_TOLERANCE, _FARTHEST_TILT = 0.05, 30.0
@@ -392,9 +389,9 @@ class Complement(_Line):
     """The integrand left of zero, ready for any epsilon near the one that it was made for.
 
     Args:
-        composition: what is composed; its mass may be less than one.
-        epsilon, log_delta: about where delta will be asked for, and its logarithm there.
-        most: how many nodes there may be.
+        composition: the composition to invert. Its mass may be less than one.
+        epsilon, log_delta: estimates of the requested epsilon, and of log delta there.
+        most: largest number of nodes.
     Raises:
         NotConverged: the integrand decays too slowly, or next to everything is left.
     """
@@ -406,7 +403,7 @@ class Complement(_Line):
         log_delta: float,
         most: int = MAX_FREQUENCIES,
     ) -> None:
-        # The order is 1 + c: where that is rounded, c has to be what it stands for.
+        # The order is 1 + c. Rounding it must not change c.
         self._tilt = c = (1 + _tilt_left_of_zero(composition, epsilon)) - 1
         others = (np.array([0.0, c / 2, (c - 1) / 2, -1.0]) + 1) - 1
         moments = composition.log_moment(np.append(others, c))
@@ -424,7 +421,7 @@ class Complement(_Line):
         self._evaluate(laws, t, composition.precision, composition.kinds, -1.0)
 
     def _distance(self, epsilon: float, log_delta: float) -> float:
-        """How far apart aliases have to be on either side."""
+        """Return the required distance of aliases on either side."""
         c = self._tilt
         needed = [
             (other > c, (top - other * epsilon - log_delta + _LEFT_ALIAS) / abs(other - c))
@@ -435,7 +432,7 @@ class Complement(_Line):
         return max(*sides, 1.0)
 
     def _nodes(self, precision: float, laws: Sequence[Law], log_least: float, most: int) -> int:
-        """The number of nodes; sets the truncation."""
+        """Return the number of nodes, and set the truncation."""
         table, decay, number = self._decay(precision, laws)
         terms = decay - np.log(table / table[0])
         for accuracy in _TRUNCATIONS:
@@ -457,7 +454,7 @@ class Complement(_Line):
             raise NotConverged("the contour sum is not finite")
         spread = 8 * UNIT * (abs(log_upper) + abs(c) * epsilon + 8)
         scale = math.exp(exponent) * (1 + spread)
-        # Nothing is rounded up to what an exponential can still hold.
+        # A lower bound too small for an exponential becomes 0, never the least positive number.
         small = log_lower - c * epsilon
         least = math.exp(small) * (1 - spread) if small > -_LARGEST else 0.0
         most_left = max(slack, total + slack) * scale + 1e-300
@@ -468,7 +465,7 @@ class Complement(_Line):
         return Interval.bracket(lower, upper), falling * scale / max(upper, 1e-300)
 
     def _aliases(self, epsilon: float) -> float:
-        """Upper bound of the terms k != 0 of the sum, by J(e) <= M(c') e^{-c' e}."""
+        """Return upper bound of the terms k != 0 of the sum, by J(e) <= M(c') e^{-c' e}."""
         c, turn = self._tilt, 2 * math.pi / self._step
         total = 0.0
         for side in (True, False):
@@ -483,12 +480,12 @@ class Complement(_Line):
 
 
 def lies_below(composition: Composed, epsilon: float) -> bool:
-    """Whether most losses are larger, as far as a search can tell."""
+    """Return True if most losses are larger, as far as a search can tell."""
     return composition.cumulants(0.0).mean > epsilon
 
 
 def _tilt_left_of_zero(composition: Composed, epsilon: float) -> float:
-    """Where the integrand is least on (-1, 0); a search."""
+    """Search for the minimum of the integrand on (-1, 0)."""
 
     def falling(y: float) -> float:
         c = -1 / (1 + math.exp(y))
@@ -503,7 +500,7 @@ _NEWTON_STEPS, _FARTHEST_EPSILON = 30, 1e9
 
 
 def crossing(contour: Bounding, guess: float, log_upper: float, log_lower: float) -> Interval:
-    """Where the bounds of delta on a contour cross e^log_upper and e^log_lower; at least 0."""
+    """Return epsilons >= 0 at which the bounds of delta cross e^log_upper and e^log_lower."""
     # Both logarithms may be off by their functions' errors: each end has that much to spare.
     spare = 4 * FUNCTION_ERROR * (1 - log_lower)
 
@@ -516,7 +513,7 @@ def crossing(contour: Bounding, guess: float, log_upper: float, log_lower: float
     def below(epsilon: float) -> float:
         return math.log(max(contour.delta(epsilon).lower, _TINY)) - log_lower - spare
 
-    # Newton's iteration in epsilon; where it ends is proven by what follows.
+    # Newton's iteration in epsilon. The steps that follow prove its result.
     tolerance = (1e-9 if contour.blur else 3e-11) * guess
     center, move = guess, math.inf
     excess, slope = above(center)
@@ -527,7 +524,7 @@ def crossing(contour: Bounding, guess: float, log_upper: float, log_lower: float
         center += min(move, 4 * center + 1.0)
         excess, slope = above(center)
     upper, step = center + max(0.0, -excess / slope) + tolerance, tolerance
-    # Written so that what is no number proves nothing.
+    # In this form, NaN proves nothing.
     while not above(upper)[0] <= 0:
         upper, step = upper + step, 2 * step
         if not upper < _FARTHEST_EPSILON:

@@ -1,14 +1,14 @@
 """delta(eps) and eps(delta) of one direction of a composition, between two proven bounds.
 
-`composed_epsilon` and `composed_delta` are what the accountant asks. In this order:
+The accountant calls `composed_epsilon` and `composed_delta`. They proceed in this order:
 
-* rounds that matter less than a share of delta are left out, and their total variation is added;
-* a single sampled round has a closed form, and Gaussians without sampling compose to one;
-* a contour through the saddle point (`contour`) is narrow nearly always;
-* with much noise the far tail of the losses is cut off first: its moments are those of losses that
-  never occur;
-* few rounds with a large loss are told apart from all others (`few_large`);
-* what is wide after all that is refined: contours that are blurred less and less are intersected.
+1. Rounds that matter less than a share of delta are left out. Their total variation is added.
+2. A single sampled round has a closed form. Gaussians without sampling compose to one Gaussian.
+3. A contour through the saddle point (`contour`) gives a narrow bracket in nearly all cases.
+4. With much noise, the far tail of the losses is cut off first. Otherwise the moments are
+   dominated by losses that never occur.
+5. A few rounds with a large loss are treated separately (`few_large`).
+6. Brackets that are still wide are refined: contours with less and less blur are intersected.
 
 Where no contour reaches, Chernoff's and Pinsker's inequalities bound delta from above.
 
@@ -47,19 +47,20 @@ from dpacct.tight.contour import (
 
 Solver = Callable[[Composition, float], Interval]
 
-# The share of delta that rounds have to matter for. Of so many kinds some bound delta from below.
+# Rounds have to matter for this share of delta. Up to this number of kinds bounds delta from below.
 _NEGLIGIBLE, _SOME_KINDS = 1e-13, 50
 # A bound of delta that is as good as zero.
 NEXT_TO_NOTHING = 1e-290
 # Where delta is wide by more than this, its total variation is asked, too.
 _WIDE_DELTA, _TOLERANCE = 1e-3, 1e-11
-# The relative width that sends for another contour. What a blur may add, and the first one does.
+# Relative width above which another contour is tried. Largest width that a blur may add, and the
+# first blur's.
 _WIDE, _BLUR, _COARSE = 1e-6, 4e-7, 1e-3
 _ATTEMPTS, _FAILURES = 4, 8
-# A contour that leaves more of the width than this was the last; an epsilon that falls below this
-# share of its guess had a bad tilt.
+# The last contour is the one that leaves more of the width than this. The tilt was bad if epsilon
+# falls below this share of its guess.
 _WORTH, _FAR_OFF = 0.7, 0.7
-# What a tilt or a width is multiplied by where it was too much or too little.
+# Factors for a tilt or a width that was too large or too small.
 _LESS, _MORE = 0.7, 2.5
 # The share of delta that a truncation may lose: no more than is seen, and next to nothing.
 _LOST, _FAR = 1e-8, 1e-26
@@ -68,15 +69,15 @@ _MANY_NODES = 8000
 # With less noise than this the moments explode long before a probability of `_FAR`. Below this rate
 # a client hardly takes part.
 _LOUD, _RARE = 1.5, 1e-4
-# The least epsilon that is guessed, in units of 1 / c; the least delta that a logarithm is of.
+# Least guess of epsilon, in units of 1 / c, and the least delta whose logarithm is taken.
 _LEAST_GUESS, _TINY, _TINIEST = 1e-4, 1e-320, 1e-250
-# Where nothing is known of it, what a delta is at least of which most losses are above epsilon; and
-# a width with which no blurred contour can compete there.
+# Least delta, if nothing is known of it, at which most losses are above epsilon. Then a width with
+# which no blurred contour can compete there.
 _CERTAIN, _NEARLY = 0.01, 1e-5
-# A tilt times the standard deviation of the loss under it exceeds this only where a tail is heavy,
-# or the second one in units of what it is of a Gaussian loss.
+# A tilt times the standard deviation of the loss under it exceeds the first value, or the second
+# times that of a Gaussian loss, only next to a heavy tail.
 _HEAVY, _HEAVIER, _LEAST_EPSILON = 12.0, 1.7, 1e-12
-# Where the Renyi divergence is nearly that of Kullback and Leibler; 1 + c is exact.
+# The Renyi divergence of this order is nearly the Kullback-Leibler divergence. 1 + c is exact.
 _PINSKER_TILT = 2.0**-10
 # Far out less than `NEXT_TO_NOTHING` is cut off. Tilts are in units of 1 / epsilon, the largest one
 # first: it is good where nothing is left at all. Exponents below the last number are nothing.
@@ -84,7 +85,7 @@ _CUT_OFF, _FAR_TILTS, _NOTHING = 1e-297, np.geomspace(3e4, 40.0, 10), -690.0
 
 
 def composed_delta(composition: Composition, epsilon: float) -> Interval:
-    """delta(eps) of one direction, eps >= 0.
+    """Return delta(eps) of one direction, eps >= 0.
 
     Raises:
         NotConverged: nothing bounds it but 1.
@@ -122,12 +123,12 @@ def _delta_of_rest(composition: Composition, epsilon: float) -> Interval:
         found = Interval(lower, gaussian_delta(epsilon, math.sqrt(high)).upper)
     if found.lower > 0.0 or found.upper == 0.0:
         return found
-    # Closed forms stop at about 1e-290; below that the moments say more.
+    # Closed forms stop at about 1e-290. Below that, the moments give a better bound.
     return Interval(0.0, min(found.upper, chernoff_delta(composition, epsilon)))
 
 
 def composed_epsilon(composition: Composition, delta: float) -> Interval:
-    """eps(delta) of one direction, at least 0.
+    """Return eps(delta) of one direction, at least 0.
 
     Raises:
         NotConverged: no contour reaches it.
@@ -153,14 +154,14 @@ def _epsilon_of_rest(composition: Composition, delta: float) -> Interval:
 
 
 def _alone(composition: Composition) -> AchievedPair | None:
-    """The pair of a composition of a single sampled round, if that is what it is."""
+    """Return the pair of a composition of a single sampled round, None for other compositions."""
     if composition.precision or composition.sampled_rounds != 1.0:
         return None
     return _pairs(composition)[0][0]
 
 
 def _pairs(composition: Composition) -> list[tuple[AchievedPair, float]]:
-    """The pairs of all sampled rounds, with multiplicities, as one alone is for eps >= 0."""
+    """Return the pairs of all sampled rounds, with multiplicities, as one alone is for eps >= 0."""
     # For eps >= 0 the profile of C_q is that of the remove pair.
     symmetrized: list[tuple[AchievedPair, float]] = [
         (SampledGaussianPair(pair.sampling_rate, pair.noise_std, Direction.REMOVE), float(n))
@@ -175,7 +176,7 @@ def _precision_bounds(composition: Composition) -> tuple[float, float]:
 
 
 def _costs_nothing(composition: Composition, delta: float) -> bool:
-    """Whether delta(0), at most the sum of those of the rounds, is surely at most ``delta``."""
+    """Return True if delta(0), at most the sum over the rounds, is surely at most ``delta``."""
     total = gaussian_delta(0.0, math.sqrt(_precision_bounds(composition)[1])).upper
     slack = 1 + UNIT * (2 * composition.kinds + 16)
     for pair, count in _pairs(composition):
@@ -186,7 +187,7 @@ def _costs_nothing(composition: Composition, delta: float) -> bool:
 
 
 def _alone_epsilon(pair: AchievedPair, delta: float) -> Interval:
-    """eps(delta) of one round: the roots of both bounds of its closed form."""
+    """Return eps(delta) of one round: the roots of both bounds of its closed form."""
 
     def above(epsilon: float) -> float:
         return (one_round_delta(epsilon, pair).upper - delta) / delta
@@ -227,13 +228,13 @@ class _AtDelta:
         self._delta, self._log_delta = delta, math.log(delta)
 
     def saddle(self, composition: Composed) -> tuple[float, Cumulants, _Place]:
-        """Return the best tilt, the cumulants there, and about what the answer is; not proven."""
+        """Return the best tilt, the cumulants there, and an unproven estimate of the answer."""
         tilt, at = tilt_at_delta(composition, self._log_delta)
         guess = max(epsilon_estimate(tilt, at, self._log_delta), _LEAST_GUESS / tilt)
         return tilt, at, _Place(guess, self._log_delta)
 
     def answer(self, contour: Contour, place: _Place, lost: float) -> Interval:
-        """Return what a contour proves; ``lost`` is a part of delta that it does not have."""
+        """Return the proven bracket. ``lost`` is the part of delta that the contour lacks."""
         if not lost < self._delta:
             raise NotConverged("what is cut off of the losses is more than delta")
         # Rounded down.
@@ -273,14 +274,14 @@ _Question = _AtDelta | _AtEpsilon
 
 
 def inversion_epsilon(composition: Composition, delta: float) -> Interval:
-    """eps(delta) of sampled rounds by contours; relative width typically 1e-9 and less.
+    """Return eps(delta) of sampled rounds by contours, relative width typically at most 1e-9.
 
     Raises:
         NotConverged: the integrand of each contour decays too slowly.
     """
     question, best = _AtDelta(delta), Interval(0.0, composition.largest_loss)
     if delta < NEXT_TO_NOTHING:
-        # What is cut off is no small part of it. Less delta costs no less.
+        # The part that is cut off is no small share of this delta. A smaller delta costs no less.
         lower = inversion_epsilon(composition, NEXT_TO_NOTHING).lower
         best = Interval.bracket(lower, best.upper)
     for attempt in _attempts(question, composition, delta):
@@ -301,7 +302,7 @@ def inversion_epsilon(composition: Composition, delta: float) -> Interval:
 def _attempts(
     question: _AtDelta, composition: Composition, delta: float
 ) -> list[Callable[[], Interval]]:
-    """Return what to try at a delta before a blur, the cheapest first."""
+    """Return the tilts to try at a delta before a blur, the cheapest first."""
 
     def as_it_is() -> Interval:
         return _plain(question, composition, 0.0)
@@ -324,7 +325,7 @@ def _attempts(
 
 
 def inversion_delta(composition: Composition, epsilon: float) -> Interval:
-    """delta(eps) of sampled rounds by contours; relative width typically 1e-9 and less.
+    """Return delta(eps) of sampled rounds by contours, relative width typically at most 1e-9.
 
     Raises:
         NotConverged: see `inversion_epsilon`.
@@ -342,7 +343,7 @@ def inversion_delta(composition: Composition, epsilon: float) -> Interval:
         return best
     if best.lower > _CERTAIN and best.width <= _NEARLY * best.upper:
         return best
-    # What may be lost depends on what is left: a first, coarse contour tells that.
+    # A first, coarse contour estimates delta, which decides how much may be lost.
     for attempts in (1, _ATTEMPTS) if TruncatedComposition.applies(composition) else (_ATTEMPTS,):
         aim = best.lower if best.lower > 0.0 else 1e-5 * best.upper
         with suppress(NotConverged):
@@ -357,7 +358,7 @@ def _unblurred(composition: Composition, epsilon: float, _: Interval) -> Interva
 
 
 def _without_far_tail(composition: Composition, epsilon: float, best: Interval) -> Interval:
-    """Where there is much noise the far tail explodes late: little is cut off."""
+    """Cut off the far tail first. With much noise it explodes late, so little is cut off."""
     if not TruncatedComposition.applies(composition):
         return best
     upper = min(best.upper, chernoff_delta(composition, epsilon))
@@ -377,7 +378,7 @@ def _few_large(composition: Composition, epsilon: float, _: Interval) -> Interva
 
 
 def _left_of_zero(composition: Composition, epsilon: float, best: Interval) -> Interval:
-    """Where most losses are above epsilon; the laws of other pairs are for tilts above zero."""
+    """Bound delta if most losses exceed epsilon. Some pairs only have laws for positive tilts."""
     if composition.is_symmetric or not lies_below(composition.alike(), epsilon):
         return best
     log_delta = math.log(max(best.lower, _CERTAIN))
@@ -385,7 +386,7 @@ def _left_of_zero(composition: Composition, epsilon: float, best: Interval) -> I
 
 
 def _plain(question: _Question, composition: Composed, lost: float) -> Interval:
-    """One contour at the saddle point, without a blur."""
+    """Return one contour at the saddle point, without a blur."""
     few_kinds = composition.alike() if isinstance(composition, Composition) else composition
     tilt, at, place = question.saddle(few_kinds)
     most = _MANY_NODES if lost else None
@@ -400,7 +401,7 @@ def _refine(
     best: Interval,
     attempts: int = _ATTEMPTS,
 ) -> Interval:
-    """Ever less blurred contours, intersected."""
+    """Return ever less blurred contours, intersected."""
     saddle, at, place = question.saddle(composition)
     tilt = cheapest = cheapest_tilt(composition, saddle, *place)
     # Coarse first: it says where the answer is.
@@ -441,7 +442,7 @@ def _refine(
 
 
 def _truncated(composition: Composition, mass: float) -> tuple[Composed, float]:
-    """The composition without far tails of about this mass, if they can be cut off, and theirs."""
+    """Return the composition without far tails of about this mass, if possible, and the mass."""
     if not TruncatedComposition.applies(composition):
         return composition, 0.0
     rest = TruncatedComposition.losing(composition, mass)
@@ -449,7 +450,7 @@ def _truncated(composition: Composition, mass: float) -> tuple[Composed, float]:
 
 
 def _is_loud(composition: Composition) -> bool:
-    """Whether there is so much noise that moments explode far out only."""
+    """Return True if there is so much noise that moments explode only far out."""
     noise = [pair.noise_std for pair, _ in composition.sampled_pairs()]
     return min(noise, default=0.0) >= _LOUD
 
@@ -459,14 +460,14 @@ def _intersection(first: Interval, second: Interval) -> Interval:
 
 
 def without_far_tail(composition: Composition, delta: float) -> Composed:
-    """The composition, where there is much noise without losses that are next to impossible."""
+    """Return the composition, with much noise without losses that are next to impossible."""
     return _truncated(composition, _FAR * delta)[0] if _is_loud(composition) else composition
 
 
 def quick_epsilon(composition: Composition, delta: float, near: float) -> float:
-    """About eps(delta) next to a heavy tail; nothing is proven of it.
+    """Estimate eps(delta) next to a heavy tail, without proof.
 
-    ``near``: about what it is; it is the more accurate the nearer this is.
+    ``near``: a guess. The closer the guess, the more accurate the estimate.
 
     Raises:
         NotConverged: a search needs too many nodes.
@@ -484,17 +485,17 @@ def quick_epsilon(composition: Composition, delta: float, near: float) -> float:
 
 
 def estimate_epsilon(schedule: Schedule, delta: float, near: float) -> float:
-    """epsilon(delta) in the remove direction, above 0: the saddle point, or a coarse contour.
+    """Estimate epsilon(delta) > 0 in the remove direction: the saddle point or a coarse contour.
 
-    ``near``: about what it is, where that is known; a target that is looked for.
+    ``near``: a guess if one is known, such as the target of a search.
 
-    Error: often 1e-4 relative, and some 1e-2 next to a heavy tail, where the saddle point says
-        nothing; NaN where the searches need too many nodes.
+    Error: often 1e-4 relative. About 1e-2 next to a heavy tail, where the saddle point gives no
+        estimate. NaN if the searches need too many nodes.
     """
     composition = Composition.of_schedule(schedule, proven_pair, Direction.REMOVE)
     log_delta = math.log(delta)
     try:
-        # Of much noise and tiny rates the moments are those of losses that never occur.
+        # With much noise and tiny rates, losses that never occur dominate the moments.
         tilt, cumulants = tilt_at_delta(without_far_tail(composition, delta), log_delta)
         usual = math.sqrt(-2 * log_delta)
         if tilt * math.sqrt(cumulants.variance) > min(_HEAVY, _HEAVIER * usual):
@@ -505,7 +506,7 @@ def estimate_epsilon(schedule: Schedule, delta: float, near: float) -> float:
 
 
 def chernoff_delta(composition: Composition, epsilon: float) -> float:
-    """A quick upper bound of delta(eps) of one direction, at most 1; rarely 20 times too high."""
+    """Return a quick upper bound of delta(eps) of one direction, at most 1, rarely 20-fold."""
     if epsilon >= composition.largest_loss:
         return 0.0
     tilt, _ = tilt_at_epsilon(composition.alike(), epsilon)
@@ -515,8 +516,8 @@ def chernoff_delta(composition: Composition, epsilon: float) -> float:
 
 
 def _chernoff_exponent(composition: Composed, tilt: float, epsilon: float) -> float:
-    """log of M(c) c^c / (1 + c)^(1 + c) e^{-c eps}, rounded up: delta(eps) is at most that."""
-    # The order is 1 + c: where that is rounded, c has to be what it stands for.
+    """Return log of M(c) c^c / (1 + c)^(1 + c) e^{-c eps}, rounded up, a bound of delta(eps)."""
+    # The order is 1 + c. Rounding it must not change c.
     tilt = (1 + tilt) - 1
     log_moment = float(composition.log_moment(tilt).upper)
     exponent = log_moment + log_chernoff_factor(tilt) - tilt * epsilon
@@ -524,7 +525,7 @@ def _chernoff_exponent(composition: Composed, tilt: float, epsilon: float) -> fl
 
 
 def pinsker_delta(composition: Composition) -> float:
-    """A quick upper bound of delta(0), at most 1: about 1.3 times it where that is small.
+    """Return a quick upper bound of delta(0), at most 1: about 1.3 times it where that is small.
 
     The total variation is at most (KL / 2)^(1/2), and KL at most the Renyi divergence of any order
     above one.
@@ -538,11 +539,11 @@ def pinsker_delta(composition: Composition) -> float:
 
 
 def far_delta(composition: Composition, epsilon: float) -> float:
-    """An upper bound of delta(eps), at most 1, where epsilon lies so far out that nothing is left.
+    """Return an upper bound of delta(eps), at most 1, for an epsilon beyond nearly all losses.
 
-    What moments say there is far too much: they are those of losses that never occur. So the far
-    ends of the losses are cut off first, at a probability of next to nothing, and the rest is
-    bounded by Chernoff's inequality, whatever its tilt. Never rounded down to zero.
+    Moments are far too large there, since losses that never occur dominate them. So the far ends
+    of the losses are cut off first, at a negligible probability. Chernoff's inequality bounds the
+    rest at any tilt. The bound is never rounded down to zero.
     """
     if not (epsilon > 0.0 and TruncatedComposition.applies(composition)):
         return 1.0

@@ -1,4 +1,4 @@
-"""delta(eps) where few rounds with a large loss decide: contours of what those rounds add up to.
+"""delta(eps) if few rounds with a large loss decide: contours of the sums of those rounds.
 
 Three parts: outcomes in which some loss is so large that it alone is enough (their masses are
 counted), outcomes with at least one large loss and none of that kind (a contour of the measure nu
@@ -49,14 +49,14 @@ from dpacct.tight.split import (
     split_cumulants,
 )
 
-# Further below zero than so many epsilons nothing is won.
+# Looking further below zero than this multiple of epsilon gains nothing.
 _MOST_EPSILONS = 3000.0
 # Below this share of epsilon the least possible sum will do, and no moment is needed.
 _LITTLE = 0.2
 # Nothing that matters lies further out in the exponent.
 _SURE = 28.0
-# What losses far below zero may make up for of what is faded out: e to this of delta. In units of
-# epsilon the farthest place is looked at; one loss may be so much of it, or several.
+# Losses far below zero may compensate faded losses for e to this of delta. The farthest place that
+# is tried, in units of epsilon. The share of it that one loss or several losses may fill.
 _HARDLY_MADE_UP, _FARTHEST_ROOM, _WITHIN = -17.0, 300.0, 0.7
 
 
@@ -65,8 +65,8 @@ class Others:
 
     Args:
         composition: sampled pairs, and rounds of full participation.
-        epsilon, log_delta: about where delta will be asked for, and its logarithm there; these
-            influence the cost and the choice only.
+        epsilon, log_delta: estimates of the epsilon that delta is computed for, and of its
+            logarithm. They influence the cost and the choice only.
     """
 
     def __init__(self, composition: Composition, epsilon: float, log_delta: float) -> None:
@@ -81,7 +81,7 @@ class Others:
         self.floor = math.inf if self._replaced else composition_floor(composition)
 
     def rest(self) -> float:
-        """How far below zero they hardly ever are; a choice, of which nothing is proven.
+        """Return depth below zero that the sum hardly ever reaches. A choice, without proof.
 
         Raises:
             NotConverged: that is so far that nothing is won.
@@ -97,9 +97,9 @@ class Others:
         return found
 
     def _rest_of_replaced(self) -> float:
-        """As above: under Q losses far below zero are as frequent as far above under P.
+        """Return depth for replaced clients: losses under Q mirror the losses under P.
 
-        What is faded out has next to nothing of delta there, or hardly any that is made up for.
+        Faded losses have next to no delta there, or losses below zero hardly compensate them.
         """
         for room in (self._epsilon * np.geomspace(0.1, _FARTHEST_ROOM, 24)).tolist():
             faded = math.log(self._mass_above(room + self._epsilon)) - room
@@ -110,14 +110,14 @@ class Others:
         raise NotConverged("a large loss below zero may make up for one above")
 
     def _mass_above(self, loss: float) -> float:
-        """Upper bound of the sum of P(L > loss), which is that of Q(L < -loss)."""
+        """Return upper bound of the sum of P(L > loss), which is that of Q(L < -loss)."""
         return sum(
             count * lost_mass(pair.sampling_rate, pair.noise_std, law.inverse(loss) - 1e-9)
             for law, pair, count in self._replaced
         )
 
     def _mean_above(self, loss: float) -> float:
-        """Upper bound of the sum of E_P[min(1, L), L > loss], at most about twice that."""
+        """Return upper bound of the sum of E_P[min(1, L), L > loss], at most about twice that."""
         mean, low = 0.0, 0.0
         while low < 1.0:
             high = min(1.0, 2 * loss)
@@ -126,7 +126,7 @@ class Others:
         return mean * (1 + 1e-9)
 
     def share_below(self, room: float) -> float:
-        """Upper bound of E_Q[min(1, (-room - R)_+)], R the sum of all losses but one."""
+        """Return upper bound of E_Q[min(1, (-room - R)_+)], R the sum of all losses but one."""
         if room >= self.floor:
             return 0.0
         if not room > 0.0:
@@ -141,12 +141,12 @@ class Others:
         return math.exp(min(float(np.min(growth - tilts * room)) + 1e-9, 0.0))
 
     def _share_of_replaced(self, room: float) -> float:
-        """The same: some loss is below -T, or all are above and Chernoff's bound holds for them.
+        """Bound the compensated share: a loss is below -T, or all are above (Chernoff's bound).
 
         By the mirror image Q(L < -T) is P(L > T), and E_Q[e^{-bL}, L >= -T] is E_P[e^{bL}, L <= T].
         """
         some, within = self._composition, _WITHIN * room
-        # Of others beside a loss below -T nothing is known but their mean below zero.
+        # Given one loss below -T, only the mean below zero is known of all other losses.
         usual = 1e-3 * room * some.sampled_rounds + self._mean_above(1e-3 * room)
         usual += 0.5 * some.precision + 0.4 * math.sqrt(some.precision)
         usual -= float(np.log1p(-some.rates) @ some.counts)
@@ -162,7 +162,7 @@ class Others:
                 exponent += float(np.maximum(plain, 0.0) @ some.counts)
                 for law, pair, count in self._replaced:
                     kept = TruncatedLosses(pair, 1.0, tilt, 0.0, law.inverse(within)).log_moment
-                    # Where a factor is below one it may be that of what is faded out.
+                    # A factor below one may belong to the faded losses.
                     exponent += count * max(float(kept.upper), 0.0)
             except NotConverged:
                 continue
@@ -175,7 +175,7 @@ class Others:
 
     @cached_property
     def _growth(self) -> tuple[Array, Array]:
-        """Tilts b, and log of E_Q e^{-b L}, rounded up; shape (k,)."""
+        """Return tilts b, and log of E_Q e^{-b L}, rounded up. Both have shape (k,)."""
         some = self._composition
         tilts = np.geomspace(4.0, 1000.0, 8) / self._epsilon
         rates, noise = some.rates[:, None], some.noise[:, None]
@@ -188,7 +188,7 @@ class Others:
 
 
 def composition_floor(composition: Composition) -> float:
-    """Minus the least loss that a composition of the remove direction can have, rounded up."""
+    """Return minus the least loss of a composition of the remove direction, rounded up."""
     if composition.precision:
         return math.inf
     return float(-np.log1p(-composition.rates) @ composition.counts) * (1 + 1e-9)
@@ -196,8 +196,8 @@ def composition_floor(composition: Composition) -> float:
 
 # The share of epsilon where small losses end, and the least epsilon.
 _USUAL, _LEAST = 0.4, 1e-12
-# Where others are below zero by more than this share of epsilon, a loss has to be larger; and how
-# many of their standard deviations count.
+# If other losses are below zero by more than this share of epsilon, a single loss has to be larger.
+# The number of their standard deviations that count.
 _MUCH, _SPREADS = 0.1, 1.0
 # The exponential of a larger epsilon overflows.
 _FARTHEST = 600.0
@@ -206,7 +206,7 @@ _LONGEST_STEP = 2.0
 
 
 def about_epsilon(composition: Composition, log_delta: float, tolerance: float) -> float:
-    """About eps(delta), a little too large rather than too small; nothing is proven of it."""
+    """Estimate eps(delta), rather too large than too small, without proof."""
     most = math.exp(max(log_delta, -700.0))
     alone = max(
         _alone(pair.sampling_rate, pair.noise_std, most / n)
@@ -222,7 +222,7 @@ def about_epsilon(composition: Composition, log_delta: float, tolerance: float) 
 
 
 def _alone(rate: float, noise: float, delta: float) -> float:
-    """eps of one round."""
+    """Return eps of one round."""
     if delta >= rate:
         return 0.0
     return math.log1p(
@@ -231,7 +231,7 @@ def _alone(rate: float, noise: float, delta: float) -> float:
 
 
 def epsilon_near(composition: Composition, log_delta: float, epsilon: float) -> float:
-    """About eps(delta) where it is next to an epsilon: one step of Newton's iteration.
+    """Estimate eps(delta) where it is next to an epsilon: one step of Newton's iteration.
 
     Raises:
         NotConverged: losses are too large for any split there.
@@ -247,7 +247,7 @@ def epsilon_near(composition: Composition, log_delta: float, epsilon: float) -> 
 def about_log_delta(
     composition: Composition, epsilon: float, log_delta: float
 ) -> tuple[float, float]:
-    """log of what large losses, a few of them, and all small ones have, and its derivative.
+    """Return log of the delta of large losses, few of them, and all small ones, and its derivative.
 
     Never NaN.
     """
@@ -263,15 +263,15 @@ def about_log_delta(
     try:
         masses = [faded_mass(cut) for cut in split.cuts]
     except NotConverged:
-        # What is enough by itself is not rare.
+        # One such loss suffices, so this is not rare.
         return 0.0, -parts[0][1]
     faded, falling = 1e-300, 0.0
     if epsilon < _FARTHEST:
         counts = np.array([cut.count for cut in split.cuts])
         found = faded_delta(epsilon, counts, masses)[1]
-        # Where what lies beyond the end is not enough, it is no part of delta.
+        # If losses beyond the end do not suffice, they are no part of delta.
         if found > faded:
-            # Of what is faded out the derivative is minus e^eps times the mass under Q.
+            # The derivative of the faded part is minus e^eps times the mass under Q.
             rows = zip(counts.tolist(), masses, strict=True)
             falling = math.exp(epsilon) * sum(n * mass.most for n, mass in rows)
             faded = found
@@ -281,13 +281,13 @@ def about_log_delta(
 
 
 def _of_some(some: SplitComposition | SmallComposition, epsilon: float) -> tuple[float, float]:
-    """What the saddle point says of their part of delta, and its tilt."""
+    """Return the saddle-point estimate of their part of delta, and its tilt."""
     saddle, at = tilt_at_epsilon(some, epsilon)
     return math.exp(min(log_delta_estimate(saddle, at, epsilon), 0.0)), saddle
 
 
 def _usual_rest(split: SplitComposition) -> float:
-    """How far below zero small losses add up to as a rule."""
+    """Return the usual depth below zero of the sum of small losses."""
     small = [(cut.count, split_cumulants(cut, 0.0)[0]) for cut in split.cuts]
     mean = sum(count * part.mean for count, part in small)
     spread = math.sqrt(sum(count * part.variance for count, part in small))
@@ -295,9 +295,9 @@ def _usual_rest(split: SplitComposition) -> float:
 
 
 def of_a_client(composition: Composition) -> float:
-    """Half the usual loss of a round in which the client takes part; infinite where that is small.
+    """Return half the usual loss of a round with the client, or infinity if that is small.
 
-    Several of them may be what epsilon is made of, and each of them is large.
+    Several such losses may add up to epsilon, and each of them is large.
     """
     usual = max(
         0.5 / pair.noise_std**2 + math.log(pair.sampling_rate)
@@ -317,11 +317,11 @@ _FEW_NODES, _MOST_NODES = 4000, MAX_FREQUENCIES // 2
 # The contour was made for another epsilon if it is this much too large or too small.
 _BADLY_GUESSED, _ATTEMPTS = 0.03, 4
 _WIDE = 1e-6
-# By what a cheaper tilt may raise the logarithm of Chernoff's bound, and how far above delta.
+# Limits to the rise of the logarithm of Chernoff's bound by a cheaper tilt, and above delta.
 _LOOSEST, _LOOSE_IN_ALL = 4.0, 12.5
 # Beyond this multiple of it nothing is asked for.
 _TOO_FAR = 3.0
-# Where nothing is known of delta, so little of it is cut off, and what it may be below that.
+# Guesses of log delta for the cut if delta is unknown, and the margin of delta below a guess.
 _LEAST_LOG_DELTAS, _SPARE, _MOST = (-100.0, -300.0, -600.0), 20.0, 680.0
 # Accuracy of the estimate that a contour begins with.
 _NEAR = 0.02
@@ -335,14 +335,14 @@ class HardlyAny(Bounding):
         self._log_some = float(some.log_moment(tilt).upper) + log_chernoff_factor(tilt)
 
     def delta_and_slope(self, epsilon: float) -> tuple[Interval, float]:
-        """See `Bounding`; the slope is that of the bound."""
+        """Return the bound of delta and its slope. See `Bounding`."""
         exponent = self._log_some - self._tilt * epsilon
         slack = 16 * UNIT * (abs(self._log_some) + self._tilt * epsilon + 8)
         upper = math.exp(min(max(exponent + slack, -700.0), 0.0))
         return Interval(0.0, upper), -self._tilt
 
 
-# Where losses are split, and bounds of what small and large ones have.
+# A split of the losses, and the bounds of the small and of the large losses.
 Parts = tuple[SplitComposition, Bounding, Bounding]
 
 
@@ -367,10 +367,10 @@ class FewLarge(Bounding):
 
     @classmethod
     def applies(cls, composition: Composition) -> bool:
-        """Whether there are a few kinds of rounds, of rates <= 1/2, that may have large losses.
+        """Return True for few kinds of rounds, of rates <= 1/2, that may have large losses.
 
-        That is sampled rounds in the remove direction, or of replaced clients; beside them there
-        may be rounds of full participation.
+        These are sampled rounds in the remove direction, or of replaced clients. Rounds of full
+        participation may be among them.
         """
         pairs = [pair for pair, _ in composition.sampled_pairs()]
         added = composition.rates.size and composition.direction is not Direction.REMOVE
@@ -395,7 +395,7 @@ class FewLarge(Bounding):
         return bounds, falling / total
 
     def _faded_part(self, epsilon: float) -> tuple[float, float]:
-        """Bounds of what outcomes with a faded loss have: at least 0, at most P(A)."""
+        """Bound the delta of outcomes with a faded loss: at least 0, at most P(A)."""
         most = self._faded(epsilon, more=True)
         if epsilon > _FARTHEST:
             return 0.0, most
@@ -403,7 +403,7 @@ class FewLarge(Bounding):
         return max(lower, 0.0), min(upper + self._not_enough(epsilon), most)
 
     def _faded(self, epsilon: float, *, more: bool = False) -> float:
-        """e^eps times an upper bound of Q(A), or one of P(A)."""
+        """Return e^eps times an upper bound of Q(A), or one of P(A)."""
         counts = self._counts.tolist()
         if more:
             rows = zip(counts, self._masses, strict=True)
@@ -412,7 +412,7 @@ class FewLarge(Bounding):
         return math.exp(epsilon) * mass
 
     def _not_enough(self, epsilon: float) -> float:
-        """Upper bound of e^eps Q(A, L < eps): what is faded out, and yet not enough.
+        """Return an upper bound of e^eps Q(A, L < eps): outcomes with too small a faded loss.
 
         By kinds: where the end of one comes first, its losses are smaller, but next to none.
         """
@@ -428,14 +428,14 @@ class FewLarge(Bounding):
 
 
 def _least_loss(cut: Cut) -> float:
-    """Lower bound of the losses of a round that are faded out, or lie beyond the end."""
+    """Return lower bound of the losses of a round that are faded out, or lie beyond the end."""
     first = min(cut.fading, cut.end)
     loss = float(LossFunction(cut.pair)(np.array([first]))[0][0])
     return loss - 1e-12 * (1 + loss) * min(1.0, 2 * loss)
 
 
 def _of_large(split: SplitComposition, epsilon: float, log_delta: float, most: int) -> Bounding:
-    """Bounds of what outcomes with a large loss have."""
+    """Bound the delta of outcomes with a large loss."""
     saddle, at = tilt_at_epsilon(split, epsilon)
     if _log_chernoff(at, saddle, epsilon) <= log_delta + math.log(_HARDLY):
         return HardlyAny(split, saddle)
@@ -454,8 +454,8 @@ def _log_chernoff(at: Cumulants, tilt: float, epsilon: float) -> float:
 
 
 def _parts(composition: Composition, epsilon: float, enough: float, log_delta: float) -> Parts:
-    """Where to split, and bounds of what small and large losses have: the cheapest that does."""
-    # Where all others make up for much of a loss, small is what is less than that.
+    """Return the cheapest valid split, and bounds of the small and of the large losses."""
+    # If all other losses compensate much of one loss, a small loss is one below that amount.
     centers = [share * enough for share in _SHARES if share * enough > 2 * epsilon]
     centers += [share * epsilon for share in _SHARES]
     wide = [center for center in centers if center > _NARROW * epsilon]
@@ -465,7 +465,7 @@ def _parts(composition: Composition, epsilon: float, enough: float, log_delta: f
     for some, most in ((wide, _FEW_NODES), (narrow, _MOST_NODES), (wide, _MOST_NODES)):
         with suppress(NotConverged):
             return _first_parts(composition, some, epsilon, enough, log_delta, most)
-    raise NotConverged("many small losses add up to what is asked for")
+    raise NotConverged("the sum of many small losses reaches epsilon")
 
 
 def _first_parts(
@@ -476,7 +476,7 @@ def _first_parts(
     log_delta: float,
     most: int,
 ) -> Parts:
-    """The first of these places that leaves hardly any small losses, or a contour of them."""
+    """Return the first place with hardly any small losses, or with a contour of them."""
     allowed = log_delta + math.log(_HARDLY)
     splits: list[tuple[SplitComposition, SmallComposition]] = []
     for center in centers:
@@ -505,7 +505,7 @@ def _first_parts(
 
 
 def few_large_epsilon(composition: Composition, delta: float) -> Interval:
-    """eps(delta) of one direction of a composition.
+    """Return eps(delta) of one direction of a composition.
 
     Error: inside the interval; relative width typically 1e-8 and less.
     Raises:
@@ -535,7 +535,7 @@ def few_large_epsilon(composition: Composition, delta: float) -> Interval:
 
 
 def few_large_delta(composition: Composition, epsilon: float) -> Interval:
-    """delta(eps) of one direction of a composition, eps > 0; see `few_large_epsilon`."""
+    """Return delta(eps) of one direction of a composition, eps > 0. See `few_large_epsilon`."""
     if not epsilon > 0.0:
         raise NotConverged("every loss above zero is large")
     if not FewLarge.applies(composition):
@@ -543,7 +543,7 @@ def few_large_delta(composition: Composition, epsilon: float) -> Interval:
     log_delta = -math.inf
     for least in _LEAST_LOG_DELTAS:
         log_delta = about_log_delta(composition, epsilon, least)[0]
-        # What is cut off then is far less.
+        # Far less is cut off then.
         if log_delta > least - _SPARE:
             break
     if not log_delta > -_MOST:

@@ -1,7 +1,7 @@
 """One kind of round, its losses split into small, large and very large ones by smooth steps.
 
-Large losses start at the edge ``first`` and are weighed by a step there; losses far above any that
-matter are faded out by another one, and what is faded out is counted by its mass. Where the usual
+Large losses start at the edge ``first`` and are weighed by a step there. Another step fades out
+losses far above any that matter. Faded losses are counted by their mass. Where the usual
 loss is nearly an atom, its characteristic function does not decay. That of the large losses does:
 their density is analytic, so the path of integration is moved off the line. All integrals run over
 u = (2x - 1) / (2 sigma^2), by panels.
@@ -32,21 +32,21 @@ class Step:
     width: float
 
     def above(self, loss: Array) -> Array:
-        """The step itself: the share that counts as large."""
+        """Return the step itself: the share that counts as large."""
         return self.shares(loss)[1]
 
     def below(self, loss: Array) -> Array:
-        """One minus the step."""
+        """Return one minus the step."""
         return self.shares(loss)[0]
 
     def shares(self, loss: Array) -> tuple[Array, Array]:
-        """One minus the step, and the step; both to their own relative accuracy."""
+        """Return one minus the step, and the step, each to its own relative accuracy."""
         x = (loss - self.center) / self.width
         least = tails(np.abs(x))
         return np.where(x > 0, least, 1 - least), np.where(x > 0, 1 - least, least)
 
     def relative_error(self, loss: Array, loss_error: Array, *, above: bool) -> Array:
-        """Of either share, given the absolute error of the loss; at most 1 is meaningful."""
+        """Return the relative error of either share, from the absolute error of the loss."""
         at = (self.center - loss if above else loss - self.center) / self.width
         moved = (loss_error + 4 * UNIT * (np.abs(loss) + self.center)) / self.width
         # The tail of a Gaussian falls at x by less than the share max(x, 0) + 1 per unit.
@@ -61,7 +61,7 @@ class Step:
         )
 
     def below_near(self, low: Array, high: Array, angle: Array) -> Array:
-        """The same of one minus the step."""
+        """Return a bound of one minus the step there."""
         return self._near(
             (low - self.center) / self.width, (self.center - high) / self.width, angle
         )
@@ -73,7 +73,7 @@ class Step:
 
 
 def tails(x: Array) -> Array:
-    """1 - Phi(x), to the accuracy of `math.erfc`; below 1e-300 it may be 0."""
+    """Return 1 - Phi(x), to the accuracy of `math.erfc`. Below 1e-300 the result may be 0."""
     scaled = (x * math.sqrt(0.5)).ravel()
     found = np.fromiter(map(math.erfc, scaled.tolist()), np.float64, scaled.size)
     return 0.5 * found.reshape(np.shape(x))
@@ -91,14 +91,14 @@ _ANGLES = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0)
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where the losses of one kind of round are split.
+    """A split of the losses of one kind of round.
 
     Attributes:
         pair, count: of the round: remove or replacement, rate at most 1/2.
         small: the step from small to large.
         first: the u from which on losses may be large.
         sure: the u from which on they surely are, in (first, end].
-        faded: the step from large to what is counted by itself.
+        faded: the step from large losses to losses that are counted by mass.
         fading: the u from which on losses are faded out.
         end: the u beyond which nothing is left, in (first, infinity).
     """
@@ -131,7 +131,7 @@ class SplitLosses:
         edges, many, last = _edges(cut, self._pair, tilt, frequency, start)
         at = PanelIntegrand(self._pair, tilt, edges, frequency)
         self._top, self._edges, self._many = at.top, edges, many
-        # What is faded out, from the edge ``fading`` on.
+        # Masses of the faded losses, from the edge ``fading`` on.
         near = (at.bounds.log_smallest, at.bounds.log_largest, at.bounds.angle)
         fade, faded = edges[:-1] >= cut.fading, cut.faded
         at.mass[fade] *= faded.below(at.loss[fade])
@@ -158,7 +158,7 @@ class SplitLosses:
         self.small, self.large = parts
 
     def small_panels(self) -> tuple[PanelMasses, float]:
-        """The small losses left of the step, all rounded up, and the mass of those in it."""
+        """Return the small losses left of the step, rounded up, and the mass of those in it."""
         small, many = self.small, self._many
         each = small.weight.reshape(len(small.size) - 1, -1).sum(axis=1)[many:]
         within = float((each * (1 + 2 * small.slack) + 2 * small.size[many:-1]).sum())
@@ -166,7 +166,7 @@ class SplitLosses:
         return small.masses(self._pair, self._tilt, edges, self._top), within * (1 + 1e-9)
 
     def large_decay(self, times: Array) -> Array:
-        """Bounds of |phi(t')| of the large losses for every t' >= t."""
+        """Return bounds of |phi(t')| of the large losses for every t' >= t."""
         cut = self._cut
         edges = self._edges[self._many :]
         panels = len(edges) - 1
@@ -198,7 +198,7 @@ class SplitLosses:
         return best
 
     def _corners(self) -> list[tuple[float, float]]:
-        """Where the density of large losses jumps, in u, and bounds of the jumps per unit loss."""
+        """Return jumps of the density of large losses, as u and a bound per unit loss."""
         cut = self._cut
         places = np.array([cut.first, cut.sure, cut.fading, cut.end])
         losses, bases = self._pair(places)
@@ -226,7 +226,7 @@ class SplitLosses:
 def _edges(
     cut: Cut, pair: LossFunction, tilt: float, frequency: float, start: float
 ) -> tuple[Array, int, int]:
-    """Edges of panels; how many lie left of the step to large losses, and left of its end.
+    """Return the edges of panels, and their numbers left of the large step and of its end.
 
     Panels are narrow against a step where it varies.
     """
@@ -256,7 +256,7 @@ _MOST_FADED = 0.4
 
 @dataclass(frozen=True, slots=True)
 class FadedMass:
-    """Of one round: mass under Q and what P has more, each between two bounds.
+    """The mass of one round under Q and the surplus of P, each between two bounds.
 
     Attributes:
         least, most: of the mass under Q.
@@ -270,7 +270,7 @@ class FadedMass:
 
 
 def faded_mass(cut: Cut) -> FadedMass:
-    """The mass that is faded out of one round, and what lies beyond its end.
+    """Return the mass that is faded out of one round, and the mass beyond its end.
 
     Raises:
         NotConverged: it is no small part.
@@ -311,19 +311,19 @@ def faded_mass(cut: Cut) -> FadedMass:
 
 
 def faded_delta(epsilon: float, counts: Array, masses: list[FadedMass]) -> tuple[float, float]:
-    """Bounds of P(A) - e^eps Q(A) for so many rounds of each kind."""
+    """Return bounds of P(A) - e^eps Q(A) for ``counts`` rounds of each kind."""
     lower = _excess(epsilon, counts, masses, most=False)
     return lower, _excess(epsilon, counts, masses, most=True)
 
 
 def _excess(epsilon: float, counts: Array, masses: list[FadedMass], *, most: bool) -> float:
-    """P(A) - e^eps Q(A): it falls with the mass under Q, and rises with what P has more."""
+    """Return P(A) - e^eps Q(A). It falls with the mass under Q, and rises with the surplus of P."""
     base = np.array([mass.least if most else mass.most for mass in masses])
     more = np.array([mass.most_more if most else mass.least_more for mass in masses])
     above = base + more
     growth = math.exp(epsilon)
     first = float(counts @ (more - math.expm1(epsilon) * base))
-    # What is counted twice where several rounds are faded.
+    # Outcomes with several faded rounds are counted twice.
     twice = _twice(counts, above) - growth * _twice(counts, base)
     size = float(counts @ (np.abs(more) + base)) + growth * float(counts @ base)
     slack = UNIT * (64 + 4 * len(masses)) * size
@@ -331,5 +331,5 @@ def _excess(epsilon: float, counts: Array, masses: list[FadedMass], *, most: boo
 
 
 def _twice(counts: Array, mass: Array) -> float:
-    """The sum of all masses, less the probability that there is one."""
+    """Return the sum of all masses, less the probability that there is one."""
     return float(counts @ mass) + math.expm1(float(counts @ np.log1p(-mass)))

@@ -1,8 +1,8 @@
 """Losses of one kind of round under an exponential tilt: characteristic functions and their decay.
 
 For a pair (P, Q) with loss L = log dP/dQ and a tilt c > 0 let P_c be P weighted by e^{cL}. Its
-characteristic function phi(t) = E_P[e^{(c + it) L}] / E_P[e^{cL}] is what a contour integral needs,
-with a bound of its error, and one of |phi(t')| for all t' >= t. Three laws have both:
+characteristic function is phi(t) = E_P[e^{(c + it) L}] / E_P[e^{cL}]. A contour integral needs phi
+with a bound of its error, and a bound of |phi(t')| for all t' >= t. Three laws have both:
 
 * `TiltedLosses`: sampled pairs on the whole line, several kinds in the same arrays,
 * `TruncatedLosses`: a sampled pair without the far end of its tail, by Gauss-Legendre panels,
@@ -32,30 +32,30 @@ from dpacct.pairs.dominating import AchievedPair, Direction, SampledGaussianPair
 from dpacct.pairs.panels import LossFunction, PanelBounds, node_errors, panel_edges, suprema_beyond
 from dpacct.pairs.trapezoid import Nodes, log_ratio, mirrored_farthest, mirrored_ratio
 
-# Frequencies grow by the factor 2^(1/4), and are doubled_length this often.
+# Frequencies grow by the factor 2^(1/4), and are doubled this often.
 _PER_DOUBLING, _DOUBLINGS = 4, 30
 _BLOCK = 2_000_000
 
 
 def decay_table(first: float, number: int) -> Array:
-    """The frequencies at which decay is bounded: first 2^(k/4), shape (number,)."""
+    """Return the frequencies at which decay is bounded: first 2^(k/4), shape (number,)."""
     return first * np.exp2(np.arange(float(number)) / _PER_DOUBLING)
 
 
 def doubled_length(number: int) -> int:
-    """How many entries of `decay_table` bounds at the first ``number`` of them rest on."""
+    """Return the number of entries of `decay_table` that bounds at the first ``number`` need."""
     return number + _PER_DOUBLING * _DOUBLINGS
 
 
 def log_decay(
     first: float, number: int, left: Array, log_variation: Array, known: Array | None = None
 ) -> Array:
-    """Bounds of log |phi(t')| for every t' >= t, for several laws.
+    """Return bounds of log |phi(t')| for every t' >= t, for several laws.
 
     Args:
         first, number: t runs through `decay_table`.
         left, log_variation: |phi(t)| <= left + e^log_variation / t for each entry, shape (m, n).
-        known: other bounds of |phi(t')|, t' >= t; shape (m, doubled_length(number)).
+        known: other bounds of |phi(t')|, t' >= t, of shape (m, doubled_length(number)).
     Returns:
         Array (m, number), at most 0.
     """
@@ -76,7 +76,7 @@ def log_decay(
             shift = _PER_DOUBLING * k
             np.maximum(best, 0.25**k * deficit[:, shift : shift + number], out=best)
         found[rows] = 0.5 * np.log1p(-np.minimum(best, 1 - 1e-15))
-        # One minus a square forgets what is tiny.
+        # One minus a square loses tiny values.
         found[rows] = np.minimum(found[rows], np.log(bound[:, :number] + 1e-300))
     return found
 
@@ -84,7 +84,7 @@ def log_decay(
 def log_of_power(
     shift: ComplexArray, error: Array, count: float | Array
 ) -> tuple[ComplexArray, Array]:
-    """log of (1 + shift)^count and a bound of its error, given that of ``shift``; any shape.
+    """Return log of (1 + shift)^count, of any shape, with an error bound from that of ``shift``.
 
     The error is relative to the value returned. Where ``shift`` may be -1, that stands for
     anything of at most its modulus: relative error 2.
@@ -92,7 +92,7 @@ def log_of_power(
     x = np.asarray(shift.real, dtype=np.float64)
     y = np.asarray(shift.imag, dtype=np.float64)
     modulus = np.hypot(1 + x, y)
-    # numpy's complex log1p is accurate only next to 1 in absolute terms; this is relative to shift.
+    # numpy's complex log1p is accurate only in absolute terms next to 1. This error is relative.
     size = np.hypot(x, y)
     near = size < 0.5
     log_modulus = 0.5 * np.log1p(np.where(near, x * (2 + x) + y * y, 0.0))
@@ -107,9 +107,9 @@ def log_of_power(
 
 
 def log_one_plus(value: ComplexArray, error: Array) -> tuple[ComplexArray, Array]:
-    """log(1 + z) and a bound of its error, given that of z; infinite where z may be -1.
+    """Return log(1 + z) and an error bound from that of z. Infinite if z may be -1.
 
-    Accurate relative to z where z is small.
+    The result is accurate relative to z for small z.
     """
     x, y = value.real, value.imag
     modulus, size = np.hypot(1 + x, y), np.hypot(x, y)
@@ -129,7 +129,7 @@ _UNITS = (0.7, 1.0, 1.6)
 
 
 class PanelMasses(NamedTuple):
-    """A tilted law on panels in u, relative to its whole mass; all of it rounded up.
+    """A tilted law on panels in u, relative to its whole mass, with all masses rounded up.
 
     Attributes:
         pair, tilt: of the round, and c > -1.
@@ -148,7 +148,7 @@ class PanelMasses(NamedTuple):
 
 
 def shifted_bounds(times: Array, law: PanelMasses) -> Array:
-    """Bounds of |phi(t')| for every t' >= t >= 0; of the shape of ``times``, at most 1."""
+    """Return bounds, at most 1, of |phi(t')| for every t' >= t >= 0, shaped like ``times``."""
     pair, tilt, noise = law.pair, law.tilt, law.pair.noise
     p, opposite = pair.probabilities(law.edges)
     best = np.ones_like(times)
@@ -175,7 +175,7 @@ def shifted_bounds(times: Array, law: PanelMasses) -> Array:
         if not np.isfinite(swollen).all():
             # Further off the line it grows even more.
             break
-        # What the last factors round is less than this.
+        # This exceeds the rounding of the last factors.
         swept = law.masses * swollen[1 : len(p)]
         waves = np.exp(-np.multiply.outer(times, turn * (1 - 1e-9))) @ swept
         rest = law.tail * swollen[0] + angle * law.end * swollen[-1]
@@ -186,7 +186,7 @@ def shifted_bounds(times: Array, law: PanelMasses) -> Array:
 
 
 def log_shifted(times: Array, order: float, noise: Array, share: Array) -> Array:
-    """Bounds of log |phi(t')| for every t' >= t >= 0, of several laws on the whole line.
+    """Return bounds of log |phi(t')| for every t' >= t >= 0, of several laws on the whole line.
 
     Args:
         times: t, shape (n,).
@@ -212,7 +212,7 @@ def log_shifted(times: Array, order: float, noise: Array, share: Array) -> Array
 
 
 def _swelling(order: float, p: Array, angle: float) -> Array:
-    """By how much |r^a| may grow off the line, left of each edge.
+    """Return the possible growth of |r^a| off the line, left of each edge.
 
     |r|^2 falls by the factor 1 - 4 p (1 - p) sin^2(angle / 2), which matters where a < 0.
     """
@@ -245,8 +245,8 @@ class Law:
     def log_characteristic(self, step: float, number: int) -> tuple[ComplexArray, Array]:
         """Return log of the product of all phi(t)^count at t = k step, and a bound of its error.
 
-        Any branch of the logarithm with the right exponential; both of shape (number,). The largest
-        frequency is at most the one that the law was made for.
+        The logarithm has any branch with the right exponential. Both arrays have shape (number,).
+        The largest frequency is at most the one that the law was made for.
 
         Raises:
             NotConverged: too many frequencies.
@@ -265,7 +265,7 @@ class TiltedNodes:
 
     Args:
         rates, noise: of the rows, rates in (0, 1), shape (m,).
-        direction: remove or add; None where a client is replaced.
+        direction: remove or add, None if a client is replaced.
         tilt: c > 0.
         accuracy: tails and discretization are about e^-accuracy.
         frequency: the largest |t| at which e^{itL} will be integrated.
@@ -316,14 +316,14 @@ class TiltedNodes:
         return log_p - self.grid.spread(2 * np.log(self._noise))
 
     def bend(self) -> Array:
-        """Return a bound of -(log h)'' in x, h the density of L; one entry per row."""
+        """Return a bound of -(log h)'' in x, one entry per row. h is the density of L."""
         most = (abs(self._order) + 1) / 4
         if self._replaced:
             most = (self._order - 1) / 4 + 3.25
         return (1 + most / self._noise**2) / self._noise**2
 
     def maxima(self) -> Array:
-        """Return how many maxima h has at most, right of any point; one entry per row."""
+        """Return the largest number of maxima of h right of any point, one entry per row."""
         usual = np.where(self._order + 1 <= 4 * self._noise**2, 1.0, 2.0)
         return np.full_like(usual, 5.0) if self._replaced else usual
 
@@ -332,10 +332,10 @@ class TiltedNodes:
         return np.exp(_log_probability(self.grid, self._rates, self._noise, self.grid.x))
 
     def log_shifted(self, times: Array, mean_share: Array) -> Array:
-        """Return bounds of log |phi(t')|, t' >= t, by a path off the line; shape (m, n), at most 0.
+        """Return bounds of log |phi(t')| <= 0, t' >= t, by a path off the line, of shape (m, n).
 
-        There is no such bound where a client is replaced. ``mean_share``: of the nodes' ``shares``,
-        rounded down; one entry per row.
+        There is no such bound if a client is replaced. ``mean_share``: the mean of the nodes'
+        ``shares``, rounded down, one entry per row.
         """
         if self._replaced:
             return np.zeros((len(mean_share), len(times)))
@@ -343,14 +343,14 @@ class TiltedNodes:
 
 
 def _log_probability(grid: Nodes, rates: Array, noise: Array, x: Array) -> Array:
-    """log p(x), p = q e^u / r."""
+    """Return log p(x), p = q e^u / r."""
     log_odds = grid.spread(np.log(rates) - np.log1p(-rates))
     return -np.logaddexp(0.0, -((x - 0.5) / grid.spread(noise**2) + log_odds))
 
 
 # Nodes of each row at which the decay is bounded, where there are many rows and where not.
 _FEW, _MANY = 10, 64
-# Off the line |p| grows at most by this, with what the sum of weights is off by; see `Nodes`.
+# Bound of the growth of |p| off the line, including the error of the sum of weights. See `Nodes`.
 _STRIP = 4000.0
 
 
@@ -358,7 +358,7 @@ class TiltedLosses(Law):
     """Tilted losses of several distinct rounds.
 
     Args:
-        nodes: where they are integrated; made for the largest |t| that will be asked for.
+        nodes: nodes of the integrals, made for the largest requested |t|.
         noise: noise std in units of the shift, shape (m,).
         counts: how often each round occurs, shape (m,).
     """
@@ -376,7 +376,7 @@ class TiltedLosses(Law):
         self._tails = 1.26 * noise / grid.step * grid.ends(weights) / totals
 
     def _bounds_of_decay(self) -> tuple[Array, Array]:
-        """At some nodes of each row: the mass to the left, and log of the variation to the right.
+        """Return at some nodes of each row the mass to the left, and log variation to the right.
 
         Returns:
             Two arrays of shape (m, n).
@@ -390,7 +390,7 @@ class TiltedLosses(Law):
         # of its curvature.
         rise = grid.step**2 / 8 * self._nodes.bend() + 1e-6
         maxima = self._nodes.maxima()
-        # Every node gives a valid bound; some dozens are enough.
+        # Every node gives a valid bound. Some dozens are enough.
         some = _MANY if len(grid.counts) <= 8 else _FEW
         last = grid.counts[:, None] - 1
         column = np.arange(int(last.max()) + 1)
@@ -421,7 +421,7 @@ class TiltedLosses(Law):
         return self._counts @ found
 
     def _mean_share(self) -> Array:
-        """The mean of p under the law of each row, rounded down, at least 0."""
+        """Return the mean of p under the law of each row, rounded down, at least 0."""
         shares, grid = self._nodes.shares(), self._grid
         mean = grid.sum(shares * self._weights * (1 - self._weight_error))
         common = self._common() + 2.5 * self._tails + grid.summation_error
@@ -450,7 +450,7 @@ class TiltedLosses(Law):
         return log_value, total_error * (1 + 1e-9) + adding
 
     def _common(self) -> Array:
-        """Relative error of the sum by which each weight is divided: the mean of theirs."""
+        """Return relative error of the sum by which each weight is divided: the mean of theirs."""
         mean = self._grid.sum(self._weight_error * self._weights)
         return mean * (1 + 1e-9) + np.array(self._sum_error) + 64 * UNIT
 
@@ -465,7 +465,7 @@ _LEAST_SIGMA = 0.04
 
 
 def lost_mass(sampling_rate: float, noise_std: float, end: float, shift: float = 1.0) -> float:
-    """(1-q) N(0) + q N(shift) of all u > end, rounded up; the shift is 1, 0 or -1."""
+    """Return the mass of (1-q) N(0) + q N(shift) at u > end, rounded up. Shifts are 1, 0 or -1."""
     x = noise_std**2 * end + 0.5
     scale = noise_std * math.sqrt(2)
     without, with_client = math.erfc(x / scale) / 2, math.erfc((x - shift) / scale) / 2
@@ -475,7 +475,7 @@ def lost_mass(sampling_rate: float, noise_std: float, end: float, shift: float =
 
 
 def end_for(sampling_rate: float, noise_std: float, mass: float) -> float:
-    """About the u beyond which P has the given mass; what is lost is computed by `lost_mass`."""
+    """Estimate the u beyond which P has the given mass. `lost_mass` bounds the lost mass."""
     low, high = 0.0, 40.0 / noise_std + 1 / noise_std**2
     for _ in range(40):
         middle = (low + high) / 2
@@ -487,7 +487,7 @@ def end_for(sampling_rate: float, noise_std: float, mass: float) -> float:
 
 
 def reach_for(count: float) -> float:
-    """How many standard deviations of the Gaussian are integrated for so many rounds."""
+    """Return the number of standard deviations to integrate the Gaussian over for these rounds."""
     return math.sqrt(2 * (_ACCURACY + math.log(count)))
 
 
@@ -495,10 +495,10 @@ class PanelIntegrand:
     """g e^{base + (1 + c) L} of one pair on panels, with all errors, in units of e^log_scale.
 
     Attributes:
-        loss, mass, relative, loss_error: at the nodes, the relative error of the mass and the
-            absolute one of the loss; shape (m, n).
+        loss, mass, relative, loss_error: at the nodes, of shape (m, n). ``relative`` is the
+            relative error of the mass, ``loss_error`` the absolute error of the loss.
         size: quadrature error of each panel, shape (m,).
-        swing: by what that grows where e^{itL} - 1 is integrated, t up to ``frequency``.
+        swing: growth of that error for integrals of e^{itL} - 1, t up to ``frequency``.
         bounds: suprema over the ellipses of the panels.
     """
 
@@ -522,8 +522,8 @@ class PanelIntegrand:
 
 
 def swing(frequency: float, angle: Array, loss: Array) -> Array:
-    """Bounds of |e^z - 1|, z = itL, on ellipses: at most 1 + |e^z|, and |z| e^{|Re z|}."""
-    # What overflows is no bound worth having, and 1 + wave is finite.
+    """Return bounds of |e^z - 1|, z = itL, on ellipses: at most 1 + |e^z|, and |z| e^{|Re z|}."""
+    # A bound that overflows is useless, and 1 + wave is finite.
     wave = np.exp(np.minimum(frequency * angle, 700.0))
     with np.errstate(over="ignore"):
         return np.minimum(1 + wave, frequency * loss * wave)
@@ -533,10 +533,10 @@ class PanelLaw:
     """A tilted law on the nodes of panels: its moment and its characteristic function.
 
     Args:
-        loss, mass: at the nodes, of one shape; the masses are all positive.
+        loss, mass: at the nodes, of one shape, with positive masses.
         relative, loss_error: of each mass, and of each loss.
         size: quadrature error of each panel, and the mass left of the first.
-        swing: by what these grow where e^{itL} - 1 is integrated.
+        swing: growth of these errors for integrals of e^{itL} - 1.
         log_scale: logarithm of the unit of the masses.
         falling: masses at minus the losses, with the same errors.
         atom: mass at 0.
@@ -579,14 +579,14 @@ class PanelLaw:
         self._quadrature = float(self.size @ swing)
 
     def shift(self, step: float, number: int) -> tuple[ComplexArray, Array]:
-        """phi(t) - 1 at t = k step, phi the mean of e^{itL}, and a bound of its error."""
+        """Return phi(t) - 1 at t = k step, phi the mean of e^{itL}, and a bound of its error."""
         law = Weighted(self.loss, self.weight, self.falling, self._both * self._relative)
         shift, error = characteristic_shift(step, number, law)
         frequencies = step * np.arange(float(number))
         return shift, error + frequencies * self._phase_error + self._quadrature
 
     def masses(self, law: LossFunction, tilt: float, edges: Array, top: float) -> PanelMasses:
-        """The panels between ``edges``, the first ones of the law, all rounded up."""
+        """Return the panels between ``edges``, the first ones of the law, all rounded up."""
         each = self.weight.reshape(len(self.size) - 1, -1).sum(axis=1)
         (loss,), (base,) = law(edges[-1:])
         exponent = float((1 + tilt) * loss + base + law.log_density(edges[-1:])[0]) - top
@@ -599,7 +599,7 @@ class PanelLaw:
 
 
 def log_decay_of_panels(first: float, number: int, panels: PanelMasses, rest: float) -> Array:
-    """Bounds of log |phi(t')|, t' >= t in `decay_table`; ``rest`` is mass of any phase."""
+    """Return bounds of log |phi(t')|, t' >= t in `decay_table`. ``rest``: mass of any phase."""
     known = np.empty(doubled_length(number))
     times = decay_table(first, len(known))[:_SHIFTED]
     known[:_SHIFTED] = np.minimum(shifted_bounds(times, panels) + rest, 1.0)
@@ -668,8 +668,8 @@ class SymmetrizedLosses(PanelLosses):
         noise_std: sigma in units of the shift.
         count: how often the round occurs.
         tilt: c > 0.
-        frequency: the largest |t| that will be asked for.
-        end: the largest u that is kept; losses of both signs beyond are left out.
+        frequency: the largest requested |t|.
+        end: the largest u that is kept. Losses of both signs beyond are left out.
     Raises:
         NotConverged: too many panels would be needed, or sigma is below 0.04.
     Derivation: docs/derivations/inversion.md, with the quadrature of uniform-sampling.md.
@@ -713,8 +713,8 @@ class SymmetrizedLosses(PanelLosses):
             *(falling, atom),
         )
         super().__init__(law, count)
-        # Density in l where l > 0, h = g r^a / p: its supremum right of each panel's start, and the
-        # mass left; between points it rises by at most a curvature.
+        # Density in l > 0, h = g r^a / p: its supremum right of each panel's start, and the
+        # remaining mass. Between points it rises by at most a curvature.
         norm = math.log(law.total) + top + math.log(q)
         edge_density = (a + 1) * ratio(edges)[0] - edges + log_scale + ratio.log_density(edges)
         highest = suprema_beyond(gaussian + (a + 1) * loss - u - norm, edge_density - norm)
@@ -732,7 +732,7 @@ class SymmetrizedLosses(PanelLosses):
 
 
 def _tail(q: float, sigma: float, a: float, last: float, top: float) -> float:
-    """Twice the tail of phi r^a beyond u, as in `pairs.symmetrized`, for both terms; over e^top."""
+    """Bound twice the tail of phi r^a beyond u (`pairs.symmetrized`) for both terms, over e^top."""
     log_last = float(np.logaddexp(np.log1p(-q), math.log(q) + last))
     log_tail = a * log_last - (sigma * last + 0.5 / sigma) ** 2 / 2 - top
     return 4 * 1.26 / math.sqrt(2 * math.pi) * math.exp(min(log_tail, 700.0))

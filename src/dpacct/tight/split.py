@@ -1,9 +1,9 @@
 """Compositions of rounds whose losses are split: at least one large loss, or small ones alone.
 
 The measure nu of the outcomes of all rounds with at least one large loss and no faded one has the
-moments prod M_j^n - prod S_j^n, M_j those of all losses of a round that are left, S_j those of the
-small ones. It has no atom, and its integrand decays. Small losses alone have a contour of their
-own: without large ones their moments are tame, and their tilt is the one that suits them.
+moments prod M_j^n - prod S_j^n. M_j are the moments of all losses that round j keeps, S_j those of
+its small losses. The measure has no atom, and its integrand decays. Small losses alone have a
+separate contour. Without large losses their moments are tame, and they have a suitable tilt.
 
 Derivation: docs/derivations/few-large-losses.md.
 """
@@ -122,7 +122,7 @@ class JointLaw(Law):
         return log_value, bound + 8 * UNIT * (np.abs(log_value) + 1)
 
     def _by_odds(self, shifts: Sequence[_Shifts]) -> tuple[ComplexArray, Array]:
-        """The measure's value, relative to its moment, as S^n (e^X - 1), and a bound of its error.
+        """Return the value relative to the moment, as S^n (e^X - 1), and a bound of its error.
 
         That is no number, or infinite, where nothing is known.
         """
@@ -157,7 +157,7 @@ class JointLaw(Law):
         return value, error
 
     def _by_difference(self, shifts: Sequence[_Shifts]) -> tuple[ComplexArray, Array]:
-        """The same as (S + V)^n - S^n."""
+        """Return the value as (S + V)^n - S^n, and a bound of its error."""
         number = len(shifts[0][1])
         small, every = np.zeros(number, dtype=np.complex128), np.zeros(number, np.complex128)
         small_error, every_error = np.zeros(number), np.zeros(number)
@@ -181,13 +181,13 @@ class JointLaw(Law):
 
 
 def _log_expm1(y: float | Array) -> Array:
-    """log(e^y - 1), y > 0."""
+    """Return log(e^y - 1), y > 0."""
     value = np.asarray(y, dtype=np.float64)
     return np.where(value > 40.0, value, np.log(np.expm1(np.minimum(value, 40.0)) + 1e-300))
 
 
 def _complex_expm1(z: ComplexArray) -> ComplexArray:
-    """e^z - 1, each part within a few roundings of the modulus of z, or of e^z."""
+    """Return e^z - 1, each part within a few roundings of the modulus of z, or of e^z."""
     x, y = z.real, z.imag
     half = np.sin(y / 2)
     grown = np.exp(x)
@@ -213,7 +213,7 @@ _POINTS = 1200
 _LOST, _MOST_LOST = 1e-60, 1e-15
 # Widths of a step on its way from 0 to 1, and how far losses that are faded out are kept.
 _STEP, _FADE, _KEPT = 10.0, 8.5, 12.5
-# Where a loss is half faded out, in units of what is enough by itself.
+# The loss that is half faded out, in units of a loss that suffices alone.
 _FADED = 1.4
 # Below a delta of e to minus this steps are narrower.
 _SHARP = 60.0
@@ -229,7 +229,7 @@ class SplitComposition(Composed):
 
     Attributes:
         cuts: the kinds of rounds.
-        precision, kinds: as in `Composed`; kinds of the whole composition.
+        precision, kinds: as in `Composed`. ``kinds`` counts the whole composition.
     """
 
     cuts: tuple[Cut, ...]
@@ -237,11 +237,11 @@ class SplitComposition(Composed):
     kinds: int
 
     def laws(self, tilt: float, frequency: float) -> list[JointLaw]:
-        """All rounds together: they do not factor."""
+        """Return all rounds together: they do not factor."""
         return [JointLaw([SplitLosses(cut, tilt, frequency) for cut in self.cuts])]
 
     def cumulants(self, tilt: float) -> Cumulants:
-        """Of nu and the Gaussian; nothing is proven of them."""
+        """Return cumulants of nu and the Gaussian, without proof."""
         value = self.precision * tilt * (1 + tilt) / 2
         mean, variance = self.precision * (0.5 + tilt), self.precision
         # Logarithm of all over small ones, and its derivatives.
@@ -267,12 +267,12 @@ class SplitComposition(Composed):
 def split_at(
     composition: Composition, center: float, enough: float, log_delta: float
 ) -> SplitComposition:
-    """The composition with large losses from about ``center`` on; from ``enough`` on they fade.
+    """Return the composition with large losses from about ``center``, faded from ``enough`` on.
 
     Args:
         composition: sampled pairs of the remove direction, or of replaced clients, rates at most
             1/2.
-        log_delta: about that of the delta that is asked for; far less may be lost beyond the end.
+        log_delta: estimate of the requested log delta. The mass lost beyond the end is far less.
     Raises:
         NotConverged: some kind of round has no loss between, or too large ones.
     """
@@ -299,7 +299,7 @@ def split_at(
 
 
 def sharpness(log_delta: float) -> float:
-    """By what steps are narrower where the density falls steeply across them."""
+    """Return the factor that narrows steps if the density falls steeply across them."""
     return min(1.0, _SHARP / max(-log_delta, 1.0))
 
 
@@ -319,12 +319,12 @@ def check_reach(composition: Composition, enough: float, log_delta: float) -> No
 
 
 def _lost_each(composition: Composition, log_delta: float, share: float) -> float:
-    """What each round may have beyond its end."""
+    """Return the mass that each round may have beyond its end."""
     return math.exp(max(log_delta, -600.0)) * share / composition.sampled_rounds
 
 
 def split_cumulants(cut: Cut, tilt: float) -> tuple[Cumulants, Cumulants]:
-    """Of the small and of the large losses of one round; nothing is proven of them."""
+    """Return cumulants of the small and of the large losses of one round, without proof."""
     loss, small, large = _points(cut)
     tilted = (1 + tilt) * loss
     return weighted_cumulants(small + tilted, loss), weighted_cumulants(large + tilted, loss)
@@ -332,7 +332,7 @@ def split_cumulants(cut: Cut, tilt: float) -> tuple[Cumulants, Cumulants]:
 
 @lru_cache(maxsize=512)
 def _points(cut: Cut) -> tuple[Array, Array, Array]:
-    """Losses, and logarithms of the masses of small and of large ones."""
+    """Return Losses, and logarithms of the masses of small and of large ones."""
     pair, sigma = LossFunction(cut.pair), cut.pair.noise_std
     start = pair.start(-0.5, 9.0)
     width = (cut.end - start) / _POINTS
@@ -351,7 +351,7 @@ def _points(cut: Cut) -> tuple[Array, Array, Array]:
 
 
 def _log(share: Array) -> Array:
-    """Its logarithm; of zero minus infinity, as tilts may be larger than any share is small."""
+    """Return the logarithm of a share, or -inf for 0. Tilts may exceed the log of any share."""
     return np.log(share, out=np.full_like(share, -np.inf), where=share > 0.0)
 
 
@@ -360,8 +360,8 @@ class SmallComposition(Composed):
     """The measure of all outcomes with small losses alone, times one Gaussian.
 
     Attributes:
-        cuts: the kinds of rounds, without what lies beyond the step.
-        precision, kinds: as in `Composed`; kinds of the whole composition.
+        cuts: the kinds of rounds, without losses beyond the step.
+        precision, kinds: as in `Composed`. ``kinds`` counts the whole composition.
     """
 
     cuts: tuple[Cut, ...]

@@ -1,11 +1,11 @@
-"""The adaptive game of fixed-size sampling, and which schedules it is about.
+"""The adaptive game of fixed-size sampling, and the test whether a schedule needs it.
 
-Every round is a triangle, chosen anew (`theorem`); laws on a grid bound it from above and below
-(`laws`, `strategies`, `kernels`, `positions`, `rounds`); they are played backward (`play`), where
-and how finely a plan says (`plan`, `choose`); `bounds` reads epsilon and delta. Statement, proofs
-and error bounds: docs/derivations/fixed-size-game.md.
+In every round the adversary chooses a triangle again (`theorem`). Laws on a grid bound it from
+above and below (`laws`, `strategies`, `kernels`, `positions`, `rounds`). The game is solved
+backward (`play`) on a grid that a plan sets (`plan`, `choose`). `bounds` reads epsilon and delta.
+Statement, proofs and error bounds: docs/derivations/fixed-size-game.md.
 
-This module alone says which schedules a game is about, without importing what it is played with.
+Only this module decides about schedules, without importing the modules that solve the game.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PLAYED = (Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT)
 
 
 def is_game(round_: Round) -> bool:
-    """Whether the adversary has a choice of positions in this round."""
+    """Return True if the adversary has a choice of positions in this round."""
     sampling = round_.sampling
     return (
         isinstance(sampling, Uniform)
@@ -28,7 +28,7 @@ def is_game(round_: Round) -> bool:
 
 
 def takes_everybody(round_: Round) -> bool:
-    """Whether it is a Gaussian, with the adjacency's shift."""
+    """Return True for a Gaussian with the adjacency's shift."""
     sampling = round_.sampling
     if isinstance(sampling, Uniform) and sampling.cohort_size < sampling.num_clients:
         return False
@@ -36,16 +36,16 @@ def takes_everybody(round_: Round) -> bool:
 
 
 def has_one_pair(round_: Round) -> bool:
-    """Whether one fixed pair is exact for this round: everybody takes part, or each by a coin."""
+    """Return True if one fixed pair is exact: full participation, or independent coins."""
     poisson = isinstance(round_.sampling, Poisson) and round_.adjacency in _PLAYED
     return takes_everybody(round_) or poisson
 
 
 def is_played(schedule: Schedule) -> bool:
-    """Whether the game says more about a schedule than a fixed pair for each round.
+    """Return True if the game improves on a fixed pair for each round.
 
-    A single round has no past to choose by: there the fixed pair is exact, except for zero-out,
-    whose fixed pair is that of replace-one.
+    In a single round there is no past to react to. There the fixed pair is exact, except for
+    zero-out, which uses the fixed pair of replace-one.
     """
     kinds = schedule.distinct()
     return (

@@ -1,10 +1,10 @@
 """Epsilon and delta of schedules with rounds of fixed size, one client replaced or set to zero.
 
-The adversary chooses positions anew in each round, knowing the past. Upper: the best of a finite
-number of cells of positions, each bounded by one law. Lower: the better of a few strategies in each
-round, which explicit data sets follow. Both are played backward on a grid of losses. Each pass has
-the whole curve eps -> delta; it is tuned to one delta and sharp for all smaller epsilons too,
-because what its grid adds to the spread of the loss is the same share there.
+The adversary chooses positions again in each round, knowing the past. Upper bound: the best of a
+finite number of cells of positions, each bounded by one law. Lower bound: the better of a few
+strategies in each round, which explicit data sets follow. Both are played backward on a grid of
+losses. Each pass gives the whole curve eps -> delta. It is tuned to one delta, and is also sharp
+for all smaller epsilons, because there the grid adds the same share to the spread of the loss.
 
 Statement, proofs and error bounds: docs/derivations/fixed-size-game.md.
 """
@@ -51,7 +51,7 @@ _LITTLE = 3e-4
 
 
 def upper_epsilon(schedule: Schedule, plan: GamePlan, positions: Positions, delta: float) -> float:
-    """Proven eps(delta)."""
+    """Return proven eps(delta)."""
     frame, window = plan.upper, window_above(schedule, plan, positions)
     deltas = play_upper(stages_above(schedule, plan, frame, positions, window), frame, window)
     if window and not deltas[0] <= delta < deltas[-1]:
@@ -60,7 +60,7 @@ def upper_epsilon(schedule: Schedule, plan: GamePlan, positions: Positions, delt
 
 
 def crossing(deltas: Array, frame: Frame, delta: float) -> float:
-    """The least epsilon at which upper bounds of w at the losses of a frame surely meet delta.
+    """Return the least epsilon at which upper bounds of w at a frame's losses surely meet delta.
 
     Raises:
         NotConverged: none of the losses does.
@@ -80,7 +80,7 @@ def crossing(deltas: Array, frame: Frame, delta: float) -> float:
 
 
 def lower_epsilon(schedule: Schedule, plan: GamePlan, delta: float) -> float:
-    """Achieved eps(delta)."""
+    """Return achieved eps(delta)."""
     frame = plan.lower
     stages, window = stages_below(schedule, plan, frame)
     deltas = play_lower(stages, frame, window)
@@ -109,7 +109,7 @@ def lower_epsilon(schedule: Schedule, plan: GamePlan, delta: float) -> float:
 
 
 def upper_delta(schedule: Schedule, plan: GamePlan, positions: Positions, epsilon: float) -> float:
-    """Proven delta(eps)."""
+    """Return proven delta(eps)."""
     loss = -epsilon * (1 - _NUDGE)
     frame, window = moved(plan.upper, loss), window_above(schedule, plan, positions)
     place = math.floor(loss / frame.step) - frame.first
@@ -119,7 +119,7 @@ def upper_delta(schedule: Schedule, plan: GamePlan, positions: Positions, epsilo
 
 
 def lower_delta(schedule: Schedule, plan: GamePlan, epsilon: float) -> float:
-    """Achieved delta(eps)."""
+    """Return achieved delta(eps)."""
     loss = -epsilon * (1 + _NUDGE)
     frame = moved(plan.lower, loss)
     place = math.floor(loss / frame.step) - frame.first
@@ -148,13 +148,13 @@ def check_gap(gap: float | None) -> None:
     """
     if gap is not None and not SMALLEST_GAP <= gap <= LARGEST_GAP:
         rule = f"a relative gap lies in [{SMALLEST_GAP:g}, {LARGEST_GAP:g}]"
-        hint = "What is left below is that of the two strategies, which no cover closes."
+        hint = "The remaining width is that of the two strategies. No cover closes it."
         raise InvalidParameter("gap", gap, rule, hint if gap < SMALLEST_GAP else "")
 
 
 @dataclass(slots=True)
 class _Narrowed:
-    """What is known so far, and what it took."""
+    """The bracket so far, and its computing effort."""
 
     gap: float
     lower: float
@@ -166,7 +166,7 @@ class _Narrowed:
         return self.upper <= self.lower * (1 + self.gap)
 
     def spend(self, effort: float) -> None:
-        """Count what the next pass takes."""
+        """Add the effort of the next pass."""
         if self.spent + effort > MOST_REFINED:
             raise NotConverged(f"it would need {needed(self.spent + effort, MOST_REFINED)}")
         self.spent += effort
@@ -179,13 +179,13 @@ def narrow_epsilon(
     direction: Direction = Direction.REMOVE,
     known: Interval | None = None,
 ) -> Interval:
-    """Achieved and proven eps(delta), at most the relative ``gap`` apart.
+    """Return achieved and proven eps(delta), at most the relative ``gap`` apart.
 
     Args:
         schedule, delta, gap: see `game_epsilon`. direction: of the game.
-        known: what another way has found, which is not given up.
+        known: a bracket from another method. The result is never wider.
     Raises:
-        NotConverged: that is not reached; says between which values epsilon lies.
+        NotConverged: the gap is not reached. The message contains the bracket.
     """
     found = _Narrowed(gap, 0.0, math.inf)
     if known is not None:
@@ -246,14 +246,14 @@ _REMEMBERED = 32
 
 
 def game_epsilon(schedule: Schedule, delta: float, gap: float | None = None) -> Interval:
-    """Achieved and proven eps(delta).
+    """Return achieved and proven eps(delta).
 
     Args:
-        schedule: of rounds in which one client is replaced or sends zero; see
+        schedule: rounds in which one client is replaced or sends zero. See
             `rounds.check_schedule`.
         delta: in (0, 1), at least about 1e-17.
-        gap: the relative width wanted; by default a cover that serves most settings is taken,
-            which leaves about one percent or less, and a few where there are thousands of rounds.
+        gap: the requested relative width. The default cover serves most settings. It leaves about
+            one percent or less, and a few percent for thousands of rounds.
     Raises:
         NotConverged: the game would take too long, or the width is not reached.
         Unsupported: a round is of another kind. InvalidParameter: ``gap`` out of range.
@@ -274,7 +274,7 @@ def game_epsilon(schedule: Schedule, delta: float, gap: float | None = None) -> 
 
 
 def _usual_epsilon(schedule: Schedule, delta: float) -> Interval:
-    """The larger of both directions, each by the best positions that are affordable.
+    """Return the larger of both directions, each by the best positions that are affordable.
 
     Raises:
         NotConverged: none are.
@@ -297,10 +297,10 @@ def _in_direction(schedule: Schedule, delta: float, direction: Direction) -> Int
     return Interval.bracket(lower_epsilon(schedule, plan, delta), upper)
 
 
-# A search asks for the proven side, and whoever tells its result for both.
+# A search needs the upper bound, and the report of its result needs both.
 @lru_cache(maxsize=_REMEMBERED)
 def _upper_end(schedule: Schedule, delta: float, direction: Direction) -> tuple[float, float]:
-    """Proven epsilon, and the share of it that the grid may have cost.
+    """Return proven epsilon, and the share of it that the grid may have cost.
 
     Raises:
         NotConverged: no positions are affordable.
@@ -310,7 +310,7 @@ def _upper_end(schedule: Schedule, delta: float, direction: Direction) -> tuple[
 
 
 def game_upper_epsilon(schedule: Schedule, delta: float) -> float:
-    """The proven end of `game_epsilon`."""
+    """Return the proven end of `game_epsilon`."""
     if not schedule.rounds:
         return 0.0
     return max(_upper_end(schedule, delta, way)[0] for way in directions(schedule))
@@ -318,9 +318,9 @@ def game_upper_epsilon(schedule: Schedule, delta: float) -> float:
 
 @lru_cache(maxsize=32)
 def prefix_upper_epsilons(round_: Round, rounds: int, delta: float) -> Array:
-    """Proven eps(delta) of the first n of so many equal rounds, n = 0 to ``rounds``, by one pass.
+    """Return proven eps(delta) of the first n of ``rounds`` equal rounds, n = 0, 1, ..., in a pass.
 
-    It is tuned to all of them, so that for a few a fixed pair may say more.
+    The pass is tuned to all rounds, so a fixed pair may be tighter for few rounds.
 
     Returns:
         shape (rounds + 1,), not decreasing.
@@ -334,12 +334,12 @@ def prefix_upper_epsilons(round_: Round, rounds: int, delta: float) -> Array:
         stages = stages_above(schedule, plan, plan.upper, positions)
         each = [crossing(w, plan.upper, delta) for w in rounds_above(stages, plan.upper)]
         found = np.maximum(found, each)
-    # All rounds cost at least what a part of them does.
+    # All rounds cost at least as much as a part of them.
     return np.minimum.accumulate(found[::-1])[::-1]
 
 
 def game_delta(schedule: Schedule, epsilon: float) -> Interval:
-    """Achieved and proven delta(eps), eps >= 0; see `game_epsilon`."""
+    """Return achieved and proven delta(eps), eps >= 0. See `game_epsilon`."""
     found: list[Interval] = []
     for direction in directions(schedule) if schedule.rounds else ():
         plan, positions = affordable(
@@ -365,13 +365,13 @@ def _at_delta(
 
 
 def two_strategies_delta(schedule: Schedule, epsilon: float) -> float:
-    """What the better of two strategies in each round surely reaches, at eps >= 0."""
+    """Return a lower bound of the better of two strategies in each round, at eps >= 0."""
     directions(schedule)
     return lower_delta(schedule, plan_at_epsilon(schedule, epsilon), epsilon)
 
 
 def forget() -> None:
-    """Compute laws and answers anew from here on; for measurements of time."""
+    """Clear the caches of laws and answers, for measurements of time."""
     for kept in (
         _upper_end,
         cell_kernel,
@@ -424,7 +424,7 @@ def _pass(schedule: Schedule, tuned: float, direction: Direction) -> _Pass | Non
 
 
 def curve_delta(schedule: Schedule, epsilon: float) -> float:
-    """Return proven delta(eps), eps >= 0; infinite where no pass is worth its time."""
+    """Return proven delta(eps), eps >= 0, or infinity if no pass is worth its time."""
     return max(_at(schedule, epsilon, direction) for direction in directions(schedule))
 
 

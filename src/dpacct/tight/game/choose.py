@@ -3,8 +3,8 @@
 Large cells where positions are worth little, small ones elsewhere. Over many rounds the adversary
 gains by log M(t) of a round's law, at tilts t about that of the answer: near it while many rounds
 are to come, further off in the last ones. A cell is split while its law has more of that than any
-single position, by a tolerance that grows with the distance. Nothing here is proven; any split of
-a cover is a cover.
+single position, by a tolerance that grows with the distance. Nothing here is proven, since any
+split of a cover is a cover.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from dpacct.tight.game.theorem import (
     without_spare,
 )
 
-# Where tilts are looked at, in inverse deviations of the tilted sum of losses from the answer's,
-# but not below this share of it; the last rounds' are further off, and fewer.
+# Tilts to try, in inverse deviations of the tilted sum of losses from the answer's tilt. They are
+# at least this share of it. The last rounds need tilts further off, and fewer.
 _AWAY = np.array([0.0, -0.75, -1.5, -2.25, -3.0, -4.0, -6.0, 1.5])
 _LEAST_TILT = 0.02
-# Positions on the longest side, of which the best counts as what a cell can be brought to.
+# Positions on the longest side. The best of them is the target for cells.
 _POSITIONS = 8
 MOST_CELLS = 400
-# Of splits into thirds, so many fit.
+# Largest unit that holds all splits into thirds.
 _UNIT = 3**24
 
 
 @dataclass(frozen=True, slots=True)
 class _Gains:
-    """What positions in one kind of round are worth, at a few tilts."""
+    """The gains of positions in one kind of round, at a few tilts."""
 
     grid: Grid
     rising: Array
@@ -68,11 +68,11 @@ class _Gains:
 def guided_cover(
     schedule: Schedule, plan: GamePlan, tolerance: float, most: int = MOST_CELLS
 ) -> tuple[Cover, float]:
-    """A cover for the kinds of rounds that matter most, and those that differ most.
+    """Return a cover for the kinds of rounds that matter most, and that differ most.
 
     Args:
-        schedule, plan: what is played, and where.
-        tolerance: the share of what the best position gains that a cell may gain more.
+        schedule, plan: the schedule, and the grid of its game.
+        tolerance: largest extra gain of a cell, as a share of the best position's gain.
         most: cells, about.
     Returns:
         The cells, and the share that is reached with them.
@@ -83,19 +83,19 @@ def guided_cover(
 
 
 def has_cells(schedule: Schedule) -> bool:
-    """Whether cells of triangles bound any of its rounds; for zero-out those of an angle do."""
+    """Return True if cells of triangles bound any of its rounds. Zero-out has cells of an angle."""
     replaced = schedule.adjacency is Adjacency.REPLACE_ONE
     return replaced and any(is_game(round_) for round_ in schedule.distinct())
 
 
 def heaviest(schedule: Schedule) -> Round:
-    """The kind of round of fixed size that matters most."""
+    """Return the kind of round of fixed size that matters most."""
     counts = schedule.distinct()
     return max(filter(is_game, counts), key=lambda one: counts[one] * _weight(one))
 
 
 def _looked_at(schedule: Schedule) -> tuple[tuple[Round, int], ...]:
-    """Kinds of rounds and how many there are: what serves these serves those between them."""
+    """Return representative kinds of rounds with their numbers. They also serve kinds between."""
     counts = {one: count for one, count in schedule.distinct().items() if is_game(one)}
     found = [heaviest(schedule), max(counts, key=lambda one: counts[one])]
     for end in (min, max):
@@ -105,18 +105,18 @@ def _looked_at(schedule: Schedule) -> tuple[tuple[Round, int], ...]:
 
 
 def spread_of(plan: GamePlan) -> float:
-    """The deviation of the tilted sum of losses; a Gaussian's, where it is not known."""
+    """Return the deviation of the tilted sum of losses, or a Gaussian's if it is unknown."""
     return plan.deviation or math.sqrt(plan.epsilon / (plan.upper.tilt + 0.5))
 
 
 def _tilts(plan: GamePlan) -> Array:
-    """Tilts near that of the answer, and further off as those of the last rounds are."""
+    """Return tilts near that of the answer, and tilts further off for the last rounds."""
     tilt = plan.upper.tilt
     return np.maximum(tilt + _AWAY / spread_of(plan), _LEAST_TILT * tilt)
 
 
 def turn_guide(plan: GamePlan, tolerance: float) -> TurnGuide:
-    """The same for the one angle where a contribution becomes zero."""
+    """Return the rule for ranges of the one angle if a contribution becomes zero."""
     tolerances = tolerance * np.hypot(1.0, _AWAY)
     return TurnGuide(tuple(_tilts(plan).tolist()), tuple(tolerances.tolist()))
 
@@ -134,7 +134,7 @@ def _cover(
     best = [_best(gains) for gains in every]
     moments = [tilts * (tilts + 1) * most_of for most_of in best]
     worth = [count * np.log1p(moment) for (_, count), moment in zip(kinds, moments, strict=True)]
-    # A kind that is worth little may gain more: what all gain together counts.
+    # A kind with little gain may gain more, since only the total counts.
     weights = [
         np.minimum(1.0, len(kinds) * part / sum(worth)) * moment / moment[0] / most_of
         for part, moment, most_of in zip(worth, moments, best, strict=True)
@@ -168,7 +168,7 @@ def _cover(
 
 
 def _best(gains: _Gains) -> Array:
-    """What the best of a few positions on the longest side gains."""
+    """Return the largest gain of a few positions on the longest side."""
     shares = (Fraction(k, _POSITIONS) for k in range(_POSITIONS + 1))
     return np.max([gains.of(Cell(share, 1 - share, Fraction(0))) for share in shares], axis=0)
 
@@ -192,7 +192,7 @@ _FEW, _QUICK, _MEDIUM, _LONG, MOST_EFFORT = 5.5e7, 1e8, 5e8, 8e8, 2e9
 _SLACK, _MIXED = 2e-3, 2.0
 _FINE_SHARE, _DEFAULT_SHARE, _MIDDLE_SHARE, _COARSE_SHARE = 5e-4, 1e-3, 2e-3, 4e-3
 _MIXTURES = ((_DEFAULT_SHARE, _LONG), (_COARSE_SHARE, MOST_EFFORT))
-# The share of epsilon that the grid may cost, and what cells may gain more than positions do.
+# The share of epsilon that the grid may cost, and the extra gain of cells over positions.
 _CELLS = (
     (_FINE_SHARE, 5e-4, _LONG),
     (_DEFAULT_SHARE, 1e-3, _LONG),
@@ -201,7 +201,7 @@ _CELLS = (
     (_COARSE_SHARE, 1e-2, 2 * MOST_EFFORT),
 )
 _LAST = ((_COARSE_SHARE, math.inf, MOST_EFFORT),)
-# How much more that is where time is short, and where so many cells would be affordable.
+# Larger extra gains if time is short, and the numbers of cells that are affordable then.
 _USUAL, _FINE, _PLENTY, _FEWEST, _MOST_CELLS = 5e-4, 2e-4, 250, 12, 200
 # The same where the usual cells are played, as they are first where kinds of rounds differ.
 _KNOWN = ((_DEFAULT_SHARE, _LONG), (_MIDDLE_SHARE, MOST_EFFORT))
@@ -218,7 +218,7 @@ _NEAR, _SOME = (0.1, 1.4), 100
 def affordable(
     schedule: Schedule, plan_with: Callable[[float], GamePlan]
 ) -> tuple[GamePlan, Positions]:
-    """A plan and positions that are affordable, the best first.
+    """Return a plan and positions that are affordable, the best first.
 
     Raises:
         NotConverged: none is.
@@ -257,7 +257,7 @@ def affordable(
 def _angles(
     schedule: Schedule, plan_with: Callable[[float], GamePlan]
 ) -> tuple[GamePlan, Positions]:
-    """Ranges of the one angle that there is where a contribution becomes zero.
+    """Return ranges of the one angle that there is where a contribution becomes zero.
 
     Raises:
         NotConverged: none are affordable.
@@ -282,7 +282,7 @@ def _angles(
 def _known(
     schedule: Schedule, plan_with: Callable[[float], GamePlan]
 ) -> tuple[GamePlan, Positions] | None:
-    """The usual cells, or the fewest angles, if these are affordable."""
+    """Return the usual cells, or the fewest angles, if these are affordable."""
     usual = Thinned(default_cover())
     for share, most in _KNOWN:
         plan = plan_with(share)
@@ -296,7 +296,7 @@ def _chosen(
     plan_with: Callable[[float], GamePlan],
     rows: tuple[tuple[float, float, float], ...],
 ) -> tuple[GamePlan, Positions] | None:
-    """Cells chosen for this schedule, if so many are affordable as are needed."""
+    """Return cells chosen for this schedule, if the needed number is affordable."""
     for share, enough, most in rows if has_cells(schedule) else ():
         plan = plan_with(share)
         one = effort_above(schedule, plan.upper, Thinned(default_cover())) / len(default_cover())

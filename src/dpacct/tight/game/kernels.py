@@ -1,8 +1,8 @@
 """One round on a grid of losses: laws above each cell or range of positions, and laws below.
 
 Where a client is replaced, a cell of triangles takes one side of its law from the largest angles at
-b and w and the other from those at a and w. Where a contribution becomes zero, crowd w and client a
-lie on the unit circle and nothing is sent in the neighboring data set, so that a round has one
+b and w and the other from the angles at a and w. Where a contribution becomes zero, crowd w and
+client a lie on the unit circle. The neighboring data set sends nothing, so that a round has one
 angle: P(loss > ...) grows with it, and the same with the data sets exchanged falls. A range of
 angles takes one side from its largest and the other from its least one. Half a turn and no turn
 have closed forms:
@@ -58,7 +58,7 @@ from dpacct.tight.game.theorem import (
 
 # Neighboring grid points of one round's law lie up to this share of the loss apart.
 _SPREAD, _FINE = 32, 128
-# So many points of a profile are computed at once.
+# Points of a profile that are computed at once.
 _ROWS = 16
 _LEAST = 1e-300
 MAX_REACH = 1 << 17
@@ -112,12 +112,12 @@ class Grid:
 
     @property
     def losses(self) -> Array:
-        """The losses at ``points``; exact, as the step has few bits."""
+        """The losses at ``points``, exact because the step has few bits."""
         return np.asarray(self.step * self.points, dtype=np.float64)
 
 
 def far_loss(rate: float, noise: float, least: float, probability: float) -> float:
-    """Return about the loss beyond which one round has this probability; at least ``least``."""
+    """Estimate the loss >= ``least`` that one round exceeds with this probability."""
     losses = np.geomspace(least, 600.0, 400)
     small = remove_tails(rate, noise, losses) <= probability
     return float(losses[min(int(np.argmax(small)), len(losses) - 1)])
@@ -159,7 +159,7 @@ def _until_negligible(upper: Callable[[Array], Array], grid: Grid) -> Array:
         rows = slice(start, start + _ROWS)
         values[rows] = upper(losses[rows])
         if values[rows][-1] <= grid.negligible:
-            # A profile falls: what bounds it here bounds it further out.
+            # A profile falls, so its bound here holds further out.
             values[start + _ROWS :] = values[rows][-1]
             break
     return values
@@ -174,8 +174,8 @@ def _cell_side(grid: Grid, triangle: Triangle) -> Side:
 def cell_kernel(grid: Grid, cell: Cell) -> Kernel:
     """Return a law that dominates every triangle of a cell (lemma 3).
 
-    The profile at gamma >= 1 grows with the angles at b and w, so that the largest ones bound it;
-    below one, with b and a exchanged, those at a and w.
+    The profile at gamma >= 1 grows with the angles at b and w, so that the largest angles bound it.
+    Below one, b and a are exchanged: the largest angles at a and w bound it.
     """
     w = float(cell.w)
     rising, falling = (_cell_side(grid, Triangle(float(missing), w)) for missing in cell[1::-1])
@@ -221,7 +221,7 @@ def sampled_above(grid: Grid, direction: Direction) -> Kernel:
 
 @lru_cache(maxsize=64)
 def gaussian_above(grid: Grid) -> Kernel:
-    """Return a law that dominates a round of everybody in which one client is replaced."""
+    """Return a law that dominates a round of full participation with one replaced client."""
     losses = np.asarray(grid.step * grid.fine, dtype=np.float64)
     upper = gaussian_pair(grid.noise, losses)[0].upper
     return _above(grid, grid.fine, upper, upper)
@@ -262,7 +262,7 @@ class Turns:
 
 @dataclass(frozen=True, slots=True)
 class TurnGuide:
-    """How ranges of the angle are chosen: tilts, and by what share one may gain more at each."""
+    """Rule for ranges of the angle: tilts, and the extra gain allowed at each of them."""
 
     tilts: tuple[float, ...]
     tolerances: tuple[float, ...]
@@ -270,14 +270,14 @@ class TurnGuide:
 
 _MANY = 42
 MANY_TURNS = Turns(tuple(k / _MANY for k in range(_MANY + 1)))
-# The narrowest range of an angle is one part in so many.
+# The narrowest range of an angle, as one part in this number.
 _NARROWEST = 64
 
 
 def zero_out_above(
     grid: Grid, direction: Direction, turns: Turns = MANY_TURNS
 ) -> tuple[Kernel, ...]:
-    """Return laws, one for each range of the angle, that dominate it; z >= 2/7."""
+    """Return laws, one for each range of the angle, that dominate it for z >= 2/7."""
     return tuple(range_kernel(grid, direction, ends) for ends in pairwise(turns.ends))
 
 
@@ -297,8 +297,8 @@ def range_kernel(grid: Grid, direction: Direction, ends: tuple[float, float]) ->
 def guided_turns(grid: Grid, direction: Direction, guide: TurnGuide) -> Turns:
     """Return ranges of the angle, halved until none gains much more than the best single angle.
 
-    What a round gains is log M(t) of its law, at tilts t about that of the answer. The choice is
-    not proven and need not be: any ranges hold all angles.
+    The gain of a round is log M(t) of its law, at tilts t about that of the answer. The choice
+    needs no proof, since any ranges hold all angles.
     """
     tilts, tolerances = np.array(guide.tilts), np.array(guide.tolerances)
 
@@ -336,11 +336,12 @@ def zero_out_below(grid: Grid, direction: Direction) -> tuple[Kernel, ...]:
 
 
 def contribution_profile(rate: float, noise: float, turn: float, losses: Array) -> Bounds:
-    """Bounds of H_gamma(P || Q), gamma = e^loss, where P has the contribution.
+    """Return bounds of H_gamma(P || Q), gamma = e^loss, where P has the contribution.
 
     Args:
         rate, noise: q in (0, 1) and z >= 2/7.
-        turn: angle between crowd and client, over pi; above 0. The upper bound holds for all less.
+        turn: angle between crowd and client, over pi, above 0. The upper bound also holds for
+            smaller angles.
         losses: shape (n,), each in [0, 600].
     """
     if turn == 1.0:
@@ -353,7 +354,7 @@ def contribution_profile(rate: float, noise: float, turn: float, losses: Array) 
 
 
 def absence_profile(rate: float, noise: float, turn: float, losses: Array) -> Bounds:
-    """Bounds of H_gamma(Q || P), the same with the data sets exchanged; largest for no turn.
+    """Bound H_gamma(Q || P), with the data sets exchanged. It is largest for no turn.
 
     Args:
         rate, noise, losses: as above.
@@ -365,10 +366,10 @@ def absence_profile(rate: float, noise: float, turn: float, losses: Array) -> Bo
 
 
 def opposed_pair(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
-    """Bounds of H and of -H' for the opposed pair, from events {x > t}.
+    """Return bounds of H and of -H' for the opposed pair, from events {x > t}.
 
-    Any t bounds from below. The best one solves c1 e^(-2t/z^2) + gamma e^((1-2t)/(2z^2)) = 1; what
-    a threshold near it lacks is of second order in its error.
+    Any t bounds from below. The best t solves c1 e^(-2t/z^2) + gamma e^((1-2t)/(2z^2)) = 1. A
+    threshold near it loses an amount of second order in its error.
     """
     square = noise * noise
     with np.errstate(divide="ignore"):
@@ -393,10 +394,10 @@ def opposed_pair(rate: float, noise: float, losses: Array) -> tuple[Bounds, Boun
 
 
 def opposed_back_line(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
-    """A line below H of the opposed pair with the data sets exchanged, from events {s < x < t}.
+    """Return a line below H of the opposed pair, data sets exchanged, from events {s < x < t}.
 
     Returns:
-        Bounds of its values at the losses and of minus its slope; both 0 where nothing is left.
+        Bounds of its values at the losses and of minus its slope. Both are 0 if nothing is left.
     """
     square = noise * noise
     with np.errstate(divide="ignore"):

@@ -25,7 +25,7 @@ class Side:
     """Masses of one sign of the loss, under the hypothesis that makes it likely.
 
     Attributes:
-        points: the losses over the step, increasing and above 0; shape (n,).
+        points: the losses over the step, increasing and above 0, shape (n,).
         masses: at these points.
         infinite: mass of an infinite loss.
         excess: lower and upper bound of the difference of both hypotheses' masses.
@@ -43,7 +43,7 @@ class Kernel:
 
     Attributes:
         first: loss of the first mass over the step.
-        masses: under the first hypothesis, at all points from there on; shape (n,).
+        masses: under the first hypothesis, at all points from there on, shape (n,).
         infinite: mass of an infinite loss.
     """
 
@@ -53,7 +53,7 @@ class Kernel:
 
 
 def grid_points(last: int, spread: int) -> Points:
-    """Points 0 = j_0 < j_1 < ... up to at least ``last``; further out they lie further apart.
+    """Return points 0 = j_0 < j_1 < ... up to at least ``last``, further apart further out.
 
     Neighbors are one apart, or the share 1 / ``spread`` of the loss.
     """
@@ -64,7 +64,7 @@ def grid_points(last: int, spread: int) -> Points:
 
 
 def dominating_side(points: Points, step: float, values: Array) -> Side:
-    """Masses whose profile is at least ``values`` at the points, and so at least H everywhere.
+    """Return masses whose profile is >= ``values`` at the points, and so at least H everywhere.
 
     Args:
         points: as from `grid_points`, shape (n,).
@@ -85,7 +85,7 @@ def dominating_side(points: Points, step: float, values: Array) -> Side:
 
 
 def profile_below(side: Side, step: float) -> Array:
-    """Lower bounds of the profile of a side's masses at the loss 0 and at its points.
+    """Return lower bounds of the profile of a side's masses at the loss 0 and at its points.
 
     Multiplying masses by one or more, as `dominating_kernel` does, keeps them below.
     """
@@ -95,12 +95,12 @@ def profile_below(side: Side, step: float) -> Array:
 
 
 def dominated_side(points: Points, step: float, left: Array, right: Array) -> Side:
-    """Masses whose profile is at most H everywhere.
+    """Return masses whose profile is at most H everywhere.
 
     Args:
         points, step: as above, shape (n,).
-        left, right: values at the left and right end of each interval of a line below H there;
-            shape (n - 1,). Where they are not positive the chain ends.
+        left, right: values at the left and right end of each interval of a line below H there,
+            of shape (n - 1,). The chain ends where they are not positive.
     """
     ratios = np.exp(step * points)
     values = np.append(np.minimum(left, np.append(np.inf, right[:-1])), 0.0)
@@ -110,7 +110,7 @@ def dominated_side(points: Points, step: float, left: Array, right: Array) -> Si
     while end > 0 and right[end - 1] < 0:
         end -= 1
     if end < 1:
-        # Nothing is left of a side within one interval; a law without it is below all the same.
+        # A side within one interval vanishes. A law without it is below all the same.
         return Side(points[1:2], np.zeros(1), 0.0, (0.0, 0.0))
     points, ratios, values = points[: end + 1], ratios[: end + 1], values[: end + 1].copy()
     values[end] = 0.0
@@ -131,7 +131,7 @@ def dominated_side(points: Points, step: float, left: Array, right: Array) -> Si
 
 
 def dominating_kernel(rising: Side, falling: Side, step: float) -> Kernel:
-    """A law from the side of positive losses and the mirror image of that of negative ones.
+    """Return a law from the side of positive losses and the mirror image of that of negative ones.
 
     Both hypotheses' masses are at least one in total, the first's at least the second's.
     """
@@ -146,7 +146,7 @@ def dominating_kernel(rising: Side, falling: Side, step: float) -> Kernel:
 
 
 def dominated_kernel(rising: Side, falling: Side, step: float) -> Kernel:
-    """The same from below: masses are at most one, the first hypothesis' at most the second's."""
+    """Return a law below both sides: masses <= 1, the first hypothesis' at most the second's."""
     if min(rising.excess[0], falling.excess[0]) <= 0.0:
         return Kernel(0, np.ones(1), 0.0)
     spare = 16 * FUNCTION_ERROR
@@ -164,7 +164,7 @@ def dominated_kernel(rising: Side, falling: Side, step: float) -> Kernel:
 
 
 def _laid_out(rising: Side, falling: Side, step: float) -> tuple[Array, int]:
-    """Masses under the first hypothesis at all points, and the index of the loss 0."""
+    """Return masses under the first hypothesis at all points, and the index of the loss 0."""
     zero, most = int(falling.points[-1]), int(rising.points[-1])
     masses = np.zeros(zero + most + 1)
     masses[zero + rising.points] = rising.masses
@@ -173,9 +173,9 @@ def _laid_out(rising: Side, falling: Side, step: float) -> tuple[Array, int]:
 
 
 def _convex_chain(ratios: Array, values: Array) -> Points:
-    """Indices of the corners of the lowest convex chain below the points.
+    """Return indices of the corners of the lowest convex chain below the points.
 
-    A corner of it is one among any of the points, so what is none among those left is none.
+    Its corners are corners among any subset of the points, so other points can be dropped.
     """
     kept = np.arange(len(ratios))
     while len(kept) > 2:
@@ -188,7 +188,7 @@ def _convex_chain(ratios: Array, values: Array) -> Points:
 
 
 def _masses_at(ratios: Array, values: Array, corners: Points) -> Array:
-    """Mass at each point but the first: the ratio times the change of slope; rounded anyhow."""
+    """Return the mass at each point but the first: the ratio times the change of slope, rounded."""
     slopes = np.append(np.diff(values[corners]) / np.diff(ratios[corners]), 0.0)
     masses = np.zeros(len(ratios))
     inner = corners[1:]
@@ -197,7 +197,7 @@ def _masses_at(ratios: Array, values: Array, corners: Points) -> Array:
 
 
 def _profile(points: Points, step: float, masses: Array, infinite: float) -> Array:
-    """The profile of masses at the points, by sums of positive terms.
+    """Return the profile of masses at the points, by sums of positive terms.
 
     Error: at most (3 n + 100) `UNIT`, relative.
     """
@@ -211,7 +211,7 @@ def _profile(points: Points, step: float, masses: Array, infinite: float) -> Arr
 def line_ends(
     points: Points, step: float, middles: Array, profile: Bounds, slope: Bounds
 ) -> Bounds:
-    """Values at both ends of each interval of a line that is below H, from a tangent.
+    """Return values at both ends of each interval of a line that is below H, from a tangent.
 
     Args:
         middles: where the tangents touch, as losses, one in each interval.

@@ -1,6 +1,6 @@
-"""Where the game is looked at (tilt, step and losses), its stages there, and what they cost.
+"""Grids for the game (tilt, step and losses), its stages there, and their cost.
 
-What is chosen here decides how close the bounds are and what they cost, never whether they hold.
+These choices decide the width and the cost of the bounds, never their validity.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from dpacct.tight.game.rounds import (
 
 # Share of epsilon that the grid may cost.
 _GRID_SHARE = 1e-3
-# What is left aside, relative to delta.
+# Mass that is left aside, relative to delta.
 _NEGLIGIBLE, _OUTSIDE = 1e-6, 1e-3
 _ATTEMPTS = 8
 _TEN = math.log(10.0)
@@ -51,11 +51,11 @@ _WORTH = 0.7
 # The lower bound's part of that share.
 _LOWER_SHARE = 0.5
 _FINER = 4
-# From so many steps to the least loss on, its place on the grid matters little; below, the last
-# point is tried at these shares of an interval before it. How much finer a grid may be for that.
+# From this number of steps to the least loss on, its place on the grid matters little. Below, the
+# last point is tried at these shares of an interval before it. The finest grid for that.
 _MANY, _PLACES, _FINEST = 12, (0.3, 0.4, 0.5), 0.7
 _BITS = 20
-# Of so many kinds of rounds laws are made for a plan.
+# Largest number of kinds of rounds whose laws are made for a plan.
 _MOST_LAWS = 24
 _LEAST_EPSILON = 1e-3
 _SMALLEST_LOG_DELTA = -40.0
@@ -64,13 +64,13 @@ MAX_POINTS = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class GamePlan:
-    """Frames for both bounds, and what of one round's loss may be left aside.
+    """Frames for both bounds, and the part of one round's loss that may be left aside.
 
     Attributes:
-        upper, lower: frames; the lower one is finer, since two strategies are cheap.
+        upper, lower: frames. The lower one is finer, since two strategies are cheap.
         negligible: probability.
         epsilon: about the answer.
-        deviation: of the tilted sum of losses, where it is known; 0 otherwise.
+        deviation: of the tilted sum of losses if it is known, otherwise 0.
         direction: which of the neighbors plays P.
         share: of epsilon, which the grid may cost.
     """
@@ -85,7 +85,7 @@ class GamePlan:
 
 
 def moved(frame: Frame, loss: float) -> Frame:
-    """The frame moved by less than a step, so that it holds this loss but for its rounding."""
+    """Return the frame moved by less than a step, so that it holds this loss up to rounding."""
     offset = loss - math.floor(loss / frame.step) * frame.step
     return Frame(frame.step, frame.first, frame.size, frame.tilt, offset)
 
@@ -98,7 +98,7 @@ def plan_at_delta(
     both: bool = True,
     direction: Direction = Direction.REMOVE,
 ) -> GamePlan:
-    """A plan for eps(delta); unless for ``both`` bounds, the lower frame is that of the upper.
+    """Return a plan for eps(delta). Without ``both`` bounds, the lower frame equals the upper one.
 
     Raises:
         NotConverged: delta is too small, or the grid would be too large.
@@ -121,7 +121,7 @@ def plan_at_epsilon(
     *,
     direction: Direction = Direction.REMOVE,
 ) -> GamePlan:
-    """A plan for delta(eps).
+    """Return a plan for delta(eps).
 
     Raises:
         NotConverged: delta is too small, or the grid would be too large.
@@ -162,7 +162,7 @@ def _plan(
         if not upper:
             # Two strategies are cheap, but not free.
             least = lattice(min(frames[0].step / _FINER, _least_loss(schedule) / 4))
-            # Nor does the simple pair tell what its law loses on a grid where it is not played.
+            # The simple pair does not show the loss of its law on a grid where it is not played.
             simply_played = schedule.adjacency is not Adjacency.ZERO_OUT
             step = max(step, least) if simply_played else least
             if simply_played and step * _MANY > _least_loss(schedule):
@@ -178,13 +178,13 @@ def _plan(
 
 
 def lattice(step: float) -> float:
-    """At most ``step``, one of four steps in each octave: 4, 5, 6 or 7 times a power of two."""
+    """Return at most ``step``: one of four steps an octave, 4, 5, 6 or 7 times a power of two."""
     mantissa, exponent = math.frexp(step)
     return math.ldexp(math.floor(mantissa * 2 * _PER_OCTAVE), exponent - 3)
 
 
 def _least_loss(schedule: Schedule) -> float:
-    """How far below zero the loss of remove lies at most, in the round where that is least."""
+    """Return the smallest distance below zero, over rounds, of the least loss of remove."""
     rates = [r.sampling_rate for r in schedule.distinct() if r.sampling_rate < 1.0]
     return min((-math.log1p(-rate) for rate in rates), default=math.inf)
 
@@ -199,7 +199,7 @@ def _step(
     *,
     upper: bool,
 ) -> float:
-    """The step with which M(tilt) on the grid is off by about the share of epsilon wanted."""
+    """Return the step at which M(tilt) on the grid is off by about the wanted share of epsilon."""
     wanted = share * epsilon * tilt
     lost_with = _lost(schedule, simple, tilt, negligible, upper=upper)
     step = math.sqrt(8 * share * epsilon / (schedule.rounds * (1 + tilt)))
@@ -213,7 +213,7 @@ def _step(
         if lost <= 1.2 * wanted:
             return step
         if lost > _WORTH * before:
-            # What is left comes from large losses, whose grid is coarser.
+            # The rest comes from large losses, whose grid is coarser.
             return 2 * step
         before = lost
         step *= min(max(math.sqrt(wanted / lost), 0.25), 0.5)
@@ -223,7 +223,7 @@ def _step(
 def _lost(
     schedule: Schedule, simple: Composition, tilt: float, negligible: float, *, upper: bool
 ) -> Callable[[float], float]:
-    """By how much log M(tilt) of the simple strategy is off on a grid with a step."""
+    """Return the error of log M(tilt) of the simple strategy on a grid with a step."""
     if len(schedule.distinct()) > _MOST_LAWS:
         schedule = _fewer(schedule)
         simple = Composition.of_schedule(schedule, simple_pair, Direction.REMOVE)
@@ -240,7 +240,7 @@ def _lost(
 
 
 def _fewer(schedule: Schedule) -> Schedule:
-    """As many rounds of a few of the kinds: about the same grid serves."""
+    """Return as many rounds of a few of the kinds. About the same grid serves them."""
     kinds = sorted(
         schedule.distinct().items(),
         key=lambda kind: kind[0].sampling_rate / kind[0].noise_multiplier,
@@ -255,11 +255,10 @@ def _fewer(schedule: Schedule) -> Schedule:
 def _aligned(
     lost: Callable[[float], float], usual: float, least_loss: float, wanted: float
 ) -> float:
-    """A step for the lower bound where the least loss is a few steps.
+    """Return a step for the lower bound if the least loss is a few steps.
 
-    Much of a round's probability lies next to that loss, so that what a law below lacks depends
-    on where the last point lies before it: of a coarse step that lies well there may be less than
-    of a finer one.
+    Much of a round's probability lies next to that loss. So the defect of a law below depends on
+    the last point before it. A coarse step with a good last point may be better than a finer step.
     """
     best, steps = (
         (lost(usual), usual),
@@ -273,32 +272,32 @@ def _aligned(
 
 
 def _rounded(step: float) -> float:
-    """The step with few bits, so that its multiples are exact."""
+    """Return the step with few bits, so that its multiples are exact."""
     mantissa, exponent = math.frexp(step)
     return math.ldexp(math.floor(mantissa * 2**_BITS), exponent - _BITS)
 
 
 Stages = list[tuple[Stage, int]]
 
-# What the laws of one kind of round cost; the cells of a larger cover are thinner.
+# Cost of the laws of one kind of round. The cells of a larger cover are thinner.
 _A_COVER, _A_CELL = 2.4e3, 1e5
-# Ranges of the angle where a contribution becomes zero, about, and what their laws cost.
+# Estimated ranges of the angle if a contribution becomes zero, and the cost of their laws.
 _RANGES, _OF_RANGES, _A_RANGE = 8, 3e6, 5e5
 # The same for mixtures, and of how much noise that is true.
 _A_MIXTURE, _USUAL_SLACK = 2e8, 4e-3
 # Where laws are few the transform of the values counts, too.
 _ALONE = 6
-# Two laws, each worth a few of those next to each other in memory.
+# Two laws, each as expensive as a few laws next to each other in memory.
 _STRATEGIES = 8
-# Windows hold so many deviations of the sum of losses, where one round that crosses this share of a
-# window by itself is so rare, tilted, in all rounds together.
+# Windows hold this number of deviations of the sum of losses. One round may cross this share of a
+# window only with this tilted probability, in all rounds together.
 _DEVIATIONS, _JUMP, _RARE_JUMP = 4.4, 1 / 4, 1e-4
 # Losses times laws times rounds for two strategies, and for three where a contribution becomes
 # zero: one alone reaches nearly as much over many rounds.
 _CHEAP, _CHEAP_ZERO_OUT = 1e9, 2e8
 # The laws of two strategies for one kind of round.
 _TWO_LAWS = 4e5
-# Laws are made for so many kinds of rounds, and for fewer where rounds are many.
+# Largest number of kinds of rounds with laws, and a smaller one for many rounds.
 _FEW_KINDS, _MOST_KINDS = 64, 256
 # Laws times losses that are kept at a time: less than a gigabyte.
 _MOST_KEPT = 4e7
@@ -307,7 +306,7 @@ _MOST_KEPT = 4e7
 def stages_above(
     schedule: Schedule, plan: GamePlan, frame: Frame, positions: Positions, window: int = 0
 ) -> Stages:
-    """The phases with laws above them, by cells or by mixtures."""
+    """Return the phases with laws above them, by cells or by mixtures."""
     played = fewer_kinds(schedule)
     ready: dict[Round, Stage] = {}
     for round_ in played.distinct():
@@ -318,11 +317,11 @@ def stages_above(
 
 @lru_cache(maxsize=64)
 def fewer_kinds(schedule: Schedule) -> Schedule:
-    """A schedule that costs at least as much, with fewer kinds of rounds; itself if there are few.
+    """Return a schedule that costs at least as much, with fewer kinds of rounds.
 
-    Less noise costs more (data processing), and so does a larger rate: the rounds of a group all
-    have the least noise and the largest rate in it. Laws cost more than rounds do. The order of the
-    rounds stays what it is.
+    Few kinds remain unchanged. Less noise costs more (data processing), and so does a larger rate:
+    the rounds of a group all have the least noise and the largest rate in it. Laws cost more than
+    rounds. The order of the rounds stays.
     """
     counts = schedule.distinct()
     kinds = [round_ for round_ in counts if is_game(round_)]
@@ -333,7 +332,7 @@ def fewer_kinds(schedule: Schedule) -> Schedule:
     while len(groups) < most:
         widest = max(groups, key=lambda group: _width(group) * sum(counts[r] for r in group))
         groups.remove(widest)
-        # Both sides of the middle of the wider axis; a group of equals is cut anywhere.
+        # Cut at the middle of the wider axis, and a group of equals anywhere.
         axis = max(_axes(widest), key=lambda axis: max(axis) - min(axis))
         middle = 0.5 * (min(axis) + max(axis))
         less = [one for one, place in zip(widest, axis, strict=True) if place <= middle]
@@ -357,7 +356,7 @@ def _width(group: list[Round]) -> float:
 
 
 def are_bounded(schedule: Schedule, plan: GamePlan, positions: Positions) -> bool:
-    """Whether there are such laws: any cells have some, mixtures may not be found."""
+    """Return True if such laws exist. Any cells have laws, but mixtures may not be found."""
     if not isinstance(positions, Mixing):
         return True
     with suppress(NotConverged):
@@ -368,7 +367,7 @@ def are_bounded(schedule: Schedule, plan: GamePlan, positions: Positions) -> boo
 
 
 def window_above(schedule: Schedule, plan: GamePlan, positions: Positions) -> int:
-    """How many losses are worth keeping at a time in the upper frame; 0 for all."""
+    """Return the number of losses worth keeping at a time in the upper frame, 0 for all."""
     return _window(
         plan,
         plan.upper,
@@ -385,7 +384,7 @@ def _laws_of_one(
 
 
 def _window_below(schedule: Schedule, plan: GamePlan) -> int:
-    """The same for the lower frame."""
+    """Return the number of losses worth keeping at a time in the lower frame, 0 for all."""
     round_ = schedule.phases[0].round
     return _window(
         plan,
@@ -398,10 +397,10 @@ def _window_below(schedule: Schedule, plan: GamePlan) -> int:
 def _window(
     plan: GamePlan, frame: Frame, rounds: int, laws_with: Callable[[float], list[Kernel]]
 ) -> int:
-    """The most losses for which transforms are shorter, if those hold what matters.
+    """Return the most losses with shorter transforms that hold all that matters, or 0.
 
-    On its way from minus epsilon to about zero the loss stays, tilted, within half that many; but
-    not where one round may take it most of the way.
+    On its way from minus epsilon to about zero the tilted loss stays within half that number. A
+    round that may cross most of the window rules it out.
     """
     # Where the tilt is small the loss ends far from zero.
     spread = math.hypot(plan.deviation, min(plan.deviation, 1 / frame.tilt))
@@ -420,7 +419,7 @@ def _window(
 
 
 def _jumps(laws: list[Kernel], frame: Frame, usual: float, far: float) -> float:
-    """How likely one round's loss, tilted, is further than this from the usual one, in steps."""
+    """Return the tilted probability that one round's loss is ``far`` steps from the usual one."""
     most = 0.0
     for law in laws:
         places = law.first + np.arange(len(law.masses))
@@ -432,7 +431,7 @@ def _jumps(laws: list[Kernel], frame: Frame, usual: float, far: float) -> float:
 def stages_below(
     schedule: Schedule, plan: GamePlan, frame: Frame, *, windowed: bool = True
 ) -> tuple[Stages, int]:
-    """The phases with laws below them, and the window they are for: 0 for all losses.
+    """Return the phases with laws below them, and the window they are for: 0 for all losses.
 
     By all strategies where that is worth its time, so that an adversary may switch, and by the best
     one alone otherwise.
@@ -449,7 +448,7 @@ def stages_below(
 
 
 def _stages_of_one_strategy(schedule: Schedule, plan: GamePlan, frame: Frame) -> Stages:
-    """The phases with one strategy alone, the same in all rounds of a kind; many are one law."""
+    """Return the phases with one strategy, the same in all rounds of a kind, as few laws."""
     found: Stages = []
     for round_, count in schedule.phases:
         laws = laws_below(round_, frame.step, plan.negligible, plan.direction)
@@ -461,7 +460,7 @@ def _stages_of_one_strategy(schedule: Schedule, plan: GamePlan, frame: Frame) ->
 
 
 def effort_above(schedule: Schedule, frame: Frame, positions: Positions) -> float:
-    """Losses times laws times rounds, and what the laws cost, in the same unit.
+    """Return losses times laws times rounds, plus the cost of the laws in the same unit.
 
     Infinite where the laws of all kinds of rounds would take too much memory.
     """
@@ -488,14 +487,14 @@ def effort_above(schedule: Schedule, frame: Frame, positions: Positions) -> floa
 
 
 def needed(effort: float, most: float) -> str:
-    """What is too much, in words."""
+    """Describe the excessive effort in words."""
     if effort == math.inf:
         return "more memory than is taken at a time"
     return f"{effort:.2g} steps, more than {most:.2g}"
 
 
 def effort_below(schedule: Schedule, frame: Frame) -> float:
-    """The same for two strategies."""
+    """Return the effort of two strategies."""
     kinds = len(schedule.distinct())
     if 2 * kinds * frame.size > _MOST_KEPT:
         return math.inf

@@ -1,13 +1,14 @@
-"""The game played backward: what an adversary still reaches, as a function of the loss so far.
+"""The game played backward: the adversary's remaining advantage for each loss so far.
 
 w_t(y) is by how much, over the P-probability of the past, P can still exceed Q with t rounds to
 come and a loss of y so far:
 
     w_0(y) = max(0, 1 - e^-y),    w_{t+1}(y) = sup over triangles of E_P[w_t(y + L)].
 
-On a grid, with a law for each cell that dominates it, the largest of the sums over masses is above;
-with laws dominated by single strategies it is below. So that small values keep their digits, what
-is kept is w_t(y) e^{-tilt y}. Sums are taken by Fourier transforms, whose errors are added.
+On a grid, each cell has a law that dominates it. The largest of the sums over masses is an upper
+bound. With laws dominated by single strategies it is a lower bound. Values are stored as
+w_t(y) e^{-tilt y}, so that small values keep their digits. Sums are taken by Fourier transforms,
+whose errors are added.
 
 Proof and error bound: docs/derivations/fixed-size-game.md.
 """
@@ -32,7 +33,7 @@ _LARGEST_EXPONENT = 500.0
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Losses that are looked at: (first + i) step + offset, 0 <= i < size; and the tilt."""
+    """The losses (first + i) step + offset, 0 <= i < size, and the tilt."""
 
     step: float
     first: int
@@ -45,12 +46,12 @@ class Frame:
             raise NotConverged("the game spans too many orders of magnitude")
 
     def losses(self) -> Array:
-        """All of them; each off by a few roundings of the largest and of the offset."""
+        """Return all losses, each within a few roundings of the largest and of the offset."""
         places = np.arange(self.size, dtype=np.float64)
         return self.step * (self.first + places) + self.offset
 
     def weights(self) -> Array:
-        """e^{-tilt loss}, the offset left aside."""
+        """Return e^{-tilt loss}, the offset left aside."""
         return np.exp(-self.tilt * self.step * (self.first + np.arange(self.size)))
 
 
@@ -62,9 +63,9 @@ class Stage:
         spectra: transforms of the tilted masses, shape (k, n / 2 + 1).
         length: n, a power of two.
         norm: bound of the sum of tilted masses of any one law.
-        beyond: for the part of the laws that leaves the frame at the top, shape (size,); relative
-            to the value at the top. Upper laws: the largest. Lower laws: the least.
-        gained: upper laws: the most that w grows by beyond the top, shape (size,); not tilted.
+        beyond: for the part of the laws that leaves the frame at the top, relative to the value
+            at the top, of shape (size,). Upper laws: the largest. Lower laws: the least.
+        gained: upper laws: the largest growth of w beyond the top, not tilted, shape (size,).
         below: for the part of each upper law that leaves it at the bottom, relative to the
             value there, shape (k, m) for the first m losses.
         relative: bound of the relative error of all masses and weights.
@@ -80,19 +81,19 @@ class Stage:
 
 
 def reach_of_laws(kernels: list[Kernel]) -> int:
-    """The furthest loss of any, over the step."""
+    """Return the furthest loss of any, over the step."""
     return max(max(-law.first, law.first + len(law.masses) - 1) for law in kernels)
 
 
 def length_of(size: int, reach: int) -> int:
-    """Of transforms for sums over laws of such a reach: a power of two, so that none wraps."""
+    """Return the length of transforms for sums over such laws: a power of two without wrapping."""
     return 1 << (size + min(reach, size)).bit_length()
 
 
 def prepare(kernels: list[Kernel], frame: Frame, *, upper: bool, window: int = 0) -> Stage:
-    """The laws of one kind of round in a frame, or in windows of so many of its losses."""
+    """Return the laws of one kind of round in a frame, or in windows of ``window`` losses."""
     reach, size = reach_of_laws(kernels), window or frame.size
-    # What is as large as the window leaves it from anywhere.
+    # A law with a reach of the window's size leaves the window from anywhere.
     length = length_of(size, reach)
     spectra = np.empty((len(kernels), length // 2 + 1), dtype=np.complex128)
     rate, index = frame.tilt * frame.step, np.arange(size)
@@ -132,15 +133,15 @@ def prepare(kernels: list[Kernel], frame: Frame, *, upper: bool, window: int = 0
 
 
 def play_upper(stages: list[tuple[Stage, int]], frame: Frame, window: int = 0) -> Array:
-    """Upper bounds of w_T at the losses of the frame; ``stages`` in the order of the rounds.
+    """Return upper bounds of w_T at the losses of the frame, for ``stages`` in order.
 
-    With a window, at so many of its first losses: that of the rounds before holds later ones.
+    A window keeps its first losses only. Earlier rounds need later losses.
     """
     return deque(rounds_above(stages, frame, window), maxlen=1)[0]
 
 
 def rounds_above(stages: list[tuple[Stage, int]], frame: Frame, window: int = 0) -> Iterator[Array]:
-    """The same before any round and after each, the last round of the schedule first."""
+    """Yield upper bounds before any round and after each, the schedule's last round first."""
     losses, weights = frame.losses(), frame.weights()
     slack = 8 * UNIT * (float(np.max(np.abs(losses))) + 2 * abs(frame.offset))
     start = -np.expm1(-np.maximum(losses + slack, 0.0)) * (1 + 64 * UNIT)
@@ -160,7 +161,7 @@ def rounds_above(stages: list[tuple[Stage, int]], frame: Frame, window: int = 0)
 
 
 def _windows(stages: Sequence[tuple[object, int]], frame: Frame, window: int) -> Iterator[slice]:
-    """Where the window is, from the last round on: it moves down evenly, from the top."""
+    """Yield the window's place from the last round on. It moves down evenly, from the top."""
     size = window or frame.size
     rounds = sum(count for _, count in stages)
     for left in range(rounds, -1, -1):
@@ -169,7 +170,7 @@ def _windows(stages: Sequence[tuple[object, int]], frame: Frame, window: int) ->
 
 
 def _moved_down(values: Array, places: int, frame: Frame, weights: Array) -> Array:
-    """Upper bounds at losses so many places further down: w does not fall, so its last is one."""
+    """Return upper bounds ``places`` losses further down. The last is one, as w does not fall."""
     if not places:
         return values
     exponents = frame.tilt * frame.step * np.arange(places, 0, -1)
@@ -178,7 +179,7 @@ def _moved_down(values: Array, places: int, frame: Frame, weights: Array) -> Arr
 
 
 def play_lower(stages: list[tuple[Stage, int]], frame: Frame, window: int = 0) -> Array:
-    """Lower bounds of w_T at the losses of the frame, from laws that are dominated.
+    """Return lower bounds of w_T at the losses of the frame, from laws that are dominated.
 
     ``window``: as for `play_upper`.
     """
@@ -193,17 +194,17 @@ def play_lower(stages: list[tuple[Stage, int]], frame: Frame, window: int = 0) -
             sums, error = _sums(stage, values)
             reached = sums - error + stage.beyond * values[-1]
             values, here = np.maximum(reached * (1 - stage.relative), 0.0), next(held)
-            # Of what lies below the window all that is known is that it is not negative.
+            # Below the window, w is only known to be at least 0.
             values = np.append(np.zeros(before.start - here.start), values)[: len(values)]
             before = here
     return values / weights[before] * (1 - _slack(frame))
 
 
 def repeated_below(law: Kernel, rounds: int, frame: Frame) -> Kernel:
-    """Masses below those of so many rounds with the same dominated law, by repeated doubling.
+    """Return masses below those of ``rounds`` rounds with the same dominated law, by doubling.
 
-    Any masses that are smaller bound from below, since w is not negative: what a transform may be
-    off by is subtracted from each, and those that vanish are cut off.
+    Smaller masses also bound from below, since w is at least 0. So the error bound of a transform
+    is subtracted from each mass, and vanishing masses are cut off.
     """
     found, doubled = Kernel(0, np.ones(1), 0.0), law
     while rounds:
@@ -244,7 +245,7 @@ def _slack(frame: Frame) -> float:
 
 
 def _sums(stage: Stage, values: Array) -> tuple[Array, float]:
-    """The largest of the sums of all laws, and a bound of their rounding errors."""
+    """Return the largest of the sums of all laws, and a bound of their rounding errors."""
     spectrum = np.fft.rfft(values, stage.length)
     best: Array | None = None
     for start in range(0, len(stage.spectra), _BLOCK):

@@ -1,12 +1,12 @@
-"""Fewer laws than cells: what lies below a mixture of two laws gains no more than the better.
+"""Fewer laws than cells: a law below a mixture of two laws gains no more than the better law.
 
-The game's value is linear in the law of a round. So a cell of a cover needs no law of its own where
-it lies below a mixture of two that are kept (`thinned_laws`), and few laws bound every triangle
-(`mixing_laws`): those of triangles on the longest side, with a little less noise. Where that shows
-least in the answer it is more, so that large cells do: over many rounds the two strategies of one
-dimension are worth more than all others by a margin.
+The game's value is linear in the law of a round. So a cell of a cover needs no separate law if it
+lies below a mixture of two kept laws (`thinned_laws`). A few laws bound every triangle
+(`mixing_laws`): the laws of triangles on the longest side, with a little less noise. The noise is
+reduced more if that hardly changes the answer, so that large cells suffice. Over many rounds the
+two one-dimensional strategies gain more than all others by a margin.
 
-Which laws are taken is a guess; that their mixtures cover all triangles is proven, cell by cell.
+The choice of laws is a guess. The proof checks, cell by cell, that their mixtures cover all.
 Proof: docs/derivations/fixed-size-game.md.
 """
 
@@ -33,13 +33,13 @@ from dpacct.tight.game.theorem import LARGEST_SHIFT, Cell, Cover, Triangle
 LAWS = 9
 # A law's noise is at most this share smaller.
 _LARGEST_SHARE, _BISECTIONS = 0.3, 9
-# So many cells are looked at, or more where little noise is given away; the smallest's size.
+# Number of cells to look at, a larger number for little removed noise, and the smallest size.
 _MOST_CELLS, _MORE_CELLS, _LITTLE, _SMALLEST = 2500, 6000, 1e-3, 2e-4
 # Missing shares at a and w, and the size, of cells that fail first.
 _NARROW_A, _NARROW_W, _NARROW = (0.75, 0.8, 0.7, 0.55, 0.65, 0.85), (0.05, 0.1, 0.15, 0.25), 0.012
 # Losses beyond those that matter count as infinite for the laws, a little earlier for the cells.
 FLOOR = 2.0
-# One point in so many is looked at first.
+# One point in this number is checked first.
 _SPARSE = 16
 # Tilts at which the laws are weighed, relative to that of the answer.
 _TILTS = (0.5, 1.0, 2.0)
@@ -113,11 +113,11 @@ def _check_all_triangles(grid: Grid, rows: Array, most: int) -> None:
 
 
 def below_a_mixture(values: Array, rows: Array) -> bool:
-    """Whether the values surely lie below x times one row plus 1 - x times another one.
+    """Return True if the values surely lie below x times one row plus 1 - x times another row.
 
     Args:
         values: shape (n,), upper bounds.
-        rows: shape (k, n), k > 1, lower bounds; positive.
+        rows: shape (k, n), k > 1, positive lower bounds.
     """
     first, second = np.triu_indices(len(rows), 1)
     # Few pairs pass at a few points already.
@@ -129,14 +129,14 @@ def below_a_mixture(values: Array, rows: Array) -> bool:
         first, second = first[passes], second[passes]
         least, most = least[passes], most[passes]
     best = int(np.argmax(most - least))
-    # Any share would do: what counts is that this one passes, roundings included.
+    # Any share is valid if it passes, roundings included.
     share = min(1.0, max(0.0, float(0.5 * (least[best] + most[best]))))
     mixed = share * rows[first[best]] + (1 - share) * rows[second[best]]
     return bool((values <= mixed * (1 - 8 * UNIT)).all())
 
 
 def _shares(values: Array, rows: Array, first: Points, second: Points) -> tuple[Array, Array]:
-    """About the least and the largest share of the first with which the values lie below."""
+    """Estimate the least and the largest share of the first with which the values lie below."""
     change, need = rows[first] - rows[second], values - rows[second]
     with np.errstate(divide="ignore", invalid="ignore"):
         at = need / change
@@ -146,7 +146,7 @@ def _shares(values: Array, rows: Array, first: Points, second: Points) -> tuple[
 
 
 def _mixing_positions(grid: Grid, mixing: Mixing) -> list[tuple[float, float]]:
-    """Positions on the longest side, as the missing share at b, and noise; not proven."""
+    """Return positions on the longest side, as the missing share at b and noise, without proof."""
     least = 2.0 / LARGEST_SHIFT
 
     def less(share: float) -> float:
@@ -171,7 +171,7 @@ def _mixing_positions(grid: Grid, mixing: Mixing) -> list[tuple[float, float]]:
 
 
 def _growth(grid: Grid, rising: Array, falling: Array, tilt: float) -> Array:
-    """About M(tilt) - 1 of the law with these profiles, at a few tilts."""
+    """Estimate M(tilt) - 1 of the law with these profiles, at a few tilts."""
     losses = grid.losses
     found: list[float] = []
     for order in (share * tilt for share in _TILTS):
@@ -180,7 +180,7 @@ def _growth(grid: Grid, rising: Array, falling: Array, tilt: float) -> Array:
     return np.array(found)
 
 
-# About this share of a cover's laws is kept, for what it costs.
+# Share of a cover's laws that is kept, for estimates of cost.
 USUAL_SHARE = 0.6
 # When laws are chosen, a cell has to lie below by more than roundings.
 _MARGIN = 1 + 1e-9
@@ -197,7 +197,7 @@ class Thinned:
 def thinned_laws(grid: Grid, cover: Cover) -> dict[int, Kernel]:
     """Return laws such that each cell is below one, or below a mixture of two.
 
-    ``cover`` has at least three cells; the laws are named by the places of their cells in it.
+    ``cover`` has at least three cells. The keys are the places of their cells in it.
     """
 
     def values(b: float, w: float) -> Array:
@@ -218,7 +218,7 @@ def thinned_laws(grid: Grid, cover: Cover) -> dict[int, Kernel]:
 
 
 def _kept_cells(cover: Cover, values: Array, rows: Array) -> list[int]:
-    """Cells that seem to need a law, if those have about these ``rows``; not proven."""
+    """Return cells that seem to need a law if the laws have about these ``rows``. Not proven."""
     left = list(range(len(values)))
     for k in sorted(left, key=lambda k: (cover[k].size, k)):
         others = [j for j in left if j != k]

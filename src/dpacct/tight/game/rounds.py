@@ -1,8 +1,8 @@
-"""Which rounds the game is about, and the laws of each kind of round in it.
+"""Conditions on the rounds of a game, and the laws of each kind of round in it.
 
-Rule 1: neighbors differ in one client, who is replaced or whose contribution becomes zero.
-Rule 2: a round is of fixed size, Poisson, or takes everybody; what each client sends may depend on
-    what was released before and on fresh randomness, not on whether a client took part before.
+Rule 1: neighbors differ in one client, which is replaced or whose contribution becomes zero.
+Rule 2: a round is of fixed size, Poisson, or of full participation. Contributions may depend on
+    earlier releases and on fresh randomness, not on whether a client took part before.
 Rule 3: rates are rounded up for the upper bound, and down for the lower one.
 """
 
@@ -48,7 +48,7 @@ def check_schedule(schedule: Schedule) -> None:
     """Refuse schedules that the game is not about.
 
     Raises:
-        Unsupported: says why, and what to use instead.
+        Unsupported: the schedule breaks Rule 1 or 2. The message names an alternative.
     """
     for round_ in schedule.distinct():
         if not (is_game(round_) or has_one_pair(round_)):
@@ -83,7 +83,7 @@ def laws_above(
     negligible: float,
     direction: Direction = Direction.REMOVE,
 ) -> list[Kernel]:
-    """Laws of which one, or a mixture, dominates, whatever the positions in this round.
+    """Return laws of which one, or a mixture, dominates any positions in this round.
 
     Raises:
         NotConverged: there are no such laws of the kind asked for.
@@ -135,14 +135,14 @@ def _grid_of_everybody(round_: Round, step: float, negligible: float) -> Grid:
 
 
 def simple_pair(round_: Round, direction: Direction) -> AchievedPair:
-    """A pair about as bad as what the adversary does in this round; for plans."""
+    """Return a pair about as bad as the adversary's best choice in this round, for plans."""
     if not is_game(round_):
         return achieved_pair(round_, direction)
     return SampledGaussianPair(rate_bounds(round_)[0], _simple_std(round_), direction)
 
 
 def least_frame(schedule: Schedule, probability: float) -> float:
-    """How far a frame has to reach for the tails that `simple_pair` leaves out; for plans."""
+    """Return the reach of a frame for the tails that `simple_pair` leaves out, for plans."""
     return max(
         (
             far_loss(rate_bounds(round_)[1], round_.noise_multiplier, 1e-6, probability)
@@ -154,7 +154,7 @@ def least_frame(schedule: Schedule, probability: float) -> float:
 
 
 def heavy_pair(round_: Round, direction: Direction) -> AchievedPair:
-    """A pair whose tails no position in this round exceeds by much; for plans."""
+    """Return a pair whose tails no position in this round exceeds by much, for plans."""
     if not is_game(round_):
         return achieved_pair(round_, direction)
     return SampledGaussianPair(rate_bounds(round_)[0], round_.noise_multiplier / 2, direction)
@@ -170,7 +170,7 @@ def _simple_std(round_: Round) -> float:
 
 
 def moment_law(round_: Round, step: float, negligible: float, *, upper: bool) -> Kernel:
-    """The law above, or below, one round of a simple strategy; for plans."""
+    """Return the law above, or below, one round of a simple strategy, for plans."""
     if not is_game(round_):
         if upper:
             return laws_above(round_, (), step, negligible)[0]
@@ -180,13 +180,13 @@ def moment_law(round_: Round, step: float, negligible: float, *, upper: bool) ->
 
 
 def moment_on_grid(law: Kernel, tilt: float, step: float) -> float:
-    """log M(tilt) of a law."""
+    """Return log M(tilt) of a law."""
     places = law.first + np.arange(len(law.masses))
     return math.log(float(law.masses @ np.exp(tilt * step * places)))
 
 
 def rate_bounds(round_: Round) -> tuple[float, float]:
-    """The sampling rate, rounded down and up."""
+    """Return the sampling rate, rounded down and up."""
     sampling = round_.sampling
     if isinstance(sampling, Uniform):
         return sampling.rate_bounds

@@ -1,6 +1,6 @@
-"""The one-dimensional pairs of a round of fixed-size sampling, and what each surely costs.
+"""The one-dimensional pairs of a round of fixed-size sampling, and lower bounds of their cost.
 
-*remove*: crowd and replacement at -C, the client at +C; *add*: the same in the other order. Both
+*remove*: crowd and replacement at -C, the client at +C. *add*: the same in the other order. Both
 have closed forms. With mu = 2/z and gamma = e^loss,
 
     remove:  H = q Delta_mu(k),      e^k = 1 + (gamma - 1)/q,              -H' = Phi(-mu/2 - k/mu),
@@ -23,18 +23,18 @@ from dpacct.tight.game.theorem import bounds, gaussian_profile, normal
 
 
 def middles(points: Points, step: float) -> Array:
-    """The middles of the intervals between points, as losses."""
+    """Return the middles of the intervals between points, as losses."""
     return np.asarray(0.5 * step * (points[:-1] + points[1:]), dtype=np.float64)
 
 
 def touching_side(touching: tuple[Bounds, Bounds], points: Points, step: float) -> Side:
-    """Masses below the profile, from bounds of it and of its slope at the middles."""
+    """Return masses below the profile, from bounds of it and of its slope at the middles."""
     lines = line_ends(points, step, middles(points, step), *touching)
     return dominated_side(points, step, lines.lower, lines.upper)
 
 
 def gaussian_pair(noise: float, losses: Array) -> tuple[Bounds, Bounds]:
-    """Bounds of H and of -H' where everybody takes part: H = Delta_mu(loss)."""
+    """Bound H and -H' for full participation: H = Delta_mu(loss)."""
     mu = 2 / noise
     plain = gaussian_profile(losses, mu, np.zeros(losses.shape))
     found = bounds(np.ones(losses.shape), plain, np.zeros(losses.shape))
@@ -42,7 +42,7 @@ def gaussian_pair(noise: float, losses: Array) -> tuple[Bounds, Bounds]:
 
 
 def remove_pair(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
-    """Bounds of H and of -H' for the remove pair."""
+    """Return bounds of H and of -H' for the remove pair."""
     mu = 2 / noise
     k = np.log1p(np.expm1(losses) / rate)
     plain = gaussian_profile(k, mu, 20 + 20 * losses)
@@ -51,7 +51,7 @@ def remove_pair(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bound
 
 
 def add_pair(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
-    """Bounds of H and of -H' for the add pair; nothing beyond its largest loss."""
+    """Bound H and -H' for the add pair, which has nothing beyond its largest loss."""
     # Where s is small all that is known is H <= q s, and H = 0 where it is negative.
     mu = 2 / noise
     missing = (1 - rate) / rate * np.expm1(losses)
@@ -70,14 +70,14 @@ def add_pair(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
 
 
 def replacement_line(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
-    """A line below the profile of the replacement pair that nearly touches it at each loss.
+    """Return a line below the profile of the replacement pair that nearly touches it at each loss.
 
     For any threshold t, P(x > t) - gamma Q(x > t) <= H(gamma), with P = (1-q) N(0) + q N(1) and
-    Q = (1-q) N(0) + q N(-1); t is about where the densities' ratio is gamma.
+    Q = (1-q) N(0) + q N(-1). At t the ratio of the densities is about gamma.
 
     Returns:
-        Bounds of the line's values at the losses, and of minus its slope; both 0 where nothing is
-        left beside rounding.
+        Bounds of the line's values at the losses, and of minus its slope. Both are 0 if only
+        rounding errors are left.
     """
     odds = (1 - rate) / rate * math.exp(min(0.5 / noise**2, 700.0))
     at = noise**2 * (losses / 2 + np.arcsinh(np.minimum(odds * np.sinh(losses / 2), 1e300)))
@@ -94,7 +94,7 @@ def replacement_line(rate: float, noise: float, losses: Array) -> tuple[Bounds, 
 
 
 def _far_error(k: Array, mu: float, error: Array) -> Array:
-    """Relative error of Phi(x), x = -mu/2 - k/mu, in units of roundoff."""
+    """Return relative error of Phi(x), x = -mu/2 - k/mu, in units of roundoff."""
     x = np.abs(mu / 2 + k / mu)
     return (1 + x) * (26 * (mu + np.abs(k) / mu) + (error + 10 * np.abs(k)) / mu + 4 * x) + 96
 
@@ -105,7 +105,7 @@ def _spread(value: Array, error: Array) -> Bounds:
 
 
 def remove_tails(rate: float, noise: float, losses: Array) -> Array:
-    """About P(loss > these) of the remove pair, the largest of all pairs; not proven."""
+    """Estimate P(loss > these) of the remove pair, the largest of all pairs, without proof."""
     mu = 2 / noise
     k = np.log1p(np.expm1(np.minimum(losses, 700.0)) / rate)
     return rate * normal(mu / 2 - k / mu)

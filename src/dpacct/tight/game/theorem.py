@@ -5,7 +5,7 @@ lie on a circle of radius one, with angles A, B, W <= pi/2 there (theorem 1, lem
 
     P = (1-q) N(w) + q N(a),    Q = (1-q) N(w) + q N(b),    N(c) = N(c, z^2 I).
 
-Given the coordinate s (standard normal under N(a)) along the side from w to b, what is left is one
+Take the coordinate s (standard normal under N(a)) along the side from w to b. Given s, there is one
 Gaussian with shift D, the altitude over that side. With Delta_mu(k) = delta(eps = k) of a Gaussian,
 
     H_gamma(P || Q) = q E_s[Delta_mu(log S(s))],   mu = D / z,   gamma >= 1,
@@ -16,8 +16,8 @@ for s converges exponentially. H grows with B and W (lemma 3), so the largest an
 {A <= Amax, B <= Bmax, W <= Wmax} bound all of it.
 
 In missing shares of a right angle, a + b + w = 1, a, b, w >= 0, a cell is {a >= a0, b >= b0,
-w >= w0}: its lower corner, three exact fractions. What it lacks to one, its size, is how far its
-triangles lie apart. One of three children holds any triangle of a cell: some coordinate lies a
+w >= w0}: its lower corner, three exact fractions. Its size is one minus their sum, which measures
+the distance of its triangles. One of three children holds any triangle of a cell: a coordinate is a
 third of the size above the corner.
 """
 
@@ -56,10 +56,10 @@ class GaussianProfile(NamedTuple):
 
 
 def gaussian_profile(k: Array, mu: float, error: Array) -> GaussianProfile:
-    """Delta_mu(k); ``mu`` <= `LARGEST_SHIFT` may be off by 24 roundings, k by ``error`` of them.
+    """Return Delta_mu(k) for ``mu`` <= `LARGEST_SHIFT` within 24 roundings, k within ``error``.
 
-    ``error`` counts in units of roundoff, absolute; the computation of k from its last two parts by
-    logaddexp or a sum is charged here.
+    ``error`` counts in units of roundoff, absolute. It includes the computation of k from its last
+    two parts by logaddexp or a sum.
     """
     near, far = mu / 2 - k / mu, -mu / 2 - k / mu
     above, below = normal(near), normal(far)
@@ -72,14 +72,14 @@ def gaussian_profile(k: Array, mu: float, error: Array) -> GaussianProfile:
 
 
 def normal(x: Array) -> Array:
-    """Standard normal distribution function, within 16 + 4 x^2 units of roundoff (relative)."""
+    """Return the normal distribution function, within 16 + 4 x^2 units of roundoff (relative)."""
     scaled = (x * -math.sqrt(0.5)).ravel()
     values = np.fromiter(map(math.erfc, scaled.tolist()), np.float64, scaled.size)
     return 0.5 * values.reshape(x.shape)
 
 
 def bounds(scale: Array, plain: GaussianProfile, error: Array) -> Bounds:
-    """Bounds of ``scale`` times Delta_mu; ``error`` of the scale, relative, in roundoffs."""
+    """Bound ``scale`` times Delta_mu. ``error``: relative error of the scale, in roundoffs."""
     off = 1.01 * UNIT * plain.near * (plain.relative + error) + UNDERFLOW
     lower, upper = np.maximum(plain.value - off, 0.0), plain.value + off
     return Bounds(scale * lower * (1 - 4 * UNIT), scale * upper * (1 + 4 * UNIT))
@@ -105,15 +105,15 @@ class Triangle:
 
 
 def profile(rate: float, noise: float, triangle: Triangle, losses: Array) -> Bounds:
-    """Bounds of H_gamma(P || Q) at gamma = e^loss.
+    """Return bounds of H_gamma(P || Q) at gamma = e^loss.
 
     Args:
         rate, noise: q in (0, 1) and z.
-        triangle: the angles; the upper bound holds for all triangles with smaller ones.
+        triangle: the angles. The upper bound also holds for all triangles with smaller angles.
         losses: shape (n,), each in [0, 600].
     Returns:
         The lower bound is that of a triangle whose missing shares are up to 2^-48 smaller.
-    Error: inside the bounds; relative to P(P > gamma Q) about 1e-13.
+    Error: inside the bounds, relative to P(P > gamma Q) about 1e-13.
     Raises:
         NotConverged: too little noise, or a triangle too flat.
     Source: docs/derivations/fixed-size-game.md.
@@ -135,7 +135,7 @@ class Lengths(NamedTuple):
 
 
 def profile_over(rate: float, lengths: Lengths, losses: Array) -> Bounds:
-    """The same for any triangle of such lengths, each known within 24 roundings of the largest."""
+    """Return the profile of any triangle of such lengths, within 24 roundings of the largest."""
     f, g, mu = lengths
     strip, step = _spacing(f, g, mu)
     half = math.ceil(_REACH / step)
@@ -165,7 +165,7 @@ def profile_over(rate: float, lengths: Lengths, losses: Array) -> Bounds:
 
 
 def not_too_flat(noise: float, triangle: Triangle) -> Triangle:
-    """The triangle, or one with larger angles that `profile` can do; its profile is no smaller."""
+    """Return the triangle, or one with larger angles and so no smaller profile for `profile`."""
     b, w = triangle.b, triangle.w
     while 2 * math.ceil(_REACH / _spacing(*_lengths(noise, Triangle(b, w)))[1]) >= _MAX_NODES:
         # Twice the smaller angle takes half the nodes.
@@ -181,12 +181,12 @@ def _lengths(noise: float, triangle: Triangle) -> Lengths:
 
 
 def _growth_rate(f: float, g: float, mu: float) -> float:
-    """K: on the line Im s = v the integrand is at most e^{K v^2/2} times larger."""
+    """Return K: on the line Im s = v the integrand is at most e^{K v^2/2} times larger."""
     return 1 + (max(abs(f), abs(g)) / mu) ** 2
 
 
 def _spacing(f: float, g: float, mu: float) -> tuple[float, float]:
-    """Half-width of the strip in which the integrand is bounded, and the step."""
+    """Return half-width of the strip in which the integrand is bounded, and the step."""
     rate = _growth_rate(f, g, mu)
     # |arg S| stays below one radian on either side of its middle.
     strip = min(math.sqrt(2 * _DIGITS / rate), 2 / max(f + g, 1e-9))
@@ -196,11 +196,11 @@ def _spacing(f: float, g: float, mu: float) -> tuple[float, float]:
 def _trapezoid_error(
     f: float, g: float, mu: float, strip: float, step: float, crowd: Array, losses: Array
 ) -> Array:
-    """2 M / (e^{2 pi v / step} - 1), M = 2 e^{K v^2/2} E_s[Phi(near at k - c)], c = log sec."""
+    """Return 2M / (e^{2 pi v/step} - 1), M = 2 e^{K v^2/2} E_s[Phi(near at k - c)], c = log sec."""
     turned = -math.log(math.cos(min((f + g) * strip / 2, 1.0)))
 
     def tail(start: Array, slope: float) -> Array:
-        # S is at least one of its two terms; E_s[Phi(x - y s)] = Phi(x / sqrt(1 + y^2)).
+        # S is at least either of its terms, and E_s[Phi(x - y s)] = Phi(x / sqrt(1 + y^2)).
         x = mu / 2 + (turned - start + slope * slope / 2) / mu
         return normal(np.minimum(x, 40.0) / math.sqrt(1 + (slope / mu) ** 2))
 
@@ -219,16 +219,16 @@ class Cell(NamedTuple):
 
     @classmethod
     def whole(cls) -> Cell:
-        """All triangles."""
+        """Return all triangles."""
         return cls(Fraction(0), Fraction(0), Fraction(0))
 
     @property
     def size(self) -> Fraction:
-        """One less the sum; zero where the cell is a single triangle."""
+        """One minus the sum, zero for a single triangle."""
         return 1 - self.a - self.b - self.w
 
     def children(self) -> tuple[Cell, Cell, Cell]:
-        """Three cells that together hold all triangles of this one."""
+        """Return three cells that together hold all triangles of this one."""
         third = self.size / 3
         a, b, w = self
         return Cell(a + third, b, w), Cell(a, b + third, w), Cell(a, b, w + third)
@@ -239,38 +239,38 @@ Corner = tuple[int, int, int]
 
 
 def covers(cells: Iterable[Cell]) -> bool:
-    """Whether every triangle lies in one of the cells; exact."""
+    """Return True if every triangle lies in one of the cells, by exact arithmetic."""
     corners, one = in_whole_numbers(cells)
     return _hold_all(corners, one)
 
 
 def in_whole_numbers(cells: Iterable[Cell]) -> tuple[list[Corner], int]:
-    """Corners as multiples of one unit, and how many of these are one: exact, as the cells are."""
+    """Return corners as multiples of one unit, and the number of units in one, both exact."""
     given = list(cells)
     one = math.lcm(*(part.denominator for cell in given for part in cell))
     return [corner_of(cell, one) for cell in given], one
 
 
 def corner_of(cell: Cell, one: int) -> Corner:
-    """A corner in units of which there are ``one`` in one, a multiple of all denominators."""
+    """Return a corner in units of 1 / ``one``, where ``one`` is a multiple of all denominators."""
     a, b, w = (part.numerator * (one // part.denominator) for part in cell)
     return a, b, w
 
 
 def are_held(corner: Corner, others: Iterable[Corner], one: int) -> bool:
-    """Whether every triangle of a cell lies in one of the others."""
+    """Return True if every triangle of a cell lies in one of the other cells."""
     a, b, w = corner
     size = one - a - b - w
-    # Seen from its corner, what others hold of a cell are cells again.
+    # Relative to its corner, the parts of a cell within other cells are cells again.
     parts = [(max(o[0] - a, 0), max(o[1] - b, 0), max(o[2] - w, 0)) for o in others]
     return _hold_all([part for part in parts if sum(part) <= size], size)
 
 
 def _hold_all(corners: list[Corner], one: int) -> bool:
-    """Whether cells hold all shares a + b + w = one.
+    """Return True if cells hold all shares a + b + w = one.
 
     At one value of a, the cell (a0, b0, w0) with a0 <= a holds b from b0 to 1 - a - w0. As a grows,
-    all these right ends and the last b, 1 - a, fall alike; so it is enough to look at the largest a
+    all these right ends and the last b, 1 - a, fall alike. So it is enough to check the largest a
     of each stretch on which no cell begins.
     """
     if one <= 0:
@@ -292,7 +292,7 @@ def _hold_all(corners: list[Corner], one: int) -> bool:
 
 
 def without_spare(cells: Cover) -> Cover:
-    """The cover without cells that the others make superfluous."""
+    """Return the cover without cells that the others make superfluous."""
     corners, one = in_whole_numbers(cells)
     kept = dict(zip(cells, corners, strict=True))
     for cell in sorted(cells, key=lambda cell: -cell.size):
@@ -304,12 +304,8 @@ def without_spare(cells: Cover) -> Cover:
 
 @cache
 def default_cover() -> Cover:
-    """The cells that serve most settings; `covers` is true of them."""
-    return _read(_DEFAULT)
-
-
-def _read(corners: tuple[tuple[int, int, int], ...]) -> Cover:
-    return tuple(Cell(*(Fraction(part, _PARTS) for part in corner)) for corner in corners)
+    """Return the cells that serve most settings. `covers` holds for them."""
+    return tuple(Cell(*(Fraction(part, _PARTS) for part in corner)) for corner in _DEFAULT)
 
 
 _PARTS = 3**12
