@@ -128,7 +128,7 @@ def test_a_foreign_file_is_left_alone(
     [
         ("replace(text, '\"rounds\":', '\"round\":')", "the chain is broken at entry"),
         # Nothing of it is shown.
-        ("CAST(X'1B5B333168FF' AS TEXT)", "ledger: an entry is not text; the ledger is damaged"),
+        ("CAST(X'1B5B333168FF' AS TEXT)", "ledger: the ledger is damaged: an entry is not text"),
     ],
 )
 def test_a_damaged_head_stops_readers_and_writers(path: Path, text: str, words: str) -> None:

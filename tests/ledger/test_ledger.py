@@ -188,7 +188,7 @@ def test_a_plan_too_large_is_rejected_as_a_whole(ledger: Ledger) -> None:
         ledger.start_run("planned", 1000 * ROUND)
     assert ledger.head == head
     first = ledger.start_run("first", 200 * ROUND)
-    with pytest.raises(BudgetExceeded, match="beside the plans"):
+    with pytest.raises(BudgetExceeded, match="with the plans"):
         ledger.start_run("second", 200 * ROUND)
     # Plans that fit compose tightly.
     other = Round(1.4, Poisson(0.1))

@@ -1,4 +1,4 @@
-"""The ledger: what was spent on a data set, on disk, by all runs, and what may still be spent."""
+"""The ledger: the spent and the remaining privacy budget of a data set, on disk, for all runs."""
 
 from dpacct.ledger.ledger import Ledger
 from dpacct.ledger.readings import Guarantee

@@ -37,17 +37,17 @@ SOFTWARE = f"dpacct {sys.modules['dpacct'].__version__}"
 
 
 class Ledger:
-    """A ledger file; open it with `Ledger.open`, in a ``with`` block.
+    """A ledger file. Open it with `Ledger.open`, in a ``with`` block.
 
-    One file is for one data set and one unit of privacy. It may be open in several processes; two
+    One file is for one data set and one unit of privacy. It may be open in several processes. Two
     reservations never share the same room. Objects belong to the thread that made them.
 
     Attributes:
         path: of the file.
         budget: for all runs together.
         unit: the privacy unit, e.g. ``client``.
-        note: a sentence on a ledger of version 0.2 whose rounds are read as zero-out from now on;
-            empty for any other, and once the file itself says so.
+        note: a sentence on a ledger of version 0.2 whose rounds are read as zero-out from now on.
+            It is empty for other ledgers, and once the file has an entry for that.
     """
 
     def __init__(self, file: LedgerFile) -> None:
@@ -76,13 +76,13 @@ class Ledger:
 
         Args:
             path: of the file, on a local disk.
-            budget: needed for a new file; for an existing one it must be equal, or None.
-            adjacency: of all rounds; default that of the first one. A zero-out ledger also takes
+            budget: needed for a new file. For an existing file it must be equal, or None.
+            adjacency: of all rounds. Default: that of the first round. A zero-out ledger also takes
                 add-remove rounds, unless their cohorts have a fixed size, and charges them as
                 zero-out.
-            unit: of privacy, for a new file: whose data one neighbor lacks.
+            unit: of privacy, for a new file: the difference of neighboring data sets.
             typical: for a new file: a round, or schedule, like those expected. It chooses the
-                orders of the adaptive bound; only tightness depends on it.
+                orders of the adaptive bound. Only tightness depends on it.
             read_only: open an existing file for reading only.
             passing: it will be deleted with its process, so that nothing is flushed to disk.
         Raises:
@@ -98,7 +98,7 @@ class Ledger:
             place = new_place(path)
             if budget is None or read_only:
                 raise LedgerError(f"{path}: no ledger can be opened: No such file or directory.")
-            # If another process makes it at the same time, its first entry stands.
+            # If another process makes it at the same time, that first entry counts.
             validate.line("unit", unit, "a unit of privacy")
             mixture = design_mixture(budget, typical)
             data = {"budget": asdict(budget), **asdict(mixture), "unit": unit, "software": SOFTWARE}
@@ -147,12 +147,12 @@ class Ledger:
         """Register a run.
 
         Args:
-            name: for people; one line of at most 200 printable characters.
-            plan: its schedule, made of `Event.charged` rounds; room for all of it is held. None:
+            name: one line of at most 200 printable characters.
+            plan: its schedule, made of `Event.charged` rounds. Room for all of it is held. None:
                 rounds are chosen as the run goes.
             private: False if the noise does not come from a secret source (a seed was given). Then
-                no guarantee holds for the releases of the run, and the ledger says so.
-            details: anything worth keeping, as JSON: configuration, model, who started it.
+                no guarantee holds for the releases of the run, and the ledger records that.
+            details: anything worth keeping, as JSON: configuration, model, user.
             accountant: "tight" promises that no client remembers whether it took part.
         Raises:
             BudgetExceeded: the plan does not fit. InvalidParameter: the name or the details are
@@ -161,7 +161,7 @@ class Ledger:
         schedule = None if plan is None else schedule_of("plan", plan)
         start = _start(name, schedule, details, accountant, private=private)
         while True:
-            # Playing a game takes long, and the file stays open to other processes meanwhile.
+            # A tight accountant takes long, and the file stays open to other processes meanwhile.
             now = self._file.now()
             data, totals = registered(now, start)
 
@@ -176,7 +176,7 @@ class Ledger:
                 return Run(self._file, number)
 
     def resume_run(self, run_id: int) -> Run:
-        """Go on with a run, after a crash; rounds that were never committed stay spent.
+        """Go on with a run after a crash. Rounds that were never committed stay spent.
 
         Raises:
             LedgerError: there is no such run, or it is finished.
@@ -201,9 +201,9 @@ class Ledger:
         """Record rounds that ran elsewhere as a finished run: all of them at once, or none.
 
         Args:
-            rounds: what ran, at most 100,000 (each takes about 2.8 kB and 0.5 ms). If their number
-                depends on released values, give the planned rounds.
-            over_budget: record them even if they do not fit; the ledger then admits nothing more.
+            rounds: at most 100,000 rounds that ran (each takes about 2.8 kB and 0.5 ms). If their
+                number depends on released values, give the planned rounds.
+            over_budget: record them even if they do not fit. The ledger then admits nothing more.
             name, private, details, accountant: as for `start_run`.
         Raises:
             BudgetExceeded: they do not fit. Otherwise as `start_run`.
@@ -238,7 +238,7 @@ class Ledger:
 
     @property
     def adjacency(self) -> Adjacency | None:
-        """The neighboring relation of all rounds; None before the first."""
+        """The neighboring relation of all rounds, or None before the first."""
         name = self._file.now().state.adjacency
         return Adjacency(name) if name else None
 
@@ -255,12 +255,12 @@ class Ledger:
 
     @property
     def head(self) -> str:
-        """Hash of the latest entry, in hex; kept elsewhere, it witnesses all entries before it."""
+        """The hash of the latest entry, in hex. A copy elsewhere witnesses all earlier entries."""
         return self._file.now().head.hash.hex()
 
     @property
     def position(self) -> Position:
-        """The present end of the ledger; `require` compares it later, in this file or a copy."""
+        """The present end of the ledger. `require` compares it later, in this file or a copy."""
         return self._file.now().position()
 
     def require(self, position: Position, holder: str) -> None:
@@ -279,12 +279,11 @@ class Ledger:
         return self._file.now().guarantee()
 
     def epsilon(self) -> Spent:
-        """Return epsilon of all runs together, with the budget's delta; see `guarantee`.
+        """Return epsilon of all runs together, with the budget's delta (see `guarantee`).
 
         Infinite if a round of a run that is not private is charged. If all rounds were planned, it
-        is that of the planned rounds charged so far, for a number of rounds that was fixed in
-        advance; `epsilon_any_stop` holds for every rule of stopping. The lower end reads each round
-        once.
+        covers the planned rounds charged so far, for a number of rounds that was fixed in advance.
+        `epsilon_any_stop` holds for every rule of stopping. The lower end reads each round once.
         """
         return self._file.now().interval()
 
@@ -297,7 +296,7 @@ class Ledger:
         return self._file.now().any_stop()
 
     def remaining(self, round_: Round | Event) -> int:
-        """Return the number of such rounds that fit, chosen as you go; plans keep their room."""
+        """Return the number of such rounds that fit, chosen as you go. Plans keep their room."""
         return self._file.now().rounds_left(round_)
 
     def remaining_as_plan(
@@ -307,42 +306,42 @@ class Ledger:
         return self._file.now().rounds_left_as_plan(round_, accountant, most)
 
     def verify(self, head: str | None = None) -> Verification:
-        """Recompute everything from the entries; ``head``: a `head` that was kept elsewhere."""
+        """Recompute everything from the entries. ``head`` is a `head` that was kept elsewhere."""
         return verify(self._file.now(), self._file.store, head)
 
     def summary(self) -> dict[str, Any]:
         """Return the facts, as `dpacct ledger show --json` prints them."""
         # Few ledgers need reports.
-        from dpacct.ledger.report.facts import summarize  # noqa: PLC0415 - as said
+        from dpacct.ledger.report.facts import summarize  # noqa: PLC0415 - few need it
 
         return summarize(self._file.now())
 
     def report(self) -> dict[str, Any]:
-        """Return the facts with the history of all rounds, for a report; reads every entry."""
+        """Return the facts with the history of all rounds, for a report, from all entries."""
         from dpacct.ledger.report.facts import report_of  # noqa: PLC0415 - as above
 
         return report_of(self._file.now(), SOFTWARE)
 
     def report_document(self) -> Report:
-        """Return the report for a reviewer in all its forms; verifies the ledger first."""
+        """Verify the ledger, and return the report for a reviewer in all its forms."""
         from dpacct.ledger.report.compose import verified_report  # noqa: PLC0415 - as above
 
         return verified_report(self._file.now(), self._file.store, SOFTWARE)
 
     def report_markdown(self) -> str:
-        """Return the report for a reviewer as Markdown; verifies the ledger first."""
+        """Verify the ledger, and return the report for a reviewer as Markdown."""
         return self.report_document().to_markdown()
 
     def report_html(self) -> str:
-        """Return the report for a reviewer as one page of HTML; verifies the ledger first."""
+        """Verify the ledger, and return the report for a reviewer as one page of HTML."""
         return self.report_document().to_html()
 
     def plot(self, *, dark: bool = False) -> Drawn:
-        """Return a picture of the spent epsilon, by round and by run; needs at least one round."""
+        """Return a picture of the spent epsilon, by round and by run, of at least one round."""
         return drawn("ledger_picture", self.report(), dark=dark)
 
     def export(self) -> Iterator[dict[str, Any]]:
-        """Yield every entry as it stands in the file, with its hash."""
+        """Yield every entry of the file, with its hash."""
         now = self._file.now()
         for entry, _ in now.entries():
             yield now.named(lambda entry: entry.content, entry) | {"hash": entry.hash.hex()}

@@ -1,7 +1,7 @@
-"""A ledger as of one entry: its totals and plans, epsilon at its delta, and what is left of it.
+"""A ledger as of one entry: its totals and plans, epsilon at its delta, and the remaining budget.
 
-A reading is proven in this sense: of all ways in which things could have gone, those in which the
-ledger reads at most epsilon are (epsilon, delta)-private. The exact statements, and the assumptions
+A reading is proven in this sense: of all possible courses of events, those in which the ledger
+reads at most epsilon are (epsilon, delta)-private. The exact statements, and the assumptions
 of each kind of reading, are in docs/derivations/adaptive.md.
 
 Rule 1: all that is read at one time is read as of one entry.
@@ -51,7 +51,7 @@ from dpacct.renyi.odometer import Totals, add, count_fitting
 from dpacct.rounds import Phase, Round, Schedule
 from dpacct.validate import MAX_ROUNDS
 
-# Different rounds of the achieved side; more change it little.
+# Different rounds of the lower bound. More rounds change it little.
 _WITNESSES = 32
 T = TypeVar("T")
 
@@ -63,13 +63,9 @@ class Guarantee(StrEnum):
     ADAPTIVE = "adaptive"
     NONE = "none"
 
-    @property
-    def in_words(self) -> str:
-        """One sentence for people; the claims of a report add the figures."""
-        return _WORDS[self]
 
-
-_WORDS = {
+# A sentence for each kind of claim. The claims of a report add the figures.
+WORDS = {
     Guarantee.PLANNED: (
         "Every round was planned before the first one ran, so the tight accountant applies to the "
         "rounds so far. If released values influence when to stop, quote the epsilon of the whole "
@@ -86,7 +82,7 @@ _WORDS = {
 
 
 class Reading(Protocol):
-    """A function that reads rows in one transaction; see `Store.read`."""
+    """A function that reads rows in one transaction (see `Store.read`)."""
 
     def __call__(self, action: Callable[[Rows], T], /) -> T:
         """Return the result of the action."""
@@ -112,8 +108,8 @@ class Known:
 class Snapshot:
     """A ledger as of one entry (Rule 1). The cost of a reading does not grow with its rounds.
 
-    Entries are never changed. So all readings of a snapshot belong together, however long they take
-    and whatever is written meanwhile, and no lock is held for them.
+    Entries are never changed. So all readings of a snapshot belong together, no matter how long
+    they take and which entries are added meanwhile. They need no lock.
 
     Attributes:
         read: calls a function with the rows up to the entry, and returns its result.
@@ -155,7 +151,7 @@ class Snapshot:
             after = chunk[-1][0].number
 
     def named(self, reader: Callable[[Entry], T], entry: Entry) -> T:
-        """Return the result of a reader of entries; its errors name the file and the entry."""
+        """Return the result of a reader of entries. Its errors name the file and the entry."""
         try:
             return reader(entry)
         except (LedgerError, InvalidParameter) as error:
@@ -224,7 +220,7 @@ class Snapshot:
         )
 
     def initial_plans(self, *, unfinished: bool = False) -> dict[int, Plan]:
-        """Return the plans registered before the first round; if asked, of unfinished runs only."""
+        """Return the plans registered before the first round, if asked only of unfinished runs."""
         found: dict[int, Plan] = {}
         for run in self.runs():
             state = self.run_state(run)
@@ -253,8 +249,8 @@ class Snapshot:
         ours = (spent, held, sum(run.rounds for run in runs))
         if ours != (self.state.spent, self.state.held, self.state.rounds):
             raise LedgerError(
-                f"{self.path}: the runs do not add up to the totals of the ledger; the file was "
-                f"damaged. Restore a copy, and treat what is missing as spent."
+                f"{self.path}: the runs do not add up to the totals of the ledger. The file was "
+                f"damaged. Restore a copy, and treat the missing rounds as spent."
             )
 
     def position(self) -> Position:
@@ -280,7 +276,7 @@ class Snapshot:
             known.seen = entry.number
         return known.released
 
-    # Epsilon of all runs together; or of one run by itself, as if its noise were secret
+    # Epsilon of all runs together, or of one run alone, as if its noise were secret
 
     def guarantee(self, run: int = 0) -> Guarantee:
         """Return the kind of claim of `upper`."""
@@ -294,7 +290,7 @@ class Snapshot:
         return Guarantee.PLANNED if planned else Guarantee.ADAPTIVE
 
     def upper(self, run: int = 0) -> float:
-        """Return the proven epsilon; infinite if a round of any run was not private."""
+        """Return the proven epsilon, infinite if a round of any run was not private."""
         if not run and self.state.exposed:
             return math.inf
         plans = self._plans_of(run)
@@ -328,7 +324,7 @@ class Snapshot:
         return Spent.at(delta, Interval.bracket(achieved, self.upper(run)))
 
     def _plans_of(self, run: int) -> dict[int, Plan] | None:
-        """Return the plans that cover all rounds; None if a round ran outside of them."""
+        """Return the plans that cover all rounds, or None if a round ran outside of them."""
         if not run:
             return None if self.state.loose else self.initial_plans()
         plan = self.plan(run)
@@ -356,10 +352,10 @@ class Snapshot:
             return self.mixture.epsilon(spent, self.budget.delta)
         return found
 
-    # What is left
+    # Remaining budget
 
     def rounds_left(self, asked: Round | Event) -> int:
-        """Return how many more such rounds fit, chosen one by one; plans keep their room."""
+        """Return how many more such rounds fit, chosen one by one. Plans keep their room."""
         cost = self.mixture.cost(self._as_charged(asked))
         return count_fitting(self.mixture, self.state.charged, cost, self.budget, self.state.delta)
 

@@ -1,7 +1,7 @@
-"""Rejecting a round or a plan: by which bound, what is left, and what would fit.
+"""Reject a round or a plan, and name the bound, the remaining budget, and a round that fits.
 
 Rule 1: a rejection states the reading that `dpacct ledger show` prints first, which holds for every
-rule of stopping. If another bound decides, it says which, and why.
+rule of stopping. If another bound decides, it gives that bound and the reason.
 Rule 2: if runs hold room for planned rounds, they are named, with the ways to free it.
 """
 
@@ -38,13 +38,13 @@ def _reading(now: Snapshot, upper: float) -> str:
 
 
 def _rest_of_delta(now: Snapshot, plans: str) -> str:
-    """Return the delta of the adaptive bound, in words; empty if it is the whole budget's."""
+    """Return the delta of the adaptive bound, in words, or empty for the whole budget's."""
     left = now.budget.delta - now.state.plan_delta
     return f", at the {left:.2g} of delta that {plans} leave" if now.state.plan_delta else ""
 
 
 def _ways_out(now: Snapshot, *, enough: bool) -> str:
-    """Return which runs hold room, and two ways out; ``enough``: they would help."""
+    """Return the runs that hold room, and two ways out. ``enough``: they would help."""
     named: list[str] = []
     first = 0
     for run in now.runs():
@@ -74,7 +74,7 @@ def plan_refused(now: Snapshot, plan: Plan, cost: Totals) -> BudgetExceeded:
     if not ledger.started:
         alone = proven_epsilon(plan, budget.delta, budget.epsilon)
         return BudgetExceeded(
-            f"{start}{' beside the plans that were registered before' if held else ''}: by itself "
+            f"{start}{' with the plans that were registered before' if held else ''}: by itself "
             f"it needs epsilon {above(alone)} of {budget.epsilon:.7g} at delta "
             f"{chosen(budget.delta)}, and {reading}. dpacct.calibrate finds the noise with "
             f"which it fits.{_ways_out(now, enough=alone <= budget.epsilon)}"
@@ -104,10 +104,10 @@ class Refusal:
         round: the round that was asked for.
         budget: of the ledger.
         spent: epsilon before it, rounds that are held for plans included.
-        needed: epsilon after it; infinite if no bound is left.
-        more_noise: a round of the same sampling that fits, with little more noise than needed; None
-            if there is none.
-        lower_rate: a round of the same noise with nearly the highest rate that fits; None likewise.
+        needed: epsilon after it, infinite if no bound is left.
+        more_noise: a round of the same sampling that fits, with little more noise than needed, or
+            None.
+        lower_rate: a round of the same noise with nearly the highest rate that fits, or None.
     """
 
     round: Round
@@ -119,7 +119,7 @@ class Refusal:
 
 
 class RoundRefused(BudgetExceeded):
-    """A round does not fit; ``refusal`` holds the numbers."""
+    """The error for a round that does not fit. ``refusal`` holds the numbers."""
 
     def __init__(self, sentence: str, refusal: Refusal) -> None:
         self.refusal = refusal
@@ -202,7 +202,7 @@ def _lower_rate(round_: Round, fits: Callable[[Round], bool]) -> Round | None:
 def _nearest(
     at: Callable[[float], Round], fits: Callable[[Round], bool], near: float, far: float
 ) -> Round | None:
-    """Return the round nearest to ``near`` that fits; None if not even the farthest fits."""
+    """Return the round nearest to ``near`` that fits, or None if not even the farthest fits."""
     if not fits(at(far)):
         return None
     while abs(far - near) > _LOG_TOLERANCE:

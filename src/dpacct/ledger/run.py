@@ -37,7 +37,7 @@ class Ticket:
     Attributes:
         number: of its entry in the ledger.
         event: the round that was reserved.
-        totals: of its run, as of its commit; None before that.
+        totals: of its run, as of its commit, or None before that.
     """
 
     def __init__(self, file: LedgerFile, reservation: Reservation, event: Event) -> None:
@@ -66,14 +66,14 @@ class Ticket:
         self._state = "drawn"
 
     def commit(self, details: Mapping[str, Any] | None = None) -> None:
-        """Release the round. Call it before the noisy value leaves; it is on disk on return.
+        """Release the round. Call it before the noisy value leaves. It is on disk on return.
 
         Args:
             details: public facts that are known by now, as JSON.
         Raises:
-            LedgerError: the round was committed or abandoned, the file cannot be written, or a
-                later round of a plan that is charged in its order was committed before. Then
-                nothing may be released, and the round stays spent.
+            LedgerError: the round was committed or abandoned, or the file cannot be written. Also
+                if a plan is charged in its order, and a later round of it was committed before.
+                Then nothing may be released, and the round stays spent.
             InvalidParameter: the details are not JSON.
         """
         self._require("committed", "reserved", "drawn")
@@ -84,12 +84,12 @@ class Ticket:
         self._state = "committed"
 
     def abandon(self, reason: str) -> None:
-        """Give a round back for which nothing was drawn; the ledger keeps it, with the reason.
+        """Give a round back for which nothing was drawn. The ledger keeps it, with the reason.
 
         Args:
             reason: one line of at most 200 printable characters.
         Raises:
-            InvalidParameter: the reason is not such a line; the round is still reserved.
+            InvalidParameter: the reason is not such a line. The round is still reserved.
             LedgerError: something was drawn or committed, or the file cannot be written.
         """
         self._require("abandoned", "reserved")
@@ -104,8 +104,8 @@ class Ticket:
             )
         if self._state not in states:
             raise LedgerError(
-                f"round {self.number} is {self._state} and cannot become {becomes}; "
-                f"it {'does not count' if self._state == 'abandoned' else 'counts as spent'}."
+                f"round {self.number} is {self._state} and cannot become {becomes}. "
+                f"It {'does not count' if self._state == 'abandoned' else 'counts as spent'}."
             )
 
     def __repr__(self) -> str:
@@ -176,7 +176,7 @@ class Run:
     def reserve(
         self, event: Event | Round, *, asks: Callable[[RunState], None] | None = None
     ) -> Ticket:
-        """Charge a round, before any data is touched; it is on disk when this returns.
+        """Charge a round, before any data is touched. It is on disk when this returns.
 
         A round that the plan's next one covers (same scheme, at least its noise, at most its rate)
         was admitted with the plan. Any other round leaves the plan, for good, and is admitted by
@@ -184,10 +184,11 @@ class Run:
 
         Args:
             event: the round with all its releases.
-            asks: rejects the round, by an error, for what the run has spent before. It is called
-                in the transaction that charges the round.
+            asks: rejects the round, by an error, because of the earlier rounds of the run. It is
+                called in the transaction that charges the round.
         Raises:
-            BudgetExceeded: it does not fit; says what is left, what it needs, and what would fit.
+            BudgetExceeded: it does not fit. The message names the remaining budget, the needed
+                epsilon, and a round that fits.
             InvalidParameter: its adjacency is not the ledger's.
             LedgerError: the run is finished, or the file cannot be written. Nothing counts then.
         """
@@ -213,14 +214,14 @@ class Run:
         """Return the ticket of a round that another process reserved and left.
 
         Nothing of such a round was released: `Ticket.commit` comes before that. So it is drawn
-        anew, and counts once. If the other process is alive after all, the first to commit may
+        again, and counts once. If the other process is alive after all, the first to commit may
         release the round, and the other one may not.
 
         Args:
             event: the round, equal to the reserved one in every detail.
         Returns:
-            Its ticket, which cannot be abandoned; None if the run's latest round is another one,
-            or was settled.
+            Its ticket, which cannot be abandoned, or None if the run's latest round is another
+            round, or was settled.
         Raises:
             LedgerError: the file is damaged.
         """
@@ -248,7 +249,7 @@ class Run:
         return ticket
 
     def finish(self) -> None:
-        """End the run: it takes no more rounds, and what was held for its plan is free again.
+        """End the run: it takes no more rounds, and the room held for its plan is free again.
 
         Raises:
             LedgerError: it is finished already, or the file cannot be written.
@@ -257,7 +258,7 @@ class Run:
             now = self._file.now()
             room = None
             if now.run_state(self.id).initial and not now.state.started:
-                # Delta is divided anew between the other initial plans.
+                # Delta is divided again between the other initial plans.
                 others = now.initial_plans(unfinished=True)
                 others.pop(self.id, None)
                 room = plan_room(now.mixture, now.budget, others.values())
@@ -273,10 +274,10 @@ class Run:
                 return
 
     def epsilon(self) -> Spent:
-        """Return epsilon of this run by itself, with the ledger's delta; see `guarantee`.
+        """Return epsilon of this run alone, with the ledger's delta (see `guarantee`).
 
         Planned: the tight accountant on the slots used so far, for a number of rounds that was
-        fixed in advance; `planned_epsilon` holds for every rule of stopping. Adaptive: the Renyi
+        fixed in advance. `planned_epsilon` holds for every rule of stopping. Adaptive: the Renyi
         odometer. Without privacy: infinite. The lower end is that of the released rounds.
         """
         found = self.nominal_epsilon()

@@ -15,13 +15,13 @@ from dpacct.errors import InvalidParameter
 from dpacct.ledger.ledger import Ledger
 from dpacct.rounds import Adjacency
 
-# Units of privacy of runs; a ledger may have any other word.
+# Units of privacy of runs. A ledger may have any other word.
 CLIENT, EXAMPLE = "client", "example"
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The terms of one ledger; attributes as for `Ledger`."""
+    """The terms of one ledger, with attributes as for `Ledger`."""
 
     path: Path
     budget: Budget
@@ -40,7 +40,7 @@ class Terms:
         """Return the delta of a run: the ledger's.
 
         Args:
-            delta: that the run asked for; None if it asked for none.
+            delta: that the run asked for, or None.
             adjacency: of the run, if it is known.
             unit: that the run protects, if it is known. A client may have any other name in the
                 ledger but that of an example.
@@ -72,7 +72,7 @@ class Terms:
 
 
 def known_terms(ledger: Ledger | str | os.PathLike[str] | None) -> Terms | None:
-    """Return the terms of an existing ledger; None if a new one will be made."""
+    """Return the terms of an existing ledger, or None if a new one will be made."""
     if ledger is None or isinstance(ledger, Ledger):
         return None if ledger is None else Terms.of(ledger)
     if not Path(ledger).exists():

@@ -1,12 +1,12 @@
-"""Verification: reads every entry, recomputes the chain, each round's cost and every total.
+"""Verification of a ledger: the chain, each round's cost and every total, from all entries.
 
 Rule 1: a number is recomputed from the entries alone, by the functions that wrote it (`state`), and
-compared exactly, with two exceptions: a cost may differ by rounding (`COST_TOLERANCE`), and the
-delta that is set aside for plans by the accuracy of the accountants (`PLAN_TOLERANCE`).
-Rule 2: every number that is shown or used is checked; the others are listed as unverified.
+compared exactly, with two exceptions. A cost may differ by rounding (`COST_TOLERANCE`). The delta
+that is set aside for plans may differ by the accuracy of the accountants (`PLAN_TOLERANCE`).
+Rule 2: every number that is shown or used is checked. The other facts are listed as unverified.
 Rule 3: a person who can write to the file can drop its newest entries, or write another file. Only
-a head hash that was kept elsewhere shows that, or the witness beside the file as far back as it
-goes. A missing witness is a remark.
+a head hash that was kept elsewhere shows that, or the witness as far back as it goes. A missing
+witness is a remark.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ class Verification:
         entries: the number of entries.
         rounds: the number of charged rounds.
         head: hash of the latest entry, in hex.
-        head_found: whether the hash that was asked for is in the chain; None if none was.
-        problems: what is wrong, one sentence each; none if the ledger is sound.
-        remarks: what is odd but harmless.
-        unverified: what no reading of the entries can check.
+        head_found: whether the given hash is in the chain, or None if none was given.
+        problems: the errors, one sentence each, or none if the ledger is sound.
+        remarks: odd but harmless facts.
+        unverified: facts that no reading of the entries can check.
     """
 
     entries: int
@@ -106,9 +106,9 @@ def verify(now: Snapshot, store: Store, head: str | None = None) -> Verification
     Args:
         now: as of the entry up to which it is checked.
         store: of the file, for its witness.
-        head: a head hash in hex that was kept elsewhere; it has to be in the chain.
+        head: a head hash in hex that was kept elsewhere. It has to be in the chain.
     Returns:
-        The problems; damage is reported, not raised. Takes about 0.3 ms per round.
+        The problems. Damage is reported, not raised. Takes about 0.3 ms per round.
     Raises:
         InvalidParameter: the head is not a text.
     """
@@ -152,16 +152,16 @@ def verify(now: Snapshot, store: Store, head: str | None = None) -> Verification
 
 
 def _of_witness(witness: Witness | None) -> list[str]:
-    """Return the losses that the witness beside the file cannot show."""
+    """Return the losses that the witness cannot show."""
     if witness is None:
-        return ["there is no witness beside the file: entries dropped from its end leave no trace"]
+        return ["the file has no witness: entries dropped from its end leave no trace"]
     if witness.since > 1:
         return [f"its witness was made at entry {witness.since}: earlier losses leave no trace"]
     return []
 
 
 def _check(replay: Replay, entry: Entry, closes: int | None, previous: bytes) -> str:
-    """Check that an entry follows from the entries before; return its time."""
+    """Check that an entry follows from the entries before, and return its time."""
     if link(previous, entry.text) != entry.hash:
         raise LedgerError("its hash is not that of its text")
     said, time = read(entry), read_time(entry)
@@ -179,7 +179,7 @@ class Replay:
     """The state of all runs while the entries are read one by one.
 
     Attributes:
-        ledger: the totals of all runs behind the latest entry; None before the first.
+        ledger: the totals of all runs behind the latest entry, or None before the first.
         elsewhere: runs that record rounds from elsewhere, even beyond the budget.
     """
 
@@ -196,7 +196,7 @@ class Replay:
         self._unchecked = False
 
     def step(self, entry: Entry, said: Said, found: States) -> None:
-        """Apply one entry with its content; its totals have to be those that follow from it."""
+        """Apply one entry with its content. Its totals have to follow from it."""
         ledger, run = self.ledger, self._runs.get(entry.run)
         if ledger and any(map(gt, ledger.charged, found[0].charged)):
             # A later release of room must not hide that there was too much.

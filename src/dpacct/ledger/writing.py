@@ -8,8 +8,8 @@ Rule 4: if the charge of a plan depends on the order of its rounds, they are rel
 Rule 5: a check and the entry that it admits are one transaction: two processes never share room.
 Rule 6: a reserved round is committed at most once, by one process.
 Rule 7: rounds that ran elsewhere are recorded together or not at all, each with its entries. Rounds
-that do not fit are recorded only if the caller says that they have happened. They are outside any
-plan, the ledger then reads more than its budget, and no further round fits.
+that do not fit are recorded only if the caller declares that they ran. They are outside any plan,
+the ledger then reads more than its budget, and no further round fits.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Transaction(Snapshot):
         state = self.run_state(run)
         if not state.within(self.state):
             raise LedgerError(
-                f"{self.path}: run {run} has spent more than all runs; the ledger is damaged."
+                f"{self.path}: the ledger is damaged: run {run} has spent more than all runs."
             )
         return state
 
@@ -89,11 +89,11 @@ class Transaction(Snapshot):
         """Return `of_run` of a run that is not finished."""
         state = self.of_run(run)
         if state.finished:
-            raise LedgerError(f"{self.path}: run {run} is finished; start another one.")
+            raise LedgerError(f"{self.path}: run {run} is finished. Start another run.")
         return state
 
     def reserve(self, run: int, event: Event, *, over_budget: bool = False) -> Reservation | None:
-        """Charge a round; return None if it does not fit (Rule 3)."""
+        """Charge a round, or return None if it does not fit (Rule 3)."""
         state, plan = self.open_run(run), self.plan(run)
         charged = in_adjacency(event.charged, self.state.adjacency)
         slot = plan.covering(charged, state.cursor) if plan and state.on_plan else None
@@ -106,7 +106,7 @@ class Transaction(Snapshot):
         return Reservation(self.append("reserve", run, data, totals).number, run, charge)
 
     def commit(self, reservation: Reservation, details: dict[str, Any]) -> RunState:
-        """Release a round (Rules 4 and 6); return the totals of its run."""
+        """Release a round (Rules 4 and 6), and return the totals of its run."""
         number, run, charge = reservation
         state, plan = self._unsettled(reservation), self.plan(run)
         if charge.slot is not None and plan and plan.keeps_order:
@@ -118,7 +118,7 @@ class Transaction(Snapshot):
                     raise LedgerError(
                         f"{self.path}: round {closes}, a later one of the same plan, was released "
                         f"before round {number}, and the plan is charged by a game that knows one "
-                        "order: nothing of this round may be released; it counts as spent."
+                        "order: nothing of this round may be released. It counts as spent."
                     )
         totals = committed(self.state, state)
         data = {"round": number} | ({"details": details} if details else {})
@@ -126,13 +126,13 @@ class Transaction(Snapshot):
         return totals[1]
 
     def abandon(self, reservation: Reservation, reason: str) -> None:
-        """Take back a round for which nothing was drawn; it stays visible."""
+        """Take back a round for which nothing was drawn. It stays visible."""
         number, run, charge = reservation
         totals = abandoned(self.state, self._unsettled(reservation), charge)
         self.append("abandon", run, {"round": number, "reason": reason}, totals, number)
 
     def finish(self, run: int, room: PlanRoom | None = None) -> None:
-        """End a run; ``room`` as for `finished`."""
+        """End a run. ``room`` is as for `finished`."""
         self.append("finish", run, {}, finished(self.state, self.open_run(run), room))
 
     def _unsettled(self, reservation: Reservation) -> RunState:
@@ -145,7 +145,7 @@ class Transaction(Snapshot):
 
 
 class LedgerFile:
-    """An open file with the facts that never change; `Ledger`, `Run` and `Ticket` share it."""
+    """An open file with its unchanging facts, shared by `Ledger`, `Run` and `Ticket`."""
 
     def __init__(self, store: Store, *, read_only: bool) -> None:
         self.store = store
@@ -173,7 +173,7 @@ class LedgerFile:
         return Snapshot.of(self.store, self.store.head(), self.known)
 
     def write(self, action: Callable[[Transaction], T]) -> T:
-        """Return the result of ``action``; the entries that it appends are on disk then."""
+        """Return the result of ``action``. The entries that it appends are on disk then."""
 
         def transaction(rows: Rows) -> tuple[T, Transaction]:
             opened = Transaction(rows, self.known)
@@ -218,7 +218,7 @@ class LedgerFile:
 
 
 def exceeds(now: Snapshot, state: RunState, cost: Totals) -> bool:
-    """Return whether a round outside a plan exceeds the budget; its run then holds nothing."""
+    """Return whether a round outside a plan exceeds the budget. Its run then holds nothing."""
     after = add(subtract(now.state.charged, state.held), cost)
     return now.mixture.epsilon(after, now.state.delta) > now.budget.epsilon
 

@@ -96,7 +96,7 @@ def test_what_is_no_file_is_no_journal_and_nobody_waits_for_it(ledger: Ledger) -
             lambda: Ledger.open(path),
             lambda: Ledger.open(path, read_only=True),
         ):
-            with pytest.raises(LedgerError, match=f"{journal.name}, which stands beside it, is no"):
+            with pytest.raises(LedgerError, match=f"{journal.name}, in the same folder, is not"):
                 call()
         remove(journal)
     run.reserve(SMALL).commit()

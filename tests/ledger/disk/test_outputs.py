@@ -1,4 +1,4 @@
-"""Files that users name: written whole, and never over a ledger or what belongs to one."""
+"""Files that users name: written whole, and never over a ledger or its files."""
 
 from __future__ import annotations
 

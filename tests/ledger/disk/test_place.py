@@ -48,7 +48,7 @@ def test_names_that_are_none_for_a_ledger(tmp_path: Path, monkeypatch: pytest.Mo
     ):
         rejected(name, reason)
     for ending in ("-journal", ".witness"):
-        with pytest.raises(LedgerError, match=f"names that end in {ending} are kept"):
+        with pytest.raises(LedgerError, match=f"names that end in {ending} are reserved"):
             Ledger.open(f"a{ending}", BUDGET)
     assert list(tmp_path.iterdir()) == []
     for path in (None, 3, b"a.ledger", ["a"]):
@@ -72,7 +72,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to(tmp_path / "none")
     (tmp_path / "one").symlink_to(tmp_path / "two")
     (tmp_path / "two").symlink_to(tmp_path / "one")
-    rejected(tmp_path / "dangling", "symbolic link to nothing")
+    rejected(tmp_path / "dangling", "broken symbolic link")
     rejected(tmp_path / "one", "symbolic links")
     assert not (tmp_path / "none").exists()
 
@@ -91,7 +91,7 @@ def test_what_this_user_may_not_enter_read_or_write() -> None:
             with pytest.raises(LedgerError, match="can be opened: it cannot be written to"):
                 Ledger.open(unwritable, **options)
         Ledger.open(unwritable, read_only=True).close()
-        with pytest.raises(LedgerError, match="its folder has to be writable too"):
+        with pytest.raises(LedgerError, match="Its folder has to be writable too"):
             Ledger.open(folder / "new", BUDGET)
         say("done")
 
@@ -148,7 +148,7 @@ def test_other_mounts(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         mounted(monkeypatch, tmp_path, *points)
         Ledger.open(path, BUDGET).close()
     mounted(monkeypatch, tmp_path, (path, "ext4"))
-    rejected(path, "Mount its folder instead")
+    rejected(path, "Mount the folder instead")
     # If mounts are not known, all places are allowed.
     monkeypatch.setattr(places, "_MOUNTS", tmp_path / "none")
     Ledger.open(path).close()
@@ -160,7 +160,7 @@ def test_no_ledger_is_made_beside_what_belongs_to_one_that_is_gone(path: Path, l
     path.rename(path.with_name("moved.ledger"))
     beside(path).unlink()
     beside(path, left).write_bytes(b"something")
-    rejected(path, f"{beside(path, left).name} stands there")
+    rejected(path, f"{beside(path, left).name} belongs to a ledger")
     assert not path.exists()
     beside(path, left).unlink()
     Ledger.open(path, BUDGET).close()

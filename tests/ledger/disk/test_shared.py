@@ -291,7 +291,7 @@ def test_an_open_ledger_is_refused_by_whoever_sends_it_to_another_process(
     run = ledger.start_run("x")
     ticket = run.reserve(SMALL)
     for thing, send in product((ledger, run, ticket), (pickle.dumps, copy.deepcopy)):
-        with pytest.raises(LedgerError, match="open it by its path there") as refused:
+        with pytest.raises(LedgerError, match="Open it by its path there") as refused:
             send(thing)
         assert str(path) in str(refused.value)
     gc.collect()

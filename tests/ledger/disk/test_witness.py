@@ -66,7 +66,7 @@ def test_a_position_that_is_none_cannot_be_made(change: dict[str, Any]) -> None:
         replace(good, **change)
 
 
-# The witness beside the file
+# The witness of a file
 
 
 def said(ledger: Ledger) -> Witness:
@@ -163,7 +163,7 @@ def test_a_missing_witness_is_made_by_writers_alone_and_says_since_when(path: Pa
     with Ledger.open(path, read_only=True) as ledger:
         assert ledger._file.store.witness() is None
         assert ledger.verify().sound
-        assert "there is no witness beside the file" in ledger.verify().remarks[0]
+        assert "the file has no witness" in ledger.verify().remarks[0]
     assert not beside(path).exists()
     with Ledger.open(path) as ledger:
         assert said(ledger) == Witness(ledger.position, since=6)

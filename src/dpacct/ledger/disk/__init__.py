@@ -1,1 +1,1 @@
-"""The file of a ledger, its lock, its witness, and what a crash leaves."""
+"""The file of a ledger, its lock, its witness, and the recovery from a crash."""

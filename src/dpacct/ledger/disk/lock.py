@@ -1,15 +1,15 @@
-"""The lock of a ledger's file: many readers, or one writer; and what a forked process may not do.
+"""The lock of a ledger's file: many readers or one writer, and the limits of a forked process.
 
-SQLite's own locks belong to a process and a file: they are gone as soon as anything in the process
-opens and closes the file, e.g. to copy it. A lock of ours (flock) belongs to one open descriptor,
-so that nothing else in the process can drop it.
+SQLite's own locks belong to a process and a file. They are gone as soon as anything in the process
+opens and closes the file, e.g. to copy it. This lock (flock) belongs to one open descriptor, so
+that nothing else in the process can drop it.
 
 Rule 1: a reader holds the shared lock, a writer the exclusive one.
 Rule 2: waiting can be interrupted and ends after `BUSY_SECONDS`.
 Rule 3: a process that waits is next: each process takes a gate before the lock, and keeps it while
 waiting. Without it, a writer that comes back at once would keep all others out.
-Rule 4: no process forks while a ledger is touched. A child neither uses nor ever closes what it
-inherits: closing it would undo what its parent is about to write.
+Rule 4: no process forks while a ledger is touched. A child neither uses nor ever closes inherited
+connections: closing them would undo the pending writes of its parent.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Waiting:
         self._pause = _FIRST_PAUSE
 
     def pause(self) -> bool:
-        """Wait a little; return False if it was long enough."""
+        """Wait a little. Return False if the time is over."""
         if time.monotonic() >= self._until:
             return False
         time.sleep(self._pause)
@@ -74,7 +74,7 @@ class Lock:
         _OPEN.add(self)
 
     def keep(self, connection: sqlite3.Connection) -> sqlite3.Connection:
-        """Close a connection with the lock, and never in a child; return it."""
+        """Register a connection to close with the lock, never in a child. Return it."""
         self._kept.append(connection)
         return connection
 
@@ -85,7 +85,7 @@ class Lock:
             connection.close()
 
     def close(self) -> None:
-        """Close the file; calling it twice, or in a child, does nothing."""
+        """Close the file. A second call, or a call in a child, does nothing."""
         if os.getpid() == self._owner[0] and self.descriptor >= 0:
             if self._held:
                 raise LedgerError(f"{self._path}: the ledger is in use and cannot be closed.")
@@ -97,10 +97,10 @@ class Lock:
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be copied, or sent to another process, with everything that refers to it."""
+        """Reject copies and transfers to another process, of the lock and all its holders."""
         raise LedgerError(
             f"{self._path}: an open ledger, its runs and its tickets can neither be copied nor "
-            f"sent to another process; open it by its path there."
+            f"sent to another process. Open it by its path there."
         )
 
     @property
@@ -113,13 +113,13 @@ class Lock:
         if not self.owned:
             what = "process" if os.getpid() != self._owner[0] else "thread"
             raise LedgerError(
-                f"{self._path}: the ledger was opened by another {what}; open it in this one."
+                f"{self._path}: the ledger was opened by another {what}. Open it in this one."
             )
         if self.descriptor < 0:
             raise LedgerError(f"{self._path}: the ledger was closed.")
 
     def take(self, *, exclusive: bool) -> None:
-        """Wait for the lock; `release` it, whether this returns or is interrupted."""
+        """Wait for the lock. `release` it, whether this returns or is interrupted."""
         if fcntl is not None:
             if self._gate < 0:
                 with suppress(OSError):
@@ -138,7 +138,7 @@ class Lock:
         _TOUCHED.acquire()
 
     def release(self) -> None:
-        """Let others in; does nothing if nothing is held."""
+        """Release the lock. Without a held lock, do nothing."""
         if self._held:
             self._held = False
             # An interrupt may have kept it from being taken.
@@ -171,7 +171,7 @@ class Lock:
         self.descriptor = self._gate = -1
 
     def forget(self) -> None:
-        """Give up, in a child, what was inherited, without a trace in the parent (Rule 4)."""
+        """Give up the inherited lock in a child, without a trace in the parent (Rule 4)."""
         for connection in self._kept:
             # One reference more than there are: it is never finalized, not even at exit.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))

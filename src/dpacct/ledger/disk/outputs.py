@@ -1,11 +1,11 @@
-"""Writing a file that a user named: whole or not at all, and never over a ledger.
+"""Write a file that a user named: whole or not at all, and never over a ledger.
 
 Rule 1: an existing file is replaced only if the user asks for it.
 Rule 2: a ledger, its journal and its witness are never replaced, under any name and through any
-link. A ledger is known by its content, or by its witness if its beginning is damaged. The files
-beside it are known by name as well.
-Rule 3: a file under its final name is complete: it is written beside its place, flushed to disk,
-and renamed.
+link. A ledger is known by its content, or by its witness if its beginning is damaged. Its
+journal and its witness are known by name as well.
+Rule 3: a file under its final name is complete. It is written to a draft in the same folder,
+flushed to disk, and renamed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def is_ledger(path: Path) -> bool:
 
 
 def protected(path: Path) -> str:
-    """Return why no output may replace or become this file (Rule 2); empty for all others."""
+    """Return why no output may replace or become this file (Rule 2), or an empty text."""
     real = Path(os.path.realpath(path))
     for suffix, what in _BESIDE.items():
         base = real.name.removesuffix(suffix)
@@ -63,14 +63,14 @@ def write_file(
     """Write a file.
 
     Args:
-        path: its place; links are followed. A pipe or a terminal is written to directly.
+        path: its place. Links are followed. A pipe or a terminal is written to directly.
         write: puts the content into a stream.
         name: of the path, for messages.
         replace: whether an existing file may be replaced.
         owner_only: only the owner may read or write the file (mode 0600).
     Raises:
         InvalidParameter: the file may not be replaced.
-        OSError: it cannot be written; an existing file is untouched.
+        OSError: it cannot be written. An existing file is untouched.
     """
     real = _led_to(path, name)
     if real.exists() and not real.is_file() and not real.is_dir():
@@ -95,7 +95,7 @@ def write_file(
 
 
 def check_place(path: Path, name: str, *, replace: bool) -> None:
-    """Reject a place at which `write_file` would not write; arguments as there.
+    """Reject a place at which `write_file` would not write, with the same arguments.
 
     Raises:
         InvalidParameter: the file may not be replaced.
@@ -111,13 +111,13 @@ def check_place(path: Path, name: str, *, replace: bool) -> None:
 
 def _was_ledger(path: Path) -> bool:
     """Return whether a file is a ledger, or was one before it was damaged, by its witness."""
-    # A deleted ledger needs no witness to be written anew; a damaged one does.
+    # A deleted ledger needs no witness to be written again, but a damaged ledger does.
     witness = path.with_name(f"{path.name}.witness")
     return is_ledger(path) or (path.is_file() and is_witness(_head(witness)))
 
 
 def _led_to(path: Path, name: str) -> Path:
-    """Return the file that a path leads to, links followed; there may be none yet."""
+    """Return the file that a path leads to, links followed. It may not exist yet."""
     try:
         real = Path(os.path.realpath(path))
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -129,7 +129,7 @@ def _led_to(path: Path, name: str) -> Path:
 
 
 def _write_new(file: Path, write: Callable[[BinaryIO], object], mode: int) -> None:
-    """Write a new file. Its mode is set when it is made: others never read what it holds."""
+    """Write a new file. Its mode is set when it is made: other users never read its content."""
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
         write(stream)
         stream.flush()

@@ -1,7 +1,7 @@
 """The place of a ledger: one regular file, under one name, on a disk of this machine.
 
-Rule 1: symbolic links are followed once; journal and witness stand beside the real file.
-Rule 2: a file with a second name is rejected: a journal beside one name is not found by the other.
+Rule 1: symbolic links are followed once. Journal and witness are in the folder of the real file.
+Rule 2: a file with a second name is rejected: a journal of one name is not found by the other.
 Rule 3: a network file system is not written to: locks there do not reach other machines.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dpacct.errors import InvalidParameter, LedgerError
 
-# SQLite's own limit is 512 bytes, with the longest suffix; that of a name is most often 255.
+# SQLite's own limit is 512 bytes, with the longest suffix. A name has most often 255.
 _LONGEST_PATH = 480
 _LONGEST_NAME = 200
 _NETWORKS = frozenset(
@@ -29,7 +29,7 @@ _NETWORKS = frozenset(
     }
 )  # fmt: skip
 _MOUNTS = Path("/proc/self/mountinfo")
-# As that file writes a space, a tab, a line break and a backslash.
+# The codes in that file for a space, a tab, a line break and a backslash.
 _ESCAPED = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\"))
 
 
@@ -42,7 +42,7 @@ class Place:
 
     @cached_property
     def journal(self) -> Path:
-        """The file that undoes a write that is cut short; it exists only during one."""
+        """The file that undoes an interrupted write. It exists only during a write."""
         return self.file.with_name(f"{self.file.name}-journal")
 
     @cached_property
@@ -60,7 +60,7 @@ def locate(path: str | os.PathLike[str]) -> Place | None:
             raise _refused(name, "opened", "it is not a file")
     except FileNotFoundError:
         if os.path.lexists(name):
-            raise _refused(name, "opened", "it is a symbolic link to nothing") from None
+            raise _refused(name, "opened", "it is a broken symbolic link") from None
         return None
     except OSError as error:
         raise _refused(name, "opened", reason_of(error)) from None
@@ -73,7 +73,7 @@ def new_place(path: str | os.PathLike[str]) -> Place:
     given = Path(name)
     for ending in ("-journal", ".witness"):
         if given.name.endswith(ending):
-            reason = f"names that end in {ending} are kept for what belongs to one"
+            reason = f"names that end in {ending} are reserved for the files of a ledger"
             raise _refused(name, "made", reason)
     try:
         folder = Path(os.path.realpath(given.parent, strict=True))
@@ -85,28 +85,28 @@ def new_place(path: str | os.PathLike[str]) -> Place:
         raise _refused(name, "made", f"there is no folder {_shown(str(given.parent))}")
     place = _place(name, folder / given.name)
     for left in (place.journal, place.witness):
-        # In this order: another process makes the ledger first, then what belongs to it.
+        # In this order: another process makes the ledger first, then its other files.
         if os.path.lexists(left) and not os.path.lexists(place.file):
             raise LedgerError(
-                f"{name}: no ledger can be made: {left.name} stands there, of a ledger that was "
-                f"moved, deleted or renamed. Put that ledger back, and go on with it; a new one "
+                f"{name}: no ledger can be made: {left.name} belongs to a ledger that was "
+                f"moved, deleted or renamed. Put that ledger back, and go on with it. A new ledger "
                 f"needs another name, or a folder without {left.name}."
             )
     return place
 
 
 def check_mount(place: Place, *, writing: bool) -> None:
-    """Reject a file that is mounted by itself, and writing to a network (Rule 3)."""
+    """Reject a file that is a mount point, and writing to a network (Rule 3)."""
     point, system = _mount_of(place.file)
     if point == place.file:
         raise LedgerError(
-            f"{place.path}: the file is mounted by itself, and what belongs to it stays beside the "
-            f"original. Mount its folder instead."
+            f"{place.path}: the file is a mount point, so its journal and witness would stay in "
+            f"the original folder. Mount the folder instead."
         )
     if writing and system in _NETWORKS:
         raise LedgerError(
             f"{place.path}: {point} is a network file system ({system}), whose locks cannot be "
-            f"relied on; a ledger needs a local disk. Such a place is only good to read one."
+            f"relied on. A ledger needs a local disk. On a network it can only be read."
         )
 
 
@@ -120,17 +120,17 @@ def check_still_there(place: Place, descriptor: int) -> None:
     if found is None or not os.path.samestat(found, opened):
         raise LedgerError(
             f"{place.path}: the file was moved, replaced or deleted while it was open. Nothing "
-            f"may be released; put it back, or open it under its new name."
+            f"may be released. Put it back, or open it under its new name."
         )
     if opened.st_nlink > 1 + len(drafts(place, opened)):
         raise LedgerError(
             f"{place.path}: the file has a second name (a hard link). Under two names a ledger can "
-            f"lose rounds; delete one of them, and make a copy instead."
+            f"lose rounds. Delete one of them, and make a copy instead."
         )
 
 
 def drafts(place: Place, of: os.stat_result) -> list[Path]:
-    """Return names of this very file that a process left which was killed while it made it."""
+    """Return the draft names of this file, left by a process that was killed while making it."""
     found: list[Path] = []
     if of.st_nlink > 1:
         with suppress(OSError):
@@ -161,7 +161,7 @@ def _checked_name(path: str | os.PathLike[str]) -> str:
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(name, str):
         raise InvalidParameter("path", path, "the name of a ledger is a text or a Path")
-    # Control characters, line separators, and what stands for bytes that are no text.
+    # Control characters, line separators, and surrogates of bytes that are not text.
     if any(unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"} for character in name):
         raise _refused(name, "opened", "a name is text of one line, without control characters")
     return name

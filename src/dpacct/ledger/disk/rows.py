@@ -1,9 +1,9 @@
 """Entries as rows of an SQLite table, which are added and never changed.
 
-Rule 1: what is read is checked: the types of a row, and the hash of an entry that says how much was
-spent. `Rows.chunk` alone reads entries as they stand, for `verify`.
-Rule 2: no other process changes what a transaction reads. So the latest entry is read and checked
-once in it.
+Rule 1: each reading checks the types of a row, and the hash of an entry with totals. Only
+`Rows.chunk` reads unchecked entries, for `verify`.
+Rule 2: no other process changes the entries during a transaction. So the latest entry is read and
+checked once in it.
 Rule 3: errors of SQLite and of the system become a `LedgerError` of one sentence.
 """
 
@@ -20,7 +20,7 @@ from dpacct.ledger.disk.lock import Waiting, too_long
 from dpacct.ledger.record.entries import GENESIS, Entry, link
 
 APPLICATION_ID = 0x6470_6163  # "dpac"
-# Version 2 (dpacct 0.2) has the same tables; its federated rounds may have to be read as zero-out.
+# Version 2 (dpacct 0.2) has the same tables. Its federated rounds may have to become zero-out.
 SCHEMA_VERSION = 3
 _OLDEST_VERSION = 2
 # In an entry in which a trainer of version 0.2 registered its run, or charged a round.
@@ -54,10 +54,10 @@ _REASONS = {
     "SQLITE_FULL": "the disk is full",
     "SQLITE_READONLY_DBMOVED": "the file was moved or deleted while it was open",
     "SQLITE_READONLY": "the file, or its folder, cannot be written to",
-    "SQLITE_CORRUPT": "the file is damaged; restore a copy, and treat what is missing as spent",
+    "SQLITE_CORRUPT": "the file is damaged. Restore a copy, and treat the missing rounds as spent",
     "SQLITE_NOTADB": "the file is not a ledger, or its beginning is damaged",
-    "SQLITE_CANTOPEN": "the file cannot be opened; its folder has to be writable too",
-    "SQLITE_IOERR": "reading or writing failed; the disk may be full or broken",
+    "SQLITE_CANTOPEN": "the file cannot be opened. Its folder has to be writable too",
+    "SQLITE_IOERR": "reading or writing failed. The disk may be full or broken",
     "SQLITE_CONSTRAINT": "the entry contradicts one that is there",
 }
 
@@ -68,7 +68,7 @@ def begins_as_ledger(head: bytes) -> bool:
 
 
 class Rows:
-    """The entries that one connection sees in one transaction, up to the number ``limit``."""
+    """The entries of one connection in one transaction, up to the number ``limit``."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, limit: int = NO_LIMIT) -> None:
         self.path = path
@@ -82,7 +82,7 @@ class Rows:
         if self._head is None:
             self._head = self._select("number > ? ORDER BY number DESC LIMIT 1", 0)
         if self._head is None:
-            raise LedgerError(f"{self.path}: the ledger has no entries; it is damaged.")
+            raise LedgerError(f"{self.path}: the ledger is damaged: it has no entries.")
         return self._head
 
     def entry(self, number: int) -> Entry:
@@ -91,11 +91,11 @@ class Rows:
             return self._head
         found = self._select("number = ?", number)
         if found is None:
-            raise LedgerError(f"{self.path}: entry {number} is missing; the ledger is damaged.")
+            raise LedgerError(f"{self.path}: the ledger is damaged: entry {number} is missing.")
         return found
 
     def of_run(self, run: int, *, first: bool = False) -> Entry | None:
-        """Return the latest or the first entry of a run, its hash checked; None if it has none."""
+        """Return the latest or the first entry of a run, its hash checked, or None."""
         return self._select(f"run = ? ORDER BY number {'' if first else 'DESC'} LIMIT 1", run)
 
     def is_closed(self, number: int) -> bool:
@@ -103,7 +103,7 @@ class Rows:
         return self._count("closes = ?", number) > 0
 
     def add(self, entry: Entry, closes: int | None) -> None:
-        """Add an entry; ``closes`` is the reservation that it settles."""
+        """Add an entry. ``closes`` is the reservation that it settles."""
         self._connection.execute(
             "INSERT INTO entries (number, run, kind, closes, text, hash) VALUES (?, ?, ?, ?, ?, ?)",
             (entry.number, entry.run, entry.kind, closes, entry.text, entry.hash),
@@ -133,7 +133,7 @@ class Rows:
         return self._count("run = 0 AND kind = 'relabel'") > 0
 
     def problems(self) -> list[str]:
-        """Return what SQLite finds wrong with the file, and what is wrong with its tables."""
+        """Return the errors that SQLite finds in the file, and those of its tables."""
         rows = self._connection.execute(f"PRAGMA integrity_check({_MOST_PROBLEMS})").fetchall()
         # SQLite puts several lines into one.
         problems = [" ".join(str(row[0]).split()) for row in rows if row[0] != "ok"]
@@ -161,7 +161,7 @@ class Rows:
                 f"{self.path}: dpacct 0.1 wrote this ledger. Open it once with dpacct 0.2."
             )
         if version < _OLDEST_VERSION:
-            raise LedgerError(f"{self.path}: the ledger has no schema version; it is damaged.")
+            raise LedgerError(f"{self.path}: the ledger is damaged: it has no schema version.")
         return version
 
     def bring_up_to_date(self) -> None:
@@ -184,7 +184,7 @@ class Rows:
         previous = GENESIS if entry.number <= 1 else before
         if not isinstance(previous, bytes) or link(previous, entry.text) != entry.hash:
             raise LedgerError(
-                f"{self.path}: the chain is broken at entry {entry.number}; the file was damaged "
+                f"{self.path}: the chain is broken at entry {entry.number}. The file was damaged "
                 f"or changed. `dpacct ledger verify` says more."
             )
         return entry
@@ -195,7 +195,7 @@ def _entry(path: Path, columns: list[object]) -> Entry:
         case [int(number), str(kind), int(run), str(text), bytes(hash_)]:
             return Entry(number, kind, run, text, hash_)
         case _:
-            raise LedgerError(f"{path}: an entry has the wrong types; the ledger is damaged.")
+            raise LedgerError(f"{path}: the ledger is damaged: an entry has the wrong types.")
 
 
 def make_tables(connection: sqlite3.Connection, path: Path, first: Entry) -> None:
@@ -208,12 +208,12 @@ def make_tables(connection: sqlite3.Connection, path: Path, first: Entry) -> Non
 
 
 def connect(file: Path, mode: str) -> sqlite3.Connection:
-    """Return a connection in our way of writing, which never waits; a mode as in SQLite's URIs."""
+    """Return a connection that writes safely and never waits. ``mode`` is that of SQLite's URIs."""
     uri = f"{file.as_uri()}?mode={mode}"
     connection = sqlite3.connect(uri, timeout=0, isolation_level=None, uri=True)
     # EXTRA: a journal that is deleted stays deleted, whatever happens to the power.
     connection.execute("PRAGMA synchronous=EXTRA")
-    # Where a plain sync leaves data in the disk's cache (macOS); elsewhere nothing.
+    # A plain sync leaves data in the disk's cache on macOS. Elsewhere this does nothing.
     connection.execute("PRAGMA fullfsync=1")
     connection.execute("PRAGMA cell_size_check=1")
     return connection
@@ -241,7 +241,7 @@ def reason_of_sqlite(error: sqlite3.Error) -> str:
         if name.startswith(prefix):
             return reason
     if str(error).startswith("Could not decode"):
-        return "an entry is not text; the ledger is damaged"
+        return "the ledger is damaged: an entry is not text"
     return line(str(error)) or type(error).__name__
 
 
@@ -256,7 +256,7 @@ def translated(path: Path) -> Generator[None]:
         why = error.strerror or type(error).__name__
         reason = f"the ledger cannot be read or written: {why}"
     except UnicodeDecodeError:
-        reason = "an entry is not text; the ledger is damaged"
+        reason = "the ledger is damaged: an entry is not text"
     else:
         return
     raise LedgerError(f"{path}: {reason}.")

@@ -2,10 +2,10 @@
 
 Rule 1: the file comes into being complete, under its own name, or not at all.
 Rule 2: an entry is on disk before the call that writes it returns, and then in the witness.
-Rule 3: what is read and written together is one transaction that excludes other writers.
-Rule 4: a file that holds less than was seen in it, or than its witness knows, is rejected.
+Rule 3: readings and writes that belong together are one transaction that excludes other writers.
+Rule 4: a file that has lost entries since an earlier reading, or since its witness, is rejected.
 Rule 5: a write that is cut short is undone by a rollback journal, which exists only meanwhile: a
-ledger at rest is one file. A journal that a crash left is played into a copy first, and into the
+ledger at rest is one file. A journal that a crash left is applied to a copy first, and to the
 file only if the ledger is whole then. A reader goes on with that copy, and leaves nothing behind. A
 journal that begins with a zero was not completed, and the file was not written to yet.
 Rule 6: before and behind every write, and before every reading, the file is still the one under its
@@ -66,7 +66,7 @@ Answer = TypeVar("Answer")
 
 
 class Store:
-    """An open ledger file, by `Store.open`; `make_file` makes a new one."""
+    """An open ledger file, by `Store.open`. `make_file` makes a new file."""
 
     def __init__(self, place: Place, lock: Lock, *, read_only: bool) -> None:
         self.place = place
@@ -74,7 +74,7 @@ class Store:
         self._lock = lock
         self._read_only = read_only
         self._connection: sqlite3.Connection | None = None
-        # The files that the connection reads a copy of; None if it reads the file itself.
+        # The files whose copy the connection reads, or None if it reads the file itself.
         self._copied: _Files | None = None
         self._busy = False
         self._seen: Entry | None = None
@@ -102,7 +102,7 @@ class Store:
         return store
 
     def close(self) -> None:
-        """Close the file; calling it twice does no harm."""
+        """Close the file. A second call does nothing."""
         self._lock.close()
 
     def read(self, action: Callable[[Rows], Answer], limit: int = NO_LIMIT) -> Answer:
@@ -118,7 +118,7 @@ class Store:
         return self._alone(transaction)
 
     def write(self, action: Callable[[Rows], Answer]) -> Answer:
-        """Return the result of ``action``; its rows are on disk then, or undone (Rule 2)."""
+        """Return the result of ``action``. Its rows are on disk then, or undone (Rule 2)."""
 
         def transaction() -> Answer:
             self._lock.take(exclusive=True)
@@ -143,23 +143,23 @@ class Store:
         self._lock.check_owner()
         if self._read_only:
             raise LedgerError(
-                f"{self.path}: the ledger was opened for reading only; it cannot be written to."
+                f"{self.path}: the ledger was opened for reading only and cannot be written to."
             )
         return self._alone(transaction)
 
     def head(self) -> Entry:
-        """Return the latest entry, unless it is older than one that was seen before (Rule 4)."""
+        """Return the latest entry, unless it is older than an earlier reading (Rule 4)."""
         return self.read(self._checked_head)
 
     def witness(self) -> Witness | None:
-        """Return the content of the witness beside the file; None if there is none."""
+        """Return the content of the witness, or None if the ledger has none."""
         return self.read(lambda _: read_witness(self.place))
 
     def pass_with_process(self) -> None:
         """Write without flushing from here on: the file will be deleted with its process.
 
-        The journal is kept in memory, too: making and deleting its file takes longer than the
-        write, and such a ledger is not used again if its process was killed.
+        The journal is kept in memory, too, since making and deleting its file takes longer than the
+        write. Such a ledger is not used again if its process was killed.
         """
         with translated(self.path):
             self.connection.execute("PRAGMA synchronous=OFF")
@@ -167,7 +167,7 @@ class Store:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """A connection to the file, or to the copy that stands for it."""
+        """A connection to the file, or to its repaired copy."""
         if self._connection is None:
             raise LedgerError(f"{self.path}: the ledger was closed.")
         return self._connection
@@ -263,7 +263,7 @@ class Store:
         Rows(self.path, self._connection).version()
 
     def _put_right(self) -> None:
-        """Under the exclusive lock: undo what a crash left half done."""
+        """Undo a half-done write after a crash, under the exclusive lock."""
         check_still_there(self.place, self._lock.descriptor)
         left = self._left_over()
         if left:
@@ -274,17 +274,17 @@ class Store:
             patiently(self.connection, _TOUCH)
             if self._left_over():
                 raise LedgerError(
-                    f"{self.path}: what a crash left beside the ledger cannot be put right; is "
+                    f"{self.path}: the journal that a crash left cannot be applied. Is "
                     f"another program using it?"
                 )
 
     def _left_over(self) -> bool:
-        """Return whether the journal beside the file undoes a write that was cut short."""
+        """Return whether the file has a journal that undoes an interrupted write."""
         journal = self.place.journal
         # SQLite would open a pipe, and wait for a writer.
         if os.path.lexists(journal) and not journal.is_file():
             raise LedgerError(
-                f"{self.path}: {journal.name}, which stands beside it, is no file. Move it away."
+                f"{self.path}: {journal.name}, in the same folder, is not a file. Move it away."
             )
         # SQLite's file format, section 1.3.3: 2 stands for a write-ahead log.
         os.lseek(self._lock.descriptor, 18, os.SEEK_SET)
@@ -325,7 +325,7 @@ class Store:
                     f"{self.path}: a write was cut short, and the copy in which to undo it cannot "
                     f"be made: {reason_of(error)}."
                 ) from None
-        raise LedgerError(f"{self.path}: another program is writing to it; stop that.")
+        raise LedgerError(f"{self.path}: another program is writing to it. Stop that program.")
 
     def _whole(self, copy: Path) -> sqlite3.Connection:
         """Return a connection to a copy that is a whole ledger."""
@@ -350,7 +350,7 @@ class Store:
 
 
 def make_file(place: Place, first: Entry) -> None:
-    """Make a new file with its first entry (Rule 1); if another process was faster, do nothing."""
+    """Make a new file with its first entry (Rule 1), unless another process was faster."""
     check_mount(place, writing=True)
     mark = f"{os.getpid()}-{time.monotonic_ns()}"
     draft = place.file.with_name(f".{place.file.name}.draft-{mark}")

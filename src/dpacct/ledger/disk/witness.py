@@ -1,11 +1,11 @@
-"""The witness: a small file beside a ledger that remembers how far the ledger had come.
+"""The witness: a small file in the ledger's folder that records the latest entry of the ledger.
 
-Rule 1: it is never ahead of the ledger: it is written when the entry is on disk, and before
+Rule 1: it is never ahead of the ledger. It is written when the entry is on disk, and before
 anything that the entry allows may leave. After a crash it may be behind.
 Rule 2: a ledger that is behind its witness, or another ledger, is neither read nor written.
-Rule 3: it has one form, with a checksum, of one disk sector, which is written at once; any other
-form is rejected. A missing witness is made anew, and says since when it exists. To accept a loss,
-the owner deletes it.
+Rule 3: it has one form, with a checksum, of one disk sector, which is written at once. Any other
+form is rejected. A missing witness is made again, with the date of that. To accept a loss, the
+owner deletes it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dpacct.ledger.record.entries import Entry, Position, canonical
 
 _VERSION = 1
 _SIZE = 512
-# Another kind of file may stand there by now; opening it must neither wait nor follow.
+# Another kind of file may be there by now. Opening it must neither wait nor follow a link.
 _PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
@@ -33,7 +33,7 @@ class Witness:
     """The content of a witness: how far the ledger had come, and since when the witness exists.
 
     ``since`` is the number of the latest entry when it was made: 1 if it is as old as the ledger.
-    It cannot know whether entries were lost before.
+    It cannot detect entries that were lost before.
     """
 
     position: Position
@@ -41,7 +41,7 @@ class Witness:
 
 
 def read_witness(place: Place) -> Witness | None:
-    """Return the witness of a ledger; None if there is none."""
+    """Return the witness of a ledger, or None if it has none."""
     try:
         descriptor = os.open(place.witness, os.O_RDONLY | _PLAIN)
         try:
@@ -64,12 +64,12 @@ def read_witness(place: Place) -> Witness | None:
 
 
 def is_witness(data: bytes) -> bool:
-    """Return whether a file begins as a witness; its first 513 bytes are enough."""
+    """Return whether a file, by its first 513 bytes, is a witness."""
     return _parsed(data) is not None
 
 
 def make_witness(place: Place, witness: Witness) -> None:
-    """Write a first witness; it is there as a whole, or not at all."""
+    """Write a first witness, as a whole or not at all."""
     draft = place.witness.with_name(f"{place.witness.name}-new")
     try:
         draft.unlink(missing_ok=True)
@@ -115,7 +115,7 @@ def compare(place: Place, rows: Rows) -> Witness | None:
 
 
 def require(rows: Rows, position: Position, holder: str) -> None:
-    """Reject a ledger that has lost entries which a position had; see `Ledger.require`."""
+    """Reject a ledger that has lost entries up to a position (see `Ledger.require`)."""
     if not isinstance(position, Position):
         raise InvalidParameter("position", position, "a position is what Ledger.position gives")
     if rows.entry(1).hash.hex() != position.identity:
@@ -128,17 +128,17 @@ def require(rows: Rows, position: Position, holder: str) -> None:
     if latest.number < position.entry:
         raise LedgerError(
             f"{rows.path}: the ledger has lost entries: {holder} knows {known}, and the file ends "
-            f"at entry {latest.number}. It is an older copy, or was damaged; restore the newer one."
+            f"at entry {latest.number}. It is an older copy, or was damaged. Restore the newer one."
         )
     if rows.entry(position.entry).hash.hex() != position.head:
         raise LedgerError(
             f"{rows.path}: the ledger was changed: {holder} knows another {known}. The file is a "
-            f"copy that went its own way; restore the one that {holder} belongs to."
+            f"copy that went its own way. Restore the one that {holder} belongs to."
         )
 
 
 def first_witness(rows: Rows) -> Witness:
-    """Return the witness of a ledger that has none; reads all entries."""
+    """Return a new witness for a ledger without one, from all its entries."""
     head, identity = rows.head(), rows.entry(1).hash.hex()
     position = Position(identity, head.number, head.hash.hex(), rows.commits_behind(0))
     return Witness(position, head.number)

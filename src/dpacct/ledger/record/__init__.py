@@ -1,1 +1,1 @@
-"""The record: what entries say, what they come to, and the rules they keep."""
+"""The record: the content of entries, their totals, and their rules."""

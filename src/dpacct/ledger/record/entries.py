@@ -2,8 +2,8 @@
 
 Rule 1: an entry is text: one JSON object, keys sorted, no spaces, ASCII, no NaN.
 Rule 2: its hash covers that text and the hash of the entry before.
-Rule 3: entries are numbered 1, 2, 3, ...; the number orders them, never the clock.
-Rule 4: an entry of a kind has the keys of that kind and no others; each value has its type.
+Rule 3: entries are numbered 1, 2, 3, ... The number orders them, never the clock.
+Rule 4: an entry of a kind has exactly the keys of that kind, and each value has its type.
 Rule 5: all entries are parsed here and in `state`, so that a damaged or forged entry is rejected in
 one line. Callers add its number and the file.
 
@@ -79,7 +79,7 @@ class Entry:
 
 
 def canonical(content: dict[str, Any]) -> str:
-    """Return the one text that stands for a JSON object (Rule 1)."""
+    """Return the one text of a JSON object (Rule 1)."""
     return _ENCODER.encode(content)
 
 
@@ -102,8 +102,8 @@ def new_entry(
 class Position:
     """A place in one ledger, as a checkpoint or a witness keeps it.
 
-    A ledger is the same one if its first entry is, and has lost nothing up to a position if its
-    entry of that number has that hash: the hash covers all entries before it.
+    Two files are the same ledger if they have the same first entry. A ledger has lost nothing up to
+    a position if its entry of that number has that hash, which covers all entries before it.
     `dataclasses.asdict` gives it as JSON.
 
     Attributes:
@@ -166,8 +166,8 @@ class Reserve:
     Attributes:
         charged: the charged round.
         noise_multiplier: of the round, if it has several releases.
-        releases: all its releases; empty if its sum is the only one.
-        slot: its number in the plan of its run, from 0; None outside the plan.
+        releases: all its releases, or empty if its sum is the only release.
+        slot: its number in the plan of its run, from 0, or None outside the plan.
         left: whether its run left the plan with it.
     """
 

@@ -5,7 +5,7 @@ are named, the main sum included: a release without a name would not be charged.
 Rule 2: the charge never has more noise than the round or the joint release, and the round never
 more than its main sum.
 Rule 3: a planned round covers a round of the same scheme and adjacency with at least its noise and
-at most its rate, which costs at most as much whatever else happens.
+at most its rate. Such a round never costs more than the planned one.
 Rule 4: a ledger has one adjacency, and a round is charged under it or rejected.
 """
 
@@ -38,7 +38,7 @@ class Release:
     Args:
         name: e.g. ``update`` or ``quantile``.
         noise_multiplier: standard deviation of its noise / its own ``sensitivity``.
-        sensitivity: the largest norm of one client's contribution to the sum (the clip norm); for
+        sensitivity: the largest norm of one client's contribution to the sum (the clip norm), for
             the record only. Under replace-one the accountant adds the factor 2.
 
     Raises:
@@ -64,8 +64,8 @@ def joint_noise_multiplier(noise_multipliers: Iterable[float]) -> float:
     Args:
         noise_multipliers: z_i of releases on one cohort, at least one.
     Returns:
-        (sum of z_i^-2)^(-1/2), at most the exact value and at most 2^-47 relative below it; a
-        single z_i as it is.
+        (sum of z_i^-2)^(-1/2), at most the exact value and at most 2^-47 relative below it. A
+        single z_i is returned unchanged.
     Raises:
         InvalidParameter: none is given, one is out of range, or so is the result.
     Source: docs/derivations/adaptive.md, "Several releases in one round".
@@ -79,7 +79,7 @@ def joint_noise_of(counts: Mapping[float, int]) -> float:
         raise InvalidParameter("releases", None, "a joint noise multiplier needs a release")
     if sum(counts.values()) == 1:
         return next(iter(counts))
-    # z^-2 = sum z_i^-2, exactly; the float is moved down until it is on the safe side.
+    # z^-2 = sum z_i^-2, exactly. The float is moved down until it is on the safe side.
     exact = sum(count / Fraction(z) ** 2 for z, count in counts.items())
     value = 1 / math.sqrt(float(exact)) * (1 - 8 * UNIT)
     while 1 / Fraction(value) ** 2 < exact:
@@ -94,13 +94,13 @@ class Event:
     Args:
         round: sampling, adjacency and noise. With several releases its noise may be that of the
             main one or the joint one.
-        releases: all releases of the round, its main sum included; empty if that is the only one.
+        releases: all releases of the round with its main sum, or empty if it has no other.
         details: public facts, as JSON: clip norm, learning rate, model version.
         main: the name of the main sum among the releases.
 
     Raises:
-        InvalidParameter: the details are no JSON, two releases have one name, none is the main sum,
-            or the main sum has less noise than the round claims.
+        InvalidParameter: the details are not JSON, or two releases have one name. Also if the main
+            sum is missing, or has less noise than the round claims.
     """
 
     round: Round
@@ -130,7 +130,7 @@ class Event:
 
     @property
     def charged(self) -> Round:
-        """The charged round; a plan for this event consists of such rounds."""
+        """The charged round. A plan for this event consists of such rounds."""
         if not self.releases:
             return self.round
         joint = joint_noise_multiplier(release.noise_multiplier for release in self.releases)
@@ -139,7 +139,7 @@ class Event:
 
 
 def checked_details(details: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a copy of details for an entry; none are an empty object.
+    """Return a copy of details for an entry. None becomes an empty object.
 
     Details that are not JSON, or hold half a surrogate pair, are rejected too.
     """
@@ -182,11 +182,11 @@ def covers(planned: Round, actual: Round) -> bool:
 
 
 def in_adjacency(round_: Round, adjacency: str) -> Round:
-    """Return a round as a ledger of this adjacency charges it (Rule 4); empty takes any.
+    """Return a round as a ledger of this adjacency charges it (Rule 4). Empty takes any.
 
-    If the number of clients is public, removing a client from a Poisson sample, or from a round of
-    full participation, moves the sum exactly as zeroing its contribution does: one mechanism at one
-    cost. So an add-remove round may be charged as zero-out. The reverse is not allowed, since
+    Take a public number of clients, and a Poisson sample or a round of full participation. Removing
+    a client moves the sum exactly as zeroing its contribution does: one mechanism at one cost. So
+    an add-remove round may be charged as zero-out. The reverse is not allowed, since
     zero-out does not hide how many clients there are. With cohorts of fixed size a removed client
     makes way for another client, which zero-out does not cover.
 
@@ -230,7 +230,7 @@ def round_to_json(round_: Round) -> dict[str, Any]:
 
 
 def round_from_json(value: Any, also: tuple[str, ...] = ()) -> Round:
-    """Return the round that `round_to_json` wrote; it may have the keys ``also``."""
+    """Return the round that `round_to_json` wrote. It may have the keys ``also``."""
     entry = members("a round", value, _ROUND, (*also, *_OF_ANY_SCHEME))
     name = typed("sampling", entry["sampling"], str)
     if name not in _SCHEMES:

@@ -2,7 +2,7 @@
 
 Rule 1: an object has the keys that it should have, each once, and no others.
 Rule 2: true and false are not numbers, and neither are NaN and infinity.
-Rule 3: an error names the key in one line, whatever the value is.
+Rule 3: an error names the key in one line, for every value.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _finite(text: str) -> float:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a key stands there twice")
+        raise ValueError("a key occurs twice")
     return found
 
 

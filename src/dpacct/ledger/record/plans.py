@@ -1,16 +1,16 @@
-"""Plans: schedules that are registered before they run, and what they cost.
+"""Plans: schedules that are registered before they run, and their cost.
 
 Rule 1: plans registered before the ledger's first round ("initial") compose tightly, since nothing
 that they could depend on has been released. They are admitted if the proven epsilon of all of them
-together meets the budget. `PlanRoom` is what remains of delta for other rounds.
-Rule 2: a plan is charged by fixed pairs (`PAIRS`), unless its run promised that no client remembers
-whether it took part: then by the game (`TIGHT`). The entry of the run keeps which.
-Rule 3: the game is proven for rounds in the order of their plan: an attacker who sees a later round
-first could choose by it what is sent in an earlier one. So plans are charged together by the game
-only if all their rounds are equal, and a plan of different rounds releases them in its order.
+together meets the budget. `PlanRoom` is the rest of delta for other rounds.
+Rule 2: a plan is charged by fixed pairs (`PAIRS`). If its run promised that no client remembers
+whether it took part, it is charged by the game (`TIGHT`). The entry of the run records which.
+Rule 3: the game is proven for rounds in the order of their plan. An attacker with a later release
+could otherwise choose the data of an earlier round by it. So plans are charged together by the game
+only if all their rounds are equal. A plan of different rounds releases them in its order.
 Rule 4: rounds outside plans are charged by the odometer alone.
 
-Proofs: docs/derivations/adaptive.md, "Plans and a budget"; federated.md, "Client memories".
+Proofs: docs/derivations/adaptive.md, "Plans and a budget", and federated.md, "Client memories".
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Plan:
         return self.accountant == TIGHT and len(self._ends) > 1
 
     def round_at(self, number: int) -> Round | None:
-        """Return the round with a number from 0; None past the end."""
+        """Return the round with a number from 0, or None past the end."""
         if number >= self.rounds:
             return None
         return self.schedule.phases[bisect_right(self._ends, number)].round
@@ -93,7 +93,7 @@ class Plan:
         return total
 
     def first(self, rounds: int) -> Schedule:
-        """Return the first so many rounds."""
+        """Return the schedule of the first rounds."""
         phases: list[Phase] = []
         for round_, count in self.schedule:
             if rounds <= 0:
@@ -138,7 +138,7 @@ def together(parts: Iterable[Plan]) -> Plan:
 
 @lru_cache(maxsize=_KEPT)
 def proven_epsilon(plan: Plan, delta: float, target: float = 0.0) -> float:
-    """Return the smallest proven epsilon of all accountants; the search ends at the target."""
+    """Return the smallest proven epsilon of all accountants. The search ends at the target."""
     best = math.inf
     # If the plan fits by fixed pairs, the game is not played.
     names = (TIGHT,) if math.isinf(target) else (PAIRS, TIGHT)
@@ -172,7 +172,7 @@ def achieved_epsilon(schedule: Schedule, delta: float) -> float:
 
 
 def schedule_cost(mixture: Mixture, schedule: Schedule) -> Totals:
-    """Return the Renyi total of a schedule; with many different rounds a little above their sum."""
+    """Return the Renyi total of a schedule, a little above the sum for many different rounds."""
     distinct = schedule.distinct()
     if len(distinct) <= _FEW:
         parts = [times(count, mixture.cost(r)) for r, count in distinct.items()]
@@ -188,7 +188,7 @@ class PlanRoom(NamedTuple):
     Attributes:
         fits: the plans meet the budget.
         delta: the delta of the adaptive bound.
-        plan_delta: the delta set aside for the plans; 0 if the adaptive bound covers them too.
+        plan_delta: the delta set aside for the plans, or 0 if the adaptive bound covers them too.
     """
 
     fits: bool
@@ -220,7 +220,7 @@ def most_planned_rounds(
     mixture: Mixture, budget: Budget, plans: list[Plan], round_: Round, accountant: str,
     fewest: int, most: int = MAX_ROUNDS,
 ) -> int:  # fmt: skip
-    """Return how many equal rounds an initial plan beside others may have, up to ``most``.
+    """Return how many equal rounds one more initial plan may have, up to ``most``.
 
     ``fewest`` rounds are known to fit.
     """
@@ -246,7 +246,7 @@ def _covered(mixture: Mixture, budget: Budget, whole: Plan) -> bool:
 
 
 def _meets(plan: Plan, budget: Budget) -> bool:
-    """Return whether the proven epsilon meets the budget; cheap accountants come first."""
+    """Return whether the proven epsilon meets the budget. Cheap accountants come first."""
     epsilon, delta = budget.epsilon, budget.delta
     if proven_epsilon(Plan(plan.schedule), delta, epsilon) <= epsilon:
         return True

@@ -45,7 +45,7 @@ class LedgerState:
         loose: whether a round ran outside the plans that were registered before the first round.
         delta: the delta of the adaptive bound, which the initial plans leave of the budget's.
         plan_delta: the delta set aside for the initial plans.
-        adjacency: of all rounds; empty until the first one, or the first plan.
+        adjacency: of all rounds, or empty until the first round or plan.
     """
 
     spent: Totals
@@ -113,7 +113,7 @@ Room = PlanRoom | LedgerState
 
 
 def state_to_json(ledger: LedgerState, run: RunState | None) -> dict[str, Any]:
-    """Return the totals as they stand in an entry."""
+    """Return the totals in the form of an entry."""
     return {
         "ledger": {name: getattr(ledger, name) for name in LedgerState.__slots__},
         "run": None if run is None else {name: getattr(run, name) for name in RunState.__slots__},
@@ -121,7 +121,7 @@ def state_to_json(ledger: LedgerState, run: RunState | None) -> dict[str, Any]:
 
 
 def read_state(entry: Entry, orders: int) -> States:
-    """Return the totals behind an entry of a ledger that has so many orders."""
+    """Return the totals behind an entry of a ledger with this number of orders."""
     state = members("state", entry.content["state"], ("ledger", "run"))
     ledger = LedgerState(**_parsed("state.ledger", state["ledger"], LedgerState, orders))
     if ledger.exposed > ledger.rounds:
@@ -143,7 +143,7 @@ def read_state(entry: Entry, orders: int) -> States:
 def _parsed(
     name: str, value: Any, kind: type[LedgerState | RunState], orders: int
 ) -> dict[str, Any]:
-    """Return the checked fields of totals; the annotation of a field gives its type."""
+    """Return the checked fields of totals. The annotation of a field gives its type."""
     of_field = {field.name: str(field.type) for field in fields(kind)}
     part = members(name, value, tuple(of_field))
     return {key: _value(f"{name}.{key}", part[key], of_field[key], orders) for key in part}
@@ -166,7 +166,7 @@ def _value(name: str, value: Any, kind: str, orders: int) -> Any:
             return typed(name, value, str)
 
 
-# What each kind of entry changes
+# The effect of each kind of entry
 
 
 class Charge(NamedTuple):
@@ -174,7 +174,7 @@ class Charge(NamedTuple):
 
     Attributes:
         cost: of the round.
-        slot: the number of the planned round that covers it, from 0; None outside a plan.
+        slot: the number of the planned round that covers it, from 0, or None outside a plan.
         freed: the part of `held` that ends: the cost of the planned round and of skipped ones.
         skipped: whether planned rounds before it are skipped.
     """
@@ -210,7 +210,7 @@ def started_run(
 ) -> tuple[LedgerState, RunState]:  # fmt: skip
     """Register a run, and hold room for its plan, if it has one with this Renyi total.
 
-    ``room`` is the division of delta from now on; None if it does not change.
+    ``room`` is the division of delta from now on, or None if it does not change.
     """
     zero = (0,) * len(ledger.spent)
     planned, held = plan_cost is not None, plan_cost or zero
@@ -224,7 +224,7 @@ def started_run(
 def reserved(
     ledger: LedgerState, run: RunState, charge: Charge, adjacency: str
 ) -> tuple[LedgerState, RunState]:
-    """Charge a round; a round outside the plan of its run leaves it, and frees what was held."""
+    """Charge a round. A round outside the plan of its run leaves it, and frees the held room."""
     leaves = charge.slot is None and run.on_plan
     freed = run.held if leaves else charge.freed or (0,) * len(charge.cost)
     loose = ledger.loose or charge.slot is None or not run.initial
@@ -250,7 +250,7 @@ def abandoned(ledger: LedgerState, run: RunState, charge: Charge) -> tuple[Ledge
 
 
 def finished(ledger: LedgerState, run: RunState, room: Room | None) -> tuple[LedgerState, RunState]:
-    """End the run and free what was held for it; ``room`` as for `started_run`."""
+    """End the run and free its held room. ``room`` is as for `started_run`."""
     ledger = replace(_divided(ledger, room), held=subtract(ledger.held, run.held))
     return ledger, replace(run, finished=True, held=(0,) * len(run.held))
 
@@ -267,7 +267,7 @@ def _divided(ledger: LedgerState, room: Room | None) -> LedgerState:
 def _changed(
     ledger: LedgerState, run: RunState, spent: Totals, held: Totals, rounds: int
 ) -> tuple[LedgerState, RunState]:
-    """Add to the totals of a run, and to those of all runs; what is taken back is negative."""
+    """Add to the totals of a run and of all runs. Amounts taken back are negative."""
     ledger = replace(
         ledger,
         spent=add(ledger.spent, spent),

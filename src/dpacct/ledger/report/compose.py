@@ -1,10 +1,10 @@
 """The report for a reviewer: the claim, its scope and its assumptions, as blocks of text.
 
-Its sentences stand here and in `facts`, and for the first page in `dpacct.report`.
+Its sentences are here and in `facts`, and for the first page in `dpacct.report`.
 
-Its contents follow what Ponomareva et al. 2023 ("How to DP-fy ML", arXiv:2303.00654) ask of every
-report of a private model: setting, unit, adjacency, what is covered, accounting with its
-assumptions, the guarantee in full, and how to check it.
+Its contents follow Ponomareva et al. 2023 ("How to DP-fy ML", arXiv:2303.00654). They ask every
+report of a private model for setting, unit, adjacency, coverage, accounting with its assumptions,
+the guarantee in full, and a way to check it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The facts about a ledger as one JSON object: its summary, and with the history of all rounds.
 
-Rule 1: an epsilon that holds only if results did not influence when to stop is never printed
-without the epsilon of the whole plan, which holds even if they did.
+Rule 1: some epsilons hold only if results did not influence when to stop. They are never printed
+without the epsilon of the whole plan, which holds in any case.
 Rule 2: an attacker's success is computed from a promise that was fixed in advance: the whole plan,
 or the budget. The reading of an odometer is no such promise: it depends on released values
 (docs/derivations/adaptive.md).
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpacct.budget import Interval, Spent
 from dpacct.display import up
-from dpacct.ledger.readings import Guarantee, Snapshot
+from dpacct.ledger.readings import WORDS, Guarantee, Snapshot
 from dpacct.ledger.record.events import schedule_to_json
 from dpacct.ledger.record.plans import Plan, achieved_epsilon, proven_epsilon
 from dpacct.ledger.report.history import History
@@ -44,17 +44,17 @@ def claim_of(
     *,
     first: bool = True,
 ) -> dict[str, Any]:
-    """Return a reading with everything that is printed beside it, as JSON (Rule 1).
+    """Return a reading with everything that is printed with it, as JSON (Rule 1).
 
-    ``spent`` is that of the charged rounds, ``any_stop`` that of the whole plan, ``slots`` are the
-    used slots of plans and all of them; ``first``: the plans came before any round.
+    ``spent`` is epsilon of the charged rounds, and ``any_stop`` that of the whole plan. ``slots``
+    are the used slots of plans, and all slots. ``first``: the plans came before any round.
     """
     used, planned = slots
     partial = guarantee is Guarantee.PLANNED and 0 < used < planned
     if not rounds:
         words = "Nothing ran yet."
     elif guarantee is not Guarantee.PLANNED:
-        words = guarantee.in_words
+        words = WORDS[guarantee]
     elif partial:
         words = (
             f"{used} of {planned} planned rounds are charged. If results influence, or may come to "
@@ -78,7 +78,7 @@ def claim_of(
 
 
 def summarize(now: Snapshot) -> dict[str, Any]:
-    """Return the summary of a ledger, as ``show`` prints it; an infinite epsilon is null."""
+    """Return the summary of a ledger, as ``show`` prints it. An infinite epsilon is null."""
     state, budget = now.state, now.budget
     return {
         "schema": SCHEMA,

@@ -15,7 +15,7 @@ from dpacct.ledger.record.plans import Plan, achieved_epsilon, epsilon_so_far, j
 from dpacct.ledger.record.state import LedgerState
 from dpacct.rounds import Phase, Round, Schedule
 
-# The picture's points; with many different rounds each takes longer.
+# The picture's points. With many different rounds each takes longer.
 _POINTS = 24
 _FEW_POINTS = 6
 _MANY_KINDS = 12
@@ -27,11 +27,10 @@ class History:
 
     Attributes:
         facts: ``created``, ``latest``, ``software``, ``entries``, as JSON.
-        runs: of each run ``started``, ``ended`` (as the clocks said), ``phases`` (charged rounds,
-            run-length encoded, at most `MAX_EVENTS`), ``more_rounds``, ``abandoned`` (at most
-            `MAX_EVENTS`), ``abandonments``, ``resumed``, and ``left_at``, the round at which it
-            left its plan, as JSON.
-        points: epsilon after so many rounds, as JSON; ``lower`` is null if it was not computed.
+        runs: the facts of each run, as JSON. ``started`` and ``ended`` are times of the clock.
+            ``phases`` and ``abandoned`` have at most `MAX_EVENTS` items. ``phases`` are the charged
+            rounds, run-length encoded. ``left_at`` is the round at which the run left its plan.
+        points: epsilon after a number of rounds, as JSON. ``lower`` is null if not computed.
         marks: the events that are marked in the picture, as JSON.
         released: each different round with the number of times it was released.
     """
@@ -158,7 +157,7 @@ class History:
         )
 
     def _forget(self, rounds: int) -> None:
-        """Drop the points of so many rounds, or more: some of the rounds were given back."""
+        """Drop the points from this number of rounds on: some of the rounds were given back."""
         while self.points and self.points[-1]["round"] >= rounds:
             self.points.pop()
 
@@ -167,7 +166,7 @@ class History:
         return len(self.released) <= _MANY_KINDS or self._is_due(_FEW_POINTS)
 
     def _is_due(self, points: int) -> bool:
-        """Return whether one of so many points, evenly spread over the rounds, lies here."""
+        """Return whether one of ``points`` points, evenly spread over the rounds, is here."""
         total = self._now.state.rounds
         return total > 0 and any(
             self._charged == max(1, round(total * k / points)) for k in range(points + 1)
