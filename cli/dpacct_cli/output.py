@@ -96,15 +96,15 @@ def opened(file: str, *, read_only: bool = True) -> Ledger:
 
 
 def is_there(word: str) -> bool:
-    """Return whether a file of this name exists."""
+    """Return True if a file of this name exists."""
     return os.path.exists(word)  # noqa: PTH110 - pathlib raises
 
 
 def has_folder(word: str) -> bool:
-    """Return whether there is a folder for a file of this name."""
+    """Return True if there is a folder for a file of this name."""
     return os.path.isdir(os.path.dirname(word) or ".")  # noqa: PTH112, PTH120 - pathlib raises
 
 
 def names_a_file(word: str, endings: tuple[str, ...]) -> bool:
-    """Return whether a word is meant as a file, and not as the id of something shipped."""
+    """Return True if a word is meant as a file, and not as the id of something shipped."""
     return word.lower().endswith(endings) or os.sep in word or is_there(word)

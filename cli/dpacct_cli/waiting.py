@@ -21,7 +21,7 @@ _state: dict[str, Any] = {}
 
 
 def knows_codes() -> bool:
-    """Return whether the terminal understands escape codes and may get them."""
+    """Return True if the terminal understands escape codes and may get them."""
     return os.environ.get("TERM", "dumb") not in ("", "dumb") and not os.environ.get("NO_COLOR")
 
 

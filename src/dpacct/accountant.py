@@ -104,7 +104,7 @@ def spend(
     accountant: AccountantName | str = DEFAULT_ACCOUNTANT,
     gap: float | None = None,
 ) -> Spent:
-    """Return what `epsilon` returns, together with the delta."""
+    """Return `epsilon` together with the delta."""
     at = validate.delta(delta)
     return Spent.at(at, find_accountant(accountant, gap).epsilon(schedule, at))
 

@@ -1,6 +1,6 @@
 """A target (`Budget`), a bracket (`Interval`), and an epsilon with its delta (`Spent`).
 
-Rule: an epsilon that is shown beside a delta is a `Spent`, from the place that computed it.
+Rule: an epsilon that is shown with a delta is a `Spent`, from the place that computed it.
 """
 
 from __future__ import annotations

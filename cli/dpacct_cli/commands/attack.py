@@ -183,7 +183,7 @@ class Found:
 
     @property
     def above_limit(self) -> bool:
-        """Whether an interval lies above the limit, which cannot be on average over trainings."""
+        """True if an interval lies above the limit, which cannot be on average over trainings."""
         auc, advantage = self.limit.auc(), self.limit.advantage()
         if auc is None or advantage is None:
             return False

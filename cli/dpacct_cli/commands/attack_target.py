@@ -146,8 +146,8 @@ class People:
 
     Attributes:
         members, nonmembers: clients.
-        strangers: whether the held-out examples belong to no client that was trained on.
-        random: whether members were drawn at random from all clients.
+        strangers: True if the held-out examples belong to no client that was trained on.
+        random: True if members were drawn at random from all clients.
         told: a description of the non-members.
         left_out: the number of held-out examples that a member has, too.
     """
@@ -268,7 +268,7 @@ class Proven:
 
     @property
     def private(self) -> bool:
-        """Whether the run has a guarantee."""
+        """True if the run has a guarantee."""
         return not self.because
 
 
@@ -277,7 +277,7 @@ def proven(target: Target, *, strangers: bool) -> Proven:
 
     Args:
         target: its model.
-        strangers: whether the held-out examples belong to no client that took part. If they do, an
+        strangers: True if the held-out examples belong to no client that took part. If they do, an
             example that was trained on and one that was not differ as one client replaced by
             another, under any adjacency of the run.
     Raises:

@@ -1,4 +1,4 @@
-"""`dpacct claims check` and `list`: whether the epsilons of publications hold."""
+"""`dpacct claims check` and `list`: check the epsilons of publications."""
 
 from __future__ import annotations
 

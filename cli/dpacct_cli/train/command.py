@@ -93,7 +93,7 @@ def train(
 
 
 def read_settings(method: str | None, training: Training, record: Record | None = None) -> Settings:
-    """Return the settings of a command line; see `combine`."""
+    """Return the settings of a command line. See `combine`."""
     return combine(
         method or METHODS[0],
         typed_values(training, record),

@@ -72,7 +72,7 @@ class Job:
 
     @property
     def simulated(self) -> bool:
-        """Whether the clients are simulated (a rule of `dpacct.fl.data.partitions`)."""
+        """True if the clients are simulated (a rule of `dpacct.fl.data.partitions`)."""
         return isinstance(self.clients, PartitionedClients) and self.clients.simulated
 
 

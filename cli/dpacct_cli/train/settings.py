@@ -58,7 +58,7 @@ FOR_CLIENTS: Values = {
 
 
 def is_table(name: str) -> bool:
-    """Return whether ``--data`` names a file or folder instead of a known data set."""
+    """Return True if ``--data`` names a file or folder instead of a known data set."""
     path = Path(name)
     return path.suffix.lower() in (".csv", ".npz") or (name not in DEFAULTS and path.is_dir())
 

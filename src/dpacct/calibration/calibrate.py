@@ -1,6 +1,6 @@
 """Solve for the noise, the rounds, the rate, epsilon or delta of a schedule, on the safe side.
 
-`calibrate` reads what is given and what is missing. `goals` has the targets and the searches.
+`calibrate` reads the arguments and finds the missing one. `goals` has the targets and searches.
 """
 
 from __future__ import annotations
@@ -142,10 +142,10 @@ def calibrate(
         epsilon: the target. With solve="delta", the epsilon at which delta is computed.
         delta: in (0, 1). With `advantage` or `tpr`, only sets the delta at which epsilon is
             reported. Defaults to 1e-5.
-        schedule: a schedule whose noise is scaled by one factor; instead of the parts below.
+        schedule: a schedule to scale the noise of by one factor. Replaces the parts below.
         noise_multiplier, rounds, sampling_rate, sampling, adjacency: the parts of a constant
             schedule, all but the one solved for. For solve="sampling_rate", ``sampling`` may be a
-            `Uniform` scheme: its cohort is solved for, among its clients; default Poisson.
+            `Uniform` scheme: its cohort is solved for, among its clients. Default: Poisson.
         accountant: name of the accountant whose upper bound must meet the target.
         solve: "noise", "rounds", "sampling_rate", "epsilon" or "delta".
         advantage: instead of epsilon, the largest TPR - FPR that an attack may reach, in (0, 1).
@@ -154,7 +154,7 @@ def calibrate(
         gap: as for `epsilon`. Each of a few evaluations then takes that long.
     Returns:
         The calibration. Noise and rate are within 1e-6 (relative) of the accountant's optimum, or
-            about 3e-4 where it plays a game, on the safe side; rounds and cohort size are the
+            about 3e-4 where it plays a game, on the safe side. Rounds and cohort size are the
             largest possible.
     Raises:
         InvalidParameter: an argument is missing, contradicts another or is out of range.

@@ -4,11 +4,11 @@ A cost (epsilon, or the success of attacks) falls as the noise grows and rises w
 The searches see it as its *excess*, log(cost / target), which is at most 0 exactly where the target
 is met. They have three steps:
 
-1. A formula and the accountant's quick estimate say where the target is about met.
+1. A formula and the accountant's quick estimate show where the target is about met.
 2. Secants, or else a bracket, close in on that place by the proven cost itself.
 3. The end whose proven cost meets the target is returned, never the other one.
 
-An accountant that plays a game is slow. There the same accountant without the game searches, whose
+An accountant that plays a game is slow. There the same accountant without the game searches. Its
 cost is at least as large, and a few games correct its result.
 """
 
@@ -41,13 +41,13 @@ _TOLERANCE, _GUESS_TOLERANCE = 2e-7, 3e-5
 _SMALLEST_RATE = 1e-12
 # The least distance over which the slope of an estimate is taken.
 _LEAST_REACH = 1e-3
-# An estimate is looked for in so many steps of this length.
+# Length and number of the steps in which an estimate is searched for.
 _STRIDE, _STRIDES = 0.25, 16
 
 
 @dataclass(frozen=True, slots=True)
 class Goal(ABC):
-    """A quantity whose bound, proven by ``accountant``, may not exceed ``target`` > 0."""
+    """A quantity with a bound, proven by ``accountant``, of at most ``target`` > 0."""
 
     accountant: Accountant
     target: float
@@ -92,7 +92,7 @@ class Goal(ABC):
         """Return log(cost / target), which is positive exactly where the target is missed."""
         cost = self.cost(schedule)
         if cost <= self.target:
-            # A cost exactly on target is met, whatever the logarithms round to. A cost that drops
+            # A cost exactly on target is met for any rounding of the logarithms. A cost that drops
             # to nothing at once would lead secants astray.
             least = max(_FAR_BELOW * self.target, _LEAST)
             return min(0.0, math.log(max(cost, least)) - math.log(self.target))
@@ -295,7 +295,7 @@ def _noise_factor(goal: Goal, unit: Schedule) -> float:
 def largest_number(
     goal: Goal, plan_of: Callable[[int], Schedule], most: int, least_of_all: str
 ) -> int:
-    """Return the largest n up to ``most`` whose schedule meets the goal.
+    """Return the largest n up to ``most`` for which the schedule meets the goal.
 
     Raises:
         NotConverged: n = 1, in words ``least_of_all``, misses the goal.

@@ -44,7 +44,7 @@ class Divisor(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The text that makes the claims; ``link`` leads to it or to its code."""
+    """The text that makes the claims. ``link`` leads to it or to its code."""
 
     name: str
     about: str = ""
@@ -59,7 +59,7 @@ class Reading:
         words: a description of the reading.
         rounds, round: the number of rounds, and one of them.
         num_clients: the population, if known.
-        unprotected: anything released without noise, in words; or empty.
+        unprotected: anything released without noise, in words, or empty.
         line: its first line in the file.
     """
 
@@ -93,9 +93,9 @@ class Claim:
     Attributes:
         id: a short name that never changes.
         place: a table, section or page of the source.
-        epsilon: the stated epsilon; None if the text gives the setting alone.
+        epsilon: the stated epsilon, None if the text gives the setting alone.
         data: the data set, or empty.
-        delta_words: delta as the text gives it, such as ``num_clients^-1.1``; or empty.
+        delta_words: delta as the text gives it, such as ``num_clients^-1.1``, or empty.
         accountant: the method by which the text computed epsilon, or empty.
         note: one or two sentences for readers.
         line: its first line in the file.

@@ -150,7 +150,7 @@ def load_claims(path: str | os.PathLike[str]) -> Claims:
 
 
 def parse_claims(text: str, name: str) -> Claims:
-    """Read claims from TOML text; ``name`` stands for the file in errors, as in `load_claims`."""
+    """Read claims from TOML text. ``name`` stands for the file in errors, as in `load_claims`."""
     if not isinstance(text, str):
         raise InvalidParameter("text", text, "claims are read from text in TOML")
     try:
@@ -258,7 +258,7 @@ class _File:
             return {key: fields[key](key, value) for key, value in table.items()}
 
     def tables(self, data: Table, path: Path) -> list[Table]:
-        """Return the tables below ``[[path]]``; none if there is none."""
+        """Return the tables below ``[[path]]``, or an empty list."""
         found = data.get(cast("str", path[-1]), [])
         if not isinstance(found, list) or not all(
             isinstance(table, dict) for table in cast("list[Any]", found)

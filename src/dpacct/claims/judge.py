@@ -2,7 +2,7 @@
 
 Rule 1: a claim is *proven* only if the proven epsilon is at most the stated one, and *refuted*
 only if an explicit pair of neighboring data sets achieves more.
-Rule 2: the weakest reading of what runs decides. All other verdicts stand beside it.
+Rule 2: the weakest reading of the actual run decides. All other verdicts are listed as well.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Answer:
     """The verdict on an epsilon that is stated for a schedule.
 
     Attributes:
-        data_sets: two neighboring data sets that achieve more, in words; or empty.
+        data_sets: two neighboring data sets that achieve more, in words, or empty.
         noise: the schedule with the least noise that makes the claim true. None if the claim is
             proven, or if no noise in range suffices.
     """
@@ -53,9 +53,9 @@ class Judged:
     """The verdict on one reading.
 
     Attributes:
-        epsilon: the achieved and the proven epsilon; None if there is no figure.
-        reason: the reason for a verdict without a figure; or empty.
-        data_sets: two neighboring data sets that achieve the lower bound, in words; or empty.
+        epsilon: the achieved and the proven epsilon, None if there is no figure.
+        reason: the reason for a verdict without a figure, or empty.
+        data_sets: two neighboring data sets that achieve the lower bound, in words, or empty.
         noise: the least noise multiplier that makes the claim true, all else unchanged. None if
             the claim is proven, the noise was not asked for, or no noise in range suffices.
     """
@@ -77,14 +77,14 @@ class Judgment:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict on a reading of what runs, or on any reading if none is of that."""
+        """The worst verdict on a reading of the actual run, or else on any reading."""
         run = [judged for judged in self.readings if judged.reading.role is Role.RUN]
         order = list(Verdict)
         return max((j.verdict for j in run or self.readings), key=order.index)
 
     @property
     def agreed(self) -> bool:
-        """Whether all readings have the same verdict."""
+        """True if all readings have the same verdict."""
         return len({judged.verdict for judged in self.readings}) == 1
 
 
@@ -136,7 +136,7 @@ def answer(
     Args:
         spent: the bounds on the epsilon of the schedule.
         accountant: proves the noise that would make the claim true.
-        search_noise: whether to search for that noise.
+        search_noise: True to search for that noise.
     Raises:
         InvalidParameter: ``stated`` is not an epsilon above 0.
     """
@@ -178,7 +178,7 @@ _DIVISOR = (
 
 
 def _leak(reading: Reading, delta: float) -> tuple[str, bool] | None:
-    """Return the gravest leak, and whether it rules out every epsilon; None without a leak.
+    """Return the gravest leak, and True if it rules out every epsilon. None without a leak.
 
     If it does not rule out every epsilon, no bound is known here.
     """
@@ -200,7 +200,7 @@ def _leak(reading: Reading, delta: float) -> tuple[str, bool] | None:
 
 
 def _cohort_size_leak(reading: Reading, delta: float) -> tuple[str, bool] | None:
-    """Return what noise reveals that each client of a cohort of random size adds a share of."""
+    """Return the leak of noise in shares if the cohort has a random size."""
     everybody = reading.round.sampling_rate == 1.0
     if reading.round.adjacency is not Adjacency.ADD_REMOVE and everybody:
         return None
@@ -254,8 +254,8 @@ def witness(schedule: Schedule, *, adaptive: bool = False) -> str:
     """Describe the two neighboring data sets that achieve the most.
 
     Args:
-        schedule: at least one round; the most frequent kind is described.
-        adaptive: whether the data sets may react to releases.
+        schedule: at least one round. The most frequent kind is described.
+        adaptive: True if the data sets may react to releases.
     """
     counts = schedule.distinct()
     round_ = max(counts, key=lambda kind: counts[kind])

@@ -1,7 +1,7 @@
-"""The report on a claim: whether it holds, and the guarantee that is proven instead.
+"""The report on a claim: its verdict, and the guarantee that is proven instead.
 
 Rule 1: the first page is about the reading that decides the verdict. The figures list all readings.
-Rule 2: the promise is the proven epsilon of what runs, whatever the text states.
+Rule 2: the promise is the proven epsilon of the actual run, not the stated one.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def on_claim(claim: Claim, *, unit: str = "client") -> Report:
 
 
 def deciding(judged: Judgment) -> Judged:
-    """Return the reading that decides the verdict; of several, the one with the largest epsilon."""
+    """Return the reading that decides the verdict, and of several the largest epsilon."""
     run = [one for one in judged.readings if one.reading.role is Role.RUN] or judged.readings
     worst = [one for one in run if one.verdict is judged.verdict]
     return max(worst, key=lambda one: math.inf if one.epsilon is None else one.epsilon.upper)

@@ -1,1 +1,1 @@
-"""What observed attacks show: bounds from below, beside those that accounting proves from above."""
+"""Lower bounds from observed attacks, to compare with the proven upper bounds of accounting."""

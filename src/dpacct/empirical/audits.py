@@ -1,30 +1,31 @@
 """Audits by canaries: lower bounds on epsilon from attackers' guesses, in one run or in many.
 
 **Guesses.** Each of m canaries sends one of two contributions, chosen by its own fair coin. An
-attacker sees the releases of one run, guesses r of the coins, and is right W times. Whatever the
-other coins show, the run is private in one canary's contribution: TPR <= g(FPR) for every event,
-with g concave. A right guess, with at least c - 1 right ones among all others, is an event that the
-coin decides by its side alone. Hence for all c
+attacker sees the releases of one run, guesses r of the coins, and is right W times. Given any
+outcome of the other coins, the run is private in one canary's contribution: TPR <= g(FPR) for any
+event, with g concave. Take the event of a right guess, with at least c - 1 right guesses among the
+others. The coin decides it by its side alone. Hence for all c
 
     E[W; W >= c] / m  <=  g( E[r - W; W >= c - 1] / m ).
 
 The largest P(W >= c) under all these constraints follows by a recursion from c down.
 
-Source: the game is that of Steinke, Nasr, Jagielski 2023 (arXiv:2305.08846), the constraints those
-of Mahloujifar, Melis, Chaudhuri 2024 (arXiv:2410.22235). The proofs, also of the rounding, are in
+Source: the game of Steinke, Nasr, Jagielski 2023 (arXiv:2305.08846), with the constraints of
+Mahloujifar, Melis, Chaudhuri 2024 (arXiv:2410.22235). The proofs, also of the rounding, are in
 docs/derivations/auditing.md.
 
 **One run.** A coin puts each canary in or leaves it out. The noisy sums are projected on the
 direction of each canary and divided by the clip norm. The result x is shift + noise if the canary
 took part, and noise alone if it did not, or along a direction that no canary has. Three tests may
 err: guesses against the whole promise (sound for any mechanism), the spread of the noise, and the
-size of a contribution (both sound for Gaussian noise; other clients can only hide a fault there).
+size of a contribution. The last two are sound for Gaussian noise, and other clients can only hide a
+fault there.
 
 **Many runs** on two neighboring data sets give a lower bound without assumptions. One number is
 read from each run. Half of the runs choose the threshold that separates the two data sets best. On
 the other half, its probabilities are bounded by Clopper and Pearson: these runs are independent of
 the choice, so the bounds hold as for a threshold fixed in advance. Source: Jagielski, Ullman, Oprea
-2020 (arXiv:2006.07709); the Gaussian form Nasr et al. 2023 (arXiv:2302.07956).
+2020 (arXiv:2006.07709). The Gaussian form: Nasr et al. 2023 (arXiv:2302.07956).
 """
 
 from __future__ import annotations
@@ -142,13 +143,13 @@ def least_epsilon(guesses: Guesses, delta: float, error: float) -> float:
 
 
 def refutes(guesses: Guesses, epsilons: Array, deltas: Array, error: float) -> np.ndarray:
-    """Return whether P(W >= right) < error for every run that keeps a row of promises, bool [h].
+    """Return True if P(W >= right) < error for every run that keeps a row of promises, bool [h].
 
     Hypothesis h promises all (eps, delta) of its row, float64 [h, k]. All roundings go against
     True.
     """
     m, r, c = guesses.canaries, guesses.made, guesses.right
-    # An epsilon whose exponential overflows promises nothing.
+    # An epsilon with an infinite exponential promises nothing.
     with np.errstate(over="ignore"):
         growth = np.exp(epsilons) * (1 + FUNCTION_ERROR)
     # The mass on W = c is at most the error. `right` and `wrong` are E[W] and E[r - W] on it, / m.
@@ -207,14 +208,14 @@ class Seen:
     Attributes:
         projections: x of each round and canary, float64 [t, m].
         shifts: norm of the contribution of a canary / clip norm, float64 [t, m], after bounding.
-        coins: whether the canary was in (under replace-one: sent the first of its two), bool [m].
-        empty: x along directions without a canary, float64 [t, e]; NaN if a round carries no
+        coins: True if the canary was in (under replace-one: sent the first of its two), bool [m].
+        empty: x along directions without a canary, float64 [t, e]. NaN if a round carries no
             coordinate of a direction.
         noise_multipliers: as charged, float64 [t].
         sampling_rate: of the rounds.
         adjacency: decides the two sides of a coin.
         squares: for each part of the model (a tensor of weights), the sum over rounds and over the
-            coordinates without a canary of (release / (clip norm x charged noise))^2; float64 [p].
+            coordinates without a canary of (release / (clip norm x charged noise))^2. Float64 [p].
         terms: the number of terms of each sum, int64 [p].
     """
 
@@ -230,7 +231,7 @@ class Seen:
 
     @property
     def replaced(self) -> bool:
-        """Whether a coin decides between two opposite contributions, not between one and none."""
+        """True if a coin decides between two opposite contributions, not between one and none."""
         return self.adjacency is Adjacency.REPLACE_ONE
 
     def signs(self, coins: NDArray[np.bool_]) -> Array:
@@ -262,7 +263,7 @@ class Shown:
 
 
 def log_ratios(seen: Seen) -> Array:
-    """Return the log-likelihood ratio of the two sides of each coin in a run as promised; [m]."""
+    """Return the log-likelihood ratio of the sides of each coin in a run as promised, [m]."""
     q, sigma = seen.sampling_rate, seen.noise_multipliers[:, np.newaxis]
     x, shift = seen.projections, seen.shifts
 
@@ -355,7 +356,7 @@ def _most_noise(seen: Seen, error: float) -> float:
 
 
 def _quieter_part(seen: Seen, error: float) -> bool:
-    """Return whether a part of the model carries less noise than charged, as in `_most_noise`.
+    """Return True if a part of the model carries less noise than charged, as in `_most_noise`.
 
     A single part may be too small to show in sums over the whole model.
     """
@@ -423,7 +424,7 @@ class Separated:
     cleared: int
 
     def tpr(self, error: float) -> Estimate:
-        """Return the share of recognized runs; each limit errs with probability ``error``."""
+        """Return the share of recognized runs. Each limit errs with probability ``error``."""
         return _estimate(self.found, self.found + self.missed, error)
 
     def fpr(self, error: float) -> Estimate:
@@ -450,7 +451,7 @@ class Separated:
         return shown
 
     def refutes(self, promise: Promise, error: float) -> bool:
-        """Return whether the runs break a promise, except with probability ``error``."""
+        """Return True if the runs break a promise, except with probability ``error``."""
         tpr, fpr = self._limits(error)
         growth = np.exp(promise.epsilons)
         most = np.minimum(
@@ -461,7 +462,7 @@ class Separated:
     def distance(self, sampling_rate: float, error: float) -> float:
         """Estimate the distance of both kinds of runs in standard deviations of a Gaussian.
 
-        It serves to choose a test. `noise` returns what that test proves.
+        The estimate serves to choose a test. `noise` returns the proven result of that test.
         """
         tpr, fpr = self._limits(error)
         missed = (1 - tpr - (1 - sampling_rate) * (1 - fpr)) / sampling_rate
@@ -473,7 +474,7 @@ class Separated:
         Args:
             sampling_rate: the probability that a contribution takes part.
             error: the probability that the bound is below the truth.
-            replaced: whether the other runs have the opposite contribution, and not none.
+            replaced: True if the other runs have the opposite contribution, and not none.
         Returns:
             Infinite if nothing is shown.
         """
@@ -489,11 +490,11 @@ class Separated:
 
 
 def separate(inside: Array, outside: Array, worth: Callable[[Separated], float]) -> Separated:
-    """Choose the threshold that is worth most on the first half of the runs; count on the second.
+    """Choose the threshold that is worth most on the first half of the runs. Count on the second.
 
     Args:
         inside, outside: the number of each run with the contribution, and without it, in the order
-            of the runs; float64 [n] and [m]. The numbers of runs with it are larger.
+            of the runs, float64 [n] and [m]. The numbers of runs with it are larger.
     Raises:
         InvalidParameter: fewer than four runs of a kind, or a NaN.
     """

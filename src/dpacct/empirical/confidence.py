@@ -1,7 +1,7 @@
 """Confidence intervals that hold at least as often as they claim, for any distribution.
 
 Rule 1: an interval is never narrower than its theorem makes it, because results are rounded
-outward. Rule 2: each interval holds at its confidence by itself. Several together do not.
+outward. Rule 2: each interval alone holds at its confidence. Several together do not.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def least_probability(successes: int, trials: int, error: float) -> float:
     Args:
         successes, trials: of independent trials that succeed with the same probability p.
         error: the limit is above p with at most this probability, in (0, 1).
-    Error: none to the unsafe side; less than 1e-6 relative to the other.
+    Error: none to the unsafe side, less than 1e-6 relative to the other side.
     Raises:
         InvalidParameter: an argument out of range.
     Source: Clopper, Pearson 1934 (10.1093/biomet/26.4.404).
@@ -64,7 +64,7 @@ def least_probability(successes: int, trials: int, error: float) -> float:
         return 0.0
     start = min(float(betaincinv(hits, count - hits + 1, tail)), 1.0)
     limit, step = start, _FIRST_STEP
-    # Step down until P(at least so many hits) is at most the tail, and is a number.
+    # Step down until P(>= hits) is at most the tail, and is a number.
     while limit > 0.0 and not float(betainc(hits, count - hits + 1, limit)) * OUTWARD <= tail:
         limit, step = max(0.0, start * (1 - step)), 2 * step
     return limit

@@ -1,4 +1,4 @@
-"""How well scores tell members from non-members: ROC, AUC, TPR at a small FPR, advantage.
+"""Measures of how well scores separate members from non-members: ROC, AUC, TPR, advantage.
 
 A score is larger for likely members (minus a loss, for example). The attack "member if and only if
 the score is above t" has a TPR and an FPR for each t, which make up the curve.
@@ -61,12 +61,12 @@ class Roc:
     """The figures of an attack.
 
     Attributes:
-        fpr, tpr: corners of the observed curve from (0, 0) to (1, 1); shape (corners,).
+        fpr, tpr: corners of the observed curve from (0, 0) to (1, 1), shape (corners,).
         members, nonmembers: the numbers of scores.
         auc: the probability that a member scores above a non-member, with ties as half.
         advantage: the largest TPR - FPR.
         rates: the TPR at small FPRs.
-        confidence: of each interval by itself.
+        confidence: of each single interval.
     """
 
     fpr: Array
@@ -99,7 +99,7 @@ def roc(
     Error: figures are exact up to one rounding, intervals are rounded outward.
     Raises:
         InvalidParameter: no scores on a side, a NaN, or a rate out of range.
-    Source: Hoeffding 1963 (10.1080/01621459.1963.10500830), sections 5 and 6, for the AUC;
+    Source: Hoeffding 1963 (10.1080/01621459.1963.10500830), sections 5 and 6, for the AUC, and
         Massart 1990 (10.1214/aop/1176990746) for distribution functions.
     """
     inside, outside = _sorted("members", members), _sorted("nonmembers", nonmembers)
@@ -130,7 +130,7 @@ def roc(
 
 
 def auc(members: Scores, nonmembers: Scores) -> float:
-    """Return the share of pairs in which the member scores higher, with ties as half; O(n log n).
+    """Return the share of pairs in which the member scores higher, with ties as half. O(n log n).
 
     Arguments and errors are as for `roc`. Error: one rounding.
     """
@@ -281,7 +281,7 @@ def likelihood_ratio(margins: NDArray[Any], shadows: NDArray[Any]) -> Array:
         margins: log(p / (1 - p)) under the attacked model, p the probability of the right class;
             shape (n,).
         shadows: the same under each shadow model, none of which was trained on any of these n
-            examples; shape (shadows, n), at least two.
+            examples, shape (shadows, n), at least two.
     Returns:
         Float64 (n,), at least 0. A client's score is the mean over its examples (`by_client`).
     Raises:

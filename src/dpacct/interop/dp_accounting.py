@@ -13,7 +13,7 @@ Rule 3: Gaussians composed on one Poisson sample are one Gaussian on it, of nois
     z_i^-2)^(-1/2). A Poisson sample of a Poisson sample is one at the product of the rates. Any
     other nesting, and any event that is not Gaussian, is rejected by its name.
 Rule 4: Rounding charges more, never less.
-Rule 5: Rounds of fixed-size cohorts beside rounds of other kinds stay in their order, on which
+Rule 5: Rounds of fixed-size cohorts among rounds of other kinds stay in their order, on which
     their bound depends. Otherwise rounds are grouped by kind.
 """
 
@@ -57,14 +57,14 @@ class UnmappedEvent(Unsupported):
 
 
 class _NotPrivate(UnmappedEvent):
-    """An event whose epsilon is infinite, or noise too small for any bound here."""
+    """An event with infinite epsilon, or with noise too small for any bound here."""
 
 
 class TightPrivacyAccountant(_events.PrivacyAccountant):
-    """A privacy accountant whose answers are proven upper bounds.
+    """A privacy accountant with proven upper bounds.
 
     Args:
-        neighboring_relation: of dp-accounting; default adding or removing one record.
+        neighboring_relation: of dp-accounting. Default: adding or removing one record.
         accountant: the name of our accountant that gives the bound.
     Raises:
         InvalidParameter: an unknown relation or accountant.
@@ -137,7 +137,7 @@ class TightPrivacyAccountant(_events.PrivacyAccountant):
 
 
 def event_of_schedule(schedule: Schedule) -> Any:
-    """Return the `DpEvent` of a schedule, phase by phase; `schedule_of_event` is its inverse."""
+    """Return the `DpEvent` of a schedule, phase by phase. `schedule_of_event` is its inverse."""
     parts: list[Any] = []
     for round_, rounds in schedule:
         event = _events.GaussianDpEvent(round_.noise_multiplier)
@@ -191,7 +191,7 @@ def _phases(event: Any, adjacency: Adjacency) -> Iterator[Phase]:
 
 
 def _repeated(event: Any, schedule: Schedule, count: int) -> Iterator[Phase]:
-    """Yield the phases of a schedule so many times. Rule 5.
+    """Yield the phases of a schedule ``count`` times. Rule 5.
 
     A long order that matters is rejected by the name of ``event``.
     """

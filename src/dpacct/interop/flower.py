@@ -78,7 +78,7 @@ class TightAccountant:
 
         Raises:
             InvalidParameter: the event is of another population, or the count is none.
-            BudgetExceeded: the rounds do not fit; the noisy sum must not be released.
+            BudgetExceeded: the rounds do not fit. The noisy sum must not be released.
         """
         times = validate.count("count", count, "a number of rounds")
         round_ = self.round_of(event)
@@ -107,7 +107,7 @@ class TightAccountant:
     def would_exceed(
         self, event: GaussianPrivacyEvent, max_epsilon: float | None = None, count: int = 1
     ) -> bool:
-        """Return whether more rounds would exceed a limit. Nothing is counted.
+        """Return True if more rounds would exceed a limit. Nothing is counted.
 
         Raises:
             InvalidParameter: there is no limit.

@@ -87,7 +87,7 @@ class DpAccountingPld:
         relations = _dp_accounting().NeighboringRelation
         relation, charged = relations.ADD_OR_REMOVE_ONE, schedule
         if schedule.adjacency is Adjacency.REPLACE_ONE:
-            # This accountant doubles the sensitivity by itself, and the event already does.
+            # This accountant doubles the sensitivity, and the event already does.
             relation, charged = relations.REPLACE_ONE, schedule.scale_noise(2.0)
         accountant = _dp_accounting(".pld").PLDAccountant
         asked = accountant(neighboring_relation=relation)
@@ -114,7 +114,7 @@ class OpacusRdp:
 
 @dataclass(frozen=True, slots=True)
 class OpacusPrv:
-    """Opacus' privacy random variables; the upper end of its error interval."""
+    """Opacus' privacy random variables, with the upper end of its error interval."""
 
     name: str = "Opacus PRV"
 
@@ -124,7 +124,7 @@ class OpacusPrv:
 
 
 def installed_peers() -> tuple[Peer, ...]:
-    """Return the peers whose packages are installed, without importing them."""
+    """Return the peers with installed packages, without importing them."""
     dp_accounting: tuple[Peer, ...] = (DpAccountingRdp(), DpAccountingPld())
     opacus: tuple[Peer, ...] = (OpacusRdp(), OpacusPrv())
     return (
@@ -138,7 +138,7 @@ def to_dp_event(schedule: Schedule) -> Any:
 
     dp-accounting states noise over *sensitivity*. Replacing a client moves the sum by up to twice
     the clip norm, so that under replace-one the event's noise multiplier is half of ours, as its
-    Renyi accountant needs it. Its PLD accountant doubles by itself and then overcounts.
+    Renyi accountant needs it. Its PLD accountant also doubles and then overcounts.
 
     Raises:
         Unsupported: dp-accounting is not installed.

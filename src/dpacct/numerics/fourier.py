@@ -38,7 +38,7 @@ _BLOCK = 128
 class Rows(NamedTuple):
     """The nodes of several laws, laid end to end, shape (n,).
 
-    Law k has ``counts[k]`` nodes from ``starts[k]`` on; shape (m,).
+    Law k has ``counts[k]`` nodes from ``starts[k]`` on, shape (m,).
     """
 
     losses: Array
@@ -60,7 +60,7 @@ class Rows(NamedTuple):
 def shifts_by_powers(
     step: float, number: int, laws: Rows
 ) -> Iterator[tuple[NDArray[np.int64], ComplexArray, Array]]:
-    """Yield sums of w (e^{itl} - 1) at t = k step for those laws of which few powers are enough.
+    """Yield sums of w (e^{itl} - 1) at t = k step for the laws that need few powers.
 
     In blocks of b laws: their numbers, shape (b,), the sums and bounds of the absolute error of
     weights and sums, shape (b, number). The error of the phases t l is the caller's.
@@ -184,7 +184,7 @@ def characteristic_shift(step: float, number: int, law: Weighted) -> tuple[Compl
     frequencies = step * np.arange(float(number))
     if number * len(mass) <= _TABLE_CELLS:
         error = law.error + UNIT * (4 * len(mass) + 128) * mass
-        # |e^{itl} - 1| <= min(2, |t l|); the tables split it in two.
+        # |e^{itl} - 1| <= min(2, |t l|). The tables split it in two.
         size = np.minimum(4 * float(error.sum()), frequencies * float(error @ np.abs(losses)))
         shift = _by_tables(step, number, losses, law.rising)
         if law.falling is not None:

@@ -1,4 +1,4 @@
-"""One-dimensional searches: minima, roots, whole numbers. The caller proves what they return.
+"""One-dimensional searches: minima, roots, whole numbers. Callers prove the results.
 
 `corrected_root` and `corrected_largest` search with a slow cost by the help of a quick one that is
 at least as large. At the place where the slow cost meets its target, the quick one lies above its
@@ -177,7 +177,7 @@ def bracket_root(
     while high[0] - low[0] > tolerance:
         width = high[0] - low[0]
         guess = _interpolate(low, high, previous)
-        # Aim just beside the root, on alternating sides, so that both ends of the bracket close.
+        # Aim just past the root, on alternating sides, so that both ends of the bracket close.
         guess += 0.4 * nudge * tolerance
         margin = min(0.3 * tolerance, 0.25 * width)
         t = min(max(guess, low[0] + margin), high[0] - margin)
@@ -201,13 +201,13 @@ def settle(
     bounds: tuple[float, float],
     tolerance: float,
 ) -> float | None:
-    """Return a point beside the root of a decreasing function, with a value <= 0, or None.
+    """Return a point near the root of a decreasing function, with a value <= 0, or None.
 
     Secants from a good start are aimed about half the tolerance beyond the root. The slope, and
     not a positive value nearby, says that the point is near.
 
     Args:
-        function: decreasing; may be infinite.
+        function: a decreasing function, which may be infinite.
         start, slope: about the root, and about minus the derivative there. With NaN, or if the
             secants do not settle inside ``bounds``, the result is None.
     """
@@ -266,7 +266,7 @@ def corrected_root(
         slow, quick: slow <= quick, both fall.
         solve_quick: (level, start) -> a point near the start at which quick is at most the level.
         first: a point at which quick is at most 0.
-    Error: 2e-4 in the logarithm of the cost, or more if the slow cost is uneven; never below.
+    Error: 2e-4 in the logarithm of the cost, or more if the slow cost is uneven. Never below.
     """
     best, at, margin = first, first, 0.0
     for _ in range(_TRIES):

@@ -3,8 +3,8 @@
 Three bounds from below, of which the largest counts. Composition never lowers delta(eps), so a
 bound of some of the rounds bounds all of them:
 
-* rounds of full participation compose exactly to one Gaussian;
-* a sampled round alone has a closed form;
+* rounds of full participation compose exactly to one Gaussian,
+* a sampled round alone has a closed form,
 * min(p, e^eps q) <= p^(1-s) (e^eps q)^s for each s in (0, 1), so of all rounds together
       delta(eps) >= 1 - e^{s eps + K},    eps(delta) >= (log(1 - delta) - K) / s,
   K the sum of log integral P^(1-s) Q^s = log E_Q[(P/Q)^(1-s)]: moments of orders between 0 and 1.
@@ -32,7 +32,7 @@ from dpacct.pairs.one_round import one_round_delta
 from dpacct.rounds import Schedule
 
 _TOLERANCE = 1e-10
-# Of more kinds of rounds than this only those that cost most are looked at.
+# Above this number of kinds of rounds, only the most expensive kinds are used.
 _MAX_KINDS = 50
 # log s, where the search for it begins, and its tolerance.
 _SHARES, _FIRST_SHARE, _SHARE_TOLERANCE = (-20.0, math.log(0.999)), math.log(0.05), 0.02
@@ -57,7 +57,7 @@ def achieved_epsilon(schedule: Schedule, delta: float) -> float:
 
 
 def certain_delta(schedule: Schedule, epsilon: float) -> float:
-    """Return `achieved_delta` for s = 1/2, for schedules whose delta is hardly below 1."""
+    """Return `achieved_delta` for s = 1/2, for schedules with a delta hardly below 1."""
     rounds = _all_rounds(schedule)[:1]
     return max((_delta_at(part, epsilon, 0.5) for part in rounds), default=0.0)
 

@@ -1,9 +1,9 @@
-"""From a round to the pairs of distributions that bound it from above and from below.
+"""The pairs of distributions that bound a round from above and from below.
 
-All pairs live on the line, in units in which the shift is one; phi is the density of
+All pairs lie on the line, in units in which the shift is one. phi is the density of
 N(0, sigma^2) and r(x) = 1 - q + q e^{(2x-1)/(2 sigma^2)}.
 
-* `SampledGaussianPair`, remove: P = phi r against Q = phi; add: P = phi against Q = phi r.
+* `SampledGaussianPair`, remove: P = phi r against Q = phi. Add: P = phi against Q = phi r.
 * `SymmetrizedPair`: the pair of the trade-off function C_q(f) of Dong, Roth, Su (2022), f the
   Gaussian's: losses log r where r > 1 with the masses of the remove pair, their mirror image,
   and an atom at zero.
@@ -24,7 +24,7 @@ from dpacct.rounds import Adjacency, Round, Uniform
 
 
 class Direction(StrEnum):
-    """The neighbor whose outputs have the law P. Each direction composes with itself."""
+    """The neighbor with output law P. Each direction composes with itself."""
 
     REMOVE = "remove"
     ADD = "add"
@@ -41,7 +41,7 @@ class SampledGaussianPair:
 
 @dataclass(frozen=True, slots=True)
 class SymmetrizedPair:
-    """The pair of C_q(Gaussian); the same in both directions."""
+    """The pair of C_q(Gaussian), the same in both directions."""
 
     sampling_rate: float
     noise_std: float
@@ -49,7 +49,7 @@ class SymmetrizedPair:
 
 @dataclass(frozen=True, slots=True)
 class ReplacementPair:
-    """(1-q) N(0) + q N(1) against (1-q) N(0) + q N(-1); a mirror image in the other direction."""
+    """(1-q) N(0) + q N(1) against (1-q) N(0) + q N(-1). The other direction is a mirror image."""
 
     sampling_rate: float
     noise_std: float
@@ -76,7 +76,7 @@ def proven_pair(round_: Round, direction: Direction) -> DominatingPair:
     """Return a pair that dominates the round for all neighboring data sets, in one direction.
 
     Source: Poisson add-remove: Zhu, Dong, Wang 2022 (arXiv:2106.08567), theorem 11. Uniform
-        replace-one: Dong, Roth, Su 2022 (arXiv:1905.02383), theorem 9; Balle, Barthe, Gaboardi
+        replace-one: Dong, Roth, Su 2022 (arXiv:1905.02383), theorem 9, and Balle, Barthe, Gaboardi
         2018 (arXiv:1807.01647), theorem 9. Others: docs/derivations/dominating-pairs.md.
     """
     z, relation = round_.noise_multiplier, round_.adjacency
@@ -120,7 +120,7 @@ def achieved_pair(round_: Round, direction: Direction) -> AchievedPair:
 
 
 def _takes_everybody(round_: Round) -> bool:
-    """Return whether all clients surely take part, in both neighboring data sets."""
+    """Return True if all clients surely take part, in both neighboring data sets."""
     if isinstance(round_.sampling, Uniform):
         everybody = round_.sampling.cohort_size == round_.sampling.num_clients
         return everybody and round_.adjacency is not Adjacency.ADD_REMOVE

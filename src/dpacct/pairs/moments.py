@@ -58,7 +58,7 @@ def log_moment(order: object, sampling_rate: object, noise_std: object) -> Bound
     Raises:
         NotConverged: more than 8 million nodes would be needed, which never happened for orders
             from -1e7 to 1e7 and noise stds from 5e-4 on.
-    Source: Mironov, Talwar, Zhang 2019, arXiv:1908.10530, section 3; docs/derivations/moments.md.
+    Source: Mironov, Talwar, Zhang 2019, arXiv:1908.10530, section 3, docs/derivations/moments.md.
     """
     (a, q, sigma), shape = _rows(order, sampling_rate, noise_std)
     lower, upper = _gaussian(a, sigma)
@@ -141,7 +141,7 @@ def _far_apart(a: Array, q: Array, sigma: Array) -> Bounds:
 def _absent(a: Array, q: Array, sigma: Array) -> Bounds:
     """Return bounds for a < 0 if q e^u hardly matters where N(0) is, and NaN elsewhere.
 
-    r >= 1 - q gives the upper side; left of x = 0.4 r is at most (1 - q) (1 + y),
+    r >= 1 - q gives the upper side. Left of x = 0.4 r is at most (1 - q) (1 + y),
     y = q / (1 - q) e^{-1 / (10 sigma^2)}, and of N(0) at most e^{-0.08 / sigma^2} / 2 lies beyond.
     """
     value = a * np.log1p(-q)
@@ -196,12 +196,12 @@ def replacement_log_moment(order: object, sampling_rate: object, noise_std: obje
         sampling_rate: q in (0, 1].
         noise_std: sigma > 0, in units of the largest contribution.
     Error:
-        Contained in the bounds, as for `log_moment`. For 0 < a < 1 and sigma below 0.03 they are
-        those of simple inequalities.
+        Contained in the bounds, as for `log_moment`. For 0 < a < 1 and sigma below 0.03, simple
+        inequalities give the bounds.
     Source: docs/derivations/replacement.md.
     """
     (a, q, sigma), shape = _rows(order, sampling_rate, noise_std)
-    # q = 1: N(1) against N(-1), whose shift is 2.
+    # q = 1: N(1) against N(-1), with shift 2.
     lower, upper = _gaussian(a, sigma / 2)
     small = sigma < _SMALL_SIGMA
     few = a**1.5 <= _MANY_NODES * sigma**2
@@ -271,7 +271,7 @@ def symmetrized_log_moment(order: float, sampling_rate: float, noise_std: float)
         sampling_rate: q in (0, 1].
         noise_std: sigma > 0 in units of the shift (z / 2 if a client is replaced).
     Error:
-        Inside the bounds: quadrature, truncation and rounding; typically 1e-13 relative.
+        Inside the bounds: quadrature, truncation and rounding, typically 1e-13 relative.
     Source: Dong, Roth, Su 2022 (arXiv:1905.02383), theorem 9, for the pair.
     """
     whole = log_moment(order, sampling_rate, noise_std)

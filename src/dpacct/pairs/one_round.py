@@ -18,11 +18,11 @@ c = (1 - q) (e^eps - 1) / q, and for each share w in [0, 1]
 
     delta(eps) <= q (w delta_1(log(c / w)) + (1 - w) delta_2(eps - log(1 - w))),
 
-delta_1 and delta_2 those of Gaussians with shifts 1 and 2: with equality where both half-lines are
-{x > x*}, at which r(x*) = e^eps r(-x*).
+where delta_1 and delta_2 belong to Gaussians with shifts 1 and 2. Equality holds if both half-lines
+are {x > x*}, at which r(x*) = e^eps r(-x*).
 
 Source: Balle, Wang 2018 (arXiv:1805.06530), theorem 8; Balle, Barthe, Gaboardi 2018
-(arXiv:1807.01647); docs/derivations/gaussian.md, docs/derivations/one-round.md.
+(arXiv:1807.01647), docs/derivations/gaussian.md, docs/derivations/one-round.md.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dpacct.pairs.dominating import AchievedPair, Direction, ReplacementPair
 # From here on the continued fraction gives all digits in `_FRACTION_TERMS` steps.
 _FRACTION_FROM = 4.0
 _FRACTION_TERMS = 80
-# phi(_FAR) is below 1e-290; deltas below are bounded by the Gaussian tail alone.
+# phi(_FAR) is below 1e-290. The Gaussian tail alone bounds smaller deltas.
 _FAR = 40.0
 _SMALLEST_DELTA = 1e-280
 
@@ -45,7 +45,7 @@ _SMALLEST_DELTA = 1e-280
 def mills_ratio(x: float) -> Interval:
     """Return R(x) = (1 - Phi(x)) / phi(x), x >= -30.
 
-    Error: inside the interval; for x >= 4 two convergents of the continued fraction
+    Error: inside the interval, for x >= 4 two convergents of the continued fraction
         1/(x + 1/(x + 2/(x + 3/(x + ...)))), which lie on both sides, relative width 1e-14.
     """
     if x < _FRACTION_FROM:
@@ -77,7 +77,7 @@ def _difference(a: float, b: float, mu: float) -> Interval:
     points = (a, (a + b) / 2, b)
     ratios = [mills_ratio(x) for x in points]
     slopes = [_slope(x, ratio) for x, ratio in zip(points, ratios, strict=True)]
-    # a and b carry rounding errors relative to their parts; g(a) is the steepest slope in reach.
+    # a and b carry rounding errors relative to their parts. g(a) is the steepest slope in reach.
     shift = 8 * UNIT * (abs(a) + abs(b) + mu)
     lower = ratios[0].lower - ratios[2].upper - shift * slopes[0].upper
     upper = ratios[0].upper - ratios[2].lower + shift * slopes[0].upper
@@ -91,7 +91,7 @@ def _difference(a: float, b: float, mu: float) -> Interval:
 def gaussian_delta(epsilon: float, mu: float) -> Interval:
     """Return delta(eps) of the Gaussian mechanism with mu = shift / noise std, eps >= 0.
 
-    Error: inside the interval; relative width below 1e-8 for mu in [1e-9, 300], delta > 1e-30.
+    Error: inside the interval, relative width below 1e-8 for mu in [1e-9, 300], delta > 1e-30.
     Source: Balle, Wang 2018 (arXiv:1805.06530), theorem 8.
     """
     if mu == 0.0:
@@ -122,7 +122,7 @@ def gaussian_delta(epsilon: float, mu: float) -> Interval:
 def gaussian_epsilon(delta: float, mu: float) -> Interval:
     """Return eps(delta) of the Gaussian mechanism with mu = shift / noise std, never negative.
 
-    Error: inside the interval; relative width about 1e-12 beyond that of `gaussian_delta`.
+    Error: inside the interval, relative width about 1e-12 beyond that of `gaussian_delta`.
     """
     if mu == 0.0:
         return Interval(0.0, 0.0)
@@ -146,7 +146,7 @@ def one_round_delta(epsilon: float, pair: AchievedPair) -> Interval:
     The pair of C_q is left out: its profile for eps >= 0 is that of the remove pair.
 
     Error:
-        Inside the interval; relative width below 1e-8 if delta exceeds 1e-30, for a replacement
+        Inside the interval, relative width below 1e-8 if delta exceeds 1e-30, for a replacement
         7e-14 / sigma^2 more. The upper end never exceeds q, the chance that the client is drawn.
     """
     q, mu = pair.sampling_rate, 1 / pair.noise_std
@@ -162,7 +162,7 @@ def one_round_delta(epsilon: float, pair: AchievedPair) -> Interval:
         scale = q
         error = 32 * UNIT * base
     else:
-        # Two ways to write 1 - (1 - e^-eps) / q; each is exact enough on its side of 1/2. It is a
+        # Two ways to write 1 - (1 - e^-eps) / q. Each is exact enough on its side of 1/2. It is a
         # difference: its absolute error becomes relative as it vanishes.
         if q > 0.5:
             kept = (math.exp(-epsilon) - (1 - q)) / q
@@ -212,7 +212,7 @@ def _replacement_delta(epsilon: float, q: float, sigma: float) -> Interval:
             at = cost - math.log(share / total)
             lower += share / total * _gaussian(at + error, shift).lower
             upper += share / total * _gaussian(at - error, shift).upper
-    # Both half-lines end within the error of each other; beyond x* lies this much of N(1).
+    # Both half-lines end within the error of each other. Beyond x* lies this much of N(1).
     tail = 0.5 * math.erfc((threshold * sigma - mu) / math.sqrt(2)) * (1 + 1e-6)
     spread = error + 32 * UNIT
     return Interval(

@@ -104,7 +104,7 @@ def suprema_beyond(at_nodes: Array, at_edges: Array) -> Array:
 
 
 class PanelBounds:
-    """Suprema over the Bernstein ellipse of each panel; all arrays have shape (m,).
+    """Suprema over the Bernstein ellipse of each panel, in arrays of shape (m,).
 
     Attributes:
         half: half-widths of the panels.
@@ -263,7 +263,7 @@ class LossFunction:
         middle, setting = -0.5 * self._shift, (self.rate, self.noise)
         if start >= middle:
             return panel_edges(order, *setting, end, frequency, start)
-        # On either side of x = 0 one of the two powers varies; next to 0 both have waves.
+        # On either side of x = 0 one of the two powers varies. Next to 0 both have waves.
         mirrored = min(end, middle)
         if -start - self._shift > _FARTHEST:
             raise NotConverged("the losses of so little noise are too large")
@@ -324,7 +324,7 @@ class LossFunction:
 
 
 class LossBounds:
-    """Suprema of `LossFunction` over the Bernstein ellipse of each panel; arrays of shape (m,).
+    """Suprema of `LossFunction` over the Bernstein ellipse of each panel, of shape (m,).
 
     Attributes:
         half: half-widths of the panels.

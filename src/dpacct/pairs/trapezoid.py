@@ -10,7 +10,7 @@ The rule with step h is off by at most 2 B / (e^{2 pi d/h} - 1), B the supremum 
 |integrand| on lines at a distance up to d from the real one: `Nodes` chooses d and bounds B. Two
 forms of the same sum:
 
-* direct: log of the sum of g e^(a l), unless log I(a) is small;
+* direct: log of the sum of g e^(a l), unless log I(a) is small,
 * excess: I(a) - 1 as a sum of non-negative terms, if it is. E[e^l] = 1 gives
       I(a) - 1 = E[e^(a l) - 1 - a (e^l - 1)],
   and with the remainder e2(y) = e^y - 1 - y >= 0 the integrand is
@@ -51,7 +51,7 @@ class Nodes:
         max_nodes: limit of the number of nodes in all rows together.
         mirrored: power b <= 1 of r(-x), if phi r(x)^a r(-x)^b is integrated. Then a >= 0, and
             powers a + i t go with b - i t. Shape (m,).
-        nearest: the least c <= 0 as above, if b > 0; shape (m,).
+        nearest: the least c <= 0 as above, if b > 0, shape (m,).
     Raises:
         NotConverged: more than ``max_nodes`` would be needed.
     """
@@ -73,7 +73,7 @@ class Nodes:
         if mirrored is not None:
             negative = negative + np.minimum(mirrored, 0.0)
             frequency = 2 * frequency
-        # The bound is exp(c d^2 / 2 - 2 pi d / h) up to the cosine's higher orders; the branch
+        # The bound is exp(c d^2 / 2 - 2 pi d / h) up to the cosine's higher orders. The branch
         # points of r^a lie at |Im x| = pi sigma^2, and for a < 0 we stay well inside.
         curvature = 1 / variance - 0.31 * negative / variance**2
         limit = np.where(negative < 0, 2.0, 3.14) * variance
@@ -90,12 +90,12 @@ class Nodes:
             + wave
             - 2 * math.pi * strip / self.step
         )
-        # 2 / (e^x - 1) <= 3 e^-x for x >= 2; the factor 1.01 pays for rounding.
+        # 2 / (e^x - 1) <= 3 e^-x for x >= 2. The factor 1.01 pays for rounding.
         self.discretization: Array = 3.03 * np.exp(log_bound)
 
         reach = sigma * np.sqrt(2 * accuracy)
         log_odds = np.log(q) - np.log1p(-q)
-        # For a < 0 the peak solves x = a p(x), p <= min(p(0), e^{log odds + u}); W(c) <= log(1+c).
+        # For a < 0 the peak solves x = a p(x), p <= min(p(0), e^{log odds + u}). W(c) <= log(1+c).
         at_zero = np.exp(-np.logaddexp(0.0, 1 / (2 * variance) - log_odds))
         log_c = np.log(np.maximum(-a, 1e-300) / variance) + log_odds - 1 / (2 * variance)
         peak = np.where(a < 0, np.maximum(a * at_zero, -variance * np.logaddexp(0.0, log_c)), 0.0)
@@ -212,7 +212,7 @@ def mirrored_farthest(a: Array, q: Array, sigma: Array) -> Array:
 # Truncation and discretization may add e^-42 = 6e-19, relative to the result.
 _ACCURACY = 42.0
 _SMALL_SIGMA = 0.03
-# 1/k! * 2 for k = 2..13: Taylor coefficients of e2(y) / (y^2 / 2); next term < 1e-17 at |y| = 1/4.
+# 1/k! * 2 for k = 2..13: Taylor coefficients of e2(y) / (y^2 / 2). Next term < 1e-17 at |y| = 1/4.
 _REMAINDER_SERIES = [2.0 / math.factorial(k) for k in range(13, 1, -1)]
 
 
@@ -222,7 +222,7 @@ def trapezoid_log_moment(a: Array, q: Array, sigma: Array, *, mirrored: bool = F
     Args:
         a, q, sigma: shape (n,). Orders are neither 0 nor 1, and above 0 if ``mirrored``.
     Error:
-        Inside the bounds; typically 1e-13 relative.
+        Inside the bounds, typically 1e-13 relative.
     Raises:
         NotConverged: more than 8 million nodes would be needed.
     """
@@ -241,10 +241,10 @@ def trapezoid_log_moment(a: Array, q: Array, sigma: Array, *, mirrored: bool = F
 
 
 def _surely_small(a: Array, q: Array, sigma: Array, *, mirrored: bool) -> np.ndarray:
-    """Return whether |log I(a)| < 1 follows from simple bounds, so that the excess form applies.
+    """Return True if |log I(a)| < 1 follows from simple bounds, so that the excess form applies.
 
-    a > 1: Minkowski, log I <= a log(1 + q (e^{(a-1)/(2 sigma^2)} - 1)), and r(-x) >= 1 - q; a < 0:
-    r >= 1 - q; in between: joint convexity, log I >= -a (1-a) shift^2 / (2 sigma^2).
+    a > 1: Minkowski, log I <= a log(1 + q (e^{(a-1)/(2 sigma^2)} - 1)), and r(-x) >= 1 - q.
+    a < 0: r >= 1 - q. Between: joint convexity, log I >= -a (1-a) shift^2 / (2 sigma^2).
     """
     growth = np.minimum(np.maximum(a - 1, 0.0) / (2 * sigma**2), 600.0)
     log_moment = a * np.log1p(q * np.expm1(growth))
@@ -363,7 +363,7 @@ def _excess(a: Array, q: Array, sigma: Array, *, mirrored: bool) -> Bounds:
     discretization = 1.1 * grid.discretization * (bulk + np.abs(a - 1) + np.abs(a))
     # Products below 2^-1022 lose their digits: an absolute 2^-1000 a node covers them.
     slack = rounding + tails + discretization + grid.counts * 2.0**-1000
-    # I(a) >= 1 outside [0, 1]; inside, log I(a) > -1 where this form is used.
+    # I(a) >= 1 outside [0, 1]. Inside, log I(a) > -1 where this form is used.
     low = np.maximum(total - slack, np.where((a > 0) & (a < 1), -0.9, 0.0))
     lower, upper = np.log1p(low), np.log1p(total + slack)
     return Bounds(

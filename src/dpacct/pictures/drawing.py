@@ -30,15 +30,15 @@ class Drawing:
     """A picture, shown by notebooks and by `print`, and saved to a file.
 
     Attributes:
-        picture: what is drawn.
-        dark: whether the background is dark.
+        picture: the picture to draw.
+        dark: True if the background is dark.
     """
 
     picture: Picture
     dark: bool = False
 
     def save(self, path: str | os.PathLike[str], *, replace: bool = False) -> None:
-        """Write a file whose name ends in .png, .svg or .pdf.
+        """Write a file with a name in .png, .svg or .pdf.
 
         Raises:
             InvalidParameter: another ending, or an existing file without ``replace``.
@@ -110,7 +110,7 @@ def _load(package: str, module: str) -> Any:
 
 
 def _chart(panel: Panel, columns: int) -> list[str]:
-    """Draw curves with plotext, whose figure is a global one, above a legend."""
+    """Draw curves with plotext, which has one global figure, above a legend."""
     plt = _load("plotext", "plotext")
     left, right, low, high = panel.limits()
 

@@ -16,7 +16,7 @@ from typing import Any
 from dpacct.display import down, escaped, up
 from dpacct.pictures.picture import Curve, Mark, Panel, Picture, log_ticks
 
-# matplotlib's types are not complete: what comes from it is Any.
+# matplotlib's types are not complete, so that its values are Any.
 mpl: Any = import_module("matplotlib")
 figure_module: Any = import_module("matplotlib.figure")
 ticker: Any = import_module("matplotlib.ticker")

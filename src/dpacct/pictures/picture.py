@@ -18,9 +18,9 @@ class Curve:
     """A line, with a band below it if a lower bound is known.
 
     Attributes:
-        name: the label at its end; empty if the panel has a single curve.
+        name: the label at its end, empty if the panel has a single curve.
         x, y: coordinates of the points, equally many of each.
-        lower: lower edge of the band, as long as ``y``; or empty.
+        lower: lower edge of the band, as long as ``y``, or empty.
         steps: the value holds from one point to the next.
         points: single points rather than a line.
         plain: a thin gray line for comparison.
@@ -37,7 +37,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A point with a text beside it, above its curve or below."""
+    """A point with a text above its curve or below."""
 
     x: float
     y: float
@@ -47,7 +47,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A horizontal line with a text, such as a budget. Beside bars the line is vertical."""
+    """A horizontal line with a text, such as a budget. With bars the line is vertical."""
 
     y: float
     words: str
@@ -65,12 +65,12 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One pair of axes with either curves or bars; labels carry units.
+    """One pair of axes with either curves or bars. Labels carry units.
 
     Attributes:
         log_x, log_y: logarithmic scales, without values that are not positive.
-        y_max: upper end of the vertical axis; by default above all values.
-        from_zero: whether the vertical axis begins at 0.
+        y_max: upper end of the vertical axis. Default: above all values.
+        from_zero: True if the vertical axis begins at 0.
     """
 
     x_label: str
@@ -126,7 +126,7 @@ class Picture:
     Attributes:
         title: the finding.
         panels: at least one.
-        note: what holds for all panels, such as mechanism, delta and adjacency.
+        note: text on all panels, such as mechanism, delta and adjacency.
     """
 
     title: str
@@ -135,7 +135,7 @@ class Picture:
 
 
 def as_data(picture: Picture) -> dict[str, Any]:
-    """Return the picture as a JSON object; an infinite bar is null."""
+    """Return the picture as a JSON object. An infinite bar is null."""
     panels: list[dict[str, Any]] = []
     for panel in picture.panels:
         curves = [

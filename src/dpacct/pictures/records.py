@@ -1,4 +1,4 @@
-"""Pictures of what ran: ledgers, training runs, and attacks on trained models."""
+"""Pictures of actual runs: ledgers, training runs, and attacks on trained models."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TITLE_FPR = 1e-2
 
 
 def ledger_picture(report: dict[str, Any]) -> Picture:
-    """Draw the epsilon of a ledger by round beside its budget, and the epsilon of each run.
+    """Draw the epsilon of a ledger by round with its budget, and the epsilon of each run.
 
     Args:
         report: the facts of `Ledger.report`.
@@ -123,7 +123,7 @@ def read_run(path: str | os.PathLike[str]) -> TrainedRun:
 
     Raises:
         InvalidParameter: the file cannot be read, is not such a report, or holds no accuracy
-            beside a finite epsilon.
+            with a finite epsilon.
     """
     file = Path(path)
     try:
@@ -171,9 +171,9 @@ def roc_picture(
     """Draw observed true positive rates by false positive rate below the proven limit.
 
     Args:
-        observed: attacks with their names; the title is about the first.
-        limit: the largest TPR at an FPR in (0, 1), proven; None if there is no bound.
-        note: what holds for the whole picture.
+        observed: attacks with their names. The title is about the first.
+        limit: the largest TPR at an FPR in (0, 1), proven, None if there is no bound.
+        note: text on the whole picture.
     """
     least = min(0.1, *(1 / found.nonmembers for _, found in observed))
     decades = math.floor(math.log10(least))

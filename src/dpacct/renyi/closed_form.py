@@ -8,7 +8,7 @@ With nu the noise std per unit of shift, all are of the form R(alpha) <= c q^2 a
     Bun et al. 2018, thm 12, fixed size     c = 6.5   q <= 1/10, nu^2 >= 5, condition (B)
 
 Lemmas 3 and 4 are proven for integer orders only. Between two of them (alpha - 1) R(alpha) is
-convex, and it is 0 at order 1: the chord is a bound. Proofs, and what was wrong in print, are in
+convex, and it is 0 at order 1: the chord is a bound. Proofs, and errors in publications, are in
 docs/derivations/closed-forms.md.
 """
 
@@ -157,7 +157,7 @@ class ClosedFormAccountant:
     name: str = "closed-form"
 
     def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
-        """Return the proven epsilon; see `Accountant`.
+        """Return the proven epsilon. See `Accountant`.
 
         Raises:
             Unsupported: no closed form applies at any order.
@@ -169,12 +169,12 @@ class ClosedFormAccountant:
         return min(improved_epsilon(order, curve(order), delta) for order in _integers_near(found))
 
     def epsilon(self, schedule: Schedule, delta: float) -> Interval:
-        """Return the achieved and proven epsilon; see `Accountant`."""
+        """Return the achieved and proven epsilon. See `Accountant`."""
         upper = self.upper_epsilon(schedule, delta)
         return Interval.bracket(achieved_epsilon(schedule, delta), upper)
 
     def delta(self, schedule: Schedule, epsilon: float) -> Interval:
-        """Return the achieved and proven delta; see `Accountant`."""
+        """Return the achieved and proven delta. See `Accountant`."""
         if not schedule.rounds:
             return Interval(0.0, 0.0)
         curve = self._curve(schedule)

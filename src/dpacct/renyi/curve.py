@@ -1,10 +1,10 @@
 """Renyi curves of whole schedules, their conversion to (epsilon, delta), and the accountant `rdp`.
 
 For order alpha and b = alpha - 1, one sampled Gaussian round has
-    remove:  R(alpha) = log I(alpha) / b,        add:  R(alpha) = log I(-b) / b;
-the other pairs have their moments in `pairs.moments`, where rounds add up. Each direction is summed
-for itself, and the larger sum is the curve. For fixed-size sampling the bound of Wang et al. is
-reported beside that of the pair of C_q.
+    remove:  R(alpha) = log I(alpha) / b,        add:  R(alpha) = log I(-b) / b.
+The other pairs have their moments in `pairs.moments`, where rounds add up. Each direction is summed
+separately, and the larger sum is the curve. For fixed-size sampling the bound of Wang et al. is
+reported together with that of the pair of C_q.
 
 Both conversions hold for every order alpha > 1, every delta in (0, 1) and every mechanism:
 
@@ -119,11 +119,11 @@ def rdp(
     """Return the Renyi divergence of a schedule at each of the given orders.
 
     Args:
-        schedule: any schedule, or its parts as in `build_schedule`; one round by default.
+        schedule: any schedule, or its parts as in `build_schedule`. Default: one round.
         orders: orders above 1 (up to 1e7).
     Raises:
         InvalidParameter: an order, or a part of the schedule, out of range.
-    Source: Mironov 2017 (arXiv:1702.07476), proposition 1 for composition; module docstring.
+    Source: Mironov 2017 (arXiv:1702.07476), proposition 1 for composition. Module docstring.
     """
     checked = [validate.order(o) for o in validate.several("orders", orders, "Renyi orders")]
     if not checked:
@@ -159,7 +159,7 @@ def classic_epsilon(order: float, renyi: float, delta: float) -> float:
 def improved_epsilon(order: float, renyi: float, delta: float) -> float:
     """Return the improved epsilon of the module's head, rounded up, at least 0.
 
-    Source: Balle et al. 2020 (arXiv:1905.09982), theorem 21; Canonne, Kamath, Steinke 2020
+    Source: Balle et al. 2020 (arXiv:1905.09982), theorem 21, and Canonne, Kamath, Steinke 2020
         (arXiv:2004.00010), proposition 12.
     """
     b = order - 1
@@ -206,7 +206,7 @@ def best_epsilon(
         start: an order near the best one, on which only the time depends.
         conversion: the formula.
     Error:
-        Proven from above whatever the search does. It ends within 2e-6 in log(alpha - 1), where
+        Proven from above for any result of the search. It ends within 2e-6 in log(alpha - 1), where
         epsilon is flat: about 1e-9 above the minimum over orders.
     """
     order = best_order(lambda order: conversion(order, renyi(order), delta), start)
@@ -243,7 +243,7 @@ class RenyiAccountant:
         return _best_order(RenyiCurve(schedule), delta)
 
     def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
-        """Return the proven epsilon; see `Accountant`."""
+        """Return the proven epsilon. See `Accountant`."""
         if not schedule.rounds:
             return 0.0
         curve = RenyiCurve(schedule)
@@ -251,7 +251,7 @@ class RenyiAccountant:
         return improved_epsilon(order, curve.upper(order), delta)
 
     def epsilon(self, schedule: Schedule, delta: float) -> Interval:
-        """Return the achieved and proven epsilon; see `Accountant`."""
+        """Return the achieved and proven epsilon. See `Accountant`."""
         upper = self.upper_epsilon(schedule, delta)
         return Interval.bracket(achieved_epsilon(schedule, delta), upper)
 
@@ -264,7 +264,7 @@ class RenyiAccountant:
         return improved_delta(order, curve.upper(order), epsilon)
 
     def delta(self, schedule: Schedule, epsilon: float) -> Interval:
-        """Return the achieved and proven delta; see `Accountant`."""
+        """Return the achieved and proven delta. See `Accountant`."""
         upper = self.upper_delta(schedule, epsilon)
         return Interval.bracket(achieved_delta(schedule, epsilon), upper)
 

@@ -7,7 +7,7 @@ every probability vector p, however it was found, with b = sum p_i b_i,
     epsilon = (sum p_i b_i S_i + KL(p || w) + log(1/delta) + b log b - (1 + b) log(1 + b)) / b
 
 holds at delta, for any rule by which rounds were chosen and the process stopped.
-With one order this is the Renyi filter of Feldman and Zrnic 2021 (arXiv:2008.11193); the mixture
+With one order this is the Renyi filter of Feldman and Zrnic 2021 (arXiv:2008.11193). The mixture
 lets the best order be picked afterwards. Theorem, conditions, proof: docs/derivations/adaptive.md.
 
 Sums are exact: costs are rounded up to multiples of 2^-64 and added as whole numbers.
@@ -136,7 +136,7 @@ def _least_epsilon(live: Sequence[Order], log_cost: float) -> float:
     """Return the minimum over p.
 
     The best p at a loss y is proportional to w_i e^{b_i (y - S_i)}. With its mean b(y) the bound
-    touches where log sum w_i e^{b_i (y - S_i)} + log(1 + b(y)) = log(1/delta), whose left side
+    touches where log sum w_i e^{b_i (y - S_i)} + log(1 + b(y)) = log(1/delta). The left side
     increases in y. The p at any y, root or not, gives a valid bound.
     """
     shares: list[_Share] = []

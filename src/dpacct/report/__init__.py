@@ -1,4 +1,4 @@
-"""Privacy reports for reviewers: what is promised to whom, and what an attacker can find out.
+"""Privacy reports for reviewers: the guarantee, the protected units, and the risk of attacks.
 
 >>> from dpacct import Poisson, Round, report
 >>> page = report.on_schedule(300 * Round(1.0, Poisson(0.1)), delta=1e-5, unit="patient")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.resources import files
@@ -24,7 +23,7 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]<>|#])")
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A title. Level 1 is that of the page; ``new_page`` begins a page in print."""
+    """A title. Level 1 is that of the page. ``new_page`` begins a page in print."""
 
     level: int
     words: str
@@ -55,7 +54,7 @@ class Table:
     caption: str = ""
 
     def is_number(self, column: int) -> bool:
-        """Return whether a column holds whole numbers, which are aligned right."""
+        """Return True if a column holds whole numbers, which are aligned right."""
         cells = [row[column].replace(",", "").replace(".", "", 1) for row in self.rows]
         return bool(self.rows) and all(cell.isdigit() for cell in cells)
 
@@ -65,7 +64,7 @@ class Chart:
     """A chart, which Markdown leaves out.
 
     Attributes:
-        function: in `dpacct.pictures`. data: its argument. caption: what the chart shows.
+        function: in `dpacct.pictures`. data: its argument. caption: a description of the chart.
     """
 
     function: Literal["epsilon_chart", "people_picture"]
@@ -96,7 +95,7 @@ class Report:
     """A report.
 
     Attributes:
-        facts: as JSON has them; an epsilon without a bound is null.
+        facts: as JSON has them. An epsilon without a bound is null.
         blocks: the page.
     """
 
@@ -188,16 +187,12 @@ def _markdown(block: Block) -> str:
         case Table(header, rows):
             rule = ["---:" if block.is_number(n) else "---" for n in range(len(header))]
             cells = [map(_safe, header), rule, *(map(_safe, row) for row in rows)]
-            return "\n".join(map(_row, cells))
+            return "\n".join(f"| {' | '.join(row)} |" for row in cells)
         case Chart():
             return ""
         case Signatures(items):
             blanks = ", ".join(f"{word}:" for word in SIGNATURE_FIELDS)
             return "\n".join(f"{n}. {_safe(item)} ({blanks})" for n, item in enumerate(items, 1))
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _safe(words: str) -> str:

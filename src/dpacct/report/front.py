@@ -1,4 +1,4 @@
-"""The first page in plain words: what is promised to whom, and what an attacker can find out.
+"""The first page in plain words: the guarantee, the protected units, and the risk of attacks.
 
 Rule 1: every figure follows from the proven bounds.
 Rule 2: a weak guarantee is called weak.
@@ -50,16 +50,16 @@ GROUPS = "members of a group, such as a household, are protected less than a sin
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A guarantee, and what it is worth.
+    """A guarantee and its value.
 
     Attributes:
         unit: the privacy unit, such as a client or a patient.
         adjacency: when two data sets are neighbors.
-        epsilon: proven for all releases, even if results influenced later rounds; finite.
+        epsilon: proven for all releases, even if results influenced later rounds. Finite.
         delta: the delta of epsilon.
-        risks: bounds for the procedure itself; None if only epsilon and delta are known.
+        risks: bounds for the procedure itself, None if only epsilon and delta are known.
         num_units: their number, if known.
-        planned: whether the rounds may still have to run.
+        planned: True if the rounds may still have to run.
         spent: the epsilon spent so far, if ``epsilon`` is a budget for adaptive rounds.
     """
 
@@ -84,14 +84,14 @@ class Promise:
 
     @property
     def weak(self) -> bool:
-        """Whether the report warns that the guarantee is weak."""
+        """True if the report warns that the guarantee is weak."""
         if self.risks is None:
             return self.epsilon > WEAK_EPSILON
         return self.risks.guess > WEAK
 
 
 def risk_to_json(promise: Promise | None) -> dict[str, Any] | None:
-    """Return the risks as a JSON object; null without a guarantee."""
+    """Return the risks as a JSON object, null without a guarantee."""
     if promise is None:
         return None
     return {
@@ -138,7 +138,7 @@ def front_page(promise: Promise) -> list[Block]:
 
 
 def headline(promise: Promise) -> str:
-    """Return the claim of the first page in two sentences, and what a budget has spent."""
+    """Return the claim of the first page in two sentences, and the spent part of a budget."""
     asked = question(promise.adjacency, promise.unit).asked
     guess = promise.best.guess
     most = "at most" if guess < 1 else "possibly"
@@ -159,7 +159,7 @@ def headline(promise: Promise) -> str:
 
 
 def _basis(promise: Promise) -> str:
-    """Return from what the figure of the headline follows (Rule 3)."""
+    """Return the basis of the figure of the headline (Rule 3)."""
     epsilon = trimmed(up(promise.epsilon, 3))
     if promise.risks is None:
         return (
@@ -176,7 +176,7 @@ def _basis(promise: Promise) -> str:
 
 
 def one_in(delta: float) -> str:
-    """Return a delta as one in so many, never less than it is."""
+    """Return a delta as "one in N", rounded up."""
     many = int(1 / Fraction(repr(delta)))
     # Three digits suggest no more precision than there is.
     step = 10 ** max(0, len(str(many)) - 3)
@@ -224,7 +224,7 @@ def _attacks(promise: Promise, asked: Question) -> list[Block]:
 
 
 def nothing_promised(reason: str) -> list[Block]:
-    """Return the first page without a guarantee; ``reason`` is whole sentences."""
+    """Return the first page without a guarantee. ``reason`` is whole sentences."""
     return [
         Paragraph(f"There is no privacy guarantee: {reason}", strong=True),
         Paragraph(

@@ -119,7 +119,7 @@ def _put_heading(pdf: Any, heading: Heading) -> None:
     if heading.new_page:
         pdf.add_page()
     elif heading.level > 1:
-        # A heading stays with what follows it.
+        # A heading stays with the next block.
         _keep(pdf, 30)
         pdf.ln(3.5)
     _ink(pdf, SIZES[heading.level], bold=True)

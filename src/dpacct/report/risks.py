@@ -1,4 +1,4 @@
-"""What the best attacker can find out, in people out of a thousand.
+"""The best attacker's success, in people out of a thousand.
 
 Rule: every figure is a proven bound, rounded up, and at most a thousand.
 """
@@ -92,7 +92,7 @@ def risks_of_rounds(schedule: Schedule, accountant: str) -> Risks | None:
 
 
 def of_thousand(share: float) -> str:
-    """Return a computed share as people out of a thousand, rounded up; below ten with a tenth."""
+    """Return a computed share as people out of a thousand, rounded up. Below ten with a tenth."""
     return _people(1000 * Fraction(share))
 
 

@@ -1,4 +1,4 @@
-"""The report on a schedule: what its rounds guarantee if they run as planned."""
+"""The report on a schedule: the guarantee of its rounds if they run as planned."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def on_schedule(
         accountant: that bounds epsilon and the success of attacks.
         unit: the privacy unit, in words.
         num_units: their number, if known.
-        name: of the report, one line; by default the rounds.
+        name: of the report, one line. Default: the rounds.
     Raises:
         InvalidParameter: an argument out of range. Unsupported: the accountant knows no bound.
     """
@@ -122,7 +122,7 @@ def _points(plan: Schedule, spent: Spent, accountant: str) -> list[dict[str, Any
 
 
 def _figures(plan: Schedule, spent: Spent, accountant: str, unit: str) -> list[Block]:
-    """Return the section for reviewers: what runs, and what it costs."""
+    """Return the section for reviewers: the mechanism and its cost."""
     rows = (
         ("unit of privacy", f"one {line(unit)}, with all its data, in all rounds"),
         ("adjacency", neighbors(str(plan.adjacency), unit)),

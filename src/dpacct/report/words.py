@@ -19,14 +19,14 @@ NEIGHBORS = {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What an attacker asks under one adjacency, in plain words.
+    """The attacker's question under one adjacency, in plain words.
 
     Attributes:
-        whatever: what makes no difference to the protected unit.
-        hidden: what is protected.
-        asked: what the attacker guesses about one unit.
-        member, other: units for which the guess is true, and false; both follow "who".
-        visible: what is not hidden; may be empty.
+        whatever: the data that make no difference to the protected unit.
+        hidden: the protected facts.
+        asked: the attacker's guess about one unit.
+        member, other: units for which the guess is true, and false. Both follow "who".
+        visible: the facts that are not hidden. May be empty.
     """
 
     whatever: str
@@ -78,7 +78,7 @@ def neighbors(adjacency: str | None, unit: str) -> str:
 
 
 def sampling_words(sampling: Sampling) -> str:
-    """Return who takes part in a round."""
+    """Return the participants of a round in words."""
     match sampling:
         case Poisson(sampling_rate):
             return f"Poisson, rate {chosen(sampling_rate)}"
@@ -89,7 +89,7 @@ def sampling_words(sampling: Sampling) -> str:
 
 
 def bracket(lower: float | None, upper: float | None) -> str:
-    """Return [lower bound, upper bound], rounded outwards; "none" without an upper bound."""
+    """Return [lower bound, upper bound], rounded outwards, or "none" without an upper bound."""
     if upper is None or math.isinf(upper):
         return "none"
     return f"[{down(lower or 0.0)}, {up(upper)}]"
@@ -130,7 +130,7 @@ LEDGER_ASSUMPTIONS: tuple[str, ...] = (
 
 
 def schedule_assumptions(schedule: Schedule, accountant: str) -> tuple[str, ...]:
-    """Return what must hold for the figures of a schedule by one accountant."""
+    """Return the assumptions behind the figures of a schedule by one accountant."""
     schemes = [round_.sampling for round_ in schedule.distinct()]
     sampled = not all(isinstance(scheme, Full) for scheme in schemes)
     source = [COHORTS, RANDOMNESS] if sampled else [NOISE]

@@ -10,7 +10,7 @@ any eps gives a proven bound, and the least of them is the best TPR itself. As a
 x = e^eps, in the second bound of x = e^-eps, they are one convex function F of x > 0. So its values
 at a few points bound the least of *all* of them from below: that is the achieved side.
 
-Source: Dong, Roth, Su 2022 (arXiv:1905.02383), propositions 2.4 and 2.12;
+Source: Dong, Roth, Su 2022 (arXiv:1905.02383), propositions 2.4 and 2.12,
 docs/derivations/tradeoff.md.
 
 An `Accountant` answers for the worse of both directions, and a test of membership is about both at
@@ -50,7 +50,7 @@ from dpacct.tight.contour import Contour, log_delta_estimate, tilt_at_epsilon
 from dpacct.tight.engines import composed_delta
 
 # A contour is kept up to this relative width. It also answers elsewhere up to the second width, or
-# up to so many times its width at the epsilon for which it was made.
+# up to this multiple of its width at the epsilon for which it was made.
 _MADE, _SHARP, _WIDER = 1e-7, 1e-9, 2.0
 # Bounds of delta(eps), eps >= 0, of a direction.
 Profile = Callable[[Direction, float], Interval]
@@ -81,7 +81,7 @@ class PrivacyProfile:
             self.achieved = _pairs_profile(schedule, achieved_pair, worse)
 
     def proven(self, direction: Direction, epsilon: float) -> Interval:
-        """Return an interval whose upper end bounds delta(eps) for all neighboring data sets.
+        """Return an interval with an upper end that bounds delta(eps) for all neighbors.
 
         Its lower end bounds the dominating pair, or is 0 if the accountant has none.
         """
@@ -339,9 +339,9 @@ def gaussian_mu(advantage: float) -> float:
 
 
 def normal_quantile(probability: float) -> float:
-    """Return about the quantile of the standard normal law, for starting points of searches only.
+    """Estimate the quantile of the standard normal law, for starting points of searches only.
 
-    Source: Abramowitz, Stegun 1964, 26.2.23, absolute error 5e-4; linear next to 1/2.
+    Source: Abramowitz, Stegun 1964, 26.2.23, absolute error 5e-4. Linear next to 1/2.
     """
     tail = min(probability, 1 - probability)
     if tail > 0.4:

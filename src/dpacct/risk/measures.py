@@ -13,7 +13,7 @@ least of some of them bounds the TPR at each FPR, and the area below any lines, 
 part of [0, 1], is at least that of the curve: the choice of lines is a matter of sharpness alone.
 Accusing of absence instead of presence mirrors the curve and leaves its area.
 
-Source: Dong, Roth, Su 2022 (arXiv:1905.02383), propositions 2.4 and 2.12;
+Source: Dong, Roth, Su 2022 (arXiv:1905.02383), propositions 2.4 and 2.12,
 docs/derivations/tradeoff.md.
 """
 
@@ -140,13 +140,13 @@ def tradeoff(
 
     Args:
         schedule: a schedule, or else its parts as in `build_schedule`.
-        fpr: false positive rates in [0, 1]; default 0, 1 and 39 between 1e-5 and 1 - 1e-5.
+        fpr: false positive rates in [0, 1]. Default: 0, 1 and 39 between 1e-5 and 1 - 1e-5.
         accountant: the accountant that proves the upper side.
     Returns:
         The curve at the rates in increasing order. An attacker may accuse either data set, and
         the curve has the more successful attack at each rate.
     Error:
-        Inside the intervals; relative width about 1e-7 where `tight` composes exactly.
+        Inside the intervals, relative width about 1e-7 where `tight` composes exactly.
     Raises:
         InvalidParameter: an argument out of range. Unsupported: the accountant knows no bound.
     """
@@ -279,7 +279,8 @@ def guess(attacks: Attacks, prior: float) -> Interval:
     return Interval.bracket(max(1 - rare, below(lower, 1.0)), min(1.0, above(upper, 1.0)))
 
 
-# Lines touch the curve of a Gaussian with the same advantage at so many thresholds, this far out.
+# Lines touch the curve of a Gaussian with the same advantage at this number of thresholds, this far
+# out.
 _LINES, _REACH = 32, 4.0
 
 

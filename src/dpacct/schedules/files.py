@@ -4,7 +4,7 @@ Rule 1: a phase has ``rounds`` and ``noise_multiplier``, and describes its sampl
 ``sampling_rate``, by ``cohort_size`` with ``num_clients``, or by neither (full participation).
 Rule 2: ``sampling`` may name the scheme. It must agree with the keys of Rule 1.
 Rule 3: ``adjacency`` belongs to the file (in CSV: the same in each row), never to one phase.
-Rule 4: an unknown key is an error, since a misspelt one would change what is charged.
+Rule 4: an unknown key is an error, since a misspelt key would change the charge.
 Rule 5: `load_schedule` reads a file of `dump_schedule` back as an equal schedule, to the last bit.
 """
 

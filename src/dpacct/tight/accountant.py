@@ -189,7 +189,7 @@ def _upper_epsilon(proven: Interval, schedule: Schedule, delta: float) -> float:
 
 
 def _has_fixed_size(schedule: Schedule) -> bool:
-    """Return whether a cohort has a fixed size; the pair of other rounds is exact."""
+    """Return True if a cohort has a fixed size; the pair of other rounds is exact."""
     return any(isinstance(kind.sampling, Uniform) for kind in schedule.distinct())
 
 

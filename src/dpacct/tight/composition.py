@@ -435,7 +435,7 @@ class TruncatedComposition(Composed):
 
     @classmethod
     def applies(cls, whole: Composition) -> bool:
-        """Return whether there are few kinds of sampled rounds, with rates up to one half."""
+        """Return True if there are few kinds of sampled rounds, with rates up to one half."""
         rates = [pair.sampling_rate for pair, _ in _kinds(whole)]
         return 0 < len(rates) <= _MAX_KINDS and max(rates) <= 0.5
 

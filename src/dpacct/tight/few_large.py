@@ -507,7 +507,7 @@ def _first_parts(
 def few_large_epsilon(composition: Composition, delta: float) -> Interval:
     """Return eps(delta) of one direction of a composition.
 
-    Error: inside the interval; relative width typically 1e-8 and less.
+    Error: inside the interval, relative width typically 1e-8 and less.
     Raises:
         NotConverged: see `FewLarge`.
     """

@@ -192,7 +192,7 @@ def log_shifted(times: Array, order: float, noise: Array, share: Array) -> Array
         times: t, shape (n,).
         order: a, as for `PanelMasses`.
         noise: of the rounds, shape (m,).
-        share: the mean of p = q e^u / r under each tilted law, rounded down; shape (m,).
+        share: the mean of p = q e^u / r under each tilted law, rounded down, shape (m,).
     Returns:
         Array (m, n), at most 0.
     """

@@ -7,9 +7,9 @@ import dpacct.interop.opacus
 engine = PrivacyEngine(accountant="dpacct")
 ```
 
-With this accountant `PrivacyEngine.make_private` returns a loader whose batches have one step each:
-a step without a batch of its own raises. `attach_ledger` charges training to a run of a ledger,
-step by step. `audit_loop` compares the steps with their charge, by canaries.
+With this accountant `PrivacyEngine.make_private` returns a loader that allows one step per batch: a
+step without a separate batch raises. `attach_ledger` charges training to a run of a ledger, step by
+step. `audit_loop` compares the steps with their charge, by canaries.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dpacct.errors import Unsupported
 from dpacct.packages import import_opacus
 from dpacct.rounds import Phase, Poisson, Round, Schedule
 
-# Opacus brings torch. Check that it is installed before importing what needs torch.
+# Opacus brings torch. Check that it is installed before importing modules that need torch.
 _accountants = import_opacus("accountants")
 _engines = import_opacus("privacy_engine")
 
@@ -50,7 +50,7 @@ NAME = "dpacct"
 
 
 class TightAccountant(_accountants.IAccountant):
-    """An accountant of Opacus whose epsilon is a proven upper bound for Poisson batches.
+    """An accountant of Opacus with a proven upper bound of epsilon for Poisson batches.
 
     The neighboring relation is zero-out, because Opacus makes the sampling rate and the divisor of
     a step from the number of examples, which is therefore public.
@@ -143,7 +143,7 @@ class TightAccountant(_accountants.IAccountant):
 
 
 def _is_seeded(optimizer: Any) -> bool:
-    """Return whether a given generator draws the noise or the batches of an optimizer."""
+    """Return True if a given generator draws the noise or the batches of an optimizer."""
     steps = Steps.of(optimizer)
     if steps is not None:
         return steps.seeded

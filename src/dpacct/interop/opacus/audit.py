@@ -1,10 +1,10 @@
 """`audit_loop` for Opacus: a training with `attach_ledger`, and canaries among its examples.
 
 Rule 1: A canary's gradient replaces that of an example after Opacus has computed it and before it
-    is clipped. Clip, sum, noise and division are Opacus' own.
-Rule 2: A release is what the wrapped optimizer gets, just before it changes the model.
-Rule 3: The audit removes its hooks from a training, however it ends: optimizers may be the user's,
-    and train on.
+    is clipped. Clip, sum, noise and division are done by Opacus.
+Rule 2: A release is the gradient that the wrapped optimizer gets, just before the model changes.
+Rule 3: The audit removes its hooks from a training in all cases. Optimizers may be the user's, and
+    train on.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ def audit_loop(
         training: ``training(data, ledger)`` trains on a data set as it always does, with a model
             of its own: a `DataLoader` of just these data, `make_private`, a run of the ledger,
             `attach_ledger`, and the loop. It transforms examples inside ``data`` only.
-        data: the examples, read by number; canaries borrow the input of the first one.
+        data: the examples, read by number. Canaries borrow the input of the first one.
         canaries: examples whose gradients are replaced before they are clipped.
-        others: "silent": the gradients of all others are zero. "heard": they are unchanged.
+        others: "silent": all other gradients are zero. "heard": they are unchanged.
         delta: at which epsilon is shown.
         error, confidence, generator: as for `dpacct.fl.audit_run`.
     Returns:
-        The result of the audit; its clients are the other examples.
+        The result of the audit. Its clients are the other examples.
     Raises:
         AuditFailed: a step that was not charged changed the model.
-        InvalidParameter: as for `dpacct.fl.audit_run`; no function; no examples; or a ledger of
-            its own, which is charged for no step.
+        InvalidParameter: as for `dpacct.fl.audit_run`, or no function, no examples, or a ledger
+            that is charged for no step.
         Unsupported: not every step was seen, no gradient was replaced, several processes, or ghost
             clipping, which holds no gradient of a single example.
         Anything that `attach_ledger` raises.

@@ -6,10 +6,10 @@ Rule 2: A step is committed after the noise is drawn and before the model change
 Rule 3: A step that the reservation may not cover raises before the model changes.
 Rule 4: A batch without a step stays spent. Choosing among drawn batches would change how they are
     sampled.
-Rule 5: Batches of a private run come from the operating system's randomness, and its noise from a
-    generator whose whole state comes from there, whatever seeds the program sets.
-Rule 6: If several processes train one model, rank 0 reserves a batch and tells all ranks before any
-    of them draws its share. It commits before it gives its gradients to the common sum. Without
+Rule 5: Batches of a private run come from the operating system's randomness. Its noise comes from a
+    generator with its whole state from there, regardless of the program's seeds.
+Rule 6: If several processes train one model, rank 0 reserves a batch and informs all ranks before
+    any of them draws its share. It commits before it gives its gradients to the common sum. Without
     them no rank can change its model. Each rank draws from its own examples, and all ranks draw
     equally often, empty batches included.
 Rule 7: Under add-remove the rate, the number of batches and the divisor of a step come from a
@@ -188,7 +188,7 @@ def _lead(loader: Any) -> int:
 
 
 def check_steps(loader: Any, optimizer: Any) -> Any:
-    """Return a loader whose batches have one step each, without a ledger.
+    """Return a loader that allows one step per batch, without a ledger.
 
     For an optimizer of unknown kind the loader comes back as it is, unchecked.
     """
@@ -218,16 +218,17 @@ def attach_ledger(
         public_size: a public number M that stands for the number of examples. The sampling rate is
             then batch_size / M, a pass has M / batch_size batches, rounded up, and a step divides
             by batch_size. Without it all three reveal the number of examples.
-        batch_size: the expected number of examples of a step. Needed with `public_size` only;
-            default that of the loader that `make_private` was given.
+        batch_size: the expected number of examples of a step. Needed with `public_size` only.
+            Default: that of the loader that `make_private` was given.
         adjacency: the neighboring relation, by example. Default: that of the plan, else add-remove
             with a public size and zero-out without.
         scheduled_clip: the clip norm changes by a schedule that does not depend on the data.
     Returns:
-        The loader to train from, in place of the given one; `BatchMemoryManager` takes it too.
+        The loader to train from instead of the given one. `BatchMemoryManager` also takes it.
     Raises:
-        Unsupported: batches that are no Poisson samples at one rate, an optimizer whose noise or
-            clip norm is not that of the round, gradients on several devices, or less than float32.
+        Unsupported: batches that are no Poisson samples at one rate, noise or a clip norm of the
+            optimizer that differs from the round's, gradients on several devices, or less than
+            float32.
         InvalidParameter: noise from a given generator in a private run, a plan without such a
             round, or add-remove without a public size.
         LedgerError: the run is finished.
@@ -316,7 +317,7 @@ def _agree(run: Run | None, round_: Round, *, together: bool) -> bool:
 
 
 def refuse_adaptive(optimizer: Any) -> None:
-    """Reject an optimizer whose clip norm follows a count of the data."""
+    """Reject an optimizer with a clip norm that follows a count of the data."""
     if isinstance(optimizer, _optimizers.AdaClipDPOptimizer) or hasattr(
         optimizer, "_adjusted_noise_multiplier"
     ):

@@ -96,13 +96,13 @@ class Steps:
 
     @property
     def seeded(self) -> bool:
-        """Whether a given generator draws the noise or the batches."""
+        """True if a given generator draws the noise or the batches."""
         given = self.optimizer.generator is not None or self._seeded_batches
         return given and not self._fresh_noise and not self.optimizer.secure_mode
 
     @property
     def in_loop(self) -> bool:
-        """Whether a loop over the loader is running."""
+        """True if a loop over the loader is running."""
         return not self._exhausted and self._iterator() is not None
 
     def detach(self) -> None:
@@ -149,7 +149,7 @@ class Steps:
         batch = self._batches[index]
         return batch.rows[self._examples if batch.parts else 0 :]
 
-    # The optimizer calls these methods in place of its own.
+    # The optimizer calls these methods instead of its own.
 
     def _signal_skip_step(self, do_skip: bool = True) -> None:  # noqa: FBT001, FBT002 - Opacus' own
         """Note a part of a batch. `BatchMemoryManager` calls this for each part that it draws."""
@@ -207,7 +207,7 @@ class Steps:
 
     @property
     def _split(self) -> bool:
-        """Whether `BatchMemoryManager` splits the batches of this pass."""
+        """True if `BatchMemoryManager` splits the batches of this pass."""
         return bool(self._batches and self._batches[-1].parts)
 
     def _current(self) -> int:
@@ -302,7 +302,7 @@ def check_precision(optimizer: Any) -> None:
 
 
 def _clip_norms(optimizer: Any) -> tuple[float, ...]:
-    """Return the clip norm of the noise, and those of layers, which it has to cover."""
+    """Return the clip norm of the noise, and the clip norms of layers, which it has to cover."""
     whole, layers = float(optimizer.max_grad_norm), getattr(optimizer, "max_grad_norms", ())
     together = sum(float(layer) ** 2 for layer in layers) ** 0.5
     if not together <= whole * (1 + 1e-6):
