@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
@@ -16,13 +17,14 @@ from dpacct_cli import errors, mechanism
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import Style, StyleOptions, number
 from dpacct_cli.output import is_there
-from dpacct_cli.render import Answer, Page, Row, down, noise, plain, print_note, seconds, show
+from dpacct_cli.render import Answer, Page, Row, down, noise, plain, print_note, seconds, show, up
 from dpacct_cli.train.files import RunFiles, begin, find_run, other_ledgers
 from dpacct_cli.train.options import METHODS, MethodName, Record, Training
 from dpacct_cli.train.settings import FREE, Settings, check_unchanged, combine, typed_values
 from dpacct_cli.words import about_examples, in_units, spelling, text_of
 
 if TYPE_CHECKING:
+    from dpacct.fl.federation import Federation
     from dpacct_cli.train.job import Job
     from dpacct_cli.train.run import Outcome
 
@@ -155,6 +157,7 @@ def _run(settings: Settings, files: RunFiles, style: Style, *, resume: bool) -> 
         if style is Style.HUMAN:
             for note in _notes(settings, files, job, terms, private=run.has_private_checkpoint):
                 print_note(note)
+            print(_plan_line(run), file=sys.stderr, flush=True)
         try:
             outcome = train(run, job, files, style, every or max(1, run.rounds // 10))
         except BudgetExceeded as refusal:
@@ -200,6 +203,14 @@ def _notes(
             f"{files.checkpoint} holds what clients remember between rounds, which is private data "
             "and not covered by epsilon. Only you may read the file; guard it like the data."
         )
+
+
+def _plan_line(run: Federation) -> str:
+    """Return one line about the run before its first round: its rounds, noise and epsilon."""
+    only = mechanism.single_round(run.schedule)
+    noises = "" if only is None else f", noise multiplier {noise(only.noise_multiplier)}"
+    (what, *_) = mechanism.rows(run.schedule)
+    return f"plan: {what.value}{noises}, epsilon {up(run.planned_epsilon.upper, 3)} at the end"
 
 
 def _data(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> dict[str, Any]:

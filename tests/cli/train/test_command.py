@@ -139,7 +139,10 @@ def test_a_person_reads_accuracy_budget_and_files(dpacct: Any) -> None:
     for name in ("  digits.ledger", "dp-fedavg-digits.model.pt", ".report.jsonl"):
         assert name in ran.text
     assert "round 3" not in ran.err
-    assert ran.err.startswith("note: --clients no longer changes delta (was 0.0371, now 1e-05).")
+    planned, note = ran.err.splitlines()
+    assert planned.startswith("plan: 3 rounds, Poisson sampling at rate 0.5, zero out one client, ")
+    assert planned.endswith(", epsilon 8.00 at the end")
+    assert note.startswith("note: --clients no longer changes delta (was 0.0371, now 1e-05).")
 
 
 def test_the_number_alone(dpacct: Any) -> None:
@@ -462,7 +465,8 @@ def test_ctrl_c_saves_and_says_how_to_go_on(
         stop_after(patch, 2, times)
         ran = dpacct(small(rounds=5), "--ledger run.ledger")
     assert (ran.code, ran.out) == (130, "")
-    assert ran.err.startswith("dpacct: stopped after round 2 of 5; saved in run.checkpoint. ")
+    _, said = ran.err.splitlines()
+    assert said.startswith("dpacct: stopped after round 2 of 5; saved in run.checkpoint. ")
     found = re.search(r"dpacct (train .* --resume) goes on\.$", ran.err)
     assert found is not None
     data = dpacct(found[1], "--json").json
