@@ -1,4 +1,4 @@
 """The command line of dpacct: one file per command, `render` for output, `options` for input."""
 
-# Exit codes; the last is what a shell reports for a process whose reader is gone.
+# Exit codes. A shell reports the last one for a process that writes to a closed pipe.
 FAILED, INTERRUPTED, UNREAD = 1, 130, 141

@@ -2,7 +2,7 @@
 
 Rule 1: files 0, 1 and 2 are open before any other file is, so that no ledger gets the number of a
 screen.
-Rule 2: what a screen cannot show is written with escapes.
+Rule 2: characters that a screen cannot show are written with escapes.
 Rule 3: an error of the machine (a file, memory, a module) is one line, like bad input. Nothing
 else is imported up here, so that this holds while numpy is imported, too.
 """
@@ -20,7 +20,7 @@ def main() -> None:
     """Run the command line and exit: 0 done, 2 bad input, 130 interrupted, 141 unread, else 1."""
     # Threads of torch that wait for work spin, on the processor that another run computes on.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # What is imported stays. To look for garbage among it takes an eighth of a cold start.
+    # Imported modules stay. Searching them for garbage takes an eighth of a cold start.
     gc.disable()
     prepare()
     code = run(_start)
@@ -35,7 +35,7 @@ def _start() -> None:
 
 
 def prepare() -> None:
-    """Open closed files, and let every stream show what it can."""
+    """Open closed files, and make every stream escape characters that it cannot show."""
     for number, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
             os.fstat(number)
@@ -76,7 +76,7 @@ def run(start: Callable[[], None]) -> int:
     if message:
         print(f"dpacct: {message}", file=sys.stderr)
     if code in (UNREAD, FAILED):
-        # What is left in the buffer cannot be written. The interpreter shall not try.
+        # The rest of the buffer cannot be written. The interpreter shall not try.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return code
 

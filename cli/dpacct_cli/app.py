@@ -1,6 +1,6 @@
 """The application: Typer commands, imported when they run, and errors in one line.
 
-Rule 1: `dpacct --help` imports no command, and a command imports only what it runs.
+Rule 1: `dpacct --help` imports no command, and a command imports only the modules that it runs.
 Rule 2: an error is one line that names the option as it was typed, and an exit code: 2 for bad
 input, else 1.
 """
@@ -26,7 +26,7 @@ from dpacct_cli.waiting import waiting
 UsageError: Any = typer.BadParameter.__mro__[1]
 SETTINGS: dict[str, Any] = {"help_option_names": ["--help", "-h"], "max_content_width": 100}
 ACCOUNTING, RUNNING, RECORDS = "Accounting", "Training and testing", "Records and reports"
-# As in the options, which load numpy; this module does not.
+# As in the options, which load numpy. This module does not.
 OUTPUT = "Output"
 # The key of --help-all in the context of a command.
 ALL = "dpacct.help_all"
@@ -37,7 +37,7 @@ class Entry(NamedTuple):
 
     Attributes:
         module: within this package.
-        function: its function; empty for a group, whose module lists functions in ``COMMANDS``.
+        function: its function, empty for a group, where the module lists them in ``COMMANDS``.
         panel: the heading in the help.
         summary: the first sentence of its help.
     """
@@ -109,7 +109,7 @@ class Command(TyperCommand):
             print("\n".join([" Examples:", *(f"   {line}" for line in self.examples), ""]))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Record what was typed, then parse it."""
+        """Record the typed words, then parse them."""
         words.record(args, self.params)
         if "--help-all" in args:
             ctx.meta[ALL] = True
@@ -137,7 +137,7 @@ class Root(TyperGroup):
         return list(ENTRIES)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import a command; for the help its summary is enough."""
+        """Import a command. For the help its summary is enough."""
         entry = ENTRIES.get(cmd_name)
         if entry is None:
             return None

@@ -48,7 +48,7 @@ SAME_NAMES = {
     "sampling", "schedule", "seed", "server_lr", "solve", "tpr", "unit", "vectorize",
     "weight_decay",
 }  # fmt: skip
-# Parameters whose values are numbers. The kind of number helps to guess what was meant.
+# Parameters with numbers as values. The kind of number helps to guess the intended option.
 SHARES = {
     "sampling_rate", "hold_out", "delta", "advantage", "tpr", "fpr", "prior", "momentum",
     "error", "confidence",
@@ -65,7 +65,7 @@ LISTS = {"orders", "fpr"}
 
 
 def line(error: DpacctError) -> str:
-    """Return what is wrong with the input, in one line without the name of the program."""
+    """Describe the invalid input in one line without the name of the program."""
     if not isinstance(error, InvalidParameter):
         return str(error)
     name, value, hint = error.name, error.value, error.hint
@@ -97,7 +97,7 @@ def line(error: DpacctError) -> str:
 
 
 def _typed_part(text: str, value: object) -> str | None:
-    """Return the text of a value, or of one in a list with commas; NaN equals NaN here."""
+    """Return the text of a value, or of one in a list with commas. NaN equals NaN here."""
     for part in (text, *text.split(",")):
         number: object = words.number(part.strip())
         if number == value or (number != number and value != value):  # noqa: PLR0124 - NaN
@@ -106,7 +106,7 @@ def _typed_part(text: str, value: object) -> str | None:
 
 
 def _beyond(text: str, value: float) -> str:
-    """Return what became of a number that no floating-point number is near."""
+    """Describe the rounding of a number that no floating-point number is near."""
     if value == 0 and re.search("[1-9]", re.split("[eE]", text)[0]):
         return ", which is so small that it is read as 0"
     if math.isinf(value) and "inf" not in text.lower():
@@ -129,7 +129,7 @@ def exit_code(error: DpacctError) -> int:
 
 
 def print_line(message: str) -> None:
-    """Write one line to stderr, whatever the message contains."""
+    """Write one line of printable text to stderr."""
     waiting.end()
     whole = escaped(" ".join(message.split()))
     shown = re.sub(rf"[^\s;']{{{words.LONGEST},}}", lambda word: words.shortened(word[0]), whole)

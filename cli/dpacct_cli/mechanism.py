@@ -1,4 +1,4 @@
-"""What runs, as JSON keys and in words, and what stands beside an answer about it.
+"""The mechanism as JSON keys and in words, and the notes to an answer about it.
 
 Rule 1: no number leaves without its sampling and its adjacency.
 Rule 2: a comparison that takes long, does not apply or says nothing new is left out.
@@ -29,14 +29,14 @@ NEIGHBORS = {
     Adjacency.ZERO_OUT: "zero out one client",
 }
 PUBLISHED = "Wang et al. 2019"
-# Up to so many distinct rounds, Renyi takes a few thousandths of a second.
+# Up to this number of distinct rounds, Renyi takes a few thousandths of a second.
 MOST_KINDS = 4
 # A relative difference that is worth a line.
 WORTH_A_LINE = 1e-3
 BY_RDP = "RDP would say"
 # The relative width that both sides of the same pair reach, unless the loss of a round is sharp.
 NARROW, LITTLE_NOISE, SMALL_RATE = 1e-6, 0.1, 0.01
-# No delta this large suits any population; used if the number of clients is unknown.
+# No delta this large suits any population. Used if the number of clients is unknown.
 LARGE_DELTA, SMALL_DELTA = 1e-3, 1e-5
 
 
@@ -47,7 +47,7 @@ def single_round(schedule: Schedule) -> Round | None:
 
 
 def keys(schedule: Schedule) -> dict[str, object]:
-    """Return the JSON keys that say what runs, with its phases if they differ."""
+    """Return the mechanism as JSON keys, with its phases if they differ."""
     only = single_round(schedule)
     names = {round_.sampling.name for round_ in schedule.distinct()}
     found: dict[str, object] = {
@@ -71,7 +71,7 @@ def keys(schedule: Schedule) -> dict[str, object]:
 
 
 def rows(schedule: Schedule, *, ratio_only: bool = False) -> list[Row]:
-    """Return what runs, in words.
+    """Return the mechanism in words.
 
     Args:
         schedule: the rounds.
@@ -109,7 +109,7 @@ def _sampling_words(sampling: Sampling, *, ratio_only: bool = False) -> str:
 
 
 def all_rows(schedule: Schedule, typed: MechanismOptions, clip_norm: float | None) -> list[Row]:
-    """Return what runs and its noise, for a mechanism that was typed."""
+    """Return the mechanism and its noise, for options on the command line."""
     return [
         *rows(schedule, ratio_only=typed.ratio_only),
         *_noise_rows(schedule, typed.num_clients, clip_norm),
@@ -117,7 +117,7 @@ def all_rows(schedule: Schedule, typed: MechanismOptions, clip_norm: float | Non
 
 
 def _noise_rows(schedule: Schedule, clients: int | None, clip_norm: float | None) -> list[Row]:
-    """Return the noise in the units of the sum and of the mean, and what one client can move."""
+    """Return the noise in units of the sum and of the mean, and one client's largest effect."""
     only = single_round(schedule)
     if only is None:
         return []
@@ -177,7 +177,7 @@ def accountant_row(schedule: Schedule, delta: float, name: str) -> Row:
 
 
 def epsilon_row(spent: Spent, origin: str = "", *, lead: str = "", proven: str = "") -> Row:
-    """Return epsilon beside the delta at which it was computed; neither is shown alone.
+    """Return epsilon together with its delta. Neither is shown alone.
 
     Args:
         spent: the answer of an accountant.
@@ -230,7 +230,7 @@ def _fixed_size_rows(
 def note(
     plan: Schedule, at: ReadDelta, clients: int | None, found: Interval, accountant: str
 ) -> str:
-    """Return the note of an answer: on delta, else on a wide bracket; on a moved default."""
+    """Return the note of an answer: on delta, else on a wide bracket, and on a moved default."""
     said = delta_note(at.value, clients) or wide_bracket_note(plan, found, accountant)
     return with_moved_delta(said, at)
 
@@ -243,8 +243,8 @@ def with_moved_delta(note: str, at: ReadDelta) -> str:
 def delta_note(delta: float, clients: int | None) -> str:
     """Return a note on a large delta: the one rule of all commands.
 
-    With N clients it is due above 0.1 / N, whatever the origin of delta, and without a known N
-    from 1e-3 on. The recommended delta is smaller than that.
+    With N clients the note appears above 0.1 / N, for any origin of delta. Without a known N it
+    appears from 1e-3 on. The recommended delta is smaller than that.
     """
     exact = Decimal(repr(delta))
     if clients is None:

@@ -1,6 +1,6 @@
-"""The options that several commands share, declared once, and what they say together.
+"""The options that several commands share, declared once, and their combinations.
 
-A command lists what it takes as its parameters. A parameter that is one of the tuples below
+A command lists its options as its parameters. A parameter that is one of the tuples below
 (`MechanismOptions`, `StyleOptions`) stands for all options of that tuple: `expanded` tells Typer.
 
 Rule 1: every value arrives as the text that was typed, so that the library judges it. Defaults
@@ -93,7 +93,7 @@ def argument(
 def _completion(
     metavar: str, known: Callable[[], Iterable[str]] | None
 ) -> Callable[[str], list[str]] | None:
-    """Return what completes a value: the part behind the last comma, if there are several."""
+    """Return completions of a value: of the part behind the last comma, if there are several."""
     listed = [value for value in metavar.split("|") if value == value.lower()]
     if known is None and len(listed) < 2:
         return None
@@ -222,7 +222,7 @@ Quiet = Annotated[bool, flag("--quiet", "-q", help="Print the number alone.", pa
 
 
 def read_gap(text: str | None) -> float | None:
-    """Return the value of --gap; the library judges its range."""
+    """Return the value of --gap. The library checks its range."""
     if text is None:
         return None
     return validate.real("gap", number(text), "a relative gap is a number")
@@ -243,11 +243,6 @@ def shipped_ids() -> list[str]:
     from dpacct.claims import shipped_claims
 
     return [claim.id for claim in shipped_claims().claims]
-
-
-def read_style(as_json: bool, quiet: bool) -> Style:
-    """Return the style of output."""
-    return StyleOptions(as_json, quiet).style
 
 
 class StyleOptions(NamedTuple):
@@ -294,13 +289,13 @@ class ReadDelta(NamedTuple):
 
     @property
     def retyped(self) -> str:
-        """The option, for a command that can be pasted; it never relies on another default."""
+        """The option, for a command that can be pasted. It never relies on another default."""
         text = repr(self.value) if self.typed is None else self.typed.strip()
         return f" --delta {pasted(text)}"
 
 
 class MechanismOptions(NamedTuple):
-    """The options that say what runs, as typed, and how they become a `Schedule`."""
+    """The options that describe the mechanism, as typed, and their conversion to a `Schedule`."""
 
     noise: Noise = None
     rounds: Rounds = None
@@ -325,11 +320,6 @@ class MechanismOptions(NamedTuple):
             "--clients": self.clients,
             "--adjacency": self.adjacency,
         }
-
-    @property
-    def says_what_runs(self) -> bool:
-        """An option was typed that says what runs; the population alone does not."""
-        return any(self._replace(clients=None))
 
     @property
     def num_clients(self) -> int | None:
@@ -360,7 +350,7 @@ class MechanismOptions(NamedTuple):
         return name
 
     def _shuffled_hint(self) -> str:
-        """Return what holds for batches of a shuffled list, and what costs less."""
+        """Return a hint about batches of a shuffled list, and about a cheaper sampling scheme."""
         typed, epochs = None if self.epochs is None else number(self.epochs), "E"
         if isinstance(typed, int | float) and 0 < typed < math.inf:
             epochs = str(math.ceil(typed))
@@ -434,7 +424,7 @@ class MechanismOptions(NamedTuple):
         return Uniform.at_rate(rate) if clients is None else self._exact_cohort(rate, clients)
 
     def read_schedule(self) -> Schedule:
-        """Return the rounds: those of the file, or the same round repeatedly."""
+        """Return the rounds of the file, or the same round repeatedly."""
         if self.schedule is not None:
             self.refuse_beside_schedule()
             from dpacct.schedules import load_schedule
@@ -446,7 +436,7 @@ class MechanismOptions(NamedTuple):
         return Schedule([Phase(Round(noise, self.read_sampling(), self.relation), count)])
 
     def refuse_beside_schedule(self) -> None:
-        """Refuse each option that a schedule file answers by itself."""
+        """Reject each option that a schedule file already determines."""
         for option, typed in self._replace(schedule=None, clients=None).by_option().items():
             if typed is not None:
                 why = "the file says it"

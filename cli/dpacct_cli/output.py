@@ -45,7 +45,7 @@ def read_output(output: str | None, *, force: bool) -> Path | None:
 
 
 def write_output(content: str | bytes, target: Path | None, *, force: bool) -> None:
-    """Write to the file that was named, or, a text, to stdout; errors as for `write_bytes`."""
+    """Write to the named file, or, a text, to stdout. Errors are as for `write_bytes`."""
     if target is None:
         sys.stdout.write(str(content))
     elif isinstance(content, str):
@@ -55,7 +55,7 @@ def write_output(content: str | bytes, target: Path | None, *, force: bool) -> N
 
 
 def write_new(text: str, file: Path, name: str, *, replace: bool = False) -> None:
-    """Write a text to a file that an option names; errors as for `write_bytes`."""
+    """Write a text to a file that an option names. Errors are as for `write_bytes`."""
     write_bytes(text.encode("utf-8", "surrogateescape"), file, force=replace, name=name)
 
 

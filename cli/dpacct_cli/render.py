@@ -1,9 +1,9 @@
 """Output: number formats, pages for people, JSON.
 
 Rule 1: a number that is shortened goes to the safe side. Noise, delta and upper bounds are rounded
-up, rates and lower bounds down, so that what is shown is true, and safe if it is typed again.
+up, rates and lower bounds down. So the shown numbers are true, and safe if they are typed again.
 Rule 2: a terminal gets a panel by Rich. A pipe gets the same words as plain text.
-Rule 3: only printable text reaches the screen, whatever a name contains.
+Rule 3: only printable text reaches the screen, with any name.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def bracket(interval: Interval, digits: int = 5) -> str:
 
 
 class Style(Enum):
-    """How a command answers."""
+    """The format of a command's answer."""
 
     HUMAN = "human"
     JSON = "json"
@@ -63,7 +63,7 @@ class Style(Enum):
 
 
 class Row(NamedTuple):
-    """A line: a label, a number, and the meaning of the number; or a label and prose."""
+    """A line: a label, a number, and the meaning of the number, or a label and prose."""
 
     label: str
     value: str
@@ -99,7 +99,7 @@ class Page(NamedTuple):
         remarks: sentences below it.
         closing: a command or a tip to go on with.
         note: a warning, for stderr.
-        title: what was found, above the panel of a terminal.
+        title: the result, above the panel of a terminal.
         used: the used fraction of a budget, for a bar on a terminal.
     """
 

@@ -1,19 +1,19 @@
 """Suggestions: for a name that no command knows, and for a text that is no number.
 
 Rule: a suggestion is a synonym, or a name with nearly the same spelling. If neither is near, there
-is none, and the line says what the command takes instead.
+is none, and the line lists the command's arguments instead.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 
 NEAR = 0.75
 QUOTES = "'\"`\u2018\u2019\u201c\u201d\u00ab\u00bb"
 
-# Synonyms without dashes, by the option that is meant; the first that the command knows counts.
+# Synonyms without dashes, by the intended option. The first one that the command has counts.
 MEANINGS = {
     "--local-epochs": "epochs numepochs",
     "--local-steps": "steps numsteps iterations",
@@ -68,7 +68,7 @@ COMMANDS = {
     "remaining": "left rest",
     "export": "dump",
 }
-# What a command takes.
+# Arguments of each command.
 TAKES = {
     "calibrate": "a target (--eps) and all but one of --noise, --rounds and --q",
     "epsilon": "what runs (--noise, --rounds, --q) and --delta",
@@ -83,12 +83,8 @@ def _bare(name: str) -> str:
     return re.sub(r"[-_\s\u2010-\u2015\u2212]", "", name).lower()
 
 
-def meant_option(name: str, known: Iterable[str]) -> str | None:
-    """Return the option of a command that ``name`` means, or None if none is near."""
-    return _meant(name, list(known), MEANINGS)
-
-
 def _meant(name: str, known: Sequence[str], synonyms: Mapping[str, str]) -> str | None:
+    """Return the known word that ``name`` means, or None if none is near."""
     bare = _bare(name)
     same = [word for word in known if _bare(word) == bare and not re.match("-[^-]", word)]
     same += [word for word, others in synonyms.items() if bare in others.split()]
@@ -100,7 +96,7 @@ def meant_value(text: str, rule: str) -> str:
 
     Args:
         text: as typed.
-        rule: the broken rule; it ends in ``one of``, and the words, separated by commas.
+        rule: the broken rule. It ends in ``one of``, and the words, separated by commas.
     """
     _, listed, words = rule.partition("one of ")
     choices = [word.strip() for word in words.split(",")] if listed else []
@@ -126,7 +122,7 @@ def _near(name: str, names: Sequence[str]) -> list[str]:
 def unknown_option(name: str, program: str, known: Sequence[str]) -> str:
     """Return the sentences for an option that a command does not have."""
     message = f"{name} is not an option of {program}"
-    meant = meant_option(name, known)
+    meant = _meant(name, known, MEANINGS)
     if meant is not None:
         return f"{message}. Did you mean {meant}?"
     if _bare(name) in ("version", "v"):
@@ -152,7 +148,7 @@ def stray_word(word: str, program: str, known: Sequence[str]) -> str:
     """Return the sentences for a word to which no option belongs."""
     message = f"'{word}' stands where {program} expects an option"
     name, equals, value = word.partition("=")
-    meant = meant_option(name, known) if equals or not word[:1].isalnum() else None
+    meant = _meant(name, known, MEANINGS) if equals or not word[:1].isalnum() else None
     if meant is not None:
         return f"{message}. Did you mean {meant}{' ' + value if equals else ''}?"
     return f"{message}. {program} --help lists what there is."

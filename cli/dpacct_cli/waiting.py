@@ -30,7 +30,7 @@ def waiting(what: str) -> Generator[None]:
     """Show progress during the block if it takes long.
 
     Args:
-        what: the command, as a user knows it.
+        what: the command, with the name that a user knows.
     """
     global _timer  # noqa: PLW0603 - there is one terminal
     if not sys.stderr.isatty():

@@ -1,6 +1,6 @@
-"""The words of a command line: which spelling was typed, with which text, and how to show it again.
+"""The words of a command line: each typed spelling with its text, and its display in messages.
 
-Rule 1: an option is called what the user called it.
+Rule 1: messages use the spelling of an option that the user typed.
 Rule 2: a value is shown as it was typed, in full if it is short.
 Rule 3: typed text reaches a screen, or a command to paste, only as printable text.
 """
@@ -55,7 +55,7 @@ class Typed(NamedTuple):
     Attributes:
         options: those that were understood, in their order.
         documented: the first name of each option of the command, by each of its names.
-        by_example: a file of settings counts examples, whatever was typed.
+        by_example: a file of settings counts examples, for any typed options.
     """
 
     options: tuple[Option, ...] = ()
@@ -80,7 +80,7 @@ def record(args: Sequence[str], parameters: Sequence[Any]) -> None:
     """Record which options were typed, and how.
 
     Args:
-        args: the words behind the name of the command. parameters: what the command takes.
+        args: the words behind the name of the command. parameters: of the command.
     Raises:
         OptionConflict: an option has two values, or another option as its value.
     """
@@ -130,7 +130,7 @@ def about_examples() -> None:
 
 
 def unit() -> str:
-    """Return what one neighbor differs by: an example if options were typed that say so."""
+    """Return the privacy unit: an example if the typed options choose it, else a client."""
     typed = _typed.get()
     said = {*BY_EXAMPLE.values(), "--epochs"}
     by_example = typed.by_example or any(o.spelling in said for o in typed.options)
@@ -138,7 +138,7 @@ def unit() -> str:
 
 
 def called(name: str) -> str:
-    """Return `spelling`; alongside options about examples, the name in their terms."""
+    """Return `spelling`. With options about examples, the name is in their terms."""
     if _typed.get().last(name) is None and unit() == "example":
         return BY_EXAMPLE.get(name, name)
     return spelling(name)
@@ -179,7 +179,7 @@ def pasted(text: str) -> str:
     """Return ``text`` as one word of a command that can be pasted into a shell."""
     if text.isprintable():
         return shlex.quote(text)
-    # bash, zsh and ksh read these escapes; undecodable bytes of a file name are bytes again.
+    # bash, zsh and ksh read these escapes. Undecodable bytes of a file name are bytes again.
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     shown = "".join(
         letter

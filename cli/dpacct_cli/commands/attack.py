@@ -1,4 +1,4 @@
-"""`dpacct attack`: membership inference on a checkpoint of `dpacct train`, beside its limit."""
+"""`dpacct attack`: membership inference on a checkpoint of `dpacct train`, and its limit."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def attack(
 
 
 def _shadow_count(method: str | None, shadows: str | None) -> int:
-    """Return the number of shadow models; 0 for the loss alone."""
+    """Return the number of shadow models, 0 for the loss alone."""
     if method not in (None, *ATTACKS):
         raise InvalidParameter("--method", method, f"an attack is one of {', '.join(ATTACKS)}")
     if method == "loss" and shadows is not None:

@@ -1,7 +1,7 @@
 """The target of `dpacct attack`: a trained model, the compared clients, and the proven limit.
 
 Rule 1: a checkpoint, its settings, its data and its ledger belong together, or the attack is
-refused: a model on other data would seem to know nobody.
+rejected: a model on other data would seem to remember no client.
 Rule 2: clients that were held out at random are like the members, and the limit is about them. If
 there are none, the test set is used, and the answer says so.
 Rule 3: without a guarantee there is no limit, and the answer gives the reason.
@@ -79,8 +79,8 @@ def read_target(text: str, data: str | None, changed: Mapping[str, str | None]) 
     """Return the model of a checkpoint.
 
     Args:
-        text: the file. data: the data that its run is said to have been trained on, or None.
-        changed: settings that may differ from those of the run.
+        text: the file. data: the claimed training data of its run, or None.
+        changed: settings that may differ from the settings of the run.
     Raises:
         InvalidParameter: no checkpoint of `dpacct train`, or of other settings or data.
         OptionConflict: it was trained on other data than is said.
@@ -166,7 +166,7 @@ def people_of(target: Target, most: int) -> People:
     Args:
         target: its model. most: examples of each side, in whole clients.
     Raises:
-        InvalidParameter: the held-out examples are those that were trained on.
+        InvalidParameter: the held-out examples were used for training.
         Unsupported: the run protects single examples.
     """
     job, seed = target.job, target.seed
@@ -214,7 +214,7 @@ def _others(target: Target) -> tuple[PartitionedClients, bool]:
 
 
 def _some(clients: PartitionedClients, most: int, seed: int) -> list[ClientData]:
-    """Return random clients, until they have so many examples."""
+    """Return random clients with at least this number of examples in total."""
     order = np.random.default_rng(seed).permutation(len(clients))
     sizes = clients.sizes[order]
     before = np.concatenate([[0], np.cumsum(sizes)[:-1]])
@@ -230,7 +230,7 @@ class Limit:
     """The proven bounds on every attack.
 
     Attributes:
-        attacks: of the run's rounds, or of any mechanism with its epsilon; None if there are none.
+        attacks: of the run's rounds, or of any mechanism with its epsilon, or None.
         because: the reason if there are none.
         told: the adjacency, or the mechanism in words.
     """
@@ -394,6 +394,6 @@ def _shrunk(plan: Schedule, clients: int, share: float) -> Schedule:
         if isinstance(sampling, Uniform):
             sampling = Uniform(max(1, round(sampling.sampling_rate * clients)), clients)
         noise = max(validate.NOISE_MULTIPLIER_RANGE[0], share * round_.noise_multiplier)
-        # Shadow models are charged to nobody, so their adjacency is the one that always applies.
+        # Shadow models are not charged, so their adjacency is the one that always applies.
         phases.append(Phase(Round(noise, sampling, "zero-out"), count))
     return Schedule(phases)

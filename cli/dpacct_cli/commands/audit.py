@@ -134,7 +134,7 @@ def audit(
 
 
 def _settings(method: str | None, run: str | None, training: Training) -> Settings:
-    """Return the settings of a run, or those that are typed."""
+    """Return the settings of a run, or the typed settings."""
     if run is None:
         if method is None and not training.examples:
             known = f"a method is one of {', '.join(METHODS)}, or package.module:Class"
@@ -210,7 +210,7 @@ def repeat_round(
 
 
 def _grown(job: Job, more: int) -> Job:
-    """Return a job whose population grows by canaries, and a cohort of fixed size with it."""
+    """Return a job with canaries in its population, and with a larger cohort of fixed size."""
     sampling = job.sampling
     if not isinstance(sampling, Uniform):
         return job

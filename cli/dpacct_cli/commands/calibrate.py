@@ -106,7 +106,7 @@ def calibrate(
 def _read_limit(
     eps: str | None, advantage: str | None, tpr: str | None, fpr: str | None
 ) -> dict[str, Any]:
-    """Return the limit that was typed; the library judges its range, epsilon before all else."""
+    """Return the typed limit. The library checks its range, epsilon before all else."""
     if eps is not None:
         validate.target_epsilon(options.number(eps))
     limits = {"--eps": eps, "--advantage": advantage, "--tpr": tpr}
@@ -145,7 +145,7 @@ def _refuse_what_is_solved(typed: MechanismOptions, solve: str, delta: str | Non
 
 
 def _what_runs(typed: MechanismOptions, solve: str) -> dict[str, Any]:
-    """Return the rounds as `dpacct.calibrate` takes them, without what is solved for."""
+    """Return the rounds as `dpacct.calibrate` takes them, without the unknown."""
     if typed.schedule is not None:
         return {"schedule": typed.read_schedule()}
     return {
@@ -157,7 +157,7 @@ def _what_runs(typed: MechanismOptions, solve: str) -> dict[str, Any]:
 
 
 def _scheme_to_solve(typed: MechanismOptions) -> Uniform | None:
-    """Return the scheme whose rate is solved for: None for Poisson, else cohorts of any size."""
+    """Return the scheme for an unknown rate: None for Poisson, else cohorts of any size."""
     clients = typed.num_clients
     if typed.scheme == Full.name:
         raise conflict("--solve q", "--sampling full", "every client takes part in every round")
@@ -172,7 +172,7 @@ def _scheme_to_solve(typed: MechanismOptions) -> Uniform | None:
 
 
 def _solved(found: dpacct.Calibration, solve: str) -> tuple[float, Row]:
-    """Return what was solved for, and its row, in which it is shortened to its safe side."""
+    """Return the solution, and its row with the value rounded to the safe side."""
     within = f"within {found.goal} {plain(found.target or 0.0)}"
     if solve == "delta":
         epsilon = plain(found.epsilon.upper)
@@ -196,7 +196,7 @@ def _solved(found: dpacct.Calibration, solve: str) -> tuple[float, Row]:
 
 
 def _rdp_rows(found: dpacct.Calibration, asked: dict[str, Any]) -> list[Row]:
-    """Return what RDP asks instead: more noise, or for given noise a larger epsilon."""
+    """Return the requirement of RDP: more noise, or for given noise a larger epsilon."""
     rows = mechanism.epsilon_rows(found.schedule, found.delta, found.accountant, found.epsilon)
     ours = mechanism.single_round(found.schedule)
     if not rows or rows[0].label != mechanism.BY_RDP or found.solved_for != "noise" or not ours:

@@ -36,7 +36,7 @@ def check(file: File, *, shown: StyleOptions) -> None:
 
     Proven: no neighboring data sets exceed the stated epsilon. Refuted: explicit data sets do.
     Open: the stated epsilon lies between the two bounds. Not private as described: something is
-    released without protection. The weakest reading of what runs decides. -q prints one verdict a
+    released without protection. The weakest reading of the run decides. -q prints one verdict a
     line.
 
     Examples:

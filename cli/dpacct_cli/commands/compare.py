@@ -13,7 +13,7 @@ from dpacct_cli import mechanism, options, waiting
 from dpacct_cli.options import MechanismOptions, StyleOptions
 from dpacct_cli.render import Answer, Grid, Page, Style, down, seconds, show, up
 
-# An ordinary noise multiplier that nobody types, so that no cache holds an answer afterwards.
+# An unusual noise multiplier, so that no cache holds an answer afterwards.
 WARM_UP_NOISE = 1.23456789
 
 

@@ -1,4 +1,4 @@
-"""`dpacct ledger ...`: what was spent on a data set, and whether the record of it is sound."""
+"""`dpacct ledger ...`: the spent budget of a data set, and checks of its record."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ RunNumber = Annotated[str | None, option(
     help="Number of the run, as dpacct ledger show lists it.",
 )]  # fmt: skip
 
-# As in the library's reports; spelled out here so that help stays quick.
+# As in the library's reports, but copied here so that help stays quick.
 CLAIMS = {
     "planned": "every round was planned before the first one: the tight accountant applies",
     "adaptive": "rounds were chosen as results came in: the Renyi odometer, valid for any choice",
@@ -208,9 +208,8 @@ def charge(
 ) -> None:
     """Record rounds that ran elsewhere: spent is spent.
 
-    All of them are recorded, or none; at most 100,000 at once. Rounds that exceed the budget are
-    refused, since they may be a mistake; --over-budget records them. -q prints the epsilon
-    afterwards.
+    All of them are recorded, or none, at most 100,000 at once. Rounds that exceed the budget may be
+    a mistake and are rejected. --over-budget records them. -q prints the epsilon afterwards.
 
     Example:
       dpacct ledger charge census.ledger --noise 1.3 --rounds 20 --q 0.1 --name notebook
@@ -275,7 +274,7 @@ def finish(file: File, *, run: RunNumber = None, shown: StyleOptions) -> None:
 def export(
     file: File, *, output: Output = None, force: Force = False, as_json: options.AsJson = False
 ) -> None:
-    """Write every entry, one JSON object a line; with --json a single object.
+    """Write every entry, one JSON object a line, or with --json a single object.
 
     Example:
       dpacct ledger export census.ledger -o census.jsonl
@@ -308,7 +307,7 @@ def _spent_number(summary: dict[str, Any]) -> str:
 
 
 def _spent_rows(summary: dict[str, Any]) -> list[Row]:
-    """Return what all runs spent; the epsilon of whole plans comes first."""
+    """Return the epsilon of all runs. The epsilon of whole plans comes first."""
     lower, upper = summary["epsilon"]["lower"], summary["epsilon"]["upper"]
     spent = Spent(lower or 0.0, math.inf if upper is None else upper, summary["delta"])
     if not math.isfinite(spent.upper):
@@ -340,7 +339,7 @@ def _show_again(summary: dict[str, Any]) -> str:
 
 
 def spent_page(summary: dict[str, Any]) -> Page:
-    """Return the page on what all runs of a ledger spent."""
+    """Return the page on the spent budget of all runs of a ledger."""
     runs = len(summary["runs"])
     rows = [
         *_spent_rows(summary),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dpacct.pictures import Picture, Setting
 
 MOST = 6
-# What may have several values, and how a curve names its own.
+# Options that may have several values, and their labels in a curve's name.
 LABELS = {"noise": "noise", "rate": "rate", "rounds": "rounds", "schedule": "", "sampling": ""}
 FPR_MARKED = "0.001,0.01,0.1"
 NONE = "does not apply to these rounds"
@@ -115,7 +115,7 @@ def eps(
     accountant: Accountants = DEFAULT_ACCOUNTANT,
     to: PictureOptions,
 ) -> None:
-    """Draw epsilon by round. Values with commas become curves beside each other.
+    """Draw epsilon by round. Values with commas become several curves.
 
     Examples:
       dpacct plot eps --noise 1,1.5,2 --rounds 300 --q 0.1 --eps 8
@@ -136,7 +136,7 @@ def delta(
     accountant: Accountants = DEFAULT_ACCOUNTANT,
     to: PictureOptions,
 ) -> None:
-    """Draw delta against epsilon. Values with commas become curves beside each other.
+    """Draw delta against epsilon. Values with commas become several curves.
 
     Example:
       dpacct plot delta --noise 1 --rounds 300 --q 0.1 --eps 8
@@ -283,7 +283,7 @@ def read_rates(text: str) -> list[float]:
 
 
 def read_settings(typed: MechanismOptions, accountant: str) -> list[Setting]:
-    """Return every combination of the values, each named by what tells it apart.
+    """Return every combination of the values, each named by the values that differ.
 
     Raises:
         OptionConflict: there are more than a picture can hold.

@@ -53,7 +53,7 @@ ClaimId = Annotated[
 
 
 class CoverOptions(NamedTuple):
-    """The options that say what stands above the report."""
+    """The options for the head of the report."""
 
     title: Annotated[
         str | None, option("--title", metavar="TEXT", help="Title.", panel=options.OUTPUT)
@@ -131,8 +131,8 @@ def report(
 ) -> None:
     """Write a privacy report for reviewers: on a ledger, on planned rounds, or on a claim.
 
-    The first page says in plain words what is promised to whom, and what an attacker can find out
-    at most. Then come the assumptions, each with a line to sign, and the figures.
+    The first page states in plain words the guarantee, the protected people and the limits of
+    attacks. Then come the assumptions, each with a line to sign, and the figures.
 
     Examples:
       dpacct report --noise 1.3 --rounds 300 --q 0.1 --unit patient
@@ -186,7 +186,7 @@ def kind_of(file: str) -> str:
     suffix = path.suffix.lower()
     if not names_a_file(file, TABLES):
         return "claim"
-    # The reader of ledgers names what is damaged.
+    # The reader of ledgers names the damaged part.
     if is_ledger(path) or suffix not in TABLES:
         return "ledger"
     if suffix != ".toml":

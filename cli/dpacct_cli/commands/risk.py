@@ -1,4 +1,4 @@
-"""`dpacct risk`: what an attacker can do, against the rounds and against any mechanism."""
+"""`dpacct risk`: limits of attacks, against the rounds and against any mechanism."""
 
 from collections.abc import Sequence
 from decimal import Decimal
@@ -80,7 +80,8 @@ def risk(
         promise = Promise(validate.target_epsilon(options.number(eps)), at, rates, belief)
     elif delta is not None:
         raise OptionConflict(f"--delta {delta} needs --eps, the epsilon that goes with it.")
-    if promise is not None and not typed.says_what_runs:
+    # The population alone describes no mechanism.
+    if promise is not None and not any(typed._replace(clients=None)):
         data = {"prior": belief, "any_mechanism": promise.data()}
         show(Answer(data, repr(promise.any.advantage()), promise.page), style)
         return
@@ -166,13 +167,13 @@ class Promise:
     ) -> None:
         self.epsilon, self.delta, self.prior = epsilon, delta.value, prior
         self.any = AnyMechanism(epsilon, delta.value)
-        self.at = [(rate, tpr := self.any.tpr(rate), self._posterior(rate, tpr)) for rate in rates]
-
-    def _posterior(self, fpr: float, tpr: float) -> float:
-        return precision(Interval(tpr, tpr), fpr, self.prior).upper
+        self.at = [
+            (rate, tpr := self.any.tpr(rate), precision(Interval(tpr, tpr), rate, prior).upper)
+            for rate in rates
+        ]
 
     def plan_of(self, typed: MechanismOptions, accountant: str) -> Schedule:
-        """Return what was typed, with the noise that meets the guarantee if none was given."""
+        """Return the typed schedule. If no noise was given, it meets the guarantee."""
         if typed.noise is not None or typed.schedule is not None:
             return typed.read_schedule()
         return calibrate(
@@ -185,7 +186,7 @@ class Promise:
         ).schedule
 
     def rows(self) -> list[Row]:
-        """Return what the guarantee alone says, below the figures of the rounds."""
+        """Return the limits by the guarantee alone, below the figures of the rounds."""
         at = f"{plain(self.epsilon)} at delta {shown_delta(self.delta)}"
         against = f"  advantage against any mechanism with epsilon {at}"
         return [

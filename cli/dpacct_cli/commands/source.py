@@ -1,4 +1,4 @@
-"""`dpacct epsilon --from FILE`: what a file of another tool, or a record of ours, has spent.
+"""`dpacct epsilon --from FILE`: the cost of a file of another tool, or of a record of ours.
 
 A checkpoint of Opacus, an event of dp-accounting and a schedule say which rounds ran. A ledger and
 the report of a run hold an answer, with the delta at which it was computed.
@@ -55,7 +55,7 @@ def read_source(file: str, typed: MechanismOptions) -> tuple[str, Schedule] | An
 
 
 def _refuse_beside(kind: str, file: str, typed: MechanismOptions) -> None:
-    """Refuse the options that a file answers by itself."""
+    """Reject the options that a file already determines."""
     said = typed._replace(clients=None).by_option()
     if kind == "event":
         del said["--adjacency"]

@@ -1,4 +1,4 @@
-"""`dpacct epsilon`, `delta` and `rdp`: what a schedule of rounds has spent."""
+"""`dpacct epsilon`, `delta` and `rdp`: the cost of a schedule of rounds."""
 
 from __future__ import annotations
 
@@ -262,5 +262,5 @@ def _rdp_grid(curve: tuple[RenyiValue, ...]) -> Grid:
 
 
 def _routes(value: RenyiValue) -> dict[str, float | None]:
-    """Return the bound of each route; a published one may be out of reach at high orders."""
+    """Return the bound of each route. A published route may be out of reach at high orders."""
     return {name: upper if math.isfinite(upper) else None for name, upper in value.routes}

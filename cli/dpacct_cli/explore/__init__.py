@@ -1,1 +1,1 @@
-"""`dpacct explore`: what would be, over lists and ranges of settings."""
+"""`dpacct explore`: costs over lists and ranges of settings."""

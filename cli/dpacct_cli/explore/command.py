@@ -1,4 +1,4 @@
-"""`dpacct explore`: what would be spent, over lists and ranges of settings."""
+"""`dpacct explore`: costs over lists and ranges of settings."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def explore(
     """Sweep over noise, rounds, sampling rate and delta.
 
     Every noise is combined with every number of rounds, every rate and every delta. A list is
-    1,2,4; a range is 100..1000/100 by steps, or 1..64*2 by factors. A row that cannot be computed
+    1,2,4. A range is 100..1000/100 by steps, or 1..64*2 by factors. A row that cannot be computed
     shows its reason. An interrupted sweep with -o goes on with --resume. -q prints the proven
     epsilons, one a line.
 
@@ -133,7 +133,7 @@ def _target(output: str | None, *, resume: bool, force: bool) -> Path | None:
 def _computed(
     tasks: list[Task], journal: Journal | None, jobs: int, output: str | None
 ) -> list[dict[str, Any]]:
-    """Return all rows in their order; each is in the journal as soon as it is known."""
+    """Return all rows in their order. Each is in the journal as soon as it is known."""
     # Processes take a while to import, and most commands need none.
     from dpacct_cli.explore import workers
 

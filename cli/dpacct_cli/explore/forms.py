@@ -1,7 +1,7 @@
 """The rows of a sweep as CSV, as JSON, as a table and as a chart.
 
-A chart shows epsilon over what varies most, with a line for each value of the second, and a panel
-for each value of the third. Rows without an epsilon are left out of it.
+A chart shows epsilon over the setting that varies most. The second setting has a line for each of
+its values, and the third a panel. Rows without an epsilon are left out of it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 Rows = Sequence[dict[str, Any]]
 PICTURES = (".png", ".svg", ".pdf")
-# So many fit on a few screens.
+# This number of rows fits on a few screens.
 MOST_SHOWN = 60
-# So many lines look different, and so many panels fit.
+# Up to these numbers, lines look different and panels fit.
 MOST_LINES, MOST_PANELS = 6, 5
 # A scale with a larger ratio is logarithmic.
 WIDE = 30.0
-# What may vary, with its short name.
+# The settings that may vary, with their short names.
 AXES = {
     "noise_multiplier": "noise",
     "rounds": "rounds",
@@ -42,7 +42,7 @@ STRENGTHS = ((3.0, "green"), (8.0, "yellow"), (float("inf"), "red"))
 
 
 def to_bytes(rows: Rows, suffix: str) -> bytes:
-    """Return the file that ends in ``suffix``; its numbers are exact to the last bit."""
+    """Return the file that ends in ``suffix``, with numbers exact to the last bit."""
     if suffix == ".csv":
         stream = io.StringIO()
         writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
@@ -57,7 +57,7 @@ def to_bytes(rows: Rows, suffix: str) -> bytes:
 
 
 def to_data(rows: Rows) -> dict[str, object]:
-    """Return the rows for JSON; a failed row has no epsilon, but an error."""
+    """Return the rows for JSON. A failed row has an error instead of an epsilon."""
     found: list[dict[str, Any]] = []
     for row in rows:
         known = {key: row[key] for key in COLUMNS if not key.startswith("epsilon")}
@@ -71,7 +71,7 @@ def _varying(rows: Rows) -> list[str]:
 
 
 def _constant(rows: Rows) -> str:
-    """Return what is the same in all rows, in words."""
+    """Return the settings that all rows share, in words."""
     first, changes = rows[0], _varying(rows)
     parts = [
         f"{AXES[key]} {_text(key, first[key])}"
@@ -89,7 +89,7 @@ def _text(key: str, value: Any) -> str:
 
 
 def page(rows: Rows) -> Page:
-    """Return the table; on a terminal, colors grade epsilon."""
+    """Return the table. On a terminal, colors grade epsilon."""
     axes = _varying(rows) or ["noise_multiplier"]
     lines: list[list[str]] = []
     styles: list[str] = []

@@ -1,7 +1,7 @@
 """The rows of a sweep while it runs, alongside the file that they will become.
 
 Rule 1: the first line names the sweep, each other line is a row. A row is appended by one write,
-and whatever a crash or a full disk leaves of a row is cut off.
+and an incomplete row after a crash or on a full disk is cut off.
 Rule 2: one process writes at a time.
 Rule 3: a sweep that ends before its first row leaves nothing.
 """
@@ -31,7 +31,7 @@ class Journal:
     """An open file of rows.
 
     Attributes:
-        rows: those in the file, by their index.
+        rows: the rows in the file, by their index.
     """
 
     def __init__(self, file: int, rows: dict[int, dict[str, Any]]) -> None:
@@ -113,7 +113,7 @@ def _lock(file: int, target: Path) -> None:
 
 
 def _read(file: int, target: Path, tasks: Sequence[Task]) -> dict[int, dict[str, Any]]:
-    """Return the rows of a file; a last row that is not whole is cut off."""
+    """Return the rows of a file. An incomplete last row is cut off."""
     path = place_of(target)
     content = path.read_bytes()
     whole = content.rfind(b"\n") + 1

@@ -2,9 +2,9 @@
 
 Rule 1: a list is ``0.8,1,1.2``. ``A..B/STEP`` goes from A by STEP, ``A..B*FACTOR`` by a factor,
 neither beyond B. Whole numbers need no step.
-Rule 2: decimals are what was typed: 0.1..0.3/0.1 are 0.1, 0.2 and 0.3 to the last bit.
-Rule 3: each value is checked by itself before anything is computed. What only two of them together
-forbid is the error of their row.
+Rule 2: decimals are exact: 0.1..0.3/0.1 are 0.1, 0.2 and 0.3 to the last bit.
+Rule 3: each value is checked alone before anything is computed. If two valid values conflict, their
+row has an error.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Done(NamedTuple):
 
 
 def sweep_name(tasks: Sequence[Task]) -> dict[str, Any]:
-    """Return what tells a sweep from others: all of its settings, and the version."""
+    """Return the identity of a sweep: all of its settings, and the version."""
     settings = [[*task.typed, task.delta, task.accountant] for task in tasks]
     return {"format": FORMAT, "dpacct": __version__, "settings": settings}
 
@@ -190,7 +190,7 @@ def _number(option: str, part: str, text: str) -> Decimal:
 
 
 def _plain(value: Decimal) -> str:
-    """Return a decimal as a person would type it; whole numbers without point and exponent."""
+    """Return a decimal in its usual spelling, whole numbers without point and exponent."""
     if value == value.to_integral_value() and abs(value) < 10**15:
         return str(int(value))
     return f"{value.normalize():g}" if abs(value) >= Decimal("1e-6") else str(value.normalize())
@@ -205,7 +205,7 @@ def _refused(option: str, text: str, rule: str, hint: str = "") -> OptionConflic
 
 
 def compute(task: Task) -> Done:
-    """Compute the row of a setting; if that is impossible, the reason is in ``error``."""
+    """Compute the row of a setting. If that is impossible, the reason is in ``error``."""
     row = blank(task)
     try:
         plan = task.typed.read_schedule()

@@ -1,6 +1,6 @@
 """Rows computed in parallel, in processes.
 
-Rule 1: quick rows are computed here. Processes are started only for what is left after a moment.
+Rule 1: quick rows are computed here. Processes are started only for rows left after a moment.
 Rule 2: a process that dies costs the row that it had, with the reason, and is replaced.
 Rule 3: Ctrl-C reaches this process alone, which ends the others.
 """
@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 
 from dpacct_cli.explore.sweep import Done, Task, blank, compute
 
-# About what it takes to start a process that can compute.
+# Estimated time to start a process that can compute.
 MOMENT = 1.0
 
 
@@ -39,7 +39,7 @@ class Worker:
         self.process = context.Process(target=serve, args=(theirs,), daemon=True)
         held: set[signal.Signals] | set[int] | None = None
         if hasattr(signal, "pthread_sigmask"):
-            # A process that starts now never gets Ctrl-C; this one gets it afterwards.
+            # A process that starts now never gets Ctrl-C. This one gets it afterwards.
             held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self.process.start()

@@ -2,7 +2,7 @@
 
 Rule 1: one ledger for a data set. Every run on it is charged there, unless another is named.
 Rule 2: settings, checkpoint, model and report belong to one run. No run takes a name in use.
-Rule 3: the ledger of a run says if it is finished; the settings of a run name its ledger.
+Rule 3: the ledger of a run records its end. The settings of a run name its ledger.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class RunFiles:
         return not any(file.exists() or file.is_symlink() for file in own)
 
     def run_name(self, method: str) -> str:
-        """Return the name of the run in the ledger, unique among the runs beside it."""
+        """Return the name of the run in the ledger, unique among the runs of the folder."""
         return self.stem if self.stem.startswith(method) else f"{method} {self.stem}"
 
 
@@ -77,7 +77,7 @@ class Begun:
 
     @property
     def finished(self) -> bool:
-        """The ledger says that the run is finished; False if the ledger cannot be read."""
+        """True if the ledger records the end of the run. False if it cannot be read."""
         from dpacct.ledger import Ledger
 
         try:
@@ -93,7 +93,7 @@ def begin(ledger: str | None, method: str, data: str, *, new_ledger: bool = Fals
     """Return the files of a new run, none of which exists yet except the ledger.
 
     Args:
-        ledger: the file that was named; None for the ledger of the data.
+        ledger: the named file, None for the ledger of the data.
         method, data: the source of the run's file names.
         new_ledger: take the first free name with a number behind that of the data's ledger.
     Raises:
@@ -117,7 +117,7 @@ def begin(ledger: str | None, method: str, data: str, *, new_ledger: bool = Fals
 
 
 def ledger_of_data(data: str) -> Path:
-    """Return the ledger of a data set: beside a table, else in the working folder."""
+    """Return the ledger of a data set: next to a table, else in the working folder."""
     return Path(data).with_suffix(SUFFIX) if is_table(data) else Path(f"{data}{SUFFIX}")
 
 
@@ -139,8 +139,8 @@ def find_run(ledger: str | None, run: str | None, method: str | None, data: str 
     """Return the run that ``--resume`` continues.
 
     Args:
-        ledger, run: as typed; the place of the run and its name.
-        method, data: as typed; they choose among several runs.
+        ledger, run: as typed, the place of the run and its name.
+        method, data: as typed. They choose among several runs.
     Raises:
         InvalidParameter: the run does not exist, or its settings are damaged.
         OptionConflict: no run or several runs are unfinished.
@@ -193,7 +193,7 @@ def _unfinished(begun: list[Begun]) -> Begun:
 
 
 def _begun_in(folder: Path) -> list[Begun]:
-    """Return all runs of a folder whose settings can be read, shorter names first."""
+    """Return all runs of a folder with readable settings, shorter names first."""
     found: list[Begun] = []
     for file in sorted(folder.glob(f"*{SETTINGS}"), key=lambda path: (len(path.name), path.name)):
         try:

@@ -1,4 +1,4 @@
-"""From settings to what is trained: data, clients, model, method. Brings PyTorch with it."""
+"""From settings to a training job: data, clients, model, method. Imports PyTorch."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class Job:
     """All that a run is made of, checked.
 
     Attributes:
-        dataset, clients, model, method, local: what is trained, and how.
-        held_out: clients who take no part, drawn at random; None where everybody may.
+        dataset, clients, model, method, local: the objects of the training.
+        held_out: clients that take no part, drawn at random, or None if all may take part.
         tested: the examples for testing, on the device.
-        schedule: the rounds, if they change; ``sampling`` is then that of the first one.
-        sampling, adjacency: who takes part. public: the number of clients that may be printed.
+        schedule: the rounds, if they change. ``sampling`` is then that of the first one.
+        sampling, adjacency: of the rounds. public: the number of clients that may be printed.
         budget: or ``noise_multiplier`` is set, with ``delta``.
         clip_norm: None where the method bounds updates itself.
-        server: what becomes of the server's step, None for the step itself.
-        unit: whom the run protects.
+        server: the server's optimizer, None for the plain step.
+        unit: the privacy unit of the run.
     """
 
     dataset: Dataset
@@ -80,12 +80,12 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
     """Read the data, deal them out, build model and method.
 
     Args:
-        settings: what was asked for.
+        settings: the requested settings.
         terms: of the ledger that the run is charged to, if it exists.
     Raises:
         DpacctError: something that was asked for does not exist, or is out of range.
     """
-    # What costs nothing to check comes before what takes time to read.
+    # Quick checks come before slow reading.
     if terms is not None and settings.get("delta") is not None:
         terms.check(validate.delta(number(settings.get("delta"))))
     method = build_method(settings.method, settings.method_options)
@@ -147,7 +147,7 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
 
 
 def _schedule(settings: Settings) -> Schedule | None:
-    """The schedule of ``--schedule``; a file without an adjacency has that of the run."""
+    """Return the schedule of ``--schedule``. A file without an adjacency has that of the run."""
     file = settings.get("schedule")
     if file is None:
         return None
@@ -218,7 +218,7 @@ def _check_data_options(options: Mapping[str, Any], known: list[str], name: str)
 def _people(
     settings: Settings, dataset: Dataset, seed: int, device: Device
 ) -> tuple[PartitionedClients, PartitionedClients | None]:
-    """Return the clients of a run, and those held out."""
+    """Return the clients of a run, and the clients that are held out."""
     partition = _partition(settings, dataset, seed)
     share = settings.get("hold_out")
     if share is None:

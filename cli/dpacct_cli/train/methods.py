@@ -3,7 +3,7 @@
 Rule 1: your own class is called ``package.module:Class``, in ledger and settings as well, so that a
 resume finds it again.
 Rule 2: a wrong class or option is rejected before anything is read or charged. An error inside your
-own code stays what it is.
+own code is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def build_server(name: str | None, options: Mapping[str, Any]) -> ServerOptimize
 
 
 def _built(build: Callable[..., Made], name: str, options: Mapping[str, Any], flag: str) -> Made:
-    """Call a constructor with its options; reject unknown and missing options by name."""
+    """Call a constructor with its options. Reject unknown and missing options by name."""
     parameters = inspect.signature(build).parameters
     named = [key for key, one in parameters.items() if one.kind is not one.VAR_KEYWORD]
     for key in options:
@@ -112,7 +112,7 @@ def _own_class(name: str) -> type[Method]:
 
 
 def _imported(name: str, place: str) -> ModuleType:
-    """Import a module, which may stand in the current folder; installed modules come first."""
+    """Import a module, also from the current folder. Installed modules come first."""
     folder = os.getcwd()  # noqa: PTH109 - sys.path holds texts
     added = folder not in sys.path and "" not in sys.path
     if added:

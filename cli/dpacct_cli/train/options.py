@@ -59,7 +59,7 @@ Device = Annotated[
 
 
 class Training(NamedTuple):
-    """The options that say what is trained."""
+    """The options that describe the training."""
 
     data: Data = None
     data_dir: DataDir = None

@@ -90,8 +90,8 @@ def open_run(job: Job, files: RunFiles, settings: Settings, *, resume: bool) -> 
     """Return the run of a job, at its beginning or at its checkpoint.
 
     Args:
-        job: what runs.
-        files: where it is recorded.
+        job: the job to run.
+        files: the files of its record.
         settings: the settings of the job, written when the run begins.
         resume: continue from the checkpoint, if it exists.
 
@@ -114,9 +114,9 @@ def federation(job: Job, clients: Population, **recorded: Any) -> Federation:
     """Return the run of a job on its own clients, or on others in their place.
 
     Args:
-        job: what runs.
+        job: the job to run.
         clients: the population.
-        recorded: arguments of `Federation` that say where the run is recorded.
+        recorded: arguments of `Federation` that set the place of the record.
     """
     return Federation(
         job.model,
@@ -148,7 +148,7 @@ def train(run: Federation, job: Job, files: RunFiles, style: Style, eval_every: 
 
     Args:
         run: from `open_run`, not yet iterated.
-        job: what it trains.
+        job: the job to train.
         files: the places of report and model.
         style: of the output.
         eval_every: rounds between evaluations on the test set.
@@ -171,7 +171,7 @@ def train(run: Federation, job: Job, files: RunFiles, style: Style, eval_every: 
                     files.report, report, {"test_accuracy": accuracy if due else None, **tested}
                 )
                 advance(report, accuracy)
-                # The last round ends by itself, and with it the run in the ledger.
+                # The last round ends alone, and with it the run in the ledger.
                 if stopping() and report.round < run.rounds:
                     break
             interrupted = stopping() and run.round < run.rounds
@@ -200,7 +200,7 @@ def _accuracy(run: Federation, job: Job) -> float:
 
 
 def _append(file: Path, report: Report, tested: dict[str, Any]) -> None:
-    """Append a line of JSON to the report; numbers that JSON does not have are null."""
+    """Append a line of JSON to the report. Numbers that JSON does not have are null."""
     row = {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in report.to_dict().items()
@@ -216,7 +216,7 @@ def _append(file: Path, report: Report, tested: dict[str, Any]) -> None:
 def describe(
     report: Report, target: float | None, accuracy: float | None, test_data: str = "public"
 ) -> str:
-    """Return the text beside the bar: budget and accuracy."""
+    """Return the text next to the bar: budget and accuracy."""
     if report.not_private_because is not None:
         parts = ["not private"]
     else:
@@ -243,7 +243,7 @@ def bar(
     A terminal without escape codes gets a line for each tenth of the rounds.
 
     Args:
-        style: of the output; only people see a bar.
+        style: of the output. Only text output has a bar.
         done, rounds: rounds that an earlier part of the run has done, and rounds of the plan.
         target: epsilon of the budget, if there is one.
         console: where to draw, default stderr.
@@ -284,7 +284,7 @@ def bar(
 
 @contextmanager
 def _orderly_stop() -> Generator[Callable[[], bool]]:
-    """Yield a function that says if a signal asked to stop; a second signal interrupts."""
+    """Yield a function that returns True after a signal to stop. A second signal interrupts."""
     asked: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:

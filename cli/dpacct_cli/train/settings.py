@@ -70,15 +70,15 @@ def option(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that decides what is trained.
+    """All settings of a training.
 
     Attributes:
         method: its name.
-        values: texts by key, as typed; a key without a value is absent.
+        values: texts by key, as typed. A key without a value is absent.
         chosen: keys that the user named, in a file or on the command line.
         method_options, data_options, server_options: for the method, the reader of the data, and
             the server's optimizer.
-        ledger: name of the ledger beside these settings; None before the run has begun.
+        ledger: name of the ledger next to these settings, None before the run has begun.
     """
 
     method: str
@@ -126,7 +126,7 @@ def load(file: Path) -> Settings:
 
 
 def typed_values(training: Training, record: Record | None = None) -> dict[str, str | None]:
-    """Return the typed text of each key; a flag is ``yes``."""
+    """Return the typed text of each key. A flag is ``yes``."""
     given = training._asdict() | ({} if record is None else record._asdict())
     typed = {key: given.get(key) for key in KEYS}
     return typed | {key: "yes" if given.get(key) else None for key in FLAGS}
@@ -145,7 +145,7 @@ def combine(
 
     Args:
         method: name of the method.
-        typed: texts by key; None for an option that was not typed.
+        typed: texts by key, None for an option that was not typed.
         assignments: ``name=value`` for the method.
         preset: name of published settings.
         config: a TOML file.
@@ -194,7 +194,7 @@ def combine(
 
 
 def merge(*layers: Values) -> dict[str, str]:
-    """Return the layers over each other, the last one on top; an empty value removes a key."""
+    """Return the layers over each other, the last one on top. An empty value removes a key."""
     merged: dict[str, str] = {}
     for layer in layers:
         for group in ALTERNATIVES:
@@ -218,7 +218,7 @@ def merge(*layers: Values) -> dict[str, str]:
 
 
 def check_unchanged(saved: Settings, typed: Settings) -> None:
-    """Check that what is typed at a resume is what the run began with.
+    """Check that the options typed at a resume equal the saved settings.
 
     Raises:
         OptionConflict: something differs.
@@ -285,7 +285,7 @@ def _tables(content: dict[str, Any], name: str, file: Path) -> dict[str, dict[st
 
 
 def _texts(content: Mapping[str, Any], name: str, file: Path) -> dict[str, str]:
-    """Return the values of a file as texts; a flag that is off counts as absent."""
+    """Return the values of a file as texts. A flag that is off counts as absent."""
     for key, value in content.items():
         if key not in KEYS:
             rule = f"{key!r} is no key of it; the keys are {', '.join((*KEYS, *TABLES))}"
@@ -300,7 +300,7 @@ def _texts(content: Mapping[str, Any], name: str, file: Path) -> dict[str, str]:
 
 
 def _assigned(assignments: tuple[str, ...], flag: str) -> dict[str, Any]:
-    """Return names and values of ``rho=0.5``; a value that is not TOML is text."""
+    """Return names and values of ``rho=0.5``. A value that is not TOML is text."""
     found: dict[str, Any] = {}
     for text in assignments:
         name, equals, value = text.partition("=")
