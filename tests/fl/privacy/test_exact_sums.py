@@ -11,10 +11,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dpacct import fl
+from dpacct.fl.layout import Layout
 from dpacct.fl.privacy.sums import (
     SINGLE,
     SINGLE_ROWS,
     add_clipped,
+    add_rows,
     coarsest_grid,
     contribute,
     hold,
@@ -93,6 +95,27 @@ def test_it_is_the_bounded_row_but_for_the_grid(bound, dtype, coarsest):
     slack = 2.0**-12 * bound.clip_norm + len(rows) * grid
     gap = torch.tensor([float(value) for value in found]) - staged.double().sum(0)
     assert float(gap.abs().max()) <= slack
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+@pytest.mark.parametrize("scale", [-1e30, 1e20, -1e12])
+@pytest.mark.parametrize("exponent", [-64, -70, -76, -126, -140])
+def test_what_underflows_in_a_norm_is_not_lost_at_a_large_learning_rate(bound, scale, exponent):
+    """Squares of these coordinates are subnormal or zero in float32."""
+    rows = torch.full((1, 10_000), 2.0**exponent)
+    total, _, _ = added(rows, bound, scale=scale)
+    assert square(total) <= Fraction(bound.clip_norm) ** 2
+
+
+@pytest.mark.parametrize("contributions", [1, 4, 64])
+def test_a_grid_has_room_for_the_one_contribution_that_a_neighbor_has_more(contributions):
+    bound, one = fl.Clip(1 - 2.0**-30), Layout(("a",), (torch.Size([1]),), (1,))
+    rows = torch.full((contributions + 1, 1), 1 - 2.0**-20, dtype=torch.float64)
+    rows -= torch.arange(contributions + 1).unsqueeze(1) * 2.0**-45 + 2.0**-44 / 3
+    inside, _, _ = received(rows, bound, one, contributions)
+    total = torch.zeros(1, dtype=torch.float64)
+    add_rows(total, inside)
+    assert Fraction(float(total)) == sum(Fraction(value) for value in inside.flatten().tolist())
 
 
 def test_the_grid_does_not_follow_from_how_many_rows_there_are():

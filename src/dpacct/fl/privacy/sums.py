@@ -50,6 +50,8 @@ _CUT = 1 / 16
 _SMALLEST_UNIT = 2.0**-100
 # Columns whose squares are added in float32, and the share of a limit that their rounding may take.
 _QUICK, _QUICK_MARGIN = 64, 2.0**-18
+# Underflow takes less than this times sqrt(d) from a norm, also where subnormals count as zero.
+_UNDERFLOW = 2.0**-62
 
 
 def unit(limit: float, rows: int, bits: int = DOUBLE) -> float:
@@ -112,7 +114,9 @@ def add_clipped(
     grid = max(fine, unit(limit, SINGLE_ROWS, SINGLE))
     wide = grid > coarsest
     grid = fine if wide else grid
-    factors = cast("ScaledRows", bound).factors(norms, _QUICK_MARGIN)
+    # However large the scale, the factor is that of a norm which underflow has not shortened.
+    lost = abs(scale) * _UNDERFLOW * math.sqrt(len(total))
+    factors = cast("ScaledRows", bound).factors(norms + lost, _QUICK_MARGIN)
     units = (grid / (abs(scale) * factors)).clamp(min=_SMALLEST_UNIT).unsqueeze(1)
     units = units if scale > 0 else -units
     start = 0
@@ -132,7 +136,7 @@ def add_clipped(
 def _quick_norms(rows: Tensor) -> Tensor:
     """Return the norms of rows [c, d] as float64 [c], summed in their own type for a few columns.
 
-    Error: relative error at most 2^-19, either direction, and 2^-74 sqrt(d) from underflow;
+    Error: relative error at most 2^-19, either direction, and 2^-62 sqrt(d) from underflow;
         infinite if the norm of some columns of float32 is above 2^63.
     """
     count, size = rows.shape
