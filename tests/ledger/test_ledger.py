@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from operator import ge
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,10 @@ from dpacct import (
     Uniform,
 )
 from dpacct.ledger import Event, Guarantee, Release, RoundRefused
-from dpacct.renyi.odometer import Odometer, add, as_float
+from dpacct.ledger.record.plans import Plan, schedule_cost
+from dpacct.ledger.record.state import charge_of, started_run
+from dpacct.renyi.odometer import Odometer, add, as_float, times
+from dpacct.rounds import Phase
 from ledgers import BUDGET, ROUND, play
 
 
@@ -347,6 +351,42 @@ def test_several_releases_of_a_round_are_charged_as_one(ledger: Ledger) -> None:
     assert [r["name"] for r in entry["releases"]] == ["update", "quantile"]
     assert entry["details"] == {"server_lr": 0.1}
     assert ledger.remaining(event) == ledger.remaining(event.charged)
+
+
+def test_one_round_outside_the_plans_makes_the_whole_ledger_adaptive_for_good(
+    ledger: Ledger,
+) -> None:
+    run, other = ledger.start_run("planned", 3 * ROUND), ledger.start_run("as it goes")
+    play(other, Round(30.0, Poisson(0.01)), 1)
+    play(run, ROUND, 3)
+    assert (run.guarantee, ledger.guarantee) == (Guarantee.PLANNED, Guarantee.ADAPTIVE)
+    assert ledger.upper_epsilon() >= odometer((ROUND, 3), (Round(30.0, Poisson(0.01)), 1))
+
+
+def test_no_more_is_freed_than_was_held_and_many_rounds_are_held_for_at_their_sum(
+    ledger: Ledger,
+) -> None:
+    mixture = ledger._file.known.opening.mixture
+    many = Schedule(Phase(Round(1.0 + k / 7, Poisson(0.01 + k / 1000)), 1 + k) for k in range(70))
+    held = schedule_cost(mixture, many)
+    alone = [times(count, mixture.cost(round_)) for round_, count in many]
+    assert all(map(ge, held, add(*alone)))
+    # Held by another version, which bounded the cost of the plan a little lower.
+    less = tuple(part - 1 for part in mixture.cost(ROUND))
+    _, state = started_run(ledger._file.now().state, less, "add-remove", None, private=True)
+    charge = charge_of(mixture, Plan(1 * ROUND), state, ROUND, 0)
+    assert charge.freed == less
+    assert charge.cost == mixture.cost(ROUND)
+
+
+@pytest.mark.parametrize("private", ["False", "no", 0, None, 1])
+def test_private_is_true_or_false_and_nothing_like_it(ledger: Ledger, private: Any) -> None:
+    for start in (ledger.start_run, ledger.charge):
+        with pytest.raises(InvalidParameter, match="private"):
+            start("x", ROUND, private=private)
+    with pytest.raises(InvalidParameter, match="over_budget"):
+        ledger.charge("x", ROUND, over_budget=private)
+    assert ledger.runs == ()
 
 
 def test_a_run_that_is_not_private_has_no_guarantee_and_takes_the_ledgers(ledger: Ledger) -> None:

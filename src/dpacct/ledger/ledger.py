@@ -92,6 +92,8 @@ class Ledger:
         """
         if budget is not None and not isinstance(budget, Budget):
             raise InvalidParameter("budget", budget, "a budget is Budget(epsilon, delta)")
+        validate.flag("read_only", read_only)
+        validate.flag("passing", passing)
         relation = "" if adjacency is None else str(Adjacency.parse(adjacency))
         place = locate(path)
         if place is None:
@@ -209,6 +211,7 @@ class Ledger:
             BudgetExceeded: they do not fit. Otherwise as `start_run`.
         """
         schedule = schedule_of("rounds", rounds)
+        validate.flag("over_budget", over_budget)
         start = _start(name, schedule, details, accountant, private=private)
         if schedule.rounds > MOST_ELSEWHERE:
             rule = f"one call records at most {MOST_ELSEWHERE} rounds, at about 2.8 kB each"
@@ -363,6 +366,6 @@ def _start(
     return Start(
         validate.line("name", name, "the name of a run"),
         None if schedule is None else Plan(schedule, charged_by),
-        bool(private),
+        validate.flag("private", private),
         checked_details(details),
     )
