@@ -48,6 +48,34 @@ def test_the_aggregate_is_the_clipped_mean_plus_the_noise(ledger, noise):
     assert torch.equal(deltas, before)
 
 
+class Recorded(fl.GaussianNoise):
+    """Gaussian noise that keeps the standard deviations that it was asked for."""
+
+    __slots__ = ("stds",)
+
+    def __init__(self):
+        object.__setattr__(self, "stds", [])
+
+    def add(self, total, limits, std, source):
+        self.stds.append(std)
+        return super().add(total, limits, std, source)
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+@pytest.mark.parametrize(
+    "bound", [fl.Clip(0.3), fl.PerLayerClip((0.7,)), fl.SmoothedNormalization(0.1)]
+)
+def test_the_noise_is_that_of_the_charge_for_every_slab(ledger, bound, rows):
+    noise = Recorded()
+    plan = planned(noise_multiplier=1.7, clip_norm=None, bound=bound, noise=noise)
+    fl.privatize(torch.ones(rows, 70_000), plan, ledger)
+    entry = next(entry for entry in ledger.export() if entry["kind"] == "reserve")["data"]
+    assert len(noise.stds) == 2
+    assert entry["charged"]["noise_multiplier"] == 1.7
+    for std in noise.stds:
+        assert std == entry["details"]["noise_std"] >= 1.7 * bound.clip_norm
+
+
 def test_dictionaries_come_back_as_one_and_an_empty_cohort_gives_noise(ledger):
     deltas = [{"w": torch.ones(2, 3), "b": torch.zeros(4)} for _ in range(10)]
     mean = fl.privatize(deltas, PLAN, ledger)

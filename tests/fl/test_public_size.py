@@ -14,6 +14,7 @@ from torch import nn
 from dpacct import Budget, Full, Poisson, Uniform, fl
 from dpacct.errors import InvalidParameter
 from dpacct.fl.methods import METHODS
+from dpacct.fl.privacy.sums import add_clipped
 from dpacct.fl.public import SECRET_CAPACITY, PublicSize
 from dpacct.ledger import Ledger
 from dpacct.rounds import Adjacency
@@ -86,6 +87,21 @@ def test_every_method_prints_and_stores_the_same_for_neighbors(tmp_path, name):
         for size in (40, 39)
     ]
     assert found[0] == found[1]
+
+
+def test_the_grid_of_examples_follows_no_number_of_examples(tmp_path, monkeypatch):
+    grids = []
+
+    def kept(*arguments, coarsest, **options):
+        grids.append((coarsest, arguments[3]))
+        return add_clipped(*arguments, coarsest=coarsest, **options)
+
+    monkeypatch.setattr("dpacct.fl.engine.engine.add_clipped", kept)
+    for size in (40, 39, 3):
+        options = {"sampling": Full(), "rounds": 1, "vectorize": True, "local": fl.SGD(steps=1)}
+        run_of(examples(size), tmp_path / str(size), **options)
+    assert len(grids) >= 3
+    assert len(set(grids)) == 1
 
 
 @pytest.mark.sampled(2)

@@ -384,6 +384,42 @@ def test_gradients_of_more_examples_than_were_drawn_are_refused(run: Any, mode: 
     assert (run.rounds, run.committed) == (2, 1)
 
 
+def test_one_example_more_than_was_drawn_and_a_little_less_noise_are_refused(run: Any) -> None:
+    job = Job(mode="hooks")
+    batches = iter(job.attach(run))
+    count = max(len(next(batches)[0]), 1) + 1
+    words = f"the gradients are of {count} examples"
+    job.refuses(lambda: job.step((X[:count], Y[:count])), LedgerError, words)
+    job.optimizer.noise_multiplier = NOISE * (1 - 1e-6)
+    batch = next(batches)
+    job.refuses(lambda: job.step(batch), Unsupported, "is less than")
+    job.optimizer.noise_multiplier = NOISE
+    job.step(batch)
+    assert run.committed == 1
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.05])
+def test_a_sum_that_is_a_little_longer_than_its_examples_make_it_is_refused(
+    run: Any, factor: float
+) -> None:
+    # One example, many times: all gradients point the same way, and the sum is as long as can be.
+    same = TensorDataset(50 * X[:1].expand(40, 5), Y[:1].expand(40))
+    job = Job(mode="hooks", loader=DataLoader(same, 40))
+    clip = job.optimizer.clip_and_accumulate
+
+    def longer() -> None:
+        clip()
+        for parameter in job.optimizer.params:
+            parameter.summed_grad *= factor
+
+    job.attach(run)
+    job.optimizer.clip_and_accumulate = longer
+    if factor == 1.0:
+        assert job.epoch() == run.committed == 1
+    else:
+        job.refuses(job.epoch, LedgerError, "its examples make at most")
+
+
 @pytest.mark.parametrize("accountant", ["prv", "dpacct"])
 def test_an_optimizer_beside_the_attached_one_is_refused(run: Any, accountant: str) -> None:
     job, other = Job(), Job(engine=opacus.PrivacyEngine(accountant=accountant))

@@ -185,6 +185,76 @@ def test_the_event_holds_both_releases_and_is_charged_jointly(sampling):
     assert indicator.sensitivity == 0.5
 
 
+class Recorded(fl.GaussianNoise):
+    """Gaussian noise that keeps the standard deviation of each draw, by the size of its sum."""
+
+    __slots__ = ("stds",)
+
+    def __init__(self):
+        object.__setattr__(self, "stds", {})
+
+    def add(self, total, limits, std, source):
+        self.stds.setdefault(len(total), []).append(std)
+        return super().add(total, limits, std, source)
+
+
+@pytest.mark.parametrize("sampling", [Full(), Poisson(0.5), Uniform(3, 8)])
+def test_what_is_charged_is_the_noise_that_was_added_rounded_down(tmp_path, sampling):
+    """z = (z_u^-2 + (2 s)^-2)^(-1/2) of the two draws of each round, in exact arithmetic."""
+    noise, path = Recorded(), tmp_path / "a.ledger"
+    bound = fl.AdaptiveClip(0.3, indicator_noise=0.7)
+    with federation(
+        linear(), make_clients([4] * 8), bound=bound, clip_norm=None, noise=noise,
+        noise_multiplier=1.2, sampling=sampling, ledger=path, delta=1e-5,
+    ) as run:  # fmt: skip
+        norms = [report.clip_norm for report in run]
+    with Ledger.open(path, read_only=True) as ledger:
+        rounds = [entry["data"] for entry in ledger.export() if entry["kind"] == "reserve"]
+    margin = Fraction(1, 2**39)
+    # The first draws were those of the rehearsal.
+    last = [noise.stds[size][-len(norms) :] for size in (21, 1)]
+    draws = zip(*last, norms, rounds, strict=True)
+    for update, indicator, clip, entry in draws:
+        really = [Fraction(update) / Fraction(clip), Fraction(indicator) * 2]
+        recorded = [Fraction(part["noise_multiplier"]) for part in entry["releases"]]
+        for told, real in zip(recorded, really, strict=True):
+            assert real * (1 - margin) <= told <= real
+        charged = Fraction(entry["charged"]["noise_multiplier"])
+        joint = 1 / sum(1 / real**2 for real in really)
+        assert joint * (1 - 16 * margin) <= charged**2 <= joint
+        assert charged == Fraction(1.2)
+
+
+@pytest.mark.parametrize("sampling", [Full(), Poisson(0.3), Uniform(3, 10)])
+def test_a_single_release_is_charged_as_it_was_asked_for(sampling):
+    plan = NoisePlan(sampling, sampling.default_adjacency, 1.5, PublicSize(10, stated=True))
+    event = plan.event(fl.Clip(0.3), fl.GaussianNoise(), {})
+    assert event.charged == dpacct.Round(1.5, sampling)
+
+
+@dataclass(frozen=True)
+class Moved(fl.Clip):
+    """A bound whose sum moves by another multiple of the norm if a client is replaced."""
+
+    replaced: float = 2.0
+
+    def sensitivity(self, adjacency):
+        return self.clip_norm * (self.replaced if adjacency is Adjacency.REPLACE_ONE else 1)
+
+
+def test_a_bound_whose_sum_moves_further_than_its_norm_is_not_charged_for_less():
+    def event(bound):
+        return NoisePlan(Uniform(3, 10), Adjacency.REPLACE_ONE, 1.5, public).event(
+            bound, fl.GaussianNoise(), {}
+        )
+
+    public = PublicSize(10, stated=False)
+    with pytest.raises(InvalidParameter, match=r"one contribution may have norm 0\.3003"):
+        event(Moved(0.3, 2.002))
+    # The noise is that of the norm, however little a replacement moves.
+    assert event(Moved(0.3, 0.5)).releases[0].sensitivity == 0.3
+
+
 def joint_shift(adjacency: Adjacency, steps: int = 25) -> float:
     """Largest distance between neighboring contributions in units of z, by brute force.
 

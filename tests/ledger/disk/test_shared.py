@@ -258,6 +258,25 @@ def test_a_file_overwritten_by_an_older_copy_is_not_gone_on_with(path: Path) -> 
         assert path.read_bytes() == old
 
 
+def test_a_file_overwritten_by_a_longer_copy_that_went_its_own_way_is_not_gone_on_with(
+    path: Path, tmp_path: Path
+) -> None:
+    spend(path, 1)
+    (tmp_path / "fork").mkdir()
+    fork = tmp_path / "fork" / path.name
+    shutil.copyfile(path, fork)
+    spend(fork, 3)
+    with Ledger.open(path) as ledger, Ledger.open(path, read_only=True) as reader:
+        run = ledger.resume_run(1)
+        ticket = run.reserve(SMALL)
+        assert reader.rounds == 2
+        path.write_bytes(fork.read_bytes())
+        beside(path).write_bytes(beside(fork).read_bytes())
+        for use in (ticket.commit, lambda: run.reserve(SMALL), lambda: reader.rounds):
+            with pytest.raises(LedgerError, match="was overwritten"):
+                use()
+
+
 # Waiting and interrupts
 
 
