@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from functools import partial
 
 import numpy as np
@@ -367,6 +368,13 @@ def test_little_noise_gives_no_warning(noise, rate):
     for delta in (1e-200, 1e-9, 0.5, 0.75):
         assert epsilon_of(17 * Round(noise, Poisson(rate)), delta=delta).upper < math.inf
         assert epsilon_of(17 * Round(noise, Uniform.at_rate(rate)), delta=delta).upper < math.inf
+
+
+def test_delta_at_the_largest_epsilons_is_next_to_nothing():
+    for epsilon in (1e300, 1e307, 1e308, sys.float_info.max):
+        for sampling in (Poisson(0.1), Full(), Uniform(3, 30)):
+            found = dpacct.delta(noise_multiplier=1, rounds=10, sampling=sampling, epsilon=epsilon)
+            assert 0 <= found.lower <= found.upper <= 1e-300
 
 
 def test_no_epsilon_is_needed_where_delta_exceeds_every_chance_to_see_the_client():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
 import pytest
 import torch
 
@@ -412,3 +416,31 @@ def test_settings_that_a_server_cannot_have_are_refused():
     refused("weights", lambda: server(weights="examples"), error=Unsupported)
     refused("num_clients", lambda: fl.Server(linear(), 0, **SETTINGS))
     refused("elsewhere", lambda: server()._rounds.engine.clients[0], error=Unsupported)
+
+
+def test_what_is_no_row_and_no_client_is_refused_in_a_sentence_and_the_round_goes_on():
+    """Whoever carries messages hands on what a client sent."""
+    nothing: list[Any] = [None, "x", 1.5, object(), [None], [[]], {}, torch.tensor(1.0)]
+    with fl.Server(
+        linear(), 4, clip_norm=1.0, noise_multiplier=1.0, sampling=fl.Full(), rounds=1, delta=1e-5
+    ) as server:
+        opened = next(iter(server))
+        good, one = opened.bound(torch.ones(1, 21)), torch.ones(1, dtype=torch.bool)
+        calls: list[Callable[[Any], object]] = [
+            opened.bound,
+            lambda value: opened.check(value, one),
+            lambda value: opened.check(torch.ones(1, 21), value),
+            lambda value: opened.add([0], value),
+            lambda value: opened.add([value], good),
+            lambda value: opened.add(value, good),
+            opened.merge,
+            opened.memory,
+            lambda value: opened.remember(value, {}),
+        ]
+        for call, value in product(calls, nothing):
+            with pytest.raises(InvalidParameter):
+                call(value)
+        with pytest.raises(InvalidParameter, match="a dictionary of tensors"):
+            opened.remember(0, None)
+        opened.add([0], good)
+        assert opened.release().released

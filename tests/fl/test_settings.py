@@ -44,7 +44,7 @@ MISTAKES: dict[str, list[Any]] = {
     "accountant": ["prv", 3, None],
     "device": [3.5, "gpu", "cuda:99", []],
     "seed": ["x", 1.5, -1, True],
-    "checkpoint": [3, [], True],
+    "checkpoint": [3, [], True, "", "/"],
     "checkpoint_every": [0, "a", 1.5],
     "weights": [1, "size"],
     "denominator": [None, "actual"],
@@ -57,7 +57,7 @@ LOCAL_MISTAKES: dict[str, list[Any]] = {
     "vectorize": ["yes", 3],
     "chunk_size": ["a", 0, 2.5],
     "memory_limit": ["a", 0, -1],
-    "callbacks": [3, print, [print]],
+    "callbacks": [3, print, [print], torch.tensor(1.0)],
     "example": [3, torch.zeros(3)],
     "distributed": ["yes", None],
 }

@@ -50,7 +50,8 @@ def odometer(*rounds: tuple[Round, int]) -> float:
 def test_reserve_and_commit_are_on_disk_at_once(ledger: Ledger, path: Path) -> None:
     assert (ledger.rounds, ledger.runs, ledger.adjacency) == (0, (), None)
     assert ledger.epsilon() == dpacct.Spent(0.0, 0.0, 1e-5)
-    for number in (0, 1, -1, 7):
+    numbers: list[Any] = [0, 1, -1, 7, None, [], {}, "1", 1.0]
+    for number in numbers:
         with pytest.raises(LedgerError, match="there is no run"):
             ledger.resume_run(number)
     ticket = ledger.start_run("one").reserve(ROUND)
@@ -367,10 +368,11 @@ def test_no_more_is_freed_than_was_held_and_many_rounds_are_held_for_at_their_su
     ledger: Ledger,
 ) -> None:
     mixture = ledger._file.known.opening.mixture
-    many = Schedule(Phase(Round(1.0 + k / 7, Poisson(0.01 + k / 1000)), 1 + k) for k in range(70))
-    held = schedule_cost(mixture, many)
-    alone = [times(count, mixture.cost(round_)) for round_, count in many]
-    assert all(map(ge, held, add(*alone)))
+    # Rounds of the second kind are rounded up one by one, by more than the curve of all of them.
+    for noise, rate in ((1.0, 0.01), (100.0, 1e-3)):
+        many = Schedule(Phase(Round(noise + k / 7, Poisson(rate)), 9 + k) for k in range(70))
+        alone = [times(count, mixture.cost(round_)) for round_, count in many]
+        assert all(map(ge, schedule_cost(mixture, many), add(*alone)))
     # Held by another version, which bounded the cost of the plan a little lower.
     less = tuple(part - 1 for part in mixture.cost(ROUND))
     _, state = started_run(ledger._file.now().state, less, "add-remove", None, private=True)

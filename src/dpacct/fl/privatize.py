@@ -89,6 +89,9 @@ class AggregationPlan:
             raise InvalidParameter("bound", "AdaptiveClip", rule, "Use Federation.")
         if self.clip_norm is not None:
             put(self, "bound", Clip(self.clip_norm))
+        if isinstance(self.noise, type) or not callable(getattr(self.noise, "actual_std", None)):
+            rule = "noise is an object: GaussianNoise, SecureGaussianNoise or NoiseShares"
+            raise InvalidParameter("noise", type(self.noise).__name__, rule)
         self.noise.check(self.sampling, relation, clients or self.public.size)
         _ = self.charge
 
@@ -171,6 +174,8 @@ def privatize(
         Unsupported: integer tensors, or too few noise shares.
         BudgetExceeded: the round does not fit; nothing was drawn.
     """
+    if not isinstance(cast("object", plan), AggregationPlan):
+        raise InvalidParameter("plan", type(plan).__name__, "a plan is an AggregationPlan")
     layout, empty = _layout_of(deltas, like)
     _check_count(len(deltas), plan)
     bound, charge = cast("Bound", plan.bound), plan.charge

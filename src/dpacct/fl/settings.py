@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dpacct import validate
 from dpacct.accountant import find_accountant
@@ -199,7 +199,7 @@ class LocalSettings(Settings):
     def __post_init__(self) -> None:
         # The zero-argument super() does not work in a dataclass with slots.
         Settings.__post_init__(self)
-        if isinstance(self.callbacks, str) or not isinstance(self.callbacks, Iterable):
+        if isinstance(self.callbacks, str | Tensor) or not isinstance(self.callbacks, Iterable):
             raise InvalidParameter("callbacks", self.callbacks, "a list of callbacks is given")
         object.__setattr__(self, "callbacks", tuple(self.callbacks))
         for callback in self.callbacks:
@@ -213,8 +213,8 @@ def _has(value: object, *members: str) -> bool:
     return not isinstance(value, type) and all(callable(getattr(value, m, None)) for m in members)
 
 
-def _is_path(value: object) -> bool:
-    return isinstance(value, str | os.PathLike)
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike) and bool(Path(str(cast("Any", value))).name)
 
 
 _BOUND = "a bound is Clip, PerLayerClip, SmoothedNormalization, AdaptiveClip or one like them"
@@ -326,7 +326,7 @@ def place(model: nn.Module, device: torch.device | str | None) -> nn.Module:
     own = next(model.parameters(), torch.empty(0)).device
     try:
         return model.to(torch.device(own if device is None else device))
-    except (TypeError, RuntimeError, AssertionError) as error:
+    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         if device is None:
             raise
         rule = f"PyTorch cannot use that device here ({str(error).partition(chr(10))[0][:100]})"
@@ -342,19 +342,20 @@ def check_loss(loss: object) -> None:
 
 def check_sequence(clients: Any) -> None:
     """Refuse a population that has no length or no numbered clients."""
-    kind, mapping = type(clients).__name__, isinstance(clients, Mapping)
-    if mapping or not _has(clients, "__len__", "__getitem__"):
+    kind, other = type(clients).__name__, isinstance(clients, Mapping | Tensor)
+    if other or not _has(clients, "__len__", "__getitem__"):
         rule = "a population is a sequence of ClientData, or Examples"
         raise InvalidParameter("clients", f"a {kind}", rule)
 
 
 def checkpoint_file(path: object, own: Path | None) -> Path:
     """Return the file that a run is saved to or read from: the given one, or the run's own."""
-    if path is None and own is None:
+    given = own if path is None else path
+    if given is None:
         raise InvalidParameter("path", None, "the run has no checkpoint file of its own")
-    if not _is_path(path or own):
+    if not _is_path(given):
         raise InvalidParameter("path", path, "a checkpoint is the path of a file")
-    return Path(str(path or own))
+    return Path(str(given))
 
 
 def with_keywords_of(kind: type[Settings], init: Callable[..., None]) -> Callable[..., None]:

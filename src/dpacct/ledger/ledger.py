@@ -306,6 +306,7 @@ class Ledger:
         self, round_: Round | Event, accountant: str = PAIRS, most: int = MAX_ROUNDS
     ) -> int:
         """Return the number of such rounds that a plan (see `start_run`) may have now."""
+        most = validate.count("most", most, "the number of rounds")
         return self._file.now().rounds_left_as_plan(round_, accountant, most)
 
     def verify(self, head: str | None = None) -> Verification:

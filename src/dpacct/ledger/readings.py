@@ -199,7 +199,7 @@ class Snapshot:
         return self.start(run).plan
 
     def _latest_of(self, run: int) -> tuple[LedgerState, RunState]:
-        if run not in self._states or type(run) is not int:
+        if type(run) is not int or run not in self._states:
             ledger, state = self.totals(self._of_run(run, first=False))
             if state is None:
                 raise self._no_run(run)

@@ -54,6 +54,8 @@ GAME, _PAIR = "an adaptive game", "one fixed pair a round"
 _FALLBACK = RenyiAccountant()
 # Below this ratio of the bounds quick ones are worth a look. From this delta on it is taken as one.
 _WIDE, _CERTAIN = 1 - 1e-3, 1 - 1e-12
+# Far above every loss of a schedule; beyond, quantities of the bound leave the range of doubles.
+_LARGEST_EPSILON = 1e150
 # Answers that are kept.
 _REMEMBERED = 4
 
@@ -152,6 +154,8 @@ class TightAccountant:
 
     def delta(self, schedule: Schedule, epsilon: float) -> Interval:
         """See `Accountant`."""
+        if epsilon > _LARGEST_EPSILON:
+            return Interval(0.0, self.delta(schedule, _LARGEST_EPSILON).upper)
         certain = certain_delta(schedule, epsilon)
         if certain >= _CERTAIN:
             return Interval(certain, 1.0)

@@ -124,6 +124,7 @@ REFUSED = [
     *((fl.AdaptiveClip, more) for more in ((1.0, 0.5, 0), (1.0, 0.5, 0.2, 0))),
     (fl.PerLayerClip, ((1.0, -1),)),
     (fl.PerLayerClip, ((),)),
+    (fl.PerLayerClip, (None,)),
     *((fl.SmoothedNormalization, (alpha,)) for alpha in (1e-22, 0, -1, math.inf, 1e13)),
 ]
 

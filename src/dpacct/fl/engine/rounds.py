@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from numbers import Integral
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from dpacct import validate
 from dpacct.accountant import spend
 from dpacct.budget import Budget, Spent
 from dpacct.errors import InvalidParameter, Unsupported
@@ -96,6 +98,7 @@ class OpenRound:
 
     def memory(self, client: int) -> State | None:
         """Return a copy of a client's memory; None for clients without memory."""
+        [client] = _listed([client])
         own = self._engine.memory(client, self._state)
         return None if own is None else copies(own)
 
@@ -105,7 +108,7 @@ class OpenRound:
         Raises:
             InvalidParameter: they have another shape.
         """
-        _check_shape("rows", rows, len(rows), self._engine.layout.size)
+        _check_shape("rows", rows, None, self._engine.layout.size)
         rows = rows.detach().to(self._engine.device, copy=True)
         bounded = self._engine.bound(self._state, self.found.kept, rows)
         return replace(bounded, token=self.draw.token)
@@ -120,8 +123,10 @@ class OpenRound:
             InvalidParameter: they have another shape.
         """
         kept, device = self.found.kept, self._engine.device
-        _check_shape("rows", rows, len(rows), self._engine.kept_layout(kept).size)
+        _check_shape("rows", rows, None, self._engine.kept_layout(kept).size)
         _check_shape("below", below, len(rows))
+        if below.dtype != torch.bool:
+            raise InvalidParameter("below", str(below.dtype), "true or false, as bool")
         rows, below = rows.detach().to(device), below.to(device)
         checked = self._engine.check(self._state, kept, rows, below)
         return replace(checked, token=self.draw.token)
@@ -134,7 +139,11 @@ class OpenRound:
                 that were bounded for another round; nothing is added.
         """
         self._require_open()
+        if not isinstance(contributions, Contributions):
+            rule = "contributions are what bound() or check() of the round returned"
+            raise InvalidParameter("contributions", type(contributions).__name__, rule)
         self._require_ours("contributions", contributions.token)
+        clients = _listed(clients)
         if isinstance(self._engine.noise, SharesElsewhere):
             self._engine.noise.encode(contributions.bounded.rows, (), 0.0)
         if len(clients) != len(contributions):
@@ -172,14 +181,13 @@ class OpenRound:
                 sum can be read by now.
         """
         self._require_open()
+        clients = _listed(clients)
         noise, own = self._engine.noise, self.found.total
         if not isinstance(noise, SharesElsewhere):
             raise Unsupported(f"a sum with noise in it: {noise.name} noise is added here")
         if not self._committed:
             raise Unsupported("the sum can be read before the round is committed; commit() first")
-        if total.shape != own.shape:
-            shown = f"of shape {tuple(total.shape)}"
-            raise InvalidParameter("total", shown, f"a sum holds {len(own)} numbers")
+        _check_shape("total", total, len(own))
         if total.dtype != torch.int64:
             raise InvalidParameter("total", str(total.dtype), "whole numbers, as int64")
         self._register(clients)
@@ -194,9 +202,13 @@ class OpenRound:
             InvalidParameter: it is not in the round, or its clients have other memories.
         """
         self._require_open()
-        if client not in set(self.draw.workers):
+        [client] = _listed([client])
+        if client not in self.draw.workers:
             raise InvalidParameter("client", client, f"it is not in round {self.number}")
         before = self._engine.memory(client, self._state) or {}
+        if not isinstance(memory, Mapping) or not all(map(torch.is_tensor, memory.values())):
+            rule = "it is a dictionary of tensors"
+            raise InvalidParameter("memory", f"of client {client}", rule)
         kinds = {name: (value.shape, value.dtype) for name, value in before.items()}
         same = {name: (value.shape, value.dtype) for name, value in memory.items()} == kinds
         if not same or not all(bool(torch.isfinite(value).all()) for value in memory.values()):
@@ -211,6 +223,9 @@ class OpenRound:
             InvalidParameter: it belongs to another round, or holds a client that came before.
         """
         self._require_open()
+        if not isinstance(part, Collected):
+            rule = "a part of a round is what its engine collects"
+            raise InvalidParameter("part", type(part).__name__, rule)
         self._require_ours("part", part.token)
         self._register(part.clients)
         if self._found is None:
@@ -292,11 +307,23 @@ class OpenRound:
         self._answered = answered
 
 
-def _check_shape(name: str, values: Tensor, *shape: int) -> None:
-    """Refuse a shape that torch would broadcast."""
-    if tuple(values.shape) != shape:
-        rule = f"one row of {shape[1]} numbers a client" if len(shape) > 1 else "one a client"
+def _check_shape(name: str, values: Tensor, *shape: int | None) -> None:
+    """Refuse what is no tensor, and a shape that torch would broadcast; None is any number."""
+    if not isinstance(values, Tensor):
+        raise InvalidParameter(name, type(values).__name__, "a tensor is asked for")
+    fits = [want in (None, have) for want, have in zip(shape, values.shape, strict=False)]
+    if values.ndim != len(shape) or not all(fits):
+        shown = ", ".join("any" if want is None else str(want) for want in shape)
+        rule = f"its shape is [{shown}]"
         raise InvalidParameter(name, f"of shape {tuple(values.shape)}", rule)
+
+
+def _listed(clients: Sequence[int]) -> list[int]:
+    """Return numbers of clients."""
+    listed = list(validate.several("clients", clients, "numbers of clients"))
+    if not all(isinstance(client, Integral) for client in listed):
+        raise InvalidParameter("clients", clients, "clients are whole numbers")
+    return [int(cast("int", client)) for client in listed]
 
 
 def diagnose(

@@ -57,7 +57,7 @@ class DPFedLS(Method):
     def __post_init__(self) -> None:
         object.__setattr__(self, "smoothing", check_strength(self.smoothing))
         check_order(self.order)
-        if self.denoiser not in DENOISERS:
+        if self.denoiser not in list(DENOISERS):
             rule = f"a denoiser is one of {', '.join(DENOISERS)}"
             raise InvalidParameter("denoiser", self.denoiser, rule)
         if flag("paper_mode", self.paper_mode):

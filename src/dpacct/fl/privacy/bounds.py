@@ -212,7 +212,8 @@ class PerLayerClip(ScaledRows):
     clip_norms: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        norms = tuple(clip_norm(value, "clip_norms") for value in self.clip_norms)
+        given = validate.several("clip_norms", self.clip_norms, "clip norms")
+        norms = tuple(clip_norm(value, "clip_norms") for value in given)
         if not norms:
             raise InvalidParameter("clip_norms", "empty", "each trained tensor has a clip norm")
         object.__setattr__(self, "clip_norms", norms)
