@@ -1,1 +1,1 @@
-"""Our answers and times beside those of others, measured in one run: `python -m benchmarks`."""
+"""Our answers and times compared with other packages, in one run: `python -m benchmarks`."""

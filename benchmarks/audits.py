@@ -1,11 +1,11 @@
-"""What canaries show of each method at two budgets, beside what is charged, and what it costs.
+"""Lower bounds by canaries for each method at two budgets, with the charge and the cost.
 
 Usage: python -m benchmarks.audits [CANARIES]
 
-The audit for a night: a run is that of `dpacct train METHOD --rounds 20` on the embedded data; its
-audit trains it again, with canaries. Exit code 1 where anything contradicts what is charged, which
-a sound program does in one of ten thousand nights at most. Times are those of the processor; the
-last column is that of the audit over that of the run. `evidence/audits` keeps one such table.
+The audit for a night: a run is that of `dpacct train METHOD --rounds 20` on the embedded data. Its
+audit trains it again, with canaries. Exit code 1 if anything contradicts the charge, which a sound
+program does in at most one of ten thousand nights. Times are processor times. The last column is
+the audit's time over the run's. `evidence/audits` keeps one such table.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HEADER = ("method", "sampling", "proven", "achieved", "shown", "if Gaussian", "n
 def audited(
     method: str, eps: str, sampling: str, canaries: int = CANARIES, error: float = 1e-6
 ) -> dict[str, Any]:
-    """A run, and its audit: what was charged, what was shown, and seconds of the processor."""
+    """Return a run and its audit: the charge, the lower bound, and processor seconds."""
     typed = {"eps": eps, "rounds": ROUNDS, "delta": DELTA, "device": "cpu", "sampling": sampling}
 
     def build(people: Population) -> fl.Federation:
@@ -65,7 +65,7 @@ def audited(
 
 
 def line(method: str, eps: str, sampling: str, found: dict[str, Any]) -> list[str]:
-    """One line of the table."""
+    """Return one line of the table."""
     factor = found["noise_factor"]
     return [
         method,

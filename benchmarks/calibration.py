@@ -25,7 +25,7 @@ HEADER = ["", "answer", "processor time", "theirs / ours", "goal"]
 
 
 def ours(accountant: str) -> float:
-    """Our noise multiplier."""
+    """Return our noise multiplier."""
     found = dpacct.calibrate(
         epsilon=BUDGET.epsilon,
         delta=BUDGET.delta,
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def by_renyi() -> None:
-    """One calibration by each Renyi accountant."""
+    """Run one calibration by each Renyi accountant."""
     noise, mine = processor_seconds(lambda: ours("rdp"), REPEATS)
     rows = [["dpacct rdp", f"{noise:.6f}", f"{1000 * mine:.1f} ms", "1x", ""]]
     for peer in installed_peers():
@@ -71,7 +71,7 @@ def by_renyi() -> None:
 
 
 def exactly() -> None:
-    """One calibration by each accountant that composes distributions of losses."""
+    """Run one calibration by each accountant that composes distributions of losses."""
     noise, mine = processor_seconds(lambda: ours("tight"), REPEATS)
     rows = [["dpacct tight", f"{noise:.6f}", f"{1000 * mine:.1f} ms", "1x", "at most 1.28601"]]
     peers: list[tuple[str, str, Callable[[], float], str]] = [
@@ -94,7 +94,7 @@ def exactly() -> None:
 
 
 def dp_accounting_noise() -> float:
-    """The noise that dp-accounting's own calibration finds with its loss distributions."""
+    """Return the noise that dp-accounting's own calibration finds with its loss distributions."""
     library, pld = import_module("dp_accounting"), import_module("dp_accounting.pld")
 
     def event(noise: float) -> Any:
@@ -107,7 +107,7 @@ def dp_accounting_noise() -> float:
 
 
 def opacus_noise() -> float:
-    """The noise that Opacus' own calibration finds with its random variables."""
+    """Return the noise that Opacus' own calibration finds with its random variables."""
     found = import_module("opacus.accountants.utils").get_noise_multiplier(
         target_epsilon=BUDGET.epsilon,
         target_delta=BUDGET.delta,
@@ -119,7 +119,7 @@ def opacus_noise() -> float:
 
 
 def distinct_rounds() -> None:
-    """Schedules in which no round is like another."""
+    """Calibrate schedules in which all rounds differ."""
     plan = linear(ROUNDS, 1.0, 1.6, Poisson(RATE))
     spent, mine = processor_seconds(lambda: _epsilon(plan), REPEATS)
     rows = [[f"dpacct, epsilon of {ROUNDS}", f"{spent:.6f}", f"{1000 * mine:.1f} ms", "1x", ""]]
@@ -157,7 +157,7 @@ def _scale(plan: Schedule) -> float:
 
 
 def _many_rounds() -> Schedule:
-    """Noise swings between 0.9 and 1.5 while the rate falls from 0.02 to 0.005."""
+    """Return noise swings between 0.9 and 1.5 while the rate falls from 0.02 to 0.005."""
     return Schedule(
         [
             Phase(Round(1.2 + 0.3 * math.sin(k / 1000), Poisson(0.02 * 4.0 ** (-k / MANY))), 1)

@@ -1,10 +1,10 @@
 """Training at the papers' scale on a device: seconds, share of privacy, memory, and the limit.
 
 ``python -m benchmarks.device [--out FILE] [--minutes 9] [--device auto] [--small | --full]``. Each
-job has its share of the minutes; one that does not end in it is stopped, and its seconds for all
-rounds are those at the pace of the rounds that were played. Results are written to the file after
-each job, as JSON. Without a device a small form of every job is played, unless the full one is
-asked for, and the file says so: it shows that everything runs, and nothing about a device's speed.
+job has its share of the minutes. A job that does not end in time is stopped, and its seconds for
+all rounds are extrapolated from its pace. Results are written to the file after each job, as JSON.
+Without a device a small form of every job runs, unless the full form is requested, and the file
+says so. It shows that everything runs, and nothing about a device's speed.
 
 With pfl-research in an environment of its own, ``PFL_PYTHON=path/to/its/python`` trains its job
 there, too, some rounds on the same device.
@@ -43,7 +43,7 @@ CPU = "no device: a CPU"
 
 
 class Measured(TypedDict, total=False):
-    """One job, as the file holds it; seconds are by the clock."""
+    """One job of the file, with seconds by the clock."""
 
     job: str
     weights: int
@@ -63,7 +63,7 @@ class Measured(TypedDict, total=False):
 
 
 def product_rate(device: torch.device, dtype: torch.dtype, size: int) -> float:
-    """Floating-point operations a second of one matrix product, the best of five."""
+    """Return floating-point operations a second of one matrix product, the best of five."""
     one = torch.randn(size, size, device=device, dtype=dtype)
     best = float("inf")
     with arithmetic("float32"):
@@ -75,7 +75,7 @@ def product_rate(device: torch.device, dtype: torch.dtype, size: int) -> float:
 
 
 def measured(job: Job, device: torch.device, train: Examples, seconds: float) -> Measured:
-    """Play the job for at most so many seconds."""
+    """Run the job for at most ``seconds``."""
     found: Measured = {"job": job.name, "rounds_planned": job.rounds, "goal_seconds": job.goal}
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -140,7 +140,7 @@ def all_jobs(device: torch.device, minutes: float, out: Path, *, small: bool) ->
 
 
 def shown(said: dict[str, Any]) -> str:
-    """The file as a table."""
+    """Return the file as a table."""
     rows = [
         [job["job"], job["failed"], *["-"] * 7]
         if "failed" in job
@@ -173,7 +173,7 @@ def shown(said: dict[str, Any]) -> str:
 
 
 def _beside(job: Mapping[str, Any]) -> str:
-    """Seconds of the peer's rounds, and ours in units of these."""
+    """Return seconds of the peer's rounds, and ours in units of these."""
     theirs = job.get("pfl_research_seconds_per_round")
     if theirs is None:
         return "-"
@@ -187,7 +187,7 @@ def _clock(device: torch.device) -> float:
 
 
 def _peak(device: torch.device) -> float:
-    """Of the device's memory, or of this process so far."""
+    """Return the peak memory of the device, or of this process so far."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10

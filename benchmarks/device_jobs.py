@@ -1,4 +1,4 @@
-"""The jobs of `device`: what is trained, at full size and small enough for any machine."""
+"""The training jobs of `device`, at full size and small enough for any machine."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Job:
         clients: in all. cohort: expected, of Poisson sampling. images: of each client.
         rounds: planned. batch: examples in a step, one epoch.
         precision: of the forward and backward pass. secure: discrete noise.
-        goal: seconds for all rounds that this package aims at; None without one.
-        peer: the network's name in `pfl_research`; empty where it has none.
+        goal: seconds for all rounds that this package aims at, None without a goal.
+        peer: the network's name in `pfl_research`, empty if it has none.
     """
 
     name: str
@@ -47,12 +47,12 @@ class Job:
     peer: str = ""
 
     def small(self) -> Job:
-        """The same kind of work, as little of it as shows that it works."""
+        """Return the smallest job that shows the same kind of work."""
         few = 4 if self.name.startswith("ResNet") else 20
         return replace(self, clients=2 * few, cohort=few // 2, images=10, rounds=3, goal=None)
 
     def federation(self, device: torch.device, train: Examples) -> fl.Federation:
-        """The run; all images lie on the device, and clients are gathered from them."""
+        """Return the run. All images lie on the device, and clients are gathered from them."""
         inputs, targets = train.batch(slice(self.clients * self.images))
         held = Examples(inputs, targets)
         return fl.Federation(
@@ -70,7 +70,7 @@ class Job:
         )
 
     def in_pfl(self, device: torch.device, train: Examples) -> Path:
-        """A file with the same job for pfl-research, with equal cohorts."""
+        """Return a file with the same job for pfl-research, with equal cohorts."""
         inputs, targets = train.batch(slice(self.clients * self.images))
         firsts = range(0, len(inputs), self.images)
         rows = [slice(first, first + self.images) for first in firsts]
@@ -79,7 +79,7 @@ class Job:
         return written(PflJob(self.peer, self.cohort, *settings, device=device.type), parts)
 
     def operations(self) -> float:
-        """Floating-point operations of a round: forward and backward passes of its examples."""
+        """Return floating-point operations of a round: forward and backward passes of examples."""
         model = self.model()
         inputs, targets = torch.randn(2, 3, 32, 32), torch.zeros(2, dtype=torch.int64)
         counter = FlopCounterMode(display=False)
@@ -89,12 +89,12 @@ class Job:
 
 
 def cnn() -> nn.Module:
-    """The network of pfl-research's benchmark on CIFAR-10: two convolutions, two dense layers."""
+    """Return the network of pfl-research's benchmark on CIFAR-10: two convolutions, two layers."""
     return ConvNet((3, 32, 32), 10, channels=(32, 64), kernel=3, hidden=(128,))
 
 
 def resnet() -> nn.Module:
-    """ResNet-18 with group norm, 11.2 million weights."""
+    """Return ResNet-18 with group norm, 11.2 million weights."""
     return resnet18(3, 10)
 
 
@@ -107,7 +107,7 @@ JOBS = (
 
 
 def images(jobs: tuple[Job, ...]) -> Examples:
-    """As many made-up images as the largest job needs."""
+    """Return as many synthetic images as the largest job needs."""
     count = max(job.clients * job.images for job in jobs)
     generator = torch.Generator().manual_seed(0)
     return Examples(

@@ -1,4 +1,4 @@
-"""DP-SGD on single examples beside Opacus, on the network of Opacus' own MNIST example.
+"""DP-SGD on single examples compared with Opacus, on the network of Opacus' own MNIST example.
 
 ``DPACCT_DATA=folder python -m benchmarks.examples`` uses MNIST from the folder, else made-up images
 of the same shape. Both train the same network on batches drawn by Poisson sampling, in turns of a
@@ -28,7 +28,7 @@ from benchmarks.federated_jobs import DATA, cross_entropy, mnist_job
 from benchmarks.measure import table
 from dpacct import Budget, fl
 
-# The first turns load what is loaded once.
+# The first turns load modules and data.
 TURNS, WARM = 8, 3
 # Steps of a turn, and how many of these are not counted: they fill the caches.
 STEPS, UNCOUNTED = 8, 2
@@ -47,24 +47,24 @@ class OpacusNet(nn.Module):
         self.fc2 = nn.Linear(32, 10)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Class scores [n, 10] of images [n, 1, 28, 28]."""
+        """Return class scores [n, 10] of images [n, 1, 28, 28]."""
         found = functional.max_pool2d(functional.relu(self.conv1(inputs)), 2, 1)
         found = functional.max_pool2d(functional.relu(self.conv2(found)), 2, 1)
         return self.fc2(functional.relu(self.fc1(found.flatten(1))))
 
 
 def images() -> fl.ClientData:
-    """Training images [n, 1, 28, 28] and their labels."""
+    """Return training images [n, 1, 28, 28] and their labels."""
     [everything] = mnist_job(1, images=True, train=EXAMPLES).clients
     return everything
 
 
 def ours(data: fl.ClientData, batch: int, folder: str | None) -> Iterator[object]:
-    """Whole rounds: charge, draw, gradients, bound, sum, noise, commit, update.
+    """Yield whole rounds: charge, draw, gradients, bound, sum, noise, commit, update.
 
     Args:
         data: to train on. batch: examples expected in a round.
-        folder: of the ledger; None for a passing one, which is not flushed to the disk.
+        folder: of the ledger, None for a temporary one, which is not flushed to the disk.
     """
     run = fl.Federation(
         OpacusNet(),
@@ -83,7 +83,7 @@ def ours(data: fl.ClientData, batch: int, folder: str | None) -> Iterator[object
 
 
 def opacus(data: fl.ClientData, batch: int) -> Iterator[object]:
-    """Whole steps: its loader, hooks, clip, noise, update. It keeps no ledger."""
+    """Yield whole steps: its loader, hooks, clip, noise, update. It keeps no ledger."""
     warnings.simplefilter("ignore")
     engine: Any = import_module("opacus").PrivacyEngine()
     model: Any = OpacusNet()
@@ -113,7 +113,7 @@ def trainer(name: str, batch: int, folder: str, turns: Connection) -> None:
 
     Args:
         name: which one. batch: examples expected in a step. folder: for a ledger.
-        turns: asks, and is told wall and processor times of the steps that count.
+        turns: requests steps, and receives wall and processor times of the steps that count.
     """
     data = images()
     steps = {
@@ -131,7 +131,7 @@ def trainer(name: str, batch: int, folder: str, turns: Connection) -> None:
 
 
 def medians(batch: int, folder: str) -> dict[str, tuple[float, float]]:
-    """Of all trainers, which take turns: seconds of a step by the clock and of processors."""
+    """Return seconds of a step of each trainer, by the clock and of processors, in turns."""
     context = multiprocessing.get_context("spawn")
     ends: dict[str, Connection] = {}
     for name in NAMES:

@@ -1,4 +1,4 @@
-"""Training: cohort-parallel beside sequential, a loop by hand and pfl-research; privacy, memory.
+"""Training: cohort-parallel, sequential, a loop by hand and pfl-research, with privacy and memory.
 
 ``DPACCT_DATA=folder python -m benchmarks.federated`` uses MNIST from the folder. With pfl-research
 in an environment of its own, ``PFL_PYTHON=path/to/its/python`` adds it to the first table.
@@ -30,7 +30,7 @@ BY_HAND = "by hand, for this model"
 
 
 def logistic(job: Job, *, vectorize: bool | Literal["auto"]) -> list[fl.Report]:
-    """The MNIST job of the DP-Fed-LS paper at 1000 clients; returns its reports."""
+    """Run the MNIST job of the DP-Fed-LS paper at 1000 clients. Return its reports."""
     model = nn.Linear(784, 10)
     run = fl.Federation(
         model,
@@ -49,9 +49,9 @@ def logistic(job: Job, *, vectorize: bool | Literal["auto"]) -> list[fl.Report]:
 
 
 def by_hand(job: Job) -> None:
-    """The same job as somebody would write it for this model alone: gradients in closed form.
+    """Run the same job as a loop for this model alone, with gradients in closed form.
 
-    Cohorts and noise come from torch's generator; nothing is charged, checked, or kept apart.
+    Cohorts and noise come from torch's generator. Nothing is charged, checked, or isolated.
     """
     inputs = torch.stack([client.inputs for client in job.clients])
     targets = torch.stack([client.targets for client in job.clients])
@@ -78,20 +78,20 @@ def by_hand(job: Job) -> None:
 
 
 def timed(call: Callable[[], object]) -> tuple[float, float]:
-    """Wall-clock seconds and processor seconds of one call."""
+    """Return wall-clock seconds and processor seconds of one call."""
     wall, cpu = time.perf_counter(), time.process_time()
     call()
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
 def pfl(path: Path) -> tuple[float, float]:
-    """The same of the job in pfl-research."""
+    """Return wall-clock and processor seconds of the job in pfl-research."""
     found = pfl_research.trained(path, ROUNDS)
     return found.wall, found.processor
 
 
 def speed() -> str:
-    """The whole job: 1000 clients, rate 0.05, 30 rounds, 5 epochs, batch 10.
+    """Return the whole job: 1000 clients, rate 0.05, 30 rounds, 5 epochs, batch 10.
 
     Runs alternate, and medians are shown. Processor seconds are the fairer ones on a busy machine.
     """
@@ -132,7 +132,7 @@ def speed() -> str:
 
 
 def shares() -> str:
-    """What bounding, summing, noise and charging take of a round."""
+    """Measure the shares of bounding, summing, noise and charging in a round."""
     job, rows = mnist_job(1000, images=True), list[list[str]]()
     for name, secure in (("Gaussian", False), ("secure", True)):
         model = small_cnn()
@@ -189,7 +189,7 @@ print(status("VmHWM") - base)
 
 
 def memory() -> str:
-    """Peak memory above that before the first round, for several cohorts and chunks; on Linux."""
+    """Measure peak memory above that before the first round, by cohorts and chunks, on Linux."""
     rows: list[list[str]] = []
     for cohort, chunk in ((100, 50), (400, 50), (1600, 50), (1600, 200)):
         done = subprocess.run(

@@ -23,7 +23,7 @@ CLIENTS, COHORT, IMAGES = 1000, 50, 50_000
 
 
 def cifar(folder: str) -> tuple[Examples, fl.ClientData]:
-    """Training images, and test images as the model takes them."""
+    """Return training images, and test images as the model takes them."""
     if folder:
         data = load_cifar10(folder)
         inputs, targets = data.test.batch(slice(None))
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--precision", default="float32")
     given = parser.parse_args()
     train, test = cifar(given.folder)
-    # All images lie on the device; a client is a view of it.
+    # All images lie on the device. A client is a view of it.
     people = PartitionedClients(train, iid(IMAGES, CLIENTS), given.device)
     model: nn.Module = (
         resnet18(3, 10)

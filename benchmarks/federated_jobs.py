@@ -32,7 +32,7 @@ class Job:
 def mnist_job(
     clients: int, *, images: bool = False, train: int = 50_000, folder: str | Path | None = None
 ) -> Job:
-    """The first training images of MNIST, shared evenly; as vectors, or as [1, 28, 28]."""
+    """Return the first training images of MNIST, shared evenly, as vectors or as [1, 28, 28]."""
     place = folder or DATA
     if place:
         data = load_mnist(place).first(train)
@@ -51,7 +51,7 @@ def mnist_job(
     population = PartitionedClients(parts[0], iid(train, clients))
     inputs, targets = parts[1].batch(slice(None))
     shape = (1, 28, 28) if images else (784,)
-    # Made once, so that what is timed is training.
+    # Made once, so that only training is timed.
     people = [fl.ClientData(c.inputs.reshape(-1, *shape), c.targets) for c in population]
     return Job(
         people,
@@ -61,7 +61,7 @@ def mnist_job(
 
 
 def small_cnn() -> nn.Module:
-    """Two 5 x 5 convolutions of 16 and 32 channels and two linear layers, 109 thousand weights."""
+    """Return 5 x 5 convolutions (16 and 32 channels) and two linear layers, 109,000 weights."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 5, padding=2),
         nn.ReLU(),

@@ -1,4 +1,4 @@
-"""A job in pfl-research 0.6; run by its own Python, see `pfl_research`.
+"""A job in pfl-research 0.6, run by its own Python. See `pfl_research`.
 
 Arguments: the file that `pfl_research.written` wrote, and the number of rounds. Prints the seconds
 of training, by the clock and of the processor, and the median of a round behind the first.
@@ -31,7 +31,7 @@ from pfl.privacy import CentrallyAppliedPrivacyMechanism, GaussianMechanism
 
 
 def layers(network: str) -> torch.nn.Module:
-    """The network of a job."""
+    """Return the network of a job."""
     if network == "logistic":
         return torch.nn.Linear(784, 10)
     parts: list[torch.nn.Module] = []
@@ -43,14 +43,14 @@ def layers(network: str) -> torch.nn.Module:
 
 
 class Network(torch.nn.Module):
-    """With the members that pfl asks for."""
+    """A model with the members that pfl requires."""
 
     def __init__(self, network: str) -> None:
         super().__init__()
         self.layers = layers(network)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Logits."""
+        """Return Logits."""
         return self.layers(inputs)
 
     def loss(
@@ -59,7 +59,7 @@ class Network(torch.nn.Module):
         targets: torch.Tensor,
         eval: bool = False,  # noqa: A002, FBT001, FBT002 - the name and the place that pfl uses
     ) -> torch.Tensor:
-        """Mean loss."""
+        """Return mean loss."""
         self.train(not eval)
         return torch.nn.functional.cross_entropy(self(inputs), targets)
 
@@ -70,7 +70,7 @@ class Network(torch.nn.Module):
         targets: torch.Tensor,
         eval: bool = True,  # noqa: A002, FBT001, FBT002 - as above
     ) -> dict[str, Weighted]:
-        """The loss as pfl reports it."""
+        """Return the loss as pfl reports it."""
         loss = torch.nn.functional.cross_entropy(self(inputs), targets).item()
         del eval
         return {"loss": Weighted(loss * len(targets), len(targets))}

@@ -1,11 +1,11 @@
-"""How far apart achieved and proven are for cohorts of fixed size, and what that takes.
+"""The gap between achieved and proven epsilon for cohorts of fixed size, and its cost.
 
 Usage: python -m benchmarks.fixed_size_game [FOLDER]
 
-Prints a table beside the fixed pair of C_q and the Renyi bound of Wang et al. 2019 (one client
+Prints a table with the fixed pair of C_q and the Renyi bound of Wang et al. 2019 (one client
 replaced). With a FOLDER it also draws (extra `plot`) the width over the number of cells and over
-time: cells are chosen for the setting, beginning with one. Times are those of the processor, so
-that other programs do not count; laws are computed anew for each answer.
+time: cells are chosen for the setting, beginning with one. Times are processor times, so that other
+programs do not count. Laws are recomputed for each answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_CELLS = 70
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A cohort of so many of ``clients``, noise multiplier, rounds and delta."""
+    """A cohort out of ``clients``, with noise multiplier, rounds and delta."""
 
     cohort: int
     clients: int
@@ -41,7 +41,7 @@ class Setting:
 
     @property
     def schedule(self) -> Schedule:
-        """With one client replaced."""
+        """Return the schedule with one client replaced."""
         return self.rounds * Round(self.noise, Uniform(self.cohort, self.clients))
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ DRAWN = (PROTOTYPE[0], PROTOTYPE[2])
 
 
 def rows(settings: Sequence[Setting]) -> Iterator[str]:
-    """Lines of a table in Markdown."""
+    """Yield lines of a table in Markdown."""
     yield (
         "| q, z, rounds, delta | achieved | proven | apart | seconds | C_q, composed "
         "| Renyi, Wang et al. 2019 | zero-out: achieved | proven |"
@@ -96,14 +96,14 @@ def rows(settings: Sequence[Setting]) -> Iterator[str]:
 
 
 def wang(setting: Setting) -> float:
-    """Epsilon by their bound of the Renyi divergence."""
+    """Return epsilon by their bound of the Renyi divergence."""
     curve = RenyiCurve(setting.schedule)
     return best_epsilon(lambda order: dict(curve.routes(order))[WANG], setting.delta, 4.0).value
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A pass: the number of cells, by how much its bound exceeds what is achieved, and seconds."""
+    """A pass: the number of cells, the excess of its bound over the achieved one, and seconds."""
 
     cells: int
     apart: float
@@ -111,7 +111,7 @@ class Played:
 
 
 def splits(setting: Setting) -> list[Played]:
-    """Passes with more and more cells; seconds of laws and pass, without the search for cells."""
+    """Run passes with more and more cells. Seconds are without the search for cells."""
     schedule, delta = setting.schedule, setting.delta
     plan = plan_at_delta(schedule, delta)
     lower = lower_epsilon(schedule, plan, delta)
@@ -127,7 +127,7 @@ def splits(setting: Setting) -> list[Played]:
 
 
 def draw(path: Path, settings: Sequence[Setting]) -> None:
-    """The width over cells and over seconds."""
+    """Draw the width over cells and over seconds."""
     # An extra that only the picture needs.
     figure: Any = import_module("matplotlib.figure").Figure(
         figsize=(10, 4.2), layout="constrained", dpi=110
@@ -150,7 +150,7 @@ def draw(path: Path, settings: Sequence[Setting]) -> None:
 
 
 def main(folder: Path | None = None) -> None:
-    """Print the table; draw into a folder."""
+    """Print the table. With a folder, draw."""
     for line in rows((*PROTOTYPE, *MORE)):
         print(line, flush=True)
     if folder is not None:

@@ -1,6 +1,6 @@
-"""The ledger: cost of a round as the ledger grows, and the odometer beside the tight accountant.
+"""The ledger: cost of a round as the ledger grows, and the odometer against the tight accountant.
 
-``python -m benchmarks.ledger 1000000`` goes up to a million rounds; the default is 10,000.
+``python -m benchmarks.ledger 1000000`` goes up to a million rounds. The default is 10,000.
 Filling a ledger with a full sync per entry measures the disk. So it is filled without syncs, and at
 each size some rounds are timed both ways, on the ledger as it is and opened afresh.
 """
@@ -55,7 +55,7 @@ def _median_micros(ledger: Ledger, run: Run, mode: str) -> float:
 
 
 def throughput(largest: int) -> str:
-    """Time of reserve + commit + current epsilon, at several sizes of the ledger."""
+    """Return time of reserve + commit + current epsilon, at several sizes of the ledger."""
     rows: list[list[str]] = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "grows.ledger"
@@ -95,7 +95,7 @@ def throughput(largest: int) -> str:
 
 
 def tightness() -> list[list[str]]:
-    """The odometer's reading against the tight and the Renyi epsilon of the same rounds."""
+    """Return the odometer's reading against the tight and the Renyi epsilon of the same rounds."""
     rows: list[list[str]] = []
     for round_, rounds in SETTINGS:
         tight = dpacct.epsilon(rounds * round_, delta=1e-5, accountant="tight").upper

@@ -1,13 +1,13 @@
 """A writer that is killed at random points, again and again: nothing released may be missing.
 
-``python -m benchmarks.ledger_kills`` does 10,000 kills, and ``... 10000 crowd`` as many of crowds;
-the tests do a hundred.
+``python -m benchmarks.ledger_kills`` does 10,000 kills, and ``... 10000 crowd`` as many of crowds.
+The tests do a hundred.
 
 A nursery process imports everything once and forks writers, so that a writer lives from its first
 system call in milliseconds. A writer resumes the run, and prints the number of every round after
 its commit, as if that were its release. The killer sends SIGKILL after a random time. In a crowd
-the writer forks two more, which open the ledger themselves, one closes and opens it all the time,
-and threads of all of them copy the file; they are killed together.
+the writer forks two more, which open the ledger themselves. One closes and opens it all the time,
+and threads of all of them copy the file. They are killed together.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BUDGET = Budget(50, 1e-5)
 
 @dataclass
 class Killed:
-    """What came of it.
+    """The result of all kills.
 
     Attributes:
         kills: how many writers were killed.
@@ -48,7 +48,7 @@ class Killed:
         uncommitted: how many of them were reserved only.
         creations: how many times a writer was killed while it made a new file.
         half_made: how many of those files existed afterwards.
-        problems: everything that went wrong; should be empty.
+        problems: everything that went wrong. Should be empty.
     """
 
     kills: int = 0
@@ -93,7 +93,7 @@ def _write_in_a_crowd(path: str) -> None:
 
 def _copy_all_the_time(path: str) -> None:
     while True:
-        # What opens and closes the file drops the locks that SQLite has in this process.
+        # Copying opens and closes the file, which drops SQLite's locks in this process.
         shutil.copy(path, f"{path}.copy-{os.getpid()}")
         time.sleep(0.002)
 
@@ -136,7 +136,7 @@ def _nursery() -> None:
 
 
 def _one_life(nursery: subprocess.Popen[str], task: str, path: Path, life: float) -> list[str]:
-    """Start a writer and kill it; returns what it printed, its exit code last."""
+    """Start a writer and kill it. Return its output, with the exit code last."""
     if nursery.stdin is None or nursery.stdout is None:
         raise RuntimeError("the nursery has no pipes")
     nursery.stdin.write(f"{task} {path}\n")
@@ -158,7 +158,7 @@ def kill_writers(
     *,
     crowd: bool = False,
 ) -> Killed:
-    """Kill so many writers, and check the ledger after each.
+    """Kill ``kills`` writers, and check the ledger after each.
 
     Args:
         folder: an empty one.
@@ -186,7 +186,7 @@ def kill_writers(
         while found.kills < kills:
             if found.kills % 10 == 9:
                 _kill_a_creation(nursery, folder, times, found)
-            # On a disk so slow that nobody gets to a release, writers live longer.
+            # On a disk so slow that no writer gets to a release, writers live longer.
             longest = LONGEST_LIFE if released or found.kills < 20 else 10 * LONGEST_LIFE
             task, longest = ("crowd", 3 * longest) if crowd else ("write", longest)
             lines = _one_life(nursery, task, path, times.uniform(0.0, longest))
@@ -213,7 +213,7 @@ def kill_writers(
 def _kill_a_creation(
     nursery: subprocess.Popen[str], folder: Path, times: random.Random, found: Killed
 ) -> None:
-    """A file that is being made is there completely, or not at all."""
+    """Check that a new file is complete, or does not exist."""
     path = folder / f"new-{found.creations}.ledger"
     _one_life(nursery, "create", path, times.uniform(0.0, LONGEST_LIFE))
     found.creations += 1
@@ -228,7 +228,7 @@ def _kill_a_creation(
 
 
 def _compare(path: Path, released: list[int], found: Killed) -> None:
-    """Every released round is committed in the file, and the file is sound."""
+    """Check that every released round is committed in the file, and the file is sound."""
     with Ledger.open(path) as ledger:
         found.problems += ledger.verify().problems
         run = ledger.runs[0]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 
 def median_seconds(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """The median time of each call, after one that does not count (imports, caches)."""
+    """Return the median time of each call, after one that does not count (imports, caches)."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(repeats + 1):
         for name, call in calls.items():
@@ -22,7 +22,7 @@ def median_seconds(calls: Mapping[str, Callable[[], object]], repeats: int) -> d
 
 
 def processor_seconds(call: Callable[[], float], repeats: int) -> tuple[float, float]:
-    """What a call answers, and the least processor time that it took, all threads together.
+    """Return a call's answer, and its least processor time, all threads together.
 
     Other programs on the machine do not count. The first of several calls is not measured.
     """
@@ -36,17 +36,17 @@ def processor_seconds(call: Callable[[], float], repeats: int) -> tuple[float, f
 
 
 def python(*arguments: str) -> Callable[[], object]:
-    """A call that runs a fresh interpreter of this environment."""
+    """Return a call that runs a fresh interpreter of this environment."""
     return command(sys.executable, *arguments)
 
 
 def command(*words: str) -> Callable[[], object]:
-    """A call that runs a program to its end; its failure is ours."""
+    """Return a call that runs a program to its end. Its failure raises."""
     return lambda: subprocess.run(words, check=True, capture_output=True)
 
 
 def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns under a title: the first flush left, the others flush right."""
+    """Return columns under a title: the first flush left, the others flush right."""
     lines = [header, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     text = [title]

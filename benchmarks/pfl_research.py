@@ -18,10 +18,10 @@ SCRIPT = Path(__file__).with_name("federated_pfl.py")
 
 @dataclass(frozen=True)
 class PflJob:
-    """What is trained there, central DP with a clip of whole updates.
+    """A training there: central DP with a clip of whole updates.
 
     Attributes:
-        network: "logistic" for vectors of 784, "cnn" for images [3, 32, 32]; ten classes.
+        network: "logistic" for vectors of 784, "cnn" for images [3, 32, 32], with ten classes.
         cohort: clients in a round, at random, all rounds alike.
         epochs, batch, rate, weight_decay: of local training. clip_norm, noise_multiplier: of a sum.
         device: of pfl, "cpu" or "cuda".
@@ -48,7 +48,7 @@ class PflTimes:
 
 
 def written(job: PflJob, clients: Iterable[tuple[Tensor, Tensor]]) -> Path:
-    """A file with the job and the examples of its clients."""
+    """Return a file with the job and the examples of its clients."""
     inputs, targets = zip(*clients, strict=True)
     path = Path(tempfile.mkdtemp()) / "job.pt"
     torch.save({"job": asdict(job), "x": list(inputs), "y": list(targets)}, path)
@@ -56,10 +56,10 @@ def written(job: PflJob, clients: Iterable[tuple[Tensor, Tensor]]) -> Path:
 
 
 def trained(path: Path, rounds: int) -> PflTimes:
-    """Train so many rounds.
+    """Train ``rounds`` rounds.
 
     Raises:
-        CalledProcessError: it failed; what it said is shown.
+        CalledProcessError: it failed. Its output is shown.
     """
     done = subprocess.run(
         [PYTHON, "-W", "ignore", str(SCRIPT), str(path), str(rounds)],

@@ -1,7 +1,7 @@
-"""A DP-SGD step of the engine beside one written by hand: vmap(grad), norm, clip, sum, noise, step.
+"""A DP-SGD step of the engine against one by hand: vmap(grad), norm, clip, sum, noise, step.
 
-``python -m benchmarks.plain_vmap``. Steps alternate in one process on one thread; shown are medians
-of processor time. By hand, nothing is sampled, charged or checked, and sums are not exact.
+``python -m benchmarks.plain_vmap``. Steps alternate in one process on one thread. The results are
+medians of processor time. By hand, nothing is sampled, charged or checked, and sums are not exact.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BATCHES = (64, 256, 1024)
 
 
 class Sequence(nn.Module):
-    """Tokens to classes by an LSTM or a small transformer, whose outputs are averaged."""
+    """Tokens to classes by an LSTM or a small transformer, with averaged outputs."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Sequence(nn.Module):
         self.head = nn.Linear(32, 10)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Class scores [n, 10] of tokens [n, length]."""
+        """Return class scores [n, 10] of tokens [n, length]."""
         found: Any = self.body(self.embedding(tokens))
         # An LSTM returns its state as well.
         hidden: Tensor = found[0] if self.kind == "LSTM" else found
@@ -47,7 +47,7 @@ class Sequence(nn.Module):
 
 
 def networks() -> dict[str, tuple[nn.Module, fl.ClientData]]:
-    """Four networks, each with examples that it takes."""
+    """Return four networks, each with examples that it takes."""
     images, labels = torch.randn(EXAMPLES, 1, 28, 28), torch.randint(10, (EXAMPLES,))
     tokens = torch.randint(100, (EXAMPLES, 20))
     mlp = nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
@@ -60,7 +60,7 @@ def networks() -> dict[str, tuple[nn.Module, fl.ClientData]]:
 
 
 def by_hand(model: nn.Module, data: fl.ClientData, batch: int) -> Callable[[], None]:
-    """A step as it is written for a notebook."""
+    """Return a step as it is written for a notebook."""
     params = {name: value.detach().clone() for name, value in model.named_parameters()}
 
     def loss(own: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ def by_hand(model: nn.Module, data: fl.ClientData, batch: int) -> Callable[[], N
 
 
 def ours(model: nn.Module, data: fl.ClientData, batch: int) -> Iterator[object]:
-    """Rounds of the engine on single examples."""
+    """Yield rounds of the engine on single examples."""
     run = fl.Federation(
         model,
         functional.cross_entropy,

@@ -1,11 +1,11 @@
 """Widths of the brackets and time of a calibration over the whole range of Poisson sampling.
 
-Usage: python -m benchmarks.poisson_range [SETTINGS] [SEED]; about two minutes for 200
+Usage: python -m benchmarks.poisson_range [SETTINGS] [SEED]. About two minutes for 200.
 
-Rates, noise multipliers, rounds and deltas are drawn evenly on logarithmic axes; a setting counts
-where it costs anything at all. delta is asked for at the epsilon of that setting, and at one up to
-three times as large or as small. Times are those of the processor. Then ten thousand rounds that
-all differ are calibrated.
+Rates, noise multipliers, rounds and deltas are drawn evenly on logarithmic axes. A setting counts
+if it costs anything at all. delta is computed at the epsilon of that setting, and at one up to
+three times as large or as small. Times are processor times. Then ten thousand different rounds are
+calibrated.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def main(count: int = SETTINGS, seed: int = SEED) -> None:
 
 
 def distinct(rounds: int = DISTINCT) -> None:
-    """Calibrate the scale of the noise of rounds that all differ, and print what it takes."""
+    """Calibrate the scale of the noise of rounds that all differ, and print the cost."""
     plan = Schedule(
         [
             Phase(Round(1.2 + 0.3 * math.sin(k / 1000), Poisson(0.02 * 4.0 ** (-k / rounds))), 1)

@@ -1,7 +1,7 @@
-"""The noise for a limit of attack risk: what we and riskcal find, and how long that takes.
+"""The noise for a limit of attack risk: the results of dpacct and riskcal, and their times.
 
-riskcal is not a dependency. Where it is not installed, DPACCT_RISKCAL may name the Python of an
-environment that has it, and is asked there; its time is taken without its imports.
+riskcal is not a dependency. If it is not installed, DPACCT_RISKCAL may name the Python of an
+environment that has it, which is then called. Its time is taken without its imports.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ LIMITS = (
 
 
 def _python() -> str | None:
-    """A Python that has riskcal."""
+    """Return a Python that has riskcal."""
     return sys.executable if find_spec("riskcal") else os.environ.get("DPACCT_RISKCAL")
 
 
 def _ask(python: str, call: str) -> tuple[float, float]:
-    """The peer's noise multiplier, and its seconds."""
+    """Return the peer's noise multiplier, and its seconds."""
     done = subprocess.run(
         [python, "-c", _THEIRS.format(call=call)], check=True, capture_output=True, text=True
     )

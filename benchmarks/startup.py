@@ -14,7 +14,7 @@ from dpacct import Budget, Ledger, Poisson, Round
 REPEATS, BLOCKS = 15, 3
 BASE = 'python -c "import numpy"'
 DPACCT = str(Path(sys.executable).parent / "dpacct")
-# The package alone imports next to nothing; its functions are imported when they are asked for.
+# The package alone imports next to nothing. Its functions are imported on first use.
 IMPORT, HELP = 'python -c "import dpacct; dpacct.calibrate"', "dpacct --help"
 CALIBRATE = "dpacct calibrate --eps 8 --rounds 300 --q 0.1"
 EPSILON = "dpacct epsilon --noise 1.36 --rounds 300 --q 0.1"
@@ -23,7 +23,7 @@ GOALS = {IMPORT: 1.3, HELP: 2.0, CALIBRATE: 2.0, EPSILON: 2.0, SHOW: 2.0}
 
 
 def calls(ledger: Path) -> dict[str, Callable[[], object]]:
-    """What is measured, by what is typed.
+    """Return the measured calls, by command line.
 
     Args:
         ledger: a file that exists.
@@ -41,13 +41,13 @@ def calls(ledger: Path) -> dict[str, Callable[[], object]]:
 
 
 def ratios(blocks: list[dict[str, float]]) -> dict[str, float]:
-    """Of each call the least, over some blocks of runs, of its median over that of numpy."""
+    """Return for each call its least ratio of medians to numpy's over some blocks of runs."""
     return {name: min(block[name] / block[BASE] for block in blocks) for name in blocks[0]}
 
 
 def main() -> None:
     """Measure and print."""
-    # What is installed has its bytecode beside it; the first runs, which do not count, write it.
+    # Installed packages have bytecode files. The first runs, which do not count, write them.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "census.ledger")

@@ -1,6 +1,6 @@
 """Tables in pages: Markdown between two comments, written by a script and checked by a test.
 
-A long table is a CSV file in the folder ``tables`` beside its page.
+A long table is a CSV file in the folder ``tables`` next to its page.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _PLACE = re.compile(r"<!-- table: (?P<name>.+?) -->\n(?P<table>.*?)<!-- end -->"
 
 
 def add_into(parser: argparse.ArgumentParser) -> None:
-    """Add ``--into FOLDER``, which plays a page from nothing, beside what the repository holds."""
+    """Add ``--into FOLDER``, which rebuilds a page from nothing in a separate folder."""
     parser.add_argument("--into", type=Path, help="play from nothing into this folder")
 
 
 def home(into: Path | None, page: str) -> Path:
-    """The folder of all pages: the repository's, or a folder that starts without any run.
+    """Return the folder of all pages: the repository's, or a folder that starts without any run.
 
     Args:
-        into: what ``--into`` named; a replay that was interrupted goes on there.
-        page: path of the page below the folder; its prose is copied, its runs are not.
+        into: the folder of ``--into``. An interrupted rebuild goes on there.
+        page: path of the page below the folder. Its prose is copied, its runs are not.
     """
     if into is None:
         return EVIDENCE
@@ -40,18 +40,18 @@ def home(into: Path | None, page: str) -> Path:
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of Markdown."""
+    """Return a table of Markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def bracket(achieved: float, proven: float, digits: int = 5) -> str:
-    """[achieved, proven] epsilon with so many significant digits, rounded outwards."""
+    """Return [achieved, proven] epsilon with ``digits`` significant digits, rounded outwards."""
     return f"[{down(achieved, digits)}, {up(proven, digits)}]"
 
 
 def tables_of(page: Path) -> dict[str, str]:
-    """Return the tables of a page and of the CSV files beside it, as Markdown by name."""
+    """Return the tables of a page and of its CSV files, as Markdown by name."""
     places = _PLACE.finditer(page.read_text(encoding="utf-8"))
     found = {place["name"]: place["table"].rstrip("\n") for place in places}
     for file in sorted((page.parent / "tables").glob("*.csv")):

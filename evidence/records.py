@@ -1,4 +1,4 @@
-"""Finished runs in a file, one JSON object a line: what is there is not run again."""
+"""Finished runs in a file, one JSON object a line. Recorded runs are not repeated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Setting = Mapping[str, str | int | float | bool | None]
 
 @dataclass(frozen=True)
 class Record:
-    """One finished run: what was asked for, what came out, and by what it was made.
+    """One finished run: its settings, its result, and the software that made it.
 
     ``made`` is empty for runs that were recorded before it was kept.
     """
@@ -32,13 +32,13 @@ class Record:
     made: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def matches(self, **wanted: Any) -> bool:
-        """Whether the setting holds all these values."""
+        """Return True if the setting holds all these values."""
         return all(self.setting.get(name) == value for name, value in wanted.items())
 
 
 @lru_cache(maxsize=4)
 def _read(path: Path, size: int) -> tuple[Record, ...]:
-    """All runs of a file that only grows, so that its size tells whether it is still the same."""
+    """Return all runs of a file that only grows, so that its size shows any change."""
     del size
     rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     return tuple(Record(row["setting"], row["result"], row.get("made", {})) for row in rows)
@@ -76,15 +76,15 @@ class Records:
             print(line[:160].rstrip(), flush=True)
 
     def values(self, name: str, **wanted: Any) -> list[float]:
-        """One figure of the result of all runs with these settings."""
+        """Return one figure of the result of all runs with these settings."""
         return [record.result[name] for record in self if record.matches(**wanted)]
 
 
 @cache
 def provenance() -> dict[str, Any]:
-    """Version and commit of this package, and the versions of what it computes with.
+    """Return version and commit of this package, and the versions of the packages it uses.
 
-    The commit is null outside a clone, and ends in "+" where files differ from it.
+    The commit is null outside a clone, and ends in "+" if files differ from it.
     """
     packages = {name: version(name) for name in ("numpy", "scipy", "torch")}
     return {"dpacct": dpacct.__version__, "commit": _commit(), "packages": packages}
@@ -112,11 +112,11 @@ def trained(
     every: int,
     lost: Callable[[Sequence[Mapping[str, float]]], bool] = lambda _: False,
 ) -> dict[str, Any]:
-    """Train to the end; accuracy in percent after every few rounds, norms, epsilon and time.
+    """Train to the end. Return accuracy in percent every few rounds, norms, epsilon and time.
 
     Seconds are those of the processor (all threads), without the evaluations, so that other
-    programs do not count. A run whose history so far is ``lost`` ends there, and its result says
-    in ``rounds`` after how many; the epsilon is that of the rounds that ran.
+    programs do not count. A run with a ``lost`` history ends there, and ``rounds`` in its result is
+    the number of its rounds. The epsilon is that of the rounds that ran.
     """
     history: list[dict[str, float]] = []
     seconds = 0.0
@@ -151,7 +151,7 @@ def trained(
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean and standard deviation; the mean alone of one value, a dash of none."""
+    """Return mean and standard deviation, the mean alone of one value, a dash for none."""
     if not values:
         return "-"
     mean = f"{statistics.mean(values):.2f}"

@@ -1,4 +1,4 @@
-"""How lines of several methods are told apart: by color, and in grey by dashes and markers."""
+"""Lines of several methods, distinct by color, and in grey by dashes and markers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MARKERS = "osD^vPX<>*pdh"
 
 
 def stroke(place: int) -> dict[str, Any]:
-    """Color, dashes and marker of the line at this place; no two of the first 35 are alike."""
+    """Return color, dashes and marker of the line at this place. The first 35 are distinct."""
     return {
         "color": _COLORS[place % len(_COLORS)],
         "linestyle": _DASHES[place % len(_DASHES)],

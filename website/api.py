@@ -13,8 +13,8 @@ from typing import Any
 
 import dpacct
 
-# Beside dpacct and its rooms: what the page on Python promises below them. Where a module has no
-# ``__all__``, the names that are promised.
+# Parts of the page on Python besides dpacct and its packages. For a module without ``__all__``, its
+# public names.
 PARTS: dict[str, tuple[str, ...]] = {
     "dpacct.fl.postprocess": (),
     "dpacct.fl.data": (),
@@ -31,7 +31,7 @@ DERIVATION = re.compile(r"docs/(derivations/[\w-]+)\.md")
 
 
 def modules() -> tuple[ModuleType, ...]:
-    """The modules that have a page: dpacct, its rooms, and the parts that are promised."""
+    """Return the modules that have a page: dpacct, its rooms, and the parts that are promised."""
     rooms = [
         value for name in dir(dpacct) if isinstance(value := getattr(dpacct, name), ModuleType)
     ]
@@ -39,18 +39,18 @@ def modules() -> tuple[ModuleType, ...]:
 
 
 def public_names(module: ModuleType) -> list[str]:
-    """What a module offers: its ``__all__``, or what is promised of it."""
+    """Return the ``__all__`` of a module, or its names in `PARTS`."""
     offered: Sequence[str] = getattr(module, "__all__", PARTS.get(module.__name__, ()))
     return sorted((name for name in offered if not name.startswith("__")), key=str.lower)
 
 
 def page_name(module: ModuleType) -> str:
-    """Where the page of a module stands on the site, without ending."""
+    """Return the path of a module's page on the site, without ending."""
     return f"reference/api/{module.__name__}"
 
 
 def pages() -> dict[str, str]:
-    """The text of every page by its name; what two modules offer stands on the first one's."""
+    """Return the text of every page by its name. Shared names appear on the first page only."""
     written: dict[str, str] = {}
     owners: dict[int, str] = {}
     for module in modules():
@@ -69,7 +69,7 @@ def pages() -> dict[str, str]:
 
 
 def described(name: str, value: Any) -> str:
-    """The directive of one name with all that is below it."""
+    """Return the directive of one name with all that is below it."""
     if inspect.isclass(value):
         return _directive("class", f"{name}{_signature(value)}", _class_body(value), colons=5)
     if inspect.isroutine(value):
@@ -102,7 +102,7 @@ def _class_body(value: Any) -> str:
 
 
 def _members(value: type) -> Iterator[tuple[str, Any]]:
-    """Public methods and properties that our own code documents, in the order of the source."""
+    """Yield documented public methods and properties, in the order of the source."""
     seen: set[str] = set()
     for base in value.__mro__:
         if not base.__module__.startswith("dpacct"):
@@ -118,7 +118,7 @@ def _members(value: type) -> Iterator[tuple[str, Any]]:
 
 
 def _signature(value: Any) -> str:
-    """The signature in one line; a default that is no literal shows as an ellipsis."""
+    """Return the signature in one line. A default that is no literal shows as an ellipsis."""
     if inspect.isclass(value) and issubclass(value, enum.Enum):
         return ""
     try:
@@ -160,12 +160,12 @@ def _default(value: object) -> Any:
 
 
 def _annotation(annotation: object) -> Any:
-    """Annotations are text here; what is not loses the quotes that Python would add."""
+    """Return a text annotation without the quotes that Python would add."""
     return _Shown(annotation) if isinstance(annotation, str) else annotation
 
 
 def plain(text: str) -> str:
-    """Text of a docstring as Markdown: code stays code, nothing else is markup."""
+    """Return text of a docstring as Markdown: code stays code, nothing else is markup."""
     pieces = CODE.split(text)
     for place in range(0, len(pieces), 2):
         escaped = re.sub(r"([\\*_<>\[\]|$~^{}#])", r"\\\1", pieces[place])
@@ -176,7 +176,7 @@ def plain(text: str) -> str:
 
 
 def markdown(doc: str) -> str:
-    """A docstring of our style as Markdown: paragraphs, and its sections as bold words."""
+    """Return a docstring of our style as Markdown: paragraphs, and its sections as bold words."""
     parts: list[str] = []
     paragraph: list[str] = []
 
@@ -213,7 +213,7 @@ def markdown(doc: str) -> str:
 
 
 def _section(name: str, body: list[str]) -> str:
-    """Entries of a section as a list; what names nothing as a paragraph."""
+    """Return entries of a section as a list, and texts without a name as a paragraph."""
     if not any(ENTRY.match(line) for line in body):
         return f"**{name}.** " + plain("\n".join(line.strip() for line in body)).strip()
     items: list[str] = []

@@ -1,4 +1,4 @@
-"""Settings of Sphinx; what it reads is put together by `python -m website`."""
+"""Settings of Sphinx. `python -m website` assembles its input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from website.mathml import FormulaError, to_mathml
 
 project = "dpacct"
 author = "the dpacct authors"
-# From here on a formula in a line may be wider than a narrow screen, and scrolls by itself.
+# From this length on, an inline formula may be wider than a narrow screen, and scrolls.
 LONG = 60
 FONT = "STIXTwoMath-Regular.ttf"
 version = release = dpacct.__version__
@@ -34,11 +34,11 @@ maximum_signature_line_length = 80
 python_use_unqualified_type_names = True
 toc_object_entries_show_parents = "hide"
 
-# A page that GitHub shows too may leave out a level of headings; and a name in a signature may be
-# that of two classes, of which the nearer one is linked.
+# A page that GitHub shows too may leave out a level of headings. A name in a signature may belong
+# to two classes, of which the nearer one is linked.
 suppress_warnings = ["myst.header", "ref.python"]
 
-# Quotes and dashes of options and numbers stay what can be typed.
+# Quotes and dashes of options and numbers stay as typed.
 smartquotes = False
 
 html_theme = "furo"
@@ -94,6 +94,6 @@ def _copy_font(app: Any) -> None:
 
 
 def setup(app: Any) -> None:
-    """Tell Sphinx who typesets formulas."""
+    """Register the typesetter of formulas with Sphinx."""
     app.connect("builder-inited", _copy_font)
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))

@@ -9,14 +9,14 @@ from xml.etree.ElementTree import Element
 from latex2mathml import exceptions
 from latex2mathml.converter import convert
 
-# What a formula may not leave behind: a command that was not understood is shown as it is typed.
+# Leftovers that a formula may not have: an unknown command is shown as it is typed.
 LEFTOVER = re.compile(r"\\[A-Za-z]+|\\\\")
 REFUSALS = tuple(
     value
     for value in vars(exceptions).values()
     if isinstance(value, type) and issubclass(value, Exception)
 )
-# GitHub's spelling of what the converter knows by another name, or spaces better by it.
+# GitHub's spellings that the converter knows by another name, or spaces better by it.
 SPELLINGS = (
     (re.compile(r"\\mathop\{\\mathrm\{(\w+)\}\}"), r"\\operatorname{\1}"),
     (re.compile(r"\\mathrm\{((?:\w|\\_)+)\}"), r"\\text{\1}"),
@@ -41,7 +41,7 @@ class FormulaError(ValueError):
 
 
 def to_mathml(formula: str, *, display: bool) -> str:
-    """A formula in TeX notation as a `math` element.
+    """Return a formula in TeX notation as a `math` element.
 
     Raises:
         FormulaError: a command is unknown, or braces do not match.
@@ -65,7 +65,7 @@ def to_mathml(formula: str, *, display: bool) -> str:
 
 
 def _set_well(element: Element) -> None:
-    """Spaces and forms that the converter leaves to chance, below an element."""
+    """Set spaces and forms that the converter leaves to chance, below an element."""
     for child in list(element):
         _set_well(child)
     children = list(element)
@@ -91,14 +91,14 @@ def _set_well(element: Element) -> None:
 
 
 def _opens(before: Element | None) -> bool:
-    """Whether a sign behind this is that of a number, and no operation."""
+    """Return True if a sign after this belongs to a number, and is no operation."""
     if before is None:
         return True
     return before.tag == MO and (before.text or "") not in {")", "]", "}", "|", PRIME, "!"}
 
 
 def _is_function(element: Element) -> bool:
-    """Whether an element is the name of a function, with or without a script."""
+    """Return True if an element is the name of a function, with or without a script."""
     base = element[0] if element.tag in {MSUB, MSUP, MSUBSUP, MUNDER} else element
     return base.tag in {MI, MO} and len(base.text or "") > 1 and (base.text or "").isalpha()
 
@@ -106,7 +106,7 @@ def _is_function(element: Element) -> bool:
 def _space_around(
     row: Element, name: Element, before: Element | None, after: Element | None
 ) -> None:
-    """A thin space between the name of a function and what is no bracket of its own."""
+    """Put a thin space between the name of a function and a following non-bracket."""
     base = name[0] if len(name) else name
     if base.tag == MO:
         base.set("lspace", "0")
@@ -119,7 +119,7 @@ def _space_around(
 
 
 def _lower_prime(script: Element) -> None:
-    """A prime has the height of a superscript by itself; raised once more it would fly."""
+    """Lower a prime. It already has the height of a superscript, and would be raised twice."""
     base = script[0]
     script.clear()
     script.tag = MROW

@@ -1,6 +1,6 @@
-"""A tutorial as a notebook: its Python and commands are cells, its prose stands between them.
+"""A tutorial as a notebook: its Python and commands are cells, with its prose between them.
 
-`python -m website.notebooks FOLDER` writes all of them; `--run` also runs each from top to bottom.
+`python -m website.notebooks FOLDER` writes all of them. `--run` also runs each from top to bottom.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SECONDS = 300
 
 
 def cells(page: str) -> Iterator[dict[str, Any]]:
-    """The cells of a page in their order."""
+    """Yield the cells of a page in their order."""
     last = 0
     for number, fence in enumerate(FENCE.finditer(page)):
         source = _source(fence)
@@ -61,7 +61,7 @@ def _prose(text: str, number: int) -> Iterator[dict[str, Any]]:
 
 
 def _source(fence: re.Match[str]) -> str | None:
-    """What a cell runs for a block, or nothing where the block is only looked at."""
+    """Return the code of a cell for a block, or None if the block is not run."""
     body = fence["body"]
     if named := FILE.search(fence["options"]):
         return f"%%writefile {named['name']}\n{body}"
@@ -76,7 +76,7 @@ def _source(fence: re.Match[str]) -> str | None:
 
 
 def _without_prompts(body: str) -> str:
-    """The statements of a doctest; the answers are what the cell will show."""
+    """Return the statements of a doctest. The cell will show the answers."""
     lines = [line[4:] for line in body.splitlines() if line.startswith((">>> ", "... "))]
     if len(lines) > 1:
         lines = [
@@ -87,7 +87,7 @@ def _without_prompts(body: str) -> str:
 
 
 def _is_asked(line: str, body: str) -> bool:
-    """Whether a statement is an expression with an answer below it."""
+    """Return True if a statement is an expression with an answer below it."""
     rows = body.splitlines()
     at = rows.index(f">>> {line}") if f">>> {line}" in rows else -1
     answered = 0 <= at < len(rows) - 1 and rows[at + 1].strip() != ""
@@ -95,7 +95,7 @@ def _is_asked(line: str, body: str) -> bool:
 
 
 def notebook_of(page: str) -> str:
-    """The notebook of a page, as the text of an .ipynb file."""
+    """Return the notebook of a page, as the text of an .ipynb file."""
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     notebook = {
         "cells": list(cells(page)),
@@ -107,7 +107,7 @@ def notebook_of(page: str) -> str:
 
 
 def run(file: Path) -> None:
-    """Run a notebook in a kernel of its own, in its folder; an error in a cell is ours."""
+    """Run a notebook in a separate kernel, in its folder. An error in a cell raises."""
     nbformat: Any = import_module("nbformat")
     notebook = nbformat.read(file, as_version=4)
     nbformat.validate(notebook)

@@ -1,4 +1,4 @@
-"""Which pages there are, where each stands in the navigation, and what leads nowhere.
+"""The pages of the site, their places in the navigation, and broken links.
 
 Pages are Markdown that GitHub shows too. `docs/navigation.toml` says in which order a reader of
 the site meets them.
@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 NAVIGATION = "docs/navigation.toml"
 HOME = "docs/index.md"
-# Pages beside those of docs/ and the README.md of each folder of evidence/.
+# Pages outside docs/ and the README.md of each folder of evidence/.
 LOOSE = ("CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md")
 
 FENCED = re.compile(r"^(?P<indent> *)(`{3,}).*?^(?P=indent)\2 *$", re.MULTILINE | re.DOTALL)
@@ -36,7 +36,7 @@ class Section:
 
 
 def navigation(root: Path = ROOT) -> tuple[Section, ...]:
-    """The sections in the order in which they are read."""
+    """Return the sections in the order in which they are read."""
     entries: dict[str, Any] = tomllib.loads((root / NAVIGATION).read_text(encoding="utf-8"))
     return tuple(
         Section(section["title"], tuple(section["pages"])) for section in entries["section"]
@@ -44,7 +44,7 @@ def navigation(root: Path = ROOT) -> tuple[Section, ...]:
 
 
 def all_pages(root: Path = ROOT) -> tuple[str, ...]:
-    """Every page of the site that somebody writes, as paths from the root."""
+    """Return every written page of the site, as paths from the root."""
     files = [*(root / "docs").rglob("*.md"), *(root / "evidence").glob("*/README.md")]
     found = [str(PurePosixPath(file.relative_to(root))) for file in files]
     return tuple(sorted([*found, *(name for name in LOOSE if (root / name).is_file())]))
@@ -60,7 +60,7 @@ def site_path(page: str) -> str:
 
 
 def misplaced(root: Path = ROOT) -> list[str]:
-    """What is wrong with the navigation, a sentence each that says what to do."""
+    """Return the faults of the navigation, each with its remedy in one sentence."""
     listed = Counter(page for section in navigation(root) for page in section.pages)
     there = set(all_pages(root))
     return [
@@ -82,21 +82,21 @@ def misplaced(root: Path = ROOT) -> list[str]:
 
 
 def prose(text: str) -> str:
-    """A page without its code: blocks and spans are blank, and everything else keeps its place."""
+    """Return a page with blank code blocks and spans. Everything else keeps its place."""
     for code in (FENCED, CODE_SPAN):
         text = code.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
     return text
 
 
 def anchor(heading: str) -> str:
-    """The anchor that GitHub and the site give to a heading."""
+    """Return the anchor that GitHub and the site give to a heading."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading.strip().lower())
     text = re.sub(r"\$`([^`]*)`\$", r"\1", text).replace("`", "").replace("*", "")
     return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
 
 
 def anchors(text: str) -> set[str]:
-    """All anchors of a page; a heading that comes again gets a number."""
+    """Return all anchors of a page. A repeated heading gets a number."""
     found: Counter[str] = Counter()
     names: set[str] = set()
     for match in HEADING.finditer(FENCED.sub("", text)):
@@ -107,7 +107,7 @@ def anchors(text: str) -> set[str]:
 
 
 def local_links(text: str) -> Iterator[str]:
-    """The targets of the links and pictures of a page that lead to other files or anchors."""
+    """Yield the targets of the links and pictures of a page that lead to other files or anchors."""
     for match in LINK.finditer(prose(text)):
         if not re.match(r"[a-z]+:", match["target"]):
             yield match["target"]
@@ -119,7 +119,7 @@ def _anchors_of(file: Path) -> set[str]:
 
 
 def broken_links(page: str, root: Path = ROOT) -> list[str]:
-    """The links of a page to what is not there, each with what is missing."""
+    """Return the broken links of a page, each with the missing target."""
     file = root / page
     broken: list[str] = []
     for target in local_links(file.read_text(encoding="utf-8")):

@@ -60,12 +60,12 @@ def sampling_chart(file: Path) -> None:
 
 
 def _conversion(order: float, delta: float) -> float:
-    """Return what the conversion from RDP adds (Balle et al. 2020, theorem 21)."""
+    """Return the additional term of the conversion from RDP (Balle et al. 2020, theorem 21)."""
     return math.log((order - 1) / order) - math.log(delta * order) / (order - 1)
 
 
 def main() -> None:
-    """Rebuild every picture, or those of the pages that are named."""
+    """Rebuild every picture, or the pictures of the named pages."""
     run = import_module("tests.project.test_docs_examples").complaints_about
     FOLDER.mkdir(exist_ok=True)
     named = [Path(word).resolve() for word in sys.argv[1:]]

@@ -1,4 +1,4 @@
-"""Put together what Sphinx reads: the pages at their places on the site, and what is made."""
+"""Assemble the input of Sphinx: the pages at their places on the site, and generated files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from website.pages import (
     site_path,
 )
 
-# The grammar that Pygments has for each language of a fence; what has none is plain text.
+# Pygments' grammar for each language of a fence. Other languages are plain text.
 LANGUAGES = {"python": "python", "toml": "toml", "json": "json", "sh": "sh", "console": "console"}
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w-]+)(?P<options>[^\n`]*)$", re.MULTILINE)
 INLINE_FORMULA = re.compile(r"\$`([^`]+)`\$")
@@ -31,7 +31,7 @@ GENERATED = "Commands and functions"
 
 
 def staged(page: str, text: str, files: set[str], root: Path = ROOT) -> str:
-    """The text of a page for its place on the site; ``files`` collects what it links to beside."""
+    """Return the text of a page for its place on the site. ``files`` collects linked files."""
     here = posixpath.dirname(site_path(page))
     places = {other: site_path(other) for other in all_pages(root)}
 
@@ -58,12 +58,12 @@ def staged(page: str, text: str, files: set[str], root: Path = ROOT) -> str:
     return "".join(pieces)
 
 
-# The pattern of a code span with a group number that fits behind those of the other two.
+# The pattern of a code span with a group number that fits after the groups of the other two.
 CODE_SPAN_ALONE = CODE_SPAN.pattern.replace(r"\1", r"\4")
 
 
 def _code(text: str) -> str:
-    """A block or span of code as Sphinx wants it."""
+    """Return a block or span of code as Sphinx wants it."""
     if formula := INLINE_FORMULA.fullmatch(text):
         return f"{{math}}`{formula[1]}`"
     if not text.lstrip(" ").startswith("```"):
@@ -79,20 +79,20 @@ def _fence(match: re.Match[str]) -> str:
 
 
 def toctree(section: Section) -> str:
-    """The section as Sphinx reads it."""
+    """Return the section as Sphinx reads it."""
     names = [site_path(page).removesuffix(".md") for page in section.pages if page != HOME]
     lines = ["```{toctree}", ":hidden:", f":caption: {section.title}", "", *names, "```"]
     return "\n".join(lines)
 
 
 def download(page: str) -> str:
-    """The line below a tutorial's title that leads to its notebook."""
+    """Return the line below a tutorial's title that leads to its notebook."""
     name = posixpath.basename(page).removesuffix(".md") + ".ipynb"
     return f"\n\n*This page as a notebook: {{download}}`{name} <{name}>`*\n"
 
 
 def contents(root: Path = ROOT) -> dict[str, str | Path]:
-    """Everything that Sphinx reads, by its place: a text, or the file to copy."""
+    """Return everything that Sphinx reads, by its place: a text, or the file to copy."""
     found: dict[str, str | Path] = {}
     files: set[str] = set()
     for page in all_pages(root):
@@ -114,7 +114,7 @@ def contents(root: Path = ROOT) -> dict[str, str | Path]:
 
 
 def write(found: Mapping[str, str | Path], folder: Path) -> None:
-    """Write what has changed, so that an unchanged page is not read again; remove what is gone."""
+    """Write changed files, so that an unchanged page is not read again. Remove old files."""
     for place, content in found.items():
         file = folder / place
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,1 +1,1 @@
-"""What audits show of each method, beside what is charged."""
+"""Lower bounds by audits of each method, compared with the charge."""

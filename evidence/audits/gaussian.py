@@ -1,4 +1,4 @@
-"""Canaries in random directions, all of them in, and what is estimated from their cosines.
+"""Canaries in random directions, all of them in, and the estimate from their cosines.
 
 Source: Andrew et al. 2023 (arXiv:2302.03098), algorithm 1 (the final model) and 2 (all rounds). An
 estimate: nothing says how far it may be from the truth, in either direction.
@@ -26,7 +26,7 @@ WORDS = {"eps": EPSILON, "rounds": ROUNDS, "delta": str(DELTA), "device": "cpu",
 
 
 class GaussianClients(Sequence[ClientData]):
-    """Clients, and canaries behind them with random unit vectors, times what any bound shortens."""
+    """Clients, and canaries after them with random unit vectors, longer than any bound."""
 
     def __init__(self, clients: Population, directions: torch.Tensor, *, silent: bool) -> None:
         self._clients, self._directions, self._silent = clients, directions, silent
@@ -50,7 +50,7 @@ class GaussianClients(Sequence[ClientData]):
 
 
 def estimated(canaries: int, others: str) -> dict[str, Any]:
-    """Epsilon estimated from one run: from the final model, and from all rounds."""
+    """Return epsilon estimated from one run: from the final model, and from all rounds."""
     job: Job = build_job(combine("dp-fedavg", WORDS))
     size = sum(value.numel() for value in job.model.parameters())
     directions = torch.nn.functional.normalize(torch.randn(canaries, size), dim=1)
@@ -66,7 +66,7 @@ def estimated(canaries: int, others: str) -> dict[str, Any]:
             cosines.append(_cosines(directions, released))
         proven = run.epsilon.upper
     largest = np.max(cosines, axis=0)
-    # Of directions that nobody has: as many rounds of independent cosines.
+    # For unused directions: as many rounds of independent cosines.
     null = np.random.default_rng(0).normal(size=(4000, len(cosines))).max(axis=1) / size**0.5
     return {
         "epsilon": proven,
@@ -76,7 +76,7 @@ def estimated(canaries: int, others: str) -> dict[str, Any]:
 
 
 def shown(canaries: int, others: str) -> dict[str, Any]:
-    """What the audit of this package shows of the same run."""
+    """Return the result of this package's audit of the same run."""
 
     def build(people: Population) -> fl.Federation:
         return federation(build_job(combine("dp-fedavg", WORDS)), people)
@@ -91,7 +91,7 @@ def shown(canaries: int, others: str) -> dict[str, Any]:
 
 
 def gap(mean: float, spread: float, other_mean: float, other_spread: float) -> float:
-    """Epsilon at `DELTA` between two Gaussians, by quadrature; 0 where delta is smaller."""
+    """Return epsilon at `DELTA` between two Gaussians, by quadrature, or 0 if delta is smaller."""
     low = min(mean - 12 * spread, other_mean - 12 * other_spread)
     high = max(mean + 12 * spread, other_mean + 12 * other_spread)
     x = np.linspace(low, high, 200_001)

@@ -1,7 +1,7 @@
 """Audits of each shipped method at two budgets: ``python -m evidence.audits.play``.
 
-Each run is that of `dpacct train METHOD --rounds 20` on the embedded digits, 100 clients; its
-audit trains it again with 200 canaries. What is recorded is not played again.
+Each run is that of `dpacct train METHOD --rounds 20` on the embedded digits, 100 clients. Its
+audit trains it again with 200 canaries. Recorded runs are not repeated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMPARED = ("others", "canaries", *_RANDOM, "ours: bound", "bound if Gaussian")
 
 
 def settings() -> list[Setting]:
-    """All runs."""
+    """Return all runs."""
     audits: list[Setting] = [
         {"method": method, "sampling": sampling, "epsilon": float(eps)}
         for method in METHODS
@@ -45,7 +45,7 @@ def settings() -> list[Setting]:
 
 
 def play(setting: Setting) -> dict[str, Any]:
-    """One run, and its audit."""
+    """Return one run, and its audit."""
     if "canaries" in setting:
         tried = estimated if setting["directions"] == "gaussian" else shown
         return tried(int(setting["canaries"] or 0), str(setting["others"]))
@@ -54,7 +54,7 @@ def play(setting: Setting) -> dict[str, Any]:
 
 
 def tables(records: Records) -> dict[str, str]:
-    """The tables of the page."""
+    """Return the tables of the page."""
     order = [dict(setting) for setting in settings()]
     found = sorted(records, key=lambda record: order.index(record.setting))
     audits = [record for record in found if "method" in record.setting]
@@ -82,7 +82,7 @@ def _row(record: Record) -> list[str]:
 
 
 def _compared(records: Records) -> list[list[str]]:
-    """What is estimated from canaries in random directions, beside what ours prove."""
+    """Compare the estimates from canaries in random directions with the proven lower bounds."""
     rows: list[list[str]] = []
     for others, canaries in CASES:
 
@@ -124,7 +124,7 @@ def _times(found: Sequence[Record]) -> list[list[str]]:
 
 
 def main() -> None:
-    """Play what is missing; write the tables."""
+    """Run the missing audits, then write the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     add_into(parser)
     typed = parser.parse_args()

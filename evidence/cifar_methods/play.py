@@ -1,12 +1,12 @@
 """CIFAR-10 in Dirichlet partitions: every method at the same proven epsilon.
 
 ``python -m evidence.cifar_methods.play FOLDER [--only ROLE]
-[--models MODELS]``. FOLDER holds CIFAR-10; MODELS gets the weights that `pictures` looks at. 500
+[--models MODELS]``. FOLDER holds CIFAR-10. MODELS gets the weights that `pictures` uses. 500
 clients of 100 images each, Poisson cohorts at rate 0.1, 40 rounds, one local epoch in batches of
 25, a network of 10986 weights, epsilon 8 at delta = 1/500, zero-out a client. Runs have a role:
-"grid" (tuning, on a partition of its own), "main" (partitions 0.1 and 0.6), "ablation" (parts
-of DP-FedPGN), "time" (all methods in turn in one process); "replaced" is a main run with
-the clip norm of DP-FedAvg, played again with the one of the grid below.
+"grid" (tuning, on a separate partition), "main" (partitions 0.1 and 0.6), "ablation" (parts
+of DP-FedPGN), "time" (all methods in turn in one process). "replaced" is a main run with
+the clip norm of DP-FedAvg, repeated with the one of the grid below.
 
 Two methods compute on all 500 clients in every round. So that they cost what the others do,
 `fed-alpha-normec` takes one step on 10 images of each client, and `alpha-normec`, whose step is on
@@ -54,7 +54,7 @@ cross_entropy = nn.functional.cross_entropy
 
 
 def network() -> nn.Module:
-    """Two strided convolutions with one pooling between them, and a dense layer."""
+    """Return two strided convolutions with one pooling between them, and a dense layer."""
     return nn.Sequential(
         nn.Conv2d(3, 16, 5, stride=2, padding=2),
         nn.ReLU(),
@@ -68,7 +68,7 @@ def network() -> nn.Module:
 
 @cache
 def cifar(folder: str) -> tuple[Dataset, Examples, fl.ClientData]:
-    """The data set, its training images standardized once, and the test images."""
+    """Return the data set, its training images standardized once, and the test images."""
     data = load_cifar10(folder)
     inputs, targets = data.test.batch(slice(None))
     train = Examples(*data.train.batch(slice(None)))
@@ -76,24 +76,24 @@ def cifar(folder: str) -> tuple[Dataset, Examples, fl.ClientData]:
 
 
 def population(folder: str, concentration: float, seed: int) -> PartitionedClients:
-    """500 clients of 100 images each."""
+    """Return 500 clients of 100 images each."""
     data, train, _ = cifar(folder)
     return PartitionedClients(train, dirichlet(data.labels(), CLIENTS, concentration, seed=seed))
 
 
 def number(setting: Setting, name: str) -> float:
-    """A number of a setting."""
+    """Return a number of a setting."""
     return float(setting[name] or 0)
 
 
 def method_of(setting: Setting) -> fl.Method:
-    """The method with the options of a setting, written "name=value, ..."."""
+    """Return the method with the options of a setting, written "name=value, ..."."""
     pairs = [text.split("=") for text in str(setting["options"]).split(", ") if text]
     return fl.METHODS[str(setting["method"])](**{name: float(value) for name, value in pairs})
 
 
 def local_training(setting: Setting) -> fl.SGD:
-    """One epoch; for a method in which everybody computes, one step on 10 images."""
+    """Return one epoch, or for a method with full participation, one step on 10 images."""
     rate = number(setting, "lr")
     if method_of(setting).everyone_computes:
         return fl.SGD(lr=rate, steps=1, batch_size=10)
@@ -103,7 +103,7 @@ def local_training(setting: Setting) -> fl.SGD:
 def federation(
     folder: str, setting: Setting, model: nn.Module, method: fl.Method, **privacy: Any
 ) -> fl.Federation:
-    """A private run of a setting: no seed, so cohorts and noise are fresh."""
+    """Return a private run of a setting: no seed, so cohorts and noise are fresh."""
     return fl.Federation(
         model,
         cross_entropy,
@@ -121,7 +121,7 @@ def federation(
 
 
 def started(setting: Setting) -> nn.Module:
-    """The network before training, alike in all methods with one run number."""
+    """Return the network before training, alike in all methods with one run number."""
     torch.manual_seed(int(number(setting, "run")))  # pyright: ignore[reportUnknownMemberType]
     return network()
 
@@ -133,7 +133,7 @@ class Norms:
     seen: dict[int, list[float]]
 
     def watch(self, method: fl.Method) -> fl.Method:
-        """The same method, whose updates are written down before they are bounded."""
+        """Return the same method, with its updates recorded before they are bounded."""
         update = method.local_update
 
         def seen_update(delta: Tensor, client_state: State | None, context: fl.Context) -> Tensor:
@@ -146,12 +146,12 @@ class Norms:
         return method
 
     def of(self, rounds: tuple[int, ...]) -> list[float]:
-        """Of a few rounds together, ascending."""
+        """Return the values of a few rounds together, ascending."""
         return sorted(length for each in rounds for length in self.seen.get(each, []))
 
 
 def play(folder: str, setting: Setting, models: Path | None = None) -> dict[str, Any]:
-    """Train as the setting says; of the methods in the pictures, keep norms and weights."""
+    """Train a setting. For the methods in the pictures, keep norms and weights."""
     model = started(setting)
     test = cifar(folder)[2]
     pictured = setting["role"] == "main" and setting["method"] in PICTURED
@@ -172,12 +172,12 @@ def play(folder: str, setting: Setting, models: Path | None = None) -> dict[str,
 
 
 def model_file(setting: Setting, round_number: int) -> str:
-    """Where the weights of a main run lie after some round."""
+    """Return the file with the weights of a main run after some round."""
     return f"{setting['method']}-{setting['concentration']}-{setting['run']}-{round_number}.pt"
 
 
 def shortened(result: dict[str, Any]) -> dict[str, Any]:
-    """The history to four places; what is proven stays as it is."""
+    """Round the history to four places, but no proven figure."""
     result["accuracy"] = round(result["accuracy"], 2)
     result["seconds_per_round"] = round(result["seconds_per_round"], 4)
     for row in result["history"]:
@@ -186,7 +186,7 @@ def shortened(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def play_in_turn(folder: str, records: Records) -> dict[str, Any]:
-    """Processor seconds of each method for 50 clients (or all 500), one round of each in turn."""
+    """Return processor seconds of each method for 50 or all 500 clients, one round each in turn."""
     rounds: dict[str, list[float]] = {method: [] for method in GRID}
     with torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
         setting = {"role": "time", "concentration": 0.6, "run": 0}
@@ -212,12 +212,12 @@ def play_in_turn(folder: str, records: Records) -> dict[str, Any]:
 
 
 def tables(records: Records) -> dict[str, str]:
-    """The tables of the page."""
+    """Return the tables of the page."""
     return all_tables(records)
 
 
 def main() -> None:
-    """Play what is missing, then write tables."""
+    """Run the missing settings, then write tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder")
     parser.add_argument("--only", choices=["grid", "main", "budget", "ablation", "time", "tables"])
@@ -235,7 +235,7 @@ def main() -> None:
         return play(given.folder, setting, given.models)
 
     if wanted("grid"):
-        # DP-FedAvg comes first; what it finds is where the others begin.
+        # DP-FedAvg comes first. The other methods begin with its result.
         records.need([s for s in grid(records) if s["method"] == "dp-fedavg"], trains)
         records.need(grid(records), trains)
     for run in range(REPEATS):

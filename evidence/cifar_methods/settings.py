@@ -1,4 +1,4 @@
-"""What `cifar_methods` plays: the grid of each method, what it chose, and the runs made with it."""
+"""The settings of `cifar_methods`: the grid of each method, its choice, and the final runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START: dict[str, Any] = {
 BY_NORM = ("fed-alpha-normec", "alpha-normec", "fedavg-smoothed")
 PICTURED = ("dp-fedavg", "dp-fedsam", "dp-fedpgn", "dp-fedpgn-ls")
 
-# Changes to what DP-FedAvg was found to want; clip_factor multiplies its clip norm.
+# Changes to the best setting of DP-FedAvg. clip_factor multiplies its clip norm.
 GRID: dict[str, list[dict[str, Any]]] = {
     "dp-fedavg": [
         {"lr": lr, "clip_norm": clip}
@@ -61,13 +61,13 @@ GRID: dict[str, list[dict[str, Any]]] = {
 
 
 def best(records: Records, method: str) -> Record | None:
-    """The most accurate run of a method's grid, the first of equals."""
+    """Return the most accurate run of a method's grid, the first of equals."""
     found = [record for record in records if record.matches(role="grid", method=method)]
     return max(found, key=lambda record: record.result["accuracy"], default=None)
 
 
 def tuned(records: Records, method: str) -> dict[str, Any]:
-    """What the grid chose for a method; where there is one setting only, that one.
+    """Return the grid's choice for a method, or its only setting.
 
     Raises:
         SystemExit: its grid has not been played.
@@ -81,14 +81,14 @@ def tuned(records: Records, method: str) -> dict[str, Any]:
 
 
 def changed_from(base: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
-    """A setting of the grid, in which the clip factor has become a clip norm."""
+    """Return a setting of the grid, in which the clip factor has become a clip norm."""
     clip = round(changed.get("clip_factor", 1.0) * base["clip_norm"], 4)
     own = {name: value for name, value in changed.items() if name != "clip_factor"}
     return {**base, "clip_norm": clip, **own}
 
 
 def grid(records: Records) -> list[Setting]:
-    """Tuning: DP-FedAvg alone first, then the others with its rates, where there is a choice."""
+    """Return the tuning: DP-FedAvg alone first, then methods with a choice, at its rates."""
     first = best(records, "dp-fedavg")
     base = START if first is None else {name: first.setting[name] for name in START}
     where = {"concentration": 0.6, "run": 100}
@@ -101,7 +101,7 @@ def grid(records: Records) -> list[Setting]:
 
 
 def main_runs(records: Records, run: int) -> list[Setting]:
-    """All methods in both partitions, with what the grid chose; those in the pictures first."""
+    """Return all methods in both partitions, with the grid's choices. The pictured ones first."""
     others = tuple(method for method in GRID if method not in PICTURED)
     return [
         {"role": "main", "method": m, "concentration": c, "run": run, **tuned(records, m)}
@@ -112,11 +112,11 @@ def main_runs(records: Records, run: int) -> list[Setting]:
 
 
 def ablation_runs(records: Records, run: int) -> list[Setting]:
-    """What DP-FedPGN is made of, one part at a time, in both partitions.
+    """Return the parts of DP-FedPGN, one at a time, in both partitions.
 
-    Without perturbation; with its momentum on the server alone, at a server rate that moves the
-    model as far and carries as much noise; and with momentum along the local path (FedCM), where
-    the public part is bounded together with the rest.
+    First, without perturbation. Second, with its momentum on the server alone, at a server rate
+    that moves the model as far and carries as much noise. Third, with momentum along the local
+    path (FedCM), where the public part is bounded together with the rest.
     """
     found = tuned(records, "dp-fedpgn")
     _, beta = str(found["options"]).split(", ")
@@ -135,7 +135,7 @@ def ablation_runs(records: Records, run: int) -> list[Setting]:
 
 
 def budget_runs(records: Records) -> list[Setting]:
-    """Smaller epsilons at 0.6, with what the grid chose at epsilon 8."""
+    """Return smaller epsilons at 0.6, with the grid's choices at epsilon 8."""
     return [
         {
             "role": "budget",

@@ -12,7 +12,7 @@ from evidence.pages import markdown
 from evidence.records import Records, spread
 
 # Accuracy in percent on CIFAR-10. DP-FedPGN, tables II (ResNet-10) and III (ResNet-18), Dirichlet
-# 0.1 and 0.6; DP-FedSAM, journal version, table I, Dirichlet 0.6.
+# 0.1 and 0.6. DP-FedSAM, journal version, table I, Dirichlet 0.6.
 PUBLISHED: Mapping[str, tuple[float | None, ...]] = {
     "dp-fedavg": (45.53, 56.47, 38.69, 53.86, 50.05),
     "blur": (45.84, 56.31, 39.85, 54.19, 51.05),
@@ -28,7 +28,7 @@ PUBLISHED: Mapping[str, tuple[float | None, ...]] = {
 
 
 def all_tables(records: Records) -> dict[str, str]:
-    """Every table of the page, by name."""
+    """Return every table of the page, by name."""
     return {
         "tuning": _tuning(records),
         "accuracy": _accuracy(records),
@@ -40,7 +40,7 @@ def all_tables(records: Records) -> dict[str, str]:
 
 
 def accuracies(records: Records, method: str, concentration: float) -> dict[int, float]:
-    """Final accuracy of the main runs, by run number."""
+    """Return final accuracy of the main runs, by run number."""
     return _by_run(records, role="main", method=method, concentration=concentration)
 
 
@@ -53,14 +53,14 @@ def _by_run(records: Records, **wanted: Any) -> dict[int, float]:
 
 
 def gains(records: Records, method: str, concentration: float) -> list[float]:
-    """Accuracy over that of DP-FedAvg with the same partition and starting weights."""
+    """Return accuracy over that of DP-FedAvg with the same partition and starting weights."""
     base = accuracies(records, "dp-fedavg", concentration)
     own = accuracies(records, method, concentration)
     return [own[run] - base[run] for run in sorted(own) if run in base]
 
 
 def pooled_deviation(records: Records) -> float:
-    """Standard deviation of a paired difference, pooled over methods and partitions."""
+    """Return standard deviation of a paired difference, pooled over methods and partitions."""
     squares, freedom = 0.0, 0
     for method in GRID:
         for concentration in CONCENTRATIONS:
@@ -158,7 +158,7 @@ def _published(records: Records) -> str:
 
 
 def _budget(records: Records) -> str:
-    """Accuracy at smaller epsilons, runs 0 and 1."""
+    """Return accuracy at smaller epsilons, runs 0 and 1."""
     rows: list[list[str]] = []
     for method in BUDGETED:
         cells = [
@@ -181,7 +181,7 @@ PARTS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def _ablation(records: Records) -> str:
-    """Parts of DP-FedPGN, and what each has over DP-FedAvg in the same runs."""
+    """Return parts of DP-FedPGN, and their gains over DP-FedAvg in the same runs."""
     deviation = pooled_deviation(records)
     rows: list[list[str]] = []
     for name, wanted in PARTS:
@@ -200,7 +200,7 @@ def _ablation(records: Records) -> str:
 
 
 def _over(found: Sequence[float], deviation: float) -> str:
-    """A mean difference with its standard error."""
+    """Return a mean difference with its standard error."""
     if not found:
         return "-"
     return f"{statistics.mean(found):+.1f} ±{deviation / math.sqrt(len(found)):.1f}"

@@ -1,6 +1,6 @@
 """Trainers that leak, one fault each: mistakes found in code that was published as private.
 
-Each is what somebody might write against the public protocols (`Bound`, `Noise`, `Method`, `Mask`),
+Each could be written against the public protocols (`Bound`, `Noise`, `Method`, `Mask`),
 as arguments of `Federation`. `PLANTED` lists them in the order of the page.
 """
 
@@ -39,7 +39,7 @@ class PerTensorClip:
 
 @dataclass(frozen=True)
 class MedianClip(PerTensorClip):
-    """Clips to the median norm of those who came."""
+    """A bound that clips to the median norm of the participants."""
 
     def apply(self, rows: Tensor, norms: Tensor, layout: Layout, margin: float) -> Tensor:
         return clip_rows(rows, norms, min(float(norms.median()), self.clip_norm))
@@ -55,7 +55,7 @@ class HalfPrecision(PerTensorClip):
 
 @dataclass(frozen=True)
 class Understated(PerTensorClip):
-    """Says that a client moves the sum by half of what it does."""
+    """A bound that states half of the true sensitivity."""
 
     def sensitivity(self, adjacency: Adjacency) -> float:
         return super().sensitivity(adjacency) / 2
@@ -72,7 +72,7 @@ class DividedTwice(fl.GaussianNoise):
 
 
 class Participants(fl.GaussianNoise):
-    """Each participant adds a share of the noise; nobody adds any where few come."""
+    """Noise in shares of the participants. It is missing if few participate."""
 
     def encode(self, rows: Tensor, limits: Any, std: float) -> Tensor:
         return rows + std / 40**0.5 * torch.randn(rows.shape)
@@ -82,7 +82,7 @@ class Participants(fl.GaussianNoise):
 
 
 class SameGenerator(fl.GaussianNoise):
-    """Begins the generator anew in each round."""
+    """Noise with a generator that restarts in each round."""
 
     def add(self, total: Tensor, limits: Any, std: float, source: Any) -> Tensor:
         generator = torch.Generator().manual_seed(1)
@@ -180,7 +180,7 @@ class NoisyMemory(fl.Method):
 
 
 class Counting(nn.Module):
-    """A layer that keeps the mean of what it saw, in a parameter that is not trained."""
+    """A layer that keeps the mean of its inputs, in a parameter that is not trained."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ class Counting(nn.Module):
 
 
 def plain_model(*first: nn.Module) -> nn.Module:
-    """A small classifier, perhaps behind another layer."""
+    """Return a small classifier, perhaps behind another layer."""
     return nn.Sequential(*first, nn.Linear(20, 60), nn.Tanh(), nn.Linear(60, 4))
 
 

@@ -2,9 +2,9 @@
 
 Usage: python -m evidence.detectors.table [RUNS]
 
-Prints the table of the page. Checks, in the order in which a user meets them: what `Federation`
-refuses when it is built or begins, the rehearsal included; its preflight; `fl.audit`; the canaries
-of `fl.audit_run` in so many runs, with the preflight switched off.
+Prints the table of the page. The checks, in the order in which a user meets them: errors of
+`Federation` when it is built or begins, the rehearsal included, its preflight, `fl.audit`, and the
+canaries of `fl.audit_run` in RUNS runs, without the preflight.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ REFUSALS = (InvalidParameter, Unsupported)
 
 
 def people() -> list[fl.ClientData]:
-    """Ten clients of made-up data."""
+    """Return ten clients of made-up data."""
     return [fl.ClientData(torch.randn(8, 20), torch.randint(4, (8,))) for _ in range(10)]
 
 
 def builder(fault: Fault, *, preflight: bool) -> Callable[[Population], fl.Federation]:
-    """Makes the run with the fault."""
+    """Return makes the run with the fault."""
 
     def build(clients: Population) -> fl.Federation:
         options: dict[str, Any] = SETTINGS | fault.options
@@ -50,7 +50,7 @@ def builder(fault: Fault, *, preflight: bool) -> Callable[[Population], fl.Feder
 
 
 def at_the_start(fault: Fault) -> tuple[str, str]:
-    """What refuses the run before anything is charged: its checks and rehearsal, the preflight."""
+    """Return the check that rejects the run before any charge: at the start, or the preflight."""
     try:
         with builder(fault, preflight=False)(people()) as run:
             marked = run.not_private_because is not None
@@ -67,7 +67,7 @@ def at_the_start(fault: Fault) -> tuple[str, str]:
 
 
 def audited(fault: Fault) -> str:
-    """The findings of `fl.audit`, which has a model of its own."""
+    """Return the findings of `fl.audit`, which has a model of its own."""
     if fault.model is not plain_model:
         return ""
     known = ("method", "bound", "noise", "clip_norm")
@@ -81,7 +81,7 @@ def audited(fault: Fault) -> str:
 
 
 def recognized(fault: Fault, runs: int) -> str:
-    """How often canaries see it, and by which test."""
+    """Return how often canaries detect the fault, and by which test."""
     seen: dict[str, int] = {}
     for _ in range(runs):
         try:

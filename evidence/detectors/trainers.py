@@ -1,10 +1,10 @@
-"""What audits show of each trainer: a sound run, and planted faults.
+"""Results of audits of each trainer: a sound run, and planted faults.
 
 Usage: python -m evidence.detectors.trainers [TRAINER ...]
 
-Needs Opacus and Flower beside torch. Prints two tables of the page: lower bounds beside the charge
-with the audit's time over that of the run, and faults beside what has seen them. A trainer is a
-function of a population and a fault, which is audited and run by the same code.
+Needs Opacus and Flower as well as torch. Prints two tables of the page: lower bounds and the charge
+with the audit's time over that of the run, and faults with the tests that detect them. A trainer is
+a function of a population and a fault. The audit and the run use the same code.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ class Shown(NamedTuple):
 
 
 def model() -> nn.Module:
-    """Logistic regression on digits: 650 weights."""
+    """Return logistic regression on digits: 650 weights."""
     return nn.Linear(64, 10)
 
 
 def people(count: int = OTHERS) -> list[fl.ClientData]:
-    """Clients with 14 made-up examples each."""
+    """Return clients with 14 made-up examples each."""
     return [fl.ClientData(torch.randn(14, 64), torch.randint(10, (14,))) for _ in range(count)]
 
 
 def settings(noise: float, fault: str) -> dict[str, Any]:
-    """Those of all federated trainers."""
+    """Return the settings of all federated trainers."""
     given: dict[str, Any] = {
         "rounds": ROUNDS, "clip_norm": CLIP, "noise_multiplier": noise, "sampling": Full(),
         "local": fl.SGD(lr=0.1, steps=2), "delta": DELTA,
@@ -66,7 +66,7 @@ def settings(noise: float, fault: str) -> dict[str, Any]:
 
 
 def federated(noise: float, fault: str) -> Shown:
-    """`fl.Federation` in one process."""
+    """Return `fl.Federation` in one process."""
 
     def build(clients: Any) -> fl.Federation:
         return fl.Federation(model(), cross_entropy, clients, **settings(noise, fault))
@@ -77,7 +77,7 @@ def federated(noise: float, fault: str) -> Shown:
 
 
 def own_loop(noise: float, fault: str) -> Shown:
-    """A loop written by hand around `privatize`."""
+    """Yield a loop written by hand around `privatize`."""
     like = dict(model().named_parameters())
     times = 2 if fault == "each client sends two rows" else 1
 
@@ -109,8 +109,8 @@ def own_loop(noise: float, fault: str) -> Shown:
 
 
 def flower(noise: float, fault: str) -> Shown:
-    """Flower's strategy and ClientApps over its messages in one process."""
-    # Not beside all other packages.
+    """Return Flower's strategy and ClientApps over its messages in one process."""
+    # Imported here, not with all other packages.
     by: Any = import_module("dpacct.fl.flower")
 
     def build(count: int) -> fl.Server:
@@ -132,7 +132,7 @@ def flower(noise: float, fault: str) -> Shown:
 
 @contextmanager
 def spoiled(fault: str) -> Generator[None]:
-    """Faults of Flower's clients."""
+    """Yield faults of Flower's clients."""
     clients: Any = import_module("dpacct.fl.flower.clients")
 
     def unclipped(rows: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -146,7 +146,7 @@ def spoiled(fault: str) -> Generator[None]:
 
 
 def opacus(noise: float, fault: str) -> Shown:
-    """Opacus' engine with `attach_ledger`, everybody in every batch."""
+    """Return Opacus' engine with `attach_ledger`, everybody in every batch."""
     library: Any = import_module("opacus")
     plug_in: Any = import_module("dpacct.interop.opacus")
 
@@ -182,7 +182,7 @@ def opacus(noise: float, fault: str) -> Shown:
 
 
 def _spoil(fault: str, optimizer: Any) -> None:  # noqa: C901 - one fault a case
-    """Faults of a training with Opacus."""
+    """Plant a fault in a training with Opacus."""
     add, clip, pre_step = optimizer.add_noise, optimizer.clip_and_accumulate, optimizer.pre_step
 
     def as_if(call: Callable[[], Any], **settings: float) -> None:
@@ -219,7 +219,7 @@ def _spoil(fault: str, optimizer: Any) -> None:  # noqa: C901 - one fault a case
 
 
 def timed(audit: Callable[[], fl.RunAudit], plain: Callable[[], object]) -> Shown:
-    """Both, and what they take, imports and first calls not counted."""
+    """Return both, and what they take, imports and first calls not counted."""
     plain()
     start = time.process_time()
     plain()

@@ -1,7 +1,7 @@
-"""What smoothing gains in many rounds, and SAM with many local steps, in a small network.
+"""The gain of smoothing in many rounds, and of SAM with many local steps, in a small network.
 
 ``python -m evidence.longer_training.play FOLDER [--part I/N] [--only CLAIM|others|page]`` with
-Fashion-MNIST in the folder. Client-level privacy, uniform cohorts, replace-one; noise, clip norm
+Fashion-MNIST in the folder. Client-level privacy, uniform cohorts, replace-one. Noise, clip norm
 and local training as printed, see `evidence.longer_training.runs`. No seed: each run is private.
 """
 
@@ -24,12 +24,12 @@ PICTURE = "longer_training/picture.png"
 
 
 def of(records: Records, name: str, method: str) -> list[Record]:
-    """The runs of one method."""
+    """Return the runs of one method."""
     return [record for record in records if record.matches(claim=name, method=method)]
 
 
 def accuracies(runs: list[Record], after: int) -> dict[int, float]:
-    """Accuracy after a round, by the number of the run."""
+    """Return accuracy after a round, by the number of the run."""
     return {
         record.setting["run"]: row["accuracy"]
         for record in runs
@@ -39,13 +39,13 @@ def accuracies(runs: list[Record], after: int) -> dict[int, float]:
 
 
 def looks(claim: Claim) -> list[int]:
-    """Rounds that the table shows: early, half-way and at the end, where there was a look."""
+    """Return the rounds of the table: early, half-way and at the end, if evaluated."""
     parts = [round(claim.rounds * share / EVERY) * EVERY for share in (0.1, 0.3, 0.5, 0.7)]
     return sorted({*(part for part in parts if part), claim.rounds})
 
 
 def tables(records: Records) -> dict[str, str]:
-    """The tables of the page, from the recorded runs alone."""
+    """Return the tables of the page, from the recorded runs alone."""
     found = {"cost": _cost_table(records), "ceiling": _ceiling_table(records)}
     found["left"] = _left_table(records)
     for name, claim in CLAIMS.items():
@@ -114,7 +114,7 @@ def _accuracy_table(records: Records, name: str, claim: Claim) -> str:
 
 
 def draw(records: Records, file: Path) -> None:
-    """Accuracy over rounds: means, with bars from the lowest to the highest run."""
+    """Draw accuracy over rounds: means, with bars from the lowest to the highest run."""
     # An extra that only the picture needs.
     figure: Any = import_module("matplotlib.figure").Figure(
         figsize=(11, 4.6), layout="constrained", dpi=110
@@ -126,7 +126,7 @@ def draw(records: Records, file: Path) -> None:
                 continue
             history = [[row["accuracy"] for row in run.result["history"]] for run in runs]
             rounds = [row["round"] for row in runs[0].result["history"]]
-            # Side by side, so that bars can be told apart.
+            # Side by side, so that bars are distinct.
             shifted = [after + claim.rounds / 150 * (place - 1) for after in rounds]
             columns = list(zip(*history, strict=True))
             style = stroke(place)
@@ -140,7 +140,7 @@ def draw(records: Records, file: Path) -> None:
 
 
 def main() -> None:
-    """Play what is missing, then write the tables and the picture."""
+    """Run the missing settings, then write the tables and the picture."""
     reading = argparse.ArgumentParser(description=__doc__)
     reading.add_argument("folder", type=Path)
     reading.add_argument("--part", default="1/1", help="I/N: every N-th run, from the I-th on")

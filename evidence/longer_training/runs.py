@@ -19,7 +19,7 @@ from dpacct.fl.models import ConvNet, cross_entropy
 from dpacct.fl.postprocess import smooth
 from evidence.records import Setting, trained
 
-# Rounds between two looks at the test images, noise that does not matter, what is kept of a look.
+# Rounds between two evaluations, negligible noise, and the recorded values of an evaluation.
 EVERY = 10
 ALMOST_NONE = 0.01
 HISTORY = ("round", "accuracy", "norm_median", "clipped", "signal_to_noise")
@@ -27,26 +27,26 @@ HISTORY = ("round", "accuracy", "norm_median", "clipped", "signal_to_noise")
 
 @dataclass(frozen=True)
 class FedAvgLS(fl.Method):
-    """DP-FedAvg, whose noisy mean is smoothed: DP-Fed-LS without its projection."""
+    """DP-FedAvg with a smoothed noisy mean: DP-Fed-LS without its projection."""
 
     smoothing: float = 1.0
     name = "fedavg-ls"
 
     def post(self, noised: fl.Noised, server_state: Mapping[str, Any]) -> fl.Noised:
-        """The mean smoothed tensor by tensor."""
+        """Return the mean smoothed tensor by tensor."""
         del server_state
         return noised.map_tensors(lambda tensor: smooth(tensor, self.smoothing))
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What is claimed, and the setting that all its methods share.
+    """A claim, and the setting that all its methods share.
 
     Attributes:
-        population, cohort: clients, and how many of them each round takes, without replacement.
+        population, cohort: numbers of clients, in all and in a round, without replacement.
         images: of Fashion-MNIST, dealt out evenly.
-        concentration: of a Dirichlet partition; None deals out without looking at labels.
-        methods: by their label, what they are compared with first.
+        concentration: of a Dirichlet partition. None ignores labels.
+        methods: by their label, the baseline first.
     """
 
     title: str
@@ -110,13 +110,13 @@ def _data(folder: Path) -> Dataset:
 
 
 def _halved(images: torch.Tensor) -> torch.Tensor:
-    """[n, 1, 16, 16] of [n, 1, 28, 28], a frame of background around them: a third of the work."""
+    """Return [n, 1, 16, 16] of [n, 1, 28, 28] with a frame of background: a third of the work."""
     framed = functional.pad(images, (2, 2, 2, 2), value=float(images.min()))
     return functional.avg_pool2d(framed, 2)
 
 
 def partition(claim: Claim, labels: torch.Tensor, run: int) -> Partition:
-    """Who holds which of the first images, dealt out with the number of the run as seed."""
+    """Return the clients' shares of the first images. The seed is the number of the run."""
     if claim.concentration is None:
         return iid(len(labels), claim.population, seed=run)
     return dirichlet(labels.numpy(), claim.population, claim.concentration, seed=run)
@@ -124,7 +124,7 @@ def partition(claim: Claim, labels: torch.Tensor, run: int) -> Partition:
 
 @lru_cache(maxsize=1)
 def people(name: str, run: int, folder: Path) -> PartitionedClients:
-    """The clients of a run."""
+    """Return the clients of a run."""
     claim = CLAIMS[name]
     images, labels = _data(folder).train.batch(slice(0, claim.images))
     examples = Examples(_halved(images), labels)
@@ -132,13 +132,13 @@ def people(name: str, run: int, folder: Path) -> PartitionedClients:
 
 
 def network(run: int) -> ConvNet:
-    """The network that all train, with the starting weights of a run."""
+    """Return the network that all train, with the starting weights of a run."""
     torch.manual_seed(run)  # pyright: ignore[reportUnknownMemberType]
     return ConvNet((1, 16, 16), 10, channels=(8, 16), kernel=3, hidden=(64,))
 
 
 def play(setting: Setting, folder: Path) -> dict[str, Any]:
-    """One run with fresh noise and cohorts; run r has the partition and starting weights r."""
+    """Run with fresh noise and cohorts. Run r has the partition and starting weights r."""
     if "quantity" in setting:
         return what_is_left(int(setting["run"] or 0), folder)
     ceiling = "ceiling" in setting
@@ -169,7 +169,7 @@ def play(setting: Setting, folder: Path) -> dict[str, Any]:
 
 
 def settings(name: str) -> list[Setting]:
-    """All runs of a claim, seed by seed, so that methods stay paired wherever it ends."""
+    """Return all runs of a claim, seed by seed, so that methods stay paired wherever it ends."""
     claim = CLAIMS[name]
     return [
         {"claim": name, "method": method, "run": run}
@@ -179,7 +179,7 @@ def settings(name: str) -> list[Setting]:
 
 
 def others() -> list[Setting]:
-    """Runs with almost no noise, and what smoothing leaves of a gradient."""
+    """Return runs with almost no noise, and the effect of smoothing on a gradient."""
     ceilings: list[Setting] = [
         {"ceiling": "smoothing", "method": method, "run": 0}
         for method in ("projected", "projected, smoothed")
@@ -189,7 +189,7 @@ def others() -> list[Setting]:
 
 
 def what_is_left(run: int, folder: Path) -> dict[str, Any]:
-    """What smoothing 1 leaves of the decrease of the loss that a short step brings.
+    """Return the share that smoothing 1 leaves of a short step's decrease of the loss.
 
     For the gradient G of 5000 training images it is <G, A^-1 G> / |G|^2, at the starting weights of
     a run, and after 400 steps on batches of 64 of these images without noise or bound.

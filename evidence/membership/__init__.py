@@ -1,1 +1,1 @@
-"""Who was there? Attacks on models with and without privacy."""
+"""Membership attacks on models with and without privacy."""

@@ -1,7 +1,7 @@
 """Attacks on models with and without privacy: ``python -m evidence.membership.play FOLDER``.
 
-FOLDER holds MNIST. Run r draws 3600 training images with seed r and deals them out to 360 clients,
-60 of whom, drawn at random, train; the others are who an attack must not accuse. Without FOLDER
+FOLDER holds MNIST. Run r draws 3600 training images with seed r and deals them out to 360 clients.
+Of these, 60 train, drawn at random. An attack must not accuse the other clients. Without FOLDER
 the tables, the CSV file and the picture are made from the recorded runs.
 """
 
@@ -38,7 +38,7 @@ CLIENTS, MEMBERS, IMAGES = 360, 60, 10
 ROUNDS, CLIP_NORM, REPEATS, SHADOWS = 30, 0.4, 4, 8
 LR, EPOCHS = 0.5, 10
 SAMPLING, DELTA = Poisson(0.5), MEMBERS**-1.1
-# What each row is called: method, and the epsilon that its noise is calibrated to.
+# The name of each row: method, and the epsilon that its noise is calibrated to.
 METHODS: dict[str, fl.Method] = {
     "non-private": fl.DPFedAvg(),
     "dp-fedavg": fl.DPFedAvg(),
@@ -56,7 +56,7 @@ cross_entropy = nn.functional.cross_entropy
 
 
 def settings() -> list[Setting]:
-    """All runs."""
+    """Return all runs."""
     return [
         {"method": method, "epsilon": epsilon, "run": run}
         for run in range(REPEATS)
@@ -67,13 +67,13 @@ def settings() -> list[Setting]:
 
 @lru_cache(maxsize=1)
 def people(folder: str, run: int) -> tuple[list[fl.ClientData], list[fl.ClientData]]:
-    """Members and others of a run."""
+    """Return members and others of a run."""
     data = load_mnist(folder)
     order = np.random.default_rng(run).permutation(len(data.train))[: CLIENTS * IMAGES]
     images = data.train.inputs[torch.as_tensor(order)].float().div(255).reshape(-1, 784)
     targets = data.train.targets[torch.as_tensor(order)]
     deal = iid(len(order), CLIENTS, seed=run)
-    # Exactly so many members, which needs no protection here: the images are public.
+    # Exactly this number of members, which needs no protection here: the images are public.
     mixed = np.random.default_rng(run).permutation(CLIENTS)
     apart = CLIENTS - MEMBERS
     sides = [
@@ -84,7 +84,7 @@ def people(folder: str, run: int) -> tuple[list[fl.ClientData], list[fl.ClientDa
 
 
 def noise(epsilon: float | None) -> float:
-    """The noise multiplier of a row."""
+    """Return the noise multiplier of a row."""
     if epsilon is None:
         return LITTLE_NOISE
     found = calibrate(epsilon=epsilon, delta=DELTA, rounds=ROUNDS, sampling=SAMPLING)
@@ -92,13 +92,13 @@ def noise(epsilon: float | None) -> float:
 
 
 def limit(epsilon: float) -> Accusations:
-    """What is proven of all attacks on a row."""
+    """Return the proven limit of all attacks on a row."""
     plan: Schedule = ROUNDS * Round(noise(epsilon), SAMPLING)
     return accusations(Attacks(plan, find_accountant("tight")))
 
 
 def blank() -> nn.Module:
-    """Logistic regression, weights at zero."""
+    """Return logistic regression, weights at zero."""
     model = nn.Linear(784, 10)
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)
@@ -106,7 +106,7 @@ def blank() -> nn.Module:
 
 
 def fitted(clients: Sequence[fl.ClientData], number: int) -> nn.Module:
-    """A shadow model: plain training on all its clients together, as long as a run's clients do."""
+    """Return a shadow model: plain training on all its clients, for as long as a run's clients."""
     seed_generators(number, torch.device("cpu"))
     model = blank()
     inputs = torch.cat([data.inputs for data in clients])
@@ -124,7 +124,7 @@ def fitted(clients: Sequence[fl.ClientData], number: int) -> nn.Module:
 
 
 def play(setting: Setting, folder: str) -> dict[str, Any]:
-    """One run with both attacks."""
+    """Return one run with both attacks."""
     members, others = people(folder, int(setting["run"] or 0))
     name, epsilon = str(setting["method"]), setting["epsilon"]
     target = None if epsilon is None else float(epsilon)
@@ -152,7 +152,7 @@ def play(setting: Setting, folder: str) -> dict[str, Any]:
         accuracy = fl.evaluate(model, cross_entropy, together).accuracy
         found[f"{side}_accuracy"] = round(100 * accuracy, 2)
     found["loss"] = _told(loss_attack(model, cross_entropy, members, others))
-    # So many that each shadow model, on three in four of their half, has as many as the model.
+    # Each shadow model, on three in four of their half, has as many clients as the model.
     some = others[: round(MEMBERS * 2 / 0.75)]
     shadowed = likelihood_attack(model, members, some, fitted, shadows=SHADOWS)
     found["likelihood"] = _told(shadowed)
@@ -174,12 +174,12 @@ def _figures(roc: Roc) -> dict[str, Any]:
 
 
 def tables(records: Records) -> dict[str, str]:
-    """The tables of the page."""
+    """Return the tables of the page."""
     return {"auc": _auc_table(records), "rates": _rates_table(records)}
 
 
 def rows(records: Records) -> list[tuple[str, float | None, list[Record]]]:
-    """Method, epsilon, and the runs of each row."""
+    """Return method, epsilon, and the runs of each row."""
     return [
         (method, epsilon, [r for r in records if r.matches(method=method, epsilon=epsilon)])
         for method, budgets in BUDGETS.items()
@@ -188,13 +188,13 @@ def rows(records: Records) -> list[tuple[str, float | None, list[Record]]]:
 
 
 def pooled(runs: Sequence[Record], attack: str, unit: str, name: str) -> list[float]:
-    """One figure of all runs of a row; of an AUC its value."""
+    """Return one figure of all runs of a row, the value of an AUC."""
     found = [record.result[attack][unit][name] for record in runs]
     return [value[0] if isinstance(value, list) else value for value in found]
 
 
 def _shown(values: Sequence[float]) -> str:
-    """Mean and its standard error over runs."""
+    """Return mean and its standard error over runs."""
     error = statistics.stdev(values) / len(values) ** 0.5
     return f"{statistics.mean(values):.3f} ±{error:.3f}"
 
@@ -245,7 +245,7 @@ def _rates_table(records: Records) -> str:
 
 
 def write_csv(path: Path, records: Records) -> None:
-    """Every AUC with its interval, one a line."""
+    """Write every AUC with its interval, one a line."""
     with path.open("w", newline="", encoding="utf-8") as file:
         lines = csv.writer(file, lineterminator="\n")
         lines.writerow(["method", "epsilon", "run", "attack", "unit", "auc", "lower", "upper"])
@@ -259,7 +259,7 @@ def write_csv(path: Path, records: Records) -> None:
 
 
 def main() -> None:
-    """Play what is missing; write tables, CSV and picture."""
+    """Run the missing settings, then write tables, CSV and picture."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", help="with MNIST")
     add_into(parser)

@@ -28,7 +28,7 @@ Point = tuple[float, float, float]
 def points(
     records: Records, smoothing: int | None, sampling: str, inputs: str, key: str
 ) -> list[Point]:
-    """Proven epsilon, mean accuracy and deviation for each target, by rising epsilon."""
+    """Return proven epsilon, mean accuracy and deviation for each target, by rising epsilon."""
     wanted = {"smoothing": smoothing, "sampling": sampling, "inputs": inputs, "order": "OIHW"}
     found: dict[float, list[float]] = {}
     for record in records:
@@ -41,9 +41,9 @@ def points(
 
 
 def panel(axes: Any, records: Records, sampling: str, inputs: str) -> None:
-    """One sampler and one way to feed the pixels; published points beside our standardized ones."""
+    """Draw one sampler and one way to feed the pixels, published points and ours."""
     for place, (smoothing, label) in enumerate(LABELS.items()):
-        # Side by side, so that the bars of one epsilon can be told apart.
+        # Side by side, so that the bars of one epsilon are distinct.
         shift = 1 + 0.03 * (place - 2)
         theorem = points(records, smoothing, sampling, inputs, THEOREM)
         tight = points(records, smoothing, sampling, inputs, TIGHT)
@@ -85,7 +85,7 @@ def panel(axes: Any, records: Records, sampling: str, inputs: str) -> None:
 
 
 def draw(path: Path, records: Records) -> None:
-    """Four panels: samplers beside each other, inputs below each other."""
+    """Draw four panels, with samplers in columns and inputs in rows."""
     # An extra that only the picture needs.
     figure: Any = import_module("matplotlib.figure").Figure(
         figsize=(11, 8.5), layout="constrained", dpi=100

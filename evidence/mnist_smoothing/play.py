@@ -1,9 +1,9 @@
-"""DP-Fed against DP-Fed-LS on MNIST: what smoothing buys, and what tight accounting buys.
+"""DP-Fed against DP-Fed-LS on MNIST: the gains by smoothing and by tight accounting.
 
 ``python -m evidence.mnist_smoothing.play FOLDER [--part I/N]`` with MNIST in the folder. The
-setting is that of `evidence.mnist_smoothing.runs`. Smoothing 0 is DP-Fed, whose local
-iterates are projected on the ball around the start after every step; DP-FedAvg clips once instead.
-Both are run with the noise of the method's closed-form theorem for epsilon 6 to 9, beside the
+setting is that of `evidence.mnist_smoothing.runs`. Smoothing 0 is DP-Fed. It projects local
+iterates on the ball around the start after every step. DP-FedAvg clips once instead. Both are run
+with the noise of the method's closed-form theorem for epsilon 6 to 9, together with the
 published accuracies, and with noise that the tight accountant calibrates, down to epsilon 0.5.
 """
 
@@ -39,7 +39,7 @@ from evidence.records import Records, spread
 PAGE, RUNS = "mnist_smoothing/README.md", "mnist_smoothing/runs.jsonl"
 PICTURE = "mnist_smoothing/picture.png"
 
-# How a group of runs is called: its inputs, what sets its noise, and the targets.
+# The name of a group of runs: its inputs, the source of its noise, and the targets.
 GROUPS: dict[str, tuple[str, str, Sequence[float]]] = {
     "theorem, standardized": ("standardized", THEOREM, PRINTED_EPSILONS),
     "theorem, unit": ("unit", THEOREM, PRINTED_EPSILONS),
@@ -54,7 +54,7 @@ GROUPS: dict[str, tuple[str, str, Sequence[float]]] = {
 def accuracies(
     records: Records, smoothing: int | None, group: str, sampling: str
 ) -> dict[float, list[float]]:
-    """Of all runs of a group, by target."""
+    """Return the accuracies of all runs of a group, by target."""
     inputs, key, targets = GROUPS[group]
     return {
         target: records.values("accuracy", **cell(sampling, smoothing, key, target, inputs=inputs))
@@ -63,7 +63,7 @@ def accuracies(
 
 
 def paired(records: Records, one: Mapping[str, Any], other: Mapping[str, Any]) -> list[float]:
-    """Accuracy of one choice minus that of the other, in runs of the same number."""
+    """Return accuracy of one choice minus that of the other, in runs of the same number."""
 
     def by_run(choice: Mapping[str, Any]) -> dict[int, float]:
         return {r.setting["run"]: r.result["accuracy"] for r in records if r.matches(**choice)}
@@ -73,7 +73,7 @@ def paired(records: Records, one: Mapping[str, Any], other: Mapping[str, Any]) -
 
 
 def difference(values: Sequence[float]) -> str:
-    """Mean and its standard error; the mean alone of less than three, a dash of none."""
+    """Return mean and standard error, the mean alone below three values, a dash for none."""
     if not values:
         return "-"
     if len(values) < 3:
@@ -83,7 +83,7 @@ def difference(values: Sequence[float]) -> str:
 
 
 def published_difference(sampling: str, smoothing: int) -> str:
-    """Mean over the four budgets, and its standard error from the printed deviations."""
+    """Return mean over the four budgets, and its standard error from the printed deviations."""
     pairs = list(zip(PUBLISHED[sampling][smoothing], PUBLISHED[sampling][0], strict=True))
     mean = statistics.mean(one[0] - other[0] for one, other in pairs)
     variance = sum((one[1] ** 2 + other[1] ** 2) / 5 for one, other in pairs) / len(pairs) ** 2
@@ -91,7 +91,7 @@ def published_difference(sampling: str, smoothing: int) -> str:
 
 
 def noise_table(records: Records) -> str:
-    """What the theorem's noise really costs, and the noise that costs the target."""
+    """Return the true cost of the theorem's noise, and the noise that costs the target."""
     rows: list[list[str]] = []
     for name in SAMPLINGS:
         for target in (*SMALL_EPSILONS, *PRINTED_EPSILONS):
@@ -109,7 +109,7 @@ def noise_table(records: Records) -> str:
 
 
 def accuracy_table(records: Records, sampling: str) -> str:
-    """The printed table, cell by cell, with the same noise and with the same epsilon."""
+    """Return the printed table, cell by cell, with the same noise and with the same epsilon."""
     rows: list[list[str]] = []
     for smoothing, label in LABELS.items():
         if smoothing is not None:
@@ -123,7 +123,7 @@ def accuracy_table(records: Records, sampling: str) -> str:
 
 
 def small_table(records: Records) -> str:
-    """Tight noise for small budgets."""
+    """Return tight noise for small budgets."""
     rows: list[list[str]] = []
     for name in SAMPLINGS:
         for smoothing, label in LABELS.items():
@@ -140,7 +140,7 @@ def small_table(records: Records) -> str:
 def gains(
     records: Records, sampling: str, inputs: str, key: str, targets: Sequence[float]
 ) -> list[str]:
-    """Paired differences to smoothing 0, all targets together."""
+    """Return paired differences to smoothing 0, all targets together."""
     cells: list[str] = []
     for smoothing in (*SMOOTHINGS[1:], None):
         values = [
@@ -161,7 +161,7 @@ DIFFERENCES = [*(f"{LABELS[s]} - 0" for s in SMOOTHINGS[1:]), "clipped once - sm
 
 
 def gain_table(records: Records) -> str:
-    """Differences to DP-Fed, all budgets of a group together."""
+    """Return differences to DP-Fed, all budgets of a group together."""
     rows: list[list[str]] = []
     for name in SAMPLINGS:
         published = [published_difference(name, smoothing) for smoothing in SMOOTHINGS[1:]]
@@ -171,7 +171,7 @@ def gain_table(records: Records) -> str:
 
 
 def tight_table(records: Records) -> str:
-    """Accuracy with tight noise minus that with the theorem's, at the same stated epsilon."""
+    """Return accuracy with tight noise minus that with the theorem's, at one stated epsilon."""
     rows: list[list[str]] = []
     for name in SAMPLINGS:
         for inputs in INPUTS:
@@ -189,7 +189,7 @@ def tight_table(records: Records) -> str:
 
 
 def rate_table(records: Records) -> str:
-    """A smaller server rate instead of smoothing: differences to DP-Fed with rate 1."""
+    """Return a smaller server rate instead of smoothing: differences to DP-Fed with rate 1."""
     rows: list[list[str]] = []
     for name in SAMPLINGS:
         row = [name]
@@ -211,7 +211,7 @@ def rate_table(records: Records) -> str:
 
 
 def order_table(records: Records) -> str:
-    """Neighbors in an image, or neighboring classes of one pixel, at epsilon 1."""
+    """Return neighbors in an image, or neighboring classes of one pixel, at epsilon 1."""
     rows: list[list[str]] = []
     for name in SAMPLINGS:
         for smoothing in (1, 3):
@@ -222,7 +222,7 @@ def order_table(records: Records) -> str:
 
 
 def spectrum_table(records: Records) -> str:
-    """What is left of the noise in weights and logits, and of the progress along a gradient."""
+    """Return the remaining noise in weights and logits, and progress along a gradient."""
     rows = [
         [
             "pixels" if record.setting["order"] == "OIHW" else "classes",
@@ -237,7 +237,7 @@ def spectrum_table(records: Records) -> str:
 
 
 def tables(records: Records) -> dict[str, str]:
-    """All tables of the page."""
+    """Return all tables of the page."""
     return {
         "noise": noise_table(records),
         **{name: accuracy_table(records, name) for name in SAMPLINGS},
@@ -251,7 +251,7 @@ def tables(records: Records) -> dict[str, str]:
 
 
 def main() -> None:
-    """Play what is missing, and write the page's tables and picture."""
+    """Run the missing settings, and write the page's tables and picture."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder")
     parser.add_argument("--part", default="1/1")

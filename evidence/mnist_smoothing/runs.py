@@ -2,9 +2,9 @@
 
 Logistic regression (784 x 10 and a bias) on 50000 training images shared evenly, accuracy on the
 10000 test images. Uniform cohorts of 50 out of 1000 clients (replace-one), or Poisson cohorts at
-rate 0.05 out of 500 clients (zero-out); 30 rounds, 5 epochs, batch 10, rate 0.1 decaying by 0.99
+rate 0.05 out of 500 clients (zero-out). 30 rounds, 5 epochs, batch 10, rate 0.1 decaying by 0.99
 a round, weight decay 4e-5, clip norm 0.4, server rate 1, delta = N^-1.1. Every run is private (no
-seed); run r deals the images out with seed r.
+seed). Run r deals the images out with seed r.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ TRAIN, ROUNDS, CLIP_NORM = 50_000, 30, 0.4
 CLIENTS = {"uniform": 1000, "poisson": 500}
 SAMPLINGS: dict[str, Sampling] = {"uniform": Uniform(50, 1000), "poisson": Poisson(0.05)}
 SMOOTHINGS = (0, 1, 2, 3)
-# What a target is called: with noise of the closed-form theorem, which costs less than it is
-# printed with; and with noise that is calibrated to cost it.
+# The name of a target: with noise of the closed-form theorem, which costs less than the printed
+# epsilon, and with noise that is calibrated to cost it.
 THEOREM, TIGHT = "printed_epsilon", "epsilon"
 PRINTED_EPSILONS = (6, 7, 8, 9)
 SMALL_EPSILONS = (0.5, 1, 2, 3)
-# Instead of smoothing, which leaves 0.72 to 0.86 of a step along the gradient; and shorter ones,
+# Instead of smoothing, which leaves 0.72 to 0.86 of a step along the gradient. And shorter rates,
 # past the best.
 SERVER_RATES = (0.85, 0.7, 0.5, 0.35)
 # "unit": pixels in [0, 1], weights start at zero. "standardized": the usual mean and deviation of
@@ -69,7 +69,7 @@ def cell(
     inputs: str = "unit",
     order: str = "OIHW",
 ) -> dict[str, Any]:
-    """One cell of a table; without smoothing it is DP-FedAvg, clipped once."""
+    """Return one cell of a table. Without smoothing it is DP-FedAvg, clipped once."""
     return {
         "inputs": inputs,
         "sampling": sampling,
@@ -80,13 +80,13 @@ def cell(
 
 
 def slower(sampling: str, server_lr: float, target: float) -> dict[str, Any]:
-    """DP-Fed with a smaller server rate instead of smoothing, as published otherwise."""
+    """Return DP-Fed with a smaller server rate instead of smoothing, as published otherwise."""
     chosen = {"inputs": "standardized", "sampling": sampling, "server_lr": server_lr}
     return {**chosen, THEOREM: target}
 
 
 def settings() -> list[dict[str, Any]]:
-    """Every private run of the page: five of the cells that were published, two of the others."""
+    """Return every private run of the page: five of each published cell, two of each other one."""
     published = [(THEOREM, target) for target in PRINTED_EPSILONS]
     tight = [(TIGHT, target) for target in PRINTED_EPSILONS]
     small = [(TIGHT, target) for target in SMALL_EPSILONS]
@@ -113,7 +113,7 @@ def settings() -> list[dict[str, Any]]:
 
 
 def spectra() -> list[dict[str, Any]]:
-    """The settings of `spectrum`, of which one is enough."""
+    """Return the settings of `spectrum`, of which one is enough."""
     return [
         {"quantity": "spectrum", "order": order, "smoothing": smoothing}
         for order in ("OIHW", "IOHW")
@@ -123,7 +123,7 @@ def spectra() -> list[dict[str, Any]]:
 
 @cache
 def tight_noise(sampling: str, epsilon: float) -> float:
-    """Noise on the sum / clip norm whose proven epsilon is the target."""
+    """Return noise on the sum / clip norm at which the proven epsilon is the target."""
     delta = CLIENTS[sampling] ** -1.1
     scheme = SAMPLINGS[sampling]
     found = calibrate(epsilon=epsilon, delta=delta, rounds=ROUNDS, sampling=scheme)
@@ -132,7 +132,7 @@ def tight_noise(sampling: str, epsilon: float) -> float:
 
 @cache
 def theorem_noise(sampling: str, epsilon: float) -> float:
-    """Noise on the sum / clip norm that the closed-form theorem asks for."""
+    """Return noise on the sum / clip norm that the closed-form theorem asks for."""
     delta = CLIENTS[sampling] ** -1.1
     scheme = SAMPLINGS[sampling]
     rule = printed_noise(epsilon=epsilon, delta=delta, rounds=ROUNDS, sampling=scheme)
@@ -143,12 +143,12 @@ def theorem_noise(sampling: str, epsilon: float) -> float:
 
 @cache
 def images(folder: str) -> Job:
-    """MNIST as vectors with all training images at one client, to be dealt out anew by each run."""
+    """Return MNIST as vectors with all training images at one client. Each run deals them again."""
     return mnist_job(1, train=TRAIN, folder=folder)
 
 
 def as_seen(data: fl.ClientData, inputs: str) -> fl.ClientData:
-    """Pixels as the model sees them."""
+    """Return pixels as the model sees them."""
     if inputs == "unit":
         return data
     return fl.ClientData((data.inputs - PIXEL_MEAN) / PIXEL_STD, data.targets)
@@ -156,7 +156,7 @@ def as_seen(data: fl.ClientData, inputs: str) -> fl.ClientData:
 
 @lru_cache(maxsize=1)
 def people(folder: str, sampling: str, run: int, inputs: str) -> list[fl.ClientData]:
-    """The training images, dealt out with the run's number as seed."""
+    """Return the training images, dealt out with the run's number as seed."""
     everything = as_seen(images(folder).clients[0], inputs)
     parts = iid(TRAIN, CLIENTS[sampling], seed=run)
     return [
@@ -166,7 +166,7 @@ def people(folder: str, sampling: str, run: int, inputs: str) -> list[fl.ClientD
 
 
 def start(inputs: str, run: int) -> nn.Module:
-    """Zero weights, or those that PyTorch draws with the run's number as seed."""
+    """Return zero weights, or PyTorch's random weights with the run's number as seed."""
     seed_generators(run, torch.device("cpu"))
     model = nn.Linear(784, 10)
     if inputs == "unit":
@@ -176,7 +176,7 @@ def start(inputs: str, run: int) -> nn.Module:
 
 
 def play(setting: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """One private run, or one spectrum."""
+    """Return one private run, or one spectrum."""
     if "quantity" in setting:
         return spectrum(setting["order"], setting["smoothing"], folder)
     name, inputs, run_number = setting["sampling"], setting["inputs"], setting["run"]
@@ -215,13 +215,13 @@ def play(setting: Mapping[str, Any], folder: str) -> dict[str, Any]:
 
 
 def spectrum(order: str, smoothing: float, folder: str) -> dict[str, float]:
-    """What smoothing leaves of the noise in the logits, and of the progress along a gradient.
+    """Return the share of the logits' noise, and of progress along a gradient, after smoothing.
 
     Noise n in the weights W moves the logit of class k by <n, E>, E being the image in row k of a
-    matrix of the shape of W; after smoothing by <n, A^-1 E>. So of the logit's noise variance
-    |A^-1 E|^2 / |E|^2 is left (over classes and test images, whose mean image is taken out: noise
-    along it moves all images alike). Of the decrease of the loss that a short step along the
-    gradient G brings, <G, A^-1 G> / |G|^2 is left (all test images, weights zero).
+    matrix of the shape of W. After smoothing it moves the logit by <n, A^-1 E>. So |A^-1 E|^2 /
+    |E|^2 of the logit's noise variance is left. That is the figure over classes and test images,
+    without the mean image: noise along it moves all images alike. A short step along the gradient
+    G keeps <G, A^-1 G> / |G|^2 of its decrease of the loss (all test images, weights zero).
     """
     test = images(folder).test
     centered = test.inputs - test.inputs.mean(dim=0)

@@ -2,13 +2,13 @@
 
 ``python -m evidence.natural_clients.play FOLDER [--part I/N] [--only STAGE]`` with
 ``femnist_writers.npz`` and ``shakespeare_roles.json`` in the folder. Client-level privacy,
-zero-out a client, Poisson cohorts, delta = N^-1.1; noise calibrated to the same proven epsilon
-for every method of a row (no seed: each run is private, and none of them repeats). On Shakespeare
-runs of one number share starting weights, so methods are paired; on FEMNIST they share nothing but
-weights of zero, so an error is that of two samples.
+zero-out a client, Poisson cohorts, delta = N^-1.1. The noise has the same proven epsilon for every
+method of a row (no seed: each run is private, and no run repeats). On Shakespeare runs of one
+number share starting weights, so methods are paired. On FEMNIST they share only weights of zero, so
+an error is that of two samples.
 
 The settings of a data set are the values of `TASKS` in natural_clients_runs.py. Rate and clip norm
-of DP-FedAvg come from the grids there, on the test set of data that anybody may download; the other
+of DP-FedAvg come from the grids there, on the test set of data that anybody may download. The other
 methods use the same, DP-FedPGN-LS with beta times the clip norm, since it sends beta times the
 update.
 """
@@ -32,7 +32,7 @@ PAIRED = ("shakespeare",)
 
 
 def tables(records: Records) -> dict[str, str]:
-    """The tables of the page, from the recorded runs alone."""
+    """Return the tables of the page, from the recorded runs alone."""
     found: dict[str, str] = {}
     for name, task in TASKS.items():
         found[f"{name} accuracy"] = _accuracy_table(records, name, task)
@@ -69,7 +69,7 @@ def _by_run(
 
 
 def difference(ours: dict[int, float], theirs: dict[int, float], *, paired: bool) -> str:
-    """Mean over the runs that both have, and its standard error where there are two or more.
+    """Return mean over the runs that both have, and its standard error where there are two or more.
 
     Args:
         paired: runs of one number share starting weights. Where they share nothing, errors of both
@@ -123,7 +123,7 @@ def _new_writers_table(records: Records) -> str:
 
 
 def draw(records: Records, file: Path) -> None:
-    """Accuracy over the epsilon that the last round of each run had spent."""
+    """Draw accuracy over the epsilon that the last round of each run had spent."""
     from matplotlib import pyplot as plt  # noqa: PLC0415 - tables need no pictures
 
     figure, panels = plt.subplots(1, len(TASKS), figsize=(10, 4.2))
@@ -174,7 +174,7 @@ def _mean_history(records: Records, **wanted: Any) -> list[tuple[float, float]]:
 
 
 def main() -> None:
-    """Play what is missing, then write the tables and the picture."""
+    """Run the missing settings, then write the tables and the picture."""
     reading = argparse.ArgumentParser(description=__doc__)
     reading.add_argument("folder", type=Path)
     reading.add_argument("--part", default="1/1", help="I/N: every N-th run, from the I-th on")

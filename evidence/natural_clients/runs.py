@@ -25,11 +25,11 @@ METHODS: dict[str, tuple[str, Callable[[], fl.Method]]] = {
     "dp-fedpgn-ls": ("DP-FedPGN-LS", lambda: fl.DPFedPGNLS(rho=0.2, beta=BETA, smoothing=0.01)),
     "dp-fedsam": ("DP-FedSAM", lambda: fl.DPFedSAM(rho=0.5)),
 }
-# Noise for the ceiling: what is left of it does not matter, and neither would its epsilon.
+# Noise for the ceiling. Its effect does not matter, and neither would its epsilon.
 ALMOST_NONE = 0.01
-# The first windows of each role, and every fourth of those that are tested on.
+# The first windows of each role, and every fourth of the windows for testing.
 WINDOWS, TESTED = 8, 4
-# What is kept of every tenth round.
+# The recorded values of every tenth round.
 HISTORY = ("round", "epsilon", "accuracy", "norm_median", "clipped")
 
 
@@ -58,7 +58,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Population:
-    """The clients of a data set, what they are tested on, and people who are no clients."""
+    """The clients of a data set, their test data, and data of people that are no clients."""
 
     data: Dataset
     clients: list[fl.ClientData]
@@ -117,7 +117,7 @@ GRIDS: dict[str, list[dict[str, Any]]] = {
 
 @cache
 def population(name: str, folder: Path) -> Population:
-    """Writers with all their images, or roles with their first windows."""
+    """Return writers with all their images, or roles with their first windows."""
     # Other images and later text of the clients themselves, as LEAF splits these data.
     if name == "femnist":
         data = load_femnist(folder, test_writers="training")
@@ -136,7 +136,7 @@ def population(name: str, folder: Path) -> Population:
 
 
 def model_of(name: str, data: Dataset, seed: int) -> nn.Module:
-    """One of the library's models, or a smaller one of the same kind."""
+    """Return one of the library's models, or a smaller one of the same kind."""
     torch.manual_seed(seed)  # pyright: ignore[reportUnknownMemberType]
     if name == "cnn-tiny":
         return ConvNet((1, 28, 28), data.num_classes, channels=(8, 16, 32), kernel=3, hidden=())
@@ -146,7 +146,7 @@ def model_of(name: str, data: Dataset, seed: int) -> nn.Module:
 
 
 def play(setting: Setting, folder: Path) -> dict[str, Any]:
-    """One run with fresh noise and cohorts."""
+    """Return one run with fresh noise and cohorts."""
     wanted: dict[str, Any] = dict(setting)
     people = population(wanted["data"], folder)
     model = model_of(wanted["model"], people.data, wanted["run"])
@@ -177,13 +177,13 @@ def _accuracy(model: nn.Module, test: fl.ClientData) -> Callable[[], float]:
 
 
 def _rounded(result: dict[str, Any]) -> dict[str, Any]:
-    """Five digits keep the file of runs small; epsilons at the end stay what they are."""
+    """Round to five digits to keep the file of runs small, except for epsilons at the end."""
     history = [{key: float(f"{row[key]:.5g}") for key in HISTORY} for row in result["history"]]
     return result | {"history": history}
 
 
 def settings_of(name: str, task: Task, **changes: Any) -> dict[str, Any]:
-    """What one run is told; `changes` say method, epsilon and run, or what a grid varies."""
+    """Return the settings of one run. `changes` set method, epsilon and run, or a grid's values."""
     setting: dict[str, Any] = {
         "stage": "comparison",
         "data": name,
@@ -205,7 +205,7 @@ def settings_of(name: str, task: Task, **changes: Any) -> dict[str, Any]:
 
 
 def tuning() -> list[Setting]:
-    """DP-FedAvg at epsilon 8 with rates and clip norms of a grid; another model, another method."""
+    """Return DP-FedAvg at epsilon 8 with a grid of rates and clip norms, and two variants."""
     return [
         settings_of(name, TASKS[name], **{"stage": "tuning", "epsilon": 8, **changes})
         for name, grid in GRIDS.items()
@@ -214,7 +214,7 @@ def tuning() -> list[Setting]:
 
 
 def comparison() -> list[Setting]:
-    """All methods at equal epsilon, run by run; without noise once."""
+    """Return all methods at equal epsilon, run by run, and without noise once."""
     return [
         settings_of(name, task, method=method, epsilon=epsilon, run=run)
         for run in range(max(task.runs for task in TASKS.values()))

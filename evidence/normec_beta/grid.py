@@ -36,7 +36,7 @@ PARTIAL = (
     ("cifar", 20, "none", NORMEC, 0.01),
     ("mnist", 100, "epsilon 8", NORMEC, 0.01),
 )
-# Rates beyond the published grid, at one beta: what the grid keeps the methods from.
+# Rates beyond the published grid, at one beta: rates that the grid excludes.
 WIDER = {NORMEC: ((0.001, 1.0), (0.1, 1.0)), FEDAVG: ((0.1, 1.0), (0.1, 10.0))}
 # Cells in which a method does not move the model, or the noise alone moves it far, are not run:
 # FedAvg moves it by at most gamma beta 300, here 0.03.
@@ -58,7 +58,7 @@ def setting(
     sampling_rate: float = 1.0,
     run: int = 1,
 ) -> dict[str, str | int | float]:
-    """One run; with a target where the noise is calibrated for it."""
+    """Return one run, with a target if the noise is calibrated for it."""
     found: dict[str, str | int | float] = {
         "data": data,
         "clients": clients,
@@ -73,7 +73,7 @@ def setting(
 
 
 def pairs_of(data: str, clients: int, noise: str, method: str) -> list[tuple[float, float]]:
-    """Betas with gammas: the published grid, and wider rates where there is a question of them."""
+    """Return betas with gammas: the published grid, and wider rates if they matter."""
     pairs = [(beta, gamma) for beta in BETAS for gamma in reversed(GAMMAS)]
     if method == FEDAVG or noise.startswith("std on D"):
         pairs = [(beta, gamma) for beta, gamma in pairs if beta * gamma > LEAST_PRODUCT]
@@ -86,7 +86,7 @@ def pairs_of(data: str, clients: int, noise: str, method: str) -> list[tuple[flo
 
 
 def grid_settings(records: Records) -> list[Setting]:
-    """Whole grids of beta and gamma, and wider rates, once each."""
+    """Return whole grids of beta and gamma, and wider rates, once each."""
     del records
     return [
         setting(data, clients, noise, method, beta, gamma)
@@ -97,7 +97,7 @@ def grid_settings(records: Records) -> list[Setting]:
 
 
 def repeated_settings(records: Records) -> list[Setting]:
-    """The best gamma of every beta again, with fresh noise, shares and starting weights."""
+    """Return the best gamma of every beta again, with fresh noise, shares and starting weights."""
     methods = {(data, clients, noise): known for data, clients, noise, known in GRIDS}
     found: list[Setting] = []
     for (data, clients, noise), count in REPEATED.items():
@@ -110,7 +110,7 @@ def repeated_settings(records: Records) -> list[Setting]:
 
 
 def partial_settings(records: Records) -> list[Setting]:
-    """Fewer participants, at the gammas that are best for everybody."""
+    """Return fewer participants, at the gammas that are best for full participation."""
     found: list[Setting] = []
     for data, clients, noise, method, beta in PARTIAL:
         gamma = best_gamma(records, data, clients, noise, method, beta)
@@ -121,7 +121,7 @@ def partial_settings(records: Records) -> list[Setting]:
 def best_gamma(
     records: Records, data: str, clients: int, noise: str, method: str, beta: float
 ) -> float:
-    """The gamma of the published grid whose first run ended best."""
+    """Return the gamma of the published grid with the best end of its first run."""
     seen = {
         record.setting["gamma"]: record.result["accuracy"]
         for record in records
@@ -133,7 +133,7 @@ def best_gamma(
 
 
 def grid_table(records: Records, data: str, clients: int, noise: str) -> str:
-    """Final accuracy of a whole grid, with the spread where there are several runs."""
+    """Return final accuracy of a whole grid, with the spread where there are several runs."""
     rows: list[list[str]] = []
     for method, title in TITLES.items():
         for beta in BETAS:
@@ -151,7 +151,7 @@ def grid_table(records: Records, data: str, clients: int, noise: str) -> str:
 
 
 def best_table(records: Records) -> str:
-    """Accuracy with the best gamma of the published grid, for every beta."""
+    """Return accuracy with the best gamma of the published grid, for every beta."""
     rows: list[list[str]] = []
     for data, clients, noise, methods in GRIDS:
         for method in methods:
@@ -170,7 +170,7 @@ def best_table(records: Records) -> str:
 def setting_of(
     data: str, clients: int, noise: str, method: str, beta: float, gamma: float, p: float = 1.0
 ) -> dict[str, Any]:
-    """What all runs of a cell share."""
+    """Return the settings that all runs of a cell share."""
     return {
         name: value
         for name, value in setting(data, clients, noise, method, beta, gamma, p).items()
@@ -179,7 +179,7 @@ def setting_of(
 
 
 def reached(records: Records, level: float, wanted: dict[str, Any]) -> int | None:
-    """First recorded round at which a run is at a level."""
+    """Return first recorded round at which a run is at a level."""
     for record in records:
         if record.matches(**wanted):
             rounds = [row["round"] for row in record.result["history"] if row["accuracy"] >= level]
@@ -188,7 +188,7 @@ def reached(records: Records, level: float, wanted: dict[str, Any]) -> int | Non
 
 
 def partial_table(records: Records) -> str:
-    """Rounds and messages to nine tenths of what everybody reaches in 300 rounds."""
+    """Return rounds and messages to nine tenths of full participation's result in 300 rounds."""
     rows: list[list[str]] = []
     for data, clients, noise, method, beta in PARTIAL:
         gamma = best_gamma(records, data, clients, noise, method, beta)

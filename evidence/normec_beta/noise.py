@@ -1,4 +1,4 @@
-"""The noise that Fed-alpha-NormEC's paper prints, in its readings, and what each one costs.
+"""The noise that Fed-alpha-NormEC's paper prints, in its readings, and the cost of each.
 
 With S = sqrt(T ln(1/delta)) / epsilon at T = 300, delta = 1e-5, epsilon = 8, and p the rate at
 which clients take part, the theory gives each participant a standard deviation of p S on every
@@ -19,14 +19,14 @@ from evidence.pages import markdown
 CLIENTS, ROUNDS, DELTA, TARGET = 20, 300, 1e-5, 8.0
 RATES = (1.0, 0.5, 0.25)
 SCALE = math.sqrt(ROUNDS * math.log(1 / DELTA)) / TARGET
-# As good as no noise, for runs that are to show a method without it. The least that the library
-# takes is 0.001; with sampling, bounds on such epsilons take seconds, and the runs ask often.
+# As good as no noise, for runs that show a method without it. The library's minimum is 0.001. With
+# sampling, bounds on such epsilons take seconds, and the runs compute them often.
 LEAST, LEAST_SAMPLED = 1e-3, 1e-2
 SMALL_CNN, RESNET20 = 3962, 272_474
 
 
 def per_client(noise: str, *, sampling_rate: float, beta: float) -> float:
-    """Standard deviation on D_i, per coordinate and client, of a reading."""
+    """Return standard deviation on D_i, per coordinate and client, of a reading."""
     printed = sampling_rate * SCALE
     return {
         "printed": printed,
@@ -38,7 +38,7 @@ def per_client(noise: str, *, sampling_rate: float, beta: float) -> float:
 
 
 def multiplier(noise: str, *, sampling_rate: float, beta: float, clients: int) -> float | None:
-    """Noise multiplier on the sum over the cohort; None where a budget decides."""
+    """Return the noise multiplier on the sum over the cohort, or None if a budget decides."""
     if noise == "epsilon 8":
         return None
     if noise == "none":
@@ -52,12 +52,12 @@ def multiplier(noise: str, *, sampling_rate: float, beta: float, clients: int) -
 
 
 def sampling_of(rate: float) -> Sampling:
-    """Everybody, or Poisson cohorts."""
+    """Return full participation, or Poisson cohorts."""
     return Full() if rate == 1 else Poisson(rate)
 
 
 def cost(noise_multiplier: float, rate: float, adjacency: str = "add-remove") -> Interval:
-    """Achieved and proven epsilon of 300 rounds."""
+    """Return achieved and proven epsilon of 300 rounds."""
     return epsilon(
         noise_multiplier=noise_multiplier,
         rounds=ROUNDS,
@@ -69,7 +69,7 @@ def cost(noise_multiplier: float, rate: float, adjacency: str = "add-remove") ->
 
 @cache
 def needed(rate: float, adjacency: str) -> float:
-    """Noise multiplier on the sum that epsilon 8 takes."""
+    """Return noise multiplier on the sum that epsilon 8 takes."""
     found = calibrate(
         epsilon=TARGET,
         delta=DELTA,
@@ -85,7 +85,7 @@ def _bracket(spent: Interval) -> str:
 
 
 def noise_tables() -> dict[str, str]:
-    """What the printed noise and its readings cost, and what path they leave to the signal."""
+    """Return the cost of the printed noise and its readings, and their path for the signal."""
     printed: list[list[str]] = []
     for rate in RATES:
         deviation = per_client("printed", sampling_rate=rate, beta=1.0)
@@ -139,15 +139,15 @@ def noise_tables() -> dict[str, str]:
 
 
 def path_ratio(clients: int, noise_multiplier: float, size: int) -> float:
-    """Longest path that the contributions can push a model / expected length of the noise's.
+    """Return the longest path of contributions / expected length of the noise's path.
 
-    Of NormEC after T rounds with everybody. The ratio is the same at every beta and server rate.
+    This is for NormEC after T rounds of full participation, at every beta and server rate.
     """
     return longest_push(1.0) / noise_path(1.0, clients, noise_multiplier, size)
 
 
 def longest_push(step: float) -> float:
-    """eta beta T (T + 1) / 2: all clients push in one direction, and no memory is ever full.
+    """Return eta beta T (T + 1) / 2: all clients push in one direction, and no memory is ever full.
 
     Args:
         step: eta beta, the server rate times the rate of the memories.
@@ -156,7 +156,7 @@ def longest_push(step: float) -> float:
 
 
 def noise_path(step: float, clients: int, noise_multiplier: float, size: int) -> float:
-    """How far noise alone moves a model of ``size`` weights in T rounds, its root mean square.
+    """Return the root mean square distance by noise alone, for ``size`` weights in T rounds.
 
     The noise of round t is in the server's memory for T - t + 1 rounds, so that this is
     eta beta (z / N) sqrt(d T (T + 1) (2 T + 1) / 6).
@@ -166,7 +166,7 @@ def noise_path(step: float, clients: int, noise_multiplier: float, size: int) ->
 
 
 def lengths_table() -> str:
-    """How far ResNet-20 can be pushed, and how far noise moves it, over the published grid."""
+    """Return the largest distances of ResNet-20 by contributions and by noise, over the grid."""
     betas, gammas = (0.001, 0.01, 0.1), (0.001, 0.01, 0.1)
     cells = [(beta, gamma) for beta in betas for gamma in gammas]
     rows = [["longest push", *(f"{longest_push(beta * gamma):.3g}" for beta, gamma in cells)]]

@@ -25,7 +25,7 @@ ROWS = (
     ("mnist", 20, "epsilon 8", "MNIST, 20 clients, epsilon 8"),
     ("mnist", 100, "epsilon 8", "MNIST, 100 clients, epsilon 8"),
 )
-# Rows of the second: data, title, and its noises; and the stroke of each noise.
+# Rows of the second: data, title, and its noises. Then the stroke of each noise.
 NOISE_ROWS = (
     ("mnist", "MNIST", ("none", "epsilon 8", "printed")),
     ("cifar", "CIFAR-10", ("none", "std on D", "printed")),
@@ -39,7 +39,7 @@ NOISES = {
 
 
 def curves(records: Records, wanted: dict[str, Any]) -> list[tuple[list[float], list[float]]]:
-    """Rounds and accuracies of every run of a cell."""
+    """Return rounds and accuracies of every run of a cell."""
     return [
         (
             [row["round"] for row in record.result["history"]],
@@ -51,7 +51,7 @@ def curves(records: Records, wanted: dict[str, Any]) -> list[tuple[list[float], 
 
 
 def draw_runs(axes: Any, runs: list[tuple[list[float], list[float]]], **style: Any) -> None:
-    """One line for each run, with one entry in the legend."""
+    """Draw one line for each run, with one entry in the legend."""
     label = style.pop("label")
     for rounds, values in runs:
         axes.plot(rounds, values, linewidth=1.4, label=label, **style)
@@ -59,7 +59,7 @@ def draw_runs(axes: Any, runs: list[tuple[list[float], list[float]]], **style: A
 
 
 def draw_methods(records: Records, path: Path) -> None:
-    """Both methods at the best gamma of the grid, and FedAvg at a rate beyond it."""
+    """Draw both methods at the best gamma of the grid, and FedAvg at a rate beyond it."""
     figure: Any = import_module("matplotlib.figure").Figure(
         figsize=(10, 8.4), layout="constrained", dpi=110
     )
@@ -81,7 +81,7 @@ def draw_methods(records: Records, path: Path) -> None:
 
 
 def draw_noises(records: Records, path: Path) -> None:
-    """NormEC with 20 clients under several noises."""
+    """Draw NormEC with 20 clients under several noises."""
     figure: Any = import_module("matplotlib.figure").Figure(
         figsize=(10, 5.8), layout="constrained", dpi=110
     )
@@ -101,7 +101,7 @@ def draw_noises(records: Records, path: Path) -> None:
 
 
 def draw_scale(records: Records, path: Path) -> None:
-    """Every run at the published scale, one line each."""
+    """Draw every run at the published scale, one line each."""
     figure: Any = import_module("matplotlib.figure").Figure(
         figsize=(7.5, 4.6), layout="constrained", dpi=110
     )
@@ -123,7 +123,7 @@ def draw_scale(records: Records, path: Path) -> None:
 
 
 def finish(axes: Any, title: str, top: float) -> None:
-    """Title, grid and legend of a panel, the legend above the highest line."""
+    """Set title, grid and legend of a panel, the legend above the highest line."""
     axes.set_title(title, fontsize=9)
     axes.grid(color="0.92")
     axes.set_ylim(0, top)

@@ -1,16 +1,16 @@
-"""Fed-alpha-NormEC beside FedAvg with smoothed normalization, over beta, with true epsilons.
+"""Fed-alpha-NormEC against FedAvg with smoothed normalization, over beta, with true epsilons.
 
 ``python -m evidence.normec_beta.play FOLDER [--only WHAT] [--part I/N]``. WHAT is one kind of runs,
-or "page": write tables and pictures of the runs that there are. Published setting: 20 clients
+or "page": write tables and pictures of the recorded runs. Published setting: 20 clients
 with equal shuffled shares, one local step on a batch of 32, 300 rounds, alpha 0.01, no server
-normalization, server rate = local rate = gamma, beta and gamma in {0.001, 0.01, 0.1}, delta 1e-5;
+normalization, server rate = local rate = gamma, beta and gamma in {0.001, 0.01, 0.1}, delta 1e-5.
 gamma is chosen for every beta (and here for every noise).
 
 - ``cifar32``: ResNet-20 on CIFAR-10 as it is, 272474 weights, 50000 images, accuracy on the first
   5000 test images, in the few cells of `evidence.normec_beta.scale`. Elsewhere, instead:
 - ``cifar``: CIFAR-10 averaged to 16 x 16 pixels, two 3 x 3 convolutions of 8 and 16 channels and a
-  linear layer, 3962 weights, 50000 images, accuracy on the first 5000 test images;
-- ``mnist``: logistic regression, 7850 weights, 50000 images, 10000 test images; 20 and 100 clients.
+  linear layer, 3962 weights, 50000 images, accuracy on the first 5000 test images.
+- ``mnist``: logistic regression, 7850 weights, 50000 images, 10000 test images, 20 or 100 clients.
 
 Noises are those of `evidence.normec_beta.noise`.
 """
@@ -68,7 +68,7 @@ class Task:
     model: Callable[[], nn.Module]
 
     def clients(self, count: int, run: int) -> list[fl.ClientData]:
-        """Equal shares, shuffled by the number of the run."""
+        """Return equal shares, shuffled by the number of the run."""
         parts = iid(len(self.labels), count, seed=run)
         rows = [torch.tensor(part.tolist()) for part in parts]
         return [fl.ClientData(self.images[part], self.labels[part]) for part in rows]
@@ -76,7 +76,7 @@ class Task:
 
 @cache
 def task(name: str, folder: str) -> Task:
-    """The data of a setting."""
+    """Return the data of a setting."""
     data: Dataset = load_mnist(folder) if name == "mnist" else load_cifar10(folder)
     images, labels = data.train.batch(slice(0, 50_000))
     seen, truth = data.test.batch(slice(0, 10_000 if name == "mnist" else 5_000))
@@ -93,7 +93,7 @@ def task(name: str, folder: str) -> Task:
 
 
 def play(setting: Setting, folder: str) -> dict[str, Any]:
-    """One training run, with fresh noise and cohorts."""
+    """Return one training run, with fresh noise and cohorts."""
     job = task(str(setting["data"]), folder)
     clients, rate = int(setting["clients"] or 0), float(setting["sampling_rate"] or 0)
     beta, gamma, run = (float(setting[name] or 0) for name in ("beta", "gamma", "run"))
@@ -145,12 +145,12 @@ def play(setting: Setting, folder: str) -> dict[str, Any]:
 
 
 def length(model: nn.Module) -> float:
-    """Euclidean length of all weights together."""
+    """Return Euclidean length of all weights together."""
     return math.sqrt(sum(float(p.detach().square().sum()) for p in model.parameters()))
 
 
 def tables(records: Records) -> dict[str, str]:
-    """The page's tables."""
+    """Return the page's tables."""
     grids = {
         f"{data} {clients} {noise}": grid_table(records, data, clients, noise)
         for data, clients, noise, _ in GRIDS
@@ -160,7 +160,7 @@ def tables(records: Records) -> dict[str, str]:
 
 
 def main() -> None:
-    """Play what is missing, and write the page's tables and pictures."""
+    """Run the missing settings, and write the page's tables and pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder")
     parser.add_argument("--part", default="0/1", help="I/N: every N-th setting from the I-th")

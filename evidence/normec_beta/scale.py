@@ -11,7 +11,7 @@ from evidence.pages import markdown
 from evidence.records import Record, Records, Setting
 
 DATA, CLIENTS, EVERY = "cifar32", 20, 30
-# Noise, method, beta, gamma: what decides most comes first, since a run takes ten minutes and more.
+# Noise, method, beta, gamma. The most decisive runs come first, since a run takes ten minutes.
 CELLS: tuple[tuple[str, str, float, float], ...] = (
     ("none", NORMEC, 0.01, 0.1),
     ("none", NORMEC, 0.1, 0.1),
@@ -32,7 +32,7 @@ CHANCE, LOST_AFTER, LOOKS = 11.0, 120, 3
 
 
 def scale_settings(records: Records) -> list[Setting]:
-    """Every cell once, then again with fresh noise, shares and starting weights."""
+    """Return every cell once, then again with fresh noise, shares and starting weights."""
     del records
     return [
         setting(DATA, CLIENTS, noise, method, beta, gamma, run=run)
@@ -42,13 +42,13 @@ def scale_settings(records: Records) -> list[Setting]:
 
 
 def lost(history: Sequence[Mapping[str, float]], norms: Sequence[float]) -> bool:
-    """Whether a run has plainly diverged.
+    """Return True if a run has plainly diverged.
 
     After 120 rounds or more, three looks at it in a row are at chance while its weights grew from
     each to the next, to more than twice the length that they had at the first look of all.
 
     Args:
-        history: what was recorded after every few rounds, with ``round`` and ``accuracy``.
+        history: the records after every few rounds, with ``round`` and ``accuracy``.
         norms: the length of all weights at the same rounds.
     """
     if len(history) < LOOKS or history[-1]["round"] < LOST_AFTER:
@@ -59,7 +59,7 @@ def lost(history: Sequence[Mapping[str, float]], norms: Sequence[float]) -> bool
 
 
 def scale_table(records: Records) -> str:
-    """One row a run, as they are: what it reached at the end, at its best, and what it cost."""
+    """Return one row a run: its accuracy at the end, at its best, and its cost."""
     rows = [
         _row(record)
         for noise, method, beta, gamma in CELLS

@@ -29,7 +29,7 @@ def draw(
     lengths: Sequence[float],
     plane: Sequence[float],
 ) -> None:
-    """Write every picture beside the page that lies below ``folder``."""
+    """Write every picture next to its page below ``folder``."""
     runs = [record for record in trained if record.matches(role="main")]
     looked = [record for record in records if record.matches(round=40)]
     draw_accuracy(folder, runs)
@@ -48,7 +48,7 @@ def _saved(figure: Any, file: Path, *, below: float = 0.0) -> None:
 
 
 def draw_accuracy(folder: Path, runs: Sequence[Record]) -> None:
-    """Accuracy of all methods over rounds and over the epsilon spent until then."""
+    """Draw accuracy of all methods over rounds and over the epsilon spent until then."""
     figure: Any = Figure(figsize=(11, 8.5))
     axes = figure.subplots(2, 2)
     names = list(dict.fromkeys(str(run.setting["method"]) for run in runs))
@@ -81,7 +81,7 @@ def draw_accuracy(folder: Path, runs: Sequence[Record]) -> None:
 
 
 def draw_norms(folder: Path, runs: Sequence[Record], methods: Sequence[str]) -> None:
-    """How long the raw updates are in units of the clip norm, early and late."""
+    """Draw the lengths of the raw updates in units of the clip norm, early and late."""
     figure: Any = Figure(figsize=(11, 6.5))
     axes = figure.subplots(2, 2, sharex=True)
     for row, (when, words) in zip(axes, WHEN.items(), strict=True):
@@ -114,7 +114,7 @@ def draw_norms(folder: Path, runs: Sequence[Record], methods: Sequence[str]) -> 
 def draw_lines(
     folder: Path, looked: Sequence[Record], methods: Sequence[str], lengths: Sequence[float]
 ) -> None:
-    """Loss over the distance along random directions: mean and standard deviation."""
+    """Draw loss over the distance along random directions: mean and standard deviation."""
     figure: Any = Figure(figsize=(11, 4.4))
     for axis, concentration in zip(figure.subplots(1, 2), (0.6, 0.1), strict=True):
         for name in methods:
@@ -140,7 +140,7 @@ def draw_lines(
 def draw_planes(
     folder: Path, looked: Sequence[Record], methods: Sequence[str], plane: Sequence[float]
 ) -> None:
-    """The loss in the plane of two random directions: surfaces above, contours below."""
+    """Draw the loss in the plane of two random directions: surfaces above, contours below."""
     own = {str(r.setting["method"]): r.result["plane"] for r in looked if "plane" in r.result}
     if not own:
         return

@@ -14,14 +14,14 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def weights_of(model: nn.Module) -> Weights:
-    """A copy of the parameters."""
+    """Return a copy of the parameters."""
     return {name: value.detach().clone() for name, value in model.named_parameters()}
 
 
 def random_direction(weights: Weights, seed: int) -> Weights:
-    """A random direction, filter by filter as long as the weights (Li et al. 2018).
+    """Return a random direction, filter by filter as long as the weights (Li et al. 2018).
 
-    A filter is what leads to one output of a layer. Biases stay where they are. So a direction of
+    A filter is the weights for one output of a layer. Biases stay the same. So a direction of
     length 1 changes each filter by as much as it is long, and rescaling the layers of a ReLU
     network changes nothing.
     """
@@ -45,7 +45,7 @@ def loss_at(
     weights: Weights,
     steps: Sequence[tuple[float, Weights]],
 ) -> float:
-    """The loss after some steps from the weights, which the model then holds."""
+    """Return the loss after some steps from the weights, which the model then holds."""
     with torch.no_grad():
         for name, value in model.named_parameters():
             moved = weights[name].clone()
@@ -63,7 +63,7 @@ def losses_on_lines(
     lengths: Sequence[float],
     directions: int,
 ) -> list[list[float]]:
-    """Losses [directions, lengths]; the directions are those of the seeds 0, 1, ..."""
+    """Return losses [directions, lengths]. The directions have the seeds 0, 1, ..."""
     weights = weights_of(model)
     found: list[list[float]] = []
     for seed in range(directions):
@@ -77,7 +77,7 @@ def losses_on_lines(
 def losses_on_plane(
     model: nn.Module, loss: Loss, data: fl.ClientData, *, lengths: Sequence[float]
 ) -> list[list[float]]:
-    """Losses [lengths, lengths] in the plane of the directions 0 and 1."""
+    """Return losses [lengths, lengths] in the plane of the directions 0 and 1."""
     weights = weights_of(model)
     across, up = (random_direction(weights, seed) for seed in (0, 1))
     found = [
@@ -91,7 +91,7 @@ def losses_on_plane(
 def largest_curvature(
     model: nn.Module, loss: Loss, data: fl.ClientData, *, iterations: int
 ) -> float:
-    """The Hessian's eigenvalue of largest magnitude, by power iteration from a fixed start."""
+    """Return the Hessian's largest eigenvalue, by power iteration from a fixed start."""
     params = list(model.parameters())
     generator = torch.Generator().manual_seed(0)
     vector = [torch.randn(p.shape, generator=generator) for p in params]

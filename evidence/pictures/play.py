@@ -2,9 +2,9 @@
 
 ``python -m evidence.pictures.play FOLDER --models MODELS``. FOLDER holds CIFAR-10, MODELS the
 weights that ``cifar_methods FOLDER --models MODELS`` left. Losses are those of 1000 training
-images, the first of the data set; 10 random directions, filter-normalized; the largest eigenvalue
-of the Hessian by 30 steps of power iteration. Without ``--models`` tables and pictures are made
-from the recorded figures.
+images, the first of the data set. There are 10 random directions, filter-normalized. The largest
+eigenvalue of the Hessian takes 30 steps of power iteration. Without ``--models``, tables and
+pictures are made from the recorded figures.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ PLANE = tuple(round(step / 6, 4) for step in range(-6, 7))
 
 
 def trained_runs(folder: Path = EVIDENCE) -> Records:
-    """The runs that the pictures show."""
+    """Return the runs that the pictures show."""
     return Records(folder / cifar_methods.RUNS)
 
 
 def around(folder: str, models: Path, setting: Setting) -> dict[str, Any]:
-    """The loss around one trained model; in a plane too for one run of each method."""
+    """Return the loss around one trained model, for one run of each method also in a plane."""
     model = network()
     file = models / model_file(setting, int(setting["round"] or 0))
     model.load_state_dict(torch.load(file, weights_only=True))
@@ -60,7 +60,7 @@ def around(folder: str, models: Path, setting: Setting) -> dict[str, Any]:
 
 
 def wanted() -> list[Setting]:
-    """The models at the end of the main runs, and those of DP-FedPGN on the way in the last run."""
+    """Return the models at the end of the main runs, and earlier DP-FedPGN ones of the last run."""
     found: list[Setting] = []
     for record in trained_runs():
         if not record.matches(role="main") or record.setting["method"] not in PICTURED:
@@ -81,7 +81,7 @@ def wanted() -> list[Setting]:
 
 
 def tables(records: Records) -> dict[str, str]:
-    """The tables of the page."""
+    """Return the tables of the page."""
     return {
         "norms": _norms(),
         "sharpness 0.6": _sharpness(records, 0.6),
@@ -118,7 +118,7 @@ def _norm_cells(runs: Sequence[Record], when: str, clip: float) -> list[str]:
 
 
 def increases(result: dict[str, Any], length: float) -> list[float]:
-    """Loss at this distance less loss at the model, mean of both signs, one for each direction."""
+    """Return loss at this distance less loss at the model, mean of both signs, per direction."""
     far = [LENGTHS.index(-length), LENGTHS.index(length)]
     return [
         statistics.mean(line[place] for place in far) - result["loss"] for line in result["lines"]

@@ -1,1 +1,1 @@
-"""Evidence: published settings and what is proven of them."""
+"""Evidence: published settings and their proven epsilons."""

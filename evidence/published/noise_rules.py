@@ -6,7 +6,7 @@ For a share lambda in (0, 1) of epsilon and alpha = 1 + log(1/delta) / ((1 - lam
                                                 or  c = 2, nu = z (theorem 2, Poisson)
 
 gives (epsilon, delta)-DP by the classic conversion, where lemma 3 or 4 holds at alpha. As printed,
-alpha is fractional, for which the lemmas are not proven. What can be proven with the same lemmas,
+alpha is fractional, for which the lemmas are not proven. The proven figure with the same lemmas,
 for noise or for the number of rounds, is `calibrate(..., accountant="closed-form")`.
 """
 
@@ -25,7 +25,7 @@ from dpacct.rounds import Full, Poisson, Sampling
 
 @dataclass(frozen=True, slots=True)
 class NoiseRule:
-    """What a noise rule asks for.
+    """The noise that a noise rule requires.
 
     Attributes:
         noise_multiplier: z, std of the noise on the sum / clip norm.
@@ -41,7 +41,7 @@ class NoiseRule:
 
 
 def _lemma(sampling: Sampling) -> tuple[ClosedForm, float]:
-    """The closed form, and z / nu: 2 where a client is replaced, 1 where it is removed."""
+    """Return the closed form, and z / nu: 2 where a client is replaced, 1 where it is removed."""
     if isinstance(sampling, Full):
         raise Unsupported("theorems 1 and 2 are about sampled rounds; use the accountant gdp")
     return (LEMMA_4, 1.0) if isinstance(sampling, Poisson) else (LEMMA_3, 2.0)
@@ -66,10 +66,10 @@ def _violations(rule: NoiseRule, sampling: Sampling) -> tuple[str, ...]:
 def printed_noise(
     epsilon: float, delta: float, rounds: int, sampling: Sampling
 ) -> NoiseRule | tuple[str, ...]:
-    """Theorem 1 or 2 as printed, lambda optimized over a continuum; for reproduction only.
+    """Return noise by theorem 1 or 2 as printed, lambda over a continuum, for reproduction only.
 
     Returns:
-        The smallest noise whose conditions hold, or the conditions violated at the order that
+        The smallest noise that meets the conditions, or the conditions violated at the order that
         comes closest. NOT a guarantee: its order is fractional, where the lemma is unproven.
     Raises:
         InvalidParameter: an argument out of range. Unsupported: full participation.
@@ -84,7 +84,7 @@ def printed_noise(
     def holds(excess: float) -> bool:
         return not _violations(rule(excess), sampling)
 
-    # z as a function of the order falls, then rises; the conditions hold on an interval of orders.
+    # z as a function of the order falls, then rises. The conditions hold on an interval of orders.
     def minimum(function: Callable[[float], float]) -> float:
         ends = (math.log(1e-9 * least), math.log(1e9 * least))
         return math.exp(

@@ -23,7 +23,7 @@ STATEMENTS = ["place", "what it says", "holds", "why"]
 
 
 def runs(rounds: int, round_: Round) -> str:
-    """The rounds in a table cell."""
+    """Return the rounds in a table cell."""
     match round_.sampling:
         case Poisson(rate):
             who = f"Poisson {chosen(rate, least=True)}"
@@ -36,14 +36,14 @@ def runs(rounds: int, round_: Round) -> str:
 
 
 def spent(judged: Judged) -> str:
-    """Rounded outwards, or why there is none."""
+    """Return the bracket rounded outwards, or the reason for its absence."""
     if judged.epsilon is None:
         return judged.reason
     return bracket(judged.epsilon.lower, judged.epsilon.upper)
 
 
 def rows(judgment: Judgment) -> list[list[str]]:
-    """A claim, a row for each reading."""
+    """Return a claim, a row for each reading."""
     claim = judgment.claim
     stated = "-" if claim.epsilon is None else f"{claim.epsilon:g}"
     first = [f"`{claim.id}`", claim.place, claim.data, stated, f"{chosen(claim.delta, 3)}"]
@@ -64,7 +64,7 @@ def rows(judgment: Judgment) -> list[list[str]]:
 
 
 def count(judgments: Iterable[Judgment]) -> str:
-    """How often each verdict occurs, of claims and of readings, by text."""
+    """Return how often each verdict occurs, of claims and of readings, by text."""
     texts: dict[str, Counter[Verdict]] = {}
     for judgment in judgments:
         texts.setdefault(judgment.claim.source.name, Counter())[judgment.verdict] += 1
@@ -73,12 +73,12 @@ def count(judgments: Iterable[Judgment]) -> str:
 
 
 def sources(claims: Sequence[Claim]) -> list[str]:
-    """The names of the texts, in their order."""
+    """Return the names of the texts, in their order."""
     return list(dict.fromkeys(claim.source.name for claim in claims))
 
 
 def tables(found: Claims) -> dict[str, str]:
-    """All tables of the page, by name."""
+    """Return all tables of the page, by name."""
     judgments = [judge(claim) for claim in found.claims]
     result = {"verdicts": count(judgments)}
     for name in sources(found.claims):

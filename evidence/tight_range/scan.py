@@ -1,12 +1,12 @@
-"""How wide the brackets are, and what they cost, at random settings of the whole range.
+"""Widths and costs of the brackets at random settings of the whole range.
 
 Usage: python -m evidence.tight_range.scan [SETTINGS] [FOLDER] [SEED]
 
 Writes range.csv and (with the extra `plot`) range.png to FOLDER, and prints quantiles and the
-worst settings; Ctrl-C ends the scan early with what is there. Rates, noise multipliers, rounds
-and deltas are drawn evenly on logarithmic axes; a setting counts where its achieved epsilon is
-between 1e-4 and 1e4. Warnings are errors. Times are those of the processor, so that other programs
-do not count.
+worst settings. Ctrl-C ends the scan early with partial results. Rates, noise multipliers, rounds
+and deltas are drawn evenly on logarithmic axes. A setting counts if its achieved epsilon is
+between 1e-4 and 1e4. Warnings are errors. Times are processor times, so that other programs do not
+count.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WORST = 8
 class Scanned:
     """One setting: its bracket of epsilon, and processor seconds of epsilon and calibration.
 
-    ``width`` is relative to the upper end; the calibration is that of the noise for this epsilon.
+    ``width`` is relative to the upper end. The calibration finds the noise for this epsilon.
     """
 
     rate: float
@@ -57,12 +57,12 @@ class Scanned:
 
 
 def drawn(random: Random, ends: tuple[float, float]) -> float:
-    """A number between two ends, evenly on a logarithmic axis."""
+    """Return a number between two ends, evenly on a logarithmic axis."""
     return math.exp(random.uniform(math.log(ends[0]), math.log(ends[1])))
 
 
 def scan(count: int, seed: int) -> Iterator[Scanned]:
-    """So many settings whose achieved epsilon is in range, or that failed."""
+    """Yield settings with an achieved epsilon in range, or with an error."""
     random = Random(seed)  # noqa: S311 - settings need not be secret
     kept = 0
     while kept < count:
@@ -75,7 +75,7 @@ def scan(count: int, seed: int) -> Iterator[Scanned]:
 
 
 def look_at(rate: float, noise: float, rounds: int, delta: float) -> Scanned:
-    """One setting."""
+    """Return one setting."""
     plan = rounds * Round(noise, Poisson(rate))
     start = time.process_time()
     try:
@@ -103,7 +103,7 @@ def _failed(rate: float, noise: float, rounds: int, delta: float, error: Excepti
 
 
 def write_csv(path: Path, settings: Sequence[Scanned]) -> None:
-    """One line per setting."""
+    """Write one line per setting."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(field.name for field in fields(Scanned))
@@ -111,7 +111,7 @@ def write_csv(path: Path, settings: Sequence[Scanned]) -> None:
 
 
 def draw(path: Path, settings: Sequence[Scanned]) -> None:
-    """Width and time over what a client takes part in, q T, colored by the noise."""
+    """Draw width and time over the expected participations q T, colored by the noise."""
     # An extra that only the picture needs.
     figure: Any = import_module("matplotlib.figure").Figure(
         figsize=(11, 8), layout="constrained", dpi=110
@@ -161,7 +161,7 @@ def draw(path: Path, settings: Sequence[Scanned]) -> None:
 
 
 def quantiles(settings: Sequence[Scanned]) -> str:
-    """A table of width and seconds."""
+    """Return a table of width and seconds."""
     measured: list[tuple[str, Callable[[Scanned], float]]] = [
         ("width", lambda setting: setting.width),
         ("epsilon [s]", lambda setting: setting.seconds),
@@ -178,7 +178,7 @@ def quantiles(settings: Sequence[Scanned]) -> str:
 
 
 def worst(settings: Sequence[Scanned], title: str, value: Callable[[Scanned], float]) -> str:
-    """The settings with the largest value."""
+    """Return the settings with the largest value."""
     first = sorted(settings, key=value, reverse=True)[:WORST]
     rows = [
         [
