@@ -15,6 +15,7 @@ from dpacct import (
     Poisson,
     Round,
     Schedule,
+    Uniform,
     calibrate,
     delta,
     epsilon,
@@ -135,3 +136,16 @@ def test_a_blur_of_any_width_proves_the_upper_side() -> None:
 def test_odds_that_overflow_are_certain() -> None:
     found = probability(1e-9, np.array([-800.0, 0.0, 800.0]))
     assert found == pytest.approx([0, 1e-9, 1])
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one", "zero-out"])
+@pytest.mark.parametrize("epsilon", [5e-324, 1e-300, 1e155, 1.7e308])
+def test_an_epsilon_next_to_zero_or_infinity_has_an_answer(relation: str, epsilon: float) -> None:
+    for sampling in (Poisson(0.1), Uniform(10, 100)):
+        found = delta(3 * Round(1.0, sampling, relation), epsilon=epsilon)
+        if epsilon > 1:
+            assert found.upper < 1e-300
+        else:
+            near = delta(3 * Round(1.0, sampling, relation), epsilon=1e-9)
+            assert near.lower <= found.upper <= near.upper + 1e-6
+            assert near.lower - 1e-8 <= found.lower

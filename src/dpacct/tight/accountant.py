@@ -52,10 +52,10 @@ Covers = Callable[[Composition, float], bool]
 _PLAYING = ("auto", "game")
 GAME, _PAIR = "an adaptive game", "one fixed pair a round"
 _FALLBACK = RenyiAccountant()
+# Outside, quantities of the bound leave the range of doubles. The end is far above every loss.
+_EPSILONS = (1e-100, 1e100)
 # Below this ratio of the bounds quick ones are worth a look. From this delta on it is taken as one.
 _WIDE, _CERTAIN = 1 - 1e-3, 1 - 1e-12
-# Far above every loss of a schedule; beyond, quantities of the bound leave the range of doubles.
-_LARGEST_EPSILON = 1e150
 # Answers that are kept.
 _REMEMBERED = 4
 
@@ -154,8 +154,12 @@ class TightAccountant:
 
     def delta(self, schedule: Schedule, epsilon: float) -> Interval:
         """See `Accountant`."""
-        if epsilon > _LARGEST_EPSILON:
-            return Interval(0.0, self.delta(schedule, _LARGEST_EPSILON).upper)
+        # Delta falls as epsilon grows, so an epsilon outside has bounds from its ends.
+        if 0.0 < epsilon < _EPSILONS[0]:
+            lower = self.delta(schedule, _EPSILONS[0]).lower
+            return Interval.bracket(lower, self.delta(schedule, 0.0).upper)
+        if epsilon > _EPSILONS[1]:
+            return Interval(0.0, self.delta(schedule, _EPSILONS[1]).upper)
         certain = certain_delta(schedule, epsilon)
         if certain >= _CERTAIN:
             return Interval(certain, 1.0)
