@@ -129,9 +129,11 @@ def test_an_interval_converts_and_compares_as_its_upper_end(a, b, other):
         assert not value < Interval(lower, upper)
     with pytest.raises(TypeError):
         assert Interval(lower, upper) < [3.0]
+    with pytest.raises(TypeError):
+        assert Interval(lower, upper) < "8"
 
 
-@given(FINITE, st.sampled_from([".3f", ".2e", "12.4g", ".1%", "+.0f"]))
+@given(FINITE, st.sampled_from([".3f", ".3", ".4n", "f", "e", ".2e", "12.4g", ".1%", "+.0f"]))
 def test_a_formatted_interval_is_never_below_its_upper_end(upper, spec):
     shown = format(Interval(-math.inf, upper), spec)
     exact = Fraction(shown.strip().removesuffix("%")) / (100 if spec.endswith("%") else 1)
@@ -144,6 +146,7 @@ def test_what_an_interval_prints():
     assert str(Spent(7.99994, 8.00001, 1e-5)) == "<= 8.0001 (lower bound 7.9999) at delta 1e-05"
     assert f"{value:.3f}" == "8.001"
     assert f"{value:8.2f}|" == "    8.01|"
+    assert f"{value:f} {value:.3} {value:8}|" == "8.000010 8.01  8.00001|"
     assert f"{Interval(0.0, math.inf):.2f}" == "inf"
     assert repr(value) == "Interval(lower=7.99994, upper=8.00001)"
     with pytest.raises(ValueError, match="format"):

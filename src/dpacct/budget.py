@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal, localcontext
+from numbers import Real
 
 from dpacct import validate
 from dpacct.display import chosen, down, html_table, up
@@ -87,25 +88,30 @@ class Interval:
         return self.upper
 
     def __lt__(self, other: Interval | float) -> bool:
-        return self.upper < float(other)
+        return self.upper < float(other) if isinstance(other, Interval | Real) else NotImplemented
 
     def __le__(self, other: Interval | float) -> bool:
-        return self.upper <= float(other)
+        return self.upper <= float(other) if isinstance(other, Interval | Real) else NotImplemented
 
     def __gt__(self, other: Interval | float) -> bool:
-        return self.upper > float(other)
+        return self.upper > float(other) if isinstance(other, Interval | Real) else NotImplemented
 
     def __ge__(self, other: Interval | float) -> bool:
-        return self.upper >= float(other)
+        return self.upper >= float(other) if isinstance(other, Interval | Real) else NotImplemented
 
     def __str__(self) -> str:
         return f"<= {up(self.upper)} (lower bound {down(self.lower)})"
 
     def __format__(self, spec: str) -> str:
-        if not spec or spec[-1] not in "eEfFgG%" or not math.isfinite(self.upper):
-            return format(self.upper if spec and spec[-1] != "s" else str(self), spec)
+        if not spec or spec[-1] == "s":
+            return format(str(self), spec)
+        kind = spec[-1] if spec[-1] in "eEfFgG%" else ""
+        if not math.isfinite(self.upper) or (not kind and "." not in spec):
+            return format(self.upper, spec)
+        # A float has six digits by default, a decimal all of them.
+        digits = "" if "." in spec else ".6"
         with localcontext(rounding=ROUND_CEILING):
-            return format(Decimal(self.upper), spec)
+            return format(Decimal(self.upper), f"{spec.removesuffix(kind)}{digits}{kind}")
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows: each end, shortened to its safe side."""
