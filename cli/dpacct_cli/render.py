@@ -126,9 +126,13 @@ def show(answer: Answer, style: Style) -> None:
         waiting.end()
         print(to_json(answer.data) if style is Style.JSON else answer.number)
         return
-    page = answer.page()
+    show_page(answer.page())
+
+
+def show_page(page: Page) -> None:
+    """Print a page: a panel on a terminal, else plain text."""
     waiting.end()
-    if _on_terminal():
+    if on_terminal():
         _print_panel(page)
     else:
         _print_plain(page)
@@ -151,7 +155,8 @@ def print_note(text: str) -> None:
     print(f"note: {escaped(text)}", file=sys.stderr, flush=True)
 
 
-def _on_terminal() -> bool:
+def on_terminal() -> bool:
+    """Return whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 

@@ -355,7 +355,7 @@ def test_lines_fit_the_terminal(
 ) -> None:
     whole = dpacct(line).text
     monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setattr("dpacct_cli.render._on_terminal", lambda: True)
+    monkeypatch.setattr("dpacct_cli.render.on_terminal", lambda: True)
     text = dpacct(line).text
     assert "\x1b[" not in text or sys.stdout.isatty()
     assert all(len(shown) <= columns for shown in text.splitlines() if "dpacct " not in shown)

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT
+from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter
 from dpacct_cli import options
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import Advanced, MechanismOptions, argument, option
 from dpacct_cli.output import Force, Output, names_a_file, opened, read_output, write_output
+from dpacct_cli.render import Page, Row, bracket, on_terminal, plain, show_page, wrapped
 from dpacct_cli.words import spelling, text_of
 
 if TYPE_CHECKING:
@@ -76,16 +78,25 @@ class CoverOptions(NamedTuple):
 
 
 class Target(NamedTuple):
-    """The file of a report, and its format."""
+    """Where a report goes, and its format.
+
+    Attributes:
+        file: None for stdout. force: whether a file may be replaced.
+        summary: show the headline alone, because stdout is a terminal and no format was named.
+    """
 
     file: Path | None
     form: str
     force: bool
+    summary: bool = False
 
     def write(self, report: Report) -> None:
-        """Write a report there, or to stdout."""
+        """Write a report to its file or to stdout, or show its headline."""
         from dpacct.report import FORMATS
 
+        if self.summary:
+            show_page(_summary(report))
+            return
         write_output(FORMATS[self.form](report), self.file, force=self.force)
 
 
@@ -112,7 +123,20 @@ def read_target(output: str | None, form: str | None, *, as_json: bool, force: b
         raise conflict(told, f"{spelling('--output')} {output}")
     if form == "pdf" and file is None:
         raise OptionConflict("a PDF goes to a file: -o report.pdf")
-    return Target(file, form, force)
+    return Target(file, form, force, file is None and asked is None and on_terminal())
+
+
+def _summary(report: Report) -> Page:
+    """Return the headline and the epsilon of a report, and how to write all of it."""
+    from dpacct.report.document import Paragraph
+
+    strong = (b.words for b in report.blocks if isinstance(b, Paragraph) and b.strong)
+    rows = wrapped("in short", next(strong, report.title))
+    spent = report.facts.get("epsilon")
+    if spent is not None and spent["upper"] is not None:
+        found = bracket(Interval(spent["lower"], spent["upper"]))
+        rows.append(Row("epsilon", found, f"  at delta {plain(report.facts['delta'])}"))
+    return Page(rows, closing="-o report.html writes the page.", title=report.title)
 
 
 def report(
@@ -132,7 +156,8 @@ def report(
     """Write a privacy report for reviewers: on a ledger, on planned rounds, or on a claim.
 
     The first page states in plain words the guarantee, the protected people and the limits of
-    attacks. Then come the assumptions, each with a line to sign, and the figures.
+    attacks. Then come the assumptions, each with a line to sign, and the figures. A terminal shows
+    the headline alone; -o or --format writes all of it.
 
     Examples:
       dpacct report --noise 1.3 --rounds 300 --q 0.1 --unit patient

@@ -39,6 +39,18 @@ def test_the_report_on_a_ledger_is_that_of_ledger_report(dpacct: Any, ledger: st
     assert dpacct(f"report {ledger} --json").text == one
 
 
+def test_a_terminal_shows_the_headline_and_how_to_write_the_page(
+    dpacct: Any, ledger: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = dpacct(f"report {ledger}").text
+    monkeypatch.setattr("dpacct_cli.commands.report.on_terminal", lambda: True)
+    for words in (f"report {ledger}", f"ledger report {ledger}", f"report {CLAIM}", WORDS):
+        text = dpacct(words).text
+        assert "-o report.html writes the page." in text
+        assert len(text.splitlines()) < 10
+    assert dpacct(f"report {ledger} --format md").text == whole
+
+
 def test_a_cover_and_the_forms_for_other_places(dpacct: Any, ledger: str) -> None:
     pytest.importorskip("fpdf")
     cover = "--title 'A |title|' --author 'An Author' --date 2026-11-25"
