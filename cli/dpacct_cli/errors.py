@@ -45,7 +45,7 @@ SAME_NAMES = {
     "config", "data", "data_dir", "delta", "device", "error", "eval_every", "fpr", "gap",
     "hold_out", "ledger", "lr_decay", "model", "momentum", "name", "orders", "others",
     "partition", "preset", "prior", "public_seed", "public_size", "resume", "rounds", "run",
-    "sampling", "schedule", "seed", "server_lr", "solve", "tpr", "unit", "vectorize",
+    "sampling", "schedule", "schema", "seed", "server_lr", "solve", "tpr", "unit", "vectorize",
     "weight_decay",
 }  # fmt: skip
 # Parameters with numbers as values. The kind of number helps to guess the intended option.
@@ -71,6 +71,8 @@ def line(error: DpacctError) -> str:
     name, value, hint = error.name, error.value, error.hint
     same = f"--{name.replace('_', '-')}" if name in SAME_NAMES else name
     label = words.spelling(LABELS.get(name, same))
+    if label == "FILE" and isinstance(value, str):
+        label = words.spelling_of_file(value) or label
     hint = hint.replace("public_size=", "--public-size")
     if value is None:
         rule = error.rule.removeprefix("it has to be a number, not nothing: ")

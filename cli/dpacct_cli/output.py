@@ -89,6 +89,8 @@ def opened(file: str, *, read_only: bool = True) -> Ledger:
 
     if not is_there(given(file)):
         raise InvalidParameter("FILE", file, "there is no such file")
+    if os.path.isdir(file):  # noqa: PTH112 - as in `is_there`
+        raise InvalidParameter("FILE", file, "it is a folder, and a ledger is a file")
     ledger = Ledger.open(file, read_only=read_only)
     if ledger.note:
         print_note(ledger.note)

@@ -127,7 +127,7 @@ def unknown_option(name: str, program: str, known: Sequence[str]) -> str:
         return f"{message}. Did you mean {meant}?"
     if _bare(name) in ("version", "v"):
         return f"{message}. Did you mean dpacct --version?"
-    takes = TAKES.get(program.rpartition(" ")[2])
+    takes = TAKES.get(program.partition(" ")[2])
     if takes is not None:
         message += f", which takes {takes}"
     return f"{message}. {program} --help lists all options."

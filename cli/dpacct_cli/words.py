@@ -18,6 +18,8 @@ from dpacct.errors import DpacctError
 # Letters of a value, and of a name.
 SHOWN = 40
 LONGEST = 300
+# The metavars of options that name a place, which an empty text cannot.
+FILES = ("FILE", "FOLDER")
 # The names of options in central training.
 BY_EXAMPLE = {"--clients": "--examples", "--cohort": "--batch"}
 
@@ -82,7 +84,8 @@ def record(args: Sequence[str], parameters: Sequence[Any]) -> None:
     Args:
         args: the words behind the name of the command. parameters: of the command.
     Raises:
-        OptionConflict: an option has two values, or another option as its value.
+        OptionConflict: an option has two values, another option as its value, or an empty name of
+            a file.
     """
     known = {name: found for found in parameters for name in found.opts if name.startswith("-")}
     options: list[Option] = []
@@ -100,6 +103,8 @@ def record(args: Sequence[str], parameters: Sequence[Any]) -> None:
             if not (text or equals or left):
                 continue
             value = text if text or equals else left.pop(0)
+            if not value.strip() and (found.metavar or "").startswith(FILES):
+                raise OptionConflict(f"{spelled} is empty; it takes {found.metavar}.")
             if value in known and not equals:
                 raise OptionConflict(f"{spelled} needs a value; {value} is an option.")
         option = Option(tuple(found.opts), spelled, value)
@@ -116,6 +121,12 @@ def spelling(name: str) -> str:
     typed = _typed.get()
     option = typed.last(name)
     return typed.documented.get(name, name) if option is None else option.spelling
+
+
+def spelling_of_file(file: str) -> str | None:
+    """Return the option that names a file, as it was typed, or None if no option does."""
+    found = (o.spelling for o in _typed.get().options if o.text == file)
+    return next(found, None)
 
 
 def text_of(name: str) -> str | None:

@@ -121,6 +121,20 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     (f"{BATCHES} --sampling full", ("--batch 256 contradicts --sampling full",)),
     ("calibrate --eps 3 --noise 1 --epochs 20 --solve rounds", ("(it is what is solved for)",)),
     ("calibrate --eps 3 --noise 1 --epochs 20 --solve q", ("--epochs 20", "depends on the rate)")),
+    # Names of nothing.
+    ("epsilon --schedule ''", ("--schedule is empty; it takes FILE.",)),
+    ("epsilon --from ''", ("--from is empty;",)),
+    ("epsilon --noise 1 --rounds 3 --q 0.1 -o ''", ("-o is not an option",)),
+    ("report --noise 1 --rounds 3 --q 0.1 -o ''", ("-o is empty;",)),
+    ("report --noise 1 --rounds 3 --q 0.1 -o no/x.html", ("-o is 'no/x.html'", "no folder no.")),
+    ("train dp-fedavg --data ''", ("--data is empty; give it a value",)),
+    ("train dp-fedavg --eps ' '", ("--eps is empty;",)),
+    ("train dp-fedavg --config ''", ("--config is empty;",)),
+    ("ledger show .", ("FILE is '.'; it is a folder",)),
+    # An option is called by its own name.
+    ("train dp-fedavg --schema no.toml", ("--schema is 'no.toml'; it cannot be read",)),
+    ("train dp-fedsam --set rho=1 --set rho=2", ("--set rho=2 contradicts --set rho=1.",)),
+    ("plot rdp --orders 2", ("--orders is not an option of dpacct plot rdp. dpacct plot rdp -",)),
     # Risk.
     ("risk --noise 1 --rounds 3 --q 0.1 --fpr 0", ("--fpr is 0;", "(0, 1)")),
     ("risk --noise 1 --rounds 3 --q 0.1 --fpr 0.1,,0.2", ("where a number is missing;", "(0, 1)")),
@@ -303,6 +317,16 @@ def test_schedule_file_contradicts_what_it_says(
     ):  # fmt: skip
         refused = dpacct(command, f"--schedule {schedule_file}", other)
         assert_refused(refused, f"{other} contradicts --schedule {schedule_file}")
+
+
+def test_json_that_is_nested_too_deep_is_bad_input(dpacct: Any, tmp_path: Any) -> None:
+    file = tmp_path / "deep.json"
+    file.write_text(100_000 * "[", encoding="utf-8")
+    assert_refused(dpacct(f"epsilon --from {file}"), "it is not JSON")
+    assert_refused(dpacct(f"epsilon --schedule {file}"), "it is not valid JSON")
+    report = tmp_path / "deep.report.jsonl"
+    file.rename(report)
+    assert_refused(dpacct(f"epsilon --from {report}"), "it is not JSON")
 
 
 def test_the_words_are_those_of_the_library(dpacct: Any) -> None:

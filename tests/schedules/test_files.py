@@ -224,3 +224,9 @@ def test_any_text_is_read_or_refused(tmp_path_factory, suffix, text):
     with pytest.raises(InvalidParameter) as caught:
         load_schedule(file)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\0.toml"])
+def test_a_name_that_no_file_can_have_is_rejected(name):
+    with pytest.raises(InvalidParameter, match="it has to name a file"):
+        load_schedule(name)

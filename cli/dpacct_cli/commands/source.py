@@ -93,7 +93,7 @@ def _of_report(path: Path) -> Answer:
     last = _json(path, lines[-1] if lines else b"{}")
     keys = {"round", "rounds", "epsilon_lower", "epsilon_upper", "delta", "private"}
     if not keys <= last.keys():
-        raise _refused(path, "its last line is no round of dpacct train")
+        raise _refused(path, "its last line is not a round of dpacct train")
     lower, upper, shown = None, None, "none"
     if last["private"]:
         lower, upper = last["epsilon_lower"], last["epsilon_upper"]
@@ -170,10 +170,10 @@ def _of_checkpoint(path: Path) -> Schedule:
 def _json(path: Path, text: bytes) -> dict[str, Any]:
     try:
         found: Any = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _refused(path, "it is not JSON") from None
     if not isinstance(found, dict):
-        raise _refused(path, "it is no JSON object")
+        raise _refused(path, "it has to hold one JSON object")
     return cast("dict[str, Any]", found)
 
 

@@ -97,7 +97,7 @@ def train(
 def read_settings(method: str | None, training: Training, record: Record | None = None) -> Settings:
     """Return the settings of a command line. See `combine`."""
     return combine(
-        method or METHODS[0],
+        METHODS[0] if method is None else method,
         typed_values(training, record),
         tuple(training.assignments or ()),
         training.preset,

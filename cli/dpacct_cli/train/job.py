@@ -24,10 +24,11 @@ from dpacct.fl.tensors import Device, choose_device, from_array
 from dpacct.ledger.terms import CLIENT, EXAMPLE, Terms
 from dpacct.rounds import MAX_CLIENTS, Sampling, Schedule, Uniform
 from dpacct.schedules.files import load_schedule
-from dpacct_cli.errors import conflict
+from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import MechanismOptions, ReadDelta, number
 from dpacct_cli.train.methods import build_method, build_server
 from dpacct_cli.train.settings import Settings, is_table, option
+from dpacct_cli.words import text_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -211,8 +212,9 @@ def _schema(settings: Settings, options: dict[str, Any]) -> TableSchema:
 def _check_data_options(options: Mapping[str, Any], known: list[str], name: str) -> None:
     for key in options:
         if key not in known:
-            rule = f"{name} can be read with {', '.join(known)}"
-            raise InvalidParameter("data_options", key, rule)
+            place = "--schema" if text_of("--schema") else "data_options"
+            takes = ", ".join(known)
+            raise OptionConflict(f"{place} has the key {key!r}, and {name} takes only: {takes}.")
 
 
 def _people(
@@ -235,7 +237,7 @@ def _partition(settings: Settings, dataset: Dataset, seed: int) -> Partition:
     kind, colon, strength = text.partition(":")
     if kind == "natural" and not colon:
         if dataset.owners is None:
-            rule = f"nobody owns the examples of {dataset.name} by nature"
+            rule = f"{dataset.name} does not say whose the examples are"
             raise InvalidParameter("partition", text, rule, "Try iid or dirichlet:0.5.")
         partition = natural(dataset.owners)
         clients = settings.get("clients")

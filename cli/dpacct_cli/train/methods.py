@@ -59,12 +59,7 @@ def build_server(name: str | None, options: Mapping[str, Any]) -> ServerOptimize
     if build is None:
         rule = f"a server's optimizer is one of {', '.join(SERVERS)}"
         raise InvalidParameter("server_optimizer", name, rule)
-    try:
-        return _built(build, name, options, "--server-set")
-    except InvalidParameter as error:
-        # Other options have the same names.
-        called = f"--server-set {error.name}"
-        raise InvalidParameter(called, error.value, error.rule, error.hint) from None
+    return _built(build, name, options, "--server-set")
 
 
 def _built(build: Callable[..., Made], name: str, options: Mapping[str, Any], flag: str) -> Made:
@@ -74,7 +69,7 @@ def _built(build: Callable[..., Made], name: str, options: Mapping[str, Any], fl
     for key in options:
         if key not in named and len(named) == len(parameters):
             has = f"it has {', '.join(named)}" if named else "it has none"
-            raise OptionConflict(f"{flag} {key} is no option of {name}; {has}.")
+            raise OptionConflict(f"{flag} {key} is not an option of {name}; {has}.")
     for key in named:
         one = parameters[key]
         required = one.default is one.empty and one.kind is not one.VAR_POSITIONAL
@@ -82,6 +77,10 @@ def _built(build: Callable[..., Made], name: str, options: Mapping[str, Any], fl
             raise OptionConflict(f"{flag} {key}=... is missing; {name} has no default for it.")
     try:
         return build(**options)
+    except InvalidParameter as error:
+        # Other options have the same names, so the label says whose option it is.
+        label = f"{flag} {error.name}" if error.name in options else error.name
+        raise InvalidParameter(label, error.value, error.rule, error.hint) from None
     except DpacctError:
         raise
     except (TypeError, ValueError) as error:

@@ -23,6 +23,7 @@ from dpacct_cli.options import number
 from dpacct_cli.train import presets
 from dpacct_cli.train.options import Record, Training
 from dpacct_cli.train.presets import DEFAULT_DATA, DEFAULTS, PRESETS, Values
+from dpacct_cli.words import spelling
 
 # Fields that are no settings of their own: they bring other settings.
 _LAYERS = ("preset", "config", "schema", "assignments", "server_assignments")
@@ -113,7 +114,7 @@ def load(file: Path) -> Settings:
         content: Any = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidParameter("resume", str(file), f"{rule} ({error.strerror})") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidParameter("resume", str(file), f"{rule}, as JSON ({error})") from None
     if not isinstance(content, dict) or not isinstance(cast("Any", content).get("method"), str):
         raise InvalidParameter("resume", str(file), rule)
@@ -157,6 +158,9 @@ def combine(
         OptionConflict: two options of one layer contradict each other.
     """
     words = {key: value for key, value in typed.items() if value is not None}
+    for key, value in words.items():
+        if not value.strip():
+            raise OptionConflict(f"{spelling(option(key))} is empty; give it a value, or drop it.")
     _check_layer(words, dashes=True)
     written: dict[str, str] = {}
     tables: dict[str, dict[str, Any]] = {name: {} for name in TABLES}
@@ -271,6 +275,8 @@ def read_toml(name: str, file: Path) -> dict[str, Any]:
     except OSError as error:
         rule = f"it cannot be read ({error.strerror})"
         raise InvalidParameter(name, str(file), rule) from None
+    except UnicodeDecodeError:
+        raise InvalidParameter(name, str(file), "it has to be text in UTF-8") from None
     except (ValueError, RecursionError) as error:
         raise InvalidParameter(name, str(file), f"it is not valid TOML ({error})") from None
 
@@ -302,12 +308,17 @@ def _texts(content: Mapping[str, Any], name: str, file: Path) -> dict[str, str]:
 def _assigned(assignments: tuple[str, ...], flag: str) -> dict[str, Any]:
     """Return names and values of ``rho=0.5``. A value that is not TOML is text."""
     found: dict[str, Any] = {}
+    typed: dict[str, str] = {}
     for text in assignments:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise OptionConflict(f"{flag} {text} is no NAME=VALUE, such as rho=0.5.")
+            raise OptionConflict(f"{flag} {text} is not NAME=VALUE, such as rho=0.5.")
+        name = name.strip()
+        before = typed.setdefault(name, value)
+        if before != value:
+            raise conflict(f"{flag} {text}", f"{flag} {name}={before}")
         try:
-            found[name.strip()] = tomllib.loads(f"x = {value}")["x"]
+            found[name] = tomllib.loads(f"x = {value}")["x"]
         except tomllib.TOMLDecodeError:
-            found[name.strip()] = value.strip()
+            found[name] = value.strip()
     return found

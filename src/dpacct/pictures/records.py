@@ -131,7 +131,7 @@ def read_run(path: str | os.PathLike[str]) -> TrainedRun:
     except OSError as error:
         reason = error.strerror or "unknown reason"
         raise InvalidParameter("report", str(file), f"it cannot be read ({reason})") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         rule = "a report holds one JSON object a line, as dpacct train writes it"
         raise InvalidParameter("report", str(file), rule) from None
     keys = ("epsilon_upper", "test_accuracy", "delta")

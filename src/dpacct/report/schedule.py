@@ -21,7 +21,7 @@ from dpacct.report.words import (
     schedule_assumptions,
     to_sign,
 )
-from dpacct.rounds import Round, Schedule, as_schedule, first_rounds
+from dpacct.rounds import MAX_CLIENTS, Round, Schedule, as_schedule, first_rounds
 from dpacct.schedules.files import phase_entry
 from dpacct.tight.accountant import TightAccountant
 
@@ -57,6 +57,8 @@ def on_schedule(
     at, engine = validate.delta(delta), find_accountant(accountant)
     one = validate.line("unit", unit, "the unit of privacy")
     title = validate.line("name", name, "the name of a report") if name else _title(plan)
+    if num_units is not None:
+        num_units = validate.count("num_units", num_units, "the number of units", MAX_CLIENTS)
     spent = spend(plan, at, engine.name)
     bounded = math.isfinite(spent.upper)
     promise = None

@@ -61,7 +61,7 @@ def test_what_cannot_be_read_or_contradicts(dpacct: Any, schedule_file: str) -> 
         ("nowhere", "--from is 'nowhere'; there is no such file."),
         ("x.bin", "--from is 'x.bin'; it is not a ledger, a .report.jsonl, a schedule,"),
         ("x.json", "--from is 'x.json'; it is not JSON."),
-        ("list.json", "--from is 'list.json'; it is no JSON object."),
+        ("list.json", "--from is 'list.json'; it has to hold one JSON object."),
         ("x.jsonl", "it is not JSON."),
         ("a.ledger --delta 1e-6", "--delta 1e-6 contradicts --from a.ledger (the ledger says it)"),
         ("a.ledger --noise 1", "--noise 1 contradicts --from a.ledger"),

@@ -176,7 +176,7 @@ def test_a_method_that_says_that_it_leaks_is_reported_so(dpacct, modules):
         ("ours.tried:", "a method of your own is package.module:Class"),
         ("ours/tried.py:Proximal", "a method of your own is package.module:Class"),
         ("ours.tried:Proximal", "--set strength=... is missing"),
-        ("ours.tried:Proximal --set rho=1", "--set rho is no option of ours.tried:Proximal"),
+        ("ours.tried:Proximal --set rho=1", "--set rho is not an option of ours.tried:Proximal"),
         ("ours.tried:Proximal --set strength=-1", "it is at least 0"),
         ("ours.tried:Proximal --set strength=7", "seven is too many"),
         ("ours.tried:Proximal --set strength=x", "refuses its options"),

@@ -64,6 +64,6 @@ def load(name: str, folder: Folder = None, **options: Any) -> Dataset:
     if name == "digits":
         return load_digits()
     if name not in DATASETS:
-        rule = f"a data set is one of digits, {', '.join(DATASETS)}"
+        rule = f"data are a .csv file, a .npz file, or one of digits, {', '.join(DATASETS)}"
         raise InvalidParameter("data", name, rule)
     return DATASETS[name](folder, **options)

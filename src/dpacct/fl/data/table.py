@@ -140,7 +140,7 @@ def load_table(path: str | os.PathLike[str], schema: TableSchema | None = None) 
         rule = f"column {SPLIT_COLUMN} says train or test"
         _check_rows(file, ~np.isin(rows.split, _SPLITS), rows.split, rule)
     if tested.all() or not tested.any():
-        rule = "it has rows to train on and rows to test on"
+        rule = "a table needs rows to train on and rows to test on"
         raise _invalid(file, rule, "Declare the split in a column, or take a larger table.")
     train, test = (
         Examples(from_array(rows.inputs[chosen]), from_array(labels[chosen]), rows.scaling)
