@@ -185,7 +185,7 @@ def file_path(name: str, value: object) -> Path:
     given = cast("Any", value)
     if not isinstance(value, str | PathLike) or isinstance(os.fspath(given), bytes):
         raise InvalidParameter(name, given, "a path is text or a pathlib.Path")
-    text: str = os.fspath(given)
+    text = cast("str", os.fspath(given))
     if "\0" in text or not text.strip():
         raise InvalidParameter(name, given, "it has to name a file")
     return Path(given)
