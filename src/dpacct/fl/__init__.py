@@ -1,4 +1,4 @@
-"""Federated training under client-level differential privacy, charged for what really ran."""
+"""Federated training under client-level differential privacy, charged for the rounds that ran."""
 
 import os
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""Membership inference: attacks that tell the clients a model was trained on from other clients.
+"""Membership inference: attacks that separate a model's training clients from other clients.
 
 `loss_attack` (Yeom et al. 2018, arXiv:1709.01604, with the threshold swept) takes an example with a
 small loss for a member's. `likelihood_attack` (Carlini et al. 2022, arXiv:2112.03570, offline)
@@ -10,8 +10,8 @@ Rule 1: An example that a member also has is not held out. It is left out. If mo
     examples are of that kind, the attack is refused (`without_members`).
 Rule 2: A model runs in evaluation mode, without gradients, and keeps its mode. Outputs are read in
     double precision, because losses that are equal in float32 are ties.
-Rule 3: No shadow model has seen a client that is compared, member or not. If the attacked model
-    has seen none either, the scores of both sides have one law, and the AUC is one half.
+Rule 3: No shadow model was trained on a client that is compared, member or not. If the attacked
+    model was not either, the scores of both sides have one law, and the AUC is one half.
 """
 
 from __future__ import annotations
@@ -211,13 +211,13 @@ def loss_attack(
     confidence: float = 0.95,
     fpr: Sequence[float] = SMALL_RATES,
 ) -> Attacked:
-    """Tell members from non-members by their losses.
+    """Separate members from non-members by their losses.
 
     Args:
         model, loss: as trained.
         members: clients that the model was trained on, or a random part of them.
-        nonmembers: clients that it was not trained on, otherwise like the members; see
-            `without_members`.
+        nonmembers: clients that it was not trained on, otherwise like the members (see
+            `without_members`).
         confidence, fpr: as for `dpacct.empirical.roc.roc`.
     Raises:
         InvalidParameter: a side is empty, or a loss is not a number.
@@ -239,7 +239,7 @@ def likelihood_attack(
     confidence: float = 0.95,
     fpr: Sequence[float] = SMALL_RATES,
 ) -> Attacked:
-    """Tell members from non-members by the likelihood of the model's confidence in shadow models.
+    """Separate members from others by the likelihood of the model's confidence in shadow models.
 
     Shadow models are trained on random parts of one half of the held-out clients. The other half is
     compared with the members. If shadow models have far fewer clients than the attacked model, the

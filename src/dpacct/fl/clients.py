@@ -19,7 +19,7 @@ class ClientData:
 
     Args:
         inputs: tensor of shape [n, ...].
-        targets: tensor of shape [n, ...]; ``n`` may be 0 (such a client sends a zero update).
+        targets: tensor of shape [n, ...]. ``n`` may be 0 (such a client sends a zero update).
 
     Raises:
         InvalidParameter: not tensors, without values, or their first dimensions differ.
@@ -46,11 +46,11 @@ class ClientData:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Canary(ClientData):
-    """A client of an audit: it trains like all others, and sends what was decided beforehand.
+    """A client of an audit: it trains like all other clients, and sends a given update.
 
     Args:
         inputs, targets: as of any client.
-        update: [d], in the order of the trainable parameters; masked and bounded like any other.
+        update: [d], in the order of the trainable parameters, masked and bounded like any other.
     """
 
     update: Tensor
@@ -73,7 +73,7 @@ def check_population(clients: Population, planned: int) -> None:
         raise InvalidParameter("clients", count, "a population has at least one client")
     if count != planned:
         rule = f"the run was planned for {planned} clients, and sampling rates are charged for them"
-        hint = "A population stays as large as it was; start another run."
+        hint = "A population keeps its size. Start another run."
         raise InvalidParameter("clients", count, rule, hint)
     places: dict[int, int] = {}
     for place, data in enumerate(clients if isinstance(clients, list | tuple) else ()):

@@ -1,7 +1,7 @@
 """Single examples as the population: the privacy unit is an example, not its owner.
 
 Rule 1: two data sets are neighbors if they differ by one example. An owner of ten examples is
-protected ten times less; if people hold several examples, clients are the unit to protect.
+protected ten times less. If people hold several examples, clients are the unit to protect.
 Rule 2: an example is read by its own number, never through the examples of others.
 """
 
@@ -35,13 +35,13 @@ class Batched(Protocol):
 class Examples(Sequence[ClientData]):
     """A population of examples, for a model that is trained in one place (DP-SGD).
 
-    ``Federation(model, loss, fl.Examples(data), ...)`` then samples examples, bounds each one's
-    gradient, and charges a ledger whose unit is an example.
+    ``Federation(model, loss, fl.Examples(data), ...)`` then samples examples, bounds the gradient
+    of each example, and charges a ledger with the unit "example".
 
     Args:
         data: inputs (then ``targets`` are given), a `ClientData`, a
-            `torch.utils.data.TensorDataset` of two tensors, anything with ``len`` and
-            ``batch(rows)`` (see `Batched`), or another data set of pairs, which is read whole.
+            `torch.utils.data.TensorDataset` of two tensors, or an object with ``len`` and
+            ``batch(rows)`` like `Batched`. Another data set of pairs is read whole.
         targets: [n, ...] if ``data`` are the inputs [n, ...].
         unit: one example in words: "example", or "patient" if each row is one.
 
@@ -63,7 +63,7 @@ class Examples(Sequence[ClientData]):
     @overload
     def __getitem__(self, place: slice) -> Sequence[ClientData]: ...
     def __getitem__(self, place: int | slice) -> ClientData | Sequence[ClientData]:
-        """Return one example, or several of them, each by itself."""
+        """Return one example, or a list of single examples."""
         if isinstance(place, slice):
             return [self[row] for row in range(*place.indices(len(self)))]
         row = place + len(self) if place < 0 else place
@@ -76,7 +76,7 @@ class Examples(Sequence[ClientData]):
         return ClientData(*self._source.batch(torch.tensor(rows, dtype=torch.int64)))
 
     def planted(self, row: int) -> Tensor | None:
-        """Return the update [d] of an audit's canary; None for all other examples.
+        """Return the update [d] of an audit's canary, or None for all other examples.
 
         It takes the place of the trained update, and is masked and bounded like any other.
         """
@@ -137,7 +137,7 @@ def _stacked(data: Any) -> ClientData:
         value, target = cast("Sequence[Any]", pair)
         pairs.append((torch.as_tensor(value), torch.as_tensor(target)))
         if any(a.shape != b.shape for a, b in zip(pairs[0], pairs[-1], strict=True)):
-            rule = "all examples have the shapes of the first one; pad them to a public length"
+            rule = "all examples have the shapes of the first one. Pad them to a public length"
             raise InvalidParameter("data", f"example {row}", rule)
     if not pairs:
         raise InvalidParameter("data", 0, "there is at least one example")

@@ -76,7 +76,7 @@ class PrivateRun:
 
     @property
     def rounds(self) -> int:
-        """The number of planned rounds; fewer than asked for if the budget allows no more."""
+        """The number of planned rounds, fewer than asked for if the budget allows no more."""
         return self._rounds.planned
 
     @property
@@ -96,7 +96,7 @@ class PrivateRun:
 
     @property
     def budget(self) -> Budget | None:
-        """The budget of a new ledger; None on another rank until rank 0 has begun."""
+        """The budget of a new ledger. None on another rank until rank 0 has begun."""
         return self.account.budget
 
     @property
@@ -106,7 +106,7 @@ class PrivateRun:
 
     @property
     def ledger_path(self) -> Path | None:
-        """The ledger's file; None for a temporary one."""
+        """The ledger's file, or None for a temporary one."""
         return self.account.path
 
     @property
@@ -125,9 +125,9 @@ class PrivateRun:
 
     @property
     def has_private_checkpoint(self) -> bool:
-        """Whether checkpoints hold clients' memories, which are private data.
+        """True if checkpoints hold clients' memories, which are private data.
 
-        Such a file is readable by its owner alone; guard it like the data.
+        Such a file is readable by its owner alone. Guard it like the data.
         """
         return has_memories(self.engine.method, self.state.params)
 
@@ -147,11 +147,11 @@ class PrivateRun:
         """Go on from a checkpoint, written by a run of the same settings.
 
         Rounds that the ledger holds beyond the checkpoint stay spent. A private run draws fresh
-        cohorts and noise; a seeded one goes on as if it had never stopped.
+        cohorts and noise. A seeded one goes on as if it had never stopped.
 
         Raises:
-            InvalidParameter: the checkpoint is missing, damaged, of another setting, or of a run
-                whose ledger was not kept.
+            InvalidParameter: the checkpoint is missing, damaged or of another setting, or the
+                ledger of its run was not kept.
             LedgerError: the ledger is not that of the checkpoint, or has lost rounds.
         """
         self._resume(checkpoint_file(path, self._checkpoint))
@@ -197,13 +197,13 @@ class Federation(PrivateRun):
 
     Args:
         model: changed in place, and moved to ``device``. Its parameters that require a gradient
-            are trained; float32 or float64; no batch norm.
+            are trained. They are float32 or float64. Batch norm is rejected.
         loss: (outputs, targets) -> mean loss over the examples of the batch.
-        clients: the population; any sequence of `ClientData`, which may be lazy, or `Examples`.
+        clients: the population: a sequence of `ClientData`, which may be lazy, or `Examples`.
         Others, as keywords: see `dpacct.fl.settings.Settings` and `LocalSettings`.
 
     Attributes:
-        player: runs the rounds of this process, see `dpacct.fl.engine.loop`.
+        player: runs the rounds of this process, as in `dpacct.fl.engine.loop`.
         Others: see `PrivateRun`.
 
     Raises:
@@ -239,17 +239,17 @@ class Federation(PrivateRun):
 
     @property
     def budget(self) -> Budget | None:
-        """The budget of a new ledger; None on another rank until rank 0 has begun."""
+        """The budget of a new ledger. None on another rank until rank 0 has begun."""
         return self.player.budget
 
     @property
     def device(self) -> torch.device:
-        """Where training runs."""
+        """The device on which training runs."""
         return next(self.model.parameters()).device
 
     @property
     def training_path(self) -> str:
-        """How clients are trained, and why; empty before the first round."""
+        """The way in which clients are trained, with its reason. Empty before the first round."""
         choice = self.player.choice
         return "" if choice is None else choice.words
 

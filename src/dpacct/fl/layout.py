@@ -64,7 +64,7 @@ class Layout:
         return torch.cat([tensor.reshape(*tensor.shape[:extra], -1) for tensor in tensors], dim=-1)
 
     def unflatten(self, vector: Tensor) -> Params:
-        """Return views of a vector [d] in the shapes of the tensors; the inverse of `flatten`."""
+        """Return views of a vector [d] in the shapes of the tensors, the inverse of `flatten`."""
         parts = split(vector, list(self.sizes))
         lead = vector.shape[:-1]
         return {
@@ -102,16 +102,16 @@ def trainable(model: nn.Module) -> Params:
             )
     for name, value in [*model.named_parameters(), *model.named_buffers()]:
         if not is_lazy(value) and value.is_inference():
-            raise Unsupported(f"{name} was made inside torch.inference_mode; make it outside")
+            raise Unsupported(f"{name} was made inside torch.inference_mode. Make it outside")
     params: Params = {n: p for n, p in model.named_parameters() if p.requires_grad}
     if not params:
         raise Unsupported("the model has no parameter that requires a gradient")
     for name, value in params.items():
         if is_lazy(value):
-            raise Unsupported(f"parameter {name} has no shape yet; call the model once before")
+            raise Unsupported(f"parameter {name} has no shape yet. Call the model once before")
         if value.dtype not in (torch.float32, torch.float64):
             raise Unsupported(
-                f"parameter {name} is {value.dtype}; norms and sums need float32 or float64 "
+                f"parameter {name} is {value.dtype}. Norms and sums need float32 or float64 "
                 "parameters. For faster local steps use SGD(precision='bfloat16')"
             )
         if not bool(torch.isfinite(value).all()):
@@ -157,7 +157,7 @@ def check_tensors(params: Mapping[str, Tensor] | Tensor, layout: Layout, what: s
     for (name, value), shape in zip(params.items(), layout.shapes, strict=True):
         if not value.is_floating_point():
             raise Unsupported(
-                f"{what}: {name} is {value.dtype}; only floating-point tensors can be bounded and "
+                f"{what}: {name} is {value.dtype}. Only floating-point tensors can be bounded and "
                 "noised. Leave counters out of the update"
             )
         if value.shape != shape:

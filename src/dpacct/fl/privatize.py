@@ -41,18 +41,18 @@ _IMPOSSIBLE, _IMPOSSIBLE_IF_SECRET = 1e-9, 1e-30
 
 @dataclass(frozen=True, slots=True)
 class AggregationPlan:
-    """How the updates of a round are made private.
+    """The mechanism that makes the updates of a round private.
 
     Args:
         noise_multiplier: std of the noise on the sum / clip norm.
-        clip_norm: norm bound of one whole update; short for ``bound=Clip(...)``.
+        clip_norm: norm bound of one whole update. Short for ``bound=Clip(...)``.
         sampling: how the caller draws cohorts: in secret, afresh in each round.
-        num_clients: the true number of clients. `Uniform` knows it. With ``public_size`` it is
-            a secret that only `draw_cohort` and the check of a cohort's size use, and may be left
-            out by a caller who draws cohorts otherwise.
+        num_clients: the true number of clients. `Uniform` has it. With ``public_size`` it is
+            a secret, used only by `draw_cohort` and by the check of a cohort's size. Leave it out
+            if you draw cohorts otherwise.
         adjacency: as for `Federation`: replace-one for `Uniform`, add-remove with
             ``public_size``, else zero-out.
-        bound: another bound than `Clip`; adaptive ones belong to `Federation`.
+        bound: another bound than `Clip`. Adaptive ones belong to `Federation`.
         noise: source of the noise.
         public_size: a public number of clients, as for `Federation`.
 
@@ -110,7 +110,7 @@ class AggregationPlan:
     def round(self) -> Round:
         """Return the charge of one round: ``ledger.start_run(name, plan=300 * plan.round)``.
 
-        A run that registers its rounds so is charged for them exactly; without a plan, each round
+        A run that registers its rounds so is charged for them exactly. Without a plan, each round
         is charged by the adaptive bound, which is dearer.
         """
         bound = cast("Bound", self.bound)
@@ -119,9 +119,9 @@ class AggregationPlan:
     def draw_cohort(self) -> list[int]:
         """Return the clients of one round, ascending, drawn from secret randomness.
 
-        Call it once for each `privatize`, take all clients it returns, and keep them secret:
-        sampling amplifies privacy only while cohorts are secret, and not chosen among several.
-        It may be empty, and such a round releases noise like any other.
+        Call it once for each `privatize`, take all its clients, and keep them secret. Sampling
+        amplifies privacy only while cohorts are secret, and not chosen among several. An empty
+        cohort is possible, and such a round releases noise like any other.
 
         Raises:
             InvalidParameter: the plan was made without ``num_clients``.
@@ -155,24 +155,24 @@ def privatize(
 ) -> Tensor | Params:
     """Bound, sum, noise and charge the updates of one round.
 
-    Updates are bounded a few at a time: beside what is given it takes about 12 bytes for each of
-    the d coordinates, the result among them, and a few MiB: 3 % of 100 updates in float32.
+    Updates are bounded a few at a time. Memory, with the result, is about 12 bytes a coordinate
+    and a few MiB: 3 % of 100 updates in float32.
 
     Args:
         deltas: tensor [m, d], one update a row (m may be 0), or m dictionaries of floating-point
             tensors of one layout. Rows that hold NaN or infinity count as zero.
         plan: of the round.
-        ledger: the run of a ledger that is charged; given a ledger, its run "privatize" that was
+        ledger: the run of a ledger that is charged. Given a ledger, its run "privatize" that was
             started last, or a new one.
-        like: tensors of the layout of an update (the model's parameters, say); needed for the empty
-            list of a cohort to which nobody came.
+        like: tensors of the layout of an update (e.g. the model's parameters). Needed for the empty
+            list of an empty cohort.
     Returns:
         The noisy sum / planned cohort size, [d] or a dictionary, float32 (float64 for float64).
         The ledger has committed the round when this returns.
     Raises:
         InvalidParameter: shapes that do not fit, or more rows than the plan's sampling can draw.
         Unsupported: integer tensors, or too few noise shares.
-        BudgetExceeded: the round does not fit; nothing was drawn.
+        BudgetExceeded: the round does not fit. Nothing was drawn.
     """
     if not isinstance(cast("object", plan), AggregationPlan):
         raise InvalidParameter("plan", type(plan).__name__, "a plan is an AggregationPlan")
@@ -191,7 +191,7 @@ def privatize(
     )
     ticket.draw()
     step = max(1, _SLAB // layout.size)
-    # Made once: what is freed row by row, an allocator may keep beside the result.
+    # Made once: an allocator may keep memory that is freed row by row.
     room = empty.new_empty(step, layout.size)
     for start in range(0, len(deltas), step):
         part = deltas[start : start + step]
@@ -233,7 +233,7 @@ def _layout_of(deltas: Tensor | Sequence[Tensors], like: Tensors | None) -> tupl
             raise InvalidParameter("deltas", type(deltas).__name__, _DENSE)
         updates = [*([] if like is None else [like]), *deltas]
         if not updates:
-            rule = "an empty list has no shape; say like=..., or give a tensor [0, d]"
+            rule = "an empty list has no shape. Give like=..., or a tensor [0, d]"
             raise InvalidParameter("deltas", 0, rule)
         devices = _check_dense(updates)
         if like is None and len(devices) > 1:

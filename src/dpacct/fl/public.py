@@ -5,9 +5,9 @@ Under add-remove the true number of clients is a secret, so they are made from a
 
 Rule 1: divisor, planned cohort size, default noise on an indicator, epochs turned into rounds and
 notes on delta come from M. Only the draw of a cohort uses the true number.
-Rule 2: a user who states M may promise add-remove. Without M the true number is used and is
+Rule 2: with a declared M, a run may promise add-remove. Without M the true number is used and is
 public: the run promises zero-out (at the same epsilon) or replace-one, and refuses add-remove.
-Rule 3: a fixed-size scheme states its sizes by itself. Its divisor is the cohort's size, and the
+Rule 3: a fixed-size scheme states its own sizes. Its divisor is the cohort's size, and the
 number of clients is public.
 """
 
@@ -30,7 +30,7 @@ class PublicSize:
 
     Attributes:
         size: M. It may be far from the true number, which costs accuracy and no privacy.
-        stated: whether the user declared M; otherwise it is the true number.
+        stated: whether the user declared M. Otherwise it is the true number.
     """
 
     size: int
@@ -42,8 +42,9 @@ class PublicSize:
     ) -> PublicSize:
         """Return the declared number, or the true one. Rule 3.
 
-        M out of range or with a fixed-size scheme is an InvalidParameter, and so is a true number
-        that is missing, too large, or not that of a fixed-size scheme.
+        Raises:
+            InvalidParameter: M is out of range, or given with a fixed-size scheme. Or the true
+                number is missing, too large, or not that of a fixed-size scheme.
         """
         if isinstance(sampling, Uniform):
             if public_size is not None:
@@ -93,7 +94,7 @@ class PublicSize:
         return sampling.sampling_rate * self.size
 
     def capacity(self, sampling: Sampling) -> int:
-        """Return the most contributions that a sum has room for; its grid is made from that.
+        """Return the most contributions that a sum has room for. Its grid follows from this number.
 
         The grid decides how contributions are rounded, so it must not follow a secret number.
         """

@@ -1,7 +1,7 @@
-"""`Server`: the server's side of a run whose clients train elsewhere.
+"""`Server`: the server's side of a run with clients that train elsewhere.
 
-`Federation` with the clients left out: the same engine, ledger, checkpoints and reports. Whoever
-carries messages drives it round by round: reserved and drawn, filled, released.
+`Federation` with the clients left out: the same engine, ledger, checkpoints and reports. The code
+that carries messages drives it round by round: reserved and drawn, filled, released.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Elsewhere(Sequence[ClientData]):
         return self._count
 
     def __getitem__(self, index: object) -> NoReturn:
-        raise Unsupported(f"client {index} trains elsewhere; the server has none of its data")
+        raise Unsupported(f"client {index} trains elsewhere. The server has none of its data")
 
 
 P = ParamSpec("P")
@@ -57,30 +57,30 @@ class Server(PrivateRun):
     """The server's side of a private training run.
 
     Iterate over it: each `OpenRound` is reserved in the ledger, with its cohort drawn. Send out
-    ``opened.broadcast``, `OpenRound.add` what comes back, and `OpenRound.release`: the noise is
-    added once, the ledger commits, the model moves, memories are kept. Who does not answer
+    ``opened.broadcast``, `OpenRound.add` the answers, and `OpenRound.release`: the noise is added
+    once, the ledger commits, the model moves, memories are kept. A client without an answer
     contributes zero. A round that is left without a release stays spent.
 
-    That only members of the cohort are added, each once, is checked here. That a client's data
-    show in its own answer alone, that nobody waits longer or shorter for an answer because of
-    another one's, and that cohorts stay secret, is up to whoever carries the messages.
+    This class checks that only members of the cohort are added, each once. The code that carries
+    the messages has to ensure the rest. A client's data show in its own answer alone. The waiting
+    time for an answer does not depend on other answers. Cohorts stay secret.
 
     Args:
-        model: changed in place, and moved to ``device``; see `Federation`.
-        num_clients: the population, from which cohorts are drawn whoever is reachable.
-        public_size: as for `Federation`; without it ``num_clients`` is public.
+        model: changed in place, and moved to ``device`` (see `Federation`).
+        num_clients: the population. Cohorts are drawn from all of it, reachable or not.
+        public_size: as for `Federation`. Without it ``num_clients`` is public.
         noise: as for `Federation`. With `NoiseShares` clients add the noise, and the sum comes
             from behind masks: `dpacct.fl.flower`, or `OpenRound.commit` and `OpenRound.add_sum`.
         Others, as keywords: see `dpacct.fl.settings.Settings`.
 
     Attributes:
-        setting: what clients, checkpoints and the ledger's run must agree on, in words.
+        setting: the settings common to clients, checkpoints and the ledger's run, in words.
         Others: see `PrivateRun`.
 
     Raises:
         InvalidParameter, Unsupported: a setting that makes no sense, or is not private.
         BudgetExceeded: (when the first round is opened) the plan does not fit into the ledger.
-        AuditFailed: (likewise) bound, noise, denominator or charge are not what they say.
+        AuditFailed: (likewise) bound, noise, denominator or charge are wrong.
     """
 
     @_takes(Settings)
@@ -102,11 +102,11 @@ class Server(PrivateRun):
 
     @property
     def setting(self) -> str:
-        """What clients, checkpoints and the ledger's run must agree on, in words."""
+        """The settings common to clients, checkpoints and the ledger's run, in words."""
         return self._rounds.setting()
 
     def begin(self) -> int:
-        """Audit the run, and register it in the ledger; iterating does it, too.
+        """Audit the run, and register it in the ledger. Iterating does the same.
 
         Returns:
             The planned number of rounds.
@@ -124,7 +124,7 @@ class Server(PrivateRun):
         return rounds.planned
 
     def __iter__(self) -> Iterator[OpenRound]:
-        """Open the rounds that are left; ends with the plan, or where the budget has no more."""
+        """Open the remaining rounds, until the plan or the budget ends."""
         self.begin()
         while self.round < self.rounds:
             try:
@@ -148,7 +148,7 @@ class Server(PrivateRun):
         self._looks.append(look)
 
     def _resume(self, path: Path) -> None:
-        """Go on, and open the round anew that was open when the process ended.
+        """Go on, and open again the round that was open when the process ended.
 
         Nothing of it was released, so it takes the place that the ledger has for it, once.
         """

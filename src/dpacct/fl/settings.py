@@ -36,42 +36,43 @@ from dpacct.rounds import Adjacency, Full, Poisson, Sampling, Schedule, Uniform
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Settings:
-    """The settings of a run, wherever its clients train.
+    """The settings of a run, with clients here or elsewhere.
 
     Args:
-        rounds: planned number of rounds; not needed with a schedule.
-        schedule: the rounds to run, whose noise and sampling may change; instead of ``rounds``,
-            ``sampling`` and ``noise_multiplier``. Charged as one plan. With a budget, the noise of
-            all rounds is scaled by one factor to meet it.
-        method: the federated method; default DP-FedAvg.
-        clip_norm: norm bound C of a client's whole update; short for ``bound=Clip(C)``. It may
+        rounds: planned number of rounds, not needed with a schedule.
+        schedule: the rounds to run, of changing noise and sampling. It replaces ``rounds``,
+            ``sampling`` and ``noise_multiplier``, and is charged as one plan. With a budget, the
+            noise of all rounds is scaled by one factor to meet it.
+        method: the federated method. Default: DP-FedAvg.
+        clip_norm: norm bound C of a client's whole update, short for ``bound=Clip(C)``. It may
             change by round: a function of the round (1, 2, ...).
         bound: another bound.
         sampling: default ``Poisson(0.1)``.
-        adjacency: default replace-one for `Uniform`; add-remove if ``public_size`` is given, else
-            zero-out (the same epsilon; the number of clients is then public).
-        public_size: a public number M of clients, from which the divisor q M and every other
-            printed or stored number is made; the true number then stays secret. M may be wrong.
-        budget: the target; calibrates the noise if none is given, else limits the run.
+        adjacency: default replace-one for `Uniform`, add-remove if ``public_size`` is given, else
+            zero-out (at the same epsilon, with a public number of clients).
+        public_size: a public number M of clients. The divisor q M and every other printed or
+            stored number follow from it. The true number then stays secret. M may be wrong.
+        budget: the target. It calibrates the noise if none is given, else it limits the run.
         noise_multiplier: std of the noise on the sum / C, instead of a calibration.
         delta: at which epsilon is reported, without a budget. An existing ledger has its own delta,
-            which is the default and the only one allowed; else the default is 1e-5.
-        local: local training; default ``SGD()``; for `Examples` the gradient.
+            and no other delta is allowed. Otherwise the default is 1e-5.
+        local: local training. Default: ``SGD()``, and for `Examples` the gradient.
         server_lr: factor on the noisy mean. It may change by round: a function of the round, or a
             scheduler of `torch.optim.lr_scheduler`. ``local=SGD(lr=...)`` takes the same.
-        server: the server's optimizer, `Momentum` or `Adam`; None takes the plain step.
-        noise: source of the noise; default `GaussianNoise`, added by a trusted server.
+        server: the server's optimizer, `Momentum` or `Adam`. None takes the plain step.
+        noise: source of the noise. Default: `GaussianNoise`, added by a trusted server.
         secure_noise: short for ``noise=SecureGaussianNoise()``.
-        ledger: an open `Ledger`, or the path of one. None: a file beside the checkpoint if there is
-            one (``.ledger`` appended), else a temporary file. Everything is charged in any case.
+        ledger: an open `Ledger`, or the path of one. None: the checkpoint's name with
+            ``.ledger`` appended, or without a checkpoint a temporary file. Everything is charged
+            in any case.
         name: of the run in the ledger.
         accountant: that calibrates the noise.
         device: default that of the model.
         seed: makes cohorts and noise repeatable, and the run **not private**: its epsilon is
             infinite. For tests and for comparing methods on public data.
-        checkpoint: file that holds the run; written as often as ``checkpoint_every`` says.
-        checkpoint_every: rounds between checkpoints; one is written at the end in any case.
-        weights, denominator: "equal" and "planned"; anything else is refused with the reason.
+        checkpoint: file that holds the run, written every ``checkpoint_every`` rounds.
+        checkpoint_every: rounds between checkpoints. One is written at the end in any case.
+        weights, denominator: "equal" and "planned". Anything else is refused with the reason.
         preflight: check on synthetic clients, before anything is charged, that bound, training,
             noise and denominator of this run are those that are charged.
 
@@ -115,7 +116,7 @@ class Settings:
             )
         if self.denominator != "planned":
             raise Unsupported(
-                f"denominator={self.denominator!r}: dividing by who really came reveals the "
+                f"denominator={self.denominator!r}: dividing by the number that came reveals the "
                 "cohort's size, which the noise does not cover. The planned cohort size is public"
             )
         for name, (fits, rule, hint) in _FORMS.items():
@@ -175,16 +176,16 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LocalSettings(Settings):
-    """The settings of a run whose clients train in this process.
+    """The settings of a run with clients that train in this process.
 
     Args:
         Others: as for `Settings`.
         vectorize: train clients in groups: "auto" measures, True, False.
-        chunk_size: clients in memory at a time, and in a group; default as many as
+        chunk_size: clients in memory at a time, and in a group. Default: as many as
             fit the memory limit.
-        memory_limit: in bytes; default 1 GiB, or 40 % of the free memory of a GPU.
+        memory_limit: in bytes. Default: 1 GiB, or 40 % of the free memory of a GPU.
         callbacks: see `Callback`.
-        example: a synthetic client to try all settings on; default random values.
+        example: a synthetic client to try all settings on. Default: random values.
         distributed: this process is one of ``torch.distributed``, and so are all others with the
             same arguments. Rank 0 alone uses ledger, budget, checkpoint and callbacks.
     """
@@ -253,7 +254,7 @@ _FORMS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
     "noise": (
         lambda value: _has(value, "check", "arrivals", "encode", "add"),
         "noise is an object: GaussianNoise, SecureGaussianNoise or NoiseShares",
-        "For example noise=fl.SecureGaussianNoise(); its strength is noise_multiplier.",
+        "For example noise=fl.SecureGaussianNoise(). Its strength is noise_multiplier.",
     ),
     "ledger": (
         lambda value: isinstance(value, Ledger) or _is_path(value),
@@ -275,7 +276,7 @@ def server_rate(value: object) -> float:
 
 
 def choose_sampling(sampling: Any) -> Sampling:
-    """Return a sampling scheme that the accountant knows, or refuse another one."""
+    """Return a sampling scheme of the accountant, or refuse another one."""
     if isinstance(sampling, Poisson | Uniform | Full):
         return sampling
     rule = "a sampling scheme is Poisson(rate), Uniform(cohort_size, num_clients) or Full()"
@@ -284,7 +285,7 @@ def choose_sampling(sampling: Any) -> Sampling:
     raise Unsupported(
         f"sampling by {sampling!r}: cohorts that follow a public rule (a list, a cycle, a seed) "
         f"are not secret, so sampling does not amplify privacy. {rule[0].upper()}{rule[1:]}, drawn "
-        "from the operating system's randomness; without amplification use Full()"
+        "from the operating system's randomness. Without amplification use Full()"
     )
 
 

@@ -1,8 +1,8 @@
 """Settings of torch that a program has changed around a run, and that must not reach the run.
 
 Rule 1: clients train, and sums are released, as they would be in a program that has changed
-nothing. Gradients that a caller has switched off would leave noise alone, autocast would be another
-precision than the one that was asked for, and tensors of `torch.inference_mode` cannot be watched.
+nothing. Without gradients there would be noise alone. Autocast would be another precision than the
+chosen one. Tensors of `torch.inference_mode` cannot be watched.
 Rule 2: a setting that a model may count on stays as it was when the run was tried.
 """
 
@@ -19,7 +19,7 @@ from dpacct.errors import Unsupported
 _KINDS = ("cpu", "cuda")
 _HOOKED = (
     "hooks on what backward passes save (torch.autograd.graph.saved_tensors_hooks, save_on_cpu) "
-    "are on around the run; a model may use them inside its forward"
+    "are on around the run. A model may use them inside its forward"
 )
 
 
@@ -72,14 +72,14 @@ def check_kept(tried: Mapping[str, str]) -> None:
 
 @contextmanager
 def arithmetic(precision: str) -> Generator[None]:
-    """Use all bits of float32 inside, or TF32 if that is the precision; then restore the settings.
+    """Use all bits of float32 inside, or TF32 if that is the precision. Then restore the settings.
 
     The precision must not depend on other settings of a program, nor on PyTorch's default, which is
     TF32 for convolutions on a device. Autocast to bfloat16 is apart from this. PyTorch has one
     setting for all threads: runs in several threads of a process take the same precision.
 
-    The settings of PyTorch 2.9 and those before it must not be mixed: reading an old one after a
-    new one was set is an error. The new ones can be read and set whatever was set before.
+    The settings of PyTorch 2.9 and older ones must not be mixed: reading an old one after a
+    new one was set is an error. The new settings can be read and set after any others.
     """
     backends, fast = cast("Any", torch.backends), precision == "tf32"
     cuda, cudnn, cpu = backends.cuda.matmul, backends.cudnn, backends.mkldnn

@@ -79,7 +79,7 @@ def same_numbers(one: Tensor, two: Tensor) -> bool:
 
 @contextmanager
 def one_thread(device: torch.device) -> Generator[None]:
-    """Inside, operations on the CPU are not split over threads."""
+    """Return a context in which operations on the CPU are not split over threads."""
     before = torch.get_num_threads()
     if device.type != "cpu" or before == 1:
         yield
@@ -117,9 +117,9 @@ Device = torch.device
 
 
 def choose_device(name: str = "auto") -> Device:
-    """Return the device ``cpu``, ``cuda`` or ``cuda:K``; ``auto`` is the first GPU if there is one.
+    """Return the device ``cpu``, ``cuda`` or ``cuda:K``. ``auto`` takes the first GPU if any.
 
-    Another name, or a device that PyTorch does not see, is an InvalidParameter.
+    Another name, or a device that PyTorch does not have, is an InvalidParameter.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -74,7 +74,7 @@ def plan_refused(now: Snapshot, plan: Plan, cost: Totals) -> BudgetExceeded:
     if not ledger.started:
         alone = proven_epsilon(plan, budget.delta, budget.epsilon)
         return BudgetExceeded(
-            f"{start}{' with the plans that were registered before' if held else ''}: by itself "
+            f"{start}{' with the plans that were registered before' if held else ''}: alone "
             f"it needs epsilon {above(alone)} of {budget.epsilon:.7g} at delta "
             f"{chosen(budget.delta)}, and {reading}. dpacct.calibrate finds the noise with "
             f"which it fits.{_ways_out(now, enough=alone <= budget.epsilon)}"
@@ -90,7 +90,7 @@ def plan_refused(now: Snapshot, plan: Plan, cost: Totals) -> BudgetExceeded:
     return BudgetExceeded(
         f"{start}: {reading}. A plan that is made after rounds have run may depend on them, "
         f"and is charged by the adaptive bound: that is {above(before)}"
-        f"{', what is held for other plans included' if held else ''}, and would be "
+        f"{', with the room held for other plans' if held else ''}, and would be "
         f"{above(after)}{_rest_of_delta(now, 'the first plans')}.{fewer}"
         f"{_ways_out(now, enough=enough)}"
     )
@@ -157,7 +157,7 @@ def round_refused(now: Snapshot, run: int, round_: Round) -> RoundRefused:
         why = (
             f"{_reading(now, upper)}. A round outside the plans that were made first is judged by "
             f"the adaptive bound, which holds however the round was chosen: that is {spent}"
-            f"{', what is held for plans included' if held else ''}, "
+            f"{', with the room held for plans' if held else ''}, "
             f"and would be {needed}{rest}.{covered}"
         )
     ways_out = _ways_out(now, enough=epsilon(ledger.spent, round_) <= budget.epsilon)

@@ -53,7 +53,7 @@ class Terms:
             raise InvalidParameter(
                 "delta", delta, rule, f"Leave it out, give {own!r}, or charge another ledger."
             )
-        # `record.events.in_adjacency` says which add-remove rounds may be charged as zero-out.
+        # `record.events.in_adjacency` decides which add-remove rounds become zero-out.
         weaker = self.adjacency is Adjacency.ZERO_OUT and adjacency is Adjacency.ADD_REMOVE
         if adjacency is not None and self.adjacency not in (None, adjacency) and not weaker:
             rule = f"all rounds of a ledger share one, and {self.path} has {self.adjacency}"

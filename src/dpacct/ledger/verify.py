@@ -67,7 +67,7 @@ UNVERIFIED = (
     "the budget, the orders and their weights, and the unit of the first entry",
     "names, details, reasons and sensitivities, as they were typed in",
     "times and versions, as the clocks and programs said",
-    "that noise was secret where a run says so, and nothing drawn where a round was abandoned",
+    "that noise was secret in runs declared so, and nothing was drawn in abandoned rounds",
     "that no client remembers whether it took part, where a plan is charged by tight",
 )
 
@@ -121,10 +121,10 @@ def verify(now: Snapshot, store: Store, head: str | None = None) -> Verification
         for entry, closes in now.entries():
             place = count + 1
             if entry.number != place:
-                raise LedgerError(f"it is missing; the next is entry {entry.number}")
+                raise LedgerError(f"it is missing, and the next is entry {entry.number}")
             time = _check(replay, entry, closes, latest)
             if time < clock:
-                remarks.append(f"entry {entry.number}: the clock went backwards; order is kept")
+                remarks.append(f"entry {entry.number}: the clock went backwards. Order is kept")
             clock, latest, count = time, entry.hash, entry.number
             found = found or entry.hash.hex() == wanted
         replay.check_budget()

@@ -117,7 +117,7 @@ class Transaction(Snapshot):
                 elif entry.kind == "commit" and closes in later:
                     raise LedgerError(
                         f"{self.path}: round {closes}, a later one of the same plan, was released "
-                        f"before round {number}, and the plan is charged by a game that knows one "
+                        f"before round {number}, and the plan is charged by a game with one "
                         "order: nothing of this round may be released. It counts as spent."
                     )
         totals = committed(self.state, state)

@@ -139,7 +139,7 @@ class Printed(fl.Method):
         ("Median", "an update comes out of it changed by another update", False),
         ("Kept", "attribute norms", False),
         ("Memory", "attribute norms", False),
-        ("Hidden", "keeps something of their data beside it", False),
+        ("Hidden", "keeps something of their data", False),
         ("Later", "attribute norms", True),
     ],
 )

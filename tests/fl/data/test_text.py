@@ -242,7 +242,7 @@ def test_labels_that_read_as_one_number_are_one_class(tmp_path: Path) -> None:
         ("", "header and at least two rows"),
         ("a,label\n1,0\n", "header and at least two rows"),
         ("a,a,label\n1,1,0\n2,2,1\n", "column twice"),
-        ("a,b\n1,0\n2,1\n", "no column label; its columns are a, b"),
+        ("a,b\n1,0\n2,1\n", "no column label. Its columns are a, b"),
         ("a,label\n1,0\n2\n", "column label is the label, and row 2 has ''"),
         ("a,label\n1,0\nx,1\n", "column a holds finite numbers, and row 2 has 'x'"),
         ("a,label\n1,0\nnan,1\n", "row 2 has 'nan'"),

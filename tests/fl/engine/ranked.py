@@ -111,7 +111,7 @@ def charged(folder: Path, rank: int) -> None:
         assert 0 < run.epsilon.upper <= 2
     else:
         for known in (lambda: run.epsilon, lambda: run.planned_epsilon, lambda: reports[0].epsilon):
-            with pytest.raises(Unsupported, match="rank 0 knows what is spent"):
+            with pytest.raises(Unsupported, match="rank 0 has the spent budget"):
                 known()
         assert run.noise_multiplier == 4.0
     torch.save(weights(run), folder / f"charged{rank}.pt")

@@ -91,7 +91,7 @@ def refused(error: Any, path: Any, words: str | None = None, **options: Any) -> 
 @pytest.mark.parametrize("part", PARTS)
 def test_an_error_of_any_part_surfaces_as_it_is_and_nothing_is_charged(part, vectorize, tmp_path):
     error = refused(Broken, tmp_path / "run.ledger", vectorize=vectorize, **PARTS[part])
-    assert "nothing is charged" in error.__notes__[0]
+    assert "Nothing is charged" in error.__notes__[0]
 
 
 def test_parameters_of_another_kind_are_refused(tmp_path):

@@ -76,16 +76,16 @@ def audit(
 
     Args:
         method, clip_norm, bound, noise, noise_multiplier, sampling, adjacency, local: as for
-            `Federation`; default DP-FedAvg, clip norm 0.5 if the method has no bound of its own,
+            `Federation`. Default: DP-FedAvg, clip norm 0.5 if the method has no bound of its own,
             Gaussian noise, all clients in each round.
-        model, loss, clients: the training; default a small classifier on synthetic clients. Give
-            all three or none; at least three clients.
+        model, loss, clients: the training, with at least three clients. Give all three or none.
+            Default: a small classifier on synthetic clients.
         draws: rounds of noise to test.
-        vectorize: which trainers to test; "auto": both, if the method can be batched.
+        vectorize: which trainers to test. "auto": both, if the method can be batched.
     Returns:
         The findings: ``bound``, ``alone``, ``sensitivity``, ``charge``, ``noise``, ``empty
-        cohort``, ``fresh``, ``release`` and ``memory``; for an adaptive clip norm also
-        ``indicator`` and ``joint charge``.
+        cohort``, ``fresh``, ``release`` and ``memory``. An adaptive clip norm adds ``indicator``
+        and ``joint charge``.
     Raises:
         InvalidParameter, Unsupported: as for `Federation`.
     """
@@ -206,7 +206,7 @@ class _Rounds:
     ) -> tuple[Engine, TrainingState, Collected]:
         """Run a round with just these clients, up to its sums, with ``changes`` of the engine.
 
-        Returns the engine, whose randomness has advanced by this round, its state, and the sums.
+        Returns the engine with its randomness after this round, its state, and the sums.
         """
         engine = replace(self._engine, source=Seeded(20), **changes)
         state, trainer = self.state(), trainer or self.trainers["one by one"]
@@ -228,7 +228,7 @@ class _Rounds:
     def releases(
         self, cohort: Sequence[int], draws: int, seed: int
     ) -> tuple[list[Released | None], Tensor | None]:
-        """Release a cohort's sums so often, with new noise; and return the mask's coordinates."""
+        """Release a cohort's sums ``draws`` times, and return also the mask's coordinates."""
         engine, state, found = self.collect(cohort)
         engine = replace(engine, source=Seeded(seed))
         return [engine.release(state, found) for _ in range(draws)], found.kept
@@ -254,7 +254,7 @@ class _Rounds:
 
 
 def _check_alone(rounds: _Rounds) -> Finding:
-    """Check that a contribution is the same up to rounding beside other clients."""
+    """Check that a contribution is the same, up to rounding, with other clients in the round."""
     for name, trainer in rounds.trainers.items():
         whole = rounds.exact(rounds.everybody, trainer=trainer).total
         for client in rounds.everybody:
@@ -372,7 +372,7 @@ def _check_release(rounds: _Rounds) -> Finding:
     if _same(*after):
         detail = "the new model and server state follow from the release alone"
         return Finding("release", passed=True, detail=detail)
-    detail = "the new model or server state depends on the clients beside the noisy release"
+    detail = "the new model or server state depends on the clients apart from the noisy release"
     return Finding("release", passed=False, detail=detail)
 
 

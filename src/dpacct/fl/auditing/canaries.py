@@ -6,7 +6,7 @@ run, the inner products of the releases with these directions show which canarie
 Rule 1: Coins and directions come from the operating system, or from a given generator, and never
     from torch's global one. A run draws the same numbers as without an audit, and its seed does not
     choose the canaries.
-Rule 2: Directions share no coordinate, so each shows in the release by itself. A canary has some
+Rule 2: Directions share no coordinate, so each shows in the release separately. A canary has some
     coordinates of the model, chosen at random, with random signs. They cross all layers, so a
     bound that is applied layer by layer shows as a longer contribution.
 Rule 3: Some directions have no canary. They show the noise alone.
@@ -40,12 +40,12 @@ class Canaries:
     """Canaries, each in or out by a fair coin of its own, with directions once `aim` was called.
 
     Args:
-        count: how many. generator: of coins and directions, on the CPU. Default: one whose whole
-            state comes from the operating system.
+        count: how many. generator: of coins and directions, on the CPU. Default: a generator
+            with its whole state from the operating system.
 
     Attributes:
         coins: bool [m], which of them are in. asked: how often the update of one was asked for.
-        owners: int64 [d], the direction that has each coordinate; -1 for none. Directions from m
+        owners: int64 [d], the direction that has each coordinate, or -1 for none. Directions from m
             on have no canary.
         count: the number of directions.
     """
@@ -57,7 +57,7 @@ class Canaries:
             found = getattr(generator, "device", type(generator).__name__)
             raise InvalidParameter("generator", str(found), "it is a torch.Generator on the CPU")
         if generator is torch.default_generator:
-            rule = "the run draws from it too, and canaries must not follow from what it draws"
+            rule = "the run draws from it too, and canaries must not follow from its draws"
             raise InvalidParameter("generator", "torch's global one", rule)
         # Rule 1.
         self._generator = generator or secret_generator(torch.device("cpu"))
@@ -173,9 +173,8 @@ class Aimed:
 def with_canaries(clients: Population, canaries: Canaries, *, silent: bool) -> Population:
     """Return a population with canaries behind it, which borrow the data of the first client.
 
-    If the others are ``silent``, they train and send nothing. Privacy is promised against an
-    attacker
-    who knows the updates of all others, so the audit may know them too.
+    If the other clients are ``silent``, they train and send nothing. Privacy holds against an
+    attacker with the updates of all other clients, so the audit may know them too.
     """
     if not (hasattr(clients, "__len__") and hasattr(clients, "__getitem__")):
         rule = "a sequence of clients, each with its data"
@@ -222,7 +221,7 @@ class _CanaryExamples(Examples):
         self._others, self._canaries, self._silent = len(examples), canaries, silent
 
     def planted(self, row: int) -> Tensor | None:
-        """Return the gradient that replaces that of a row, see `Examples`."""
+        """Return the gradient that replaces that of a row in `Examples`."""
         if row >= self._others:
             return self._canaries.sent(row - self._others)
         return self._canaries.silence() if self._silent else None

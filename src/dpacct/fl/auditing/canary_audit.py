@@ -1,7 +1,7 @@
 """The course and the result of an audit by canaries, for every kind of training.
 
-The function that runs a training makes a `CanaryAudit`, plants its canaries, calls `aim` once model
-and bound are known, `see` for each release, and `conclude` at the end.
+The function that runs a training makes a `CanaryAudit` and plants its canaries. It calls `aim` once
+model and bound are known, `see` for each release, and `conclude` at the end.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class RunAudit:
 
     Attributes:
         charged: the epsilon that the rounds which ran are charged, at their delta.
-        shown: the bounds that canaries prove, beside the promised values.
-        gaussian_epsilon: the run exceeds it, if its noise is Gaussian and its sampling as charged;
-            that of the updates alone, if a count of clipped clients is released beside them.
+        shown: the bounds that canaries prove, with the promised values.
+        gaussian_epsilon: the run exceeds it, if its noise is Gaussian and its sampling as charged.
+            It covers the updates alone, if a count of clipped clients is released as well.
         rounds: how many ran. clients: besides the canaries.
         noise_multiplier: of the first round, as charged.
     """
@@ -62,7 +62,7 @@ class RunAudit:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing contradicts the charge."""
+        """True if nothing contradicts the charge."""
         return not self.shown.faults
 
     @property
@@ -141,7 +141,7 @@ class CanaryAudit:
             raise Unsupported(said)
 
     def conclude(self, charged: Spent, accountant: str, clients: int) -> RunAudit:
-        """Return the result, after at least one release; ``clients`` besides the canaries."""
+        """Return the result, after at least one release, for ``clients`` and the canaries."""
         events, count = self.events, len(self.canaries)
         shown, lengths = torch.stack(self._shown).numpy(), torch.stack(self._lengths).numpy()
         noises = [updates_noise(event) for event in events]
@@ -162,7 +162,7 @@ class CanaryAudit:
         promise = Promise.of(plan, accountant)
         found = judge(seen, promise, made, charged.delta, self._error, self._confidence)
         # The spread is that of the updates' noise. The noise on a count of clipped clients, which
-        # may be released beside them, was not measured.
+        # may be released as well, was not measured.
         measured = [found.noise_factor * noise for noise in noises]
         gaussian = epsilon_as_seen(events, measured, charged.delta, accountant)
         first = events[0].charged.noise_multiplier

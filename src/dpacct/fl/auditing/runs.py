@@ -4,11 +4,11 @@ The first three put canaries behind the clients of a training (`dpacct.fl.auditi
 it run as it is, and read only its noisy means. They differ in the transport of the messages:
 
 - `audit_run`: a `Federation` in one or several processes. Each process has the coins of rank 0,
-  trains its share of the canaries, and gets the result of rank 0;
-- `audit_server`: a `Server`, whose messages the user's code carries;
+  trains its share of the canaries, and gets the result of rank 0.
+- `audit_server`: a `Server` with its messages carried by the user's code.
 - `audit_loop`: a loop written by hand around `privatize`.
 
-`audit_round` runs one round many times with and without one client, and tells them apart. It
+`audit_round` runs one round many times with and without one client, and separates them. It
 assumes only that the repetitions are independent. Its bound of epsilon is that of Clopper and
 Pearson.
 """
@@ -77,23 +77,23 @@ def audit_run(
         build: makes the run for a population, e.g.
             ``lambda people: Federation(model, loss, people, rounds=20, ...)``. The model is a new
             one, because it is trained. The run has no ledger and no checkpoint, and cohorts of a
-            fixed size are said for ``len(people)``. With ``distributed=True`` every process calls
+            fixed size are drawn from ``len(people)``. With ``distributed=True`` every process calls
             `audit_run`.
         clients: the other clients.
-        canaries: how many; each takes part or not (under replace-one: sends one of two opposite
+        canaries: how many. Each takes part or not (under replace-one: sends one of two opposite
             updates) by a coin. About 200 find noise that is 20 % too small.
-        others: "silent": they train, and send nothing. Privacy is promised against attackers who
-            know the updates of all others, and can subtract them, so this shows most. "heard":
-            they send their updates, which hide canaries. This shows the model of a real run.
-        error: probability that a run fails although it does what it is charged for.
+        others: "silent": they train, and send nothing. Privacy holds against an attacker with the
+            updates of all other clients, who can subtract them, so this shows most. "heard": they
+            send their updates, which hide canaries. This shows the model of a real run.
+        error: probability that a run fails although its privacy is as charged.
         confidence: of each epsilon that is shown.
-        generator: of coins and directions, on the CPU; default the operating system. Torch's
+        generator: of coins and directions, on the CPU. Default: the operating system. Torch's
             global generator is not used. The draws of the run must not follow from it.
     Returns:
         The findings. Fewer canaries and rounds show less. Passing is evidence, not a proof.
     Raises:
         InvalidParameter: too few canaries for the error, or more than the model has room for.
-        Unsupported: a run whose release this audit cannot read.
+        Unsupported: a run with a release that this audit cannot read.
     """
     audit = CanaryAudit(canaries, others, error, confidence, generator)
     check_functions(build=build)
@@ -137,18 +137,17 @@ def audit_server(
     """Run a server with canaries among its clients, and test its releases.
 
     Args:
-        build: makes the server for so many clients, without ledger and checkpoint.
+        build: makes the server for a number of clients, without ledger and checkpoint.
         play: ``play(server, people)`` runs the rounds, e.g. by Flower's strategy. Client k has
-            ``people[k]``; if that is an `fl.Canary` it sends ``people[k].update``, bounded like
-            any other: `dpacct.fl.flower.client_app` does so by itself, and `planted_mod` for a
-            loop of your own.
+            ``people[k]``. An `fl.Canary` sends ``people[k].update``, bounded like any other:
+            `dpacct.fl.flower.client_app` does so, and `planted_mod` for a loop of your own.
         clients: the other clients.
         canaries, others, error, confidence, generator: as for `audit_run`.
     Returns:
         The findings, as for `audit_run`. A round that releases nothing shows nothing.
     Raises:
         InvalidParameter: as for `audit_run`, or ``build`` made a server for other clients.
-        Unsupported: as for `audit_run`; nothing was released, or no canary was asked.
+        Unsupported: as for `audit_run`, or nothing was released, or no canary was asked.
     """
     if isinstance(clients, Examples):
         rule = "clients of a server hold data of their own, a ClientData each"
@@ -178,7 +177,7 @@ def audit_server(
         _check_seen(audit, server.stopped_because)
         if not audit.canaries.asked:
             raise Unsupported(
-                "no canary was asked what it sends: client k is people[k], and if that is an "
+                "no canary was asked for its update: client k is people[k], and if that is an "
                 "fl.Canary it sends its update"
             )
         return audit.conclude(server.epsilon, server.account.accountant, len(clients))
@@ -202,7 +201,7 @@ def audit_loop(
 
     Args:
         loop: ``loop(plan, run, update)`` trains, and yields each mean that it releases. It draws
-            cohorts by the plan it is given, whose population has the canaries behind the clients.
+            cohorts by the given plan. Its population has the canaries behind the clients.
             It asks ``update(number)`` once for each client that takes part. It charges the run, as
             `privatize` does.
         update: returns the update of a client: a tensor [d], or tensors by name.
@@ -215,10 +214,10 @@ def audit_loop(
         The findings, as for `audit_run`.
     Raises:
         AuditFailed: the loop released more than it charged.
-        InvalidParameter: as for `audit_run`; an argument of another kind; or fewer means were
-            yielded than were charged, or one of another layout.
-        Unsupported: rounds were charged that are not those of the plan; a parameter is no
-            floating-point number; or the loop asked for no canary, and shows nothing.
+        InvalidParameter: as for `audit_run`, or for an argument of another kind. Also if fewer
+            means were yielded than were charged, or a mean has another layout.
+        Unsupported: rounds were charged that are not those of the plan, or a parameter is not a
+            floating-point number. Also if the loop asked for no canary, and shows nothing.
     """
     audit = CanaryAudit(canaries, others, error, confidence, generator)
     length, at = validate.rounds(rounds), validate.delta(delta)
@@ -231,7 +230,7 @@ def audit_loop(
         raise InvalidParameter("like", type(like).__name__, rule)
     clients = plan.num_clients or plan.public.size
     grown = _grown(plan, clients + canaries)
-    template = _by_name(like)
+    template = {"update": like} if isinstance(like, Tensor) else like
     layout, bound = Layout.of(template), cast("Bound", grown.bound)
     check_tensors(template, layout, "like")
     rate, relation = grown.sampling.sampling_rate, Adjacency(cast("str", grown.adjacency))
@@ -293,14 +292,14 @@ def _check_promise(state: TrainingState, not_private_because: str | None) -> Non
 
 
 def _refuse_ledger(account: Account) -> None:
-    """Reject a run whose charge would be kept."""
+    """Reject a run that would keep its charge."""
     if account.path is not None:
         rule = "an audit releases nothing, so that it charges no ledger and keeps no checkpoint"
         raise Unsupported(f"{rule}: build the run without ledger= and checkpoint=")
 
 
 def _contributions(engine: Engine, state: TrainingState, canaries: Canaries) -> tuple[Aimed, Event]:
-    """Return what canaries contribute to the next round, bounded by the engine, and its charge."""
+    """Return the canaries' bounded contributions to the next round, and its charge."""
     kept = engine.open(state).kept
 
     def bounded(rows: Tensor) -> Tensor:
@@ -343,16 +342,12 @@ def _is_update(given: object) -> TypeGuard[Tensor | Tensors]:
     return isinstance(given, Tensor)
 
 
-def _by_name(update: Tensor | Tensors) -> Tensors:
-    return {"update": update} if isinstance(update, Tensor) else update
-
-
 def _mean(released: object, layout: Layout) -> Tensor:
     """Return a released mean as one vector [d]."""
     if not _is_update(released):
         rule = "each mean that it yields is a tensor, or tensors by name"
         raise InvalidParameter("loop", type(released).__name__, rule)
-    mean = _by_name(released)
+    mean = {"update": released} if isinstance(released, Tensor) else released
     check_tensors(mean, layout, "a released mean")
     return layout.flatten(mean).detach()
 
@@ -383,7 +378,7 @@ def _sent(
 
 
 def _grown(plan: AggregationPlan, number: int) -> AggregationPlan:
-    """Return the plan for so many clients and canaries. Cohorts have the same share of them."""
+    """Return the plan for a number of clients and canaries, with cohorts of the same share."""
     sampling = plan.sampling
     if isinstance(sampling, Uniform):
         cohort_size = max(1, min(number - 1, round(sampling.sampling_rate * number)))
@@ -403,11 +398,11 @@ class RoundAudit:
 
     Attributes:
         charged: the epsilon that one round is charged, at its delta.
-        epsilon: a round exceeds it, whatever its noise is.
+        epsilon: a round exceeds it, for every kind of noise.
         gaussian_epsilon: a round exceeds it, if its noise is Gaussian and its sampling as charged.
         tpr, fpr: how often the client is recognized if it takes part, and if it does not.
-        runs: repetitions with the client; as many without it, or with its opposite.
-        error: probability that a round fails although it does what it is charged for.
+        runs: repetitions with the client, and equally many without it or with its opposite.
+        error: probability that a round fails although its privacy is as charged.
         confidence: of each epsilon and of each rate.
         noise_multiplier: as charged.
     """
@@ -451,16 +446,16 @@ def audit_round(
     """Run the first round of a run many times, with and without one more client.
 
     Args:
-        build: makes the run for a population; as for `audit_run`.
-        clients: the others; few are enough, and quicker.
-        runs: repetitions with the client, which sends the largest possible contribution; and as
-            many without it (under replace-one: with its opposite). Half of them choose the test.
+        build: makes the run for a population, as for `audit_run`.
+        clients: the other clients. Few are enough, and quicker.
+        runs: repetitions with the client, which sends the largest possible contribution. Equally
+            many run without it (under replace-one: with its opposite). Half choose the test.
         others, error, confidence, generator: as for `audit_run`.
     Returns:
         The findings. With n runs, the shown epsilon is at most about log(n / 8).
     Raises:
-        InvalidParameter: too few runs for the error. Unsupported: a run whose rounds cannot be
-            repeated here, or for which nothing is promised.
+        InvalidParameter: too few runs for the error. Unsupported: rounds cannot be repeated here,
+            or the run has no finite epsilon.
     """
     silent, error, confidence = checked_terms(others, error, confidence)
     number = validate.count("runs", runs, "runs of an audit", MOST)
@@ -484,7 +479,7 @@ def audit_round(
         aimed, event = _contributions(engine, state, canary)
 
         def shown(*, inside: bool) -> float:
-            """Repeat the round, and return what it shows of the client, in clip norms."""
+            """Repeat the round, and return the client's part in its release, in clip norms."""
             canary.coins.fill_(inside)
             release = engine.release(state, player.collect(engine.draw()))
             if release is None:

@@ -55,7 +55,7 @@ def load(name: str, folder: Folder = None, **options: Any) -> Dataset:
 
     Args:
         name: ``digits`` or one of `DATASETS`.
-        folder: with its files; default the environment's DPACCT_DATA, or ``data``.
+        folder: with its files. Default: the environment's DPACCT_DATA, or ``data``.
         options: of its loader.
 
     Raises:

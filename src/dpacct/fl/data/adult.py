@@ -42,7 +42,7 @@ SCHEMA = TableSchema(
 
 
 def load_adult(folder: Folder = None) -> Dataset:
-    """Read Adult as vectors of 48 numbers in 0..1; people of unknown occupation keep their row.
+    """Read Adult as vectors of 48 numbers in 0..1. Rows of unknown occupation are kept.
 
     Raises:
         InvalidParameter: the file is missing or damaged.

@@ -5,8 +5,8 @@ Rule 1: raw values stay as they are on disk (images as bytes). Only the examples
 Rule 2: that transformation has public constants. Nothing is estimated from the examples, because
     the mean of private data is a release that no ledger charges.
 Rule 3: a client's examples are those of its own part, never another client's.
-Rule 4: a data set says which of its parts are public. Test data and a label set that are read off
-    private examples are marked ``unprotected``, wherever they are printed or stored.
+Rule 4: a data set declares its public parts. Test data and a label set that are read off private
+    examples are marked ``unprotected``, wherever they are printed or stored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Scaling:
     """``factor * value + shift`` in float32, along the first dimension of an example.
 
     Args:
-        factor, shift: public constants; shape () for one pair, (c,) for one per channel.
+        factor, shift: public constants, shape () for one pair, (c,) for one per channel.
     """
 
     factor: Tensor
@@ -51,7 +51,7 @@ class Scaling:
         return cls(torch.tensor(1.0 / largest), torch.tensor(0.0))
 
     def __call__(self, values: Tensor) -> Tensor:
-        """Return the scaled values; shape (n, ...) in and out."""
+        """Return the scaled values, shape (n, ...) in and out."""
         shape = (-1,) + (1,) * (values.ndim - 2) if self.factor.ndim else ()
         factor = self.factor.to(values.device).reshape(shape)
         return values.to(torch.float32) * factor + self.shift.to(values.device).reshape(shape)
@@ -64,7 +64,7 @@ class Examples:
     Args:
         inputs: shape (n, ...), n at least 1.
         targets: int64, shape (n,), or (n, length) if every position has a target.
-        scaling: from raw inputs to the model's; None leaves them as they are.
+        scaling: from raw inputs to the model's. None leaves them as they are.
 
     Raises:
         InvalidParameter: no rows, rows that do not pair up, targets of another type.
@@ -103,12 +103,12 @@ class Dataset:
     """Examples for training and testing.
 
     Args:
-        name: as the command line calls it.
+        name: as on the command line.
         train, test: the examples of the clients, and those that no client trains on.
-        num_classes: targets lie in 0, ..., num_classes - 1.
-        owners: the natural owner of each training example, int64 of shape (n,); or None. The
+        num_classes: targets are in 0, ..., num_classes - 1.
+        owners: the natural owner of each training example, int64 of shape (n,), or None. The
             number of an owner does not depend on the other owners.
-        test_owners: likewise of the test examples, in the same numbers; or None.
+        test_owners: likewise of the test examples, in the same numbers, or None.
         test_data: "public", or "unprotected" if a figure computed on the test examples is a
             release about private examples, which epsilon does not cover.
         label_set: "public", or "unprotected" if the classes were read off private examples.
@@ -144,7 +144,7 @@ class Dataset:
         return tuple(self.train.inputs.shape[1:])
 
     def labels(self) -> Indices:
-        """Return one label for each training example; shape (n,).
+        """Return one label for each training example, shape (n,).
 
         Raises:
             InvalidParameter: examples have one target per position.
@@ -172,7 +172,7 @@ class Dataset:
 
 
 class PartitionedClients(Sequence[ClientData]):
-    """The clients of a partition; each is built when it is asked for, and not kept.
+    """The clients of a partition. Each is built when it is asked for, and not kept.
 
     Args:
         examples: the training examples.
@@ -211,10 +211,10 @@ class PartitionedClients(Sequence[ClientData]):
 
     @property
     def simulated(self) -> bool:
-        """Whether the clients are simulated, so that no guarantee holds for a real person."""
+        """True if the clients are simulated, so that no guarantee holds for a real person."""
         return self._partition.simulated
 
     @property
     def sizes(self) -> Indices:
-        """Number of examples of each client; shape (clients,)."""
+        """The number of examples of each client, shape (clients,)."""
         return np.asarray(self._partition.sizes)

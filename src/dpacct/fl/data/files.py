@@ -1,4 +1,4 @@
-"""Find and read data files; every error names the file and its expected content.
+"""Find and read data files. Every error names the file and its expected content.
 
 Rule 1: nothing in a data file is ever executed (numpy reads without pickle).
 Rule 2: shape, type and range are checked before a value is used.
@@ -69,7 +69,7 @@ def read_arrays(file: Path, keys: Sequence[str]) -> list[Array]:
 
 
 def check_array(file: Path, key: str, array: Array, shape: tuple[int | None, ...]) -> None:
-    """Check that an array holds bytes and has a shape; None stands for any length."""
+    """Check that an array holds bytes and has a shape. None stands for any length."""
     if array.dtype != np.uint8:
         raise invalid(file, f"{key} is of type uint8, here it is {array.dtype}")
     if array.ndim != len(shape) or any(

@@ -3,15 +3,15 @@
 Looked for in the data folder, and in a folder below it that is called like the data set:
 
 - ``mnist.npz`` and ``fashion_mnist.npz`` with ``train_x`` uint8 [n, 28, 28], ``train_y`` uint8 [n],
-  ``test_x``, ``test_y``, or ``x_train``, ``y_train``, ``x_test``, ``y_test``;
+  ``test_x``, ``test_y``, or ``x_train``, ``y_train``, ``x_test``, ``y_test``.
 - ``cifar10_train_1.npz`` ... ``cifar10_train_5.npz``, ``cifar10_test.npz``, each with ``d`` uint8
   [3, n, 32, 32] and ``y`` uint8 [n]: the planes green, red - green, blue - green, then differences
-  down and across, all modulo 256 (a coding that compresses well);
+  down and across, all modulo 256 (a coding that compresses well).
 - else the folders of torchvision (``MNIST/raw``, ``FashionMNIST/raw``, ``cifar-10-batches-py``),
-  which torchvision reads. It checks the checksums of the CIFAR-10 pickles before it opens them;
+  which torchvision reads. It checks the checksums of the CIFAR-10 pickles before it opens them.
 - ``femnist_writers.npz``, see `load_femnist`.
 
-Images stay bytes; public constants scale them (rule 2 of `dpacct.fl.data.dataset`).
+Images stay bytes. Public constants scale them (rule 2 of `dpacct.fl.data.dataset`).
 """
 
 from __future__ import annotations
@@ -137,14 +137,14 @@ def decode_planes(coded: Bytes) -> Bytes:
 def load_femnist(folder: Folder = None, *, test_writers: str = "new") -> Dataset:
     """Read FEMNIST: handwritten characters [1, 28, 28], ink at 1, owned by their writers.
 
-    Looked for: ``femnist_writers.npz`` with ``x`` uint8 [n, 28, 28] (ink dark on 255), ``y`` uint8
-    [n] (62 classes: digits, capitals, small letters), ``writer`` uint8 [n] and ``split`` uint8 [n]
-    (0 train, 1 test).
+    The file is ``femnist_writers.npz``. It has ``x`` uint8 [n, 28, 28] (ink dark on 255), and ``y``
+    uint8 [n] (62 classes: digits, capitals, small letters). ``writer`` is uint8 [n], and ``split``
+    uint8 [n] (0 train, 1 test).
 
     Args:
         folder: with the file.
-        test_writers: the test images of ``new`` writers, who are no clients, or (then
-            unprotected) other images of the ``training`` writers, as LEAF splits the data.
+        test_writers: ``new`` takes test images of writers that are not clients. ``training``
+            takes other images of the clients, as LEAF does. Then these are unprotected.
     """
     if test_writers not in TEST_WRITERS:
         rule = f"it is one of {', '.join(TEST_WRITERS)}"

@@ -4,9 +4,9 @@ All seeds here are public.
 
 Rule 1: every example belongs to exactly one client, and every client has at least one example.
 Rule 2: the same arguments give the same partition, on every machine with the same numpy.
-Rule 3: in a natural partition, and in every split (training against test, hold-out), the place of
-    an owner is a keyed hash of that owner's identity alone. If one owner leaves or is replaced,
-    every other owner keeps its place and its examples.
+Rule 3: the place of an owner is a keyed hash of that owner's identity alone, in a natural
+    partition and in every split (training against test, hold-out). If one owner leaves or is
+    replaced, every other owner keeps its place and its examples.
 Rule 4: `iid` and `dirichlet` deal out examples by their number and their labels, so one example
     less moves others between clients. Such a partition is a simulation: the guarantee is for a
     simulated client, and not for the person behind an example.
@@ -38,9 +38,9 @@ _MOST_DIGITS = 60
 def canonical(text: str) -> str:
     """Return one spelling for the names of one owner or one class.
 
-    ``1``, ``1.0`` and ``01`` are the number 1, exactly, however large; other text is compared
+    ``1``, ``1.0`` and ``01`` are the number 1, exactly, however large. Other text is compared
     without surrounding spaces, in Unicode's composed form. Merging two owners is always safe, since
-    a client's contribution is bounded whatever it holds. Splitting one owner would not be.
+    a client's contribution is bounded for all data. Splitting one owner would not be.
     """
     plain = unicodedata.normalize("NFC", text.strip())
     try:
@@ -56,14 +56,14 @@ def canonical(text: str) -> str:
 
 
 def owner_number(name: str) -> int:
-    """Return an owner's number, a hash of its name in 0 .. 2^63 - 1; the same in every data set."""
+    """Return an owner's number: a hash of its name in 0 .. 2^63 - 1, the same in all data sets."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) >> 1
 
 
 def keyed_uniform(identities: Indices, purpose: str, seed: int) -> NDArray[np.float64]:
     """Return a number in [0, 1) for each identity [n]: a keyed hash of that identity alone.
 
-    ``purpose`` keeps the numbers for a test split apart from those for a hold-out; the key is the
+    ``purpose`` keeps the numbers for a test split apart from those for a hold-out. The key is the
     public seed.
     """
     key = hashlib.blake2b(f"{purpose} {_seed(seed)}".encode(), digest_size=32).digest()
@@ -79,18 +79,18 @@ def keyed_uniform(identities: Indices, purpose: str, seed: int) -> NDArray[np.fl
 def assign_owners(
     names: Sequence[str], test_share: float, *, seed: int = 0
 ) -> tuple[Indices, NDArray[np.bool_]]:
-    """Number the owners of the rows of a table, and choose the owners whose rows are test data.
+    """Number the owners of the rows of a table, and choose the owners for the test data.
 
     Each owner becomes test data with probability ``test_share``, by a keyed hash of its name. Two
     tables that differ in one owner's rows agree on the numbers and the side of all other rows. A
-    row without an owner column is its own owner, named by its content, so identical rows are on
-    the same side (and a copy of a training row is never tested on).
+    row without an owner column is its own owner, named by its content. So identical rows are on
+    the same side, and a copy of a training row is never tested on.
 
     Args:
         names: of the owner of each row.
         test_share: in (0, 1). seed: public.
     Returns:
-        The owners' numbers, int64, and whether each row is test data, bool; both shape (n,).
+        The owners' numbers, int64, and whether each row is test data, bool, both of shape (n,).
     """
     unique, places = np.unique(np.asarray(names, dtype=str), return_inverse=True)
     owners = np.array([owner_number(str(name)) for name in unique], np.int64)[places]
@@ -102,9 +102,9 @@ class Partition:
     """Client i holds the examples ``order[bounds[i]:bounds[i + 1]]``.
 
     Args:
-        order: the indices 0, ..., n - 1, each exactly once; shape (n,).
-        bounds: rising from 0 to n; shape (clients + 1,).
-        owners: the owner's number of each client, shape (clients,); None in a simulation.
+        order: the indices 0, ..., n - 1, each exactly once, shape (n,).
+        bounds: rising from 0 to n, shape (clients + 1,).
+        owners: the owner's number of each client, shape (clients,), or None in a simulation.
 
     Raises:
         InvalidParameter: an example that belongs to no client or to several, or an empty client.
@@ -124,7 +124,7 @@ class Partition:
 
     @property
     def simulated(self) -> bool:
-        """Whether the clients are simulated: one example less may move others between clients."""
+        """True if the clients are simulated: one example less may move others between clients."""
         return self.owners is None
 
     def __len__(self) -> int:
@@ -141,15 +141,15 @@ class Partition:
 
     @property
     def sizes(self) -> Indices:
-        """Number of examples of each client; shape (clients,)."""
+        """The number of examples of each client, shape (clients,)."""
         return np.diff(self.bounds)
 
 
 def iid(num_examples: int, num_clients: int, *, seed: int = 0) -> Partition:
-    """Shuffle all examples and deal them out (a simulation); sizes differ by at most one."""
+    """Shuffle all examples and deal them out (a simulation). Sizes differ by at most one."""
     examples, clients = _counts(num_examples, num_clients)
     order = np.random.default_rng(_seed(seed)).permutation(examples)
-    return Partition(order, _even_bounds(examples, clients))
+    return Partition(order, np.arange(clients + 1, dtype=np.int64) * examples // clients)
 
 
 def dirichlet(
@@ -158,15 +158,15 @@ def dirichlet(
     """Deal out examples by label ratios drawn from a Dirichlet distribution (a simulation).
 
     Client i draws its ratios p_i ~ Dirichlet(A, ..., A), one A for each label that occurs. Then the
-    examples are handed out one by one in a random order of clients: client i draws a label from
-    p_i, restricted to the labels of which examples are left, and receives one of those at random.
-    So every example is used, sizes differ by at most one, and the last examples handed out follow
-    p_i less closely. Small A: few labels for each client; large A: the ratios of an iid partition
+    examples are handed out one by one in a random order of clients. Client i draws a label from
+    p_i, among the labels with examples left, and receives one of those examples at random. So
+    every example is used, sizes differ by at most one, and the last examples handed out follow
+    p_i less closely. Small A: few labels for each client. Large A: the ratios of an iid partition
     of balanced data. (Where a paper writes Dirichlet(A p) with p summing to one, its A is ours
     times the number of labels.)
 
     Args:
-        labels: the label of each example, whole numbers; shape (n,).
+        labels: the label of each example, whole numbers, shape (n,).
         num_clients: how many clients, at most n.
         concentration: A, in [1e-3, 1e6].
         seed: public.
@@ -179,7 +179,7 @@ def dirichlet(
     examples, clients = _counts(len(which), num_clients)
     random = np.random.default_rng(_seed(seed))
     ratios = random.dirichlet(np.full(len(known), strength), size=clients)
-    bounds = _even_bounds(examples, clients)
+    bounds = np.arange(clients + 1, dtype=np.int64) * examples // clients
     stock = [random.permutation(np.flatnonzero(which == label)) for label in range(len(known))]
     order, filled = np.empty(examples, np.int64), bounds[:-1].copy()
     turns = random.permutation(np.repeat(np.arange(clients), np.diff(bounds)))
@@ -246,7 +246,7 @@ def _draw_labels(
 
 
 def _edges(ratios: NDArray[np.float64], left: Indices) -> NDArray[np.float64]:
-    """Return cumulated ratios of the labels that are left; other clients take any of them."""
+    """Return cumulated ratios of the labels that are left. Other clients take any of them."""
     open_labels = left > 0
     kept = np.where(open_labels, ratios, 0.0)
     without = kept.sum(axis=1) < 1e-12
@@ -254,10 +254,6 @@ def _edges(ratios: NDArray[np.float64], left: Indices) -> NDArray[np.float64]:
     edges = np.cumsum(kept / kept.sum(axis=1, keepdims=True), axis=1)
     edges[:, np.flatnonzero(open_labels)[-1] :] = 1.0
     return edges
-
-
-def _even_bounds(examples: int, clients: int) -> Indices:
-    return np.arange(clients + 1, dtype=np.int64) * examples // clients
 
 
 def _counts(num_examples: int, num_clients: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """A schema proposal for a table with words in it, as TOML that a person edits.
 
 Ranges, categories and classes shape the model, so they have to be public. The data may not decide
-them: the proposal lists what occurs and asks for each entry.
+them: the proposal lists the values that occur and asks for each entry.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ def propose_schema(path: str | os.PathLike[str], label: str, owner: str | None) 
     features = {
         name: cells for name, cells in table.items() if name not in (label, owner, SPLIT_COLUMN)
     }
-    words = {name for name, cells in features.items() if not _numbers(cells)}
+    words = {
+        name
+        for name, cells in features.items()
+        if not all(math.isfinite(value) for value in _values(cells))
+    }
     if not words or label not in table:
         return None
     lines = [HEAD.format(name=Path(path).name), f"label = {json.dumps(label)}"]
@@ -70,10 +74,6 @@ def propose_schema(path: str | os.PathLike[str], label: str, owner: str | None) 
 
 def _values(cells: Cells) -> list[float]:
     return [number_of(str(cell)) for cell in cells]
-
-
-def _numbers(cells: Cells) -> bool:
-    return all(math.isfinite(value) for value in _values(cells))
 
 
 def _listed(cells: Cells) -> str:

@@ -6,8 +6,8 @@ client. (LEAF tests on the last fifth of every role instead, which then is unpro
 with enough windows are clients. Each role decides that by its own text alone, so no client depends
 on another.
 
-The alphabet is fixed, not collected from the texts: 0 means anything else, 1 a line break,
-2 to 96 for the printable ASCII characters from space to tilde.
+The alphabet is fixed, not collected from the texts. 2 to 96 are the printable ASCII characters from
+space to tilde, 1 is a line break, and 0 any other character.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def load_shakespeare(
 
     Args:
         folder: with the file.
-        window: characters the model sees; inputs have shape (n, window).
-        stride: from the start of one window to the next; default ``window``, no overlap.
-        every_position: targets are the next character at each position, shape (n, window);
-            otherwise that after the window, shape (n,).
+        window: characters in one input. Inputs have shape (n, window).
+        stride: from the start of one window to the next. Default: ``window``, no overlap.
+        every_position: targets are the next character at each position, shape (n, window).
+            Otherwise they are the character after the window, shape (n,).
         min_windows: a role with fewer training windows is not a client.
         test_share: the probability with which a role is tested on, or the part of each role's text.
         test_roles: the tested text: that of ``new`` roles, or (unprotected) the end of the text of
@@ -68,7 +68,7 @@ def load_shakespeare(
     none = np.empty((0, length + 1), np.int64)
 
     def windows(codes: Indices) -> Indices:
-        """Return windows with the character behind each of them; shape (n, length + 1)."""
+        """Return windows with the character behind each of them, shape (n, length + 1)."""
         return sliding_window_view(codes, length + 1)[::step] if len(codes) > length else none
 
     def examples(parts: list[Indices]) -> Examples:
@@ -105,7 +105,7 @@ def load_shakespeare(
 
 
 def encode(text: str) -> Indices:
-    """Return the characters as numbers of the alphabet; shape (length,)."""
+    """Return the characters as numbers of the alphabet, shape (length,)."""
     codes = np.frombuffer(text.encode("ascii", "replace"), np.uint8).astype(np.int64)
     printable = (codes >= 32) & (codes <= 126)
     known = np.where(printable, codes - 30, np.where(codes == ord("\n"), 1, 0))

@@ -2,7 +2,7 @@
 
 Rule 1: numbers are made of cells by public rules: ranges and categories are declared, never
     collected from the rows. A table without declarations holds numbers, which are used as they are.
-Rule 2: classes are declared, or the data set says that its label set is unprotected.
+Rule 2: classes are declared, or the data set declares its label set unprotected.
 Rule 3: training and test rows are chosen by the owner (`assign_owners`), or declared row by row.
     Either way no row depends on another owner's rows.
 Rule 4: every cell is checked, and an error names row and column.
@@ -51,17 +51,17 @@ class TableSchema:
 
     Args:
         label: the column (of an .npz file, the array) of labels.
-        owner: the column with the person a row belongs to, the unit that clients stand for. None
-            if every row is its own owner.
-        numeric: columns of numbers and their public range; values become 0..1, those outside
+        owner: the column with the person a row belongs to, which is a client. None if every row
+            is its own owner.
+        numeric: columns of numbers and their public range. Values become 0..1, those outside
             the range its ends.
-        categorical: columns of words and their public categories; values become one column of
+        categorical: columns of words and their public categories. Values become one column of
             zeros and ones for each category, all zeros for any other word.
-        classes: the labels in their order, public. Empty for those that occur, sorted; then the
+        classes: the labels in their order, public. Empty takes those that occur, sorted. Then the
             label set is read off private rows and marked as unprotected.
         unused: columns that are left out.
         test_share: the probability with which an owner is test data, if there is no column
-            ``split`` that says ``train`` or ``test``.
+            ``split`` with ``train`` or ``test``.
         seed: public, for that choice.
 
     Raises:
@@ -99,9 +99,9 @@ class TableSchema:
 class _Rows(NamedTuple):
     """A file's rows, before labels and split are judged.
 
-    ``inputs`` have shape (n, ...), ``labels`` and ``split`` (``train`` or ``test``, None if it is
-    not declared) are as they are written, ``names`` are those of the owners or of the rows
-    themselves, and ``scaling`` belongs to inputs that stay bytes.
+    ``inputs`` have shape (n, ...). ``labels`` and ``split`` (``train`` or ``test``, None if it is
+    not declared) are unchanged. ``names`` are those of the owners or of the rows themselves, and
+    ``scaling`` belongs to inputs that stay bytes.
     """
 
     inputs: NDArray[Any]
@@ -117,7 +117,7 @@ def load_table(path: str | os.PathLike[str], schema: TableSchema | None = None) 
     - ``FILE.csv``: float32 vectors. Cells are separated by commas, semicolons, tabs or bars,
       whichever the header has. With semicolons a number may have a decimal comma.
     - ``FILE.npz``: arrays ``inputs`` (uint8 images, scaled to 0..1, or floats, [n, ...]), ``label``
-      [n], and by the schema an owner's name [n]; also ``split`` [n].
+      [n], ``split`` [n], and by the schema an owner's name [n].
     - a folder with a subfolder of images for each class, all of one size, read by torchvision. Each
       image is its own owner, named by its path. ``train/CLASS`` and ``test/CLASS`` declare a split.
 
@@ -165,7 +165,7 @@ def _csv_rows(file: Path, meaning: TableSchema) -> _Rows:
     for column in (meaning.label, *known):
         if column is not None and column not in table:
             hint = "--label names the column of labels." if column == meaning.label else ""
-            rule = f"it has no column {column}; its columns are {', '.join(table)}"
+            rule = f"it has no column {column}. Its columns are {', '.join(table)}"
             raise _invalid(file, rule, hint)
     if meaning.owner is None:
         # Every row is its own owner, named by its content.
@@ -187,7 +187,7 @@ def _npz_rows(file: Path, meaning: TableSchema) -> _Rows:
     needed = [_INPUTS, meaning.label, *([meaning.owner] if meaning.owner else [])]
     lacking = [key for key in needed if key not in arrays]
     if lacking:
-        rule = f"it lacks {', '.join(lacking)}; its arrays are {', '.join(arrays)}"
+        rule = f"it lacks {', '.join(lacking)}. Its arrays are {', '.join(arrays)}"
         raise _invalid(file, rule, "--label names the array of labels.")
     used = {key: arrays[key] for key in (*needed, SPLIT_COLUMN) if key in arrays}
     inputs = used.pop(_INPUTS)
@@ -246,7 +246,7 @@ def _folder_rows(file: Path, meaning: TableSchema) -> _Rows:
 
 
 def _invalid(file: Path, rule: str, hint: str = "") -> InvalidParameter:
-    """Return the error about a table, which is named by itself and not by its folder."""
+    """Return the error about a table, which names the file and not its folder."""
     return InvalidParameter("data", str(file), rule, hint)
 
 
@@ -302,7 +302,7 @@ def read_cells(file: Path) -> dict[str, Cells]:
 
 
 def _without_decimal_comma(cell: str) -> str:
-    """Turn ``1,5`` into ``1.5``; a cell that is no number stays as it is."""
+    """Turn ``1,5`` into ``1.5``. A cell that is no number stays as it is."""
     point = cell.replace(",", ".")
     return point if cell.count(",") == 1 and math.isfinite(number_of(point)) else cell
 
@@ -327,7 +327,7 @@ def _check_present(file: Path, column: str, cells: Cells, noun: str) -> None:
 
 def _labels(file: Path, cells: Cells, meaning: TableSchema) -> tuple[Indices, int]:
     """Return the class of each row, and the number of classes."""
-    column, hint = meaning.label, "--classes says which labels there are."
+    column, hint = meaning.label, "--classes lists all labels."
     words = [canonical(str(cell)) for cell in cells]
     classes = [canonical(str(word)) for word in meaning.classes]
     if classes:
@@ -358,7 +358,7 @@ def _labels(file: Path, cells: Cells, meaning: TableSchema) -> tuple[Indices, in
 
 
 def _features(file: Path, table: Mapping[str, Cells], meaning: TableSchema) -> NDArray[np.float32]:
-    """Return the rows of all columns of features; float32 of shape (rows, features)."""
+    """Return the rows of all columns of features, float32 of shape (rows, features)."""
     declared = bool(meaning.numeric or meaning.categorical)
     not_features = {meaning.label, meaning.owner, SPLIT_COLUMN, *meaning.unused}
     columns: list[NDArray[Any]] = []

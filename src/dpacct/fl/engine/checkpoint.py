@@ -2,10 +2,10 @@
 
 Rule 1: a file under its final name is complete. Rule 2: it is read by ``torch.load`` with
 ``weights_only=True``, so it can hold no code. A run goes on only from a checkpoint of its own
-setting, model and ledger; a file that was edited by hand is outside of the threat model.
-Rule 3: the generator's state is kept for seeded runs alone; a private run draws afresh, so that
+setting, model and ledger. A file that was edited by hand is outside of the threat model.
+Rule 3: the generator's state is kept for seeded runs alone. A private run draws again, so that
 noise is never used twice. Rule 4: a checkpoint with client memories holds private values. It is
-readable by its owner alone (mode 0600); guard it like the data.
+readable by its owner alone (mode 0600). Guard it like the data.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ _NOISE = re.compile(r"(?<=noise_multiplier=)[^,)]+(?=, cohort_size=)")
 def save(rounds: Rounds, path: Path, training: TrainingPlan | None = None) -> None:
     """Write a checkpoint of the last finished round, atomically.
 
-    If the file cannot be written (OSError; InvalidParameter for a ledger or a folder in its place),
-    the old one is untouched.
+    Raises:
+        OSError: the file cannot be written. The old file is untouched.
+        InvalidParameter: the path is that of a ledger or a folder.
     """
     state, saved = rounds.state, rounds.account.saved()
     released = state.released if reads_release(rounds.engine.method.mask) else None
@@ -108,7 +109,7 @@ def read_checkpoint(path: Path, device: torch.device | str) -> dict[str, Any]:
         raise InvalidParameter("checkpoint", str(path), "there is no such file")
     try:
         with warnings.catch_warnings():
-            # torch warns of a foreign pickle before it refuses it; the refusal says enough.
+            # torch warns of a foreign pickle before its error, which is clear enough.
             warnings.simplefilter("ignore", UserWarning)
             loaded = torch.load(path, map_location=device, weights_only=True)
         content = _LATER | cast("dict[str, Any]", loaded)
@@ -126,8 +127,9 @@ def read_checkpoint(path: Path, device: torch.device | str) -> dict[str, Any]:
 def resume(rounds: Rounds, path: Path) -> TrainingPlan | None:
     """Go on from a checkpoint of a run of the same setting, and return how clients were trained.
 
-    A checkpoint that is missing, damaged or of another setting is an InvalidParameter; a ledger
-    that is not that of the checkpoint, or has lost rounds, is a LedgerError.
+    Raises:
+        InvalidParameter: the checkpoint is missing, damaged or of another setting.
+        LedgerError: the ledger is not that of the checkpoint, or has lost rounds.
     """
     content, holder = read_checkpoint(path, torch.device("cpu")), f"the checkpoint {path}"
     saved = saved_in(content)
@@ -157,7 +159,7 @@ def noise_of(content: dict[str, Any]) -> float | None:
 
 
 def saved_in(content: dict[str, Any]) -> Saved | None:
-    """Return the position of a checkpoint's run in its ledger; None before it was started."""
+    """Return the position of a checkpoint's run in its ledger, or None before it was started."""
     if content["run"] is None:
         return None
     position = Position(**content["ledger"])
@@ -202,7 +204,7 @@ def _state(content: dict[str, Any], path: Path, rounds: Rounds, setting: str) ->
         number,
         {name: params[name].to(device) for name in engine.layout.names},
         {name: value.to(device) for name, value in content["server_state"].items()},
-        # Memories may be many; they come to the device with their client.
+        # Memories may be many. They come to the device with their client.
         memories,
         bound,
         None if released is None else released.to(device),
@@ -210,7 +212,7 @@ def _state(content: dict[str, Any], path: Path, rounds: Rounds, setting: str) ->
 
 
 def _tensors(values: Params, like: Params, what: str, path: Path) -> Params:
-    """Return tensors whose names and shapes are those of the model here."""
+    """Return tensors with the names and shapes of the model here."""
     theirs = {name: tuple(value.shape) for name, value in values.items()}
     ours = {name: tuple(value.shape) for name, value in like.items()}
     if theirs != ours:

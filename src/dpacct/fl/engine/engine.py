@@ -1,8 +1,8 @@
 """The stages of one round, in which no method can leave one out. `rounds` has their order.
 
-Rule 1: every update passes the mask and the bound, whatever it holds. Rule 2: noise is added to any
+Rule 1: every update passes the mask and the bound. Rule 2: noise is added to any
 cohort, the empty one included, and the divisor is that of the plan. Rule 3: the stages after the
-noise see `Noised` and public state alone.
+noise use `Noised` and public state alone.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _PLANTS_NOTHING = Examples.planted
 class Engine:
     """The parts of a run.
 
-    ``plan`` has noise and sampling of the next round; `RunPlan` replaces it from round to round.
+    ``plan`` has noise and sampling of the next round. `RunPlan` replaces it from round to round.
     """
 
     clients: Population
@@ -220,7 +220,7 @@ class Engine:
     def _count(
         self, state: TrainingState, found: Collected, norms: Tensor, below: Tensor, bad: Tensor
     ) -> None:
-        """Count contributions and sum their indicators; arguments as in `Contributions`."""
+        """Count contributions and sum their indicators, with arguments as in `Contributions`."""
         if found.indicators is not None:
             signs = torch.where(below, INDICATOR_NORM, -INDICATOR_NORM).to(norms.dtype)
             std = self.plan.indicator_std(state.bound) or 0.0
@@ -325,7 +325,7 @@ class Engine:
 
         Args:
             client: its number. state: the run so far. trainer: judges its data.
-            order: seed of the round's batches; the batches of a client do not depend on others.
+            order: seed of the round's batches. The batches of a client do not depend on others.
         """
         read = partial(self.clients.__getitem__, client)
         own, seed = self.memory(client, state), client_seed(order, client)
@@ -336,7 +336,7 @@ class Engine:
         return task if planted is None else replace(task, planted=planted)
 
     def memory(self, client: int, state: TrainingState) -> State | None:
-        """Return a client's memory; None for methods without client memories."""
+        """Return a client's memory, or None for methods without client memories."""
         own = state.client_states.get(client)
         if own is None and overrides(self.method, "init_client"):
             own = self.method.init_client(copies(state.params))
@@ -349,7 +349,7 @@ def reproduces(method: Method) -> bool:
 
 
 class Clock:
-    """Measures the parts of a round; ``seconds`` by name."""
+    """A clock for the parts of a round, with ``seconds`` by name."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -1,4 +1,4 @@
-"""The rounds of a run whose clients train in this process: rehearsal, local training, release.
+"""The rounds of a run with clients in this process: rehearsal, local training, release.
 
 Rule 1: everything is tried on synthetic clients before the first charge. Rule 2: the population is
 the one that was charged. `dpacct.fl.engine.rounds` has the order of a round.
@@ -36,7 +36,7 @@ class RoundLoop:
     Attributes:
         choice: how clients are trained, once that is chosen.
         trained_before: how they were trained before the run was resumed, or on rank 0.
-        budget: of a new ledger; None on another rank until rank 0 has begun.
+        budget: of a new ledger. None on another rank until rank 0 has begun.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class RoundLoop:
         return choice
 
     def resume(self, path: Path) -> None:
-        """Go on from a checkpoint, see `dpacct.fl.engine.checkpoint`."""
+        """Go on from a checkpoint, by `dpacct.fl.engine.checkpoint`."""
         self._check_population()
         self.trained_before = resume(self.rounds, path)
 
@@ -106,11 +106,11 @@ class RoundLoop:
         self.account.finish()
 
     def agree(self, make: Callable[[], Made]) -> Made:
-        """Make something; other ranks would receive it."""
+        """Return the result of a function, which other ranks would receive."""
         return make()
 
     def to_the_end(self) -> AbstractContextManager[None]:
-        """Return a context around the rounds of a run; other ranks would receive its end."""
+        """Return a context around the rounds of a run. Other ranks would receive its end."""
         return nullcontext()
 
     def play(self) -> Report:
@@ -124,7 +124,7 @@ class RoundLoop:
         return opened.release()
 
     def open(self) -> OpenRound:
-        """Reserve the next round, and draw its cohort; see `Rounds.open`."""
+        """Reserve the next round, and draw its cohort (see `Rounds.open`)."""
         self._check_population()
         check_kept(self._settings)
         return self.rounds.open()
@@ -143,7 +143,7 @@ class RoundLoop:
 
     @contextmanager
     def _settled(self, seed: int) -> Generator[None]:
-        """Prepare model, precision and seed for training; restore a model that was written to."""
+        """Prepare model, precision and seed for training. Restore a model that was written to."""
         model = self.rounds.model
         released = Snapshot(dict(model.named_parameters()) | dict(model.named_buffers()))
         seed_generators(seed, self.engine.device)
@@ -158,5 +158,5 @@ class RoundLoop:
         if name is not None:
             raise Unsupported(
                 f"the model's {name} was written to while clients trained, by the method or the "
-                "loss; it would be released past the bound"
+                "loss. It would be released past the bound"
             )

@@ -20,7 +20,7 @@ from dpacct.fl.privacy.bounds import Bound, Clip
 from dpacct.ledger.record.plans import Plan
 from dpacct.rounds import Phase, Round, Schedule
 
-# Two versions may calibrate the same noise in other last digits; a calibration promises 1e-6.
+# Two versions may calibrate the same noise in other last digits: its accuracy is 1e-6.
 _CALIBRATED = 1e-5
 
 
@@ -30,7 +30,7 @@ class RunPlan:
 
     Attributes:
         schedule: the rounds. noise: adjacency and public size of each of them.
-        clip_norms: of each round; None if the bound stays or follows the releases.
+        clip_norms: of each round, or None if the bound stays or follows the releases.
     """
 
     schedule: Schedule
@@ -48,11 +48,11 @@ class RunPlan:
 
     @property
     def constant(self) -> bool:
-        """Whether all rounds have the same noise and sampling."""
+        """True if all rounds have the same noise and sampling."""
         return len(self.schedule.phases) == 1
 
     def at(self, position: int) -> NoisePlan:
-        """Return the noise and sampling at a place, from 0; past the end those of the last."""
+        """Return the noise and sampling at a place from 0, past the end those of the last round."""
         round_ = self._places.round_at(position) or self.schedule.phases[-1].round
         return self._noise_of(round_)
 
@@ -65,7 +65,7 @@ class RunPlan:
         return bound if self.clip_norms is None else Clip(self.clip_norms(round_number))
 
     def charged(self, charge: Callable[[NoisePlan], Round]) -> Schedule:
-        """Return the schedule as the ledger charges it; ``charge`` converts one round."""
+        """Return the schedule as the ledger charges it. ``charge`` converts one round."""
         known = {round_: charge(self._noise_of(round_)) for round_ in self.schedule.distinct()}
         return Schedule(Phase(known[round_], count) for round_, count in self.schedule)
 
@@ -94,7 +94,7 @@ class RunPlan:
         return replace(self, schedule=registered) if count == self.schedule.rounds else self
 
     def words(self) -> str:
-        """Return the plan as settings are compared by; of a schedule all but the noise."""
+        """Return the plan for comparing settings, of a schedule all but the noise."""
         if self.constant:
             plan = self.at(0)
             return (

@@ -7,8 +7,8 @@ Rule 1: rank 0 alone reserves, draws, adds noise, commits and writes files. Othe
 draw of a round after it was reserved. Rule 2: a rank sends the sum of its share of the cohort, and
 its clients' memories, to rank 0. Sums are exact in any order, so the model does not depend on the
 number of ranks. Rule 3: every rank tries the run on synthetic clients before the first charge, and
-a rank of another setting or version is refused. Rule 4: an error on one rank ends the run on all;
-its round stays spent.
+a rank of another setting or version is refused. Rule 4: an error on one rank ends the run on all.
+Its round stays spent.
 
 Messages are neither encrypted nor authenticated: ranks are processes of one owner.
 """
@@ -45,7 +45,7 @@ Held = TypeVar("Held", TrainingState, Collected)
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A value of rank 0 for all ranks; ``kind`` is begin, start, work, done or agreed."""
+    """A value of rank 0 for all ranks. ``kind`` is begin, start, work, done or agreed."""
 
     kind: str
     value: Any
@@ -53,7 +53,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """No more rounds follow; ``reason`` is empty at the end of the plan."""
+    """No more rounds follow. ``reason`` is empty at the end of the plan."""
 
     reason: str
     budget: bool = False
@@ -146,7 +146,7 @@ class Ranks:
             line = str(error).strip().partition("\n")[0]
             raise ConnectionError(
                 f"rank {self.rank} of {self.size} has lost the others ({line[:200]}). A round that "
-                "was reserved stays spent; the run goes on from its checkpoint"
+                "was reserved stays spent. The run goes on from its checkpoint"
             ) from error
 
 
@@ -176,10 +176,10 @@ class RankedLoop(RoundLoop):
         """The run in its ledger, which rank 0 has."""
         if self._first:
             return self.rounds.account
-        raise Unsupported(f"rank {self._ranks.rank} keeps no ledger: rank 0 knows what is spent")
+        raise Unsupported(f"rank {self._ranks.rank} keeps no ledger: rank 0 has the spent budget")
 
     def agree(self, make: Callable[[], Made]) -> Made:
-        """Make something on rank 0, and return it on all ranks; an error there stops them."""
+        """Return rank 0's result of a function on all ranks. An error there stops all ranks."""
         return self._share("agreed", make)
 
     def _share(self, kind: str, make: Callable[[], Made]) -> Made:
@@ -213,7 +213,9 @@ class RankedLoop(RoundLoop):
 
         def start() -> Any:
             self.rounds.begin()
-            return self.rounds.planned, _without_memories(self.state), self.account.budget
+            # Client memories stay on rank 0.
+            public = replace(self.state, client_states={})
+            return self.rounds.planned, public, self.account.budget
 
         plan, setting, training = self._share("begin", tried)
         self._ranks.answer(lambda: self._first or self._follow(plan, setting, training))
@@ -239,7 +241,7 @@ class RankedLoop(RoundLoop):
     def play(self) -> Report:
         """Run one round, each rank with its share of the cohort. Rules 1, 2, 4.
 
-        All ranks return the report of rank 0, which alone knows its epsilon.
+        All ranks return the report of rank 0, which alone reads its epsilon.
         """
         opened: list[OpenRound] = []
         reports: list[Report] = []
@@ -253,7 +255,7 @@ class RankedLoop(RoundLoop):
                 opened[0].merge(_moved(part, self.engine.device))
             reports.append(opened[0].release())
             report = replace(reports[0], spent=_spent_elsewhere)
-            return report, _without_memories(self.state)
+            return report, replace(self.state, client_states={})
 
         ranks = self._ranks
         draw, plan, remembering = self._share("work", reserve)
@@ -324,7 +326,7 @@ _HOST = torch.device("cpu")
 
 
 def _moved(held: Held, device: torch.device) -> Held:
-    """Return a copy whose tensors are on a device."""
+    """Return a copy with its tensors on a device."""
     content = {field.name: _on(getattr(held, field.name), device) for field in fields(held)}
     return replace(held, **content)
 
@@ -351,9 +353,4 @@ def _described(rounds: Rounds) -> str:
 
 def _spent_elsewhere() -> Spent:
     """Raise instead of reading epsilon on a rank without a ledger."""
-    raise Unsupported("this rank keeps no ledger: rank 0 knows what is spent")
-
-
-def _without_memories(state: TrainingState) -> TrainingState:
-    """Return the part of a state that every rank may know."""
-    return replace(state, client_states={})
+    raise Unsupported("this rank keeps no ledger: rank 0 has the spent budget")

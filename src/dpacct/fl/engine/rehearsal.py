@@ -2,10 +2,10 @@
 
 Rule 1: an error of the model, the loss, the method or a setting is raised here, and costs nothing.
 Rule 2: a client's update must not depend on the clients before it, nor the next state on anything
-but the release: both are compared between populations that differ in the other clients. This also
-finds state that `dpacct.fl.training.isolation` cannot see. Rule 3: no example of a client is used.
-Rule 4: the audit draws from a fixed seed, so it raises no false alarms, and its cost does not grow
-with cohort, rounds or local steps. `dpacct.fl.audit` looks longer, at neighboring populations.
+but the release. Both are compared between populations that differ in the other clients. This also
+finds state that `dpacct.fl.training.isolation` misses. Rule 3: no example of a client is used.
+Rule 4: the audit draws from a fixed seed, so it raises no false alarms. Its cost does not grow with
+cohort, rounds or local steps. `dpacct.fl.audit` looks longer, at neighboring populations.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _BATCH = 3
 # Relative difference that is allowed on a machine which does not repeat its own sums.
 _NOISE = 1e-3
 _NOTE = (
-    "This was raised while the settings were tried on synthetic clients; nothing is charged. Where "
+    "This was raised while the settings were tried on synthetic clients. Nothing is charged. If "
     "synthetic values are the reason, give Federation(example=...) a synthetic client that will do."
 )
 
@@ -60,9 +60,9 @@ class Rehearsal:
     """Every part of a round on synthetic clients.
 
     Args:
-        engine, chooser, state: of the run; unchanged.
-        example: a synthetic client whose examples are used; None for random values in the dtypes
-            and shapes of most clients.
+        engine, chooser, state: of the run, unchanged.
+        example: a synthetic client with the examples to use. None takes random values in the
+            dtypes and shapes of most clients.
         before: how clients were trained before the run was resumed, None if unknown.
     """
 
@@ -114,7 +114,7 @@ class Rehearsal:
             loss.gradient(shown.anchor, batch)
 
     def _choose(self) -> Choice:
-        """Choose as before the run was resumed if that is possible, else anew."""
+        """Choose as before the run was resumed if that is possible, else again."""
         engine, chooser, note = self._engine, self._chooser, ""
         synthetic, broadcast = self._synthetic, engine.broadcast(self._state)
         if self._before is not None:
@@ -171,7 +171,7 @@ class Rehearsal:
                 if not same or not all(same_numbers(ours[name], theirs[name]) for name in ours):
                     raise Unsupported(
                         f"{what} differ between clients whose release is the same: the method "
-                        "keeps something of their data beside it"
+                        "keeps something of their data"
                     )
             check_kind(after, state)
             after.client_states = state.client_states | found.memories
@@ -230,8 +230,8 @@ def preflight(engine: Engine, state: TrainingState) -> Audit:
 
     Returns:
         The findings: ``bound``, ``charge``, ``noise``, ``empty cohort``, ``fresh``,
-        ``denominator``; ``joint charge`` and ``indicator`` for an adaptive clip norm. None for a
-        method that reproduces a paper's procedure, whose epsilon is infinite.
+        ``denominator``. An adaptive clip norm adds ``joint charge`` and ``indicator``. A method
+        that reproduces a paper's procedure has none: its epsilon is infinite.
     """
     if reproduces(engine.method):
         return Audit(())
@@ -279,7 +279,7 @@ def _check_noise(engine: Engine, state: TrainingState) -> Iterator[Finding]:
         yield Finding("fresh", not again, again or "no noise came twice")
         scaled.append(draws / std)
     same = len(scaled) < 2 or bool(np.allclose(*scaled, rtol=1e-4, atol=1e-4))
-    detail = "the sum is divided by the planned cohort, whoever comes"
+    detail = "the sum is divided by the planned cohort, for every number of clients"
     yield Finding("denominator", same, detail if same else "the release depends on how many came")
     std = engine.plan.indicator_std(state.bound)
     own = None if std is None else drawn_std(engine.noise, std, planned)

@@ -58,9 +58,9 @@ class OpenRound:
 
     Attributes:
         number: 1, 2, ...
-        draw: the cohort; secret. broadcast: the values that all clients receive; public.
-        settled: whether the round is over; nothing is added any more.
-        released: the noised mean, None before the release or if nothing may leave; public.
+        draw: the cohort. Secret. broadcast: the values that all clients receive. Public.
+        settled: whether the round is over. Nothing is added any more.
+        released: the noised mean, None before the release or if nothing may leave. Public.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class OpenRound:
 
     @property
     def cohort(self) -> Sequence[int]:
-        """The clients whose contributions are summed, ascending. Secret."""
+        """The clients with summed contributions, ascending. Secret."""
         return self.draw.members
 
     @property
@@ -97,7 +97,7 @@ class OpenRound:
         return self.draw.workers
 
     def memory(self, client: int) -> State | None:
-        """Return a copy of a client's memory; None for clients without memory."""
+        """Return a copy of a client's memory, or None for clients without memory."""
         [client] = _listed([client])
         own = self._engine.memory(client, self._state)
         return None if own is None else copies(own)
@@ -132,11 +132,11 @@ class OpenRound:
         return replace(checked, token=self.draw.token)
 
     def add(self, clients: Sequence[int], contributions: Contributions) -> None:
-        """Add contributions, one for each client; workers outside the cohort contribute nothing.
+        """Add contributions, one for each client. Workers outside the cohort contribute nothing.
 
         Raises:
             InvalidParameter: a client that is not in the round, or came before, or contributions
-                that were bounded for another round; nothing is added.
+                that were bounded for another round. Nothing is added.
         """
         self._require_open()
         if not isinstance(contributions, Contributions):
@@ -160,7 +160,7 @@ class OpenRound:
 
         Raises:
             Unsupported: the bound or the noise has changed since the round was reserved.
-            LedgerError: the ledger cannot be written; nothing may be asked for.
+            LedgerError: the ledger cannot be written. Nothing may be asked for.
         """
         self._require_open()
         self._check_unchanged()
@@ -177,7 +177,7 @@ class OpenRound:
                 int64 [k].
         Raises:
             InvalidParameter: a client that is not in the round, or came before, or another shape.
-            Unsupported: the noise is added here; or the round is not committed, although its
+            Unsupported: the noise is added here, or the round is not committed, although its
                 sum can be read by now.
         """
         self._require_open()
@@ -186,7 +186,9 @@ class OpenRound:
         if not isinstance(noise, SharesElsewhere):
             raise Unsupported(f"a sum with noise in it: {noise.name} noise is added here")
         if not self._committed:
-            raise Unsupported("the sum can be read before the round is committed; commit() first")
+            raise Unsupported(
+                "the sum can be read before the round is committed. Call commit() first"
+            )
         _check_shape("total", total, len(own))
         if total.dtype != torch.int64:
             raise InvalidParameter("total", str(total.dtype), "whole numbers, as int64")
@@ -196,7 +198,7 @@ class OpenRound:
         own.add_(total.to(self._engine.device))
 
     def remember(self, client: int, memory: State) -> None:
-        """Take a client's memory after the round; it is kept once the round is committed.
+        """Take a client's memory after the round. It is kept once the round is committed.
 
         Raises:
             InvalidParameter: it is not in the round, or its clients have other memories.
@@ -239,7 +241,7 @@ class OpenRound:
 
         Raises:
             Unsupported: the bound or the noise has changed since the round was reserved.
-            LedgerError: the ledger cannot be written; nothing leaves.
+            LedgerError: the ledger cannot be written. Nothing leaves.
         """
         self._require_open()
         self.settled = True
@@ -258,7 +260,7 @@ class OpenRound:
             rounds.write_model()
             self.released = release
         else:
-            # Nothing is released; the round was charged all the same.
+            # Nothing is released, but the round was charged.
             state.round += 1
         rounds.advance()
         now = time.perf_counter()
@@ -288,11 +290,11 @@ class OpenRound:
 
     def _require_open(self) -> None:
         if self.settled:
-            raise Unsupported(f"round {self.number} was released; nothing is added to it any more")
+            raise Unsupported(f"round {self.number} was released. Nothing is added to it any more")
 
     def _require_ours(self, name: str, token: bytes) -> None:
         if token != self.draw.token:
-            rule = f"round {self.number} takes what was bounded or collected for it"
+            rule = f"round {self.number} takes only contributions that were bounded for it"
             raise InvalidParameter(name, "of another round", rule)
 
     def _register(self, clients: Sequence[int]) -> None:
@@ -370,10 +372,10 @@ class Rounds:
         engine: its parts, with noise and sampling of the next round. plan: of all rounds.
         account: its ledger. state: after the finished rounds. model: receives each release.
         name: of the run in the ledger. accountant: that charges the plan.
-        limit: the budget of a run whose noise was given, or None.
+        limit: the budget of a run with a given noise, or None.
         calibrated: whether the noise was found for the budget.
-        not_private_because: for reports; None if the run is private.
-        planned: number of rounds; fewer than asked for if the budget allows no more.
+        not_private_because: for reports, or None if the run is private.
+        planned: number of rounds, fewer than asked for if the budget allows no more.
         first_bound: of the first round.
     """
 
@@ -423,7 +425,7 @@ class Rounds:
         """Give the engine noise, sampling and clip norm of the next round.
 
         Args:
-            position: of the round in the plan, from 0; default the ledger's next one.
+            position: of the round in the plan, from 0. Default: the ledger's next one.
         """
         if not self.plan.constant:
             at = self.account.position if position is None else position
@@ -447,8 +449,8 @@ class Rounds:
         """Reserve the next round, and draw its cohort.
 
         Raises:
-            BudgetExceeded: it does not fit; nothing was drawn.
-            InvalidParameter: the model has changed; nothing is charged.
+            BudgetExceeded: it does not fit. Nothing was drawn.
+            InvalidParameter: the model has changed. Nothing is charged.
         """
         began = time.perf_counter()
         self._check_model()

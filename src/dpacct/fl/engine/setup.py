@@ -1,4 +1,4 @@
-"""From the settings of a run to its engine, its ledger and its first state, all of it checked."""
+"""Make the engine, the ledger and the first state of a run from its settings, all checked."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds
 def _choose_delta(
     settings: Settings, ledger: Ledger | str | Path | None, adjacency: Adjacency, unit: str
 ) -> float:
-    """Return the one delta of a run. A ledger that exists fixes it; settings may repeat it."""
+    """Return the one delta of a run. A ledger that exists fixes it. Settings may repeat it."""
     budget, delta = settings.budget, settings.delta
     own = None if delta is None else validate.delta(delta)
     if budget is not None:
@@ -198,7 +198,7 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
 
 
 def _local_training(clients: Population, method: Method, local: SGD | None) -> SGD:
-    """Return the local training of a run, as the method needs it; one step for an example."""
+    """Return the local training of a run, as the method needs it, with one step for an example."""
     if not isinstance(clients, Examples):
         return method.prepare(SGD() if local is None else local)
     one = method.prepare(SGD(lr=1.0, steps=1, batch_size=1) if local is None else local)
@@ -255,15 +255,15 @@ def _refuse_for_examples(model: nn.Module, method: Method) -> None:
 
 
 def elsewhere(noise: NoiseShares) -> SharesElsewhere:
-    """Return noise whose shares real clients add; they simulate no drop-outs."""
+    """Return noise with its shares added by real clients, which simulate no drop-outs."""
     if noise.dropout_rate:
-        rule = "it simulates who drops out; of clients elsewhere that is seen"
+        rule = "it simulates drop-outs, and real clients need no simulation"
         raise InvalidParameter("dropout_rate", noise.dropout_rate, rule, "Leave it out.")
     return SharesElsewhere(noise.minimum)
 
 
 def check_shares(rounds: Rounds) -> None:
-    """Refuse noise shares from elsewhere if the server would see a client's own value."""
+    """Refuse noise shares from elsewhere if the server would receive a client's own value."""
     engine, bound = rounds.engine, rounds.state.bound
     noise, method = engine.noise, engine.method
     if not isinstance(noise, SharesElsewhere):
@@ -275,8 +275,8 @@ def check_shares(rounds: Rounds) -> None:
         )
     if isinstance(bound, AdaptiveClip):
         raise Unsupported(
-            "an adaptive clip norm with noise shares: who was clipped is counted in a second sum, "
-            "which is not hidden. Take a fixed clip_norm"
+            "an adaptive clip norm with noise shares: a second sum counts the clipped clients, "
+            "and is not hidden. Take a fixed clip_norm"
         )
     if not rounds.plan.constant or rounds.plan.clip_norms is not None:
         raise Unsupported(

@@ -21,7 +21,7 @@ from dpacct.fl.tensors import listed
 def client_seed(order: int, client: int) -> int:
     """Return the seed of a client's batches and dropout, from the seed of the round.
 
-    This is SplitMix64. The seeds of local steps add multiples of the same constant, so without the
+    This is SplitMix64. The seeds of local steps add multiples of the same constant. Without the
     mixing two clients would share dropout masks, depending on the clients listed between them.
     """
     word = (order + (client + 1) * 0x9E3779B97F4A7C15) % 2**64
@@ -60,7 +60,7 @@ class Draw:
     """The random choices of a round. Membership stays secret.
 
     Attributes:
-        members: clients whose contributions are summed, ascending.
+        members: clients with summed contributions, ascending.
         workers: clients that train: the members, or all clients if the method asks for that.
         seed: of the global generators around training. order: of the batches of the clients.
         token: identifies this draw and its shares.
@@ -88,9 +88,9 @@ class Contributions:
 
     Attributes:
         bounded: the rows [c, k].
-        norms: of the raw updates, float64 [c]; zero for an update that was not finite.
+        norms: of the raw updates, float64 [c], or zero for an update that was not finite.
         below: whether an update was within the clip norm before it was bounded [c].
-        bad: whether an update was not finite [c]; its row is zero.
+        bad: whether an update was not finite [c]. Its row is zero.
         token: of the draw for which the updates were bounded.
     """
 
@@ -125,7 +125,7 @@ class Collected:
         norms: of the raw updates. dropped: number of updates that were not finite.
         local_seconds, privacy_seconds: time of training, and of bounding and summing.
         memories: new client states, applied once the round is committed.
-        raw: unbounded rows, for a method that reproduces a paper's procedure; else None.
+        raw: unbounded rows, for a method that reproduces a paper's procedure, else None.
         clients: the workers that have answered, members or not.
         token: of the draw that the sums belong to.
     """

@@ -57,11 +57,11 @@ class OwnShare:
 
     Args:
         minimum: shares that make up the whole noise, as in the server's `fl.NoiseShares`. At
-            least so many clients of a sum have to be honest.
+            least this number of clients of a sum have to be honest.
         noise_multiplier: the least noise multiplier of a sum with ``minimum`` shares.
-        send: the aggregator's half on the client: ``send(row, message, context)`` takes the update
-            with its share, int64 [k] of which the aggregator forms the sum modulo 2^64, and returns
-            the content of the reply. ``row`` itself must not reach anyone who is not trusted.
+        send: the aggregator's half on the client. ``send(row, message, context)`` takes the update
+            with its share, int64 [k], and returns the content of the reply. The aggregator forms
+            the sum of rows modulo 2^64. ``row`` itself must reach trusted parties only.
 
     Raises:
         InvalidParameter: a value out of range.
@@ -99,7 +99,7 @@ class OwnShare:
 def partition_id(context: Context) -> int:
     """Return the client of a node: ``partition-id`` of its configuration, from 0.
 
-    Flower's simulation sets it; `flower-supernode --node-config "partition-id=3"` does elsewhere.
+    Flower's simulation sets it. Elsewhere use `flower-supernode --node-config "partition-id=3"`.
     It stays the same when a node starts again. A node's id does not.
 
     Raises:
@@ -120,13 +120,13 @@ def private_mod(
     share: OwnShare | None = None,
     client: Callable[[Context], int] = partition_id,
 ) -> Mod:
-    """Return the mod for a ClientApp with a training loop of its own; the first of its mods.
+    """Return the mod for a ClientApp with its own training loop, to be the first of its mods.
 
     ``ClientApp(mods=[private_mod()])``. The train function gets ``arrays`` (the parameters) and
     ``config``, and returns new ``arrays`` of the same names. Everything else it returns is dropped.
 
     Args:
-        method: of the run; one that does nothing inside local training. Others need `client_app`.
+        method: of the run, without a part in local training. Other methods need `client_app`.
         clip_norm: the only norm to accept. None: that of the server.
         share: add noise here, for a secure aggregator.
         client: returns the client of a node.
@@ -364,7 +364,7 @@ def _engine_training(
         with forked_generators(), arithmetic(precision):
             set_training_mode(copy)
             row = trainer.train([task], sent)
-        # A canary of an audit; it is bounded like any other update.
+        # A canary of an audit is bounded like any other update.
         plant(row, [task])
 
         def remember(bounded: Tensor) -> State | None:

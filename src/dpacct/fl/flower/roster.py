@@ -2,8 +2,8 @@
 
 Rule 1: A client's number stays its own. A node's id may change whenever it starts again. No node
     takes the number of a node that is online, because a client's memory is sent to that number.
-Rule 2: A node whose client trains by another method or bound than the server's is rejected: with an
-    error at the start, later by leaving it out.
+Rule 2: A node is rejected if its client trains by another method or bound than the server's. At the
+    start this is an error. Later the node is left out.
 Rule 3: Which clients are asked depends on the nodes online, never on data.
 """
 
@@ -25,7 +25,7 @@ _LOG = logging.getLogger("flwr")
 
 
 class Roster:
-    """The nodes that are online, by client; ``nodes`` has the node id of each client that answered.
+    """The nodes that are online, by client. ``nodes`` has the node id of each client that answered.
 
     ``clip_norm`` is None if it changes from round to round. If clients add the noise, ``shares`` is
     how
@@ -47,13 +47,13 @@ class Roster:
         self.nodes: dict[int, int] = {}
 
     def gather(self, grid: Grid, enough: int, patience: float, poll: float) -> None:
-        """Wait until so many clients have answered, and check them."""
+        """Wait until ``count`` clients have answered, and check them."""
         deadline = time.monotonic() + patience
         while True:
             for node, reply in self._replies(grid):
                 client = self._client_of(node, reply)
                 if self.nodes.setdefault(client, node) != node:
-                    rule = f"nodes {self.nodes[client]} and {node} both have it; each is one client"
+                    rule = f"nodes {self.nodes[client]} and {node} both have it. Each is one client"
                     raise InvalidParameter("partition-id", client, rule)
             if len(self.nodes) >= enough:
                 break

@@ -50,15 +50,15 @@ class PrivateStrategy(Strategy):
 
     Args:
         server: the run. With a checkpoint, ``server.resume()`` goes on from it.
-        min_clients: clients that have to answer before the first round; default all. Cohorts are
+        min_clients: clients that have to answer before the first round. Default: all. Cohorts are
             drawn from all clients in any case.
         patience: seconds to wait for them. poll: seconds between looking for answers.
         on_round: called with each round's `Report`, of which only
             `dpacct.fl.report.reports.RELEASED` is private.
         secure_sum: the server's half of a secure aggregator, for clients with `OwnShare`.
-            ``secure_sum(grid, replies, clients)`` takes the replies as they come and the client of
-            each node, and returns the clients whose rows were summed and their sum modulo 2^64,
-            int64 [k], or None if there is no sum.
+            ``secure_sum(grid, replies, clients)`` takes the replies and the client of each node.
+            It returns the clients in the sum, and their sum modulo 2^64, int64 [k], or None if
+            there is no sum.
 
     Attributes:
         last: the report of the last round.

@@ -47,7 +47,7 @@ class Assignment:
     Attributes:
         run: tag of the server's process. client: the receiver. memory: the client's, or None.
         broadcast, bound: of the round. kept: the mask's coordinates, None for all.
-        counted: whether the norm is adaptive, and the answer says if the update was below it.
+        counted: whether the norm is adaptive, and the answer has whether the update was below it.
         contributions: the most that a round can hold, which fixes the grid of the sum.
         seed: of the client's batches.
         shares: if clients add the noise, how many shares make it up, and the standard deviation
@@ -112,7 +112,7 @@ def shared_records(broadcast: Broadcast, kept: Tensor | None) -> dict[str, Array
 
 
 def pack_assignment(given: Assignment, shared: Mapping[str, ArrayRecord]) -> RecordDict:
-    """Return the message of a round to one client; ``shared`` by `shared_records`."""
+    """Return the message of a round to one client. ``shared`` is from `shared_records`."""
     sent = given.broadcast
     settings = {name: getattr(given, name) for name in _PLAIN}
     settings |= {"local": asdict(sent.local), "bound": bound_to_json(given.bound)}
@@ -203,7 +203,7 @@ def tensors_of(record: ArrayRecord) -> dict[str, Tensor]:
 
     Raises:
         TypeError: a value is no array of numbers.
-        ValueError: it holds more or less than its header says.
+        ValueError: its length contradicts its header.
     """
     tensors: dict[str, Tensor] = {}
     for name, array in record.items():
@@ -231,7 +231,7 @@ def bound_to_json(bound: Bound) -> dict[str, Any]:
     # By the exact type: a subclass may bound by something else.
     if type(bound) not in _BOUNDS.values():
         raise Unsupported(
-            f"clients cannot be sent the bound {type(bound).__name__}; take Clip, PerLayerClip, "
+            f"clients cannot be sent the bound {type(bound).__name__}. Take Clip, PerLayerClip, "
             "AdaptiveClip or SmoothedNormalization"
         )
     return {"kind": type(bound).__name__, **asdict(cast("Any", bound))}

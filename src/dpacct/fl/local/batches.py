@@ -24,7 +24,7 @@ class Batch(NamedTuple):
 
     Attributes:
         inputs: [b, ...]. targets: [b, ...].
-        weights: [b], summing to one, zero for padding; None if all rows are examples of equal
+        weights: [b], summing to one, zero for padding. None if all rows are examples of equal
             weight.
     """
 
@@ -38,7 +38,7 @@ class BatchPlan:
     """The batches of one client in one round.
 
     Attributes:
-        indices: int64 [steps, width], rows of the client's data; columns from ``counts`` on pad.
+        indices: int64 [steps, width], rows of the client's data. Columns from ``counts`` on pad.
         counts: int64 [steps], examples in each step's batch.
     """
 

@@ -32,12 +32,12 @@ class Loss(Protocol):
         ...
 
     def gradient(self, params: Params, batch: Batch) -> Params:
-        """Return the gradient of the mean loss; zero for parameters that it does not use."""
+        """Return the gradient of the mean loss, or zero for parameters that it does not use."""
         ...
 
 
 class LocalLoss:
-    """Loss of a module whose trained tensors are passed in; frozen tensors and buffers are fixed.
+    """The loss of a module as a function of its trained tensors, with fixed frozen tensors.
 
     Args:
         model: the module. loss: mean loss of (outputs, targets).
@@ -101,7 +101,7 @@ class LocalLoss:
         return value
 
     def _weighted(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Return the mean loss of the examples whose weight [b] is positive.
+        """Return the mean loss of the examples with positive weight [b].
 
         Weights are equal for these and zero for padding. A loss that is no mean over examples gives
         another result than without padding, which the comparison of both trainers finds.
@@ -181,7 +181,7 @@ def separate(model: nn.Module, loss: Any) -> tuple[nn.Module, Any]:
     except (RuntimeError, TypeError, copy.Error) as error:
         line = str(error).strip().partition("\n")[0]
         raise Unsupported(
-            f"the model cannot be copied ({line[:200]}); clients train on a copy, so that nothing "
+            f"the model cannot be copied ({line[:200]}). Clients train on a copy, so that nothing "
             "that they write reaches the released one"
         ) from error
     for value in own.parameters():
@@ -203,7 +203,7 @@ class Labels:
 
     @classmethod
     def of(cls, loss: LocalLoss, outputs: Tensor, targets: Tensor) -> Labels | None:
-        """Return the labels of torch's losses of classes; None for others, or probabilities."""
+        """Return the labels for torch's losses of classes, or None for other losses."""
         function = loss.function
         classes = isinstance(function, nn.CrossEntropyLoss | nn.NLLLoss)
         plain = function is functional.cross_entropy or function is functional.nll_loss

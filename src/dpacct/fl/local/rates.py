@@ -21,7 +21,7 @@ class Scheduler(Protocol):
     """The part of a learning-rate scheduler of torch that is used."""
 
     def get_last_lr(self) -> list[float]:
-        """Return the rate of each group of parameters; the first one counts."""
+        """Return the rate of each group of parameters. The first one counts."""
         ...
 
     def step(self) -> None:
@@ -34,7 +34,7 @@ Changing = float | Callable[[int], float] | Scheduler
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RoundValues:
-    """One number for each round of a plan; rounds behind the last one have its number."""
+    """One number for each round of a plan. Rounds behind the last number use that number."""
 
     values: tuple[float, ...]
 

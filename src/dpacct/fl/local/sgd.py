@@ -18,24 +18,24 @@ _PRECISIONS = ("float32", "tf32", "bfloat16")
 class SGD:
     """Stochastic gradient descent on one client's examples, fresh in every round.
 
-    Nothing here costs privacy: a client's contribution is bounded afterward, whatever it did.
+    Nothing here costs privacy: every contribution of a client is bounded afterward.
 
     Args:
         lr: learning rate of one step, above 0 (with ``total_lr``: of all steps together). It may
             change by round: a function of the round (1, 2, ...), or a learning-rate scheduler.
-        steps: number of local steps; instead of ``epochs``. Batches run through the examples in
+        steps: number of local steps, instead of ``epochs``. Batches run through the examples in
             as many passes as that takes.
-        epochs: passes over the client's examples, the last batch of each as small as is left;
-            default 1 where ``steps`` is not given.
-        batch_size: examples in one step; None takes all of them.
-        momentum: in [0, 1); the buffer starts at zero in every round.
+        epochs: passes over the client's examples. The last batch of a pass may be smaller.
+            Default: 1 if ``steps`` is not given.
+        batch_size: examples in one step. None takes all of them.
+        momentum: in [0, 1). The buffer starts at zero in every round.
         weight_decay: L2 weight, added to the gradient as in `torch.optim.SGD`.
         lr_decay: in (0, 1], the learning rate of round t is ``lr * lr_decay**(t - 1)``.
-        shuffle: draw a new order of the examples for each pass; False keeps their own order
+        shuffle: draw a new order of the examples for each pass. False keeps their own order
             (the incremental gradient method).
         total_lr: each step uses ``lr / (number of this client's steps)``.
-        precision: "float32"; "tf32" or "bfloat16" for the forward and backward pass alone. Norms,
-            bounds and sums never use less than float32.
+        precision: "float32", or "tf32" or "bfloat16" for the forward and backward pass alone.
+            Norms, bounds and sums never use less than float32.
 
     Raises:
         InvalidParameter: a value out of range, or both of steps and epochs.

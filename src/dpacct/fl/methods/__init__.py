@@ -1,7 +1,7 @@
-"""The methods, each after its paper; `dpacct.fl.methods.protocol` is their interface.
+"""The methods, each after its paper. `dpacct.fl.methods.protocol` is their interface.
 
-A new method is listed here, in `dpacct.fl`, in ``METHODS`` of `dpacct_cli.train.options` (names
-alone, so that help needs no torch), in ``NAMES`` of tests/fl/methods/test_kit.py, in
+List a new method here, in `dpacct.fl`, and in ``METHODS`` of `dpacct_cli.train.options` (names
+alone, so that help needs no torch). Also list it in ``NAMES`` of tests/fl/methods/test_kit.py, in
 docs/reference/methods.md and docs/reference/python.md.
 """
 
@@ -18,7 +18,7 @@ from dpacct.fl.methods.fed_smp import FedSMPRandK, FedSMPTopK
 from dpacct.fl.methods.fedavg import BLUR, BLURS, DPFedAvg, FedAvgSmoothed
 from dpacct.fl.methods.protocol import Method
 
-# By the name on the command line; options of a method are arguments of its constructor.
+# By the name on the command line. Options of a method are arguments of its constructor.
 METHODS: dict[str, Callable[..., Method]] = {
     method.name: method
     for method in (

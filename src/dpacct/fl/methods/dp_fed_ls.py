@@ -25,7 +25,7 @@ REALIZED_COHORT = (
 
 @dataclass(frozen=True)
 class DPFedLS(Method):
-    """Local iterates stay in the ball of radius C; the released mean is denoised per tensor.
+    """Local iterates stay in the ball of radius C. The released mean is denoised per tensor.
 
     ::
 
@@ -35,11 +35,11 @@ class DPFedLS(Method):
     with A_s of `dpacct.fl.postprocess.smooth`. Poisson cohorts (add-remove) and uniform ones
     (replace-one, charged for 2C) are those of the run. ``smoothing=0`` is the DP-Fed
     of the paper. As printed, Poisson cohorts divide by the number of clients that came, which is
-    private; here it is the planned q N. Uniform cohorts are private as printed.
+    private. Here it is the planned q N. Uniform cohorts are private as printed.
 
     Args:
-        smoothing: s, at least 0; published 0.5 to 3.
-        order: of flattening, see `dpacct.fl.postprocess.smooth`.
+        smoothing: s, at least 0. Published: 0.5 to 3.
+        order: of flattening, as in `dpacct.fl.postprocess.smooth`.
         denoiser: instead of ``"laplacian"``: ``"james-stein"``, ``"james-stein-plus"`` (positive
             part), ``"soft-threshold"`` or ``"top-k"`` (0.4 of each tensor).
         paper_mode: divide by the number of clients that came, with an infinite epsilon.
@@ -64,7 +64,7 @@ class DPFedLS(Method):
             object.__setattr__(self, "not_private_because", REALIZED_COHORT)
 
     def after_step(self, params: Params, context: Context) -> Params:
-        """The nearest point of the ball of radius C around w^t."""
+        """Return the nearest point of the ball of radius C around w^t."""
         gap = {name: value - context.anchor[name] for name, value in params.items()}
         scale = (context.clip_norm / whole_norm(gap)).clamp(max=1.0)
         return {
@@ -73,7 +73,7 @@ class DPFedLS(Method):
         }
 
     def post(self, noised: Noised, server_state: State) -> Noised:
-        """The mean denoised tensor by tensor."""
+        """Return the mean denoised tensor by tensor."""
         del server_state
         if self.denoiser == "laplacian":
             return noised.map_tensors(lambda tensor: smooth(tensor, self.smoothing, self.order))
@@ -81,7 +81,7 @@ class DPFedLS(Method):
         return noised.map_tensors(lambda tensor: denoise(tensor, noised.std))
 
     def published(self, cohort: PublishedRound) -> Tensor:
-        """Noisy sum times q N / |S|; nothing is printed for an empty cohort, which releases 0."""
+        """Return the noisy sum times q N / |S|, or 0 for an empty cohort (not in the paper)."""
         rows = cohort.bound(cohort.rows).double()
         if not len(rows):
             return rows.sum(dim=0)

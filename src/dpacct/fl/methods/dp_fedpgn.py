@@ -39,20 +39,20 @@ class DPFedPGN(ZeroState, PlainSteps):
     is post-processing, and epsilon is that of DP-FedAvg. beta = 1 with rho = 0 is DP-FedAvg.
 
     The server state is K g, zero at first, in the shapes of the parameters. So clients with
-    different numbers of steps K_i need no K that they share: each walks lr (1 - beta) K g in its
-    K_i steps. With equal numbers it is the method as printed.
+    different numbers of steps K_i need no common K: each walks lr (1 - beta) K g in its K_i steps.
+    With equal numbers it is the method as printed.
 
-    As printed C is the median of the clients' norms, which is private; here it is the run's bound.
+    As printed C is the median of the clients' norms, which is private. Here it is the run's bound.
 
     Args:
-        rho: radius of the perturbation, at least 0; published 0.2.
-        beta: share of the client's own gradient, in [0, 1]; published 0.3.
+        rho: radius of the perturbation, at least 0. Published: 0.2.
+        beta: share of the client's own gradient, in [0, 1]. Published: 0.3.
         paper_mode: clip to the cohort's median norm (the run's clip norm is then only reported),
             with an infinite epsilon.
 
     Raises:
-        InvalidParameter: a value out of range; a run with momentum or ``total_lr``, in which the
-            public part would be another one.
+        InvalidParameter: a value out of range, or a run with momentum or ``total_lr``, which
+            changes the public part.
     Source: "DP-FedPGN", Algorithm 1 (its Eqs. 15-18 double the public part instead of removing it).
     """
 
@@ -71,26 +71,26 @@ class DPFedPGN(ZeroState, PlainSteps):
             put(self, "not_private_because", MEDIAN_CLIPPING)
 
     def gradient(self, loss: Loss, params: Params, batch: Batch, context: Context) -> Params:
-        """beta grad F_i(y + u) + (1 - beta) g, with weight decay as a part of F_i."""
+        """Return beta grad F_i(y + u) + (1 - beta) g, with weight decay as a part of F_i."""
         public, beta, decay = context.server_state, self.beta, context.local.weight_decay
         away = step_along(public, self.rho)
         moved = {name: value + away[name] for name, value in params.items()}
         steps, own = steps_taken(context.steps), loss.gradient(moved, batch)
         found = {n: beta * g + (1 - beta) * public[n] / steps for n, g in own.items()}
         if decay:
-            # The engine adds decay * y; F_i has decay / 2 |y|^2 in it, at y + u.
+            # The engine adds decay * y. F_i has decay / 2 |y|^2 in it, at y + u.
             found = {n: g + decay * (beta * moved[n] - params[n]) for n, g in found.items()}
         return found
 
     def local_update(self, delta: Tensor, client_state: State | None, context: Context) -> Tensor:
-        """Dbar_i; a client that took no step sends zero."""
+        """Return Dbar_i, zero for a client that took no step."""
         del client_state
         public = torch.cat([context.server_state[name].flatten() for name in context.anchor])
         walked = (1 - self.beta) * context.lr * one_if_any(context.steps)
         return delta + walked * public
 
     def server(self, params: Params, noised: Noised, server_state: State) -> tuple[Params, State]:
-        """K g' and x'."""
+        """Return K g' and x'."""
         mean, keep = noised.tensors, 1 - self.beta
         state = {
             name: self.denoise(keep * server_state[name] - mean[name] / noised.lr)
@@ -100,21 +100,21 @@ class DPFedPGN(ZeroState, PlainSteps):
         return {name: value - rate * state[name] for name, value in params.items()}, state
 
     def denoise(self, gradient: Tensor) -> Tensor:
-        """The change of each tensor of g' before its use; here none."""
+        """Return each tensor of g' for its use, here unchanged."""
         return gradient
 
     def published(self, cohort: PublishedRound) -> Tensor:
-        """Sum of updates clipped to their median norm, with noise in proportion to it."""
+        """Return the sum of updates clipped to their median norm, with noise in proportion."""
         return median_clipped_sum(cohort)
 
 
 @dataclass(frozen=True)
 class DPFedPGNLS(DPFedPGN):
-    """DP-FedPGN whose pseudo-gradient is smoothed: g' <- A_s^{-1} g' for each tensor.
+    """DP-FedPGN with a smoothed pseudo-gradient: g' <- A_s^{-1} g' for each tensor.
 
     Args:
-        smoothing: s, at least 0; published 0.01. 0 is DP-FedPGN.
-    Source: as `DPFedPGN`; A_s of `dpacct.fl.postprocess.smooth`.
+        smoothing: s, at least 0. Published: 0.01. 0 is DP-FedPGN.
+    Source: as `DPFedPGN`, with A_s of `dpacct.fl.postprocess.smooth`.
     """
 
     smoothing: float = 0.01
@@ -126,5 +126,5 @@ class DPFedPGNLS(DPFedPGN):
         object.__setattr__(self, "smoothing", check_strength(self.smoothing))
 
     def denoise(self, gradient: Tensor) -> Tensor:
-        """A_s^{-1} g'."""
+        """Return A_s^{-1} g'."""
         return smooth(gradient, self.smoothing)

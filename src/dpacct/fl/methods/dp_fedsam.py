@@ -33,8 +33,8 @@ class DPFedSAM(Method):
     epsilon is that of DP-FedAvg, not less.
 
     Args:
-        rho: radius, at least 0; published 0.5.
-    Source: "DP-FedSAM", journal version, Option I; SAM: Foret et al. 2021, arXiv:2010.01412.
+        rho: radius, at least 0. Published: 0.5.
+    Source: "DP-FedSAM", journal version, Option I. SAM: Foret et al. 2021, arXiv:2010.01412.
     """
 
     rho: float = 0.5
@@ -46,7 +46,7 @@ class DPFedSAM(Method):
         object.__setattr__(self, "rho", rho)
 
     def gradient(self, loss: Loss, params: Params, batch: Batch, context: Context) -> Params:
-        """grad F_i(w + rho g / |g|)."""
+        """Return grad F_i(w + rho g / |g|)."""
         del context
         here = loss.gradient(params, batch)
         if self.rho == 0:
@@ -60,17 +60,18 @@ class DPFedSAMTopK(DPFedSAM):
     """DP-FedSAM that keeps a share p of the coordinates of each tensor, by magnitude.
 
     As printed (Option II) each client picks the coordinates of its noisy update, which no central
-    guarantee covers. In its place, by ``placement``:
+    guarantee covers. Instead the coordinates are chosen by ``placement``:
 
     - ``"server"``: of the noisy mean, which is post-processing. The default.
-    - ``"shared"``: one mask for all, read from the last release; noise on the kept ones alone.
-    - ``"client"``: each client's own, before the bound; noise on all coordinates.
+    - ``"shared"``: one mask for all, read from the last release, with noise on kept coordinates.
+    - ``"client"``: each client's own, before the bound, with noise on all coordinates.
 
     Args:
-        fraction: p in (0, 1], published 0.4; 1 is DP-FedSAM in every placement.
+        fraction: p in (0, 1]. Published: 0.4. 1 is DP-FedSAM in every placement.
         placement: as above.
-        refresh: with ``"shared"``, all coordinates are sent every so many rounds; 0 never again.
-        paper_mode: do what is printed, with an infinite epsilon.
+        refresh: with ``"shared"``, the number of rounds between those with all coordinates. 0:
+            only the first round has them.
+        paper_mode: the printed procedure, with an infinite epsilon.
     Source: as `DPFedSAM`, Option II and Definition 5.
     """
 
@@ -97,14 +98,14 @@ class DPFedSAMTopK(DPFedSAM):
             put(self, "mask", mask)
 
     def local_update(self, delta: Tensor, client_state: State | None, context: Context) -> Tensor:
-        """The client's own largest coordinates, where they are its own."""
+        """Return the client's own largest coordinates, where they are its own."""
         del client_state
         if self.paper_mode or self.placement != "client":
             return delta
         return keep_largest(delta, Layout.of(context.anchor).sizes, self.fraction)
 
     def post(self, noised: Noised, server_state: State) -> Noised:
-        """The largest coordinates of the noisy mean."""
+        """Return the largest coordinates of the noisy mean."""
         del server_state
         if self.paper_mode or self.placement != "server":
             return noised

@@ -3,7 +3,7 @@
 Their server states and the memories of clients begin at zero. Each makes one release a round,
 charged as DP-FedAvg. SCAFFOLD and FedDyn keep memories of the clients that take part: Poisson
 cohorts or all clients, no cohorts of fixed size. As printed their states use the realized cohort
-size over N; here it is the planned q.
+size over N. Here it is the planned q.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from dpacct.validate import above_zero, probability
 class Scaffold(ZeroMemory, PlainSteps):
     """Each step is corrected by the difference of this client's gradients and those of all.
 
-    With G_i the sum of the gradients of client i's last round (its memory), G the public estimate
-    of their mean, K_i local steps of size lr, and M the noisy mean of the updates::
+    G_i is the sum of the gradients of client i's last round (its memory), and G the public estimate
+    of their mean. With K_i local steps of size lr, and M the noisy mean of the updates::
 
         y <- y - lr [grad F_i(y) - (G_i - G) / K_i]           K_i times
         D_i = clip(y - x, C)
-        G_i <- G_i - G - D_i / lr                             those who take part
+        G_i <- G_i - G - D_i / lr                             if client i takes part
         G <- G + q (-M / lr - G)
         x <- x + server_lr M
 
@@ -47,7 +47,7 @@ class Scaffold(ZeroMemory, PlainSteps):
     server computes its mean from M. The first round is one of DP-FedAvg.
 
     Raises:
-        InvalidParameter: a run with momentum or ``total_lr``, whose steps are no plain gradients.
+        InvalidParameter: a run with momentum or ``total_lr``: its steps are not plain gradients.
     Source: Karimireddy et al. 2020, arXiv:1910.06378, Algorithm 1 with option II, in sums of
         gradients instead of means, so that clients may take different numbers of steps.
     """
@@ -55,20 +55,20 @@ class Scaffold(ZeroMemory, PlainSteps):
     name = "scaffold"
 
     def gradient(self, loss: Loss, params: Params, batch: Batch, context: Context) -> Params:
-        """grad F_i(y) - (G_i - G) / K_i."""
+        """Return grad F_i(y) - (G_i - G) / K_i."""
         own, public = memory_tensors(context), context.server_state
         steps = steps_taken(context.steps)
         found = loss.gradient(params, batch)
         return {n: g - (own[n] - public[n]) / steps for n, g in found.items()}
 
     def client_state(self, client_state: State, bounded: Tensor, context: Context) -> State:
-        """G_i - G - D_i / lr; as it was for a client that took no step."""
+        """Return G_i - G - D_i / lr, or G_i for a client that took no step."""
         public = torch.cat([context.server_state[name].flatten() for name in context.anchor])
         moved = one_if_any(context.steps) * (public + bounded / context.lr)
         return {MEMORY: client_state[MEMORY] - moved}
 
     def server(self, params: Params, noised: Noised, server_state: State) -> tuple[Params, State]:
-        """G and x."""
+        """Return G and x."""
         mean, rate = noised.tensors, noised.sampling_rate
         moved, _ = super().server(params, noised, server_state)
         return moved, {
@@ -84,15 +84,15 @@ class FedDyn(ZeroMemory):
     With h_i the memory, h public, D_i = clip(y - x, C) and M the noisy mean of the updates::
 
         y <- y - lr [grad F_i(y) - h_i + strength (y - x)]    every local step
-        h_i <- h_i - strength D_i                             those who take part
+        h_i <- h_i - strength D_i                             if client i takes part
         h <- h - strength q M
         x <- x + server_lr M - h / strength
 
-    h is computed from M. It adds up the noise of all rounds and forgets none, so that the last line
-    pays for many rounds with noise; a larger strength does not change that.
+    h is computed from M. It adds up the noise of all rounds and forgets none, so the last line has
+    the noise of many rounds. A larger strength does not change that.
 
     Args:
-        strength: of the penalty, above 0; published 0.1, 0.01 and 0.001.
+        strength: of the penalty, above 0. Published: 0.1, 0.01 and 0.001.
     Source: Acar et al. 2021, arXiv:2111.04263, Algorithm 1.
     """
 
@@ -105,18 +105,18 @@ class FedDyn(ZeroMemory):
         object.__setattr__(self, "strength", strength)
 
     def gradient(self, loss: Loss, params: Params, batch: Batch, context: Context) -> Params:
-        """grad F_i(y) - h_i + strength (y - x)."""
+        """Return grad F_i(y) - h_i + strength (y - x)."""
         own, anchor = memory_tensors(context), context.anchor
         found = loss.gradient(params, batch)
         return {n: g - own[n] + self.strength * (params[n] - anchor[n]) for n, g in found.items()}
 
     def client_state(self, client_state: State, bounded: Tensor, context: Context) -> State:
-        """h_i - strength D_i."""
+        """Return h_i - strength D_i."""
         del context
         return {MEMORY: client_state[MEMORY] - self.strength * bounded}
 
     def server(self, params: Params, noised: Noised, server_state: State) -> tuple[Params, State]:
-        """h and x."""
+        """Return h and x."""
         mean, share = noised.tensors, self.strength * noised.sampling_rate
         state = {name: server_state[name] - share * mean[name] for name in params}
         moved, _ = super().server(params, noised, server_state)
@@ -134,13 +134,13 @@ class FedCM(ZeroState, PlainSteps):
         x <- x + server_lr M
 
     G is released, so the mix costs nothing. A client's whole displacement is bounded, its public
-    part included, and both need room within the clip norm; `DPFedPGN` takes that part out before.
+    part included, and both need room within the clip norm. `DPFedPGN` takes that part out before.
 
     Args:
-        alpha: share of the client's own gradient, in [0, 1]; published 0.1.
+        alpha: share of the client's own gradient, in [0, 1]. Published: 0.1.
 
     Raises:
-        InvalidParameter: a value out of range; a run with momentum or ``total_lr``.
+        InvalidParameter: a value out of range, or a run with momentum or ``total_lr``.
     Source: Xu et al. 2021, arXiv:2106.10874, Algorithm 2, in sums of gradients, so that clients may
         take different numbers of steps.
     """
@@ -154,13 +154,13 @@ class FedCM(ZeroState, PlainSteps):
         object.__setattr__(self, "alpha", alpha)
 
     def gradient(self, loss: Loss, params: Params, batch: Batch, context: Context) -> Params:
-        """alpha grad F_i(y) + (1 - alpha) G / K_i."""
+        """Return alpha grad F_i(y) + (1 - alpha) G / K_i."""
         public, steps = context.server_state, steps_taken(context.steps)
         found = loss.gradient(params, batch)
         rest = 1 - self.alpha
         return {n: self.alpha * g + rest * public[n] / steps for n, g in found.items()}
 
     def server(self, params: Params, noised: Noised, server_state: State) -> tuple[Params, State]:
-        """G and x."""
+        """Return G and x."""
         moved, _ = super().server(params, noised, server_state)
         return moved, {name: -noised.tensors[name] / noised.lr for name in params}

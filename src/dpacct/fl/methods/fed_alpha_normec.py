@@ -1,4 +1,4 @@
-"""Fed-alpha-NormEC: smoothed normalization whose bias an error-feedback memory removes."""
+"""Fed-alpha-NormEC: smoothed normalization with an error-feedback memory against its bias."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARTICIPANTS_NOISE = (
 class FedAlphaNormEC(ZeroMemory):
     """Clients send the normalized difference of their average gradient to a memory of it.
 
-    With P_i(x) = (x - T_i(x)) / gamma the average gradient along the client's steps, gamma being
+    Let P_i(x) = (x - T_i(x)) / gamma be the average gradient along the client's steps. gamma is
     their number times their size, and Norm(v) = v / (alpha + |v|)::
 
         D_i = Norm(P_i(x) - v_i),  v_i <- v_i + beta D_i            every client, in every round
@@ -38,16 +38,16 @@ class FedAlphaNormEC(ZeroMemory):
     on alpha nor on beta nor on rates. Partial participation is ``sampling=Poisson(p)``. All
     memories begin at zero: if they began at local gradients, vhat would release the exact mean.
 
-    Memories follow from a client's data and the broadcasts alone, never from cohorts or noise;
-    amplification by sampling rests on it. In a deployment every client must therefore compute in
-    every round, whether or not it is in the cohort, and keep a memory as large as the model.
+    Memories follow from a client's data and the broadcasts alone, never from cohorts or noise.
+    Amplification by sampling rests on it. So in a deployment every client must compute in every
+    round, in the cohort or not, and keep a memory as large as the model.
 
     As printed the participants add the noise. Here it is added once to the sum.
 
     Args:
-        alpha: of the normalization, in [1e-12, 1e12]; published 0.01.
-        beta: of the memory, above 0; published 0.01 as the best of 0.001, 0.01, 0.1.
-        server_normalization: divide the server's step by |vhat|; off in the published runs.
+        alpha: of the normalization, in [1e-12, 1e12]. Published: 0.01.
+        beta: of the memory, above 0. Published: 0.01 as the best of 0.001, 0.01, 0.1.
+        server_normalization: divide the server's step by |vhat|. Off in the published runs.
         operator: ``"gradient"``: the run's own local steps. ``"incremental"``: one pass, example by
             example, in the order in which the client holds them.
         paper_mode: noise N(0, z^2) from each participant, with an infinite epsilon.
@@ -79,23 +79,23 @@ class FedAlphaNormEC(ZeroMemory):
             put(self, "not_private_because", PARTICIPANTS_NOISE)
 
     def prepare(self, local: SGD) -> SGD:
-        """The local operator: for ``"incremental"`` one ordered pass over single examples."""
+        """Return the local operator: for ``"incremental"`` one ordered pass over the examples."""
         if self.operator == "gradient":
             return local
         return replace(local, steps=None, epochs=1, batch_size=1, shuffle=False)
 
     def local_update(self, delta: Tensor, client_state: State | None, context: Context) -> Tensor:
-        """P_i(x) - v_i, which the bound normalizes to D_i."""
+        """Return P_i(x) - v_i, which the bound normalizes to D_i."""
         average = -delta / (context.lr * steps_taken(context.steps))
         return average if client_state is None else average - client_state[MEMORY]
 
     def client_state(self, client_state: State, bounded: Tensor, context: Context) -> State:
-        """v_i + beta D_i."""
+        """Return v_i + beta D_i."""
         del context
         return {MEMORY: client_state[MEMORY] + self.beta * bounded}
 
     def server(self, params: Params, noised: Noised, server_state: State) -> tuple[Params, State]:
-        """vhat, and the step along it."""
+        """Return vhat, and the step along it."""
         mean, rate = noised.tensors, noised.server_lr
         memory = {name: server_state[name] + self.beta * mean[name] for name in params}
         if self.server_normalization:
@@ -105,7 +105,7 @@ class FedAlphaNormEC(ZeroMemory):
         return {name: value - step[name] for name, value in params.items()}, memory
 
     def published(self, cohort: PublishedRound) -> Tensor:
-        """Sum over participants of D_i + N(0, z^2)."""
+        """Return the sum over participants of D_i + N(0, z^2)."""
         return participants_noise(cohort, cohort.noise_multiplier).sum(dim=0)
 
 
@@ -113,8 +113,8 @@ class FedAlphaNormEC(ZeroMemory):
 class AlphaNormEC(FedAlphaNormEC):
     """Fed-alpha-NormEC with one full gradient per round: P_i(x) = grad f_i(x), for any rate.
 
-    Args, Raises: as `FedAlphaNormEC`; the run's local steps and batches are replaced by one step on
-    all examples.
+    Args, Raises: as `FedAlphaNormEC`. One step on all examples replaces the run's local steps and
+    batches.
     Source: "Smoothed normalization for efficient distributed private optimization"
         (arXiv:2502.13482), as a special case of `FedAlphaNormEC`.
     """
@@ -122,5 +122,5 @@ class AlphaNormEC(FedAlphaNormEC):
     name = "alpha-normec"
 
     def prepare(self, local: SGD) -> SGD:
-        """One step on all examples."""
+        """Return settings of one step on all examples."""
         return replace(local, steps=1, epochs=None, batch_size=None)

@@ -27,7 +27,7 @@ class FedSMPRandK(Method):
         U = sum_i clip(M o Delta_i, C) + M o N(0, (z C)^2)
 
     M is drawn from a public seed and the round's number. Given M this is the Gaussian mechanism in
-    k dimensions with norm bound C: it is charged as DP-FedAvg is; M costs nothing and amplifies
+    k dimensions with norm bound C: it is charged as DP-FedAvg is. M costs nothing and amplifies
     nothing. Noise energy falls from d (z C)^2 to k (z C)^2. ``fraction=1`` is DP-FedAvg.
 
     Args:
@@ -54,7 +54,7 @@ class FedSMPRandK(Method):
         object.__setattr__(self, "mask", RandomK(self.fraction, self.seed))
 
     def post(self, noised: Noised, server_state: State) -> Noised:
-        """The mean, scaled up where it is to be unbiased."""
+        """Return the mean, scaled up where it is to be unbiased."""
         del server_state
         if not self.unbiased or noised.kept is None:
             return noised
@@ -76,9 +76,9 @@ class FedSMPTopK(Method):
     charged as DP-FedAvg is.
 
     Args:
-        fraction: p in (0, 1], published 0.4; 1 is DP-FedAvg.
-        refresh: every so many rounds, the first among them, all coordinates are sent, since a mask
-            read from a masked release would never change; 0 never again after the first.
+        fraction: p in (0, 1]. Published: 0.4. 1 is DP-FedAvg.
+        refresh: the number of rounds between those with all coordinates, the first among them. A
+            mask read from a masked release would never change. 0: only the first round has them.
         paper_mode: clients' own masks after their noise, with an infinite epsilon.
     Source: as `FedSMPRandK`.
     """

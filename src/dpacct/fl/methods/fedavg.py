@@ -42,8 +42,8 @@ class FedAvgSmoothed(Method):
     not the optimum. The run takes no clip norm.
 
     Args:
-        alpha: of the normalization, in [1e-12, 1e12]; published 0.01.
-        beta: above 0; published 0.1 as the best of 0.001, 0.01, 0.1 (how it enters is not printed,
+        alpha: of the normalization, in [1e-12, 1e12]. Published: 0.01.
+        beta: above 0. Published: 0.1 as the best of 0.001, 0.01, 0.1 (how it enters is not printed,
             and this is the one consistent reading).
     Source: the baseline of "Fed-alpha-NormEC".
     """
@@ -61,7 +61,7 @@ class FedAvgSmoothed(Method):
         object.__setattr__(self, "beta", above_zero("beta", self.beta, "the factor on the mean"))
 
     def post(self, noised: Noised, server_state: State) -> Noised:
-        """beta times the mean."""
+        """Return beta times the mean."""
         del server_state
         return noised.map(lambda mean: self.beta * mean)
 
@@ -79,8 +79,8 @@ class BLUR(Method):
     Args:
         penalty: lambda, at least 0. With plain steps of size lr the iterate is stable for
             lr lambda < 2.
-        radius: B, above 0; None is the clip norm of the round. No paper prints either value.
-    Source: Cheng, Wang, Wu, Xu 2022 (CVPR), "bounded local update regularization"; the formula is
+        radius: B, above 0. None is the clip norm of the round. No paper prints either value.
+    Source: Cheng, Wang, Wu, Xu 2022 (CVPR), "bounded local update regularization". The formula is
         one reading of it.
     """
 
@@ -96,7 +96,7 @@ class BLUR(Method):
             put(self, "radius", above_zero("radius", self.radius, "the radius without penalty"))
 
     def gradient(self, loss: Loss, params: Params, batch: Batch, context: Context) -> Params:
-        """grad F_i(w), plus lambda (w - w^t) outside of the ball."""
+        """Return grad F_i(w), plus lambda (w - w^t) outside of the ball."""
         found = loss.gradient(params, batch)
         if self.penalty == 0:
             return found
@@ -117,7 +117,7 @@ class BLURS(BLUR):
     client's data, since the noise goes to all coordinates.
 
     Args:
-        fraction: p in (0, 1], published 0.4; 1 is BLUR.
+        fraction: p in (0, 1]. Published: 0.4. 1 is BLUR.
     Source: as `BLUR`.
     """
 
@@ -130,6 +130,6 @@ class BLURS(BLUR):
         object.__setattr__(self, "fraction", fraction_kept(self.fraction))
 
     def local_update(self, delta: Tensor, client_state: State | None, context: Context) -> Tensor:
-        """The client's largest coordinates of each tensor."""
+        """Return the client's largest coordinates of each tensor."""
         del client_state
         return keep_largest(delta, Layout.of(context.anchor).sizes, self.fraction)

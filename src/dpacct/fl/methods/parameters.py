@@ -21,7 +21,7 @@ def whole_norm(tensors: Params) -> Tensor:
 
 
 def step_along(tensors: Params, radius: float) -> Params:
-    """Return a step of norm ``radius`` along all tensors together; zero if they are all zero."""
+    """Return a step of norm ``radius`` along all tensors together, or zero if they are all zero."""
     length = whole_norm(tensors)
     scale = torch.where(length > 0, radius / length, 0.0)
     return {name: scale * value for name, value in tensors.items()}
@@ -50,7 +50,7 @@ def memory_tensors(context: Context) -> Params:
 
 
 class ZeroState(Method):
-    """A method whose server state is zero at first, in the shapes of the parameters."""
+    """A method with a server state of zeros at first, in the shapes of the parameters."""
 
     def init(self, params: Params) -> State:
         """Return zeros."""

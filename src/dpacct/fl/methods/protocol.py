@@ -6,9 +6,9 @@ The engine runs, in each round::
         -> sum -> noise -> commit -> post -> server -> report
 
 Rule 1: the members that run on a client (`gradient`, `after_step`, `local_update`, `client_state`)
-are pure and see that client alone: the engine may run them for many clients at once under
+are pure and use that client alone. So the engine may run them for many clients at once under
 `torch.func.vmap`.
-Rule 2: the members behind the noise (`post`, `server`) see `Noised` and public state alone.
+Rule 2: the members behind the noise (`post`, `server`) use `Noised` and public state alone.
 Rule 3: a method keeps no state of its own. State lives in the dictionaries of tensors passed in.
 `dpacct.fl.audit` checks all three by running a method on neighboring sets of clients. An example:
 docs/how-to/train-federated.md, "Your own method".
@@ -41,10 +41,10 @@ class Context:
         anchor: the released parameters that local training starts from.
         server_state: the method's public state.
         local: the settings of local training.
-        lr: learning rate of each of this client's steps; a number, or a tensor [] under vmap.
-        steps: number of this client's local steps; likewise.
+        lr: learning rate of each of this client's steps: a number, or a tensor [] under vmap.
+        steps: number of this client's local steps, likewise.
         clip_norm: C of the round's bound, which is public.
-        client_state: the client's memory before the round; None for clients without one.
+        client_state: the client's memory before the round, or None for clients without one.
     """
 
     round: int
@@ -63,11 +63,11 @@ class Method(Protocol):
     Attributes:
         name: as on the command line, e.g. ``dp-fedavg``.
         mask: public choice of coordinates.
-        bound: the bound that is part of the method; None leaves it to the user (`Clip`).
+        bound: the bound that is part of the method. None leaves it to the user (`Clip`).
         everyone_computes: every client trains and updates its state in every round, and the
             cohort decides only which contributions are summed.
         not_private_because: why no finite epsilon covers this method (for reproductions of
-            published code); None for a private one.
+            published code), or None for a private one.
     """
 
     name: str = ""
@@ -90,7 +90,7 @@ class Method(Protocol):
         return {}
 
     def init_client(self, params: Params) -> State | None:
-        """Return a client's private state when first needed; None for clients without memory."""
+        """Return a client's private state when first needed, or None for clients without memory."""
         del params
         return None
 
@@ -135,7 +135,7 @@ class Method(Protocol):
         return noised
 
     def server(self, params: Params, noised: Noised, server_state: State) -> tuple[Params, State]:
-        """Return new parameters and server state; by default params + server_lr * mean."""
+        """Return new parameters and server state. By default params + server_lr * mean."""
         mean = noised.tensors
         moved = {name: value + noised.server_lr * mean[name] for name, value in params.items()}
         return moved, server_state

@@ -19,7 +19,7 @@ TOP_K_AFTER_NOISE = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PublishedRound:
-    """The data of a round that a printed procedure sees, more than a private one may.
+    """The data of a round that a printed procedure uses, more than a private one may.
 
     Attributes:
         rows: raw masked updates [m, k] of the participants, m = 0 included.

@@ -1,6 +1,6 @@
 """Server optimizers: momentum or Adam on the displacements that a method asks for.
 
-Rule 1: an optimizer sees the model before and after the method's own step, and its own state: all
+Rule 1: an optimizer uses the model before and after the method's own step, and its own state. All
 of it follows from releases, so it costs nothing. Rule 2: its state is public, part of the server's
 state under names of its own, and in every checkpoint. Rule 3: clients do not receive it.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 from dpacct.fl.layout import Params, State
 from dpacct.validate import above_zero, below_one
 
-# Names of an optimizer's tensors begin so; parameters of modules hold no colon.
+# Names of an optimizer's tensors begin so. Parameters of modules hold no colon.
 _PREFIX = "server optimizer: "
 
 
@@ -28,14 +28,14 @@ class ServerOptimizer(Protocol):
 
         Args:
             moves: the method's displacement of each tensor of the model.
-            state: of the optimizer; empty before the first round.
+            state: of the optimizer, or empty before the first round.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Momentum:
-    """v <- beta v + move; the model moves by v (by move + beta v with ``nesterov``).
+    """Momentum: v <- beta v + move. The model moves by v (by move + beta v with ``nesterov``).
 
     Args:
         beta: in [0, 1). nesterov: look ahead, as in `torch.optim.SGD`.
@@ -68,8 +68,8 @@ class Adam:
     The scale of the updates, and with it the run's ``server_lr``, only matters against ``floor``.
 
     Args:
-        lr: above 0. beta1, beta2: in [0, 1). floor: above 0; published 1e-3 for means of updates.
-    Source: Kingma, Ba 2015, arXiv:1412.6980; FedAdam of Reddi et al. 2021, arXiv:2003.00295, with
+        lr: above 0. beta1, beta2: in [0, 1). floor: above 0. Published: 1e-3 for means of updates.
+    Source: Kingma, Ba 2015, arXiv:1412.6980. FedAdam of Reddi et al. 2021, arXiv:2003.00295, with
         the corrections 1 - beta^t, which that leaves out.
     """
 
@@ -112,7 +112,7 @@ def optimized(
     """Return the new parameters, and the states of method and optimizer together.
 
     ``before`` and ``after`` are the parameters around the method's step, which stays as it is
-    without an optimizer; ``own`` is the optimizer's state so far.
+    without an optimizer. ``own`` is the optimizer's state so far.
     """
     if optimizer is None:
         return after, method

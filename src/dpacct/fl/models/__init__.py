@@ -1,4 +1,4 @@
-"""Models by name; none of them has state besides its parameters."""
+"""Models by name. Their parameters are their only state."""
 
 from __future__ import annotations
 
@@ -96,15 +96,15 @@ def build_model(name: str, dataset: Dataset, *, seed: int = 0) -> nn.Module:
     """Return the model called ``name`` for the inputs and classes of a data set.
 
     Args:
-        name: one of `MODELS`: ``logistic``; ``cnn-small`` (two 3 x 3 convolutions of 16 and 32
-            channels, 64 dense); ``cnn`` (two 5 x 5 of 32 and 64, 512 dense); ``cnn-wide`` (two
-            5 x 5 of 64 and 128, 384 and 192 dense); ``resnet10``, ``resnet18``, ``resnet20``;
-            ``lstm-small`` (embedding 8, one layer of 64); ``lstm`` (two layers of 256).
-        dataset: says the shape of inputs and the number of classes.
-        seed: public, for the initial parameters; they do not depend on the data.
+        name: one of `MODELS`: ``logistic``. ``cnn-small`` (two 3 x 3 convolutions of 16 and 32
+            channels, 64 dense). ``cnn`` (two 5 x 5 of 32 and 64, 512 dense). ``cnn-wide`` (two
+            5 x 5 of 64 and 128, 384 and 192 dense). ``resnet10``, ``resnet18``, ``resnet20``.
+            ``lstm-small`` (embedding 8, one layer of 64). ``lstm`` (two layers of 256).
+        dataset: has the shape of inputs and the number of classes.
+        seed: public, for the initial parameters. They do not depend on the data.
 
     Raises:
-        InvalidParameter: an unknown name, or inputs that the model cannot see.
+        InvalidParameter: an unknown name, or inputs that do not fit the model.
     """
     if name not in MODELS:
         raise InvalidParameter("model", name, f"a model is one of {', '.join(MODELS)}")
@@ -120,8 +120,8 @@ def save_parameters(model: nn.Module, path: str | os.PathLike[str]) -> None:
     ``torch.load(path, weights_only=True)`` gives a dictionary for ``model.load_state_dict``.
 
     Raises:
-        OSError: the file cannot be written; one that was there is untouched.
-        InvalidParameter: there is a ledger in its place, or a folder.
+        OSError: the file cannot be written. An existing file is untouched.
+        InvalidParameter: the path is that of a ledger or a folder.
     """
     parameters = {name: value.cpu() for name, value in model.state_dict().items()}
     write_file(

@@ -29,7 +29,7 @@ class LSTMLayer(nn.Module):
             nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Hidden states [n, length, num_units] of inputs [n, length, num_inputs]."""
+        """Return hidden states [n, length, num_units] of inputs [n, length, num_inputs]."""
         if not _can_be_fused(inputs, self.bias):
             return self._unfused(inputs)
         start = inputs.new_zeros(1, len(inputs), self.from_state.shape[1])
@@ -91,7 +91,7 @@ class CharacterLSTM(nn.Module):
         self.every_position = every_position
 
     def forward(self, characters: Tensor) -> Tensor:
-        """Logits of int64 characters [n, length].
+        """Return logits of int64 characters [n, length].
 
         Their shape is [n, num_characters, length] at every position, else [n, num_characters].
         """

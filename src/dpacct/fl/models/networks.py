@@ -1,8 +1,8 @@
 """Networks for images and vectors: logistic regression, convolutions, residual networks.
 
-None of them has state besides its parameters. Batch normalization mixes examples, and its running
+Their parameters are their only state. Batch normalization mixes examples, and its running
 means are a release that no noise covers. Residual networks have group normalization instead
-(Wu, He 2018, arXiv:1803.08494), which treats each image by itself.
+(Wu, He 2018, arXiv:1803.08494), which treats each image separately.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class LogisticRegression(nn.Module):
-    """One linear layer on the flattened input; starts at zero.
+    """One linear layer on the flattened input, with weights of zero at first.
 
     Args:
         num_features: values in one input. num_classes: outputs.
@@ -28,7 +28,7 @@ class LogisticRegression(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits [n, num_classes] of inputs [n, ...]."""
+        """Return logits [n, num_classes] of inputs [n, ...]."""
         return self.linear(inputs.flatten(1))
 
 
@@ -66,7 +66,7 @@ class ConvNet(nn.Module):
             features = out
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits [n, num_classes] of images [n, channels, height, width]."""
+        """Return logits [n, num_classes] of images [n, channels, height, width]."""
         values = inputs
         for convolution in self.convolutions:
             values = F.max_pool2d(F.relu(convolution(values)), 2)
@@ -96,7 +96,7 @@ class ResidualBlock(nn.Module):
             self.shortcut = nn.Sequential(projection, group_norm(out))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[n, out, h / stride, w / stride] of [n, channels, h, w]."""
+        """Return [n, out, h / stride, w / stride] of [n, channels, h, w]."""
         values = F.relu(self.first_norm(self.first(inputs)))
         return F.relu(self.second_norm(self.second(values)) + self.shortcut(inputs))
 
@@ -106,10 +106,10 @@ class ResNet(nn.Module):
 
     Args:
         in_channels: of the image. num_classes: outputs.
-        blocks: residual blocks in each stage; every stage but the first halves the image.
+        blocks: residual blocks in each stage. Every stage but the first halves the image.
         width: channels of the first stage, doubled by each further one.
 
-    Source: He, Zhang, Ren, Sun 2016, arXiv:1512.03385; the stem is that for images of 32 pixels.
+    Source: He, Zhang, Ren, Sun 2016, arXiv:1512.03385. The stem is that for images of 32 pixels.
     """
 
     def __init__(
@@ -130,21 +130,21 @@ class ResNet(nn.Module):
         self.head = nn.Linear(channels, num_classes)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits [n, num_classes] of images [n, in_channels, height, width]."""
+        """Return logits [n, num_classes] of images [n, in_channels, height, width]."""
         values = F.relu(self.stem_norm(self.stem(inputs)))
         return self.head(self.blocks(values).mean((2, 3)))
 
 
 def resnet10(in_channels: int, num_classes: int) -> ResNet:
-    """ResNet-10: one block in each of four stages."""
+    """Return ResNet-10: one block in each of four stages."""
     return ResNet(in_channels, num_classes, (1, 1, 1, 1))
 
 
 def resnet18(in_channels: int, num_classes: int) -> ResNet:
-    """ResNet-18: two blocks in each of four stages."""
+    """Return ResNet-18: two blocks in each of four stages."""
     return ResNet(in_channels, num_classes, (2, 2, 2, 2))
 
 
 def resnet20(in_channels: int, num_classes: int) -> ResNet:
-    """ResNet-20: three blocks in each of three narrow stages."""
+    """Return ResNet-20: three blocks in each of three narrow stages."""
     return ResNet(in_channels, num_classes, (3, 3, 3), width=16)

@@ -1,7 +1,7 @@
 """Estimators of a vector from that vector plus Gaussian noise, as functions and by name.
 
-Each takes the standard deviation of the noise on the vector that it is given: z C / m on a mean of
-m, not z C.
+Each takes the standard deviation of the noise on its own argument. On a mean of m that is z C / m,
+not z C.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from dpacct.fl.tensors import norm
 
 
 def james_stein(values: Tensor, noise_std: float, *, positive_part: bool = False) -> Tensor:
-    """Return (1 - (d - 2) s^2 / |v|^2) v; unchanged for d < 3, and for |v| <= 1e-140 s.
+    """Return (1 - (d - 2) s^2 / |v|^2) v, or v for d < 3 and for |v| <= 1e-140 s.
 
     Args:
-        values: v, of any shape; d is how many there are.
+        values: v, of any shape, d numbers.
         noise_std: s on each of them.
         positive_part: replace a negative factor by 0, which never makes the risk larger.
-    Error: that of the dtype of ``values``; the norm is taken in float64.
-    Source: James and Stein 1961; for releases Balle and Wang 2018, arXiv:1805.06530.
+    Error: that of the dtype of ``values``. The norm is taken in float64.
+    Source: James and Stein 1961. For releases Balle and Wang 2018, arXiv:1805.06530.
     """
     size = values.numel()
     if size < 3:
@@ -42,9 +42,9 @@ def soft_threshold(values: Tensor, noise_std: float) -> Tensor:
     """Return sign(v_j) max(|v_j| - s sqrt(2 ln d), 0).
 
     Args:
-        values: v, of any shape; d is how many there are (d = 1: threshold 0).
+        values: v, of any shape, d numbers (d = 1: threshold 0).
         noise_std: s on each of them.
-    Source: Donoho 1995; for releases Balle and Wang 2018, arXiv:1805.06530.
+    Source: Donoho 1995. For releases Balle and Wang 2018, arXiv:1805.06530.
     """
     threshold = noise_std * math.sqrt(2 * math.log(max(values.numel(), 1)))
     return torch.sign(values) * (values.abs() - threshold).clamp(min=0)
@@ -57,7 +57,7 @@ def keep_largest(vector: Tensor, sizes: Sequence[int], fraction: float) -> Tenso
 
     Args:
         vector: [d], the parts one behind the other.
-        sizes: d_l of each part. fraction: p in (0, 1]; 1 is the identity.
+        sizes: d_l of each part. fraction: p in (0, 1]. 1 is the identity.
     Source: top-k by layer as in DP-FedSAM, Definition 5.
     """
     if fraction == 1:
@@ -74,7 +74,7 @@ def keep_largest(vector: Tensor, sizes: Sequence[int], fraction: float) -> Tenso
 
 
 def top_k(values: Tensor, noise_std: float, fraction: float = 0.4) -> Tensor:
-    """Return `keep_largest` of one noisy tensor; the noise level is not used."""
+    """Return `keep_largest` of one noisy tensor. The noise level is not used."""
     del noise_std
     return keep_largest(values.flatten(), [values.numel()], fraction).view_as(values)
 

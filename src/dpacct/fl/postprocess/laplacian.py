@@ -1,6 +1,6 @@
 """Laplacian smoothing: the inverse of a circulant matrix, applied by FFT.
 
-A_s = I + s L with L the Laplacian of the cycle graph on d nodes; A_s^{-1} v minimizes
+A_s = I + s L with L the Laplacian of the cycle graph on d nodes. A_s^{-1} v minimizes
 |u - v|^2 + s |grad u|^2 over u, the gradient being the periodic difference.
 """
 
@@ -22,18 +22,19 @@ def smooth(values: Tensor, strength: float, order: str = AXES) -> Tensor:
     """Return A_s^{-1} v for a tensor of any shape, flattened in a chosen order.
 
     The eigenvalue for the Fourier vector k is 1 + 4 s sin^2(pi k / d), which is
-    1 + 2 s (1 - cos(2 pi k / d)) without its cancellation. Mean preserved; norm never increased.
+    1 + 2 s (1 - cos(2 pi k / d)) without its cancellation. The mean is preserved. The norm never
+    increases.
 
     Args:
-        values: of any shape; d is how many there are.
-        strength: s, at least 0; 0 is the identity.
+        values: of any shape, d numbers.
+        strength: s, at least 0. 0 is the identity.
         order: the order in which axes are flattened, the last one running fastest. ``"OIHW"`` is
-            that of the memory of a convolution's kernel [out, in, height, width]; a tensor with
+            that of the memory of a convolution's kernel [out, in, height, width]. A tensor with
             fewer axes uses those of the letters that it has, one with more its own order.
     Error:
         Relative to |v|: that of a float64 FFT, about 1e-16 log2(d) (a float32 one on devices
         without float64), and the rounding to the dtype of ``values``.
-    Source: Osher et al. 2018, arXiv:1806.06317; docs/derivations/methods.md.
+    Source: Osher et al. 2018, arXiv:1806.06317, and docs/derivations/methods.md.
     """
     strength, order = check_strength(strength), check_order(order)
     size = values.numel()

@@ -2,12 +2,12 @@
 
 No user types a multiplier or a rate into a ledger.
 
-Rule 1: the round's noise multiplier is read from the bound and the standard deviation of the noise,
-and rounded down, so the charge assumes at most the noise that is drawn.
+Rule 1: the round's noise multiplier is read from the bound and the standard deviation of the noise.
+It is rounded down, so the charge assumes at most the noise that is drawn.
 Rule 2: a run has one delta, that of its ledger. Another delta is rejected before any charge.
 Rule 3: a closed account returns its last reading and takes no more rounds.
-Rule 4: a run is resumed only in the ledger that its checkpoint names (or a longer record of it), in
-the run with the checkpoint's number and setting, with at least its rounds.
+Rule 4: a run is resumed only in the ledger of its checkpoint (or a longer record of it). The run
+there has the checkpoint's number and setting, and at least its rounds.
 Rule 5: `tight` may use the fixed-size game only if a client's contribution is a function of the
 releases. A client with a memory is charged by fixed pairs
 (`dpacct.fl.engine.setup.plan_accountant`).
@@ -43,7 +43,7 @@ class NoisePlan:
 
     Attributes:
         sampling, adjacency: of the round.
-        noise_multiplier: z asked for; the charge is never for more.
+        noise_multiplier: z asked for. The charge is never for more.
         public: the public number of clients, from which the planned cohort size is made.
     """
 
@@ -168,7 +168,7 @@ def check_run(ledger: Ledger, saved: Saved, setting: str, holder: str) -> Run:
     if run.committed < saved.committed or run.rounds < saved.charged:
         raise LedgerError(
             f"{ledger.path}: run {run.id} has {run.committed} released rounds, and {holder} "
-            f"knows {saved.committed}. The ledger is an older copy, or another one; use that "
+            f"knows {saved.committed}. The ledger is an older copy, or another one. Use that "
             "of the run."
         )
     return run
@@ -181,8 +181,8 @@ class Account:
         ledger: an open ledger, the path of one, or None for a temporary ledger.
         budget: of a new ledger. Its delta is the run's.
         private: whether noise and cohorts are secret.
-        accountant: that calibrated the plan; see `dpacct.fl.engine.setup.plan_accountant`.
-        unit: the privacy unit; an existing ledger may use another word for a client.
+        accountant: that calibrated the plan (see `dpacct.fl.engine.setup.plan_accountant`).
+        unit: the privacy unit. An existing ledger may use another word for a client.
 
     Attributes:
         begun: whether the ledger has a run of this account.
@@ -200,7 +200,7 @@ class Account:
     ) -> None:
         self.unit = unit
         self.budget = budget
-        # Only `tight` proves a game; every other calibration is charged by pairs.
+        # Only `tight` proves a game. Every other calibration is charged by pairs.
         self.accountant = TIGHT if accountant == TIGHT else PAIRS
         self.begun = False
         self._given = ledger
@@ -227,7 +227,7 @@ class Account:
 
     @property
     def plan(self) -> Schedule | None:
-        """Return the registered plan of the run; None before it is registered."""
+        """Return the registered plan of the run, or None before it is registered."""
         return None if self._run is None else self._run.plan
 
     @property
@@ -236,20 +236,20 @@ class Account:
         return 0 if self._run is None else self._totals(self._run).cursor
 
     def saved(self) -> Saved | None:
-        """Return the run's place in its ledger; None before it is started."""
+        """Return the run's place in its ledger, or None before it is started."""
         if self._run is None or self._ledger is None:
             return self._last
         run = self._run
         return Saved(run.id, run.rounds, run.committed, self._ledger.position)
 
     def epsilon(self) -> Spent:
-        """Return the epsilon of the run's releases; infinite if it is not private."""
+        """Return the epsilon of the run's releases, or infinite if it is not private."""
         if self._run is not None:
             return self._run.epsilon()
         if self._last_spent is not None:
             return self._last_spent()
         if self._closed and self.begun:
-            raise LedgerError("the ledger was closed before the run; open it to see what was spent")
+            raise LedgerError("the ledger was closed before the run. Open it to see its budget")
         return Spent(0.0, 0.0, self.delta)
 
     def spent_so_far(self) -> Callable[[], Spent]:
@@ -317,7 +317,7 @@ class Account:
         if self._ledger is None and self._given is None:
             rule = "its rounds were charged to a ledger that was not kept, and their cost "
             rule += "together with further rounds is unknown"
-            hint = "Start another run, with a ledger; `dpacct ledger charge` adds rounds to one."
+            hint = "Start another run, with a ledger. `dpacct ledger charge` adds rounds to it."
             raise InvalidParameter("checkpoint", holder, rule, hint)
         if self._ledger is None and self.path is not None and not self.path.exists():
             raise LedgerError(f"{self.path}: there is no such ledger, and {holder} belongs to one.")
@@ -378,10 +378,10 @@ class Account:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise LedgerError("the run is closed; another one may go on from its checkpoint")
+            raise LedgerError("the run is closed. Another run may go on from its checkpoint")
 
     def _open(self, event: Event | None) -> Ledger:
-        """Return the ledger; without an event, from which a new one is made, it must exist."""
+        """Return the ledger. Without an event, from which a new one is made, it must exist."""
         self._check_open()
         if self._ledger is not None:
             return self._ledger

@@ -1,14 +1,14 @@
-"""Bounds: a map of each client's update into a ball whose radius is public.
+"""Bounds: a map of each client's update into a ball of public radius.
 
 Rule 1: the sensitivity is that of the whole update, all tensors together. Rule 2: a bound treats
-each client by itself and depends on no other client of the cohort. Rule 3: a bounded row is at
+each client separately and depends on no other client of the cohort. Rule 3: a bounded row is at
 least float32: rounding to half precision would lengthen it again.
 
-`AdaptiveClip` also learns its norm: each client sends whether its update was within the norm, as
-+1/2 or -1/2, and the noisy sum of these moves the norm of the next round. Both sums are one
-release: with noise of standard deviation s on the indicators and the update's multiplier z_u, they
-cost as much as one Gaussian sum of multiplier z with 1/z^2 = 1/z_u^2 + 1/(2 s)^2.
-Source: Andrew, Thakkar, McMahan, Ramaswamy 2021, arXiv:1905.03871, theorem 1; all three
+`AdaptiveClip` also learns its norm. Each client sends whether its update was within the norm, as
++1/2 or -1/2. The noisy sum of these indicators moves the norm of the next round. Both sums are one
+release. Let s be the standard deviation of the noise on the indicators, and z_u the multiplier of
+the update. Then both cost as much as one Gaussian sum with 1/z^2 = 1/z_u^2 + 1/(2 s)^2.
+Source: Andrew, Thakkar, McMahan, Ramaswamy 2021, arXiv:1905.03871, theorem 1. All three
 adjacencies in docs/derivations/federated.md.
 """
 
@@ -45,7 +45,7 @@ Limits = Sequence[tuple[int, int, float]]
 
 
 class Bound(Protocol):
-    """A map of each update into a ball whose radius is public."""
+    """A map of each update into a ball of public radius."""
 
     @property
     def clip_norm(self) -> float:
@@ -142,13 +142,13 @@ class SmoothedNormalization(ScaledRows):
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveClip(ScaledRows):
-    """`Clip` whose norm is moved after each round toward a quantile.
+    """`Clip` with a norm that moves after each round toward a quantile.
 
     Args:
-        clip_norm: that of the first round; independent of the data.
+        clip_norm: that of the first round, independent of the data.
         quantile: target share of updates within the norm, in (0, 1).
         rate: step of the norm's logarithm at a deviation of 1, above 0.
-        indicator_noise: standard deviation of the noise on the sum of the indicators; None takes
+        indicator_noise: standard deviation of the noise on the sum of the indicators. None takes
             a twentieth of the planned cohort size (the paper's choice).
     """
 
@@ -192,7 +192,7 @@ class AdaptiveClip(ScaledRows):
     def adapt(self, noisy_sum: float, cohort: float) -> AdaptiveClip:
         """Return the bound of the next round, from the released sum of the indicators.
 
-        C <- C exp(-rate (fraction - quantile)) with fraction = noisy_sum / cohort + 1/2: if more
+        C <- C exp(-rate (fraction - quantile)) with fraction = noisy_sum / cohort + 1/2. If more
         updates than the quantile are within the norm, it falls.
         """
         fraction = noisy_sum / cohort + INDICATOR_NORM
@@ -203,7 +203,7 @@ class AdaptiveClip(ScaledRows):
 
 @dataclass(frozen=True, slots=True)
 class PerLayerClip(ScaledRows):
-    """Each tensor l clipped to its own C_l; the whole update then has norm sqrt(sum of C_l^2).
+    """Each tensor l clipped to its own C_l. The whole update then has norm sqrt(sum of C_l^2).
 
     Args:
         clip_norms: one per trained tensor, in the model's order.
@@ -233,7 +233,7 @@ class PerLayerClip(ScaledRows):
 
     @classmethod
     def evenly(cls, model: nn.Module, total: float) -> PerLayerClip:
-        """Take equal norms whose whole is ``total``."""
+        """Return a bound with equal norms, ``total`` together."""
         count = len(trainable(model))
         return cls((clip_norm(total) / math.sqrt(count),) * count)
 
@@ -295,7 +295,7 @@ def check_limits(bound: Bound, layout: Layout) -> None:
 def row_norms(rows: Tensor) -> Tensor:
     """Return the Euclidean norms of the rows of a matrix [c, d] of any real type, as float64 [c].
 
-    Error: relative error at most 2^-29 for d up to 2^40, either direction; rows of float64 also
+    Error: relative error at most 2^-29 for d up to 2^40, either direction. Rows of float64 also
         2^-517 from underflow. NaN or infinite if the row is, and infinite if squares of float64
         overflow (norms above 1e154).
     """
@@ -305,19 +305,19 @@ def row_norms(rows: Tensor) -> Tensor:
 
 
 def at_least_single(rows: Tensor) -> Tensor:
-    """Return rows of half precision as float32, which changes no value; others as they are."""
+    """Return rows of half precision as float32, which changes no value. Others as they are."""
     return rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
 
 
 def clip_rows(rows: Tensor, norms: Tensor, limit: float) -> Tensor:
-    """Scale rows in place to norms of at most ``limit``; shorter rows stay as they are."""
+    """Scale rows in place to norms of at most ``limit``. Shorter rows stay as they are."""
     return scale_rows(rows, (limit / norms).clamp(max=1.0))
 
 
 def scale_rows(rows: Tensor, scale: Tensor) -> Tensor:
     """Multiply each row of [c, k] by its factor, float64 [c], in place.
 
-    Error: two roundings of the rows' type, whatever the factor.
+    Error: two roundings of the rows' type, for every factor.
     """
     # As float32, a smaller factor would have few bits left, or none.
     tiny = scale < 2.0**-60

@@ -1,7 +1,7 @@
 """Integers distributed exactly as a real Gaussian variate rounded to the nearest integer.
 
 The variate is sigma X with X standard normal and sigma rational. Uniform bits decide X by
-inversion. Floating point proposes the integer; wherever its error could matter, the comparison is
+inversion. Floating point proposes the integer. Wherever its error could matter, the comparison is
 repeated in decimal arithmetic with as many further random bits as it takes. Proof:
 docs/derivations/federated.md.
 """
@@ -32,8 +32,8 @@ MAX_SIGMA = 2.0**40
 def rounded_gaussian(size: int, sigma: Fraction, source: Randomness) -> NDArray[np.int64]:
     """Return independent draws of round(sigma X), X standard normal, int64 [size].
 
-    sigma lies in (0, 2^40], and should be well above 1 for speed alone.
-    Error: none; the law is exact if the bits are uniform and scipy's ndtri meets `GUARD`.
+    sigma is in (0, 2^40], and should be well above 1 for speed alone.
+    Error: none. The law is exact if the bits are uniform and scipy's ndtri meets `GUARD`.
     """
     values = np.empty(size, dtype=np.int64)
     for start in range(0, size, _BLOCK):
@@ -62,8 +62,8 @@ def _block(size: int, sigma: Fraction, source: Randomness) -> NDArray[np.int64]:
 def decide(leading: int, sigma: Fraction, source: Randomness) -> int:
     """Return the integer k >= 0 to which sigma Q^-1(p) rounds.
 
-    Q is the upper tail of the standard normal; k is the smallest with Q((k + 1/2) / sigma) < p.
-    ``leading`` has the first 64 bits of p < 1/2, a whole number below 2^63; more bits are drawn.
+    Q is the upper tail of the standard normal. K is the smallest with Q((k + 1/2) / sigma) < p.
+    ``leading`` has the first 64 bits of p < 1/2, a whole number below 2^63. More bits are drawn.
     """
     tail = _LazyUniform(leading, source)
 
@@ -93,7 +93,7 @@ class _LazyUniform:
         self._source = source
 
     def exceeds_tail(self, x: Fraction) -> bool:
-        """Return whether p > Q(x) for x > 0; ties have probability zero."""
+        """Return whether p > Q(x) for x > 0. Ties have probability zero."""
         while True:
             digits = 30 + self._bits // 3
             value, error = upper_tail(x, digits)
@@ -120,7 +120,7 @@ def upper_tail(x: Fraction, digits: int) -> tuple[Decimal, Decimal]:
         point = Decimal(x.numerator) / Decimal(x.denominator)
         square = point * point
         term, total, odd = point, point, 1
-        # All terms are positive; phi(x) times their sum is below 1/2. Where the ratio of terms is
+        # All terms are positive, and phi(x) times their sum is below 1/2. If the ratio of terms is
         # below 1/2 the rest of the series is below the last term.
         while 2 * square > odd + 2 or term > Decimal(10) ** -(digits + 5):
             odd += 2

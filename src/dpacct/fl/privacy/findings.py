@@ -67,7 +67,7 @@ class Audit:
         )
 
 
-# Float32 rounding; everything that is checked is larger than this when it is wrong.
+# Float32 rounding. Every checked value is off by more than this when it is wrong.
 SLACK = 1e-5
 # Norms, as shares of the clip norm, of updates that are bounded together.
 _SHARES = (0.9, 0.01, 5.0)
@@ -105,9 +105,9 @@ def extreme_updates(layout: Layout, claimed: float, dtype: torch.dtype) -> Itera
 def check_bound(
     bound: Bound, layout: Layout, contributions: int, like: Tensor, most: int = 99
 ) -> Finding:
-    """Check that a bound limits extreme updates, as a round sums them, each by itself.
+    """Check that a bound limits each of some extreme updates, as a round sums them.
 
-    ``like`` is a parameter, whose dtype and device the updates have; ``most`` of them are tried.
+    ``like`` is a parameter with the updates' dtype and device. ``most`` of them are tried.
     """
     claimed = bound.sensitivity(Adjacency.ADD_REMOVE)
     try:

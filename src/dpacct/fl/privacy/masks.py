@@ -21,7 +21,7 @@ class Mask(Protocol):
     """A public choice of coordinates, one for the whole cohort."""
 
     def select(self, layout: Layout, round_number: int, released: Tensor | None) -> Tensor | None:
-        """Return the kept coordinates, int64 [k] ascending on the CPU; None for all.
+        """Return the kept coordinates, int64 [k] ascending on the CPU, or None for all.
 
         Args:
             layout: of the full vector.
@@ -46,7 +46,7 @@ class RandomK:
     """A random share of the coordinates of each tensor, new in each round, from a public seed.
 
     Args:
-        fraction: share kept, in (0, 1]; at least one coordinate of each tensor.
+        fraction: share kept, in (0, 1], with at least one coordinate of each tensor.
         seed: public, part of the method's settings.
     """
 
@@ -76,7 +76,7 @@ class PublicTopK:
 
     Args:
         fraction: share kept, in (0, 1]. The first round, with nothing released yet, keeps all.
-        refresh: all coordinates are kept every so many rounds, so that the mask changes; 0 never.
+        refresh: rounds between those that keep all coordinates, to change the mask. 0: never.
     """
 
     fraction: float

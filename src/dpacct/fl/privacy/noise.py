@@ -5,15 +5,15 @@ that is drawn is at least the one that was charged.
 
 Secure noise is whole numbers from bound to release. Contributions are cut toward zero to multiples
 of a grid, so that they do not grow, and are summed exactly. The noise is a real Gaussian variate
-rounded to the same grid, drawn exactly. Since the sum lies on the grid, the release is the ideal
+rounded to the same grid, drawn exactly. Since the sum is on the grid, the release is the ideal
 Gaussian release, rounded: a post-processing of it. So the accountant's figure holds under any
 sampling and adjacency.
 
 Shares are such noise from the clients: each client adds a share to its bounded update, in whole
 numbers, and hides their sum. An aggregator that adds up all of them, modulo 2^64, has the noisy sum
-and nothing else. Rule 3: the standard deviation of a share is at least 2^10 grid units, so that the
-sum of the shares is, to within a factor 1 +- exp(-9 million), a post-processing of the ideal
-Gaussian on the sum. Proofs and costs: docs/derivations/federated.md.
+and nothing else. Rule 3: the standard deviation of a share is at least 2^10 grid units. So the sum
+of the shares is, to within a factor 1 +- exp(-9 million), a post-processing of the ideal Gaussian
+on the sum. Proofs and costs: docs/derivations/federated.md.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class Noise(Protocol):
         """
 
     def arrivals(self, cohort: Sequence[int], source: Randomness) -> list[int]:
-        """Return the clients of a cohort whose contribution (and noise share) arrives."""
+        """Return the clients of a cohort that contribute (with their noise share)."""
         del source
         return list(cohort)
 
     def actual_std(self, std: float, arrived: int) -> float | None:
         """Return the standard deviation of the noise on the sum of ``arrived`` contributions.
 
-        At least ``std``, which was charged; None if it would be less: then nothing may leave.
+        At least ``std``, which was charged, or None if it would be less: then nothing may leave.
         """
         del arrived
         return std
@@ -84,11 +84,11 @@ class Noise(Protocol):
             Unsupported: the device has no float64.
         """
         if device.type == "mps":
-            raise Unsupported("sums in float32, all that an mps device has, are not exact; use cpu")
+            raise Unsupported("sums in float32, all that an mps device has, are not exact. Use cpu")
         return torch.zeros(size, dtype=torch.float64, device=device)
 
     def encode(self, rows: Tensor, limits: Limits, std: float) -> Tensor:
-        """Return bounded rows [c, k] in the form in which they are summed; here unchanged."""
+        """Return bounded rows [c, k] in the form in which they are summed. Here unchanged."""
         del limits, std
         return rows
 
@@ -122,10 +122,10 @@ def sums_as_they_are(noise: Noise) -> bool:
 class GaussianNoise(Noise):
     """Gaussian noise in floating point, added once by the trusted server, on the device.
 
-    Its law is Gaussian up to the resolution of doubles, and off the CPU up to 9.49 standard
-    deviations, beyond which 3e-21 of it is missing; delta pays for neither. It proves nothing
+    Its law is Gaussian up to the resolution of doubles. Off the CPU it ends at 9.49 standard
+    deviations, beyond which 3e-21 of it is missing. Delta pays for neither. It proves nothing
     against an attacker with the last bits of a release and the generator's algorithm
-    (Mironov 2012, 10.1145/2382196.2382264); `SecureGaussianNoise` does.
+    (Mironov 2012, 10.1145/2382196.2382264). `SecureGaussianNoise` does.
     """
 
     name = "gaussian"
@@ -145,11 +145,11 @@ def grid_exponent(limits: Limits) -> int:
 class SecureGaussianNoise(Noise):
     """Exactly sampled Gaussian noise on a grid, from the operating system's random bits.
 
-    The grid is a power of two between 2^-25 and 2^-24 times the (largest) norm limit. Costs about
-    80 ns a coordinate and round on one core, and works on the CPU: contributions on other devices
-    are summed there, in whole numbers, and the sum comes over.
+    The grid is a power of two between 2^-25 and 2^-24 times the (largest) norm limit. It costs
+    about 80 ns a coordinate and round on one core, and works on the CPU. Contributions on other
+    devices are summed there, in whole numbers, and the sum comes over.
 
-    Source: rounding as post-processing of an ideal release; the attacks are those of Mironov 2012
+    Source: rounding as post-processing of an ideal release. The attacks are those of Mironov 2012
     (10.1145/2382196.2382264) and Casacuberta et al. 2022 (10.1145/3548606.3560708).
     """
 
@@ -185,16 +185,16 @@ class SecureGaussianNoise(Noise):
 class NoiseShares(Noise):
     """Noise without a trusted server: each client adds a share before secure aggregation.
 
-    The server sees the sum alone. Each share is N(0, std^2 / minimum), so ``minimum`` honest shares
-    make up the noise that is charged; a round to which fewer arrive releases nothing. More shares
-    are more noise, and are charged as the minimum, since the count of arrivals follows the
+    The server receives the sum alone. Each share is N(0, std^2 / minimum), so ``minimum`` honest
+    shares make up the noise that is charged. A round to which fewer arrive releases nothing. More
+    shares are more noise, and are charged as the minimum, since the count of arrivals follows the
     reservation. Cohorts have a planned size: under Poisson sampling the variance of the noise would
     reveal the cohort's size.
 
     Args:
         minimum: fewest shares that may arrive, not counting clients that help an attacker.
         dropout_rate: in simulations, the probability in [0, 1) with which a client drops out,
-            whatever its data.
+            independent of its data.
     """
 
     minimum: int
@@ -257,7 +257,7 @@ def share_sigma(limits: Limits, std: float, minimum: int) -> Fraction:
         shown = float(min(sigma, Fraction(2) ** 1000))
         raise Unsupported(
             f"shares of standard deviation {shown:g} grid units: between {LEAST_SIGMA} and "
-            f"2^40 are proven; change the noise multiplier, or the minimum of {minimum} shares"
+            f"2^40 are proven. Change the noise multiplier, or the minimum of {minimum} shares"
         )
     return sigma
 
@@ -275,7 +275,7 @@ def with_share(
 
 @dataclass(frozen=True, slots=True)
 class SharesElsewhere(NoiseShares):
-    """`NoiseShares` as a server sees them: the sum that arrives has its noise already.
+    """`NoiseShares` of a server's clients: the sum that arrives has its noise already.
 
     In a rehearsal a few synthetic clients send shares with the same sum.
     """
@@ -287,7 +287,7 @@ class SharesElsewhere(NoiseShares):
         return torch.zeros(size, dtype=torch.int64, device=device)
 
     def encode(self, rows: Tensor, limits: Limits, std: float) -> Tensor:
-        """Reject single updates, which the server must not see."""
+        """Reject single updates, which the server must not receive."""
         del rows, limits, std
         raise Unsupported(
             "single updates of clients that add their own noise: they are hidden until they are "

@@ -1,8 +1,8 @@
 """Philox 4x64 with ten rounds, in whole-number operations that every device of torch has.
 
 Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
-Block i of four words of 64 bits is a function of a key of 128 bits and of the counter plus i, which
-has 256; the words repeat after 2^258 of them. They are those of NumPy's generator of that name.
+Block i of four words of 64 bits is a function of a key of 128 bits and of the 256-bit counter plus
+i. The words repeat after 2^258 of them. They are those of NumPy's generator of that name.
 
 Torch has no unsigned words: an int64 holds the two's complement, sums and products wrap as unsigned
 ones do, and right shifts are masked.
@@ -21,7 +21,7 @@ _KEY_STEPS = 0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B
 _ROUNDS = 10
 _HALF, _WORD = (1 << 32) - 1, (1 << 64) - 1
 _SIGN = -(1 << 63)
-# Blocks at a time: a dozen tensors of so many words are alive.
+# Blocks at a time: a dozen tensors of this number of words are alive.
 _SLAB = 1 << 21
 
 
@@ -30,7 +30,7 @@ def words(
 ) -> Tensor:
     """Return the words of blocks first, first + 1, ..., int64 [blocks, 4] on the device.
 
-    The key has two words, the counter four, the lowest one first; block 0 is the one behind it.
+    The key has two words, the counter four, the lowest one first. Block 0 is the one behind it.
     """
     start = sum(word << 64 * place for place, word in enumerate(counter)) + 1 + first
     low = start & _WORD
@@ -60,7 +60,7 @@ def words(
 def normals(key: Sequence[int], counter: Sequence[int], size: int, device: torch.device) -> Tensor:
     """Return standard normal variates, float64 [size], by Box and Muller.
 
-    A radius has 64 bits and an angle 53. Values above 9.49 are missing, 3e-21 of the law; the rest
+    A radius has 64 bits and an angle 53. Values above 9.49 are missing, 3e-21 of the law. The rest
     is Gaussian up to rounding of doubles. Key and counter (see `words`) are never used twice.
     """
     found = torch.empty(-(-size // 4), 4, dtype=torch.float64, device=device)
@@ -81,7 +81,7 @@ def _unit(word: Tensor) -> Tensor:
 
 
 def _product(word: Tensor, factor: int) -> tuple[Tensor, Tensor]:
-    """Return the higher and the lower word of a product; no intermediate sum exceeds 2^64."""
+    """Return the higher and the lower word of a product. No intermediate sum exceeds 2^64."""
     top, bottom = factor >> 32, factor & _HALF
     high, low = _shifted(word, 32), word & _HALF
     middle = high * bottom + _shifted(low * bottom, 32)

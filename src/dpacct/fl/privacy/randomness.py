@@ -97,7 +97,7 @@ class _Sampler(random.Random):
 
 
 def draw_cohort(sampling: Sampling, num_clients: int, source: Randomness) -> list[int]:
-    """Return the clients of one round, ascending; possibly none.
+    """Return the clients of one round, ascending. Possibly none.
 
     Poisson: each client joins with probability floor(q 2^64) / 2^64, which is at most q.
     """
@@ -135,8 +135,8 @@ def torch_seed(source: Randomness) -> int:
 def normals(source: Randomness, size: int, device: torch.device) -> Tensor:
     """Return standard normal variates, float64 [size], on the device, from a fresh generator.
 
-    Philox with a key of 128 and a counter of 256 random bits, the same words everywhere: on the
-    CPU by NumPy and the ziggurat, elsewhere by `dpacct.fl.privacy.philox`.
+    They come from Philox with a key of 128 and a counter of 256 random bits, the same words
+    everywhere. The CPU uses NumPy and the ziggurat, other devices `dpacct.fl.privacy.philox`.
     """
     key = np.frombuffer(source.take(16), dtype="<u8")
     counter = np.frombuffer(source.take(32), dtype="<u8")

@@ -1,6 +1,6 @@
 """The exact sum of bounded contributions: whole numbers of a grid, added without rounding.
 
-Rule 1: a contribution obeys its norm limits whatever the bound did. A row that is not finite
+Rule 1: a contribution obeys its norm limits for every bound. A row that is not finite
 contributes zero. Rule 2: each row is cut toward zero to whole multiples of a grid g, a power of
 two, so that it does not grow. Rule 3: n such rows add up to at most n C / g whole numbers, which a
 mantissa of p bits adds exactly, in any order and on any device, if
@@ -67,12 +67,12 @@ def unit(limit: float, rows: int, bits: int = DOUBLE) -> float:
 
 
 def scales_rows(bound: Bound) -> bool:
-    """Return whether a bound is one factor for each row; a subclass may bound in another way."""
+    """Return whether a bound is one factor for each row. A subclass may bound in another way."""
     return type(bound) in (Clip, AdaptiveClip, SmoothedNormalization)
 
 
 def coarsest_grid(std: float, cohort: float) -> float:
-    """Return the coarsest grid whose cut is small compared with noise of this standard deviation.
+    """Return the coarsest grid with a small cut, compared with noise of this standard deviation.
 
     The cut moves a coordinate of the sum of a cohort by less than ``cohort * grid`` toward zero.
     """
@@ -94,9 +94,9 @@ def add_clipped(
 
     Args:
         total: float64 [k], the concatenation of the parts.
-        parts: tensors [c, ...] that lie side by side in a row; overwritten.
+        parts: tensors [c, ...] that lie side by side in a row. Overwritten.
         bound: of the round. contributions: the most that one round can hold, a public number.
-        coarsest: the largest grid that may be taken, see `coarsest_grid`. If the grid of
+        coarsest: the largest grid that may be taken, by `coarsest_grid`. If the grid of
             float32 is coarser, rows are divided in float64, on the grid of the whole population.
         scale: rows are these multiples of the parts.
     Returns:
@@ -136,8 +136,8 @@ def add_clipped(
 def _quick_norms(rows: Tensor) -> Tensor:
     """Return the norms of rows [c, d] as float64 [c], summed in their own type for a few columns.
 
-    Error: relative error at most 2^-19, either direction, and 2^-62 sqrt(d) from underflow;
-        infinite if the norm of some columns of float32 is above 2^63.
+    Error: relative error at most 2^-19, either direction, and 2^-62 sqrt(d) from underflow,
+        or infinite if the norm of some columns of float32 is above 2^63.
     """
     count, size = rows.shape
     whole = size // _QUICK * _QUICK
@@ -152,12 +152,12 @@ def contribute(
     """Return rows as they are summed: bounded, and on the grid of float64 sums.
 
     Args:
-        rows: raw updates [c, k] of any floating-point type; changed in place if possible.
+        rows: raw updates [c, k] of any floating-point type. Changed in place if possible.
         bound: of the round. layout: of the k coordinates.
         contributions: the most that one round can hold, a public number.
     Returns:
-        The contributions [c, k], float32 or float64; the raw norms [c], zero for rows that were
-        not finite; and bool [c] for these. They contribute zero.
+        The contributions [c, k], float32 or float64, and the raw norms [c]. Rows that were not
+        finite are marked in a third tensor, bool [c]. Their norm and contribution are zero.
     """
     rows = at_least_single(rows)
     rows, norms, bad = _finite(rows, row_norms(rows))
@@ -168,7 +168,7 @@ def contribute(
 def received(
     rows: Tensor, bound: Bound, layout: Layout, contributions: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return rows that were bounded elsewhere, held to the limits here; see `contribute`.
+    """Return rows that were bounded elsewhere, held to the limits here (see `contribute`).
 
     The rows of `contribute` come out as they went in, to the last bit. Any other row that is too
     long is shortened, whether or not the bound would have mapped it there.
@@ -199,7 +199,7 @@ def _on_grid(rows: Tensor, bound: Bound, layout: Layout, contributions: int) -> 
 
 
 def hold(part: Tensor, limit: float) -> None:
-    """Shorten rows that are longer than the limit, in place; a correct bound leaves none.
+    """Shorten rows that are longer than the limit, in place. A correct bound leaves none.
 
     A row is short enough if its measured norm is below the limit by half the margin.
     """

@@ -63,7 +63,7 @@ class RunView(Protocol):
 
 
 class Callback(Protocol):
-    """Called by `Federation`; each method may be left as it is.
+    """The functions that `Federation` calls. Each may be left as it is.
 
     A callback has the view of the trusted server. The ledger covers only the model and the fields
     of a `Report` in `dpacct.fl.report.reports.RELEASED`. All other values are not covered if they
@@ -71,17 +71,20 @@ class Callback(Protocol):
     """
 
     def start(self, run: RunView) -> None:
-        """Before the first round (again after a resume)."""
+        """Act before the first round (again after a resume)."""
 
     def report(self, run: RunView, report: Report) -> None:
-        """After each round; ``run.model`` holds the new parameters."""
+        """Act after each round. ``run.model`` holds the new parameters."""
 
     def finish(self, run: RunView) -> None:
-        """After the last round, or when the iteration is left early."""
+        """Act after the last round, or when the iteration is left early."""
 
 
 class JSONLinesWriter(Callback):
-    """Appends one JSON object a round to a file. NaN and infinities become null and strings."""
+    """A callback that appends one JSON object a round to a file.
+
+    NaN and infinities become null and strings.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self._path = _file(path)
@@ -95,7 +98,7 @@ class JSONLinesWriter(Callback):
 
 
 class CSVWriter(Callback):
-    """Appends one row a round to a file; the header is written where the file is new."""
+    """A callback that appends one row a round to a file, with a header in a new file."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = _file(path)

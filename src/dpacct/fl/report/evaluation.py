@@ -27,7 +27,7 @@ def evaluate(
     *,
     batch_size: int = 1024,
 ) -> Evaluation:
-    """Loss and accuracy of a model, without gradients, in evaluation mode.
+    """Return the loss and accuracy of a model, without gradients, in evaluation mode.
 
     The last dimension of the outputs (of dimension 1 where outputs are [n, classes, ...] and
     targets [n, ...]) holds the classes. Held-out data of the same clients are not covered by the
@@ -38,7 +38,7 @@ def evaluate(
         data: inputs [n, ...] and targets [n, ...], n >= 1.
         batch_size: examples in one forward pass.
     Returns:
-        The evaluation; loss is the mean over examples.
+        The evaluation, with the mean loss over examples.
     """
     batch_size = validate.count("batch_size", batch_size, "a batch size")
     device = next(model.parameters()).device

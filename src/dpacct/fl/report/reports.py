@@ -2,9 +2,9 @@
 
 Rule 1: `RELEASED` is the one list of fields that follow from plan, releases and test data. Test
 data are public, or the field ``test_data`` is "unprotected".
-Rule 2: everything else is not private, and where it leaves this process as a column of a file, as a
-curve or as text, its name begins with `UNPROTECTED`. How long a round took is of that kind: it
-grows with the cohort.
+Rule 2: everything else is not private. If it leaves this process as a column of a file, as a curve
+or as text, its name begins with `UNPROTECTED`. The duration of a round is of that kind: it grows
+with the cohort.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ RELEASED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Diagnostics:
-    """Figures from before the noise: useful to the person who trains, and **not private**.
+    """Figures from before the noise: useful for training, and **not private**.
 
     They are covered by no epsilon. Do not publish them, and do not tune with them.
 
     Attributes:
         cohort_size: clients that took part.
-        clipped_fraction: share of them whose update was longer than the bound (NaN if none came).
+        clipped_fraction: share of them with an update longer than the bound (NaN if none came).
         norm_mean, norm_median, norm_max: of the raw updates, before bounding (NaN if none came).
-        dropped_updates: updates that held NaN or infinity, or could not be computed; set to zero.
+        dropped_updates: updates set to zero: they held NaN or infinity, or were not computed.
         signal_to_noise: norm of the sum of bounded updates / expected norm of the noise (NaN where
             nothing was released).
     """
@@ -67,7 +67,7 @@ class Diagnostics:
 class Timing:
     """Seconds: ``local`` training, ``privacy`` (bound, sum, noise, charge), ``total`` of it all.
 
-    **Not private**: they tell how many clients took part, and how much data these have.
+    **Not private**: they reveal the number of clients that took part, and of their examples.
     """
 
     local: float
@@ -88,8 +88,8 @@ class Report:
         noise_std: standard deviation of the noise on each coordinate of the sum of updates.
         clip_norm: norm bound of one update in this round (of the whole update).
         released: False where a round released nothing (too few noise shares arrived).
-        unit, adjacency: the difference of neighboring data sets, one ``unit`` ("client", "example")
-            which is added or removed, or replaced, or whose contribution becomes zero.
+        unit, adjacency: the difference of neighboring data sets. One ``unit`` ("client",
+            "example") is added or removed, or replaced, or its contribution becomes zero.
         diagnostics, timing: not private, and left out of ``repr``.
     """
 

@@ -1,4 +1,4 @@
-"""How a run trains: one client at a time, or groups of them at once, compared on synthetic clients.
+"""The choice of training one client at a time or in groups, compared on synthetic clients.
 
 Rule 1: groups are used only if they give the updates of one-by-one training, to 1e-4 of their norm.
 Rule 2: of two equal trainers the faster one is taken. A seeded run does not measure, so that it can
@@ -52,12 +52,12 @@ _UNBATCHABLE = (RuntimeError, ValueError, TypeError, LookupError, AttributeError
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """How clients, or examples, are trained: public, and the same on all ranks.
+    """The way in which clients, or examples, are trained: public, and the same on all ranks.
 
     Attributes:
         vectorized: whether in groups. group: clients in a group.
-        widest: examples in a batch of a group, at most; clients with more are trained alone.
-        chunk: clients whose updates are in memory at a time.
+        widest: examples in a batch of a group, at most. Clients with more are trained alone.
+        chunk: clients with updates in memory at a time.
         device: the type of the device on which it was chosen. reason: for the user.
     """
 
@@ -82,7 +82,7 @@ class RoundTrainer(Trainer):
     Attributes:
         alone: trains one client after the other. together: trains groups, or None.
         synthetic: has kind and labels of clients in groups.
-        local: of the run. widest: see `TrainingPlan`.
+        local: of the run. widest: as in `TrainingPlan`.
     """
 
     alone: SequentialTrainer
@@ -100,7 +100,7 @@ class RoundTrainer(Trainer):
         return padded_width(len(data), self.local) <= self.widest
 
     def train(self, tasks: Sequence[Task], broadcast: Broadcast) -> Tensor:
-        """See `Trainer`; a client that fails has a row of NaN."""
+        """See `Trainer`. A client that fails has a row of NaN."""
         grouped = [self.together is not None and not task.alone for task in tasks]
         rows = self.alone.train(
             [replace(t, failed=t.failed or g) for t, g in zip(tasks, grouped, strict=True)],
@@ -114,7 +114,7 @@ class RoundTrainer(Trainer):
     def _train_groups(
         self, tasks: Sequence[Task], places: list[int], broadcast: Broadcast, rows: Tensor
     ) -> None:
-        """Fill in rows; clients are split until it is clear whose data raise an error.
+        """Fill in rows. Clients are split until those with an error are found.
 
         The other clients lose nothing: their updates are the same in every group.
         """
@@ -131,7 +131,7 @@ class RoundTrainer(Trainer):
     def remember(
         self, tasks: Sequence[Task], rows: Tensor, broadcast: Broadcast
     ) -> list[State] | None:
-        """See `Trainer`; a client that fails keeps its memory as it is."""
+        """See `Trainer`. A client that fails keeps its memory as it is."""
         if tasks[0].state is None:
             return None
         trainer = self.together or self.alone
@@ -147,7 +147,7 @@ class RoundTrainer(Trainer):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choice:
-    """The plan of a run with its trainer; ``note`` says why an earlier plan was not kept."""
+    """The plan of a run with its trainer. ``note`` has the reason against an earlier plan."""
 
     plan: TrainingPlan
     trainer: RoundTrainer | ExampleTrainer
@@ -155,7 +155,7 @@ class Choice:
 
     @property
     def words(self) -> str:
-        """How clients are trained, and why."""
+        """The way in which clients are trained, with its reason."""
         return f"{self.plan.reason}; {self.note}" if self.note else self.plan.reason
 
 
@@ -165,8 +165,8 @@ class TrainerChooser:
     Args:
         model, loss, method, layout, local: of the run.
         vectorize: "auto", True or False. chunk: clients at a time, None for as many as fit.
-        memory_limit: bytes for the clients that are trained at a time; None for 1 GiB, or 40 % of
-            the free memory of a GPU.
+        memory_limit: bytes for the clients that are trained at a time. None: 1 GiB, or 40 % of the
+            free memory of a GPU.
         examples: whether the population are single examples.
 
     Attributes:
@@ -289,7 +289,7 @@ class TrainerChooser:
             return ""
         return (
             "groups give another result: a loss must be the mean over the examples of a batch, and "
-            "a method must treat each client by itself"
+            "a method must treat each client separately"
         )
 
     def _agree(self, tasks: Sequence[Task], broadcast: Broadcast) -> bool:
@@ -311,7 +311,7 @@ class TrainerChooser:
                 set_training_mode(self.model)
 
     def _tasks(self, synthetic: Synthetic, broadcast: Broadcast) -> list[Task]:
-        """Return a client of two batches, of which the second is not full; one batch; a few."""
+        """Return clients of two batches (the second not full), one batch, and a few examples."""
         width = min(self._local.batch_size or _BATCH, _BATCH)
         sizes = (2 * width - width // 3, width, min(width, 2))
         clients = [synthetic.make(size, seed) for seed, size in enumerate(sizes)]
@@ -345,7 +345,7 @@ class TrainerChooser:
         return TrainingPlan(True, group, widest, chunk, device, f"{group} clients at once")  # noqa: FBT003
 
     def _bytes_each(self, task: Task, broadcast: Broadcast) -> int:
-        """Return the memory that one more client, or example, takes beside its data."""
+        """Return the memory that one more client, or example, takes apart from its data."""
         rows = task.plan.indices[0]
         batch = Batch(task.data.inputs[rows], task.data.targets[rows], None)
         saved = 0
@@ -385,7 +385,7 @@ def _expected_groups(cohort: int, size: int) -> float:
 
 
 def _seconds(trainer: Trainer, tasks: Sequence[Task], broadcast: Broadcast) -> float:
-    """Return the least time of three trainings; the first one also warms up."""
+    """Return the least time of three trainings. The first one also warms up."""
     best, cpu = math.inf, broadcast.device.type == "cpu"
     for _ in range(3):
         if not cpu:

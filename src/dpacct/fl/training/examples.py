@@ -2,7 +2,7 @@
 
 Each example is a client of its own that takes one step from the released parameters. Groups have
 one constant size, filled up with zeros, so that the computation for an example has the same form
-for every cohort; dropout follows from the example's own seed.
+for every cohort. Dropout follows from the example's own seed.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ class ExampleTrainer(Trainer):
     """A `Trainer` of examples.
 
     Args:
-        method, loss, layout: of the run; the loss differentiates with `torch.func`.
+        method, loss, layout: of the run. The loss differentiates with `torch.func`.
         group: examples in a group, a public number.
-        kind, labels: of the examples; others count as not finite. None for any.
+        kind, labels: of the examples. Other examples count as not finite. None admits all.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class ExampleTrainer(Trainer):
         return rows
 
     def groups(self, batch: ExampleBatch, broadcast: Broadcast) -> Iterator[Gradients]:
-        """Yield the updates of examples, group by group; NaN for an example that fails."""
+        """Yield the updates of examples, group by group, or NaN for an example that fails."""
         with self._isolation.around(broadcast) as shown:
             for part in self._cut(batch):
                 yield from self._group(part, shown)
@@ -162,7 +162,7 @@ class ExampleTrainer(Trainer):
             yield batch[first : first + self.group]
 
     def _group(self, batch: ExampleBatch, shown: Broadcast) -> Iterator[Gradients]:
-        """Yield the updates of a group, split until it is clear whose data raise an error."""
+        """Yield the updates of a group, split until the examples with an error are found."""
         found: Gradients | None = None
         with Trial():
             found = self._compute(batch, shown)

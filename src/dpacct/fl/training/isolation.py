@@ -1,14 +1,14 @@
 """Clients share a model, a loss and a method, and must leave them as they were.
 
-A write to a shared weight or buffer, or an attribute that keeps something of one client's data,
-would reach the next client and so the release, past the bound on one client's update.
+A write to a shared weight or buffer would reach the next client and so the release, past the bound
+on one client's update. So would an attribute that keeps something of one client's data.
 
 Rule 1: clients are shown copies of the released parameters. Rule 2: after each chunk of clients all
-shared tensors are compared with what they were, and so are the public attributes of the layers, the
-loss and the method. A change is refused before anything is released.
+shared tensors are compared with their earlier values. So are the public attributes of the layers,
+the loss and the method. A change is refused before anything is released.
 
-This finds mistakes. A program that hides state elsewhere (in a closure, say) is found if it changes
-the updates of synthetic clients (`dpacct.fl.engine.rehearsal`), and is the user's responsibility.
+This finds mistakes. State that a program hides elsewhere (e.g. in a closure) is the user's
+responsibility. `dpacct.fl.engine.rehearsal` finds it if it changes updates of synthetic clients.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Isolation:
     """A check around the training of clients.
 
     Args:
-        loss: with the model. method: None to try the model by itself.
+        loss: with the model. method: None to try the model alone.
     """
 
     def __init__(self, loss: LocalLoss, method: Method | None) -> None:
@@ -71,9 +71,10 @@ class Isolation:
 
     @contextmanager
     def around(self, broadcast: Broadcast) -> Generator[Broadcast]:
-        """Give clients copies of a broadcast, and check afterward, whatever happened inside.
+        """Give clients copies of a broadcast, and check them afterward, even after an error.
 
-        A change of something that clients share is Unsupported.
+        Raises:
+            Unsupported: something that clients share has changed.
         """
         if self._shared is None:
             self._shared = Snapshot(self._tensors())
@@ -101,7 +102,7 @@ class Isolation:
                 if not same_numbers(value.detach(), own[name]):
                     raise Unsupported(
                         f"the model, the loss or the method writes to the {what} {name!r} in place "
-                        f"while a client trains; {_REASON}"
+                        f"while a client trains: {_REASON}"
                     )
         changed, now = shared.changed(), dict(self._attributes())
         for name in now.keys() | before.keys():
@@ -109,7 +110,7 @@ class Isolation:
                 changed = changed or name
         if changed is not None:
             raise Unsupported(
-                f"{changed} changes while a client trains; {_REASON}. Keep nothing between calls"
+                f"{changed} changes while a client trains: {_REASON}. Keep nothing between calls"
             )
 
     def _tensors(self) -> dict[str, Tensor]:

@@ -1,12 +1,12 @@
 """Functions of torch that would mix the clients of a vmapped model, made each client's own.
 
-Random numbers that vmap draws for a group depend on a client's place in it: one client more or less
+Random numbers that vmap draws for a group depend on a client's place in it. One client more or less
 would change all dropout masks, and the sum would move by more than one contribution. Here dropout
 follows from the client's seed, the step and the place in the model. All other random operations are
 errors under vmap, and their models are trained one by one.
 
-An embedding with a table per client is looked up by torch in the tables of all clients, laid one
-behind the other: an index out of range would read another client's weights. Here its row is NaN, so
+For an embedding with a table per client, torch reads the tables of all clients, one behind the
+other. An index out of range would read another client's weights. Here its row is NaN, so
 the client that sent it contributes zero, as it does one by one.
 """
 
@@ -21,15 +21,15 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 _GOLDEN = 0x9E3779B97F4A7C15
-# Bits of which a number in [0, 1) is made.
+# Bits of a random number in [0, 1).
 _BITS = 24
 
 
 class OwnFunctions(TorchFunctionMode):
-    """Inside, dropout and embeddings are those of one client's step.
+    """A context in which dropout and embeddings are those of one client's step.
 
     Args:
-        seed: of the step, int64 []; may be batched by vmap.
+        seed: of the step, int64 []. May be batched by vmap.
     """
 
     def __init__(self, seed: Tensor) -> None:
@@ -83,7 +83,7 @@ def _embedding(
 
 
 def seeds_of_steps(seeds: Tensor, steps: int) -> Tensor:
-    """Return seeds of the first so many steps, int64 [steps, c], from those of c clients."""
+    """Return seeds of the first ``steps`` steps, int64 [steps, c], from those of c clients."""
     # Whole numbers of 64 bits wrap around.
     numbers = torch.arange(1, steps + 1, device=seeds.device) * _signed(_GOLDEN)
     return _mixed(seeds + numbers.unsqueeze(1))

@@ -1,8 +1,8 @@
 """Synthetic clients: of the public dtypes and shapes of examples, with values of no client.
 
 Rule 1: dtypes and shapes are declared by an example client, or are those of most of the first few
-clients: one client changes them no more than it changes a vote that is not close. Rule 2: nothing
-else of the clients is read before a round is charged.
+clients. One client cannot change such a vote unless it is close. Rule 2: nothing else of the
+clients is read before a round is charged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Kind:
         return cls(x.dtype, tuple(x.shape[1:]), y.dtype, tuple(y.shape[1:]))
 
     def zeros(self, count: int) -> ClientData:
-        """Return so many examples of zeros."""
+        """Return ``count`` examples of zeros."""
         return ClientData(
             torch.zeros((count, *self.input_shape), dtype=self.input_dtype),
             torch.zeros((count, *self.target_shape), dtype=self.target_dtype),
@@ -53,7 +53,7 @@ class Kind:
 
 
 def usual_kind(clients: Population) -> Kind:
-    """Return the kind of most of the first few clients that can be read; of several, the first.
+    """Return the most frequent kind of the first few readable clients, the first in a tie.
 
     If none can be read, the error of the first one is raised: it is no matter of a client.
     """
@@ -89,11 +89,11 @@ def synthetic_clients(
 ) -> Synthetic:
     """Return synthetic clients, or raise an error of the model or the loss.
 
-    Values are random if the model and the loss take them (reals in [0, 1), whole numbers below the
-    smallest embedding, labels below the number of outputs), else zero.
+    Values are random if the model and the loss take them, else zero. They are reals in [0, 1),
+    whole numbers below the smallest embedding, and labels below the number of outputs.
 
     Args:
-        kind: of the examples. example: a client whose examples are taken instead.
+        kind: of the examples. example: a client with the examples to take instead.
         loss: with the model. params: to call it with.
     """
     device = next(iter(params.values())).device

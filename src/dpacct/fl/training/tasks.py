@@ -26,7 +26,7 @@ from dpacct.fl.methods.protocol import Context
 
 
 class Trial:
-    """A block that may fail: ``with Trial() as trial: ...``, then see ``trial.error``.
+    """A block that may fail: ``with Trial() as trial: ...``, then read ``trial.error``.
 
     `Unsupported` (a client reached further than itself), warnings that were made errors, and
     interrupts pass through.
@@ -54,7 +54,7 @@ class Task:
 
     Attributes:
         data: its examples. plan: its batches. state: its memory, in storage of its own.
-        seed: of the random numbers while it trains; None leaves the global generators alone.
+        seed: of the random numbers while it trains. None leaves the global generators alone.
         alone: it must not be trained in a group.
         failed: its data could not be read, and count as an update that is not finite.
         planted: the update of a `Canary`, None of all other clients.
@@ -81,13 +81,13 @@ class Broadcast:
 
     @property
     def device(self) -> torch.device:
-        """Where clients train."""
+        """The device on which clients train."""
         return next(iter(self.anchor.values())).device
 
     def context(
         self, lr: float | Tensor, steps: int | Tensor, memory: State | None = None
     ) -> Context:
-        """Return the context of a client with this memory and so many steps of rate lr.
+        """Return the context of a client with this memory and ``steps`` steps of rate lr.
 
         Its dictionaries are its own: an entry that one client adds reaches no other client.
         """
@@ -123,7 +123,7 @@ class Trainer:
     def remember(
         self, tasks: Sequence[Task], rows: Tensor, broadcast: Broadcast
     ) -> list[State] | None:
-        """Return new client states from bounded rows [c, d]; None for clients without memory."""
+        """Return new client states from bounded rows [c, d], or None for clients without memory."""
         del tasks, rows, broadcast
 
 
@@ -151,7 +151,7 @@ def join(
     Args:
         read: returns its data. local: training. memory: copied here.
         seed: of its batches, and of its random numbers while it trains.
-        trainer: judges its data; None admits all clients.
+        trainer: judges its data. None admits all clients.
     """
     own = None if memory is None else {n: v.to(device) for n, v in copies(memory).items()}
     with Trial():

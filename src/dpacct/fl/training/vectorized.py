@@ -4,10 +4,10 @@ The result is that of the sequential trainer up to the order of floating-point o
 rules keep a client's update independent of the other clients (rounding is discussed in
 docs/explanation/assumptions.md):
 
-Rule 1: groups have one constant size. Missing clients are empty ones, whose rows are dropped.
+Rule 1: groups have one constant size. Missing clients are empty clients with rows that are dropped.
 Rule 2: batches are padded to a width that is public or follows from the client's own number of
-examples; clients of one width share a group. Padding repeats the client's own examples with weight
-zero, and a client that has taken all its steps stands still exactly while others go on.
+examples. Clients of one width share a group. Padding repeats the client's own examples with weight
+zero. A client that has taken all its steps stays exactly the same while others go on.
 Rule 3: the order of its examples and its random numbers follow from the client's own seed.
 """
 
@@ -39,7 +39,7 @@ class VectorizedTrainer(Trainer):
     """A `Trainer` of groups. Needs a model and a method that `torch.func` can batch.
 
     Args:
-        method, loss, layout: of the run; the loss differentiates with `torch.func`.
+        method, loss, layout: of the run. The loss differentiates with `torch.func`.
         group: clients in a group, a public number.
     """
 
@@ -114,14 +114,14 @@ class VectorizedTrainer(Trainer):
         return rows.detach()
 
     def _stack(self, name: str, value: Tensor, count: int) -> Tensor:
-        """Return so many copies of a parameter [c, ...]."""
+        """Return ``count`` copies of a parameter [c, ...]."""
         if name not in self._linear:
             return value.expand(count, *value.shape).clone()
         # Transposed in memory, as the gradient of a product is: updates then read both in order.
         return value.mT.expand(count, *value.mT.shape).clone().mT
 
     def _map_rows(self, member: str, tasks: Sequence[Task], rows: Tensor, shown: Broadcast) -> Any:
-        """Apply `Method.local_update` or `Method.client_state` to each row by itself."""
+        """Apply `Method.local_update` or `Method.client_state` to each row separately."""
         change: Callable[..., Any] = getattr(self._method, member)
         known = _Known.of(tasks, shown, rows)
 
@@ -206,7 +206,7 @@ class VectorizedTrainer(Trainer):
     def _directions(
         self, params: Params, batch: tuple[Tensor, ...], known: _Known, shown: Broadcast
     ) -> Params:
-        """Return the directions of `Method.gradient`, each client's by itself.
+        """Return the directions of `Method.gradient`, separately for each client.
 
         ``batch`` has inputs, targets, weights and seeds of a step, each [c, ...].
         """
@@ -219,7 +219,7 @@ class VectorizedTrainer(Trainer):
         return vmap(one, in_dims=(0, 0, 0, 0, 0, *known.dims))(params, *batch, *known)
 
     def _projections(self, params: Params, known: _Known, shown: Broadcast) -> Params:
-        """Return the iterates after `Method.after_step`, each client's by itself."""
+        """Return the iterates after `Method.after_step`, separately for each client."""
 
         def one(own: Params, *of: Any) -> Params:
             return self._method.after_step(own, shown.context(*of))

@@ -185,7 +185,7 @@ class Rows:
         if not isinstance(previous, bytes) or link(previous, entry.text) != entry.hash:
             raise LedgerError(
                 f"{self.path}: the chain is broken at entry {entry.number}. The file was damaged "
-                f"or changed. `dpacct ledger verify` says more."
+                f"or changed. `dpacct ledger verify` lists the errors."
             )
         return entry
 

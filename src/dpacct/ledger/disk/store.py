@@ -55,7 +55,7 @@ from dpacct.ledger.disk.witness import (
 )
 from dpacct.ledger.record.entries import Entry
 
-# A copy is made again if another program writes meanwhile, which knows no lock of ours.
+# A copy is made again if a program that ignores the lock writes meanwhile.
 _TRIES = 5
 # Of the file and its journal: inode, length, and time of the last change.
 _Files = tuple[tuple[int, int, int] | None, ...]
@@ -286,7 +286,7 @@ class Store:
             raise LedgerError(
                 f"{self.path}: {journal.name}, in the same folder, is not a file. Move it away."
             )
-        # SQLite's file format, section 1.3.3: 2 stands for a write-ahead log.
+        # SQLite's file format, section 1.3.3: 2 is a write-ahead log.
         os.lseek(self._lock.descriptor, 18, os.SEEK_SET)
         if 2 in os.read(self._lock.descriptor, 2):
             raise LedgerError(
@@ -344,8 +344,8 @@ class Store:
             raise
         connection.close()
         raise LedgerError(
-            f"{self.path}: a write was cut short, and what is left does not undo it: "
-            f"{problems[0]}. Restore a copy, and treat what is missing as spent."
+            f"{self.path}: a write was cut short, and its journal does not undo it: "
+            f"{problems[0]}. Restore a copy, and treat the missing rounds as spent."
         )
 
 
@@ -376,7 +376,7 @@ def _check_usable(place: Place, descriptor: int, *, writing: bool) -> None:
     if not head:
         raise LedgerError(
             f"{place.path}: the file is empty, and a ledger never is. If nothing was ever "
-            f"released under it, delete it; else restore a copy."
+            f"released under it, delete it. Otherwise restore a copy."
         )
     # A file with a witness is a ledger, and damaged.
     if not begins_as_ledger(head) and not os.path.lexists(place.witness):

@@ -58,7 +58,7 @@ def read_witness(place: Place) -> Witness | None:
     if found is None:
         raise LedgerError(
             f"{place.path}: its witness {place.witness.name} is damaged. Restore it with the "
-            f"ledger; or, if you know that the ledger is whole, delete the witness."
+            f"ledger. If you are sure that the ledger is whole, delete the witness."
         )
     return found
 
@@ -117,7 +117,7 @@ def compare(place: Place, rows: Rows) -> Witness | None:
 def require(rows: Rows, position: Position, holder: str) -> None:
     """Reject a ledger that has lost entries up to a position (see `Ledger.require`)."""
     if not isinstance(position, Position):
-        raise InvalidParameter("position", position, "a position is what Ledger.position gives")
+        raise InvalidParameter("position", position, "a position is a value of Ledger.position")
     if rows.entry(1).hash.hex() != position.identity:
         raise LedgerError(
             f"{rows.path}: {holder} belongs to another ledger, whose first entry has the hash "

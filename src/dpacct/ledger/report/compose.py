@@ -66,18 +66,18 @@ def verified_report(now: Snapshot, store: Store, reporter: str) -> Report:
 def _front(report: dict[str, Any], found: Verification, promise: Promise | None) -> list[Block]:
     if not found.sound:
         return nothing_promised(
-            "the record of what was spent is damaged. Restore a sound copy before anything is read."
+            "the record of spent rounds is damaged. Restore a sound copy before reading anything."
         )
     if report["epsilon_any_stop"] is None:
         return nothing_promised(
-            "rounds ran whose noise did not come from a secret source (a seed was given)."
+            "some rounds had noise that did not come from a secret source (a seed was given)."
         )
     if not report["rounds"]:
         return [Paragraph("Nothing was released yet, and nothing can be found out.", strong=True)]
     if promise is None:
         return nothing_promised(
             "rounds that had run elsewhere were recorded beyond the budget, which does not hold. "
-            "The figures say what was spent."
+            "The figures show the spent budget."
         )
     return front_page(promise)
 
@@ -92,8 +92,8 @@ def _claim(report: dict[str, Any], found: Verification) -> list[Block]:
         words = "Restore a sound copy before anything is read."
     elif report["guarantee"] == "none":
         claim = (
-            "No guarantee: rounds ran whose noise did not come from a secret source. "
-            "What they released has to be counted as revealed."
+            "No guarantee: some rounds had noise that did not come from a secret source. "
+            "Count their releases as revealed."
         )
     else:
         claim = (
@@ -190,7 +190,7 @@ def _one_run(run: dict[str, Any]) -> list[Block]:
     if rows:
         blocks.append(Table(header, tuple(rows), f"Rounds of run {run['run']}"))
     if run["more_rounds"]:
-        blocks.append(Paragraph(f"And {run['more_rounds']} more rounds; `export` lists them all."))
+        blocks.append(Paragraph(f"And {run['more_rounds']} more rounds. `export` lists them all."))
     if run["planned_epsilon"] is not None:
         when = "before the first round" if run["planned_first"] else "after other rounds had run"
         blocks.append(
@@ -218,8 +218,8 @@ def _events(report: dict[str, Any]) -> list[Block]:
     items: list[str] = []
     if report["relabelled"]:
         items.append(
-            "Rounds that version 0.2 called add-remove are zero-out, at the same epsilon: what "
-            "they released also shows how many clients there are."
+            "Rounds that version 0.2 called add-remove are zero-out, at the same epsilon: their "
+            "releases also show the number of clients."
         )
     items += [f"after round {mark['round']}: {mark['words']}" for mark in report["marks"]]
     for run in report["runs"]:
