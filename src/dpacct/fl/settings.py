@@ -47,9 +47,9 @@ class Settings:
         clip_norm: norm bound C of a client's whole update, short for ``bound=Clip(C)``. It may
             change by round: a function of the round (1, 2, ...).
         bound: another bound.
-        sampling: default ``Poisson(0.1)``.
-        adjacency: default replace-one for `Uniform`, add-remove if ``public_size`` is given, else
-            zero-out (at the same epsilon, with a public number of clients).
+        sampling: of the cohorts. Default: ``Poisson(0.1)``.
+        adjacency: of all rounds. Default: replace-one for `Uniform`, add-remove if ``public_size``
+            is given, else zero-out (at the same epsilon, with a public number of clients).
         public_size: a public number M of clients. The divisor q M and every other printed or
             stored number follow from it. The true number then stays secret. M may be wrong.
         budget: the target. It calibrates the noise if none is given, else it limits the run.

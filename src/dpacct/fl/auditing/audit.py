@@ -81,7 +81,7 @@ def audit(
         model, loss, clients: the training, with at least three clients. Give all three or none.
             Default: a small classifier on synthetic clients.
         draws: rounds of noise to test.
-        vectorize: which trainers to test. "auto": both, if the method can be batched.
+        vectorize: the trainers to test. "auto": both, if the method can be batched.
     Returns:
         The findings: ``bound``, ``alone``, ``sensitivity``, ``charge``, ``noise``, ``empty
         cohort``, ``fresh``, ``release`` and ``memory``. An adaptive clip norm adds ``indicator``

@@ -29,7 +29,7 @@ from dpacct.fl.tensors import integers
 
 # Length of a canary's raw update in clip norms, so that the bound has something to do.
 _LENGTH = 100.0
-# One direction without a canary for each with one, if each still has so many coordinates.
+# One direction without a canary for each with one, if each still has this many coordinates.
 # Otherwise one for four.
 _WIDE, _SHARE = 4, 4
 # Canaries that are bounded at a time.

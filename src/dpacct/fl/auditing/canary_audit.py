@@ -31,7 +31,7 @@ from dpacct.rounds import Adjacency, Phase, Schedule
 # Of canaries, and of repetitions of a round.
 MOST = 1_000_000
 OTHERS = ("silent", "heard")
-# If so many canaries are expected, chance leaves out all of them one time in 1e13.
+# If this many canaries are expected, chance leaves out all of them one time in 1e13.
 _SURELY = 30.0
 _FAULTS = {
     "guesses": "more canaries were recognized than the charged budget allows",

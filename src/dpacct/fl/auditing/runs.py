@@ -106,7 +106,7 @@ def audit_run(
         _aim(audit, player.engine, player.state)
 
         def drawn() -> tuple[Tensor, Tensor, Tensor]:
-            # Rank 0 alone knows whether there is a ledger.
+            # Only rank 0 can have a ledger.
             _refuse_ledger(player.account)
             return audit.canaries.drawn
 

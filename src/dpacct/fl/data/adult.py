@@ -28,7 +28,7 @@ _CATEGORIES = {
 SCHEMA = TableSchema(
     label="income",
     classes=("<=50K", ">50K"),
-    # The sampling weight of the census says nothing about the person.
+    # The sampling weight of the census has no information about the person.
     unused=("fnlwgt", "education"),
     numeric={
         "age": (17, 90),

@@ -58,9 +58,9 @@ class OpenRound:
 
     Attributes:
         number: 1, 2, ...
-        draw: the cohort. Secret. broadcast: the values that all clients receive. Public.
-        settled: whether the round is over. Nothing is added any more.
-        released: the noised mean, None before the release or if nothing may leave. Public.
+        draw: the secret cohort. broadcast: the public values that all clients receive.
+        settled: whether the round is over. Then nothing is added any more.
+        released: the noised mean, public. None before the release or if nothing may leave.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ from dpacct.rounds import Full, Poisson, Sampling, Uniform
 
 SEEDED = "a seed was given, from which anyone can compute cohorts and noise"
 _BLOCK = 1 << 20
-# Where the 624 words of the Mersenne twister lie in what `get_state` returns, 8 bytes each.
+# The place of the 624 words of the Mersenne twister in `get_state`'s result, 8 bytes each.
 TWISTER = slice(24, 24 + 8 * 624)
 
 

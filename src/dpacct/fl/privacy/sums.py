@@ -48,7 +48,7 @@ _SLAB = 1 << 17
 _CUT = 1 / 16
 # A unit in which float32 still has all its bits. A larger unit makes a contribution shorter.
 _SMALLEST_UNIT = 2.0**-100
-# Columns whose squares are added in float32, and the share of a limit that their rounding may take.
+# Columns with squares added in float32, and the share of a limit that their rounding may take.
 _QUICK, _QUICK_MARGIN = 64, 2.0**-18
 # Underflow takes less than this times sqrt(d) from a norm, also where subnormals count as zero.
 _UNDERFLOW = 2.0**-62

@@ -142,7 +142,7 @@ def synthetic_task(data: ClientData, method: Method, broadcast: Broadcast) -> Ta
     """Return the task of a synthetic client, with a few steps of its local training."""
     device, seed = broadcast.device, len(data)
     plan = plan_batches(len(data), broadcast.local, torch.Generator().manual_seed(seed))
-    # The step with the smallest batch is among them: padding is what may go wrong.
+    # The step with the smallest batch is among them: its padding may go wrong.
     chosen = sorted({*range(min(_STEPS - 1, plan.steps)), int(plan.counts.argmin())})
     state = method.init_client(copies(broadcast.anchor))
     return Task(

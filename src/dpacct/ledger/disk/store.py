@@ -74,7 +74,7 @@ class Store:
         self._lock = lock
         self._read_only = read_only
         self._connection: sqlite3.Connection | None = None
-        # The files whose copy the connection reads, or None if it reads the file itself.
+        # The original files if the connection reads a copy, or None if it reads the file itself.
         self._copied: _Files | None = None
         self._busy = False
         self._seen: Entry | None = None

@@ -75,7 +75,7 @@ def make_witness(place: Place, witness: Witness) -> None:
         draft.unlink(missing_ok=True)
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _PLAIN, 0o600)
         try:
-            # Users who may write to the ledger may write to its witness.
+            # All users with write access to the ledger may write to its witness.
             owner = place.file.stat()
             if hasattr(os, "fchmod"):
                 os.fchmod(descriptor, owner.st_mode & 0o666)
