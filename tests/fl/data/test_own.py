@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from dpacct.errors import InvalidParameter
 from dpacct.fl.data import TableSchema, load_table
+from dpacct.fl.data.files import read_arrays
 from dpacct.fl.data.partitions import owner_number
 
 RANDOM = np.random.default_rng(1)
@@ -121,3 +123,24 @@ def test_folders_that_declare_a_split(tmp_path: Path) -> None:
     assert "one size, (5, 4), here (9, 9)" in refusal(lambda: load_table(tmp_path))
     (tmp_path / "nothing").mkdir()
     assert "for each class" in refusal(lambda: load_table(tmp_path / "nothing"))
+
+
+def test_archives_that_are_damaged_or_hold_no_text_are_refused_in_a_sentence(tmp_path):
+    inputs, whole = np.eye(6, dtype=np.float32), np.arange(6)
+    path = tmp_path / "a.npz"
+    for owner in (
+        np.array([b"\xff", b"a"] * 3), np.array(["\ud800", "a"] * 3), np.zeros(6, [("a", int)]),
+    ):  # fmt: skip
+        np.savez(path, inputs=inputs, label=whole % 2, owner=owner)
+        with pytest.raises(InvalidParameter, match=r"a\.npz"):
+            load_table(path, TableSchema(owner="owner", test_share=0.5))
+    np.savez_compressed(path, inputs=inputs, label=whole % 2, owner=whole)
+    good, random = path.read_bytes(), np.random.default_rng(3)
+    for place in random.integers(len(good), size=300):
+        changed = bytearray(good)
+        changed[place] = int(random.integers(256))
+        path.write_bytes(changed)
+        with suppress(InvalidParameter):
+            load_table(path, TableSchema(owner="owner", test_share=0.5))
+        with suppress(InvalidParameter):
+            read_arrays(path, ["inputs", "label"])

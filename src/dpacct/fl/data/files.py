@@ -7,6 +7,7 @@ Rule 2: shape, type and range are checked before a value is used.
 from __future__ import annotations
 
 import os
+import struct
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -22,6 +23,11 @@ from dpacct.errors import InvalidParameter
 FOLDER_VARIABLE = "DPACCT_DATA"
 Folder = str | os.PathLike[str] | None
 Array = NDArray[Any]
+# What numpy and zipfile raise on a damaged, an encrypted or an invented archive.
+DAMAGED_NPZ = (
+    zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, TypeError, LookupError,
+    ArithmeticError, RuntimeError, MemoryError, SyntaxError,
+)  # fmt: skip
 
 
 def invalid(file: Path, rule: str, hint: str = "") -> InvalidParameter:
@@ -62,7 +68,7 @@ def read_arrays(file: Path, keys: Sequence[str]) -> list[Array]:
             return [archive[key] for key in keys]
     except InvalidParameter:
         raise
-    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError):
+    except DAMAGED_NPZ:
         raise invalid(file, "it is not an .npz file of plain arrays, or is damaged") from None
     except OSError as error:
         raise invalid(file, f"it cannot be read ({error.strerror or error})") from None

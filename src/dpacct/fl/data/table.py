@@ -14,7 +14,6 @@ from __future__ import annotations
 import csv
 import math
 import os
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -27,6 +26,7 @@ from numpy.typing import NDArray
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.data.dataset import Dataset, Examples, Scaling
+from dpacct.fl.data.files import DAMAGED_NPZ
 from dpacct.fl.data.images import torchvision_datasets
 from dpacct.fl.data.partitions import Indices, assign_owners, canonical
 from dpacct.fl.tensors import from_array
@@ -181,7 +181,7 @@ def _npz_rows(file: Path, meaning: TableSchema) -> _Rows:
         # numpy leaves a file open that it cannot read, unless the caller opened it.
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             arrays: dict[str, NDArray[Any]] = {key: archive[key] for key in archive.files}
-    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile):
+    except (OSError, *DAMAGED_NPZ):
         rule = "it is not an .npz file of plain arrays, or is damaged"
         raise _invalid(file, rule) from None
     needed = [_INPUTS, meaning.label, *([meaning.owner] if meaning.owner else [])]
@@ -202,7 +202,11 @@ def _npz_rows(file: Path, meaning: TableSchema) -> _Rows:
         inputs = inputs.astype(np.float32)
     else:
         raise _invalid(file, f"{_INPUTS} holds bytes or finite floats, here {inputs.dtype}")
-    cells = {key: np.char.strip(array.astype(str)) for key, array in used.items()}
+    try:
+        cells = {key: np.char.strip(array.astype(str)) for key, array in used.items()}
+        "".join(str(cell) for column in cells.values() for cell in column).encode()
+    except (ValueError, TypeError):
+        raise _invalid(file, f"{', '.join(used)} hold numbers or text") from None
     if meaning.owner is None:
         names = [row.tobytes().hex() for row in inputs]
     else:
