@@ -156,6 +156,24 @@ def test_the_accountant_agrees_with_the_library() -> None:
     assert (len(other), other.get_epsilon(DELTA)) == (4, accountant.get_epsilon(DELTA))
 
 
+def test_what_is_no_delta_history_or_run_is_refused_in_a_sentence() -> None:
+    accountant = plug_in.TightAccountant()
+    accountant.step(noise_multiplier=1.0, sample_rate=RATE)
+    deltas: list[Any] = [None, 0, 1, -1, math.nan, "x", []]
+    for delta in deltas:
+        with pytest.raises(InvalidParameter, match="delta"):
+            accountant.get_epsilon(delta)
+    rows = [1.0], [1.0, RATE, 1.5], [-1.0, RATE, 2], [math.nan, RATE, 2], [1.0, 2, 2]
+    states: list[Any] = ["x", 3, *({"mechanism": "dpacct", "history": [row]} for row in rows)]
+    for state in (*states, {"mechanism": "rdp", "history": None}):
+        with pytest.raises(InvalidParameter, match="a history of"):
+            accountant.load_state_dict(state)
+    assert len(accountant) == 1
+    job = Job()
+    with pytest.raises(InvalidParameter, match="a run of a ledger"):
+        job.attach("run")
+
+
 @pytest.mark.parametrize("name", ["prv", pytest.param("rdp", marks=pytest.mark.slow)])
 def test_checkpoints_of_opacus_own_accountants_are_loaded(tmp_path: Path, name: str) -> None:
     job = Job(engine=opacus.PrivacyEngine(accountant=name))

@@ -21,8 +21,9 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
-from dpacct.errors import Unsupported
+from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.packages import import_opacus
 from dpacct.rounds import Phase, Poisson, Round, Schedule
 
@@ -79,6 +80,7 @@ class TightAccountant(_accountants.IAccountant):
         Raises:
             InvalidParameter: a value out of range.
         """
+        delta = validate.delta(delta)
         if any(noise == 0 for noise, _, _ in self.history):
             return math.inf
         plan = self.schedule
@@ -110,6 +112,16 @@ class TightAccountant(_accountants.IAccountant):
         Raises:
             ValueError: there is no history, or the accountant is unknown.
         """
+        rule = "the state of an accountant of Opacus has a history of (noise, rate, steps)"
+        if not isinstance(state_dict, Mapping):
+            raise InvalidParameter("state_dict", type(state_dict).__name__, rule)
+        try:
+            for noise, rate, steps in state_dict.get("history", ()):
+                validate.count("steps", steps, "the number of steps")
+                validate.at_least_zero("noise_multiplier", noise, "a noise multiplier")
+                validate.sampling_rate(rate)
+        except (TypeError, ValueError):
+            raise InvalidParameter("state_dict", "of another form", rule) from None
         # Their history has the same form.
         if state_dict and state_dict.get("mechanism") in ("rdp", "prv", "gdp"):
             state_dict = {**state_dict, "mechanism": NAME}

@@ -233,8 +233,7 @@ def attach_ledger(
             round, or add-remove without a public size.
         LedgerError: the run is finished.
     """
-    if run is not None and run.finished:
-        raise LedgerError(f"run {run.id} is finished and takes no more rounds.")
+    _check_run(run)
     _check_optimizer(optimizer)
     check_precision(optimizer)
     together = isinstance(optimizer, _optimizers.DistributedDPOptimizer)
@@ -314,6 +313,14 @@ def _agree(run: Run | None, round_: Round, *, together: bool) -> bool:
         if agreed != terms:
             raise InvalidParameter("round", terms, f"rank 0 has {agreed!r}")
     return private
+
+
+def _check_run(run: object) -> None:
+    """Check that there is a run that takes more rounds, or none (on another rank)."""
+    if run is not None and not isinstance(run, Run):
+        raise InvalidParameter("run", type(run).__name__, "steps are charged to a run of a ledger")
+    if run is not None and run.finished:
+        raise LedgerError(f"run {run.id} is finished and takes no more rounds.")
 
 
 def refuse_adaptive(optimizer: Any) -> None:
