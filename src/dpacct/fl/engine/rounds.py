@@ -189,7 +189,9 @@ class OpenRound:
             raise Unsupported(
                 "the sum can be read before the round is committed. Call commit() first"
             )
-        _check_shape("total", total, len(own))
+        if not isinstance(total, Tensor) or total.shape != own.shape:
+            shown = f"of shape {tuple(getattr(total, 'shape', ()))}"
+            raise InvalidParameter("total", shown, f"a sum holds {len(own)} numbers")
         if total.dtype != torch.int64:
             raise InvalidParameter("total", str(total.dtype), "whole numbers, as int64")
         self._register(clients)
