@@ -165,7 +165,7 @@ Rounds = Annotated[
 ]
 Rate = Annotated[str | None, option(
     "--q", metavar="Q", panel=WHAT_RUNS,
-    help="Sampling rate in (0, 1]: the share of a round.",
+    help="Sampling rate in (0, 1]: the fraction of all clients in a round.",
 )]  # fmt: skip
 Noise = Annotated[str | None, option(
     "--noise", metavar="Z", panel=WHAT_RUNS,

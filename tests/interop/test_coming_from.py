@@ -77,15 +77,13 @@ def test_what_dp_accounting_asks_for_and_says() -> None:
     renyi = RdpAccountant(neighboring_relation=replaced).compose(sampled, 200)
     assert renyi.get_epsilon(DELTA) == pytest.approx(2.865, abs=1e-3)
     plan = 200 * Round(2.4, Uniform(100, 2000))
-    fixed = dpacct.epsilon(plan, delta=DELTA, accountant="pairs")
-    assert fixed.lower == pytest.approx(3.382, abs=1e-3)
     spent = dpacct.epsilon(plan, delta=DELTA)
-    assert 3.396 <= spent.lower <= spent.upper <= 3.4108
+    assert 3.396 <= spent.lower <= spent.upper <= 3.405
 
     nested = library.PoissonSampledDpEvent(0.1, library.SelfComposedDpEvent(sampled.event, 4))
     with pytest.raises(library.UnsupportedEventError):
         PLDAccountant().compose(nested)
-    says("3.8486", "1.9142", "2.865", "3.382", "3.4108")
+    says("3.8486", "1.9142", "2.865", "3.396", "3.405")
 
 
 def test_what_flower_says_of_cohorts_of_fixed_size() -> None:

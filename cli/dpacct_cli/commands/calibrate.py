@@ -18,7 +18,7 @@ SOLVABLE = {"noise": "noise", "rounds": "rounds", "q": "sampling_rate", "delta":
 
 Solve = Annotated[str, option(
     "--solve", metavar="|".join(SOLVABLE), panel=options.FIND,
-    help="What to find, the rest being given; default noise.",
+    help="The value to find from all others; default noise.",
 )]  # fmt: skip
 Advantage = Annotated[str | None, option(
     "--advantage", metavar="A", panel=options.PRIVACY, advanced=True,

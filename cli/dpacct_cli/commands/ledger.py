@@ -206,7 +206,7 @@ def charge(
     over_budget: OverBudget = False,
     shown: StyleOptions,
 ) -> None:
-    """Record rounds that ran elsewhere: spent is spent.
+    """Record rounds that ran elsewhere.
 
     All of them are recorded, or none, at most 100,000 at once. Rounds that exceed the budget may be
     a mistake and are rejected. --over-budget records them. -q prints the epsilon afterwards.

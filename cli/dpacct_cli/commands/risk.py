@@ -148,9 +148,9 @@ def _grid(found: Sequence[AtRate]) -> Grid:
 
 def _question(plan: Schedule, prior: float) -> str:
     return in_units(
-        "The attacker sees every release, knows all other clients' data, and asks "
-        f"{QUESTIONS[plan.adjacency]}, believing it with probability {plain(prior)} beforehand. "
-        "No attack exceeds what is proven, on average over many trainings."
+        "The attacker sees every release, knows all other clients' data, and guesses "
+        f"{QUESTIONS[plan.adjacency]}. The prior probability is {plain(prior)}. "
+        "On average over many trainings, no attack exceeds the proven figures."
     )
 
 

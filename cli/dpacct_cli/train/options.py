@@ -107,9 +107,9 @@ class Training(NamedTuple):
         str | None,
         option(
             "--partition", metavar="iid|dirichlet:A|natural", panel=DATA,
-            help="The clients: simulated ones, with equal shares of the examples or label ratios "
-            "drawn from Dirichlet(A); or the writers, roles or owners of the data (default with "
-            "--owner).",
+            help="How examples become clients. iid: simulated clients, equal shares. dirichlet:A: "
+            "simulated clients, label ratios drawn from Dirichlet(A). natural: the writers, roles "
+            "or owners of the data (default with --owner).",
         ),
     ] = None  # fmt: skip
     examples: Annotated[

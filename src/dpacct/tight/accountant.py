@@ -257,8 +257,8 @@ def with_gap(accountant: object, gap: float) -> TightAccountant:
 
     check_gap(gap)
     if not isinstance(accountant, TightAccountant) or accountant.engine not in _PLAYING:
-        rule = "only the accountant tight narrows its bracket on request"
-        raise InvalidParameter("gap", gap, rule, "Drop it, or take that accountant.")
+        rule = "only the accountant tight takes a relative gap"
+        raise InvalidParameter("gap", gap, rule, "Drop it, or choose that accountant.")
     return replace(accountant, gap=gap)
 
 
@@ -266,11 +266,14 @@ def _check_gap_has_a_game(accountant: TightAccountant, schedule: Schedule) -> No
     if accountant.gap is None or accountant.plays(schedule) or schedule.rounds < 2:
         return
     rule = (
-        "it is about two or more rounds of fixed size in which one client is replaced, at a noise "
-        "multiplier of 0.286 or more; no other bracket is narrowed on request"
+        "it narrows the bounds of two or more rounds with cohorts of fixed size, replace-one, and "
+        "a noise multiplier of at least 0.286, and this schedule has others"
     )
     raise InvalidParameter(
-        "gap", accountant.gap, rule, "Drop it to get the bracket that can be proven."
+        "gap",
+        accountant.gap,
+        rule,
+        "Drop it: the bounds of this schedule are as close as they can be.",
     )
 
 
