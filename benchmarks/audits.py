@@ -95,7 +95,7 @@ def main(canaries: int = CANARIES) -> None:
     title = f"Audits with {canaries} canaries, {ROUNDS} rounds, 95 % sure"
     print(table(title, HEADER, rows))
     if faults:
-        raise SystemExit(f"contradicts what is charged: {'; '.join(faults)}")
+        raise SystemExit(f"contradicts the charge: {'; '.join(faults)}")
 
 
 if __name__ == "__main__":

@@ -254,7 +254,7 @@ def usage_line(error: Any, given: Sequence[str]) -> str:
         return suggestions.unknown_option(name.partition("=")[0], program, known)
     if kind == "MissingParameter" and error.param is not None:
         name = error.param.metavar or error.param.opts[0]
-        return f"{name} is missing. {program} --help shows what it takes."
+        return f"{name} is missing. {program} --help shows its arguments."
     if kind == "BadOptionUsage":
         needs = "takes no value." if "take a value" in message else "needs a value."
         return f"{error.option_name} {needs}"

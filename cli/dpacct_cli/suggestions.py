@@ -71,11 +71,11 @@ COMMANDS = {
 # Arguments of each command.
 TAKES = {
     "calibrate": "a target (--eps) and all but one of --noise, --rounds and --q",
-    "epsilon": "what runs (--noise, --rounds, --q) and --delta",
-    "delta": "what runs (--noise, --rounds, --q) and --eps",
-    "risk": "what runs (--noise, --rounds, --q) and says what an attacker learns from it",
+    "epsilon": "the mechanism (--noise, --rounds, --q) and --delta",
+    "delta": "the mechanism (--noise, --rounds, --q) and --eps",
+    "risk": "the mechanism (--noise, --rounds, --q)",
     "rdp": "a round (--noise, --q) and --orders",
-    "compare": "what runs (--noise, --rounds, --q) and --delta",
+    "compare": "the mechanism (--noise, --rounds, --q) and --delta",
 }
 
 
@@ -141,7 +141,7 @@ def unknown_command(name: str, program: str, known: Sequence[str]) -> str:
     meant = _meant(name, known, COMMANDS)
     if meant is not None:
         return f"{message} Did you mean {program} {meant}?"
-    return f"{message} {program} --help lists what there is."
+    return f"{message} {program} --help lists all commands."
 
 
 def stray_word(word: str, program: str, known: Sequence[str]) -> str:
@@ -151,7 +151,7 @@ def stray_word(word: str, program: str, known: Sequence[str]) -> str:
     meant = _meant(name, known, MEANINGS) if equals or not word[:1].isalnum() else None
     if meant is not None:
         return f"{message}. Did you mean {meant}{' ' + value if equals else ''}?"
-    return f"{message}. {program} --help lists what there is."
+    return f"{message}. {program} --help lists all options."
 
 
 def meant_number(text: str, *, share: bool, whole: bool) -> str:

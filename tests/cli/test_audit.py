@@ -18,7 +18,7 @@ WORDS = "--rounds 2 --sampling full --noise 2 --canaries 60 --device cpu"
 def test_a_sound_run_passes(dpacct: Any) -> None:
     ran = dpacct(f"audit dp-fedavg {WORDS}")
     assert ran.code == 0
-    assert "nothing contradicts what is charged" in ran.text
+    assert "nothing contradicts the charge" in ran.text
     assert "FAILED" not in ran.text
     assert "full" in ran.text or "every client" in ran.text
 

@@ -119,7 +119,7 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     (f"{BATCHES} --clients 7", ("--clients 7 contradicts --examples 50000",)),
     (f"{BATCHES} --cohort 7", ("--cohort 7 contradicts --batch 256",)),
     (f"{BATCHES} --sampling full", ("--batch 256 contradicts --sampling full",)),
-    ("calibrate --eps 3 --noise 1 --epochs 20 --solve rounds", ("(it is what is solved for)",)),
+    ("calibrate --eps 3 --noise 1 --epochs 20 --solve rounds", ("(it is the value to solve for)",)),
     ("calibrate --eps 3 --noise 1 --epochs 20 --solve q", ("--epochs 20", "depends on the rate)")),
     # Names of nothing.
     ("epsilon --schedule ''", ("--schedule is empty; it takes FILE.",)),
@@ -223,11 +223,11 @@ MEANT = [
     ("ledger verfy", "Did you mean dpacct ledger verify?"),
     ("plot epsilon", "Did you mean dpacct plot eps?"),
     # Nothing is near.
-    ("zebra", "'zebra' is not a command of dpacct. dpacct --help lists what there is."),
-    ("ledger zebra", "of dpacct ledger. dpacct ledger --help lists what there is."),
+    ("zebra", "'zebra' is not a command of dpacct. dpacct --help lists all commands."),
+    ("ledger zebra", "of dpacct ledger. dpacct ledger --help lists all commands."),
     ("calibrate 8", "'8' stands where dpacct calibrate expects an option. dpacct calibrate --help"),
     ("ledger show a b", "'b' stands where dpacct ledger show expects an option."),
-    ("risk --gap 8", "--gap is not an option of dpacct risk, which takes what runs (--noise, "),
+    ("risk --gap 8", "--gap is not an option of dpacct risk, which takes the mechanism (--noise, "),
     ("--eps 8", "--eps is not an option of dpacct. dpacct --help lists all options."),
 ]  # fmt: skip
 

@@ -85,7 +85,7 @@ PAGES: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
         ),
         (),
     ),
-    (f"epsilon {SMALL} --accountant rdp", ("promise people the proven one",), ()),
+    (f"epsilon {SMALL} --accountant rdp", ("promise the proven epsilon",), ()),
     (f"epsilon {SMALL} --adjacency add-remove", ("an added client displaces another",), ()),
     (
         "epsilon --noise 2.4 --rounds 50000 --sampling uniform --cohort 100 --clients 2000",

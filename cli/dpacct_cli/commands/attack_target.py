@@ -116,7 +116,7 @@ def read_target(text: str, data: str | None, changed: Mapping[str, str | None]) 
 
 def _settings_beside(path: Path, file: Path) -> Settings:
     if not file.is_file():
-        rule = f"the settings of its run stand beside it, and there is no {file}"
+        rule = f"the settings of its run belong in the same folder, and there is no {file}"
         hint = "dpacct train writes both; dpacct.fl.attacks takes any model."
         raise InvalidParameter(ARGUMENT, str(path), rule, hint)
     return load(file)

@@ -144,7 +144,7 @@ def _settings(method: str | None, run: str | None, training: Training) -> Settin
     layers = (training.assignments, training.server_assignments, training.preset, training.config)
     if method is not None or typed or any(layers):
         other = method or (option_of(typed[0]) if typed else "--set, --preset, --config")
-        raise OptionConflict(f"--run {run} says all that {other} would; drop one of them.")
+        raise OptionConflict(f"--run {run} already sets {other}; drop one of them.")
     return load(Path(run))
 
 
@@ -269,7 +269,7 @@ def page(settings: Settings, job: Job, found: RunAudit | RoundAudit) -> Page:
     tested = found.shown if isinstance(found, RunAudit) else found
     sure = f"{plain(100 * tested.confidence)} % sure"
     rows = [Row("audit", "FAILED", fault) for fault in found.faults]
-    rows = rows or [Row("audit", "passed", "nothing contradicts what is charged")]
+    rows = rows or [Row("audit", "passed", "nothing contradicts the charge")]
     rows += [
         mechanism.epsilon_row(found.charged, job.delta.origin),
         Row("shown", f"above {down(tested.epsilon, 3)}", f"for any mechanism; {sure}"),

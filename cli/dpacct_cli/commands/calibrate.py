@@ -82,7 +82,7 @@ def calibrate(
             runs = mechanism.all_rows(plan, typed, clip_norm)
             rows = [first_row, *runs, Row("accountant", found.accountant)]
             again = f"{typed.retyped()} --eps {plain(found.epsilon.upper)}"
-            return Page(rows, closing=f"dpacct delta {again} shows what is achieved as well.")
+            return Page(rows, closing=f"dpacct delta {again} shows the achieved delta as well.")
         rows = [first_row]
         if found.risk is not None:
             rows.append(Row(found.goal, bracket(found.risk), "  of any attack"))
@@ -126,7 +126,7 @@ def _refuse_what_is_solved(typed: MechanismOptions, solve: str, delta: str | Non
         raise InvalidParameter("solve", solve, "it is one of " + ", ".join(SOLVABLE))
     if typed.schedule is not None:
         if solve not in ("noise", "delta"):
-            why = "a schedule file says it; only its noise can be scaled"
+            why = "the schedule file sets it; only its noise can be scaled"
             raise conflict(f"--solve {solve}", f"--schedule {typed.schedule}", why)
         typed.refuse_beside_schedule()
     given = {
@@ -137,7 +137,7 @@ def _refuse_what_is_solved(typed: MechanismOptions, solve: str, delta: str | Non
     }
     for name, text in given[solve].items():
         if text is not None:
-            why = "it is what is solved for"
+            why = "it is the value to solve for"
             raise conflict(f"{called(name)} {text}", f"--solve {solve}", why)
     if solve == "q" and typed.epochs is not None:
         why = "how many rounds they take depends on the rate"
@@ -222,7 +222,7 @@ def _closing(
     if typed.schedule is not None or typed.noise is not None:
         return ""
     again = typed.retyped(noise=up(only.noise_multiplier, 7))
-    return f"dpacct compare {again}{at.retyped} shows other accountants beside it."
+    return f"dpacct compare {again}{at.retyped} shows other accountants."
 
 
 def _data(found: dpacct.Calibration) -> dict[str, object]:

@@ -101,7 +101,7 @@ def _answer(judged: Sequence[Judgment], page: Page) -> Answer:
 def _page(judged: Judgment) -> Page:
     """Return the page of one claim."""
     claim = judged.claim
-    weakest = "" if judged.agreed else ". Readings differ, and the weakest of what runs decides"
+    weakest = "" if judged.agreed else ". Readings differ. The weakest of the actual run decides"
     epsilon = "no epsilon" if claim.epsilon is None else f"epsilon {plain(claim.epsilon)}"
     delta = plain(claim.delta)
     if claim.delta_words:

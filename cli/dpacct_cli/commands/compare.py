@@ -67,7 +67,7 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: Styl
             *mechanism.rows(plan, ratio_only=typed.ratio_only),
         ]
         again = f"{typed.retyped()}{at.retyped} --accountant {best.name}"
-        closing = f"dpacct epsilon {again} shows what the smallest one rests on."
+        closing = f"dpacct epsilon {again} shows details of the smallest one."
         if not peers:
             closing = "pip install -e '.[interop]' adds dp-accounting and Opacus to the table."
         reasons = [f"{entry.shown_name}: {entry.note}" for entry in entries if entry.note]

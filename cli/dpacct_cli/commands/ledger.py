@@ -194,7 +194,7 @@ def remaining(
         rows.append(Row("", str(planned), "if they are registered as a plan before anything runs"))
     rows += [*mechanism.rows(1 * round_), *_spent_rows(summary), _budget_row(summary)]
     if summary["held"]:
-        rows.append(Row("", "what is held for plans is not available"))
+        rows.append(Row("", "epsilon reserved for plans is not available"))
     show(Answer(data, str(chosen), lambda: Page(rows)), style)
 
 
@@ -335,7 +335,7 @@ def _unit_row(summary: dict[str, Any]) -> Row:
 
 
 def _show_again(summary: dict[str, Any]) -> str:
-    return f"dpacct ledger show {shlex.quote(summary['path'])} shows what was spent."
+    return f"dpacct ledger show {shlex.quote(summary['path'])} shows the spent budget."
 
 
 def spent_page(summary: dict[str, Any]) -> Page:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 DEFAULT_ORDERS = "1.5,2,4,8,16,32,64"
 DIGITS = 7
-PROMISE = "promise people the proven one; an explicit worst case reaches the achieved one"
+PROMISE = "promise the proven epsilon; an explicit worst case reaches the achieved one"
 
 Stated = Annotated[str | None, option(
     "--claim", metavar="E", panel=options.PRIVACY, advanced=True,
@@ -96,7 +96,7 @@ def epsilon(
         if answered is None or not answered.data_sets:
             rows += _achieved_rows(plan, spent, accountant)
         rows = [*_claim_rows(answered, stated), *rows]
-        closing = f"dpacct compare {typed.retyped()}{at.retyped} shows other accountants beside it."
+        closing = f"dpacct compare {typed.retyped()}{at.retyped} shows other accountants."
         if kind in ("event", "checkpoint"):
             closing = ""
         note = mechanism.note(plan, at, typed.num_clients, spent.interval, accountant)

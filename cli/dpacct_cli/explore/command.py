@@ -120,7 +120,7 @@ def _target(output: str | None, *, resume: bool, force: bool) -> Path | None:
             raise OptionConflict("--resume needs -o, the file of the sweep that was interrupted.")
         return None
     if resume and force:
-        raise conflict("--resume", "--force", "one goes on, the other begins anew")
+        raise conflict("--resume", "--force", "one continues, the other starts over")
     if Path(output).suffix.lower() not in SUFFIXES:
         raise InvalidParameter(LABEL, output, f"a sweep ends in one of {', '.join(SUFFIXES)}")
     target = read_output(output, force=force)

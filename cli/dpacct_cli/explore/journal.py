@@ -62,7 +62,7 @@ def open_journal(
     path = place_of(target)
     exists = path.exists()
     if exists and not (resume or replace):
-        hint = "--resume goes on with it, --force begins anew."
+        hint = "--resume continues it, --force starts over."
         raise _refused(target, f"an unfinished sweep is kept in {path.name}", hint)
     check_place(path, LABEL, replace=True)
     try:
@@ -121,7 +121,7 @@ def _read(file: int, target: Path, tasks: Sequence[Task]) -> dict[int, dict[str,
     lines = content[:whole].splitlines()
     if not lines:
         return {}
-    damaged = _refused(target, f"{path.name} is damaged", "--force begins anew.")
+    damaged = _refused(target, f"{path.name} is damaged", "--force starts over.")
     try:
         first, *found = [json.loads(line) for line in lines]
         rows = {int(one["index"]): dict(one["row"]) for one in found}
@@ -129,7 +129,7 @@ def _read(file: int, target: Path, tasks: Sequence[Task]) -> dict[int, dict[str,
         raise damaged from None
     if first != sweep_name(tasks):
         rule = f"{path.name} has the rows of another sweep, or of another version"
-        raise _refused(target, rule, "--force begins anew.")
+        raise _refused(target, rule, "--force starts over.")
     if any(n not in range(len(tasks)) or set(row) != set(COLUMNS) for n, row in rows.items()):
         raise damaged
     return rows

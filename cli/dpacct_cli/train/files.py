@@ -123,7 +123,7 @@ def ledger_of_data(data: str) -> Path:
 
 def ledger_of_settings(file: Path, settings: Settings) -> Path:
     """Return the ledger of a run, given the file of its settings."""
-    return file.with_name(settings.ledger or f"{_stem(file)}{SUFFIX}")
+    return file.with_name(settings.ledger or file.name.removesuffix(SETTINGS) + SUFFIX)
 
 
 def other_ledgers(files: RunFiles, data: str) -> list[Path]:
@@ -204,12 +204,8 @@ def _begun_in(folder: Path) -> list[Begun]:
 
 
 def _read(file: Path) -> Begun:
-    settings = load(file)
-    return Begun(RunFiles(ledger_of_settings(file, settings), _stem(file)), settings)
-
-
-def _stem(file: Path) -> str:
-    return file.name.removesuffix(SETTINGS)
+    settings, stem = load(file), file.name.removesuffix(SETTINGS)
+    return Begun(RunFiles(ledger_of_settings(file, settings), stem), settings)
 
 
 def _numbered(name: str) -> Iterator[str]:

@@ -209,7 +209,7 @@ def _append(file: Path, report: Report, tested: dict[str, Any]) -> None:
         with file.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(row, allow_nan=False) + "\n")
     except OSError as error:
-        rule = f"a file beside it cannot be written ({error.strerror or error})"
+        rule = f"a file in its folder cannot be written ({error.strerror or error})"
         raise InvalidParameter("ledger", str(file), rule) from None
 
 

@@ -109,7 +109,7 @@ def load(file: Path) -> Settings:
     Raises:
         InvalidParameter: the file is missing or damaged.
     """
-    rule = "the settings of the run stand beside its ledger"
+    rule = "the settings of the run belong in the folder of its ledger"
     try:
         content: Any = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

@@ -175,7 +175,7 @@ def calibrate(
     given = {**parts, "epsilon": epsilon, "delta": delta}[unknown]
     if given is not None and given is not NOT_GIVEN:
         hint = "Drop it, or solve for something else."
-        raise InvalidParameter(unknown, given, "it is what is solved for", hint)
+        raise InvalidParameter(unknown, given, "it is the value to solve for", hint)
     limits = {"advantage": advantage, "tpr": tpr, "fpr": fpr}
     if solve in ("epsilon", "delta"):
         for name, limit in limits.items():

@@ -109,7 +109,7 @@ def _figures(judged: Judgment, unit: str) -> list[Block]:
     ]
     blocks: list[Block] = [Heading(2, "The figures", new_page=True), _table(rows, "The claim")]
     if not judged.agreed:
-        words = "The text can be read in several ways. The weakest reading of what runs decides."
+        words = "The text has several readings. The weakest reading of the actual run decides."
         blocks.append(Paragraph(words))
     for number, one in enumerate(judged.readings, start=1):
         blocks += _reading(claim, one, number, unit)
@@ -119,7 +119,7 @@ def _figures(judged: Judgment, unit: str) -> list[Block]:
 def _reading(claim: Claim, judged: Judged, number: int, unit: str) -> list[Block]:
     reading, spent = judged.reading, judged.epsilon
     round_ = reading.round
-    kind = "what runs" if reading.role is Role.RUN else "what the epsilon was computed for"
+    kind = "the actual run" if reading.role is Role.RUN else "the setting behind the stated epsilon"
     epsilon = enough = ""
     if spent is not None:
         epsilon = bracket(spent.lower, spent.upper)

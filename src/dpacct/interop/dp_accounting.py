@@ -248,7 +248,7 @@ def _poisson(event: Any, rate: float, adjacency: Adjacency) -> Round | None:
     else:
         (round_, count), *more = inner.items()
         if more or count > 1 or not isinstance(round_.sampling, Poisson):
-            why = "what is composed on a Poisson sample may not sample again"
+            why = "events on a Poisson sample may not sample again"
             raise UnmappedEvent(event, why)
         noise, other = round_.noise_multiplier, round_.sampling_rate
         product, exact = rate * other, Fraction(rate) * Fraction(other)

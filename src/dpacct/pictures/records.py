@@ -138,7 +138,7 @@ def read_run(path: str | os.PathLike[str]) -> TrainedRun:
     tables = [cast("dict[str, Any]", row) for row in rows if isinstance(row, dict)]
     found = [row for row in tables if all(isinstance(row.get(key), int | float) for key in keys)]
     if not found:
-        rule = "it holds no test accuracy beside an epsilon that is bounded"
+        rule = "it holds no test accuracy with a bounded epsilon"
         raise InvalidParameter("report", str(file), rule)
     name = file.name.removesuffix(".jsonl").removesuffix(".report")
     return TrainedRun(

@@ -283,10 +283,9 @@ def _pairs_epsilon(pair_of: PairOf, schedule: Schedule, delta: float) -> Interva
     def covers(other: Composition, upper: float) -> bool:
         return other.largest_loss <= upper or chernoff_delta(other, upper) <= delta
 
-    def largest_loss(composition: Composition) -> float:
-        return composition.largest_loss
-
-    return _worse_direction(pair_of, schedule, composed_epsilon, delta, covers, largest_loss)
+    return _worse_direction(
+        pair_of, schedule, composed_epsilon, delta, covers, lambda whole: whole.largest_loss
+    )
 
 
 def _pairs_delta(pair_of: PairOf, schedule: Schedule, epsilon: float) -> Interval:

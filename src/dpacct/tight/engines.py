@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -236,7 +237,7 @@ class _AtDelta:
     def answer(self, contour: Contour, place: _Place, lost: float) -> Interval:
         """Return the proven bracket. ``lost`` is the part of delta that the contour lacks."""
         if not lost < self._delta:
-            raise NotConverged("what is cut off of the losses is more than delta")
+            raise NotConverged("the losses that were cut off exceed delta")
         # Rounded down.
         log_rest = math.log(self._delta - lost) - 4 * UNIT if lost else self._log_delta
         return crossing(contour, place.epsilon, log_rest, self._log_delta)
@@ -303,9 +304,7 @@ def _attempts(
     question: _AtDelta, composition: Composition, delta: float
 ) -> list[Callable[[], Interval]]:
     """Return the tilts to try at a delta before a blur, the cheapest first."""
-
-    def as_it_is() -> Interval:
-        return _plain(question, composition, 0.0)
+    as_it_is = partial(_plain, question, composition, 0.0)
 
     def without_far_tail() -> Interval:
         return _plain(question, *_truncated(composition, _FAR * delta))

@@ -226,7 +226,7 @@ def test_checkpoints_of_other_models_are_refused(dpacct: Any, trained: Any, fold
     del trained
     shutil.copy(CHECKPOINT, "alone.checkpoint")
     ran = dpacct("attack alone.checkpoint")
-    assert (ran.code, "settings of its run stand beside it" in ran.err) == (2, True)
+    assert (ran.code, "settings of its run belong in the same folder" in ran.err) == (2, True)
     settings = folder / "dp-fedavg-digits.settings.json"
     content = json.loads(settings.read_text(encoding="utf-8"))
     for change, told in (

@@ -192,7 +192,7 @@ def test_an_interrupted_sweep_goes_on_where_it_was(
     assert stopped.code == 130
     assert "4 of 6 rows are kept: the same with --resume goes on (-o a.csv)." in stopped.err
     assert names() == ["a.csv.part"]
-    assert_refused(dpacct(SMALL, "-o a.csv"), "an unfinished sweep", "--resume goes on with it")
+    assert_refused(dpacct(SMALL, "-o a.csv"), "an unfinished sweep", "--resume continues it")
     # A crash in the middle of a row leaves a part of it, which is cut off.
     with Path("a.csv.part").open("ab") as stream:
         stream.write(b'{"index": 5, "row": {"noise_mul')

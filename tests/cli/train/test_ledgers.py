@@ -316,4 +316,4 @@ def test_damaged_settings_of_others_do_not_stand_in_the_way(
     for stem in ("other", "odd"):
         ran = dpacct(f"train --resume --run {stem}")
         assert ran.code == 2
-        assert "the settings of the run stand beside its ledger" in ran.err
+        assert "the settings of the run belong in the folder of its ledger" in ran.err
