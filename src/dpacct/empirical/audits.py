@@ -370,10 +370,10 @@ def _quieter_part(seen: Seen, error: float) -> bool:
 def _least_contribution(seen: Seen, error: float) -> float:
     """Bound the mean shift of a canary in a round from below, in clip norms.
 
-    The mean projection of a canary that is in lies above zero by its share of rounds (under
-    replace-one: above that of a canary that is out by the sum of both shares). Student's test of
-    one mean (of two) holds for any sampling, because means that differ only widen the spread. The
-    share of rounds is bounded by Chernoff, which also covers cohorts of fixed size.
+    The mean projection of a canary that is in lies above zero by its share of rounds. Under
+    replace-one, it lies above that of a canary that is out by the sum of both shares. Student's
+    test of one mean (of two) holds for any sampling, because means that differ only widen the
+    spread. The share of rounds is bounded by Chernoff, which also covers cohorts of fixed size.
     """
     means = seen.projections.mean(axis=0)
     inside, outside = means[seen.coins], means[~seen.coins]

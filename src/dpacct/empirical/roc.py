@@ -278,8 +278,8 @@ def likelihood_ratio(margins: NDArray[Any], shadows: NDArray[Any]) -> Array:
     the mean of that example's shadow margins and their variance, drawn toward that of all examples.
 
     Args:
-        margins: log(p / (1 - p)) under the attacked model, p the probability of the right class;
-            shape (n,).
+        margins: log(p / (1 - p)) under the attacked model, p the probability of the right class,
+            of shape (n,).
         shadows: the same under each shadow model, none of which was trained on any of these n
             examples, shape (shadows, n), at least two.
     Returns:

@@ -2,8 +2,9 @@
 
 `corrected_root` and `corrected_largest` search with a slow cost by the help of a quick one that is
 at least as large. At the place where the slow cost meets its target, the quick one lies above its
-own by about the ratio of both, which hardly changes from one try to the next: two or three slow
-evaluations are enough. Costs are given as log(cost / target), positive if the target is missed.
+own by about the ratio of both. This ratio hardly changes from one try to the next, so two or three
+slow evaluations are enough. Costs are given as log(cost / target), positive if the target is
+missed.
 
 `least_convex_value` is the exception: its result is a proven bound.
 """

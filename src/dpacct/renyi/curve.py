@@ -13,8 +13,8 @@ Both conversions hold for every order alpha > 1, every delta in (0, 1) and every
                                                        Canonne, Kamath, Steinke 2020, prop. 12)
 
 The improved one is never larger. A negative result proves epsilon = 0. Since b R is convex in
-alpha, so is b eps, hence eps is unimodal in alpha and log delta(eps) is convex: a local minimum is
-the minimum, and any order gives a proven value. docs/derivations/conversion.md.
+alpha, so is b eps. Hence eps is unimodal in alpha, and log delta(eps) is convex. So a local minimum
+is the minimum, and any order gives a proven value. docs/derivations/conversion.md.
 """
 
 from __future__ import annotations

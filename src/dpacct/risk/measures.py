@@ -10,8 +10,8 @@ and randomized response that reveals everything with probability delta reaches b
 
 *Area.* Every bound TPR <= e^eps FPR + b is a line above the curve of every attack on [0, 1]. So the
 least of some of them bounds the TPR at each FPR, and the area below any lines, each taken in some
-part of [0, 1], is at least that of the curve: the choice of lines is a matter of sharpness alone.
-Accusing of absence instead of presence mirrors the curve and leaves its area.
+part of [0, 1], is at least that of the curve. The choice of lines only affects sharpness. Accusing
+of absence instead of presence mirrors the curve and leaves its area.
 
 Source: Dong, Roth, Su 2022 (arXiv:1905.02383), propositions 2.4 and 2.12,
 docs/derivations/tradeoff.md.

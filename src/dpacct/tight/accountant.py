@@ -197,15 +197,15 @@ def _upper_epsilon(proven: Interval, schedule: Schedule, delta: float) -> float:
 
 
 def _has_fixed_size(schedule: Schedule) -> bool:
-    """Return True if a cohort has a fixed size; the pair of other rounds is exact."""
+    """Return True if a cohort has a fixed size. The pair of other rounds is exact."""
     return any(isinstance(kind.sampling, Uniform) for kind in schedule.distinct())
 
 
 def with_everybody(schedule: Schedule) -> Schedule:
     """Return the same rounds with full participation. Under zero-out they cost no less.
 
-    Proof: the sample has one law in both data sets, so it may be published, and given the sample a
-    round is the Gaussian of full participation or the same in both data sets (joint convexity).
+    Proof: the sample has one law in both data sets, so it may be published. Given the sample, a
+    round is the Gaussian of full participation, or the same in both data sets (joint convexity).
     """
     return Schedule(Phase(replace(kind, sampling=Full()), n) for kind, n in schedule.phases)
 

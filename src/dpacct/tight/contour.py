@@ -2,13 +2,13 @@
 
     delta(eps) = (1 / 2 pi i) * integral over Re s = c of M(s) e^{-s eps} / (s (s + 1)) ds.
 
-The trapezoid sum in t = Im s with step eta is the sum over k of e^{2 pi c k / eta}
-delta(eps + 2 pi k / eta), all terms non-negative: an upper bound, and minus bounds of the terms
-k != 0 a lower bound.
+The trapezoid sum in t = Im s with step eta is the sum over k of
+e^{2 pi c k / eta} delta(eps + 2 pi k / eta). All terms are non-negative, so the sum is an upper
+bound. Minus bounds of the terms k != 0, it is a lower bound.
 
 Where the loss is nearly an atom the integrand hardly decays. Then one more release is composed, a
-Gaussian of loss variance v so small that it does not matter: delta can only grow by it, and by at
-most v e^{v / 8} times the density of the loss at eps, which the same contour gives.
+Gaussian of loss variance v so small that it does not matter. It can only increase delta, by at most
+v e^{v / 8} times the density of the loss at eps. The same contour gives that density.
 
 In this order: the tilt c (the saddle point, nothing proven), `Contour`, its cheapest tilt,
 `Complement`, a contour left of zero for epsilons below most losses, and `crossing`, from delta(eps)

@@ -1,8 +1,8 @@
-"""Which grid and which positions a game is played with: the best that are affordable.
+"""The choice of the grid and the positions of a game: the best that are affordable.
 
 Large cells where positions are worth little, small ones elsewhere. Over many rounds the adversary
-gains by log M(t) of a round's law, at tilts t about that of the answer: near it while many rounds
-are to come, further off in the last ones. A cell is split while its law has more of that than any
+gains by log M(t) of a round's law. The tilts t are near that of the answer while many rounds are to
+come, and further off in the last rounds. A cell is split while its law gains more than any
 single position, by a tolerance that grows with the distance. Nothing here is proven, since any
 split of a cover is a cover.
 """

@@ -1,11 +1,11 @@
 """One round on a grid of losses: laws above each cell or range of positions, and laws below.
 
-Where a client is replaced, a cell of triangles takes one side of its law from the largest angles at
-b and w and the other from the angles at a and w. Where a contribution becomes zero, crowd w and
-client a lie on the unit circle. The neighboring data set sends nothing, so that a round has one
-angle: P(loss > ...) grows with it, and the same with the data sets exchanged falls. A range of
-angles takes one side from its largest and the other from its least one. Half a turn and no turn
-have closed forms:
+If a client is replaced, one side of a cell's law comes from the largest angles at b and w, and the
+other side from the angles at a and w. Where a contribution becomes zero, crowd w and client a lie
+on the unit circle. The neighboring data set sends nothing, so that a round has one angle:
+P(loss > ...) grows with it, and the same with the data sets exchanged falls. A range of angles
+takes one side from its largest and the other from its least one. Half a turn and no turn have
+closed forms:
 
     opposed, w = -a:  P = (1-q) N(-1) + q N(1),  Q = (1-q) N(-1) + q N(0),
     alike,   w = a:   P = N(0),  Q = (1-q) N(0) + q N(1)   (the add pair of shift 1).
