@@ -45,7 +45,8 @@ SAME_NAMES = {
     "config", "data", "data_dir", "delta", "device", "error", "eval_every", "fpr", "gap",
     "hold_out", "ledger", "lr_decay", "model", "momentum", "name", "orders", "others",
     "partition", "preset", "prior", "public_seed", "public_size", "resume", "rounds", "run",
-    "sampling", "schedule", "schema", "seed", "server_lr", "solve", "tpr", "unit", "vectorize",
+    "sampling", "schedule", "schema", "seed", "server_lr", "single_round", "solve",
+    "tpr", "unit", "vectorize",
     "weight_decay",
 }  # fmt: skip
 # Parameters with numbers as values. The kind of number helps to guess the intended option.
@@ -55,7 +56,7 @@ SHARES = {
 }  # fmt: skip
 WHOLE = {
     "rounds", "cohort_size", "num_clients", "public_size", "steps", "epochs", "batch_size",
-    "seed", "public_seed", "eval_every", "canaries",
+    "seed", "public_seed", "eval_every", "canaries", "single_round",
 }  # fmt: skip
 REALS = {
     "epsilon", "claim", "noise_multiplier", "num_epochs", "orders", "clip_norm", "lr",

@@ -171,7 +171,10 @@ def meant_number(text: str, *, share: bool, whole: bool) -> str:
         (re.sub(r"[\u2010-\u2015\u2212]", "-", bare), ", with a hyphen?"),
         (re.sub(r"^10(\^|\*\*)", "1e", bare), "?"),
         (re.sub(r"(?<=\d)[,.' \u00a0\u202f](?=\d{3}(\D|$))", "", bare) if whole else bare, "?"),
-        (bare if whole else bare.replace(",", "."), "? Decimals follow a point."),
+        (
+            bare if whole or bare.endswith(",") else bare.replace(",", "."),
+            "? Decimals follow a point.",
+        ),
     ):
         if found != text and _number(found) is not None:
             return f"Did you mean {found}{how}"

@@ -71,7 +71,8 @@ def real(name: str, value: object, rule: str, fits: Callable[[float], bool] = _a
 
 def count(name: str, value: object, noun: str, maximum: int = MAX_ROUNDS) -> int:
     """Return a whole number from 1 to ``maximum``."""
-    rule = f"{noun} is a whole number from 1 to {maximum:.0e}"
+    most = str(maximum) if maximum < 10**6 else f"{maximum:.0e}"
+    rule = f"{noun} is a whole number from 1 to {most}"
     value = _number(name, value, rule)
     if isinstance(value, float) and value.is_integer():
         value = int(value)

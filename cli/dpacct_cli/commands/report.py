@@ -18,6 +18,7 @@ from dpacct_cli.words import spelling, text_of
 
 if TYPE_CHECKING:
     from dpacct.report import Report
+    from dpacct.rounds import Schedule
 
 SUFFIXES = {".html": "html", ".htm": "html", ".pdf": "pdf", ".md": "md", ".json": "json"}
 FORM_NAMES = ("html", "pdf", "md", "json", "registry", "model-card")
@@ -181,7 +182,7 @@ def report(
 
         at = typed.read_delta(delta)
         found = on_schedule(
-            typed.read_schedule(),
+            _rounds(typed, file),
             delta=at.value,
             accountant=accountant,
             unit=unit or "client",
@@ -201,6 +202,16 @@ def report(
         else:
             found = _of_claim(file, claim, unit or "client")
     target.write(cover.on(found))
+
+
+def _rounds(typed: MechanismOptions, file: str) -> Schedule:
+    """Return the schedule, and call its file FILE if that is how it was typed."""
+    try:
+        return typed.read_schedule()
+    except InvalidParameter as error:
+        if file and error.name == "schedule":
+            raise InvalidParameter("FILE", error.value, error.rule, error.hint) from None
+        raise
 
 
 def kind_of(file: str) -> str:
