@@ -16,10 +16,10 @@ from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.layout import Layout
 from dpacct.fl.privacy.account import NoisePlan
-from dpacct.fl.privacy.bounds import check_limits, clip_rows
+from dpacct.fl.privacy.bounds import MARGIN, check_limits, clip_rows
 from dpacct.fl.privacy.noise import grid_exponent
 from dpacct.fl.privacy.randomness import Seeded
-from dpacct.fl.privacy.sums import add_rows, contribute
+from dpacct.fl.privacy.sums import add_rows, contribute, hold
 from dpacct.fl.public import PublicSize
 from dpacct.rounds import Adjacency, Full, Poisson, Uniform
 
@@ -241,6 +241,26 @@ def test_limits_that_have_no_grid_in_float32_are_refused(limit):
     """Quotients by a grid that underflows are infinite, and so were the sums."""
     with pytest.raises(InvalidParameter, match=r"in \[1e-08, 1e\+12\]"):
         check_limits(Alone(limit), LAYOUT)
+
+
+@pytest.mark.parametrize("more", [2.0**-40, 1e-4])
+def test_limits_that_together_are_a_little_more_than_the_claim_are_refused(more):
+    class Wide(fl.PerLayerClip):
+        def limits(self, layout):
+            return [(a, b, norm * (1 + more)) for a, b, norm in super().limits(layout)]
+
+    check_limits(fl.PerLayerClip((0.3, 0.4, 0.5)), LAYOUT)
+    with pytest.raises(InvalidParameter, match="claims a sensitivity"):
+        check_limits(Wide((0.3, 0.4, 0.5)), LAYOUT)
+
+
+def test_a_row_is_held_below_its_limit_by_what_measuring_may_miss():
+    for share, shortened in ((0.25, True), (0.75, False)):
+        row = torch.full((1, 4), 0.5 * (1 - share * MARGIN), dtype=torch.float64)
+        before = row.clone()
+        hold(row, 1.0)
+        assert torch.equal(row, before) is not shortened
+        assert float(row.norm()) <= 1 - MARGIN / 2
 
 
 @pytest.mark.parametrize("limit", [0.0, 1e-8, 1e12])
