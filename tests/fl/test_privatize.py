@@ -76,6 +76,18 @@ def test_the_noise_is_that_of_the_charge_for_every_slab(ledger, bound, rows):
         assert std == entry["details"]["noise_std"] >= 1.7 * bound.clip_norm
 
 
+def test_a_rare_cohort_is_refused_only_where_the_refusal_tells_nothing(ledger):
+    """400 of 1,000 at rate .3 have a probability of 1e-11: enough to tell a secret number."""
+    options = {"sampling": Poisson(0.3), "num_clients": 1000}
+    rows = torch.zeros(400, 3)
+    with pytest.raises(InvalidParameter, match="probability below 1e-09"):
+        fl.privatize(rows, planned(**options), ledger)
+    secret = planned(**options, public_size=1000, adjacency="add-remove")
+    assert fl.privatize(rows, secret, ledger).shape == (3,)
+    with pytest.raises(InvalidParameter, match="probability below 1e-30"):
+        fl.privatize(torch.zeros(480, 3), secret, ledger)
+
+
 def test_dictionaries_come_back_as_one_and_an_empty_cohort_gives_noise(ledger):
     deltas = [{"w": torch.ones(2, 3), "b": torch.zeros(4)} for _ in range(10)]
     mean = fl.privatize(deltas, PLAN, ledger)
