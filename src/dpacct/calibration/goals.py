@@ -303,7 +303,7 @@ def largest_number(
     alone = goal.cost(plan_of(1))
     if alone > goal.target:
         target = f"{goal.name} {alone:.6g}, more than {goal.target:g}"
-        raise NotConverged(f"{least_of_all} costs {target}")
+        raise NotConverged(f"{least_of_all} costs {target}; more noise would lower it")
     quick = goal.quick(plan_of(2))
     if quick is not None:
         return corrected_largest(
