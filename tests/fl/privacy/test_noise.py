@@ -132,7 +132,7 @@ def test_a_seeded_run_with_secure_noise_trains_and_repeats():
 def test_with_enough_shares_it_trains():
     with federation(
         linear(), make_clients([4] * 8), noise=fl.NoiseShares(2, dropout_rate=0.2),
-        adjacency="replace-one", rounds=3, noise_multiplier=4.0,
+        adjacency="replace-one", rounds=3, noise_multiplier=4.0, seed=1,
     ) as run:  # fmt: skip
         for report in run:
             assert report.released
@@ -195,6 +195,8 @@ def test_a_client_joins_if_its_coin_is_below_a_threshold_that_is_never_above_the
             assert draw_below(1, rate, Coins(joins)) == [0]
         for stays in (threshold, threshold + 1, 2**64 - 1):
             assert draw_below(1, rate, Coins(stays)) == []
+    # Of a small rate the product has a fraction, which is cut off.
+    assert draw_below(1, 1e-10, Coins(math.floor(1e-10 * 2**64))) == []
     assert draw_below(1, 0.0, Coins(0)) == []
     assert draw_below(5, 2.0**-16, Coins(2**48 - 1, 0, 2**48, 2**63, 5)) == [0, 1, 4]
 
