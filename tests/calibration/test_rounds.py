@@ -74,8 +74,9 @@ def test_rounds_of_every_scheme():
 
 
 def test_one_round_may_already_be_too_much():
-    with pytest.raises(NotConverged, match="one round alone costs epsilon .* more noise would lower it"):
+    with pytest.raises(NotConverged, match="one round alone costs epsilon") as refused:
         calibrate(epsilon=0.1, delta=1e-5, noise_multiplier=1.0, solve="rounds")
+    assert "; more noise would lower it" in str(refused.value)
 
 
 def test_rounds_that_never_run_out():
