@@ -41,6 +41,9 @@ def read_output(output: str | None, *, force: bool) -> Path | None:
     from dpacct.ledger.disk.outputs import check_place
 
     check_place(Path(output), LABEL, replace=force)
+    if not has_folder(output):
+        rule = f"it cannot be written: no folder {Path(output).parent}"
+        raise InvalidParameter(LABEL, output, rule)
     return Path(output)
 
 

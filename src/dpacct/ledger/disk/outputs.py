@@ -103,8 +103,6 @@ def check_place(path: Path, name: str, *, replace: bool) -> None:
     real = _led_to(path, name)
     if real.is_dir():
         raise InvalidParameter(name, str(path), "it is a folder, and a file is written")
-    if not real.parent.is_dir():
-        raise InvalidParameter(name, str(path), f"it cannot be written: no folder {path.parent}")
     if what := protected(real):
         raise InvalidParameter(name, str(path), f"{what}, and is never replaced")
     if real.is_file() and not replace:
