@@ -299,5 +299,5 @@ def test_a_gap_is_refused_in_words(gap):
         dpacct.epsilon(gap=gap, **plan)
     with pytest.raises(dpacct.InvalidParameter, match="only the accountant tight"):
         dpacct.epsilon(gap=0.01, accountant="rdp", **plan)
-    with pytest.raises(dpacct.InvalidParameter, match="rounds of fixed size"):
+    with pytest.raises(dpacct.InvalidParameter, match="cohorts of fixed size"):
         dpacct.epsilon(rounds=9, noise_multiplier=1.0, delta=1e-4, gap=0.01)
