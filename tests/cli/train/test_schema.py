@@ -62,3 +62,13 @@ def test_a_schema_that_cannot_be_read_names_the_option(dpacct: Any, folder: Path
             (folder / "schema.toml").write_text(content, encoding="utf-8")
         ran = dpacct(TRAIN, "--schema schema.toml --label answer")
         assert (ran.code, part in ran.err) == (2, True), ran.err
+
+
+def test_cells_stay_toml_and_do_not_reach_the_terminal(dpacct: Any, folder: Path) -> None:
+    words = ["\x9b31mred", "caf\u00e9", "\U0001f600", 'a "quoted" one', "\x7f"]
+    rows = [f'{k},"{words[k % 5].replace(chr(34), chr(34) * 2)}",{k % 2}' for k in range(40)]
+    text = "\n".join(["a,\U0001f600 word,label", *rows])
+    (folder / "people.csv").write_text(text, encoding="utf-8")
+    ran = dpacct(TRAIN)
+    assert tomllib.loads(ran.out)["categorical"] == {"\U0001f600 word": sorted(words)}
+    assert ran.out.replace("\n", "").isprintable()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from dpacct.fl.data.table import SPLIT_COLUMN, Cells, number_of, read_cells
@@ -46,20 +47,20 @@ def propose_schema(path: str | os.PathLike[str], label: str, owner: str | None) 
     }
     if not words or label not in table:
         return None
-    lines = [HEAD.format(name=Path(path).name), f"label = {json.dumps(label)}"]
+    lines = [HEAD.format(name=Path(path).name), f"label = {_quoted(label)}"]
     if owner is None:
         likely = next((name for name in table if name.lower() in _OWNERS), None)
         if likely is None:
             lines.append('# owner = "?"  # a column with persons; without it each row is a person')
         else:
-            lines.append(f"owner = {json.dumps(likely)}  # is this the person a row belongs to?")
+            lines.append(f"owner = {_quoted(likely)}  # is this the person a row belongs to?")
             features.pop(likely, None)
     else:
-        lines.append(f"owner = {json.dumps(owner)}")
+        lines.append(f"owner = {_quoted(owner)}")
     lines.append(f"classes = {_listed(table[label])}  # are these all classes?")
     numeric, categorical, unused = ["", "[numeric]"], ["", "[categorical]"], list[str]()
     for name, cells in features.items():
-        key = json.dumps(name)
+        key = _quoted(name)
         if name not in words:
             low, high = (f"{edge:g}" for edge in (min(_values(cells)), max(_values(cells))))
             numeric.append(f"{key} = [{low}, {high}]  # occurs from {low} to {high}; public range?")
@@ -68,7 +69,7 @@ def propose_schema(path: str | os.PathLike[str], label: str, owner: str | None) 
         else:
             unused.append(name)
     if unused:
-        lines.append(f"unused = {json.dumps(unused)}  # text with too many different words")
+        lines.append(f"unused = {_listed(unused)}  # text with too many different words")
     return "\n".join([*lines, *numeric, *categorical]) + "\n"
 
 
@@ -76,6 +77,14 @@ def _values(cells: Cells) -> list[float]:
     return [number_of(str(cell)) for cell in cells]
 
 
-def _listed(cells: Cells) -> str:
+def _listed(words: Iterable[str]) -> str:
     """Return the different words in their order, as a list of TOML."""
-    return json.dumps(sorted({str(cell) for cell in cells}), ensure_ascii=False)
+    return f"[{', '.join(map(_quoted, sorted({str(word) for word in words})))}]"
+
+
+def _quoted(text: str) -> str:
+    """Return a string of TOML. Control characters of a cell do not reach a terminal."""
+    return "".join(
+        letter if letter.isprintable() else f"\\U{ord(letter):08x}"
+        for letter in json.dumps(text, ensure_ascii=False)
+    )
