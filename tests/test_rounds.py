@@ -203,7 +203,7 @@ def test_what_is_no_scheme_is_refused(value):
 
 @pytest.mark.parametrize("phase", [("a", 1), Round(1.0), (Round(1.0),), 3])
 def test_what_is_no_phase_is_refused(phase):
-    with pytest.raises(InvalidParameter, match="a phase is a Round and how often"):
+    with pytest.raises(InvalidParameter, match="a phase is a Round or another release"):
         Schedule([phase])
 
 

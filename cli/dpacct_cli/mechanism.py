@@ -14,7 +14,7 @@ import dpacct
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.budget import Interval, Spent
 from dpacct.errors import Unsupported
-from dpacct.pairs.dominating import Direction, achieved_pair, proven_pair
+from dpacct.pairs.dominating import is_exact
 from dpacct.renyi.curve import RenyiAccountant, RenyiCurve, best_epsilon
 from dpacct.rounds import Adjacency, Poisson, Round, Sampling, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
@@ -268,8 +268,8 @@ def wide_bracket_note(plan: Schedule, found: Interval, accountant: str) -> str:
     """Return why both sides differ, if one pair of data sets answers for both."""
     if accountant != DEFAULT_ACCOUNTANT or found.width <= NARROW * found.upper:
         return ""
-    rounds = plan.distinct()
-    if any(proven_pair(r, way) != achieved_pair(r, way) for r in rounds for way in Direction):
+    rounds = plan.only_rounds()
+    if len(rounds) < len(plan.distinct()) or not all(is_exact(kind) for kind in rounds):
         return ""
     causes: list[str] = []
     if min(round_.noise_multiplier for round_ in rounds) < LITTLE_NOISE:

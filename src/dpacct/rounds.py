@@ -4,8 +4,11 @@ A value that exists is valid:
 
 Rule 1: a round is one release of (sum of clipped contributions) + N(0, (z C)^2 I).
 Rule 2: the participants are drawn afresh and in secret in each round.
-Rule 3: all rounds of one schedule protect the same unit, so they share one adjacency.
-Rule 4: a schedule is run-length encoded. Equal rounds next to each other are one phase.
+Rule 3: all releases of one schedule protect the same unit, so they share one adjacency.
+Rule 4: a schedule is run-length encoded. Equal releases next to each other are one phase.
+
+A `Release` is anything that a schedule holds: a `Round`, or a mechanism beside the rounds
+(`dpacct.pairs.dominating.Mechanism`).
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple, TypedDict, cast
+from typing import Any, Literal, NamedTuple, Self, TypedDict, cast
 
 from dpacct import validate
 from dpacct.display import Drawn, drawn
@@ -126,9 +129,34 @@ class Full:
 Sampling = Poisson | Uniform | Full
 
 
+class Release:
+    """Anything that a schedule holds. Subclasses are frozen dataclasses, and hashable.
+
+    Attributes:
+        adjacency: the neighboring relation under which its cost is stated.
+    """
+
+    __slots__ = ()
+    adjacency: Adjacency
+
+    def scale_noise(self, factor: float) -> Self:
+        """Return the same release with ``factor`` times its noise, or itself if it has none."""
+        raise NotImplementedError
+
+    def __mul__(self, times: int) -> Schedule:
+        return Schedule([Phase(self, times)])
+
+    __rmul__ = __mul__
+
+    def __add__(self, other: Release | Schedule) -> Schedule:
+        if not isinstance(other, Release | Schedule):
+            return NotImplemented
+        return Schedule([Phase(self, 1)]) + other
+
+
 @dataclass(frozen=True, init=False, repr=False, slots=True)
-class Round:
-    """One noisy release.
+class Round(Release):
+    """One noisy release of a sum.
 
     Args:
         noise_multiplier: standard deviation of the noise on the sum / clip norm.
@@ -168,21 +196,15 @@ class Round:
             parts.append(repr(str(self.adjacency)))
         return f"Round({', '.join(parts)})"
 
-    def __mul__(self, rounds: int) -> Schedule:
-        return Schedule([Phase(self, rounds)])
-
-    __rmul__ = __mul__
-
-    def __add__(self, other: Round | Schedule) -> Schedule:
-        if not isinstance(other, Round | Schedule):
-            return NotImplemented
-        return Schedule([Phase(self, 1)]) + other
+    def scale_noise(self, factor: float) -> Round:
+        """Return the round with ``factor`` times its noise multiplier."""
+        return Round(factor * self.noise_multiplier, self.sampling, self.adjacency)
 
 
 class Phase(NamedTuple):
-    """The same round, ``rounds`` times in a row."""
+    """The same release, ``rounds`` times in a row."""
 
-    round: Round
+    round: Release
     rounds: int
 
 
@@ -204,8 +226,8 @@ class Schedule:
         total = 0
         for phase in validate.several("phases", phases, "phases"):
             pair = cast("tuple[Any, ...]", phase) if isinstance(phase, tuple) else ()
-            if len(pair) != 2 or not isinstance(pair[0], Round):
-                rule = "a phase is a Round and how often it runs"
+            if len(pair) != 2 or not isinstance(pair[0], Release):
+                rule = "a phase is a Round or another release, and how often it runs"
                 raise InvalidParameter("phases", cast("object", phase), rule)
             round_, count = pair[0], validate.rounds(pair[1])
             total += count
@@ -234,9 +256,13 @@ class Schedule:
         """The neighboring relation of all rounds (add-remove for the empty schedule)."""
         return self.phases[0].round.adjacency if self.phases else Adjacency.ADD_REMOVE
 
-    def distinct(self) -> dict[Round, int]:
-        """Return each different round with its count. Composition depends on nothing else."""
-        counts: dict[Round, int] = {}
+    def only_rounds(self) -> dict[Round, int]:
+        """Return the distinct rounds, without other releases."""
+        return {kind: n for kind, n in self.distinct().items() if isinstance(kind, Round)}
+
+    def distinct(self) -> dict[Release, int]:
+        """Return each different release with its count. Composition depends on nothing else."""
+        counts: dict[Release, int] = {}
         for round_, count in self.phases:
             counts[round_] = counts.get(round_, 0) + count
         return counts
@@ -244,10 +270,7 @@ class Schedule:
     def scale_noise(self, factor: float) -> Schedule:
         """Return the same schedule with every noise multiplier times ``factor``."""
         factor = validate.above_zero("factor", factor, "a factor on the noise")
-        return Schedule(
-            Phase(Round(factor * round_.noise_multiplier, round_.sampling, round_.adjacency), count)
-            for round_, count in self.phases
-        )
+        return Schedule(Phase(kind.scale_noise(factor), count) for kind, count in self.phases)
 
     def plot(self, *, dark: bool = False) -> Drawn:
         """Return a picture of noise and sampling rate over the rounds. A notebook shows it.
@@ -268,8 +291,8 @@ class Schedule:
     def __iter__(self) -> Iterator[Phase]:
         return iter(self.phases)
 
-    def __add__(self, other: Round | Schedule) -> Schedule:
-        if not isinstance(other, Round | Schedule):
+    def __add__(self, other: Release | Schedule) -> Schedule:
+        if not isinstance(other, Release | Schedule):
             return NotImplemented
         tail = other.phases if isinstance(other, Schedule) else (Phase(other, 1),)
         return Schedule(self.phases + tail)
@@ -327,13 +350,13 @@ def find_sampling(sampling_rate: float | None, sampling: Sampling | None) -> Sam
     return sampling
 
 
-def as_schedule(schedule: Schedule | Round) -> Schedule:
-    """Return a schedule as it is, or one round as a schedule.
+def as_schedule(schedule: Schedule | Release) -> Schedule:
+    """Return a schedule as it is, or one release as a schedule.
 
     Raises:
         InvalidParameter: it is neither.
     """
-    if not isinstance(schedule, Schedule | Round):
+    if not isinstance(schedule, Schedule | Release):
         raise InvalidParameter("schedule", schedule, "a schedule is a Schedule or a Round")
     return schedule if isinstance(schedule, Schedule) else 1 * schedule
 

@@ -22,7 +22,7 @@ from dpacct import (
     tradeoff,
 )
 from dpacct.calibration.goals import EpsilonGoal
-from dpacct.pairs.dominating import Direction, proven_pair
+from dpacct.pairs.dominating import Direction, proven_pairs
 from dpacct.pairs.panels import probability
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import Contour
@@ -86,7 +86,7 @@ def test_where_delta_is_nearly_one_the_attack_is_sure() -> None:
 
 def test_a_contour_that_overflows_is_refused_without_a_warning() -> None:
     schedule = 300 * Round(1.0, Poisson(0.1))
-    composition = Composition.of_schedule(schedule, proven_pair, Direction.REMOVE)
+    composition = Composition.of_schedule(schedule, proven_pairs, Direction.REMOVE)
     contour = Contour(composition, 1.0, 5.0, -10.0, 0.0)
     # Each error is still a number, weighted it is not.
     contour._error = np.full_like(contour._error, 700.0)
@@ -125,7 +125,7 @@ def test_the_best_lower_side_is_taken() -> None:
 
 def test_a_blur_of_any_width_proves_the_upper_side() -> None:
     composition = Composition.of_schedule(
-        300 * Round(1.0, Poisson(0.1)), proven_pair, Direction.REMOVE
+        300 * Round(1.0, Poisson(0.1)), proven_pairs, Direction.REMOVE
     )
     contour = Contour(composition, 1.0, 5.0, -10.0, 0.0)
     contour.blur = 1e5

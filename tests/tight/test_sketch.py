@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpacct import Poisson, Round, Schedule
-from dpacct.pairs.dominating import Direction, proven_pair
+from dpacct.pairs.dominating import Direction, proven_pairs
 from dpacct.rounds import Phase
 from dpacct.tight.composition import MANY, Composition, above, alike, cells
 from dpacct.tight.contour import Contour, epsilon_estimate, tilt_at_delta
@@ -38,7 +38,7 @@ def test_few_kinds_are_left_alone() -> None:
 
 @pytest.mark.parametrize("direction", Direction)
 def test_moments_of_a_sketch(direction: Direction) -> None:
-    whole = Composition.of_schedule(plan_of(KINDS), proven_pair, direction)
+    whole = Composition.of_schedule(plan_of(KINDS), proven_pairs, direction)
     tilts = np.array([0.5, 3.0])
     exact, most = whole.log_moment(tilts), whole.log_moment_above(tilts)
     assert np.all(exact.upper <= most)
@@ -50,7 +50,7 @@ def test_moments_of_a_sketch(direction: Direction) -> None:
 
 
 def test_many_kinds_need_few_nodes() -> None:
-    whole = Composition.of_schedule(plan_of(KINDS), proven_pair, Direction.REMOVE)
+    whole = Composition.of_schedule(plan_of(KINDS), proven_pairs, Direction.REMOVE)
     log_delta = math.log(1e-5)
     tilt, at = tilt_at_delta(whole, log_delta)
     guess = epsilon_estimate(tilt, at, log_delta)

@@ -24,7 +24,7 @@ from dpacct.pairs.dominating import (
     AchievedPair,
     Direction,
     SampledGaussianPair,
-    achieved_pair,
+    achieved_pairs,
     pairs_of,
 )
 from dpacct.pairs.moments import PairMoments
@@ -73,7 +73,7 @@ def _pairs(schedule: Schedule, direction: Direction) -> dict[AchievedPair, int]:
         counts = {
             kind: counts[kind] for kind in nlargest(_MAX_KINDS, weights, key=weights.__getitem__)
         }
-    return pairs_of(counts, achieved_pair, direction)
+    return pairs_of(counts, achieved_pairs, direction)
 
 
 def _is_full(pair: AchievedPair) -> bool:

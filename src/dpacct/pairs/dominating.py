@@ -8,6 +8,7 @@ N(0, sigma^2) and r(x) = 1 - q + q e^{(2x-1)/(2 sigma^2)}.
   Gaussian's: losses log r where r > 1 with the masses of the remove pair, their mirror image,
   and an atom at zero.
 * `ReplacementPair`: P = phi(x) r(x) against Q = phi(x) r(-x), a client that sends 1 or -1.
+* `GeneralPair`: any other pair, by functions of its loss. A `Mechanism` brings its own.
 
 docs/derivations/dominating-pairs.md proves the pair of each round.
 """
@@ -18,9 +19,13 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
 
-from dpacct.rounds import Adjacency, Round, Uniform
+import numpy as np
+
+from dpacct.budget import Interval
+from dpacct.errors import InvalidParameter
+from dpacct.numerics.rounding import Array, Bounds, ComplexArray
+from dpacct.rounds import Adjacency, Release, Round, Uniform
 
 
 class Direction(StrEnum):
@@ -55,21 +60,98 @@ class ReplacementPair:
     noise_std: float
 
 
-DominatingPair = SampledGaussianPair | SymmetrizedPair | ReplacementPair
+class GeneralPair:
+    """A pair P, Q by functions of its loss L = log dP/dQ. Subclasses are frozen and hashable.
+
+    The moment M(c) = E_P[e^{cL}; L finite] is E_Q[(P/Q)^{1+c}]. P may have mass where Q has none
+    (an infinite loss). Then M(c) leaves it out.
+
+    Attributes:
+        infinite_mass: an upper bound of P(L = infinity).
+        largest_loss: an upper bound of the finite losses, infinite if there is none.
+    """
+
+    infinite_mass = 0.0
+    largest_loss = math.inf
+
+    def delta(self, epsilon: float) -> Interval:
+        """Return bounds of E_P[(1 - e^{eps - L})_+], eps >= 0, infinite losses included."""
+        raise NotImplementedError
+
+    def log_moment(self, tilts: Array) -> Bounds:
+        """Return bounds of log M(c) for tilts c > 0, or -1 < c < 0. Shape (k,)."""
+        raise NotImplementedError
+
+    def cumulants(self, tilt: float) -> tuple[float, float, float]:
+        """Return log M(c), and mean and variance of the loss under e^{cL} P, without proof."""
+        raise NotImplementedError
+
+    def characteristic(self, tilt: float, frequencies: Array) -> tuple[ComplexArray, Array]:
+        """Return phi(t) - 1 for phi(t) = E_P[e^{(c + it) L}; L finite] / M(c), and its error.
+
+        Shape (k,). The second array bounds the absolute error of the first.
+        """
+        raise NotImplementedError
+
+    def decay(self, frequencies: Array) -> Array:
+        """Return bounds of |phi(t')| for all t' >= t, of shape (k,). Atoms do not decay."""
+        return np.ones_like(frequencies)
+
+
+class Mechanism(Release):
+    """A release beside the rounds that knows its own pairs."""
+
+    __slots__ = ()
+
+    def proven_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
+        """Return pairs whose composition dominates the release in one direction, with counts."""
+        raise NotImplementedError
+
+    def achieved_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
+        """Return pairs that explicit neighboring data sets reach at once. Empty: none is known."""
+        raise NotImplementedError
+
+
+DominatingPair = SampledGaussianPair | SymmetrizedPair | ReplacementPair | GeneralPair
 AchievedPair = SampledGaussianPair | ReplacementPair
-PairT = TypeVar("PairT", bound=DominatingPair)
-PairOf = Callable[[Round, Direction], DominatingPair]
+PairsOf = Callable[[Release, Direction], Mapping[DominatingPair, int]]
+
+
+def proven_pairs(release: Release, direction: Direction) -> Mapping[DominatingPair, int]:
+    """Return pairs that together dominate a release in one direction, with their counts."""
+    if isinstance(release, Round):
+        return {proven_pair(release, direction): 1}
+    return _mechanism(release).proven_pairs(direction)
+
+
+def achieved_pairs(release: Release, direction: Direction) -> Mapping[DominatingPair, int]:
+    """Return pairs that explicit data sets reach together, in one direction. It may be empty."""
+    if isinstance(release, Round):
+        return {achieved_pair(release, direction): 1}
+    return _mechanism(release).achieved_pairs(direction)
+
+
+def is_exact(release: Release) -> bool:
+    """Return True if explicit data sets reach the proven pairs, in both directions."""
+    return all(proven_pairs(release, d) == achieved_pairs(release, d) for d in Direction)
+
+
+def _mechanism(release: Release) -> Mechanism:
+    if not isinstance(release, Mechanism):
+        rule = "a release is a Round or a mechanism that knows its pairs"
+        raise InvalidParameter("schedule", release, rule)
+    return release
 
 
 def pairs_of(
-    rounds: Mapping[Round, int], pair_of: Callable[[Round, Direction], PairT], direction: Direction
-) -> dict[PairT, int]:
-    """Return the pairs of distinct rounds in one direction, with the number of their rounds."""
-    pairs: dict[PairT, int] = {}
-    for round_, count in rounds.items():
-        pair = pair_of(round_, direction)
-        pairs[pair] = pairs.get(pair, 0) + count
-    return pairs
+    releases: Mapping[Release, int], pairs: PairsOf, direction: Direction
+) -> dict[DominatingPair, int]:
+    """Return the pairs of distinct releases in one direction, with their counts."""
+    counts: dict[DominatingPair, int] = {}
+    for release, count in releases.items():
+        for pair, times in pairs(release, direction).items():
+            counts[pair] = counts.get(pair, 0) + count * times
+    return counts
 
 
 def proven_pair(round_: Round, direction: Direction) -> DominatingPair:

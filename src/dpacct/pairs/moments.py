@@ -31,7 +31,6 @@ from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, weight
 from dpacct.pairs.dominating import (
     Direction,
     DominatingPair,
-    PairT,
     ReplacementPair,
     SampledGaussianPair,
     SymmetrizedPair,
@@ -403,7 +402,7 @@ class PairMoments:
     A remove pair has log I(order), an add pair log I(1 - order).
     """
 
-    def __init__(self, pairs: Mapping[PairT, int], direction: Direction) -> None:
+    def __init__(self, pairs: Mapping[DominatingPair, int], direction: Direction) -> None:
         self.pairs: dict[DominatingPair, int] = {**pairs}
         self.direction = direction
         self.sampled = self._rows(SampledGaussianPair)

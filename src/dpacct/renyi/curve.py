@@ -29,7 +29,7 @@ from dpacct.errors import InvalidParameter
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, above
 from dpacct.numerics.search import minimize_unimodal
 from dpacct.pairs.achieved import achieved_delta, achieved_epsilon
-from dpacct.pairs.dominating import Direction, achieved_pair, pairs_of, proven_pair
+from dpacct.pairs.dominating import Direction, achieved_pairs, pairs_of, proven_pairs
 from dpacct.pairs.moments import PairMoments, symmetrized_log_moment, wang_log_moment
 from dpacct.rounds import (
     NOT_GIVEN,
@@ -68,8 +68,8 @@ class RenyiCurve:
 
     def __init__(self, schedule: Schedule) -> None:
         rounds = schedule.distinct()
-        self._proven = [PairMoments(pairs_of(rounds, proven_pair, d), d) for d in Direction]
-        self._achieved = [PairMoments(pairs_of(rounds, achieved_pair, d), d) for d in Direction]
+        self._proven = [PairMoments(pairs_of(rounds, proven_pairs, d), d) for d in Direction]
+        self._achieved = [PairMoments(pairs_of(rounds, achieved_pairs, d), d) for d in Direction]
 
     def upper(self, order: float) -> float:
         """Return the proven upper bound at one order."""

@@ -34,12 +34,13 @@ from dpacct.numerics.search import least_convex_value, minimize_unimodal
 from dpacct.pairs.achieved import affinity_delta
 from dpacct.pairs.dominating import (
     Direction,
-    PairOf,
+    PairsOf,
     SampledGaussianPair,
     SymmetrizedPair,
-    achieved_pair,
+    achieved_pairs,
+    is_exact,
     pairs_of,
-    proven_pair,
+    proven_pairs,
 )
 from dpacct.pairs.moments import PairMoments
 from dpacct.pairs.one_round import one_round_delta
@@ -68,17 +69,13 @@ class PrivacyProfile:
 
         self._worse = None if tight else worse
         self._schedule, self._plays = schedule, tight and accountant.plays(schedule)
-        self._proven = _pairs_profile(schedule, proven_pair, worse)
+        self._proven = _pairs_profile(schedule, proven_pairs, worse)
         #: Whether the pair that is proven to be the worst is also the one achieved.
-        self.exact = tight and all(
-            proven_pair(round_, direction) == achieved_pair(round_, direction)
-            for round_ in schedule.distinct()
-            for direction in Direction
-        )
+        self.exact = tight and all(is_exact(kind) for kind in schedule.distinct())
         #: Bounds of delta(eps) of one explicit pair of data sets, the same at all epsilons.
         self.achieved: Profile = self._proven
         if not self.exact:
-            self.achieved = _pairs_profile(schedule, achieved_pair, worse)
+            self.achieved = _pairs_profile(schedule, achieved_pairs, worse)
 
     def proven(self, direction: Direction, epsilon: float) -> Interval:
         """Return an interval with an upper end that bounds delta(eps) for all neighbors.
@@ -97,12 +94,12 @@ class PrivacyProfile:
         return bounds
 
 
-def _pairs_profile(schedule: Schedule, pair_of: PairOf, worse: Callable[[float], float]) -> Profile:
+def _pairs_profile(schedule: Schedule, choice: PairsOf, worse: Callable[[float], float]) -> Profile:
     """Return delta(eps) of one choice of pairs, each computed once.
 
     ``worse`` bounds both directions from above if the engine does not converge.
     """
-    pairs = {d: pairs_of(schedule.distinct(), pair_of, d) for d in Direction}
+    pairs = {d: pairs_of(schedule.distinct(), choice, d) for d in Direction}
     engines = {d: _Engine(Composition.of(p, d)) for d, p in pairs.items()}
     # Then both directions are the same.
     symmetric = all(

@@ -28,14 +28,15 @@ from dpacct.numerics.rounding import UNIT
 from dpacct.pairs.achieved import achieved_delta, achieved_epsilon, certain_delta
 from dpacct.pairs.dominating import (
     Direction,
-    PairOf,
+    PairsOf,
     SampledGaussianPair,
-    achieved_pair,
-    proven_pair,
+    achieved_pairs,
+    is_exact,
+    proven_pairs,
 )
 from dpacct.pairs.one_round import gaussian_delta, gaussian_epsilon
 from dpacct.renyi.curve import RenyiAccountant
-from dpacct.rounds import Adjacency, Full, Phase, Poisson, Schedule, Uniform
+from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import (
     NEXT_TO_NOTHING,
@@ -87,7 +88,7 @@ class TightAccountant:
         """See `Accountant`."""
         if self.gap is not None:
             return self.epsilon(schedule, delta).upper
-        upper = _upper_epsilon(_pairs_epsilon(proven_pair, schedule, delta), schedule, delta)
+        upper = _upper_epsilon(_pairs_epsilon(proven_pairs, schedule, delta), schedule, delta)
         if upper > 0.0 and self.plays(schedule):
             from dpacct.tight.game.bounds import game_upper_epsilon  # noqa: PLC0415 - see Rule 3
 
@@ -129,13 +130,13 @@ class TightAccountant:
 
     def _answer(self, schedule: Schedule, delta: float) -> tuple[Interval, str]:
         """Return epsilon and its proof method in words."""
-        proven = _pairs_epsilon(proven_pair, schedule, delta)
+        proven = _pairs_epsilon(proven_pairs, schedule, delta)
         upper = _upper_epsilon(proven, schedule, delta)
         lower = _achieved(
             schedule,
             proven.lower,
             upper,
-            lambda played: _pairs_epsilon(achieved_pair, played, delta).lower,
+            lambda played: _pairs_epsilon(achieved_pairs, played, delta).lower,
             lambda: achieved_epsilon(schedule, delta),
         )
         by_pairs = Interval.bracket(lower, upper)
@@ -163,7 +164,7 @@ class TightAccountant:
         certain = certain_delta(schedule, epsilon)
         if certain >= _CERTAIN:
             return Interval(certain, 1.0)
-        proven = _pairs_delta(proven_pair, schedule, epsilon)
+        proven = _pairs_delta(proven_pairs, schedule, epsilon)
         upper = proven.upper
         wide = proven.lower < _WIDE * upper and upper > NEXT_TO_NOTHING
         if upper >= 1.0 or wide:
@@ -174,7 +175,7 @@ class TightAccountant:
             schedule,
             proven.lower,
             upper,
-            lambda played: _pairs_delta(achieved_pair, played, epsilon).lower,
+            lambda played: _pairs_delta(achieved_pairs, played, epsilon).lower,
             lambda: achieved_delta(schedule, epsilon),
         )
         if self.plays(schedule):
@@ -197,8 +198,11 @@ def _upper_epsilon(proven: Interval, schedule: Schedule, delta: float) -> float:
 
 
 def _has_fixed_size(schedule: Schedule) -> bool:
-    """Return True if a cohort has a fixed size. The pair of other rounds is exact."""
-    return any(isinstance(kind.sampling, Uniform) for kind in schedule.distinct())
+    """Return True if all are rounds, some with a cohort of fixed size. Other pairs are exact."""
+    kinds = schedule.only_rounds()
+    return len(kinds) == len(schedule.distinct()) and any(
+        isinstance(kind.sampling, Uniform) for kind in kinds
+    )
 
 
 def with_everybody(schedule: Schedule) -> Schedule:
@@ -207,7 +211,10 @@ def with_everybody(schedule: Schedule) -> Schedule:
     Proof: the sample has one law in both data sets, so it may be published. Given the sample, a
     round is the Gaussian of full participation, or the same in both data sets (joint convexity).
     """
-    return Schedule(Phase(replace(kind, sampling=Full()), n) for kind, n in schedule.phases)
+    return Schedule(
+        Phase(replace(kind, sampling=Full()) if isinstance(kind, Round) else kind, n)
+        for kind, n in schedule.phases
+    )
 
 
 def _achieved(
@@ -218,20 +225,18 @@ def _achieved(
     simply: Callable[[], float],
 ) -> float:
     """Return the achieved end of epsilon or delta: that of pairs, and more where it is wide."""
-    exact = all(
-        proven_pair(kind, direction) == achieved_pair(kind, direction)
-        for kind in schedule.distinct()
-        for direction in Direction
-    )
+    exact = all(is_exact(kind) for kind in schedule.distinct())
     lower = proven_lower if exact else by_pairs(schedule)
     if lower < _WIDE * upper:
         lower = max(lower, simply())
-        kinds = schedule.distinct().items()
+        kinds = schedule.only_rounds()
         if schedule.adjacency is Adjacency.REPLACE_ONE and all(
-            isinstance(kind.sampling, Poisson | Full) for kind, _ in kinds
+            isinstance(kind.sampling, Poisson | Full) for kind in kinds
         ):
             # A client that is replaced may as well be left out: the replacement sends zero.
-            gone = (Phase(replace(kind, adjacency=Adjacency.ADD_REMOVE), n) for kind, n in kinds)
+            # Other releases may be left out.
+            relation = Adjacency.ADD_REMOVE
+            gone = (Phase(replace(kind, adjacency=relation), n) for kind, n in kinds.items())
             lower = max(lower, by_pairs(Schedule(gone)))
     return lower
 
@@ -279,24 +284,24 @@ def _check_gap_has_a_game(accountant: TightAccountant, schedule: Schedule) -> No
 
 # A search asks for the proven end, and a report on its result for both.
 @lru_cache(maxsize=_REMEMBERED)
-def _pairs_epsilon(pair_of: PairOf, schedule: Schedule, delta: float) -> Interval:
+def _pairs_epsilon(pairs: PairsOf, schedule: Schedule, delta: float) -> Interval:
     def covers(other: Composition, upper: float) -> bool:
         return other.largest_loss <= upper or chernoff_delta(other, upper) <= delta
 
     return _worse_direction(
-        pair_of, schedule, composed_epsilon, delta, covers, lambda whole: whole.largest_loss
+        pairs, schedule, composed_epsilon, delta, covers, lambda whole: whole.largest_loss
     )
 
 
-def _pairs_delta(pair_of: PairOf, schedule: Schedule, epsilon: float) -> Interval:
+def _pairs_delta(pairs: PairsOf, schedule: Schedule, epsilon: float) -> Interval:
     def covers(other: Composition, upper: float) -> bool:
         return chernoff_delta(other, epsilon) <= upper
 
-    return _worse_direction(pair_of, schedule, composed_delta, epsilon, covers, lambda _: 1.0)
+    return _worse_direction(pairs, schedule, composed_delta, epsilon, covers, lambda _: 1.0)
 
 
 def _worse_direction(
-    pair_of: PairOf,
+    pairs: PairsOf,
     schedule: Schedule,
     solve: Solver,
     at: float,
@@ -313,12 +318,12 @@ def _worse_direction(
 
     if not schedule.rounds:
         return Interval(0.0, 0.0)
-    remove = Composition.of_schedule(schedule, pair_of, Direction.REMOVE)
+    remove = Composition.of_schedule(schedule, pairs, Direction.REMOVE)
     found = solved(remove)
     if not remove.rates.size:
         # Gaussians without sampling and pairs of C_q are the same in both directions.
         return found
-    add = Composition.of_schedule(schedule, pair_of, Direction.ADD)
+    add = Composition.of_schedule(schedule, pairs, Direction.ADD)
     with suppress(NotConverged):
         if found.upper < most(remove) and covers(add, found.upper):
             return found
@@ -366,13 +371,13 @@ def total_mu(schedule: Schedule) -> Interval:
     Source: Dong, Roth, Su 2022 (arXiv:1905.02383), corollary 2.
     """
     total = 0.0
-    for round_, count in schedule.distinct().items():
-        pair = proven_pair(round_, Direction.REMOVE)
-        if not isinstance(pair, SampledGaussianPair) or pair.sampling_rate < 1.0:
-            raise Unsupported(
-                f"the accountant gdp is for full participation only, not for "
-                f"{round_.sampling!r}; the accountant rdp covers it"
-            )
-        total += count / pair.noise_std**2
+    for kind, count in schedule.distinct().items():
+        for pair, times in proven_pairs(kind, Direction.REMOVE).items():
+            if not isinstance(pair, SampledGaussianPair) or pair.sampling_rate < 1.0:
+                raise Unsupported(
+                    f"the accountant gdp is for full participation only, not for {kind!r}; "
+                    f"the accountant rdp covers it"
+                )
+            total += count * times / pair.noise_std**2
     mu, slack = math.sqrt(total), UNIT * (len(schedule.phases) + 8)
     return Interval(mu * (1 - slack), mu * (1 + slack))

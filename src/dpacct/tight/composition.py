@@ -20,7 +20,7 @@ from dpacct.pairs.dominating import (
     AchievedPair,
     Direction,
     DominatingPair,
-    PairOf,
+    PairsOf,
     ReplacementPair,
     SampledGaussianPair,
     SymmetrizedPair,
@@ -278,9 +278,9 @@ class Composition(Composed):
         )
 
     @classmethod
-    def of_schedule(cls, schedule: Schedule, pair_of: PairOf, direction: Direction) -> Composition:
+    def of_schedule(cls, schedule: Schedule, pairs: PairsOf, direction: Direction) -> Composition:
         """Return the composition of the pairs that stand for the rounds of a schedule."""
-        return cls.of(pairs_of(schedule.distinct(), pair_of, direction), direction)
+        return cls.of(pairs_of(schedule.distinct(), pairs, direction), direction)
 
     def without_least(self, mass: float) -> tuple[Composition, float]:
         """Return the composition without negligible rounds, and the delta(eps) that this loses.

@@ -29,7 +29,7 @@ from dpacct.budget import Interval
 from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import UNIT
 from dpacct.numerics.search import bracket_root
-from dpacct.pairs.dominating import AchievedPair, Direction, SampledGaussianPair, proven_pair
+from dpacct.pairs.dominating import AchievedPair, Direction, SampledGaussianPair, proven_pairs
 from dpacct.pairs.one_round import gaussian_delta, gaussian_epsilon, one_round_delta
 from dpacct.rounds import Schedule
 from dpacct.tight.composition import Composed, Composition, Cumulants, TruncatedComposition
@@ -491,7 +491,7 @@ def estimate_epsilon(schedule: Schedule, delta: float, near: float) -> float:
     Error: often 1e-4 relative. About 1e-2 next to a heavy tail, where the saddle point gives no
         estimate. NaN if the searches need too many nodes.
     """
-    composition = Composition.of_schedule(schedule, proven_pair, Direction.REMOVE)
+    composition = Composition.of_schedule(schedule, proven_pairs, Direction.REMOVE)
     log_delta = math.log(delta)
     try:
         # With much noise and tiny rates, losses that never occur dominate the moments.

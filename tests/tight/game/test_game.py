@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 import dpacct
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
-from dpacct.pairs.dominating import Direction, SymmetrizedPair, achieved_pair, proven_pair
+from dpacct.pairs.dominating import (
+    Direction,
+    SymmetrizedPair,
+    achieved_pairs,
+    proven_pair,
+    proven_pairs,
+)
 from dpacct.rounds import Full, Phase, Poisson, Round, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.composition import Composition
@@ -47,11 +53,11 @@ SVHN = 2000**-1.1
 
 
 def symmetrized(schedule: Schedule) -> Composition:
-    return Composition.of_schedule(schedule, proven_pair, Direction.REMOVE)
+    return Composition.of_schedule(schedule, proven_pairs, Direction.REMOVE)
 
 
 def remove(schedule: Schedule) -> Composition:
-    return Composition.of_schedule(schedule, achieved_pair, Direction.REMOVE)
+    return Composition.of_schedule(schedule, achieved_pairs, Direction.REMOVE)
 
 
 @pytest.mark.sampled(1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dpacct
-from dpacct.pairs.dominating import Direction, achieved_pair, proven_pair
+from dpacct.pairs.dominating import Direction, achieved_pairs, proven_pairs
 from dpacct.rounds import Full, Poisson, Round, Uniform
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.composition import Composition
@@ -204,7 +204,7 @@ def test_nearly_everybody_costs_no_more_than_everybody(rounds: int) -> None:
 def test_poisson_and_full_rounds_stand_between() -> None:
     poisson = 10 * Round(2.0, Poisson(0.1), "zero-out")
     remove, add = (
-        Composition.of_schedule(poisson, achieved_pair, direction) for direction in Direction
+        Composition.of_schedule(poisson, achieved_pairs, direction) for direction in Direction
     )
     alone = game_epsilon(poisson, 1e-4)
     truth = max(inversion_epsilon(remove, 1e-4).lower, inversion_epsilon(add, 1e-4).lower)
@@ -213,7 +213,7 @@ def test_poisson_and_full_rounds_stand_between() -> None:
     mixed += Round(20.0, Full(), "zero-out")
     found = game_epsilon(mixed, 1e-4)
     assert alone.upper < found.lower <= found.upper <= found.lower * 1.01
-    fixed = Composition.of_schedule(mixed, proven_pair, Direction.REMOVE)
+    fixed = Composition.of_schedule(mixed, proven_pairs, Direction.REMOVE)
     assert found.upper < inversion_epsilon(fixed, 1e-4).upper
 
 

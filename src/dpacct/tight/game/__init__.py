@@ -10,17 +10,20 @@ Only this module decides about schedules, without importing the modules that sol
 
 from __future__ import annotations
 
-from dpacct.rounds import Adjacency, Poisson, Round, Schedule, Uniform
+from typing import TypeGuard
+
+from dpacct.rounds import Adjacency, Poisson, Release, Round, Schedule, Uniform
 from dpacct.tight.game.theorem import LARGEST_SHIFT
 
 _PLAYED = (Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT)
 
 
-def is_game(round_: Round) -> bool:
+def is_game(round_: Release) -> TypeGuard[Round]:
     """Return True if the adversary has a choice of positions in this round."""
-    sampling = round_.sampling
+    sampling = round_.sampling if isinstance(round_, Round) else None
     return (
-        isinstance(sampling, Uniform)
+        isinstance(round_, Round)
+        and isinstance(sampling, Uniform)
         and round_.adjacency in _PLAYED
         # So near one that the rate rounds up to it there is no choice that a double knows.
         and sampling.rate_bounds[1] < 1.0
@@ -47,9 +50,10 @@ def is_played(schedule: Schedule) -> bool:
     In a single round there is no past to react to. There the fixed pair is exact, except for
     zero-out, which uses the fixed pair of replace-one.
     """
-    kinds = schedule.distinct()
+    kinds = schedule.only_rounds()
     return (
-        (schedule.rounds > 1 or schedule.adjacency is Adjacency.ZERO_OUT)
+        len(kinds) == len(schedule.distinct())
+        and (schedule.rounds > 1 or schedule.adjacency is Adjacency.ZERO_OUT)
         and any(is_game(round_) for round_ in kinds)
         and all(is_game(round_) or has_one_pair(round_) for round_ in kinds)
         and all(LARGEST_SHIFT * round_.noise_multiplier >= 2.0 for round_ in kinds)

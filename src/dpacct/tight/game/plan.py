@@ -30,14 +30,14 @@ from dpacct.tight.game.play import Frame, Stage, length_of, prepare, reach_of_la
 from dpacct.tight.game.positions import LAWS, USUAL_SHARE, Mixing, Thinned
 from dpacct.tight.game.rounds import (
     Positions,
-    heavy_pair,
+    heavy_pairs,
     laws_above,
     laws_below,
     least_frame,
     moment_law,
     moment_on_grid,
     rate_bounds,
-    simple_pair,
+    simple_pairs,
 )
 
 # Share of epsilon that the grid may cost.
@@ -104,10 +104,10 @@ def plan_at_delta(
         NotConverged: delta is too small, or the grid would be too large.
     """
     log_delta = math.log(delta)
-    simple = Composition.of_schedule(schedule, simple_pair, Direction.REMOVE)
+    simple = Composition.of_schedule(schedule, simple_pairs, Direction.REMOVE)
     tilt, at = tilt_at_delta(simple, log_delta)
     epsilon = max(epsilon_estimate(tilt, at, log_delta), _LEAST_EPSILON)
-    heavy = Composition.of_schedule(schedule, heavy_pair, Direction.REMOVE)
+    heavy = Composition.of_schedule(schedule, heavy_pairs, Direction.REMOVE)
     tilt = min(tilt, tilt_at_delta(heavy, log_delta)[0])
     return replace(
         _plan(schedule, simple, tilt, epsilon, log_delta, share, both=both), direction=direction
@@ -126,11 +126,11 @@ def plan_at_epsilon(
     Raises:
         NotConverged: delta is too small, or the grid would be too large.
     """
-    simple = Composition.of_schedule(schedule, simple_pair, Direction.REMOVE)
+    simple = Composition.of_schedule(schedule, simple_pairs, Direction.REMOVE)
     tilt, at = tilt_at_epsilon(simple, epsilon)
     log_delta = min(log_delta_estimate(tilt, at, epsilon), -1e-3)
     least = max(epsilon, _LEAST_EPSILON)
-    heavy = Composition.of_schedule(schedule, heavy_pair, Direction.REMOVE)
+    heavy = Composition.of_schedule(schedule, heavy_pairs, Direction.REMOVE)
     tilt = min(tilt, tilt_at_delta(heavy, log_delta)[0])
     return replace(
         _plan(schedule, simple, tilt, least, log_delta, share, both=True), direction=direction
@@ -226,7 +226,7 @@ def _lost(
     """Return the error of log M(tilt) of the simple strategy on a grid with a step."""
     if len(schedule.distinct()) > _MOST_LAWS:
         schedule = _fewer(schedule)
-        simple = Composition.of_schedule(schedule, simple_pair, Direction.REMOVE)
+        simple = Composition.of_schedule(schedule, simple_pairs, Direction.REMOVE)
     exact = float(simple.log_moment(tilt).lower)
 
     def lost(step: float) -> float:

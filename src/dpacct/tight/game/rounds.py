@@ -9,13 +9,14 @@ Rule 3: rates are rounded up for the upper bound, and down for the lower one.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from dpacct.errors import Unsupported
-from dpacct.pairs.dominating import AchievedPair, Direction, SampledGaussianPair, achieved_pair
-from dpacct.rounds import Adjacency, Round, Schedule, Uniform
+from dpacct.pairs.dominating import Direction, DominatingPair, SampledGaussianPair, achieved_pairs
+from dpacct.rounds import Adjacency, Release, Round, Schedule, Uniform
 from dpacct.tight.game import has_one_pair, is_game, takes_everybody
 from dpacct.tight.game.kernels import (
     MANY_TURNS,
@@ -134,15 +135,15 @@ def _grid_of_everybody(round_: Round, step: float, negligible: float) -> Grid:
     return Grid.of_everybody(half * round_.noise_multiplier, step, negligible)
 
 
-def simple_pair(round_: Round, direction: Direction) -> AchievedPair:
+def simple_pairs(round_: Release, direction: Direction) -> Mapping[DominatingPair, int]:
     """Return a pair about as bad as the adversary's best choice in this round, for plans."""
     if not is_game(round_):
-        return achieved_pair(round_, direction)
-    return SampledGaussianPair(rate_bounds(round_)[0], _simple_std(round_), direction)
+        return achieved_pairs(round_, direction)
+    return {SampledGaussianPair(rate_bounds(round_)[0], _simple_std(round_), direction): 1}
 
 
 def least_frame(schedule: Schedule, probability: float) -> float:
-    """Return the reach of a frame for the tails that `simple_pair` leaves out, for plans."""
+    """Return the reach of a frame for the tails that `simple_pairs` leaves out, for plans."""
     return max(
         (
             far_loss(rate_bounds(round_)[1], round_.noise_multiplier, 1e-6, probability)
@@ -153,11 +154,11 @@ def least_frame(schedule: Schedule, probability: float) -> float:
     )
 
 
-def heavy_pair(round_: Round, direction: Direction) -> AchievedPair:
+def heavy_pairs(round_: Release, direction: Direction) -> Mapping[DominatingPair, int]:
     """Return a pair whose tails no position in this round exceeds by much, for plans."""
     if not is_game(round_):
-        return achieved_pair(round_, direction)
-    return SampledGaussianPair(rate_bounds(round_)[0], round_.noise_multiplier / 2, direction)
+        return achieved_pairs(round_, direction)
+    return {SampledGaussianPair(rate_bounds(round_)[0], round_.noise_multiplier / 2, direction): 1}
 
 
 def _simple_std(round_: Round) -> float:
