@@ -79,7 +79,7 @@ class GeneralPair:
         raise NotImplementedError
 
     def log_moment(self, tilts: Array) -> Bounds:
-        """Return bounds of log M(c) for tilts c > 0, or -1 < c < 0. Shape (k,)."""
+        """Return bounds of log M(c) for tilts c >= -1. Shape (k,)."""
         raise NotImplementedError
 
     def cumulants(self, tilt: float) -> tuple[float, float, float]:
@@ -89,12 +89,14 @@ class GeneralPair:
     def characteristic(self, tilt: float, frequencies: Array) -> tuple[ComplexArray, Array]:
         """Return phi(t) - 1 for phi(t) = E_P[e^{(c + it) L}; L finite] / M(c), and its error.
 
-        Shape (k,). The second array bounds the absolute error of the first.
+        Shape (k,). The second array bounds the absolute error of the first. Frequencies are
+        multiples of a step: 0, step, 2 step, and so on.
         """
         raise NotImplementedError
 
-    def decay(self, frequencies: Array) -> Array:
+    def decay(self, tilt: float, frequencies: Array) -> Array:
         """Return bounds of |phi(t')| for all t' >= t, of shape (k,). Atoms do not decay."""
+        del tilt
         return np.ones_like(frequencies)
 
 

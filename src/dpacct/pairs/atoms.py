@@ -1,0 +1,186 @@
+"""Pairs whose loss takes finitely many values: atoms.
+
+`AtomicPair` holds any finite law of losses, with bounds of its rounding. `interpolated_profile`
+builds the pair of a piecewise linear profile, which dominates every profile below its points.
+
+Derivation: docs/derivations/mechanisms.md.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+import numpy as np
+
+from dpacct.budget import Interval
+from dpacct.errors import InvalidParameter
+from dpacct.numerics.fourier import Weighted, characteristic_shift
+from dpacct.numerics.rounding import (
+    FUNCTION_ERROR,
+    UNIT,
+    Array,
+    Bounds,
+    ComplexArray,
+    positive_sum,
+)
+from dpacct.pairs.dominating import GeneralPair
+
+# A mass may underflow, and its logarithm must not be infinite.
+_LEAST_MASS = 1e-300
+
+
+class AtomicPair(GeneralPair):
+    """A pair with P(L = losses[i]) = masses[i], and Q(L = losses[i]) = masses[i] e^{-losses[i]}.
+
+    Args:
+        losses: finite, shape (n,), in any order.
+        masses: of P, positive, shape (n,). With ``infinite_mass`` they add up to 1.
+        infinite_mass: an upper bound of P(L = infinity).
+        loss_error: a bound of the absolute error of each loss.
+        mass_error: a bound of the relative error of each mass.
+    Raises:
+        InvalidParameter: shapes differ, or a loss or a mass is out of range.
+
+    Pairs are equal if all their numbers are.
+    """
+
+    def __init__(
+        self,
+        losses: Array,
+        masses: Array,
+        infinite_mass: float = 0.0,
+        loss_error: float = 0.0,
+        mass_error: float = 4 * UNIT,
+    ) -> None:
+        self.losses = np.array(losses, dtype=np.float64)
+        self.masses = np.array(masses, dtype=np.float64)
+        if self.losses.ndim != 1 or self.losses.shape != self.masses.shape or not len(losses):
+            rule = "losses and masses are two arrays of one shape (n,), n >= 1"
+            raise InvalidParameter("losses", self.losses.shape, rule)
+        if not np.isfinite(self.losses).all():
+            raise InvalidParameter("losses", float(np.max(self.losses)), "atoms have finite losses")
+        if not (np.isfinite(self.masses).all() and (self.masses > 0.0).all()):
+            raise InvalidParameter("masses", float(np.min(self.masses)), "atoms have masses above 0")
+        self.losses.setflags(write=False)
+        self.masses.setflags(write=False)
+        self.infinite_mass = float(infinite_mass)
+        self._loss_error, self._mass_error = float(loss_error), float(mass_error)
+        self.largest_loss = float(self.losses.max()) + self._loss_error
+
+    @cached_property
+    def _key(self) -> tuple[bytes, bytes, float, float, float]:
+        errors = (self.infinite_mass, self._loss_error, self._mass_error)
+        return (self.losses.tobytes(), self.masses.tobytes(), *errors)
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, AtomicPair) and self._key == other._key)
+
+    def __repr__(self) -> str:
+        return f"AtomicPair({len(self.losses)} atoms up to {self.largest_loss:.6g})"
+
+    def swapped(self) -> AtomicPair:
+        """Return the pair of the other direction, Q against P, if P has no infinite loss.
+
+        Q has the mass that the atoms lack where P has none: an infinite loss of the new pair.
+        """
+        masses = np.maximum(self.masses * np.exp(-self.losses), _LEAST_MASS)
+        error = self._mass_error + self._loss_error + FUNCTION_ERROR
+        error += 4 * UNIT * float(np.abs(self.losses).max())
+        return AtomicPair(-self.losses, masses, self.infinite_mass, self._loss_error, error)
+
+    def delta(self, epsilon: float) -> Interval:
+        """See `GeneralPair`. Error: a few roundings of each term, and those of losses and masses."""
+        beyond = self.losses > epsilon - self._loss_error
+        loss, mass = self.losses[beyond], self.masses[beyond]
+        if not loss.size:
+            return Interval(0.0, min(1.0, self.infinite_mass))
+        term = mass * -np.expm1(np.minimum(epsilon - loss, 0.0))
+        total, sum_error = positive_sum(term)
+        gap = np.minimum(1.0, np.exp(np.minimum(epsilon - loss, 0.0)))
+        off = gap @ (mass * (self._loss_error + 2 * UNIT * (abs(epsilon) + np.abs(loss))))
+        slack = (sum_error + self._mass_error + FUNCTION_ERROR + 4 * UNIT) * total + 1.01 * off
+        upper = (total + slack + self.infinite_mass) * (1 + 4 * UNIT)
+        return Interval(max(0.0, total - slack), min(1.0, float(upper)))
+
+    def _tilted(self, tilt: float) -> tuple[float, Array, Array]:
+        """Return log M(c), and weights of e^{cL} P with their relative errors, shape (n,)."""
+        log_mass = self._log_masses
+        exponent = log_mass + tilt * self.losses
+        top = float(exponent.max())
+        weights = np.exp(np.maximum(exponent - top, -745.0))
+        total, sum_error = positive_sum(weights)
+        size = np.abs(log_mass) + np.abs(tilt * self.losses) + abs(top)
+        relative = self._mass_error + abs(tilt) * self._loss_error + 2 * FUNCTION_ERROR
+        error = relative + sum_error + 4 * UNIT * (size + np.abs(exponent))
+        return top + math.log(total), weights / total, error
+
+    @cached_property
+    def _log_masses(self) -> Array:
+        return np.log(np.maximum(self.masses, _LEAST_MASS))
+
+    def log_moment(self, tilts: Array) -> Bounds:
+        """See `GeneralPair`."""
+        values = np.empty(len(tilts))
+        errors = np.empty(len(tilts))
+        for k, tilt in enumerate(np.asarray(tilts, dtype=np.float64).tolist()):
+            value, weights, error = self._tilted(tilt)
+            values[k] = value
+            errors[k] = 1.01 * float(weights @ error) + FUNCTION_ERROR * (1 + abs(value))
+        return Bounds(values - errors, values + errors)
+
+    def cumulants(self, tilt: float) -> tuple[float, float, float]:
+        """See `GeneralPair`."""
+        value, weights, _ = self._tilted(tilt)
+        mean = float(weights @ self.losses)
+        return value, mean, float(weights @ (self.losses - mean) ** 2)
+
+    def characteristic(self, tilt: float, frequencies: Array) -> tuple[ComplexArray, Array]:
+        """See `GeneralPair`."""
+        _, weights, error = self._tilted(tilt)
+        # Each weight is off by its own error, and all by that of their sum.
+        error = error + 1.01 * float(weights @ error) + 4 * UNIT
+        step = float(frequencies[1]) if len(frequencies) > 1 else 1.0
+        law = Weighted(self.losses, weights, None, weights * error)
+        shift, size = characteristic_shift(step, len(frequencies), law)
+        phase = float(weights @ (self._loss_error + 8 * UNIT * np.abs(self.losses)))
+        return shift, size + 1.01 * phase * frequencies
+
+
+def interpolated_profile(
+    epsilons: Array, deltas: Array, mass_error: float = 64 * UNIT
+) -> AtomicPair:
+    """Return the pair of the lower convex hull of points of a profile, linear in e^eps between.
+
+    Every profile is convex in e^eps. So a profile that lies below all points lies below the hull.
+
+    Args:
+        epsilons: increasing, of either sign, shape (n,).
+        deltas: upper bounds of the profile E_P[(1 - e^{eps - L})_+] there. The last one becomes
+            the mass of infinite loss.
+        mass_error: relative error that each mass is charged for rounding.
+    """
+    ratios = np.exp(epsilons)
+    # U(0) = 1 lies on every profile.
+    x, y = np.concatenate([[0.0], ratios]), np.concatenate([[1.0], deltas])
+    hull: list[int] = []
+    for i in range(len(x)):
+        while len(hull) > 1:
+            a, b = hull[-2], hull[-1]
+            if (y[b] - y[a]) * (x[i] - x[b]) < (y[i] - y[b]) * (x[b] - x[a]):
+                break
+            hull.pop()
+        hull.append(i)
+    k, value = x[hull], y[hull]
+    slopes = np.append(np.diff(value) / np.diff(k), 0.0)
+    masses = k[1:] * np.diff(slopes)
+    kept = masses > 0.0
+    losses = epsilons[np.array(hull[1:]) - 1][kept]
+    return AtomicPair(losses, masses[kept], float(value[-1]), 4 * UNIT, mass_error)
