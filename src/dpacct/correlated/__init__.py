@@ -1,0 +1,21 @@
+"""Correlated noise (matrix mechanisms, DP-FTRL): strategies, their sensitivity and their error."""
+
+from dpacct.correlated.errors import Workload
+from dpacct.correlated.strategy import (
+    Strategy,
+    banded,
+    buffered_toeplitz,
+    independent,
+    square_root,
+    toeplitz,
+)
+
+__all__ = [
+    "Strategy",
+    "Workload",
+    "banded",
+    "buffered_toeplitz",
+    "independent",
+    "square_root",
+    "toeplitz",
+]
