@@ -1,6 +1,7 @@
 """Correlated noise (matrix mechanisms, DP-FTRL): strategies, their sensitivity and their error."""
 
 from dpacct.correlated.errors import Workload
+from dpacct.correlated.release import Correlated
 from dpacct.correlated.strategy import (
     Strategy,
     banded,
@@ -11,6 +12,7 @@ from dpacct.correlated.strategy import (
 )
 
 __all__ = [
+    "Correlated",
     "Strategy",
     "Workload",
     "banded",
