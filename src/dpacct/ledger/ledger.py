@@ -24,7 +24,8 @@ from dpacct.ledger.run import Run
 from dpacct.ledger.verify import Verification, verify
 from dpacct.ledger.writing import LedgerFile, Transaction, registered
 from dpacct.renyi.odometer import design_mixture
-from dpacct.rounds import Adjacency, Round, Schedule
+from dpacct.rounds import Adjacency, Schedule
+from dpacct.rounds import Release as ScheduleItem
 from dpacct.validate import MAX_ROUNDS
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Ledger:
         *,
         adjacency: Adjacency | str | None = None,
         unit: str = "client",
-        typical: Round | Schedule | None = None,
+        typical: ScheduleItem | Schedule | None = None,
         read_only: bool = False,
         passing: bool = False,
     ) -> Ledger:
@@ -140,7 +141,7 @@ class Ledger:
     def start_run(
         self,
         name: str,
-        plan: Schedule | Round | None = None,
+        plan: Schedule | ScheduleItem | None = None,
         *,
         private: bool = True,
         details: Mapping[str, Any] | None = None,
@@ -193,7 +194,7 @@ class Ledger:
     def charge(
         self,
         name: str,
-        rounds: Schedule | Round,
+        rounds: Schedule | ScheduleItem,
         *,
         private: bool = True,
         over_budget: bool = False,
@@ -298,12 +299,12 @@ class Ledger:
         """Return `upper_epsilon` with whole plans: valid even if results decide when to stop."""
         return self._file.now().any_stop()
 
-    def remaining(self, round_: Round | Event) -> int:
+    def remaining(self, round_: ScheduleItem | Event) -> int:
         """Return the number of such rounds that fit, chosen as you go. Plans keep their room."""
         return self._file.now().rounds_left(round_)
 
     def remaining_as_plan(
-        self, round_: Round | Event, accountant: str = PAIRS, most: int = MAX_ROUNDS
+        self, round_: ScheduleItem | Event, accountant: str = PAIRS, most: int = MAX_ROUNDS
     ) -> int:
         """Return the number of such rounds that a plan (see `start_run`) may have now."""
         most = validate.count("most", most, "the number of rounds")

@@ -48,7 +48,8 @@ from dpacct.ledger.record.plans import (
 )
 from dpacct.ledger.record.state import LedgerState, RunState, States, read_state, relabelled
 from dpacct.renyi.odometer import Totals, add, count_fitting
-from dpacct.rounds import Phase, Round, Schedule
+from dpacct.rounds import Phase, Schedule
+from dpacct.rounds import Release as ScheduleItem
 from dpacct.validate import MAX_ROUNDS
 
 # Different rounds of the lower bound. More rounds change it little.
@@ -101,8 +102,8 @@ class Known:
         self.latest: tuple[Entry, LedgerState, RunState | None] | None = None
         # For `Snapshot.released`: the last entry that was read, rounds not settled then, counts.
         self.seen = 0
-        self.open: dict[int, Round] = {}
-        self.released: dict[int, Counter[Round]] = {}
+        self.open: dict[int, ScheduleItem] = {}
+        self.released: dict[int, Counter[ScheduleItem]] = {}
 
 
 class Snapshot:
@@ -259,7 +260,7 @@ class Snapshot:
         identity = self.entry(1).hash.hex()
         return Position(identity, self.head.number, self.head.hash.hex(), released)
 
-    def released(self) -> dict[int, Counter[Round]]:
+    def released(self) -> dict[int, Counter[ScheduleItem]]:
         """Return how often each run released each of its different rounds."""
         known = self.known
         if known.seen > self.head.number:
@@ -311,7 +312,7 @@ class Snapshot:
 
     def interval(self, run: int = 0) -> Spent:
         """Return the achieved and proven epsilon."""
-        released, plans, delta = Counter[Round](), self._plans_of(run), self.budget.delta
+        released, plans, delta = Counter[ScheduleItem](), self._plans_of(run), self.budget.delta
         for number, counts in self.released().items():
             if run in (0, number):
                 released.update(counts)
@@ -354,13 +355,13 @@ class Snapshot:
 
     # Remaining budget
 
-    def rounds_left(self, asked: Round | Event) -> int:
+    def rounds_left(self, asked: ScheduleItem | Event) -> int:
         """Return how many more such rounds fit, chosen one by one. Plans keep their room."""
         cost = self.mixture.cost(self._as_charged(asked))
         return count_fitting(self.mixture, self.state.charged, cost, self.budget, self.state.delta)
 
     def rounds_left_as_plan(
-        self, asked: Round | Event, accountant: str = PAIRS, most: int = MAX_ROUNDS
+        self, asked: ScheduleItem | Event, accountant: str = PAIRS, most: int = MAX_ROUNDS
     ) -> int:
         """Return how many such rounds a plan may have that is registered now, up to ``most``."""
         round_, chosen = self._as_charged(asked), self.rounds_left(asked)
@@ -372,6 +373,6 @@ class Snapshot:
             self.mixture, self.budget, plans, round_, charged_by, chosen, most
         )
 
-    def _as_charged(self, asked: Round | Event) -> Round:
+    def _as_charged(self, asked: ScheduleItem | Event) -> ScheduleItem:
         event = asked if isinstance(asked, Event) else Event(asked)
         return in_adjacency(event.charged, self.state.adjacency)

@@ -11,16 +11,21 @@ import math
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from dpacct import validate
 from dpacct.budget import Budget
 from dpacct.display import chosen, line, trimmed, up
 from dpacct.errors import BudgetExceeded
 from dpacct.ledger.readings import Snapshot
+from dpacct.ledger.record.events import noise_of, with_noise
 from dpacct.ledger.record.plans import Plan, proven_epsilon
 from dpacct.numerics.search import largest_between
 from dpacct.renyi.odometer import Totals, add, count_fitting, subtract
 from dpacct.rounds import Full, Poisson, Round, Sampling, Uniform
+from dpacct.rounds import Release as ScheduleItem
+
+Item = TypeVar("Item", bound=ScheduleItem)
 
 _NAMED = 3
 _LOG_TOLERANCE = 1e-3
@@ -110,11 +115,11 @@ class Refusal:
         lower_rate: a round of the same noise with nearly the highest rate that fits, or None.
     """
 
-    round: Round
+    round: ScheduleItem
     budget: Budget
     spent: float
     needed: float
-    more_noise: Round | None
+    more_noise: ScheduleItem | None
     lower_rate: Round | None
 
 
@@ -126,22 +131,23 @@ class RoundRefused(BudgetExceeded):
         super().__init__(sentence)
 
 
-def round_refused(now: Snapshot, run: int, round_: Round) -> RoundRefused:
+def round_refused(now: Snapshot, run: int, round_: ScheduleItem) -> RoundRefused:
     """Return the error for a round of a run that does not fit."""
     ledger, budget, own = now.state, now.budget, now.run_state(run).held
     base = subtract(ledger.charged, own)
 
-    def epsilon(totals: Totals, *more: Round) -> float:
+    def epsilon(totals: Totals, *more: ScheduleItem) -> float:
         return now.mixture.epsilon(add(totals, *map(now.mixture.cost, more)), ledger.delta)
 
-    def fits(candidate: Round) -> bool:
+    def fits(candidate: ScheduleItem) -> bool:
         return epsilon(base, candidate) <= budget.epsilon
 
-    noise, rate = _more_noise(round_, fits), _lower_rate(round_, fits)
+    noise = _more_noise(round_, fits)
+    rate = _lower_rate(round_, fits) if isinstance(round_, Round) else None
     refusal = Refusal(round_, budget, epsilon(base), epsilon(base, round_), noise, rate)
     ways: list[str] = []
     if noise is not None:
-        ways.append(f"noise multiplier {noise.noise_multiplier:.6g} at this rate")
+        ways.append(f"noise multiplier {noise_of(noise):.6g} at this rate")
     if rate is not None:
         ways.append(f"sampling rate {rate.sampling_rate:.4g} at this noise")
     found = f"What fits: {', or '.join(ways)}." if ways else "No noise and no rate makes it fit."
@@ -164,21 +170,23 @@ def round_refused(now: Snapshot, run: int, round_: Round) -> RoundRefused:
     return RoundRefused(f"the round does not fit: {why} {found}{ways_out}", refusal)
 
 
-def _more_noise(round_: Round, fits: Callable[[Round], bool]) -> Round | None:
+def _more_noise(round_: ScheduleItem, fits: Callable[[ScheduleItem], bool]) -> ScheduleItem | None:
     """Return the round with the least noise that fits: six digits, rounded up."""
-    most = validate.NOISE_MULTIPLIER_RANGE[1]
+    most, least = validate.NOISE_MULTIPLIER_RANGE[1], getattr(round_, "noise_multiplier", None)
+    if least is None:
+        return None
 
-    def at(log_noise: float) -> Round:
+    def at(log_noise: float) -> ScheduleItem:
         noise = min(math.exp(log_noise), most)
         digits = 5 - math.floor(math.log10(noise))
         noise = math.ceil(noise * 10.0**digits) / 10.0**digits
-        noise = min(max(noise, round_.noise_multiplier), most)
-        return Round(float(f"{noise:.6g}"), round_.sampling, round_.adjacency)
+        noise = min(max(noise, least), most)
+        return with_noise(round_, float(f"{noise:.6g}"))
 
-    return _nearest(at, fits, math.log(round_.noise_multiplier), math.log(most))
+    return _nearest(at, fits, math.log(least), math.log(most))
 
 
-def _lower_rate(round_: Round, fits: Callable[[Round], bool]) -> Round | None:
+def _lower_rate(round_: Round, fits: Callable[[ScheduleItem], bool]) -> Round | None:
     """Return the round with the highest rate that fits: four digits, rounded down."""
 
     def at(sampling: Sampling) -> Round:
@@ -200,8 +208,8 @@ def _lower_rate(round_: Round, fits: Callable[[Round], bool]) -> Round | None:
 
 
 def _nearest(
-    at: Callable[[float], Round], fits: Callable[[Round], bool], near: float, far: float
-) -> Round | None:
+    at: Callable[[float], Item], fits: Callable[[ScheduleItem], bool], near: float, far: float
+) -> Item | None:
     """Return the round nearest to ``near`` that fits, or None if not even the farthest fits."""
     if not fits(at(far)):
         return None

@@ -25,7 +25,8 @@ from dpacct.ledger.record.plans import PAIRS, plan_room
 from dpacct.ledger.record.state import Charge, RunState
 from dpacct.ledger.refusals import round_refused
 from dpacct.ledger.writing import LedgerFile, Reservation, Transaction, exceeds
-from dpacct.rounds import Round, Schedule
+from dpacct.rounds import Release as ScheduleItem
+from dpacct.rounds import Schedule
 
 
 class Ticket:
@@ -174,7 +175,7 @@ class Run:
         return self._file.now().guarantee(self.id)
 
     def reserve(
-        self, event: Event | Round, *, asks: Callable[[RunState], None] | None = None
+        self, event: Event | ScheduleItem, *, asks: Callable[[RunState], None] | None = None
     ) -> Ticket:
         """Charge a round, before any data is touched. It is on disk when this returns.
 
@@ -210,7 +211,7 @@ class Run:
                 raise round_refused(now, self.id, charged)
         return Ticket(self._file, found, whole)
 
-    def take_over(self, event: Event | Round) -> Ticket | None:
+    def take_over(self, event: Event | ScheduleItem) -> Ticket | None:
         """Return the ticket of a round that another process reserved and left.
 
         Nothing of such a round was released: `Ticket.commit` comes before that. So it is drawn

@@ -38,6 +38,7 @@ from dpacct.ledger.record.events import (
     covers,
     in_adjacency,
     joint_noise_multiplier,
+    noise_of,
     schedule_in_adjacency,
 )
 from dpacct.ledger.record.plans import Plan, left_of, plan_room, schedule_cost
@@ -57,7 +58,8 @@ from dpacct.ledger.record.state import (
     started_run,
 )
 from dpacct.renyi.odometer import Totals, subtract
-from dpacct.rounds import Adjacency, Round
+from dpacct.rounds import Adjacency
+from dpacct.rounds import Release as ScheduleItem
 
 COST_TOLERANCE = 1e-9
 PLAN_TOLERANCE = 1e-6
@@ -289,7 +291,7 @@ class Replay:
         if said.noise_multiplier is not None:
             joint = joint_noise_multiplier(part.noise_multiplier for part in said.releases)
             least = min(joint, said.noise_multiplier)
-            if not least * (1 - COST_TOLERANCE) <= said.charged.noise_multiplier <= least:
+            if not least * (1 - COST_TOLERANCE) <= noise_of(said.charged) <= least:
                 raise LedgerError("its charge is not the cost of all its releases together")
         if said.left != (said.slot is None and run.on_plan):
             raise LedgerError("it does not say rightly whether its run left the plan")
@@ -326,7 +328,7 @@ class Replay:
         return committed(ledger, run)
 
 
-def _same_adjacency(ledger: LedgerState, round_: Round) -> str:
+def _same_adjacency(ledger: LedgerState, round_: ScheduleItem) -> str:
     try:
         same = in_adjacency(round_, ledger.adjacency) == round_
     except InvalidParameter:

@@ -200,7 +200,7 @@ class LedgerFile:
                     rounds = list(schedule.distinct())
                 case _:
                     rounds = []
-            if any(isinstance(round_.sampling, Uniform) for round_ in rounds):
+            if any(isinstance(getattr(r, "sampling", None), Uniform) for r in rounds):
                 raise LedgerError(
                     f"{self.path}: training by dpacct 0.2 is only zero-out, and entry "
                     f"{entry.number} has cohorts of fixed size under add-remove: both together "

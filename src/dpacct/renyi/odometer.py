@@ -26,7 +26,7 @@ from dpacct.budget import Budget
 from dpacct.numerics.rounding import FUNCTION_ERROR
 from dpacct.numerics.search import bracket_root, largest_count
 from dpacct.renyi.curve import RenyiCurve, best_order
-from dpacct.rounds import Round, Schedule, as_schedule
+from dpacct.rounds import Release, Schedule, as_schedule
 
 Totals = tuple[int, ...]
 
@@ -56,7 +56,7 @@ class Mixture:
     orders: tuple[float, ...]
     weights: tuple[float, ...]
 
-    def cost(self, round_: Round) -> Totals:
+    def cost(self, round_: Release) -> Totals:
         """Return the proven divergence of a round at each order, in units of 2^-64, rounded up."""
         return _cost(self.orders, round_)
 
@@ -119,7 +119,7 @@ def times(count: int, part: Sequence[int]) -> Totals:
 
 
 @lru_cache(maxsize=4096)
-def _cost(orders: tuple[float, ...], round_: Round) -> Totals:
+def _cost(orders: tuple[float, ...], round_: Release) -> Totals:
     curve = RenyiCurve(1 * round_)
     return tuple(fixed_point(curve.upper(order)) for order in orders)
 
@@ -182,7 +182,7 @@ def _at(shares: Sequence[_Share], log_cost: float) -> float:
     return math.inf if math.isnan(epsilon) else max(0.0, epsilon * (1 + 4 * FUNCTION_ERROR))
 
 
-def design_mixture(budget: Budget, typical: Round | Schedule | None = None) -> Mixture:
+def design_mixture(budget: Budget, typical: Release | Schedule | None = None) -> Mixture:
     """Return a pattern of orders and weights around the order at which most typical rounds fit.
 
     Args:
@@ -226,13 +226,13 @@ class Odometer:
         typical: as for `design_mixture`.
     """
 
-    def __init__(self, budget: Budget, typical: Round | Schedule | None = None) -> None:
+    def __init__(self, budget: Budget, typical: Release | Schedule | None = None) -> None:
         self.budget = budget
         self.mixture = design_mixture(budget, typical)
         self.rounds = 0
         self._totals = self.mixture.zero()
 
-    def add(self, round_: Round, rounds: int = 1) -> None:
+    def add(self, round_: Release, rounds: int = 1) -> None:
         """Charge a round, or several like it, even beyond the budget.
 
         Raises:
@@ -247,7 +247,7 @@ class Odometer:
         """The epsilon so far at the budget's delta: proven, for rounds chosen in any way."""
         return self.mixture.epsilon(self._totals, self.budget.delta)
 
-    def remaining(self, round_: Round) -> int:
+    def remaining(self, round_: Release) -> int:
         """Return how many more such rounds fit into the budget."""
         return count_fitting(
             self.mixture, self._totals, self.mixture.cost(round_), self.budget, self.budget.delta

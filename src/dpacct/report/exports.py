@@ -122,9 +122,14 @@ def _mechanism(facts: dict[str, Any]) -> str:
     """Return the rounds in words, of a schedule or of all runs of a ledger."""
     found = facts.get("phases") or [p for run in facts["runs"] for p in run["phases"]]
     words = [
-        f"{phase['rounds']} rounds, {phase['sampling']} sampling"
+        f"{phase['rounds']} "
+        + (f"rounds, {phase['sampling']} sampling" if "sampling" in phase else phase["mechanism"])
         + (f" at rate {chosen(phase['sampling_rate'])}" if "sampling_rate" in phase else "")
-        + f", noise multiplier {chosen(phase['noise_multiplier'], least=True)}"
+        + (
+            f", noise multiplier {chosen(phase['noise_multiplier'], least=True)}"
+            if "noise_multiplier" in phase
+            else ""
+        )
         for phase in found[:5]
     ]
     return "; ".join(words) + ("; and more" if len(found) > 5 else "")

@@ -33,7 +33,8 @@ from dpacct.ledger.record.events import (
 from dpacct.ledger.record.fields import items, members, parse, real, refuse, typed, whole
 from dpacct.ledger.record.plans import PAIRS, TIGHT, Plan
 from dpacct.renyi.odometer import Mixture
-from dpacct.rounds import Adjacency, Round
+from dpacct.rounds import Adjacency
+from dpacct.rounds import Release as ScheduleItem
 from dpacct.validate import MAX_ORDER, MAX_ROUNDS, NOISE_MULTIPLIER_RANGE
 
 GENESIS = bytes(32)
@@ -171,7 +172,7 @@ class Reserve:
         left: whether its run left the plan with it.
     """
 
-    charged: Round
+    charged: ScheduleItem
     noise_multiplier: float | None
     releases: tuple[Release, ...]
     slot: int | None

@@ -5,8 +5,10 @@ are named, the main sum included: a release without a name would not be charged.
 Rule 2: the charge never has more noise than the round or the joint release, and the round never
 more than its main sum.
 Rule 3: a planned round covers a round of the same scheme and adjacency with at least its noise and
-at most its rate. Such a round never costs more than the planned one.
+at most its rate. Such a round never costs more than the planned one. A release beside the rounds
+covers itself, with at least its noise.
 Rule 4: a ledger has one adjacency, and a round is charged under it or rejected.
+Rule 5: a release beside the rounds is written with the name of its mechanism and its parameters.
 """
 
 from __future__ import annotations
@@ -15,15 +17,17 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.record.fields import items, members, refuse, typed, whole
 from dpacct.numerics.rounding import UNIT
+from dpacct.pairs.dominating import Mechanism
 from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
+from dpacct.rounds import Release as ScheduleItem
 
 MAX_DETAILS = 100_000
 MAX_DEPTH = 50
@@ -89,7 +93,7 @@ def joint_noise_of(counts: Mapping[float, int]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A round as it runs.
+    """A round, or another item of a schedule, as it runs.
 
     Args:
         round: sampling, adjacency and noise. With several releases its noise may be that of the
@@ -103,14 +107,14 @@ class Event:
             sum is missing, or has less noise than the round claims.
     """
 
-    round: Round
+    round: ScheduleItem
     releases: tuple[Release, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict[str, Any])
     main: str = MAIN
 
     def __post_init__(self) -> None:
-        if not isinstance(self.round, Round):
-            raise InvalidParameter("round", self.round, "an event holds a Round")
+        if not isinstance(self.round, ScheduleItem):
+            raise InvalidParameter("round", self.round, "an event holds a Round or another release")
         given = tuple(validate.several("releases", self.releases, "releases"))
         releases = tuple(release for release in given if isinstance(release, Release))
         if releases != given:
@@ -124,18 +128,40 @@ class Event:
             rule = f"releases name all that a round releases, its main sum ({self.main!r}) too"
             hint = "Pass main=NAME if it has another name."
             raise InvalidParameter("releases", ", ".join(named), rule, hint)
-        if named and self.round.noise_multiplier > (least := named[self.main].noise_multiplier):
+        if named and self.noise_multiplier > (least := named[self.main].noise_multiplier):
             rule = f"a round has at most the noise of its main sum ({self.main!r}), {least!r}"
-            raise InvalidParameter("noise_multiplier", self.round.noise_multiplier, rule)
+            raise InvalidParameter("noise_multiplier", self.noise_multiplier, rule)
 
     @property
-    def charged(self) -> Round:
+    def noise_multiplier(self) -> float:
+        """The noise multiplier of the round.
+
+        Raises:
+            InvalidParameter: its mechanism has none.
+        """
+        return noise_of(self.round)
+
+    @property
+    def charged(self) -> ScheduleItem:
         """The charged round. A plan for this event consists of such rounds."""
         if not self.releases:
             return self.round
         joint = joint_noise_multiplier(release.noise_multiplier for release in self.releases)
-        noise = min(joint, self.round.noise_multiplier)
-        return Round(noise, self.round.sampling, self.round.adjacency)
+        return with_noise(self.round, min(joint, self.noise_multiplier))
+
+
+def noise_of(item: ScheduleItem) -> float:
+    """Return the noise multiplier of a round or of a mechanism that has one."""
+    found: float | None = getattr(item, "noise_multiplier", None)
+    if found is None:
+        rule = "several sums of one round have Gaussian noise"
+        raise InvalidParameter("round", item, rule, "Charge this release by itself.")
+    return found
+
+
+def with_noise(item: ScheduleItem, noise_multiplier: float) -> ScheduleItem:
+    """Return the same item with another noise multiplier."""
+    return replace(cast("Any", item), noise_multiplier=noise_multiplier)
 
 
 def checked_details(details: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -165,8 +191,10 @@ def checked_details(details: Mapping[str, Any] | None) -> dict[str, Any]:
     return copy
 
 
-def covers(planned: Round, actual: Round) -> bool:
+def covers(planned: ScheduleItem, actual: ScheduleItem) -> bool:
     """Return whether the planned round covers the actual one (Rule 3)."""
+    if not (isinstance(planned, Round) and isinstance(actual, Round)):
+        return planned == actual or _has_more_noise(planned, actual)
     same = planned.adjacency is actual.adjacency
     if not same or actual.noise_multiplier < planned.noise_multiplier:
         return False
@@ -181,14 +209,24 @@ def covers(planned: Round, actual: Round) -> bool:
             return False
 
 
-def in_adjacency(round_: Round, adjacency: str) -> Round:
+def _has_more_noise(planned: ScheduleItem, actual: ScheduleItem) -> bool:
+    """Return whether a mechanism is the planned one with more Gaussian noise."""
+    least: float | None = getattr(planned, "noise_multiplier", None)
+    noise: float | None = getattr(actual, "noise_multiplier", None)
+    if type(planned) is not type(actual) or least is None or noise is None or noise < least:
+        return False
+    return with_noise(actual, least) == planned
+
+
+def in_adjacency(round_: ScheduleItem, adjacency: str) -> ScheduleItem:
     """Return a round as a ledger of this adjacency charges it (Rule 4). Empty takes any.
 
     Take a public number of clients, and a Poisson sample or a round of full participation. Removing
     a client moves the sum exactly as zeroing its contribution does: one mechanism at one cost. So
     an add-remove round may be charged as zero-out. The reverse is not allowed, since
     zero-out does not hide how many clients there are. With cohorts of fixed size a removed client
-    makes way for another client, which zero-out does not cover.
+    makes way for another client, which zero-out does not cover. The pairs of an epoch are the same
+    under both relations.
 
     Raises:
         InvalidParameter: the round has another adjacency.
@@ -196,8 +234,8 @@ def in_adjacency(round_: Round, adjacency: str) -> Round:
     if adjacency in ("", str(round_.adjacency)):
         return round_
     weaker = adjacency == Adjacency.ZERO_OUT and round_.adjacency is Adjacency.ADD_REMOVE
-    if weaker and not isinstance(round_.sampling, Uniform):
-        return Round(round_.noise_multiplier, round_.sampling, adjacency)
+    if weaker and not isinstance(getattr(round_, "sampling", None), Uniform):
+        return replace(cast("Any", round_), adjacency=Adjacency.ZERO_OUT)
     rule = f"all rounds of a ledger share one adjacency, and this one has {adjacency}"
     raise InvalidParameter("adjacency", str(round_.adjacency), rule)
 
@@ -216,10 +254,14 @@ _SCHEMES = {
 }
 _ROUND = ("noise_multiplier", "sampling", "adjacency")
 _OF_ANY_SCHEME = ("sampling_rate", "cohort_size", "num_clients")
+# Mechanisms by their names in entries (Rule 5). Their fields are numbers, texts or adjacencies.
+MECHANISMS: dict[str, type[Mechanism]] = {}
 
 
-def round_to_json(round_: Round) -> dict[str, Any]:
+def round_to_json(round_: ScheduleItem) -> dict[str, Any]:
     """Return the round in the words of a schedule file, with its adjacency."""
+    if not isinstance(round_, Round):
+        return _mechanism_to_json(round_)
     sampling = round_.sampling
     return {
         "noise_multiplier": round_.noise_multiplier,
@@ -229,8 +271,36 @@ def round_to_json(round_: Round) -> dict[str, Any]:
     }
 
 
-def round_from_json(value: Any, also: tuple[str, ...] = ()) -> Round:
+def _mechanism_to_json(item: ScheduleItem) -> dict[str, Any]:
+    for name, kind in MECHANISMS.items():
+        if type(item) is kind:
+            values = {part.name: getattr(item, part.name) for part in fields(cast("Any", item))}
+            return {"mechanism": name, **values, "adjacency": str(item.adjacency)}
+    rule = "a ledger keeps rounds and these mechanisms: " + ", ".join(MECHANISMS)
+    raise InvalidParameter("round", item, rule)
+
+
+def _mechanism_from_json(value: dict[str, Any], also: tuple[str, ...]) -> ScheduleItem:
+    name = typed("mechanism", value["mechanism"], str)
+    if name not in MECHANISMS:
+        refuse("mechanism", name, "a mechanism that is known")
+    kind = MECHANISMS[name]
+    keys = tuple(part.name for part in fields(cast("Any", kind)))
+    entry = members("a release", value, ("mechanism", *keys), also)
+    try:
+        found = kind(**{key: entry[key] for key in keys})
+    except (InvalidParameter, TypeError) as error:
+        raise LedgerError(f"a release cannot be read: {error}") from None
+    # Constructors take 5.0 for a whole number.
+    if any(entry[key] != made for key, made in _mechanism_to_json(found).items()):
+        raise LedgerError("a release is not in its one form")
+    return found
+
+
+def round_from_json(value: Any, also: tuple[str, ...] = ()) -> ScheduleItem:
     """Return the round that `round_to_json` wrote. It may have the keys ``also``."""
+    if isinstance(value, dict) and "mechanism" in value:
+        return _mechanism_from_json(cast("dict[str, Any]", value), also)
     entry = members("a round", value, _ROUND, (*also, *_OF_ANY_SCHEME))
     name = typed("sampling", entry["sampling"], str)
     if name not in _SCHEMES:
@@ -264,10 +334,10 @@ def schedule_from_json(value: Any) -> Schedule:
         raise LedgerError(f"a plan cannot be read: {error}") from None
 
 
-def event_to_json(event: Event, charged: Round) -> dict[str, Any]:
+def event_to_json(event: Event, charged: ScheduleItem) -> dict[str, Any]:
     """Return the event with the charged round: its own, in the ledger's adjacency."""
     entry: dict[str, Any] = {"charged": round_to_json(charged)}
     if event.releases:
-        entry["noise_multiplier"] = event.round.noise_multiplier
+        entry["noise_multiplier"] = event.noise_multiplier
         entry["releases"] = list(map(asdict, event.releases))
     return entry | ({"details": dict(event.details)} if event.details else {})

@@ -31,7 +31,8 @@ from dpacct.numerics.search import largest_count
 from dpacct.pairs import achieved
 from dpacct.renyi.curve import RenyiCurve
 from dpacct.renyi.odometer import Mixture, Totals, add, fixed_point, times
-from dpacct.rounds import Phase, Round, Schedule
+from dpacct.rounds import Phase, Schedule
+from dpacct.rounds import Release as ScheduleItem
 from dpacct.tight.accountant import TightAccountant
 from dpacct.validate import MAX_ROUNDS
 
@@ -68,13 +69,13 @@ class Plan:
         """True if the charge depends on the order of the rounds (Rule 3)."""
         return self.accountant == TIGHT and len(self._ends) > 1
 
-    def round_at(self, number: int) -> Round | None:
+    def round_at(self, number: int) -> ScheduleItem | None:
         """Return the round with a number from 0, or None past the end."""
         if number >= self.rounds:
             return None
         return self.schedule.phases[bisect_right(self._ends, number)].round
 
-    def covering(self, round_: Round, start: int) -> int | None:
+    def covering(self, round_: ScheduleItem, start: int) -> int | None:
         """Return the number of the first round, from ``start`` on, that covers the given one."""
         phase = bisect_right(self._ends, start)
         for index in range(phase, min(len(self._ends), phase + _LOOK_AHEAD)):
@@ -105,7 +106,7 @@ class Plan:
 
 def schedule_of(name: str, plan: object) -> Schedule:
     """Return a plan that is given as a schedule or as a single round."""
-    schedule = 1 * plan if isinstance(plan, Round) else plan
+    schedule = 1 * plan if isinstance(plan, ScheduleItem) else plan
     if not isinstance(schedule, Schedule) or not schedule.rounds:
         raise InvalidParameter(name, plan, "a Round, or a Schedule of at least one, is asked for")
     return schedule
@@ -217,7 +218,7 @@ def left_of(delta: float, plan_delta: float) -> float:
 
 
 def most_planned_rounds(
-    mixture: Mixture, budget: Budget, plans: list[Plan], round_: Round, accountant: str,
+    mixture: Mixture, budget: Budget, plans: list[Plan], round_: ScheduleItem, accountant: str,
     fewest: int, most: int = MAX_ROUNDS,
 ) -> int:  # fmt: skip
     """Return how many equal rounds one more initial plan may have, up to ``most``.

@@ -25,7 +25,8 @@ from dpacct.ledger.record.entries import Entry
 from dpacct.ledger.record.fields import items, members, real, refuse, typed, whole
 from dpacct.ledger.record.plans import Plan, PlanRoom
 from dpacct.renyi.odometer import Mixture, Totals, add, subtract
-from dpacct.rounds import Adjacency, Round
+from dpacct.rounds import Adjacency
+from dpacct.rounds import Release as ScheduleItem
 
 # Far above `odometer.UNBOUNDED` times any number of rounds.
 _MAX_TOTAL = 1 << 512
@@ -186,7 +187,7 @@ class Charge(NamedTuple):
 
 
 def charge_of(
-    mixture: Mixture, plan: Plan | None, run: RunState, round_: Round, slot: int | None
+    mixture: Mixture, plan: Plan | None, run: RunState, round_: ScheduleItem, slot: int | None
 ) -> Charge:
     """Return the charge of a round, at a slot of its run's plan or outside it (Rule 2)."""
     cost = mixture.cost(round_)

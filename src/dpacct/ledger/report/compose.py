@@ -28,6 +28,7 @@ from dpacct.report.words import (
     sampling_words,
     to_sign,
 )
+from dpacct.rounds import Round
 
 # Keys of a phase that are no part of its round.
 _BESIDE = ("rounds", "planned", "releases")
@@ -177,11 +178,13 @@ def _one_run(run: dict[str, Any]) -> list[Block]:
     rows: list[tuple[str, ...]] = []
     for phase in run["phases"]:
         planned = "yes" if phase["planned"] else "no"
+        item = round_from_json(phase, _BESIDE)
+        noise: float | None = phase.get("noise_multiplier")
         rows.append(
             (
                 str(phase["rounds"]),
-                chosen(phase["noise_multiplier"], least=True),
-                sampling_words(round_from_json(phase, _BESIDE).sampling),
+                "-" if noise is None else chosen(noise, least=True),
+                sampling_words(item.sampling) if isinstance(item, Round) else repr(item),
                 "no plan" if run["planned_rounds"] is None else planned,
                 "; ".join(map(_release_words, phase["releases"])) or "the sum",
             )

@@ -13,7 +13,8 @@ from dpacct.ledger.record.entries import Entry, Opening, Reserve, Settle, Start,
 from dpacct.ledger.record.events import round_to_json
 from dpacct.ledger.record.plans import Plan, achieved_epsilon, epsilon_so_far, join, together
 from dpacct.ledger.record.state import LedgerState
-from dpacct.rounds import Phase, Round, Schedule
+from dpacct.rounds import Phase, Schedule
+from dpacct.rounds import Release as ScheduleItem
 
 # The picture's points. With many different rounds each takes longer.
 _POINTS = 24
@@ -40,9 +41,9 @@ class History:
         self.runs: dict[int, dict[str, Any]] = {}
         self.points: list[dict[str, Any]] = []
         self.marks: list[dict[str, Any]] = []
-        self.released: Counter[Round] = Counter()
+        self.released: Counter[ScheduleItem] = Counter()
         self._now = now
-        self._open: dict[int, tuple[Round, int]] = {}
+        self._open: dict[int, tuple[ScheduleItem, int]] = {}
         self._plans: dict[int, Plan] = {}
         self._cursors: dict[int, int] = {}
         self._charged = 0
