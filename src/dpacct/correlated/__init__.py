@@ -1,11 +1,11 @@
 """Correlated noise (matrix mechanisms, DP-FTRL): strategies, their sensitivity and their error."""
 
 from dpacct.correlated.errors import Workload
+from dpacct.correlated.optimize import buffered_toeplitz, optimized
 from dpacct.correlated.release import Correlated
 from dpacct.correlated.strategy import (
     Strategy,
     banded,
-    buffered_toeplitz,
     independent,
     square_root,
     toeplitz,
@@ -18,6 +18,7 @@ __all__ = [
     "banded",
     "buffered_toeplitz",
     "independent",
+    "optimized",
     "square_root",
     "toeplitz",
 ]

@@ -8,20 +8,24 @@ diagonals:
 
 The error of all models together is |A C^{-1}| = |(C A^{-1})^{-1}|, the Frobenius norm.
 
-For a lower-triangular L with w + 1 diagonals, P = (L L^T)^{-1} has the trace |L^{-1}|^2. The matrix
-L^T P = L^{-1} is lower triangular, so that for j > i
+For a lower-triangular L with w + 1 diagonals, P = (L L^T)^{-1} has the trace |L^{-1}|^2. Cut into
+blocks of size w or more, L has blocks L_k on the diagonal and M_k below it. With K_k = L_k^{-1} and
+G_k = M_k K_k the blocks of P on its diagonal are
 
-    P_ij = - sum_{t > i} L_ti P_tj / L_ii,    P_ii = (1 / L_ii - sum_{t > i} L_ti P_ti) / L_ii,
+    P_k = K_k^T K_k + G_k^T P_{k+1} G_k,
 
-which needs the entries of P next to the diagonal only (Takahashi's recursion): n w^2 operations.
+and the derivative of the trace by P_k is Q_k, where Q_{k+1} = 1 + G_k Q_k G_k^T and Q_0 = 1. The
+trace and its derivatives by all entries of L take n w^2 operations.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpacct import validate
 from dpacct.correlated.matrix import LowerTriangular
@@ -77,6 +81,8 @@ class Workload:
 
 
 RUNNING_SUM = Workload()
+# Smaller blocks cost more steps than they save operations.
+_LEAST_BLOCK = 32
 
 
 def workload_norm(matrix: LowerTriangular, workload: Workload | None = None) -> float:
@@ -125,15 +131,70 @@ def banded_product(left: Array, right: Array) -> Array:
 
 def inverse_norm_squared(diagonals: Array) -> float:
     """Return |L^{-1}|^2 of a lower-triangular matrix by its diagonals, shape (w + 1, n)."""
-    width, n = len(diagonals) - 1, diagonals.shape[1]
-    window = np.zeros((width, width))
-    total = 0.0
-    for i in range(n - 1, -1, -1):
-        column, pivot = diagonals[1:, i], diagonals[0, i]
-        row = window @ column / -pivot
-        corner = (1 / pivot - column @ row) / pivot
-        total += corner
-        window[1:, 1:] = window[:-1, :-1].copy()
-        window[0, 1:] = window[1:, 0] = row[:-1]
-        window[0, 0] = corner
-    return total
+    blocks = _Blocks(diagonals)
+    return sum(float(np.trace(part)) for part in blocks.traces()) - blocks.padding
+
+
+def inverse_norm_gradient(diagonals: Array) -> tuple[float, Array]:
+    """Return |L^{-1}|^2 and its derivatives by the entries of the diagonals, of the same shape."""
+    blocks = _Blocks(diagonals)
+    parts = list(blocks.traces())[::-1]
+    value = sum(float(np.trace(part)) for part in parts) - blocks.padding
+    above, below = np.zeros_like(blocks.on), np.zeros_like(blocks.on)
+    identity = np.eye(blocks.size)
+    outer = identity
+    for k, inverse in enumerate(blocks.inverses):
+        by_inverse = 2 * inverse @ outer
+        if k + 1 < len(parts):
+            ratio = blocks.under[k] @ inverse
+            by_ratio = 2 * parts[k + 1] @ ratio @ outer
+            by_inverse += blocks.under[k].T @ by_ratio
+            below[k] = by_ratio @ inverse.T
+            outer = identity + ratio @ outer @ ratio.T
+        above[k] = -inverse.T @ by_inverse @ inverse.T
+    return value, blocks.to_diagonals(above, below)
+
+
+class _Blocks:
+    """The blocks of a lower-triangular matrix that is padded by an identity to whole blocks.
+
+    Attributes:
+        on, under: the blocks L_k and M_k, shape (blocks, size, size).
+        inverses: K_k.
+        padding: the share of the identity in the trace.
+    """
+
+    def __init__(self, diagonals: Array) -> None:
+        width, n = len(diagonals) - 1, diagonals.shape[1]
+        self.size = min(n, max(width, _LEAST_BLOCK))
+        number = -(-n // self.size)
+        self.padding = number * self.size - n
+        self._shape = diagonals.shape
+        padded = np.zeros((2 * self.size, number * self.size))
+        padded[: width + 1, :n] = diagonals
+        padded[0, n:] = 1.0
+        places: NDArray[np.int64] = np.arange(self.size, dtype=np.int64)
+        blocks: NDArray[np.int64] = np.arange(number, dtype=np.int64)
+        # Row r and column c of a block lie on diagonal r - c, of the block below on r - c + size.
+        self._at = np.subtract.outer(places, places)
+        self._first = np.add.outer(blocks * self.size, np.broadcast_to(places, self._at.shape))
+        self.on = np.where(self._at >= 0, padded[self._at, self._first], 0.0)
+        self.under = padded[self._at + self.size, self._first]
+        self.inverses = np.linalg.inv(self.on)
+
+    def traces(self) -> Iterator[Array]:
+        """Yield P_k, the last one first."""
+        part = np.zeros_like(self.on[0])
+        for k in range(len(self.on) - 1, -1, -1):
+            ratio = self.under[k] @ self.inverses[k]
+            part = self.inverses[k].T @ self.inverses[k] + ratio.T @ part @ ratio
+            yield part
+
+    def to_diagonals(self, on: Array, under: Array) -> Array:
+        """Return the diagonals of the matrix with these blocks."""
+        found = np.zeros((2 * self.size, len(on) * self.size))
+        found[self._at + self.size, self._first] = under
+        lower = self._at >= 0
+        first = np.broadcast_to(self._first, on.shape)
+        found[np.broadcast_to(self._at, on.shape)[:, lower], first[:, lower]] = on[:, lower]
+        return found[: self._shape[0], : self._shape[1]]

@@ -5,9 +5,9 @@ depends on the earlier releases (Denisov et al. 2022, theorem 2.1). Given the pa
 a vector v_t with sum |v_t|^2 <= sens^2, and Gaussian rounds cost the sum of squares only.
 
 With cyclic Poisson sampling the clients form b groups. Round t draws each client of group t mod b
-with probability q. If C has at most b bands, then two participations of a client meet no common
-row, and participation i is a round of Poisson sampling with noise z / |C e_i| (Choquette-Choo et al.
-2023, theorem 4). Columns of norm 1 give ceil(n / b) rounds at (z, q).
+with probability q. If C has at most b bands, then two participations of a client have no row in
+common. Then the participation in round i is a round of Poisson sampling with noise z / |C e_i|
+(Choquette-Choo et al. 2023, theorem 4). Columns of norm 1 give ceil(n / b) rounds at (z, q).
 
 docs/derivations/correlated-noise.md has the proofs.
 """

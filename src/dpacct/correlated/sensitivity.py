@@ -11,6 +11,8 @@ sends vectors g_i of norm at most 1 in the rounds of its pattern. With M = C^T C
       sens^2 <= max over patterns of sum_i w_r(i),    w_r(i) = M_ii + 2 sum_{s <= r} m_s(i),
 
   which a recursion over r solves. If the bands do not exceed b, all m_s are 0: the bound is exact.
+  Otherwise the search branches on rounds of the best pattern: either the next participation is that
+  round, and its M_ij are exact from now on, or it is another one.
 * Toeplitz, with coefficients that are nonnegative and do not increase: M_{i,i+l} decreases in i and
   in l, so the pattern 0, b, 2b, ... is the best one, and exact (Kalinin, Lampert 2024, theorem 2).
 * Lower end: |C x| for an explicit x with entries 0, 1 and -1 on a pattern.
@@ -22,6 +24,9 @@ docs/derivations/correlated-noise.md has the proofs.
 from __future__ import annotations
 
 import math
+from heapq import heappop, heappush
+from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,6 +40,8 @@ from dpacct.numerics.rounding import UNIT, Array
 _MOST_WEIGHTS = 3 * 10**7
 # Some ten seconds.
 _MOST_PRODUCTS = 2 * 10**9
+# The search for patterns ends after so many branches, or operations, or if both ends agree.
+_MOST_NODES, _MOST_WORK, _SHARP = 2_000, 2e8, 1e-12
 
 
 def check_participation(
@@ -62,9 +69,7 @@ def bound_sensitivity(matrix: LowerTriangular, b: int, k: int) -> Interval:
     """Return bounds of the sensitivity for separation b and at most k participations."""
     if has_best_pattern(matrix):
         return _norm_of_regular_pattern(matrix, b, k)
-    upper, pattern = _weighted_bound(matrix, b, k)
-    lower = pattern_norm(matrix, pattern, best_signs(matrix, pattern)).lower
-    return Interval.bracket(lower, upper)
+    return _search_patterns(matrix, b, k)
 
 
 def has_best_pattern(matrix: LowerTriangular) -> bool:
@@ -142,46 +147,115 @@ def gram_diagonal(matrix: LowerTriangular, lag: int) -> Array:
     return np.einsum("si,si->i", entries[lag:, : n - lag], entries[: bands - lag, lag:])
 
 
-def _weighted_bound(matrix: LowerTriangular, b: int, k: int) -> tuple[float, list[int]]:
-    """Return the upper end for any matrix, and the pattern that attains the recursion."""
+def _gram_row(matrix: LowerTriangular, at: int) -> Array:
+    """Return M_{at,l} for l > at, and 0 for the other l. Shape (rounds,)."""
+    column = matrix.column(at)
+    row = np.zeros(matrix.rounds)
+    for lag in range(1, len(column)):
+        row[at + lag] = column[lag:] @ matrix.column(at + lag)[: len(column) - lag]
+    return row
+
+
+def _remaining_weights(matrix: LowerTriangular, b: int, k: int, relative: float) -> Array:
+    """Return w_r(i), rounded up, for r = 0, 1, ... up to the last r that changes it."""
     n, bands = matrix.rounds, matrix.bands
-    norms = column_norms(matrix) ** 2
-    # Each entry of M is a sum of at most `bands` products, whose absolute values add up to at most
-    # the product of two column norms, and to M itself if C >= 0.
-    slack = UNIT * (bands + 8)
-    norms = norms * (1 + 2 * slack)
-    signed = matrix.diagonals.min() < 0.0
-    absolute = 2 * slack * float(norms.max()) if signed else 0.0
     steps = min(k - 1, (bands - 1) // b)
     if steps and (bands - b) * n > _MOST_PRODUCTS:
         raise Unsupported(
             f"the sensitivity of {n} rounds with {bands} bands and a separation of {b} takes too "
             f"long, unless the coefficients are Toeplitz, nonnegative and do not increase"
         )
+    squares = column_norms(matrix) ** 2 * (1 + relative)
+    absolute = _absolute_error(matrix, relative)
     wide = steps * n > _MOST_WEIGHTS
     later = np.zeros((steps, 1 if wide else n))
     running = np.zeros(n)
     for lag in range(bands - 1, b - 1, -1) if steps else ():
-        gram = np.abs(gram_diagonal(matrix, lag)) * (1 + 2 * slack) + absolute
+        gram = np.abs(gram_diagonal(matrix, lag)) * (1 + relative) + absolute
         np.maximum(running[: n - lag], gram, out=running[: n - lag])
         if lag % b == 0 and lag // b <= steps:
             later[lag // b - 1] = running.max() if wide else running
-    # best[i] is the bound of patterns from round i on, with r participations.
-    best, weights = np.zeros(n + b), norms
+    return np.concatenate([squares[None], squares + 2 * np.cumsum(later, axis=0)])
+
+
+def _absolute_error(matrix: LowerTriangular, relative: float) -> float:
+    """Return the error of M_ij that is not relative to it: units of |C e_i| |C e_j|, for signs."""
+    return relative * float(column_norms(matrix).max()) ** 2 if matrix.diagonals.min() < 0 else 0.0
+
+
+class _Node(NamedTuple):
+    """Patterns that begin with ``prefix`` and go on at ``start`` or later, but not in ``banned``.
+
+    ``bound`` is that of sens^2, and ``tail`` continues the prefix to the pattern that attains it.
+    ``value`` is the sum of |M_ij| of the prefix, and ``gain`` 2 sum_j |M_ij| over it for each i.
+    """
+
+    bound: float
+    prefix: tuple[int, ...]
+    tail: tuple[int, ...]
+    banned: frozenset[int]
+    value: float
+    gain: Array
+
+
+def _search_patterns(matrix: LowerTriangular, b: int, k: int) -> Interval:
+    """Return both ends for any matrix, by branch and bound."""
+    n = matrix.rounds
+    # Sums of `bands` products, and of k (k + 1) / 2 such sums one after the other, all rounded up.
+    relative = 2 * UNIT * (matrix.bands + 8)
+    absolute = _absolute_error(matrix, relative)
+    weights = _remaining_weights(matrix, b, k, relative)
+
+    def bounded(
+        prefix: tuple[int, ...], banned: frozenset[int], value: float, gain: Array
+    ) -> _Node:
+        left = k - len(prefix)
+        start = prefix[-1] + b if prefix else 0
+        rest, tail = _best_completion(weights, gain, b, left, start, banned)
+        return _Node(value + rest, prefix, tail, banned, value, gain)
+
+    def reached(node: _Node) -> float:
+        pattern = [*node.prefix, *node.tail]
+        return pattern_norm(matrix, pattern, best_signs(matrix, pattern)).lower
+
+    root = bounded((), frozenset(), 0.0, np.zeros(n))
+    lower, heap, order = reached(root), [(-root.bound, 0, root)], count(1)
+    slack = 1 + UNIT * (8 * k + 16)
+    for _ in range(min(_MOST_NODES, int(_MOST_WORK / (k * n + matrix.bands**2)))):
+        node = heap[0][2]
+        if not node.tail or math.sqrt(node.bound) <= lower * (1 + _SHARP):
+            break
+        heappop(heap)
+        at = node.tail[0]
+        row = np.abs(_gram_row(matrix, at)) * (1 + relative) + absolute
+        value = node.value + float(weights[0, at] + node.gain[at])
+        taken = bounded((*node.prefix, at), frozenset(), value, node.gain + 2 * row)
+        other = bounded(node.prefix, node.banned | {at}, node.value, node.gain)
+        for child in (taken, other):
+            lower = max(lower, reached(child))
+            heappush(heap, (-child.bound, next(order), child))
+    upper = math.nextafter(math.sqrt(heap[0][2].bound * slack), math.inf)
+    return Interval.bracket(lower, upper)
+
+
+def _best_completion(
+    weights: Array, gain: Array, b: int, left: int, start: int, banned: frozenset[int]
+) -> tuple[float, tuple[int, ...]]:
+    """Return max sum of w_r(i) + gain(i) over at most ``left`` later rounds, and these rounds."""
+    n = len(gain)
+    best = np.zeros(n + b)
     choices: list[Array] = []
-    for r in range(k):
-        if 0 < r <= steps:
-            weights = weights + 2 * later[r - 1]
-        value = weights + best[b:]
-        here = np.maximum.accumulate(value[::-1])[::-1]
+    for r in range(left):
+        value = weights[min(r, len(weights) - 1)] + gain + best[b:]
+        if r == left - 1 and banned:
+            value[list(banned)] = 0.0
         choices.append(value)
-        best = np.concatenate([here, np.zeros(b)])
+        best = np.concatenate([np.maximum.accumulate(value[::-1])[::-1], np.zeros(b)])
     pattern: list[int] = []
-    start = 0
+    total = float(best[start]) if start < n else 0.0
     for value in reversed(choices):
-        if start >= n:
+        if start >= n or value[start:].max() <= 0.0:
             break
         pattern.append(start + int(np.argmax(value[start:])))
         start = pattern[-1] + b
-    total = float(best[0]) * (1 + UNIT * (4 * k + 8))
-    return math.nextafter(math.sqrt(total), math.inf), pattern
+    return total, tuple(pattern)

@@ -200,7 +200,7 @@ def square_root(rounds: int, bands: int | None = None) -> Strategy:
     return Strategy(n, coefficients, name="square-root")
 
 
-def buffered_toeplitz(rounds: int, buffers: Iterable[tuple[float, float]]) -> Strategy:
+def from_buffers(rounds: int, buffers: Iterable[tuple[float, float]]) -> Strategy:
     """Return the buffered Toeplitz strategy with pairs (scale, decay): c_j = sum a_i d_i^{j-1}.
 
     Raises:
@@ -209,7 +209,7 @@ def buffered_toeplitz(rounds: int, buffers: Iterable[tuple[float, float]]) -> St
     n = validate.count("rounds", rounds, "the number of rounds", MAX_ROUNDS)
     pairs = coefficients_of("buffers", list(validate.several("buffers", buffers, "buffers")))
     if pairs.ndim != 2 or pairs.shape[1] != 2:
-        rule = "buffers are pairs (scale, decay), at least one"
+        rule = "buffers are pairs (scale, decay), at least one, or their number"
         raise InvalidParameter("buffers", pairs.tolist(), rule)
     for decay in pairs[:, 1]:
         validate.below_one("buffers", float(decay), "the decay of a buffer")
