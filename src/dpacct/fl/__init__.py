@@ -50,6 +50,8 @@ from dpacct.fl.methods import (
 from dpacct.fl.methods.protocol import Context, Method
 from dpacct.fl.methods.server_optimizers import Adam, Momentum, ServerOptimizer
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, PerLayerClip, SmoothedNormalization
+from dpacct.fl.privacy.cohorts import Cyclic, MinSeparation
+from dpacct.fl.privacy.correlated import CorrelatedNoise
 from dpacct.fl.privacy.findings import Audit, AuditFailed, Finding
 from dpacct.fl.privacy.markers import Bounded, Noised
 from dpacct.fl.privacy.masks import Dense, Mask, PublicTopK, RandomK
@@ -81,6 +83,8 @@ __all__ = [
     "Clip",
     "Context",
     "Contributions",
+    "CorrelatedNoise",
+    "Cyclic",
     "DPFedAvg",
     "DPFedLS",
     "DPFedPGN",
@@ -105,6 +109,7 @@ __all__ = [
     "JSONLinesWriter",
     "Mask",
     "Method",
+    "MinSeparation",
     "Momentum",
     "Noise",
     "NoiseShares",

@@ -125,11 +125,11 @@ class PrivateRun:
 
     @property
     def has_private_checkpoint(self) -> bool:
-        """True if checkpoints hold clients' memories, which are private data.
+        """True if checkpoints hold clients' memories or correlated noise, which are private.
 
         Such a file is readable by its owner alone. Guard it like the data.
         """
-        return has_memories(self.engine.method, self.state.params)
+        return self.state.noise is not None or has_memories(self.engine.method, self.state.params)
 
     def save(self, path: str | Path | None = None) -> Path:
         """Write a checkpoint of the last finished round, atomically.
@@ -266,7 +266,11 @@ class Federation(PrivateRun):
             yield from self._play(self.player)
 
     def _play(self, player: RoundLoop) -> Iterator[Report]:
+        begun = self.account.begun
         player.begin()
+        if self._checkpoint and self.state.noise is not None and not begun:
+            # The whole run is charged with its first round. A crash in it loses that round alone.
+            self.save()
         for callback in self._callbacks:
             callback.start(self)
         try:

@@ -16,10 +16,11 @@ from scipy.special import bdtrc  # pyright: ignore[reportMissingTypeStubs]
 from torch import Tensor
 
 from dpacct import validate
-from dpacct.errors import InvalidParameter
+from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.layout import Layout, Params, check_tensors
 from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, at_least_single, check_limits
+from dpacct.fl.privacy.correlated import CorrelatedNoise
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std
 from dpacct.fl.privacy.randomness import Randomness, draw_cohort
 from dpacct.fl.privacy.sums import add_rows, contribute
@@ -72,6 +73,11 @@ class AggregationPlan:
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "noise_multiplier", validate.noise_multiplier(self.noise_multiplier))
+        if isinstance(self.noise, CorrelatedNoise):
+            raise Unsupported(
+                "correlated noise belongs to all rounds of a run, and privatize knows one. Take "
+                "fl.Server, which opens the rounds of a loop of your own"
+            )
         put(self, "sampling", choose_sampling(self.sampling))
         clients = self.num_clients
         if clients is None and isinstance(self.sampling, Uniform):

@@ -160,7 +160,9 @@ class Server(PrivateRun):
         engine, state = rehearsed(self._rounds.engine), self._rounds.state
         engine = replace(engine, source=Seeded(0))
         if self._preflight:
-            preflight(engine, state).require()
+            correlated = self._rounds.engine if state.noise is not None else engine
+            preflight(correlated, state).require()
+        state = replace(state, noise=None)
         found = engine.open(state)
         found.arrived = math.ceil(engine.plan.cohort_size)
         release = engine.release(state, found)

@@ -27,6 +27,7 @@ from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.methods.server_optimizers import ServerOptimizer
 from dpacct.fl.privacy.bounds import Bound, Clip
+from dpacct.fl.privacy.cohorts import Cohorts, Cyclic, MinSeparation
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, SecureGaussianNoise
 from dpacct.fl.report.callbacks import Callback
 from dpacct.fl.surroundings import undisturbed
@@ -47,7 +48,8 @@ class Settings:
         clip_norm: norm bound C of a client's whole update, short for ``bound=Clip(C)``. It may
             change by round: a function of the round (1, 2, ...).
         bound: another bound.
-        sampling: of the cohorts. Default: ``Poisson(0.1)``.
+        sampling: of the cohorts. Default: ``Poisson(0.1)``. With `CorrelatedNoise` it is `Cyclic`,
+            `MinSeparation` or ``Full()``.
         adjacency: of all rounds. Default: replace-one for `Uniform`, add-remove if ``public_size``
             is given, else zero-out (at the same epsilon, with a public number of clients).
         public_size: a public number M of clients. The divisor q M and every other printed or
@@ -61,6 +63,7 @@ class Settings:
             scheduler of `torch.optim.lr_scheduler`. ``local=SGD(lr=...)`` takes the same.
         server: the server's optimizer, `Momentum` or `Adam`. None takes the plain step.
         noise: source of the noise. Default: `GaussianNoise`, added by a trusted server.
+            `CorrelatedNoise` is charged once for the whole run.
         secure_noise: short for ``noise=SecureGaussianNoise()``.
         ledger: an open `Ledger`, or the path of one. None: the checkpoint's name with
             ``.ledger`` appended, or without a checkpoint a temporary file. Everything is charged
@@ -86,7 +89,7 @@ class Settings:
     method: Method | None = None
     clip_norm: float | Callable[[int], float] | None = None
     bound: Bound | None = None
-    sampling: Sampling | None = None
+    sampling: Sampling | Cohorts | None = None
     adjacency: Adjacency | str | None = None
     public_size: int | None = None
     budget: Budget | None = None
@@ -165,7 +168,7 @@ class Settings:
     def samplings(self) -> list[Sampling]:
         """The different sampling schemes of the rounds, that of the first round first."""
         if self.schedule is None:
-            return [Poisson(0.1) if self.sampling is None else self.sampling]
+            return [Poisson(0.1) if self.sampling is None else choose_sampling(self.sampling)]
         return list(dict.fromkeys(round_.sampling for round_ in self.schedule.distinct()))
 
     @property
@@ -253,7 +256,7 @@ _FORMS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
     ),
     "noise": (
         lambda value: _has(value, "check", "arrivals", "encode", "add"),
-        "noise is an object: GaussianNoise, SecureGaussianNoise or NoiseShares",
+        "noise is an object: GaussianNoise, SecureGaussianNoise, NoiseShares or CorrelatedNoise",
         "For example noise=fl.SecureGaussianNoise(). Its strength is noise_multiplier.",
     ),
     "ledger": (
@@ -285,8 +288,23 @@ def choose_sampling(sampling: Any) -> Sampling:
     raise Unsupported(
         f"sampling by {sampling!r}: cohorts that follow a public rule (a list, a cycle, a seed) "
         f"are not secret, so sampling does not amplify privacy. {rule[0].upper()}{rule[1:]}, drawn "
-        "from the operating system's randomness. Without amplification use Full()"
+        "from the operating system's randomness. Without amplification use Full(), or correlated "
+        "noise: noise=fl.CorrelatedNoise(strategy) with fl.Cyclic or fl.MinSeparation"
     )
+
+
+def choose_cohorts(sampling: Any) -> Cohorts:
+    """Return the rule for the cohorts of correlated noise, or refuse another one."""
+    if isinstance(sampling, Full):
+        return Cyclic(1)
+    if isinstance(sampling, Cyclic | MinSeparation):
+        return sampling
+    rule = (
+        "the charge of correlated noise follows from how far apart a client's rounds are: "
+        "fl.Cyclic(groups), fl.MinSeparation(separation, participations, cohort) or Full()"
+    )
+    hint = "For secret draws within groups take fl.Cyclic(groups, sampling_rate)."
+    raise InvalidParameter("sampling", sampling, rule, hint)
 
 
 def choose_bound(bound: Any, clip_norm: Any, method: Method) -> Bound:

@@ -28,6 +28,7 @@ from dpacct.ledger.record.entries import (
     Opening,
     Position,
     Reserve,
+    Row,
     Said,
     Start,
     as_zero_out,
@@ -253,6 +254,12 @@ class Snapshot:
                 f"{self.path}: the runs do not add up to the totals of the ledger. The file was "
                 f"damaged. Restore a copy, and treat the missing rounds as spent."
             )
+
+    def latest_row(self, run: int) -> int:
+        """Return the latest row of correlated noise that a run has taken, 0 before the first."""
+        entry = self.read(lambda rows: rows.row_of_run(run))
+        said = None if entry is None else self.said(entry)
+        return said.row if isinstance(said, Row) else 0
 
     def position(self) -> Position:
         """Return how far the ledger has come."""

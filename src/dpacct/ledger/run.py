@@ -211,6 +211,22 @@ class Run:
                 raise round_refused(now, self.id, charged)
         return Ticket(self._file, found, whole)
 
+    def take_row(self) -> int:
+        """Take the next row of correlated noise, 1, 2, ..., which is on disk when this returns.
+
+        No row is given out twice, whatever happens to the process that took it. The rows cost
+        nothing: the rounds of the plan charge all of them.
+
+        Raises:
+            LedgerError: the run is finished, or the file cannot be written.
+        """
+        return self._file.write(lambda opened: opened.take_row(self.id))
+
+    @property
+    def latest_row(self) -> int:
+        """The latest row of correlated noise that was taken, 0 before the first."""
+        return self._file.now().latest_row(self.id)
+
     def take_over(self, event: Event | ScheduleItem) -> Ticket | None:
         """Return the ticket of a round that another process reserved and left.
 

@@ -26,6 +26,7 @@ from dpacct.ledger.record.entries import (
     Entry,
     Opening,
     Reserve,
+    Row,
     Said,
     Settle,
     Start,
@@ -193,6 +194,8 @@ class Replay:
         self._plans: dict[int, Plan] = {}
         # The latest slot of each plan that was released.
         self._released: dict[int, int] = {}
+        # The latest row of correlated noise of each run.
+        self._rows: dict[int, int] = {}
         # Reservations that are not settled, with their run.
         self._open: dict[int, tuple[int, Charge]] = {}
         self._unchecked = False
@@ -242,6 +245,11 @@ class Replay:
             raise LedgerError("its run was finished before")
         if isinstance(said, Reserve):
             return self._reserve(ledger, run, entry, said, found)
+        if isinstance(said, Row):
+            if said.row != self._rows.get(entry.run, 0) + 1:
+                raise LedgerError("rows of correlated noise are taken once, in their order")
+            self._rows[entry.run] = said.row
+            return ledger, run
         if entry.kind == "resume":
             return ledger, run
         divided = run.initial and not ledger.started

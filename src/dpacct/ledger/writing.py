@@ -131,6 +131,12 @@ class Transaction(Snapshot):
         totals = abandoned(self.state, self._unsettled(reservation), charge)
         self.append("abandon", run, {"round": number, "reason": reason}, totals, number)
 
+    def take_row(self, run: int) -> int:
+        """Take the next row of correlated noise for a run, and return its number, from 1."""
+        state, row = self.open_run(run), self.latest_row(run) + 1
+        self.append("row", run, {"row": row}, (self.state, state))
+        return row
+
     def finish(self, run: int, room: PlanRoom | None = None) -> None:
         """End a run. ``room`` is as for `finished`."""
         self.append("finish", run, {}, finished(self.state, self.open_run(run), room))

@@ -4,8 +4,9 @@ Rule 1: a file under its final name is complete. Rule 2: it is read by ``torch.l
 ``weights_only=True``, so it can hold no code. A run goes on only from a checkpoint of its own
 setting, model and ledger. A file that was edited by hand is outside of the threat model.
 Rule 3: the generator's state is kept for seeded runs alone. A private run draws again, so that
-noise is never used twice. Rule 4: a checkpoint with client memories holds private values. It is
-readable by its owner alone (mode 0600). Guard it like the data.
+noise is never used twice. Correlated noise needs its seed and its last rows: the ledger gives out
+each row once. Rule 4: a checkpoint with client memories holds private values, and one with noise
+unveils the sums. Both are readable by their owner alone (mode 0600). Guard them like the data.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from dpacct.fl.engine.states import TrainingState, on_host
 from dpacct.fl.layout import Params, trainable
 from dpacct.fl.privacy.account import Saved, relabeled
 from dpacct.fl.privacy.bounds import AdaptiveClip
+from dpacct.fl.privacy.correlated import CorrelatedNoise, NoiseStream
 from dpacct.fl.privacy.masks import reads_release
 from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.training.choose import TrainingPlan
@@ -50,7 +52,7 @@ _DAMAGED = (
     ValueError,
 )
 # Keys that version 0.2 did not write, and the keys that all versions write.
-_LATER: dict[str, Any] = {"bound": None, "num_clients": None, "training": None}
+_LATER: dict[str, Any] = {"bound": None, "num_clients": None, "training": None, "noise": None}
 _KEYS = frozenset(
     {"setting", "round", "params", "server_state", "client_states", "clip_norm", "released"}
     | {"run", "charged", "committed", "ledger", "randomness"}
@@ -84,6 +86,7 @@ def save(rounds: Rounds, path: Path, training: TrainingPlan | None = None) -> No
         "ledger": None if saved is None else asdict(saved.position),
         "randomness": rounds.engine.source.save(),
         "training": None if training is None else asdict(training),
+        "noise": None if state.noise is None else state.noise.save(),
     }
     write_checkpoint(path, content)
 
@@ -96,7 +99,7 @@ def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
         lambda stream: torch.save(versioned, stream),
         name="checkpoint",
         replace=True,
-        owner_only=bool(content.get("client_states")),
+        owner_only=bool(content.get("client_states") or content.get("noise")),
     )
 
 
@@ -200,6 +203,10 @@ def _state(content: dict[str, Any], path: Path, rounds: Rounds, setting: str) ->
         raise InvalidParameter("checkpoint", str(path), rule)
     params = _tensors(content["params"], ours, "params", path)
     device, released = engine.device, content["released"]
+    noise = content["noise"]
+    if isinstance(engine.noise, CorrelatedNoise) and noise is not None:
+        size = engine.layout.size
+        noise = NoiseStream.load(engine.noise.strategy, noise, size, device)
     return TrainingState(
         number,
         {name: params[name].to(device) for name in engine.layout.names},
@@ -208,6 +215,7 @@ def _state(content: dict[str, Any], path: Path, rounds: Rounds, setting: str) ->
         memories,
         bound,
         None if released is None else released.to(device),
+        noise,
     )
 
 

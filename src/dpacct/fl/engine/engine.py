@@ -90,8 +90,13 @@ class Engine:
         norm = state.bound.clip_norm
         return Broadcast(state.round + 1, dict(state.params), server, self.local, norm)
 
-    def draw(self) -> Draw:
-        """Draw the cohort of a round from the run's randomness."""
+    def draw(self, row: int | None = None) -> Draw:
+        """Draw the cohort of a round from the run's randomness, or that of a row of noise."""
+        correlation = self.plan.correlation
+        if correlation is not None:
+            if row is None:
+                raise Unsupported("a cohort without its row of the correlated noise")
+            return self.draw_for(correlation.cohorts.members(row, self.num_clients, self.source))
         cohort = draw_cohort(self.plan.sampling, self.num_clients, self.source)
         return self.draw_for(self.noise.arrivals(cohort, self.source))
 
@@ -230,9 +235,13 @@ class Engine:
         found.dropped.append(bad.sum())
 
     @undisturbed()
-    def release(self, state: TrainingState, found: Collected) -> Released | None:
+    def release(
+        self, state: TrainingState, found: Collected, row: int | None = None
+    ) -> Released | None:
         """Add the noise and divide by the planned cohort size. Rule 2.
 
+        Args:
+            state: the run so far. found: the sums. row: of correlated noise, counted from 0.
         Returns:
             None if too few noise shares arrived: then nothing may leave.
         """
@@ -241,7 +250,11 @@ class Engine:
         std = drawn_std(self.noise, plan.update_std(bound), found.arrived)
         if std is None:
             return None
-        if found.raw is None:
+        if state.noise is not None and row is not None:
+            made = state.noise.take(row, self.layout.size, self.device)
+            noisy = found.total + std * (made if kept is None else made[kept])
+            std *= state.noise.std(row)
+        elif found.raw is None:
             noisy = self.noise.add(found.total, limits, std, self.source)
         else:
             noisy = self._published_sum(state, found, found.raw)
@@ -263,7 +276,7 @@ class Engine:
             steps=self.local.steps,
             server_lr=self.server_lr(number) if callable(self.server_lr) else self.server_lr,
             cohort_size=plan.cohort_size,
-            sampling_rate=plan.sampling.sampling_rate,
+            sampling_rate=plan.cohort_share,
         )
         return Released(mean, indicator_sum)
 
@@ -316,6 +329,7 @@ class Engine:
             state.client_states,
             bound,
             release.mean.vector,
+            state.noise,
         )
 
     def task(
@@ -341,6 +355,13 @@ class Engine:
         if own is None and overrides(self.method, "init_client"):
             own = self.method.init_client(copies(state.params))
         return own
+
+
+def with_independent_noise(engine: Engine) -> Engine:
+    """Return the engine with noise that needs no other rounds, to try the rest of a round."""
+    if engine.plan.correlation is None:
+        return engine
+    return replace(engine, noise=GaussianNoise(), plan=replace(engine.plan, correlation=None))
 
 
 def reproduces(method: Method) -> bool:

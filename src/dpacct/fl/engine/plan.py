@@ -97,9 +97,11 @@ class RunPlan:
         """Return the plan for comparing settings, of a schedule all but the noise."""
         if self.constant:
             plan = self.at(0)
+            cohorts = "" if plan.correlation is None else f", {plan.correlation.cohorts!r}"
             return (
                 f"Plan(sampling={plan.sampling!r}, adjacency={plan.adjacency!r}, "
-                f"noise_multiplier={plan.noise_multiplier!r}, cohort_size={plan.cohort_size!r})"
+                f"noise_multiplier={plan.noise_multiplier!r}, cohort_size={plan.cohort_size!r}"
+                f"{cohorts})"
             )
         rounds, adjacency = self.schedule.rounds, self.noise.adjacency
         return f"Plan({rounds} rounds, sampling {self._digest}, adjacency={adjacency!r})"

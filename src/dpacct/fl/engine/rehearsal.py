@@ -16,14 +16,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
-from dpacct.fl.engine.engine import Engine, reproduces
+from dpacct.fl.engine.engine import Engine, reproduces, with_independent_noise
 from dpacct.fl.engine.states import Collected, Draw, TrainingState
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.sgd import SGD
+from dpacct.fl.privacy.bounds import Bound
+from dpacct.fl.privacy.correlated import Correlation, NoiseStream
 from dpacct.fl.privacy.findings import (
     Audit,
     Draws,
@@ -43,6 +46,7 @@ from dpacct.fl.training.choose import Choice, TrainerChooser, TrainingPlan
 from dpacct.fl.training.isolation import Isolation
 from dpacct.fl.training.synthetic import Kind, synthetic_clients, usual_kind
 from dpacct.fl.training.tasks import Trainer
+from dpacct.rounds import Adjacency
 
 # Examples of the two synthetic clients: two batches, of which one is not full, and one batch. None
 # holds a single example, which not every model takes.
@@ -75,7 +79,8 @@ class Rehearsal:
         before: TrainingPlan | None = None,
     ) -> None:
         self._engine, self._chooser, self._before = engine, chooser, before
-        self._state = replace(state, client_states={})
+        self._state = replace(state, client_states={}, noise=None)
+        alone = with_independent_noise(engine)
         with _noted():
             kind = usual_kind(engine.clients) if example is None else Kind.of(example)
             self._synthetic = synthetic_clients(kind, example, chooser.loss, state.params)
@@ -85,7 +90,7 @@ class Rehearsal:
         # The first two populations share their second client. In the third another client is last
         # as well: a method may keep something of the last client alone.
         self._worlds = [
-            replace(engine, clients=clients, local=_short(engine.local), source=Seeded(0))
+            replace(alone, clients=clients, local=_short(engine.local), source=Seeded(0))
             for clients in ([first, second], [other, second], [other, last])
         ]
 
@@ -222,6 +227,8 @@ def _noted() -> Generator[None]:
 _COORDINATES, _LEAST = 1 << 21, 2
 # Coordinates of a synthetic release, the number of these, and of releases of the indicator.
 _SHORT, _DRAWS, _COUNTS = 4096, 3, 256
+# Rows of correlated noise that are checked.
+_ROWS = 6
 
 
 @undisturbed()
@@ -231,8 +238,13 @@ def preflight(engine: Engine, state: TrainingState) -> Audit:
     Returns:
         The findings: ``bound``, ``charge``, ``noise``, ``empty cohort``, ``fresh``,
         ``denominator``. An adaptive clip norm adds ``joint charge`` and ``indicator``. A method
-        that reproduces a paper's procedure has none: its epsilon is infinite.
+        that reproduces a paper's procedure has none: its epsilon is infinite. Correlated noise
+        adds ``rows``, and the rest is checked with independent noise.
     """
+    correlation, rows = engine.plan.correlation, tuple[Finding, ...]()
+    if correlation is not None:
+        rows = _check_rows(correlation), _check_whole(engine, state.bound)
+        engine, state = with_independent_noise(engine), replace(state, noise=None)
     if reproduces(engine.method):
         return Audit(())
     like = next(iter(state.params.values()))
@@ -242,8 +254,37 @@ def preflight(engine: Engine, state: TrainingState) -> Audit:
             check_bound(state.bound, engine.layout, engine.plan.contributions, like, tried),
             *check_charge(engine.plan, state.bound, engine.noise),
             *_check_noise(engine, state),
+            *rows,
         )
     )
+
+
+def _check_rows(correlation: Correlation) -> Finding:
+    """Check that rows of noise times the strategy are independent, with standard deviation 1."""
+    strategy, cpu = correlation.strategy, torch.device("cpu")
+    stream, count = NoiseStream.start(strategy, Seeded(21)), min(_ROWS, strategy.rounds)
+    made = [stream.take(row, _SHORT, cpu).numpy() for row in range(count)]
+    draws = np.stack(
+        [
+            sum(c * made[row - lag] for lag, c in enumerate(strategy.row(row)))
+            for row in range(count)
+        ]
+    )
+    wrong = wrong_std(draws, 1.0) or wrong_mean(draws, 1.0) or wrong_shape(draws, 1.0)
+    wrong = wrong or repeated(draws)
+    return Finding("rows", not wrong, wrong or f"the first {count} are those of the strategy")
+
+
+def _check_whole(engine: Engine, bound: Bound) -> Finding:
+    """Check that the one charge has no more noise than the rows have, by the sensitivity."""
+    plan, correlation = engine.plan, engine.plan.correlation
+    charged = plan.event(bound, engine.noise, {}).charged.noise_multiplier
+    moved = bound.sensitivity(plan.adjacency) * (correlation.sensitivity if correlation else 1.0)
+    if plan.adjacency is Adjacency.REPLACE_ONE:
+        moved /= 2
+    real = plan.update_std(bound) / moved
+    detail = f"noise multiplier {charged:.6g} is charged, and all rows together have {real:.6g}"
+    return Finding("whole charge", charged <= real, detail)
 
 
 def _releases(

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from dpacct import validate
 from dpacct.accountant import spend
 from dpacct.budget import Budget, Spent
-from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
 from dpacct.fl.data.dataset import PartitionedClients
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.plan import RunPlan
@@ -36,8 +36,9 @@ from dpacct.fl.engine.states import (
     on_host,
 )
 from dpacct.fl.layout import State, copies
-from dpacct.fl.privacy.account import Account
+from dpacct.fl.privacy.account import Account, RowTicket
 from dpacct.fl.privacy.bounds import Bound, SmoothedNormalization, check_limits
+from dpacct.fl.privacy.correlated import CorrelatedNoise
 from dpacct.fl.privacy.noise import SharesElsewhere, drawn_std, grid_exponent
 from dpacct.fl.report.reports import Diagnostics, Report, Timing
 from dpacct.fl.surroundings import undisturbed
@@ -64,7 +65,12 @@ class OpenRound:
     """
 
     def __init__(
-        self, rounds: Rounds, ticket: Ticket, event: Event, began: float, charging: float
+        self,
+        rounds: Rounds,
+        ticket: Ticket | RowTicket,
+        event: Event,
+        began: float,
+        charging: float,
     ) -> None:
         engine, state = rounds.engine, rounds.state
         self._rounds, self._engine, self._state = rounds, engine, state
@@ -73,7 +79,8 @@ class OpenRound:
         self._committed = False
         self.settled = False
         self.released: Released | None = None
-        self.draw: Draw = engine.draw()
+        self._row = ticket.row if isinstance(ticket, RowTicket) else None
+        self.draw: Draw = engine.draw(self._row)
         self.number = state.round + 1
         self._found: Collected | None = None
         self.broadcast: Broadcast = engine.broadcast(state)
@@ -251,8 +258,11 @@ class OpenRound:
         rounds, engine, state, found = self._rounds, self._engine, self._state, self.found
         self._check_unchanged()
         bound, limits = state.bound, list(state.bound.limits(engine.kept_layout(found.kept)))
-        release = engine.release(state, found)
+        release = engine.release(state, found, self._row)
         std = drawn_std(engine.noise, engine.plan.update_std(bound), found.arrived) or 0.0
+        charged = self._event.charged.noise_multiplier
+        if state.noise is not None and self._row is not None:
+            std, charged = std * state.noise.std(self._row), engine.plan.noise_multiplier
         if release is not None:
             if not self._committed:  # Rule 4.
                 self._ticket.commit()
@@ -272,7 +282,7 @@ class OpenRound:
             rounds=rounds.planned,
             spent=rounds.account.spent_so_far(),
             not_private_because=rounds.not_private_because,
-            noise_multiplier=self._event.charged.noise_multiplier,
+            noise_multiplier=charged,
             noise_std=std,
             clip_norm=bound.clip_norm,
             released=release is not None,
@@ -406,7 +416,11 @@ class Rounds:
         if self.account.begun or self.state.round >= self.planned:
             return
         event = self.event()
-        self.planned = self.account.affordable(event, self.planned, self.limit)
+        if self.engine.plan.correlation is None:
+            self.planned = self.account.affordable(event, self.planned, self.limit)
+        elif self.limit is not None and self.planned_epsilon().upper > self.limit.epsilon:
+            rule = "correlated noise is charged for all its rounds"
+            raise BudgetExceeded(f"the plan exceeds {self.limit}, and {rule}")
         details: dict[str, Any] = {"setting": self.setting()}
         if isinstance(self.engine.clients, PartitionedClients):
             # Whether epsilon is about the owners of the data or about simulated clients.
@@ -420,7 +434,9 @@ class Rounds:
 
     def charged(self) -> Schedule:
         """Return all rounds of the plan as the ledger charges them."""
-        bound, noise = self.state.bound, self.engine.noise
+        bound, noise, correlation = self.state.bound, self.engine.noise, self.plan.noise.correlation
+        if correlation is not None:
+            return correlation.releases * self.event().charged
         return self.plan.charged(lambda plan: plan.event(bound, noise, {}).charged)
 
     def advance(self, position: int | None = None) -> None:
@@ -456,6 +472,12 @@ class Rounds:
         """
         began = time.perf_counter()
         self._check_model()
+        correlation, stream = self.engine.plan.correlation, self.state.noise
+        if correlation is not None and stream is not None:
+            event, layout = self.event(), self.engine.layout
+            taken = self.account.take_row(event, correlation.releases, correlation.strategy.rounds)
+            stream.skip_to(taken.row, layout.size, self.engine.device)
+            return OpenRound(self, taken, event, began, time.perf_counter() - began)
         left, self._left = self._left, None
         ticket = left if left and left.event == self.event() else None
         if ticket is None:
@@ -468,7 +490,12 @@ class Rounds:
         return OpenRound(self, ticket, event, began, charging)
 
     def take_over(self) -> None:
-        """Open the next round in the place of one that was reserved, and never released."""
+        """Open the next round in the place of one that was reserved, and never released.
+
+        A row of correlated noise is given out once, so its round stays lost.
+        """
+        if self.engine.plan.correlation is not None:
+            return
         self.advance(max(self.account.position - 1, 0))
         self._left = self.account.take_over(self.event())
         if self._left is None:
@@ -477,9 +504,11 @@ class Rounds:
     def setting(self) -> str:
         """Return the settings that must not change when a run goes on, in words."""
         engine, norms = self.engine, self.plan.clip_norms
+        noise = engine.noise
+        source = repr(noise) if isinstance(noise, CorrelatedNoise) else type(noise).__name__
         return (
             f"{engine.method!r}, {engine.local!r}, {self.plan.words()}, "
-            f"{type(engine.noise).__name__}, {engine.plan.public}, "
+            f"{source}, {engine.plan.public}, "
             f"{engine.layout.size} parameters, server_lr={engine.server_lr!r}"
             + ("" if norms is None else f", clip_norms={norms!r}")
             + ("" if engine.server is None else f", server={engine.server!r}")

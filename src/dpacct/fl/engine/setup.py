@@ -13,7 +13,7 @@ from dpacct.budget import DEFAULT_DELTA, Budget
 from dpacct.calibration.calibrate import calibrate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import Population, check_population
-from dpacct.fl.engine.engine import Engine
+from dpacct.fl.engine.engine import Engine, with_independent_noise
 from dpacct.fl.engine.plan import RunPlan
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.states import TrainingState
@@ -33,7 +33,8 @@ from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.privacy.account import Account, NoisePlan
-from dpacct.fl.privacy.bounds import AdaptiveClip, check_limits, clip_norm
+from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, check_limits, clip_norm
+from dpacct.fl.privacy.correlated import CorrelatedNoise, Correlation, NoiseStream
 from dpacct.fl.privacy.noise import NoiseShares, SharesElsewhere, share_sigma
 from dpacct.fl.privacy.randomness import SEEDED, Randomness, Seeded
 from dpacct.fl.public import PublicSize
@@ -41,8 +42,8 @@ from dpacct.fl.settings import (
     LocalSettings,
     Settings,
     choose_bound,
+    choose_cohorts,
     choose_noise_source,
-    choose_sampling,
     server_rate,
 )
 from dpacct.fl.surroundings import undisturbed
@@ -50,7 +51,9 @@ from dpacct.fl.training.choose import TrainerChooser
 from dpacct.ledger import Ledger
 from dpacct.ledger.record.plans import PAIRS, TIGHT
 from dpacct.ledger.terms import CLIENT, known_terms
-from dpacct.rounds import Adjacency, Round, Sampling, Schedule, Uniform
+from dpacct.rounds import Adjacency, Full, Round, Sampling, Schedule, Uniform
+
+_CHARGE_ROUNDING = 1e-12
 
 
 @undisturbed()
@@ -66,9 +69,13 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds
     if ledger is None and checkpoint is not None:
         ledger = checkpoint.with_name(f"{checkpoint.name}.ledger")
     check_population(clients, len(clients))
-    schemes = [choose_sampling(scheme) for scheme in settings.samplings]
+    correlation = _choose_correlation(settings, len(clients))
+    schemes = settings.samplings if correlation is None else [correlation.sampling]
     # Schemes that disagree about the population are refused one by one.
     public, *_ = [PublicSize.choose(settings.public_size, s, len(clients)) for s in schemes]
+    if correlation is not None and settings.public_size is not None:
+        rule = "cohorts follow a public rule, which makes the number of clients public"
+        raise InvalidParameter("public_size", settings.public_size, rule, "Leave it out.")
     asked = settings.adjacency if settings.schedule is None else settings.schedule.adjacency
     relation, *_ = [public.adjacency(scheme, asked) for scheme in schemes]
     unit = clients.unit if isinstance(clients, Examples) else CLIENT
@@ -88,22 +95,29 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds
     noise = choose_noise_source(settings.noise, secure=settings.secure_noise)
     accountant = settings.accountant
     for scheme in schemes:
-        noise.check(scheme, relation, len(clients))
+        if correlation is None:
+            noise.check(scheme, relation, len(clients))
         accountant = plan_accountant(method, params, settings.accountant, scheme)
-    schedule, budget = _choose_schedule(settings, schemes[0], relation, delta, accountant)
+    if correlation is not None:
+        _check_correlated(settings, correlation, bound, relation)
+        schedule, budget = _correlated_schedule(settings, correlation, relation, delta, accountant)
+    else:
+        schedule, budget = _choose_schedule(settings, schemes[0], relation, delta, accountant)
     source = Randomness() if settings.seed is None else Seeded(settings.seed)
     reason = method.not_private_because or (None if source.private else SEEDED)
     account = Account(ledger, budget, private=reason is None, accountant=accountant, unit=unit)
-    first = NoisePlan(schemes[0], relation, schedule.phases[0].round.noise_multiplier, public)
+    multiplier = schedule.phases[0].round.noise_multiplier
+    first = NoisePlan(schemes[0], relation, multiplier, public, correlation)
     device = next(iter(params.values())).device
     parts = (clients, method, layout, local, first, noise, source, device, server_lr)
     engine = Engine(*parts, settings.server)
     given = settings.noise_multiplier is not None
+    stream = None if correlation is None else NoiseStream.start(correlation.strategy, source)
     rounds = Rounds(
         engine,
         RunPlan(schedule, first, by_round),
         account,
-        TrainingState(0, params, copies(method.init(copies(params))), {}, bound, None),
+        TrainingState(0, params, copies(method.init(copies(params))), {}, bound, None, stream),
         model,
         name=settings.name or method.name or type(method).__name__,
         accountant=accountant,
@@ -164,6 +178,78 @@ def _choose_schedule(
             accountant=accountant,
         )
     return found.schedule, budget
+
+
+def _choose_correlation(settings: Settings, num_clients: int) -> Correlation | None:
+    """Return strategy and cohorts of correlated noise, or None for independent noise."""
+    noise = settings.noise
+    if not isinstance(noise, CorrelatedNoise):
+        return None
+    for name, words in (
+        ("schedule", "one noise and one rule for the cohorts"),
+        ("distributed", "the rows of noise in one process"),
+        ("secure_noise", "sums of rows of noise, which are in floating point"),
+    ):
+        if getattr(settings, name, None):
+            raise Unsupported(f"{name} with correlated noise, which has {words}")
+    if settings.sampling is None:
+        rule = "correlated noise needs a rule for the cohorts"
+        hint = "Take fl.Cyclic(groups), fl.MinSeparation(separation, participations, cohort)."
+        raise InvalidParameter("sampling", None, rule, hint)
+    if noise.strategy.rounds != settings.planned_rounds:
+        rule = f"the strategy of the noise has {noise.strategy.rounds} rounds"
+        raise InvalidParameter("rounds", settings.planned_rounds, rule)
+    return Correlation(noise.strategy, choose_cohorts(settings.sampling), num_clients)
+
+
+def _check_correlated(
+    settings: Settings, correlation: Correlation, bound: Bound, adjacency: Adjacency
+) -> None:
+    """Refuse what would change the clip norm from row to row, or has no proof."""
+    if isinstance(bound, AdaptiveClip) or callable(settings.clip_norm):
+        raise Unsupported(
+            "a changing clip norm with correlated noise: the noise of earlier rounds, made for "
+            "another norm, would cover this one. Take one clip_norm for all rounds"
+        )
+    if correlation.cohorts.sampling_rate is not None and adjacency is Adjacency.REPLACE_ONE:
+        raise Unsupported(
+            "replace-one with secret draws within groups, which are proven for zero-out"
+        )
+
+
+def _correlated_schedule(
+    settings: Settings,
+    correlation: Correlation,
+    adjacency: Adjacency,
+    delta: float,
+    accountant: str,
+) -> tuple[Schedule, Budget]:
+    """Return the rounds of a run of correlated noise, and the budget of a new ledger.
+
+    They hold the noise multiplier of the independent rows. The charge is `Correlation.charged`.
+    """
+
+    def whole(multiplier: float) -> Schedule:
+        charged = correlation.charged(multiplier)
+        return correlation.releases * Round(charged, correlation.sampling, adjacency)
+
+    budget, multiplier = settings.budget, settings.noise_multiplier
+    if multiplier is not None:
+        multiplier = validate.noise_multiplier(multiplier)
+        if budget is None:
+            upper = epsilon(whole(multiplier), delta=delta, accountant="rdp").upper
+            budget = Budget(2 * upper + 1, delta)
+    elif budget is None:
+        rule = "a budget is needed to choose the noise, or a noise_multiplier"
+        raise InvalidParameter("budget", None, rule)
+    else:
+        found = calibrate(
+            epsilon=budget.epsilon, delta=delta, schedule=whole(1.0), accountant=accountant
+        )
+        [round_] = found.schedule.only_rounds()
+        # Above what rounding takes from the charge.
+        multiplier = round_.noise_multiplier * correlation.sensitivity * (1 + _CHARGE_ROUNDING)
+    return settings.planned_rounds * Round(multiplier, Full(), adjacency), budget
 
 
 def plan_accountant(method: Method, params: Params, accountant: str, sampling: Sampling) -> str:
@@ -290,7 +376,8 @@ def check_shares(rounds: Rounds) -> None:
 
 
 def rehearsed(engine: Engine) -> Engine:
-    """Return an engine in which synthetic clients add the shares."""
+    """Return an engine in which synthetic clients add the shares, and noise is independent."""
+    engine = with_independent_noise(engine)
     noise = engine.noise
     if not isinstance(noise, SharesElsewhere):
         return engine

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dpacct.fl.layout import Params, State
 from dpacct.fl.privacy.bounds import Bound
+from dpacct.fl.privacy.correlated import NoiseStream
 from dpacct.fl.privacy.markers import Bounded, Noised
 from dpacct.fl.tensors import listed
 
@@ -45,6 +46,7 @@ class TrainingState:
         server_state: public. client_states: private, by client.
         bound: of the next round.
         released: vector of the last release, None before the first.
+        noise: the rows of correlated noise, secret, or None for independent noise.
     """
 
     round: int
@@ -53,6 +55,7 @@ class TrainingState:
     client_states: dict[int, State]
     bound: Bound
     released: Tensor | None
+    noise: NoiseStream | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -27,6 +27,7 @@ from dpacct.budget import Budget, Interval, Spent
 from dpacct.calibration.calibrate import calibrate
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, NotConverged
 from dpacct.fl.privacy.bounds import INDICATOR_NORM, AdaptiveClip, Bound
+from dpacct.fl.privacy.correlated import Correlation
 from dpacct.fl.privacy.noise import STD_MARGIN, Noise
 from dpacct.fl.privacy.sums import MAX_CONTRIBUTIONS
 from dpacct.fl.public import PublicSize
@@ -45,12 +46,15 @@ class NoisePlan:
         sampling, adjacency: of the round.
         noise_multiplier: z asked for. The charge is never for more.
         public: the public number of clients, from which the planned cohort size is made.
+        correlation: of the noise with that of other rounds, or None for independent noise. Then
+            ``sampling`` is that of the charge, and the correlation has the cohorts.
     """
 
     sampling: Sampling
     adjacency: Adjacency
     noise_multiplier: float
     public: PublicSize
+    correlation: Correlation | None = None
 
     def __post_init__(self) -> None:
         if self.contributions > MAX_CONTRIBUTIONS:
@@ -63,7 +67,16 @@ class NoisePlan:
     @property
     def cohort_size(self) -> float:
         """Return the planned cohort size, by which the sum is divided."""
+        if self.correlation is not None:
+            return self.correlation.cohort_size
         return self.public.expected_cohort(self.sampling)
+
+    @property
+    def cohort_share(self) -> float:
+        """Return the planned cohort size over the public number of clients."""
+        if self.correlation is not None:
+            return self.correlation.cohort_size / self.correlation.num_clients
+        return self.sampling.sampling_rate
 
     @property
     def contributions(self) -> int:
@@ -84,7 +97,10 @@ class NoisePlan:
         return bound.indicator_std(self.cohort_size) * (1 + STD_MARGIN)
 
     def event(self, bound: Bound, noise: Noise, details: dict[str, Any]) -> Event:
-        """Return the round as the ledger charges it, derived from bound and noise. Rule 1."""
+        """Return the round as the ledger charges it, derived from bound and noise. Rule 1.
+
+        Correlated noise: one of the `Correlation.releases` that are charged for all rounds.
+        """
         unit = self._norm_charged(bound)
         std = self.update_std(bound)
         update = std / unit * (1 - STD_MARGIN / 2)
@@ -96,9 +112,16 @@ class NoisePlan:
             count = Release("indicator", own, INDICATOR_NORM)
             releases = (Release("update", update, unit), count)
         record = {"noise": noise.name, "noise_std": std} | details
+        found = charged
+        if self.correlation is not None:
+            charged = self.correlation.charged(charged)
+            releases = (Release("update", charged, unit),)
+            record |= {"noise_multiplier": found} | self.correlation.details()
         event = Event(Round(charged, self.sampling, self.adjacency), releases, details=record)
+        if self.correlation is None:
+            found = event.charged.noise_multiplier
         # The ledger charges all releases together.
-        if event.charged.noise_multiplier < self.noise_multiplier * (1 - 1e-9):
+        if found < self.noise_multiplier * (1 - 1e-9):
             rule = (
                 f"with it one contribution may have norm {unit:g}, more than the "
                 f"{bound.sensitivity(Adjacency.ADD_REMOVE):g} that the noise was chosen for"
@@ -172,6 +195,34 @@ def check_run(ledger: Ledger, saved: Saved, setting: str, holder: str) -> Run:
             "of the run."
         )
     return run
+
+
+class RowTicket:
+    """One row of correlated noise, which the ledger has given out and gives out to no other round.
+
+    The charge was made for all rows together.
+
+    Attributes:
+        row: its number, from 0. event: the charge.
+    """
+
+    def __init__(self, run: Run, row: int, event: Event) -> None:
+        self._run, self.row, self.event = run, row, event
+
+    def draw(self) -> None:
+        """Note that randomness is about to be drawn: nothing to do."""
+
+    def commit(self) -> None:
+        """Allow the release.
+
+        Raises:
+            LedgerError: a later row was taken, so that its round may have been released before.
+        """
+        if self._run.latest_row != self.row + 1:
+            raise LedgerError(
+                f"{self._run.ledger_path}: another process goes on with run {self._run.id}. "
+                "Nothing of this round may be released."
+            )
 
 
 class Account:
@@ -342,6 +393,26 @@ class Account:
         self._ticket = None  # A round that fails from here on may be on disk all the same.
         self._ticket = run.reserve(event, asks=partial(_check_plan_goes_on, run.plan))
         return self._ticket
+
+    def take_row(self, event: Event, releases: int, rows: int) -> RowTicket:
+        """Charge a run of correlated noise, unless that is done, and take its next row of noise.
+
+        Args:
+            event: one of the equal ``releases`` that are charged for all ``rows`` together.
+        """
+        self._check_open()
+        run = self._run
+        if run is None:
+            raise BudgetExceeded("no run of the ledger was started")
+        while run.rounds < releases:
+            ticket = run.reserve(event, asks=partial(_check_plan_goes_on, run.plan))
+            ticket.draw()
+            ticket.commit()
+        if run.latest_row >= rows:
+            raise BudgetExceeded(
+                f"all {rows} rows of the noise are taken, those of lost rounds among them"
+            )
+        return RowTicket(run, run.take_row() - 1, event)
 
     def take_over(self, event: Event) -> Ticket | None:
         """Return the ticket of the round in which the run ended, if it is this event's."""

@@ -98,6 +98,10 @@ class Rows:
         """Return the latest or the first entry of a run, its hash checked, or None."""
         return self._select(f"run = ? ORDER BY number {'' if first else 'DESC'} LIMIT 1", run)
 
+    def row_of_run(self, run: int) -> Entry | None:
+        """Return the latest entry of kind ``row`` of a run, its hash checked, or None."""
+        return self._select("run = ? AND kind = 'row' ORDER BY number DESC LIMIT 1", run)
+
     def is_closed(self, number: int) -> bool:
         """Return whether a reservation was committed or abandoned."""
         return self._count("closes = ?", number) > 0

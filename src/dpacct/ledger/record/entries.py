@@ -188,11 +188,21 @@ class Settle:
 
 
 @dataclass(frozen=True, slots=True)
+class Row:
+    """Kind ``row``: a run of correlated noise takes its next row of noise, which costs nothing.
+
+    All rows were charged together. The entry keeps a row from being released twice.
+    """
+
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plain:
     """Kinds ``resume``, ``finish``, and ``relabel``: all rounds are charged as zero-out."""
 
 
-Said = Opening | Start | Reserve | Settle | Plain
+Said = Opening | Start | Reserve | Settle | Row | Plain
 
 
 def read(entry: Entry) -> Said:
@@ -213,6 +223,8 @@ def read(entry: Entry) -> Said:
         case "abandon":
             data = members("data", data, ("round", "reason"))
             found = Settle(whole("round", data["round"], 1), typed("reason", data["reason"], str))
+        case "row":
+            found = Row(whole("row", members("data", data, ("row",))["row"], 1, MAX_ROUNDS))
         case "relabel":
             adjacency = members("data", data, ("adjacency",))["adjacency"]
             if adjacency != str(Adjacency.ZERO_OUT):

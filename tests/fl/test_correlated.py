@@ -1,0 +1,495 @@
+"""Correlated noise in training: its rows, its one charge, its cohorts, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dpacct
+from dpacct import Budget, fl
+from dpacct.correlated import (
+    Correlated,
+    Strategy,
+    banded,
+    buffered_toeplitz,
+    independent,
+    square_root,
+)
+from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsupported
+from dpacct.fl.privacy.correlated import Correlation, NoiseStream, row_norm
+from dpacct.fl.privacy.randomness import Randomness, Seeded
+from dpacct.ledger import Ledger
+from tests.fl.problems import federation, flat, linear, make_clients
+
+CPU = torch.device("cpu")
+ROUNDS = 12
+CLIENTS = make_clients((4,) * ROUNDS)
+BUFFERS = [(0.3, 0.9), (0.1, 0.5)]
+STRATEGIES = {
+    "independent": independent(ROUNDS),
+    "banded": square_root(ROUNDS, 4),
+    "full": square_root(ROUNDS),
+    "buffers": buffered_toeplitz(ROUNDS, BUFFERS),
+    "uneven": banded(np.tril(np.random.default_rng(3).uniform(0.1, 1.0, (ROUNDS, ROUNDS)))),
+}
+COHORTS = {
+    "cyclic": fl.Cyclic(4),
+    "queue": fl.MinSeparation(3, 4, cohort=3),
+    "full": fl.Full(),
+    "drawn": fl.Cyclic(4, sampling_rate=0.5),
+}
+
+
+def correlated(strategy: Strategy = STRATEGIES["banded"], **options: Any) -> fl.Federation:
+    """A run of twelve clients in four groups."""
+    settings: dict[str, Any] = {"sampling": fl.Cyclic(4), "noise_multiplier": 4.0, "delta": 1e-5}
+    settings |= {"noise": fl.CorrelatedNoise(strategy), "rounds": strategy.rounds}
+    model = options.pop("model", None) or linear()
+    return federation(model, options.pop("clients", CLIENTS), **(settings | options))
+
+
+# The rows
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_rows_times_the_strategy_are_independent(name: str):
+    """Seeded rows W with C W = Z: by numpy, from the row source alone."""
+    strategy, size = STRATEGIES[name], 4000
+    stream = NoiseStream.start(strategy, Seeded(1))
+    rows = np.stack([stream.take(t, size, CPU).numpy() for t in range(ROUNDS)])
+    fresh = strategy.matrix() @ rows
+    covariance = fresh @ fresh.T / size
+    assert np.abs(covariance - np.eye(ROUNDS)).max() < 6 / math.sqrt(size)
+    # The released noise has the covariance of C^{-1}, and not that of independent rows.
+    inverse = np.linalg.inv(strategy.matrix())
+    assert np.allclose(
+        np.sqrt(np.diag(inverse @ inverse.T)), [row_norm(strategy, t) for t in range(ROUNDS)]
+    )
+    released = rows @ rows.T / size
+    error = np.abs(released - inverse @ inverse.T) / np.outer(
+        *2 * [np.sqrt(np.diag(inverse @ inverse.T))]
+    )
+    assert error.max() < 6 / math.sqrt(size)
+
+
+def test_noise_of_the_models_cancels():
+    """The running sum has the error that the strategy claims, below that of independent noise."""
+    n, size = 200, 500
+    for strategy in (square_root(n, 20), buffered_toeplitz(n, BUFFERS)):
+        stream = NoiseStream.start(strategy, Seeded(5))
+        sums = np.cumsum([stream.take(t, size, CPU).numpy() for t in range(n)], axis=0)
+        found = math.sqrt(float(np.square(sums).mean()))
+        assert found == pytest.approx(strategy.prefix_error(1.0), rel=0.1)
+        assert found < independent(n).prefix_error(1.0)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_memory_of_a_stream(name: str):
+    strategy = STRATEGIES[name]
+    stream = NoiseStream.start(strategy, Seeded(1))
+    for row in range(ROUNDS):
+        assert len(stream.save()["memory"]) <= strategy.memory
+        stream.take(row, 10, CPU)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("at", [0, 1, 5, 11])
+def test_a_saved_stream_goes_on_to_the_bit(name: str, at: int):
+    strategy = STRATEGIES[name]
+    whole = NoiseStream.start(strategy, Seeded(1))
+    rows = [whole.take(t, 7, CPU).clone() for t in range(ROUNDS)]
+    stream = NoiseStream.start(strategy, Seeded(1))
+    for t in range(at):
+        stream.take(t, 7, CPU)
+    again = NoiseStream.load(strategy, stream.save(), 7, CPU)
+    later = min(at + 2, ROUNDS - 1)
+    again.skip_to(later, 7, CPU)
+    for t in range(later, ROUNDS):
+        assert torch.equal(again.take(t, 7, CPU), rows[t])
+
+
+def test_a_row_is_taken_once_and_in_its_place():
+    stream = NoiseStream.start(STRATEGIES["banded"], Seeded(1))
+    stream.take(0, 3, CPU)
+    for row in (0, 2):
+        with pytest.raises(Unsupported, match="another round"):
+            stream.take(row, 3, CPU)
+    stream.skip_to(ROUNDS, 3, CPU)
+    with pytest.raises(Unsupported, match="12 is next"):
+        stream.take(ROUNDS, 3, CPU)
+    with pytest.raises(InvalidParameter, match="rows of 4 numbers"):
+        NoiseStream.load(STRATEGIES["banded"], stream.save(), 4, CPU)
+
+
+# The cohorts
+
+
+@given(
+    st.one_of(
+        st.builds(fl.Cyclic, st.integers(1, 9)),
+        st.builds(fl.MinSeparation, st.integers(1, 9), st.integers(1, 9), st.integers(1, 5)),
+    ),
+    st.integers(1, 30),
+    st.integers(1, 40),
+)
+def test_cohorts_keep_their_promise(cohorts: Any, num_clients: int, rounds: int):
+    try:
+        separation, participations = cohorts.participation(rounds, num_clients)
+    except InvalidParameter:
+        return
+    turns: dict[int, list[int]] = {client: [] for client in range(num_clients)}
+    for row in range(rounds):
+        members = cohorts.members(row, num_clients, Randomness())
+        assert len(set(members)) == len(members)
+        assert abs(len(members) - cohorts.cohort_size(num_clients)) < 1
+        for client in members:
+            turns[client].append(row)
+    for own in turns.values():
+        assert len(own) <= participations
+        assert all(later - earlier >= separation for earlier, later in pairwise(own))
+
+
+def test_a_population_that_cannot_keep_the_promise():
+    for cohorts, name in (
+        (fl.Cyclic(13), "groups"),
+        (fl.MinSeparation(5, 4, cohort=3), "separation"),
+        (fl.MinSeparation(3, 2, cohort=3), "participations"),
+    ):
+        with pytest.raises(InvalidParameter) as refused:
+            correlated(sampling=cohorts)
+        assert refused.value.name == name
+
+
+# The charge
+
+
+@pytest.mark.parametrize("cohorts", COHORTS)
+@pytest.mark.parametrize("name", ["banded", "buffers", "uneven"])
+def test_one_charge_is_that_of_the_schedule_item(name: str, cohorts: str, tmp_path: Path):
+    rule, strategy = COHORTS[cohorts], STRATEGIES[name]
+    drawn = cohorts == "drawn"
+    if drawn and strategy.bands > 4:
+        with pytest.raises(InvalidParameter, match="amplify only"):
+            correlated(strategy, sampling=rule)
+        return
+    run = correlated(strategy, sampling=rule, ledger=tmp_path / "ledger", preflight=True)
+    separation, times = Correlation(strategy, run.engine.plan.correlation.cohorts, 12).participation
+    item = Correlated(
+        4.0,
+        strategy,
+        min_separation=separation,
+        participations=None if drawn else times,
+        sampling=fl.Poisson(0.5) if drawn else None,
+        adjacency="zero-out",
+    )
+    whole = dpacct.epsilon(1 * item, delta=1e-5)
+    for report in run:
+        # All of it, from the first round on.
+        assert report.epsilon.upper == pytest.approx(whole.upper, rel=1e-6)
+        assert report.epsilon.upper >= whole.lower
+    run.close()
+    with Ledger.open(tmp_path / "ledger") as ledger:
+        [entry] = ledger.runs
+        assert entry.latest_row == ROUNDS
+        assert entry.finished
+        assert entry.rounds == entry.committed == (3 if drawn else 1)
+        assert ledger.upper_epsilon() == pytest.approx(whole.upper, rel=1e-6)
+        assert ledger.verify().sound
+
+
+@pytest.mark.parametrize("cohorts", COHORTS)
+@pytest.mark.parametrize("adjacency", [None, "replace-one"])
+def test_a_budget_is_met(cohorts: str, adjacency: str | None):
+    options = {"noise_multiplier": None, "budget": Budget(2, 1e-5), "adjacency": adjacency}
+    if cohorts == "drawn" and adjacency:
+        with pytest.raises(Unsupported, match="replace-one"):
+            correlated(sampling=COHORTS[cohorts], **options)
+        return
+    run = correlated(sampling=COHORTS[cohorts], **options)
+    assert 1.9999 < run.planned_epsilon.upper <= 2
+    assert next(iter(run)).epsilon.upper <= 2
+
+
+def test_nothing_of_the_charge_is_given_back(tmp_path: Path):
+    run = correlated(ledger=tmp_path / "ledger", checkpoint=tmp_path / "run")
+    planned = run.planned_epsilon.upper
+    next(iter(run))
+    run.account.finish()
+    run.close()
+    with Ledger.open(tmp_path / "ledger") as ledger:
+        assert ledger.upper_epsilon() == planned
+
+
+def test_a_plan_beyond_the_budget_is_refused(tmp_path: Path):
+    with Ledger.open(tmp_path / "ledger", Budget(1, 1e-5), adjacency="zero-out") as ledger:
+        run = correlated(ledger=ledger)
+        with pytest.raises(BudgetExceeded):
+            run.run()
+        assert (ledger.rounds, ledger.runs) == (0, ())
+    run = correlated(budget=Budget(1, 1e-5), delta=None)
+    with pytest.raises(BudgetExceeded, match="all its rounds"):
+        run.run()
+
+
+# Training
+
+
+class Zero(fl.DPFedAvg):
+    """Contributions of zero: releases are the noise alone."""
+
+    def local_update(self, delta, client_state, context):
+        return 0.0 * delta
+
+
+def test_releases_are_the_rows():
+    """With contributions of zero, the model's moves times the strategy are independent noise."""
+    strategy, released = STRATEGIES["banded"], list[np.ndarray]()
+    run = correlated(
+        strategy, method=Zero(), model=linear(2000, 2), clients=make_clients((2,) * 12, 2000, 2)
+    )
+    for report in run:
+        released.append(run.state.released.double().numpy() * 3)
+        assert report.noise_std == pytest.approx(
+            4.0 * row_norm(strategy, report.round - 1), rel=1e-9
+        )
+    fresh = strategy.matrix() @ np.stack(released)
+    covariance = fresh @ fresh.T / fresh.shape[1]
+    assert np.abs(covariance - 16 * np.eye(ROUNDS)).max() < 16 * 6 / math.sqrt(fresh.shape[1])
+
+
+@pytest.mark.parametrize("name", ["banded", "buffers", "uneven"])
+@pytest.mark.parametrize("cohorts", ["cyclic", "queue", "drawn"])
+def test_a_resumed_run_is_the_same_to_the_bit(name: str, cohorts: str, tmp_path: Path):
+    rule, strategy = COHORTS[cohorts], STRATEGIES[name]
+    if cohorts == "drawn" and strategy.bands > 4:
+        return
+    options: dict[str, Any] = {"sampling": rule, "seed": 1}
+    whole = correlated(strategy, **options)
+    whole.run()
+    first = correlated(strategy, checkpoint=tmp_path / "run", **options)
+    for report in first:
+        if report.round == 5:
+            break
+    first.close()
+    again = correlated(strategy, checkpoint=tmp_path / "run", **options).resume()
+    again.run()
+    assert torch.equal(flat(whole.model), flat(again.model))
+    again.close()
+    assert (tmp_path / "run").stat().st_mode & 0o077 == 0
+    assert again.has_private_checkpoint
+
+
+def test_a_resume_with_another_strategy_or_other_cohorts(tmp_path: Path):
+    run = correlated(checkpoint=tmp_path / "run")
+    next(iter(run))
+    run.close()
+    for other in (
+        {"strategy": square_root(ROUNDS, 3)},
+        {"sampling": fl.Cyclic(3)},
+        {"clients": make_clients((4,) * 16)},
+        {"noise": fl.GaussianNoise(), "sampling": fl.Full()},
+    ):
+        fresh = correlated(checkpoint=tmp_path / "run", **other)
+        with pytest.raises((InvalidParameter, LedgerError), match="setting"):
+            fresh.resume()
+        fresh.close()
+
+
+def test_an_older_checkpoint_takes_no_row_again(tmp_path: Path):
+    """Rows that were released after the checkpoint are skipped, with the turns of their clients."""
+    run = correlated(checkpoint=tmp_path / "run")
+    rounds = iter(run)
+    next(rounds)
+    old = (tmp_path / "run").read_bytes()
+    for _ in range(3):
+        next(rounds)
+    run.close()
+    (tmp_path / "run").write_bytes(old)
+    again = correlated(checkpoint=tmp_path / "run").resume()
+    assert again.round == 1
+    rows = [opened.draw.members for opened in _opened(again)]
+    assert rows == [range(row % 4, 12, 4) for row in range(4, 12)]
+    assert "rows of the noise are taken" in str(again.stopped_because)
+    again.close()
+
+
+def _opened(run: fl.Federation):
+    """Yield the rounds that a run opens."""
+    found, play = [], run.player.open
+
+    def opened():
+        found.append(play())
+        return found[-1]
+
+    run.player.open = opened
+    run.run()
+    return found
+
+
+def test_two_processes_share_no_row(tmp_path: Path):
+    run = correlated(checkpoint=tmp_path / "run")
+    next(iter(run))
+    other = correlated(checkpoint=tmp_path / "run").resume()
+    opened = run.player.open()
+    opened.merge(run.player.collect(opened.draw))
+    taken = other.player.open()
+    assert (opened.draw.members, taken.draw.members) == (range(1, 12, 4), range(2, 12, 4))
+    before = flat(run.model)
+    with pytest.raises(LedgerError, match="another process"):
+        opened.release()
+    assert torch.equal(before, flat(run.model))
+    taken.release()
+    run.close()
+    other.close()
+
+
+def test_a_round_left_open_is_lost_with_its_row():
+    run = correlated()
+    run.player.begin()
+    left, taken = run.player.open(), run.player.open()
+    with pytest.raises(Unsupported, match="row 1 of the noise where row 2"):
+        left.release()
+    taken.release()
+    assert run.player.open().draw.members == range(2, 12, 4)
+
+
+def test_the_server_refuses_a_client_that_comes_too_early(tmp_path: Path):
+    server = fl.Server(
+        linear(),
+        12,
+        noise=fl.CorrelatedNoise(STRATEGIES["banded"]),
+        sampling=fl.Cyclic(4),
+        rounds=ROUNDS,
+        noise_multiplier=4.0,
+        clip_norm=1.0,
+        checkpoint=tmp_path / "run",
+    )
+    for opened in server:
+        row = opened.number - 1
+        zeros = opened.bound(torch.zeros(1, server.engine.layout.size))
+        with pytest.raises(InvalidParameter, match="is not in round"):
+            opened.add([(row + 1) % 4], zeros)
+        # Client `row % 4` answers, the rest of its group drops out and has used its turn.
+        opened.add([row % 4], zeros)
+        with pytest.raises(InvalidParameter, match="has contributed"):
+            opened.add([row % 4], zeros)
+        opened.release()
+        if opened.number == 6:
+            break
+    server.close()
+    again = fl.Server(
+        linear(),
+        12,
+        noise=fl.CorrelatedNoise(STRATEGIES["banded"]),
+        sampling=fl.Cyclic(4),
+        rounds=ROUNDS,
+        noise_multiplier=4.0,
+        clip_norm=1.0,
+        checkpoint=tmp_path / "run",
+    ).resume()
+    numbers = []
+    for opened in again:
+        numbers.append(list(opened.cohort))
+        opened.release()
+    assert numbers == [list(range(row % 4, 12, 4)) for row in range(6, 12)]
+    again.close()
+
+
+def test_examples_in_a_fixed_order():
+    """DP-SGD: steps of an epoch are groups, and the privacy unit is an example."""
+    data = make_clients((36,))[0]
+    run = correlated(
+        clients=fl.Examples(data), local=None, sampling=fl.Cyclic(4), server_lr=0.1, preflight=True
+    )
+    reports = list(run)
+    assert len(reports) == ROUNDS
+    assert reports[-1].unit == "example"
+    assert {report.diagnostics.cohort_size for report in reports} == {9}
+
+
+@pytest.mark.parametrize("name", sorted(fl.METHODS))
+def test_every_private_method_trains(name: str):
+    method = fl.METHODS[name]()
+    options: dict[str, Any] = {} if method.bound is None else {"clip_norm": None}
+    run = correlated(method=method, preflight=True, **options)
+    before = flat(run.model).clone()
+    reports = [report for report, _ in zip(run, range(3), strict=False)]
+    assert all(report.epsilon.upper < 3 for report in reports)
+    assert not torch.equal(before, flat(run.model))
+
+
+def test_methods_with_noise_of_their_own_are_refused_by_name():
+    with pytest.raises(Unsupported, match="correlated gaussian noise: dp-fed-ls"):
+        correlated(method=fl.DPFedLS(paper_mode=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"rounds": 11}, "rounds"),
+        ({"rounds": 13}, "rounds"),
+        ({"sampling": None}, "sampling"),
+        ({"sampling": fl.Poisson(0.5)}, "sampling"),
+        ({"sampling": fl.Uniform(3, 12)}, "sampling"),
+        ({"public_size": 12}, "public_size"),
+        ({"adjacency": "add-remove"}, "adjacency"),
+        ({"noise_multiplier": None}, "budget"),
+        ({"noise_multiplier": -1.0}, "noise_multiplier"),
+    ],
+)
+def test_bad_input(options: dict[str, Any], name: str):
+    with pytest.raises(InvalidParameter) as refused:
+        correlated(**options)
+    assert refused.value.name == name
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"clip_norm": lambda number: 1.0 / number}, "changing clip norm"),
+        ({"clip_norm": None, "bound": fl.AdaptiveClip(1.0)}, "changing clip norm"),
+        ({"secure_noise": True}, "secure_noise"),
+        ({"schedule": 12 * dpacct.Round(1.0)}, "schedule"),
+    ],
+)
+def test_refused_with_the_reason(options: dict[str, Any], words: str):
+    if "schedule" in options:
+        options |= {"sampling": None, "noise_multiplier": None, "rounds": None}
+    with pytest.raises(Unsupported, match=words):
+        correlated(**options)
+
+
+def test_other_noise_refuses_public_cohorts():
+    with pytest.raises(Unsupported, match="CorrelatedNoise"):
+        federation(linear(), CLIENTS, sampling=fl.Cyclic(4))
+    with pytest.raises(Unsupported, match=r"fl\.Server"):
+        fl.AggregationPlan(1.0, 1.0, num_clients=12, noise=fl.CorrelatedNoise(STRATEGIES["full"]))
+    with pytest.raises(InvalidParameter, match="strategy"):
+        fl.CorrelatedNoise(np.eye(3))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", ["std", "row"])
+def test_the_preflight_finds_wrong_rows(wrong: str, monkeypatch: pytest.MonkeyPatch):
+    made = Strategy.noise_row
+
+    def broken(strategy: Strategy, round_: int, fresh: Any, memory: Any = ()) -> Any:
+        row, kept = made(strategy, round_, fresh, memory)
+        return (0.9 * row, kept) if wrong == "std" else (made(strategy, 0, fresh, ())[0], kept)
+
+    monkeypatch.setattr(Strategy, "noise_row", broken)
+    with pytest.raises(fl.AuditFailed, match="rows"):
+        correlated(preflight=True).run()
+
+
+def test_the_charge_covers_the_sensitivity(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Correlation, "charged", lambda _, z: z)
+    with pytest.raises(fl.AuditFailed, match="whole charge"):
+        correlated(preflight=True).run()
