@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Unsupported,
     )
     from dpacct.ledger import Ledger
+    from dpacct.mechanisms import Laplace, PureDP, RandomizedResponse
     from dpacct.renyi.curve import rdp
     from dpacct.risk.measures import tradeoff
     from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
@@ -30,6 +31,7 @@ _HOMES = {
     "calibration.calibrate": "Calibration calibrate",
     "errors": "BudgetExceeded DpacctError InvalidParameter LedgerError NotConverged Unsupported",
     "ledger": "Ledger",
+    "mechanisms": "Laplace PureDP RandomizedResponse",
     "renyi.curve": "rdp",
     "risk.measures": "tradeoff",
     "rounds": "Adjacency Full Poisson Round Schedule Uniform",
@@ -49,10 +51,13 @@ __all__ = [
     "Full",
     "Interval",
     "InvalidParameter",
+    "Laplace",
     "Ledger",
     "LedgerError",
     "NotConverged",
     "Poisson",
+    "PureDP",
+    "RandomizedResponse",
     "Round",
     "Schedule",
     "Spent",

@@ -139,9 +139,19 @@ class Release:
     __slots__ = ()
     adjacency: Adjacency
 
+    @property
+    def noise_range(self) -> tuple[float, float, float] | None:
+        """The number that `scale_noise` multiplies, and its ends. None if there is no noise.
+
+        By default that is ``noise_multiplier``, for releases with such an attribute.
+        """
+        level: float | None = getattr(self, "noise_multiplier", None)
+        return None if level is None else (level, *validate.NOISE_MULTIPLIER_RANGE)
+
     def scale_noise(self, factor: float) -> Self:
         """Return the same release with ``factor`` times its noise, or itself if it has none."""
-        raise NotImplementedError
+        del factor
+        return self
 
     def __mul__(self, times: int) -> Schedule:
         return Schedule([Phase(self, times)])
@@ -259,6 +269,10 @@ class Schedule:
     def only_rounds(self) -> dict[Round, int]:
         """Return the distinct rounds, without other releases."""
         return {kind: n for kind, n in self.distinct().items() if isinstance(kind, Round)}
+
+    def round_phases(self) -> list[tuple[Round, int]]:
+        """Return the phases that are rounds, in order, without other releases."""
+        return [(kind, n) for kind, n in self.phases if isinstance(kind, Round)]
 
     def distinct(self) -> dict[Release, int]:
         """Return each different release with its count. Composition depends on nothing else."""

@@ -18,6 +18,7 @@ from dpacct.calibration.goals import (
     largest_number,
     largest_rate,
     noise_factor,
+    without_noise,
 )
 from dpacct.display import chosen, html_table, up
 from dpacct.errors import InvalidParameter
@@ -80,6 +81,14 @@ class Calibration:
         return self._only_round("noise_multiplier").noise_multiplier
 
     @property
+    def not_scaled(self) -> str:
+        """A sentence on the releases whose noise was not scaled, since they have none, or ""."""
+        fixed = without_noise(self.schedule)
+        if self.solved_for != "noise" or not fixed.rounds:
+            return ""
+        return f"Without noise to scale, and as costly as before: {fixed!r}."
+
+    @property
     def sampling_rate(self) -> float:
         """The sampling rate of all rounds.
 
@@ -96,9 +105,10 @@ class Calibration:
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows."""
         kinds = list(self.schedule.distinct())
-        if len(kinds) == 1:
-            noise = ("noise multiplier", up(kinds[0].noise_multiplier, 7), "noise std / clip norm")
-            mechanism = f"{self.rounds} rounds, {kinds[0].sampling!r}"
+        only = kinds[0] if len(kinds) == 1 else None
+        if isinstance(only, Round):
+            noise = ("noise multiplier", up(only.noise_multiplier, 7), "noise std / clip norm")
+            mechanism = f"{self.rounds} rounds, {only.sampling!r}"
         else:
             noise = ("noise scale", up(self.noise_scale, 7), "x the noise of every round")
             mechanism = f"{self.rounds} rounds of {len(kinds)} kinds"
@@ -109,11 +119,11 @@ class Calibration:
         if self.risk is not None:
             rows.append((self.goal, up(self.risk.upper), "of any attack, proven"))
         rows.append(("accountant", self.accountant, str(self.schedule.adjacency)))
-        return html_table([*rows, ("mechanism", mechanism, "")])
+        return html_table([*rows, ("mechanism", mechanism, self.not_scaled)])
 
     def _only_round(self, name: str) -> Round:
         distinct = list(self.schedule.distinct())
-        if len(distinct) != 1:
+        if len(distinct) != 1 or not isinstance(distinct[0], Round):
             rule = "the rounds of this schedule differ; read them from its phases"
             raise InvalidParameter(name, f"{len(distinct)} values", rule)
         return distinct[0]

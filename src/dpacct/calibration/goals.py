@@ -26,7 +26,9 @@ from dpacct.accountant import Accountant
 from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
 from dpacct.numerics.search import bracket_root, corrected_largest, corrected_root, largest, settle
-from dpacct.rounds import Poisson, Sampling, Schedule
+from dpacct.pairs.achieved import loss_variance
+from dpacct.pairs.dominating import Direction
+from dpacct.rounds import Phase, Poisson, Sampling, Schedule
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.composition import merged
 from dpacct.tight.engines import estimate_epsilon
@@ -82,7 +84,7 @@ class Goal(ABC):
         if not isinstance(self.accountant, TightAccountant):
             return None
         # Whether a game is played may depend on the noise.
-        loud = 1 / min((r.noise_multiplier for r in schedule.distinct()), default=1.0)
+        loud = 1 / min((r.noise_multiplier for r in schedule.only_rounds()), default=1.0)
         louder = schedule.scale_noise(max(loud, 1.0))
         if not (self.accountant.plays(schedule) or self.accountant.plays(louder)):
             return None
@@ -211,6 +213,9 @@ def find_goal(
 
 def noise_factor(goal: Goal, unit: Schedule) -> float:
     """Return the smallest factor on the noise of a schedule that meets the target."""
+    if all(kind.noise_range is None for kind in unit.distinct()):
+        rule = "none of its releases has noise to scale"
+        raise InvalidParameter("schedule", repr(unit), rule)
     quick = goal.quick(unit)
     if quick is None:
         return _noise_factor(goal, unit)
@@ -236,9 +241,15 @@ def noise_factor(goal: Goal, unit: Schedule) -> float:
 
 def _log_factors(unit: Schedule) -> tuple[float, float]:
     """Return the logarithms of the factors between which all noise of a schedule is in range."""
-    noises = [round_.noise_multiplier for round_ in unit.distinct()]
-    low, high = validate.NOISE_MULTIPLIER_RANGE
-    return math.log(low / min(noises)) + 1e-12, math.log(high / max(noises)) - 1e-12
+    ranges = [kind.noise_range for kind in unit.distinct()]
+    ends = [(low / level, high / level) for level, low, high in filter(None, ranges)]
+    least, most = max(low for low, _ in ends), min(high for _, high in ends)
+    return math.log(least) + 1e-12, math.log(most) - 1e-12
+
+
+def without_noise(schedule: Schedule) -> Schedule:
+    """Return the releases that have no noise to scale."""
+    return Schedule(Phase(kind, n) for kind, n in schedule if kind.noise_range is None)
 
 
 def _noise_factor(goal: Goal, unit: Schedule) -> float:
@@ -255,17 +266,16 @@ def _noise_factor(goal: Goal, unit: Schedule) -> float:
                 raise
             return math.inf
 
-    rate = max(round_.sampling_rate for round_ in unit.distinct())
-    spread = sum(
-        count * (round_.sampling_rate / round_.noise_multiplier) ** 2
-        for round_, count in unit.distinct().items()
-    )
-    guess = max(
-        # Many rounds: one Gaussian with the variance divided by q^2.
-        0.5 * math.log(max(spread, 1e-300)) + goal.log_noise(1.0),
+    scaled = {kind: n for kind, n in unit.distinct().items() if kind.noise_range is not None}
+    rounds = {kind: n for kind, n in unit.only_rounds().items() if kind in scaled}
+    # Many rounds: one Gaussian with the variance divided by q^2.
+    spread = sum(count * loss_variance(kind, Direction.REMOVE) for kind, count in scaled.items())
+    guess = 0.5 * math.log(max(spread, 1e-300)) + goal.log_noise(1.0)
+    if rounds:
         # Few rounds: one of them alone.
-        goal.log_noise(rate) - math.log(max(r.noise_multiplier for r in unit.distinct())),
-    )
+        rate = max(round_.sampling_rate for round_ in rounds)
+        alone = goal.log_noise(rate) - math.log(max(r.noise_multiplier for r in rounds))
+        guess = max(guess, alone)
     sketch = merged(unit)
 
     def sketch_at(log_factor: float) -> Schedule:
@@ -285,9 +295,11 @@ def _noise_factor(goal: Goal, unit: Schedule) -> float:
             good = bracket_root(excess_at, island, (ends[0], island), _TOLERANCE)[1]
     if excess_at(good) > 0:
         least = goal.cost(unit.scale_noise(math.exp(good)))
+        fixed = without_noise(unit)
+        why = f"; {fixed!r} has no noise to scale" if fixed.rounds else ""
         raise NotConverged(
             f"no noise multiplier up to {high:g} gives {goal.name} {goal.target:g} "
-            f"({high:g} gives {least:.4g}); fewer rounds or a lower rate would"
+            f"({high:g} gives {least:.4g}){why}; fewer rounds or a lower rate would"
         )
     return math.exp(good)
 

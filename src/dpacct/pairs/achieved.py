@@ -23,13 +23,17 @@ from dpacct.numerics.search import bisect, minimize_unimodal
 from dpacct.pairs.dominating import (
     AchievedPair,
     Direction,
+    DominatingPair,
+    GeneralPair,
     SampledGaussianPair,
+    SymmetrizedPair,
     achieved_pairs,
     pairs_of,
+    proven_pairs,
 )
 from dpacct.pairs.moments import PairMoments
 from dpacct.pairs.one_round import one_round_delta
-from dpacct.rounds import Schedule
+from dpacct.rounds import Release, Round, Schedule
 
 _TOLERANCE = 1e-10
 # Above this number of kinds of rounds, only the most expensive kinds are used.
@@ -62,35 +66,51 @@ def certain_delta(schedule: Schedule, epsilon: float) -> float:
     return max((_delta_at(part, epsilon, 0.5) for part in rounds), default=0.0)
 
 
-def _pairs(schedule: Schedule, direction: Direction) -> dict[AchievedPair, int]:
-    """Return the pairs of the rounds that matter most, with multiplicities."""
+def _pairs(schedule: Schedule, direction: Direction) -> dict[DominatingPair, int]:
+    """Return the pairs of the releases that matter most, with multiplicities."""
     counts = schedule.distinct()
     if len(counts) > _MAX_KINDS:
-        weights = {
-            kind: count * (kind.sampling_rate / kind.noise_multiplier) ** 2
-            for kind, count in counts.items()
-        }
+        weights = {kind: count * loss_variance(kind, direction) for kind, count in counts.items()}
         counts = {
             kind: counts[kind] for kind in nlargest(_MAX_KINDS, weights, key=weights.__getitem__)
         }
     return pairs_of(counts, achieved_pairs, direction)
 
 
-def _is_full(pair: AchievedPair) -> bool:
+def loss_variance(release: Release, direction: Direction) -> float:
+    """Return about the variance of the loss: (q / z)^2, or (2.5 delta(0))^2 as for a Gaussian."""
+    if isinstance(release, Round):
+        return (release.sampling_rate / release.noise_multiplier) ** 2
+    total = 0.0
+    for pair, count in proven_pairs(release, direction).items():
+        if isinstance(pair, GeneralPair):
+            total += count * (2.5 * pair.delta(0.0).upper) ** 2
+        else:
+            total += count * (pair.sampling_rate / pair.noise_std) ** 2
+    return total
+
+
+def _is_full(pair: DominatingPair) -> bool:
     return isinstance(pair, SampledGaussianPair) and pair.sampling_rate == 1.0
 
 
-def _alone(schedule: Schedule) -> list[AchievedPair]:
-    """Return pairs that are surely contained: all full rounds as one, and each sampled one."""
-    found: list[AchievedPair] = []
+def _alone(schedule: Schedule) -> list[AchievedPair | GeneralPair]:
+    """Return pairs that are surely contained: all full rounds as one, and each other one."""
+    found: list[AchievedPair | GeneralPair] = []
     for direction in Direction:
         pairs = _pairs(schedule, direction)
-        mu_squared = sum(n / pair.noise_std**2 for pair, n in pairs.items() if _is_full(pair))
+        mu_squared = sum(
+            n / pair.noise_std**2
+            for pair, n in pairs.items()
+            if isinstance(pair, SampledGaussianPair) and _is_full(pair)
+        )
         if mu_squared > 0:
             # Rounded towards more noise, so that the bound stays below.
             noise = (1 + 4 * UNIT * (len(pairs) + 4)) / math.sqrt(mu_squared)
             found.append(SampledGaussianPair(1.0, noise, direction))
-        found += [pair for pair in pairs if not _is_full(pair)]
+        found += [
+            pair for pair in pairs if not _is_full(pair) and not isinstance(pair, SymmetrizedPair)
+        ]
     return list(dict.fromkeys(found))
 
 
@@ -102,7 +122,7 @@ def _all_rounds(schedule: Schedule) -> list[PairMoments]:
         sampled = {pair: count for pair, count in pairs.items() if not _is_full(pair)}
         if sum(sampled.values()) + (len(sampled) < len(pairs)) > 1:
             found.append(PairMoments(pairs, direction))
-        if not any(isinstance(pair, SampledGaussianPair) for pair in sampled):
+        if not any(isinstance(pair, SampledGaussianPair | GeneralPair) for pair in sampled):
             # Then both directions are the same.
             break
     return found

@@ -61,7 +61,9 @@ class AtomicPair(GeneralPair):
         if not np.isfinite(self.losses).all():
             raise InvalidParameter("losses", float(np.max(self.losses)), "atoms have finite losses")
         if not (np.isfinite(self.masses).all() and (self.masses > 0.0).all()):
-            raise InvalidParameter("masses", float(np.min(self.masses)), "atoms have masses above 0")
+            raise InvalidParameter(
+                "masses", float(np.min(self.masses)), "atoms have masses above 0"
+            )
         self.losses.setflags(write=False)
         self.masses.setflags(write=False)
         self.infinite_mass = float(infinite_mass)

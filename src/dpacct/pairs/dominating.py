@@ -16,7 +16,7 @@ docs/derivations/dominating-pairs.md proves the pair of each round.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -24,8 +24,8 @@ import numpy as np
 
 from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter
-from dpacct.numerics.rounding import Array, Bounds, ComplexArray
-from dpacct.rounds import Adjacency, Release, Round, Uniform
+from dpacct.numerics.rounding import UNIT, Array, Bounds, ComplexArray
+from dpacct.rounds import Adjacency, Release, Round, Schedule, Uniform
 
 
 class Direction(StrEnum):
@@ -131,6 +131,37 @@ def achieved_pairs(release: Release, direction: Direction) -> Mapping[Dominating
     if isinstance(release, Round):
         return {achieved_pair(release, direction): 1}
     return _mechanism(release).achieved_pairs(direction)
+
+
+def infinite_mass(schedule: Schedule) -> float:
+    """Return an upper bound of the probability that any loss of a schedule is infinite."""
+    worst = 0.0
+    kinds = schedule.distinct()
+    if len(schedule.only_rounds()) == len(kinds):
+        return worst
+    for direction in Direction:
+        pairs = pairs_of(kinds, proven_pairs, direction)
+        general = [(pair, n) for pair, n in pairs.items() if isinstance(pair, GeneralPair)]
+        worst = max(worst, infinite_mass_of(general))
+    return worst
+
+
+def infinite_mass_of(pairs: Sequence[tuple[GeneralPair, int]]) -> float:
+    """Return 1 - prod (1 - m)^n, rounded up."""
+    kept = sum(n * math.log1p(-min(pair.infinite_mass, 1 - UNIT)) for pair, n in pairs)
+    return min(1.0, -math.expm1(kept) * (1 + UNIT * (2 * len(pairs) + 16)))
+
+
+def refuse_infinite_losses(schedule: Schedule, delta: float) -> None:
+    """Check that some epsilon is enough at a delta.
+
+    Raises:
+        InvalidParameter: infinite losses have that much probability.
+    """
+    mass = infinite_mass(schedule)
+    if mass >= delta:
+        rule = f"no epsilon is enough there, since {mass:.6g} of the mass has infinite loss"
+        raise InvalidParameter("delta", delta, rule, f"Choose a delta above {mass:.6g}.")
 
 
 def is_exact(release: Release) -> bool:

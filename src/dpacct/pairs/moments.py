@@ -31,6 +31,7 @@ from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, weight
 from dpacct.pairs.dominating import (
     Direction,
     DominatingPair,
+    GeneralPair,
     ReplacementPair,
     SampledGaussianPair,
     SymmetrizedPair,
@@ -412,6 +413,7 @@ class PairMoments:
             for pair, count in pairs.items()
             if isinstance(pair, SymmetrizedPair)
         ]
+        self.general = [(p, n) for p, n in pairs.items() if isinstance(p, GeneralPair)]
 
     def log_moment(self, order: float) -> Bounds:
         """Return bounds of the sum, 0-dimensional."""
@@ -421,6 +423,13 @@ class PairMoments:
         if len(self.pairs) == len(rates):
             return total
         parts, multiplicities = [total], [1.0]
+        for general, count in self.general:
+            moment = general.log_moment(np.array([order - 1]))
+            # An infinite loss has no part in moments of orders below one.
+            infinite = general.infinite_mass > 0.0 and order > 1.0
+            upper = np.where(infinite, math.inf, moment.upper[0])
+            parts.append(Bounds(moment.lower[0], upper))
+            multiplicities.append(float(count))
         for pair, count in self.symmetrized:
             moment = symmetrized_log_moment(order, pair.sampling_rate, pair.noise_std)
             wang = wang_log_moment(order, pair.sampling_rate, pair.noise_std)
@@ -435,8 +444,11 @@ class PairMoments:
         )
         return weighted_sum(stacked, np.array(multiplicities))
 
-    def _rows(self, kind: type[DominatingPair]) -> tuple[Array, Array, Array]:
+    def _rows(
+        self, kind: type[SampledGaussianPair | ReplacementPair]
+    ) -> tuple[Array, Array, Array]:
         """Return sampling rates, noise and counts of the pairs of a kind."""
-        rows = [(p.sampling_rate, p.noise_std, n) for p, n in self.pairs.items() if type(p) is kind]
+        some = ((p, n) for p, n in self.pairs.items() if isinstance(p, kind))
+        rows = [(p.sampling_rate, p.noise_std, n) for p, n in some]
         rates, noise, counts = np.array(rows, dtype=np.float64).reshape(-1, 3).T
         return np.array(rates), np.array(noise), np.array(counts)

@@ -32,7 +32,7 @@ import math
 from dpacct.budget import Interval
 from dpacct.numerics.rounding import UNIT
 from dpacct.numerics.search import bisect
-from dpacct.pairs.dominating import AchievedPair, Direction, ReplacementPair
+from dpacct.pairs.dominating import AchievedPair, Direction, GeneralPair, ReplacementPair
 
 # From here on the continued fraction gives all digits in `_FRACTION_TERMS` steps.
 _FRACTION_FROM = 4.0
@@ -140,8 +140,8 @@ def gaussian_epsilon(delta: float, mu: float) -> Interval:
     return Interval(lower, upper)
 
 
-def one_round_delta(epsilon: float, pair: AchievedPair) -> Interval:
-    """Return delta(eps) of one round, eps >= 0.
+def one_round_delta(epsilon: float, pair: AchievedPair | GeneralPair) -> Interval:
+    """Return delta(eps) of one round, or of one other pair by its own function, eps >= 0.
 
     The pair of C_q is left out: its profile for eps >= 0 is that of the remove pair.
 
@@ -149,6 +149,8 @@ def one_round_delta(epsilon: float, pair: AchievedPair) -> Interval:
         Inside the interval, relative width below 1e-8 if delta exceeds 1e-30, for a replacement
         7e-14 / sigma^2 more. The upper end never exceeds q, the chance that the client is drawn.
     """
+    if isinstance(pair, GeneralPair):
+        return pair.delta(epsilon)
     q, mu = pair.sampling_rate, 1 / pair.noise_std
     if isinstance(pair, ReplacementPair):
         return _replacement_delta(epsilon, q, pair.noise_std)

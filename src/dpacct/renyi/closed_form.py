@@ -22,7 +22,13 @@ from dpacct.budget import Interval
 from dpacct.errors import Unsupported
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT
 from dpacct.pairs.achieved import achieved_delta, achieved_epsilon
-from dpacct.pairs.dominating import Direction, ReplacementPair, SymmetrizedPair, proven_pair
+from dpacct.pairs.dominating import (
+    Direction,
+    GeneralPair,
+    ReplacementPair,
+    SymmetrizedPair,
+    proven_pair,
+)
 from dpacct.renyi.curve import best_delta, best_epsilon, improved_delta, improved_epsilon
 from dpacct.rounds import Round, Schedule
 
@@ -103,9 +109,10 @@ def forms_for(round_: Round) -> tuple[tuple[ClosedForm, ...], float]:
         Unsupported: there is none.
     """
     pair = proven_pair(round_, Direction.REMOVE)
-    if isinstance(pair, ReplacementPair):
-        reason = "no closed form is proven for Poisson sampling with replace-one adjacency"
-        raise Unsupported(f"{reason}; the accountant rdp covers it")
+    if isinstance(pair, ReplacementPair | GeneralPair):
+        reason = "Poisson sampling with replace-one adjacency"
+        reason = reason if isinstance(pair, ReplacementPair) else repr(round_)
+        raise Unsupported(f"no closed form is proven for {reason}; the accountant rdp covers it")
     forms = (LEMMA_3, BUN) if isinstance(pair, SymmetrizedPair) else (LEMMA_4, MIRONOV)
     return forms, pair.noise_std
 
@@ -120,7 +127,7 @@ def closed_form_renyi(order: int, round_: Round) -> tuple[float, tuple[str, ...]
     """
     q = round_.sampling_rate
     if q == 1.0:
-        nu = proven_pair(round_, Direction.REMOVE).noise_std
+        nu = forms_for(round_)[1]
         return order / (2 * nu * nu) * (1 + FUNCTION_ERROR), ()
     forms, nu = forms_for(round_)
     failed = {form: form.violations(order, q, nu) for form in forms}
@@ -185,7 +192,12 @@ class ClosedFormAccountant:
     @staticmethod
     def _curve(schedule: Schedule) -> Callable[[float], float]:
         """Return an upper bound of the divergence as a function of the order, perhaps infinite."""
-        counts = schedule.distinct()
+        counts = schedule.only_rounds()
+        for kind in schedule.distinct():
+            if kind not in counts:
+                raise Unsupported(
+                    f"no closed form is about {kind!r}; the accountant tight covers it"
+                )
         for round_ in counts:
             # The conditions bound the order from above, so they hold at order 2 or at none.
             bound, reasons = closed_form_renyi(2, round_)

@@ -25,11 +25,17 @@ from dataclasses import dataclass
 
 from dpacct import validate
 from dpacct.budget import Interval
-from dpacct.errors import InvalidParameter
+from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, above
 from dpacct.numerics.search import minimize_unimodal
 from dpacct.pairs.achieved import achieved_delta, achieved_epsilon
-from dpacct.pairs.dominating import Direction, achieved_pairs, pairs_of, proven_pairs
+from dpacct.pairs.dominating import (
+    Direction,
+    achieved_pairs,
+    infinite_mass,
+    pairs_of,
+    proven_pairs,
+)
 from dpacct.pairs.moments import PairMoments, symmetrized_log_moment, wang_log_moment
 from dpacct.rounds import (
     NOT_GIVEN,
@@ -64,10 +70,18 @@ class RenyiCurve:
 
     Args:
         schedule: any schedule. The cost grows with its number of distinct rounds.
+    Raises:
+        Unsupported: a loss may be infinite, and every divergence with it.
     """
 
     def __init__(self, schedule: Schedule) -> None:
         rounds = schedule.distinct()
+        if infinite_mass(schedule) > 0.0:
+            kinds = (kind for kind in rounds if infinite_mass(1 * kind) > 0.0)
+            raise Unsupported(
+                f"the loss of {next(kinds)!r} may be infinite, so its Renyi divergence is; the "
+                f"accountant tight covers it"
+            )
         self._proven = [PairMoments(pairs_of(rounds, proven_pairs, d), d) for d in Direction]
         self._achieved = [PairMoments(pairs_of(rounds, achieved_pairs, d), d) for d in Direction]
 
@@ -90,7 +104,7 @@ class RenyiCurve:
     def search(self, order: float) -> float:
         """Return the remove direction alone, half the work of `upper`, to find an order only.
 
-        It is the larger one: Mironov, Talwar, Zhang 2019, theorem 5.
+        It is the larger one of rounds: Mironov, Talwar, Zhang 2019, theorem 5.
         """
         return float(self._proven[0].log_moment(order).upper) / (order - 1)
 

@@ -34,10 +34,13 @@ from dpacct.numerics.search import least_convex_value, minimize_unimodal
 from dpacct.pairs.achieved import affinity_delta
 from dpacct.pairs.dominating import (
     Direction,
+    DominatingPair,
+    GeneralPair,
     PairsOf,
     SampledGaussianPair,
     SymmetrizedPair,
     achieved_pairs,
+    infinite_mass,
     is_exact,
     pairs_of,
     proven_pairs,
@@ -102,9 +105,10 @@ def _pairs_profile(schedule: Schedule, choice: PairsOf, worse: Callable[[float],
     pairs = {d: pairs_of(schedule.distinct(), choice, d) for d in Direction}
     engines = {d: _Engine(Composition.of(p, d)) for d, p in pairs.items()}
     # Then both directions are the same.
-    symmetric = all(
-        not isinstance(pair, SampledGaussianPair) or pair.sampling_rate == 1.0
-        for pair in pairs[Direction.REMOVE]
+    symmetric = all(_is_symmetric(pair) for pair in pairs[Direction.REMOVE]) and all(
+        count == pairs[Direction.ADD].get(pair, 0)
+        for pair, count in pairs[Direction.REMOVE].items()
+        if isinstance(pair, GeneralPair)
     )
 
     @cache
@@ -126,6 +130,11 @@ def _pairs_profile(schedule: Schedule, choice: PairsOf, worse: Callable[[float],
     return lambda direction, epsilon: compute(Direction.REMOVE if symmetric else direction, epsilon)
 
 
+def _is_symmetric(pair: DominatingPair) -> bool:
+    """Return True if a pair is the same in both directions, as far as it knows."""
+    return not isinstance(pair, SampledGaussianPair) or pair.sampling_rate == 1.0
+
+
 class _Engine:
     """delta of one composition at many epsilons: a contour serves all at which it is sharp."""
 
@@ -133,7 +142,9 @@ class _Engine:
         self._composition = composition
         self._contours: dict[float, tuple[Contour, float]] = {}
         # A single round has a closed form, and Gaussians without sampling compose to one.
-        self._makes_contours = composition.sampled_rounds > 1.0
+        # Contours leave infinite losses out.
+        several = composition.sampled_rounds > 1.0
+        self._makes_contours = several and not composition.infinite_mass
 
     def delta(self, epsilon: float) -> Interval:
         """Return bounds of delta at one epsilon >= 0.
@@ -177,7 +188,7 @@ class Attacks:
     """The most successful attacks on one schedule. Bounds at one FPR are kept for the next one."""
 
     def __init__(self, schedule: Schedule, accountant: Accountant) -> None:
-        self.profile = PrivacyProfile(schedule, accountant)
+        self.profile, self._certain = PrivacyProfile(schedule, accountant), infinite_mass(schedule)
         self._proven = [Attack(self.profile.proven, d) for d in Direction]
         self._achieved = self._proven
         if not self.profile.exact:
@@ -190,7 +201,7 @@ class Attacks:
     def upper_tpr(self, fpr: float) -> float:
         """Return the proven bound of the TPR at this FPR in [0, 1], for the worse direction."""
         if fpr in (0.0, 1.0):
-            return fpr
+            return max(fpr, self._certain)
         plain = self._by_advantage(fpr)
         if plain:
             return plain.upper
@@ -203,8 +214,8 @@ class Attacks:
     def tpr(self, fpr: float) -> Interval:
         """Return the achieved and proven TPR at this FPR in [0, 1], for the worse direction."""
         if fpr in (0.0, 1.0):
-            # Gaussian noise has no outcome that only one data set could give.
-            return Interval(fpr, fpr)
+            # Only an infinite loss is an outcome that only one data set could give.
+            return Interval(fpr, max(fpr, self._certain))
         plain = self._by_advantage(fpr)
         if plain:
             return plain

@@ -33,6 +33,7 @@ from dpacct.pairs.dominating import (
     achieved_pairs,
     is_exact,
     proven_pairs,
+    refuse_infinite_losses,
 )
 from dpacct.pairs.one_round import gaussian_delta, gaussian_epsilon
 from dpacct.renyi.curve import RenyiAccountant
@@ -88,6 +89,7 @@ class TightAccountant:
         """See `Accountant`."""
         if self.gap is not None:
             return self.epsilon(schedule, delta).upper
+        refuse_infinite_losses(schedule, delta)
         upper = _upper_epsilon(_pairs_epsilon(proven_pairs, schedule, delta), schedule, delta)
         if upper > 0.0 and self.plays(schedule):
             from dpacct.tight.game.bounds import game_upper_epsilon  # noqa: PLC0415 - see Rule 3
@@ -124,8 +126,13 @@ class TightAccountant:
         return self._answer(schedule, delta)[1] if self.plays(schedule) else ""
 
     def epsilon(self, schedule: Schedule, delta: float) -> Interval:
-        """See `Accountant`."""
+        """See `Accountant`.
+
+        Raises:
+            InvalidParameter: infinite losses have a probability of at least delta.
+        """
         _check_gap_has_a_game(self, schedule)
+        refuse_infinite_losses(schedule, delta)
         return self._answer(schedule, delta)[0]
 
     def _answer(self, schedule: Schedule, delta: float) -> tuple[Interval, str]:
@@ -168,7 +175,8 @@ class TightAccountant:
         upper = proven.upper
         wide = proven.lower < _WIDE * upper and upper > NEXT_TO_NOTHING
         if upper >= 1.0 or wide:
-            upper = min(upper, _FALLBACK.upper_delta(schedule, epsilon))
+            with suppress(Unsupported):
+                upper = min(upper, _FALLBACK.upper_delta(schedule, epsilon))
         if schedule.adjacency is Adjacency.ZERO_OUT and _has_fixed_size(schedule):
             upper = min(upper, _EVERYBODY.delta(with_everybody(schedule), epsilon).upper)
         lower = _achieved(
@@ -191,7 +199,8 @@ def _upper_epsilon(proven: Interval, schedule: Schedule, delta: float) -> float:
     """Return the proven bound, or that of Renyi moments where the engine's is wide and larger."""
     upper = proven.upper
     if proven.lower < _WIDE * upper:
-        upper = min(upper, _FALLBACK.upper_epsilon(schedule, delta))
+        with suppress(Unsupported):
+            upper = min(upper, _FALLBACK.upper_epsilon(schedule, delta))
     if schedule.adjacency is Adjacency.ZERO_OUT and _has_fixed_size(schedule):
         upper = min(upper, _EVERYBODY.epsilon(with_everybody(schedule), delta).upper)
     return upper
@@ -286,7 +295,7 @@ def _check_gap_has_a_game(accountant: TightAccountant, schedule: Schedule) -> No
 @lru_cache(maxsize=_REMEMBERED)
 def _pairs_epsilon(pairs: PairsOf, schedule: Schedule, delta: float) -> Interval:
     def covers(other: Composition, upper: float) -> bool:
-        return other.largest_loss <= upper or chernoff_delta(other, upper) <= delta
+        return chernoff_delta(other, upper) <= delta
 
     return _worse_direction(
         pairs, schedule, composed_epsilon, delta, covers, lambda whole: whole.largest_loss
@@ -320,10 +329,10 @@ def _worse_direction(
         return Interval(0.0, 0.0)
     remove = Composition.of_schedule(schedule, pairs, Direction.REMOVE)
     found = solved(remove)
-    if not remove.rates.size:
+    add = Composition.of_schedule(schedule, pairs, Direction.ADD)
+    if not remove.rates.size and remove.general == add.general:
         # Gaussians without sampling and pairs of C_q are the same in both directions.
         return found
-    add = Composition.of_schedule(schedule, pairs, Direction.ADD)
     with suppress(NotConverged):
         if found.upper < most(remove) and covers(add, found.upper):
             return found

@@ -20,16 +20,19 @@ from dpacct.pairs.dominating import (
     AchievedPair,
     Direction,
     DominatingPair,
+    GeneralPair,
     PairsOf,
     ReplacementPair,
     SampledGaussianPair,
     SymmetrizedPair,
+    infinite_mass_of,
     pairs_of,
 )
 from dpacct.pairs.moments import log_moment, replacement_log_moment, symmetrized_log_moment
 from dpacct.pairs.panels import LossFunction
 from dpacct.rounds import MAX_PHASES, Phase, Poisson, Round, Schedule
 from dpacct.tight.laws import (
+    GeneralLosses,
     Law,
     SymmetrizedLosses,
     TiltedLosses,
@@ -75,12 +78,12 @@ def alike(rates: Array, noise: Array, counts: Array) -> tuple[Array, Array, Arra
 
 def merged(schedule: Schedule) -> Schedule:
     """Estimate the same schedule: of many kinds of Poisson rounds some hundred are left."""
-    kinds = schedule.distinct()
-    drawn = [pair for pair in kinds.items() if isinstance(pair[0].sampling, Poisson)]
+    kinds, rounds = schedule.distinct(), schedule.only_rounds()
+    drawn = {kind: n for kind, n in rounds.items() if isinstance(kind.sampling, Poisson)}
     if len(drawn) <= MANY:
         return schedule
-    rows = [(round_.sampling_rate, round_.noise_multiplier, float(n)) for round_, n in drawn]
-    phases = [Phase(*pair) for pair in kinds.items() if not isinstance(pair[0].sampling, Poisson)]
+    rows = [(kind.sampling_rate, kind.noise_multiplier, float(n)) for kind, n in drawn.items()]
+    phases = [Phase(kind, n) for kind, n in kinds.items() if kind not in drawn]
     for rate, noise, count in zip(*alike(*np.array(rows).T), strict=True):
         round_ = Round(float(noise), Poisson(float(rate)), schedule.adjacency)
         phases.append(Phase(round_, int(count)))
@@ -116,16 +119,32 @@ class Cumulants(NamedTuple):
     variance: float
 
 
+GeneralPairs = tuple[tuple[GeneralPair, int], ...]
+
+
+def general_laws(pairs: GeneralPairs, tilt: float) -> list[Law]:
+    """Return the tilted losses of pairs that are given by functions of their loss."""
+    return [GeneralLosses(pair, float(count), tilt) for pair, count in pairs]
+
+
+def general_cumulants(pairs: GeneralPairs, tilt: float) -> Iterator[tuple[float, Cumulants]]:
+    """Yield the counts and cumulants of such pairs."""
+    for pair, count in pairs:
+        yield float(count), Cumulants(*pair.cumulants(tilt))
+
+
 class Composed:
     """A product of laws and one Gaussian that a contour inverts.
 
     Attributes:
         precision: variance of the Gaussian loss.
         kinds: number of distinct laws, for rounding.
+        general: pairs by functions of their loss, without their infinite losses.
     """
 
     precision: float
     kinds: int
+    general: GeneralPairs = ()
 
     def laws(self, tilt: float, frequency: float) -> Sequence[Law]:
         """Return the tilted laws, for frequencies up to the given one."""
@@ -231,7 +250,6 @@ NO_ROWS = Rows(np.empty(0), np.empty(0), np.empty(0))
 # Number of rounds whose nodes share the same arrays.
 _ROWS = 500
 _CLOSE, _MOST_NODES = 44.0, 500_000
-TiltedLaw = TiltedLosses | SymmetrizedLosses
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -245,6 +263,7 @@ class Composition(Composed):
         symmetrized: pairs of C_q and how often each occurs.
         replaced: pairs of a replaced client, with multiplicities.
         kinds: number of distinct pairs, for rounding.
+        general: other pairs and how often each occurs, without their infinite losses.
     """
 
     rates: Array
@@ -255,6 +274,7 @@ class Composition(Composed):
     symmetrized: tuple[tuple[SymmetrizedPair, int], ...] = ()
     replaced: Rows = NO_ROWS
     kinds: int = 1
+    general: GeneralPairs = ()
 
     @classmethod
     def of(cls, pairs: dict[DominatingPair, int], direction: Direction) -> Composition:
@@ -275,6 +295,7 @@ class Composition(Composed):
                 np.array([float(n) for n in replaced.values()]),
             ),
             len(pairs),
+            tuple((p, n) for p, n in pairs.items() if isinstance(p, GeneralPair)),
         )
 
     @classmethod
@@ -296,6 +317,7 @@ class Composition(Composed):
             (2.0, *self.replaced),
         ]
         sizes = [n * q * np.minimum(1.0, 0.4 * shift / z) for shift, q, z, n in kinds]
+        sizes.append(np.array([n * pair.delta(0.0).upper for pair, n in self.general]))
         full = 0.4 * math.sqrt(self.precision)
         every = np.concatenate([*sizes, [full]])
         if not every.size or not np.min(every) <= mass:
@@ -306,7 +328,7 @@ class Composition(Composed):
         dropped[order] = np.cumsum(every[order]) <= mass
         lost = float(every[dropped].sum()) * (1 + UNIT * (2 * len(every) + 8))
         kept = np.split(~dropped, np.cumsum([len(part) for part in sizes]))
-        plain, symmetric, opposed, gaussian = kept
+        plain, symmetric, opposed, others, gaussian = kept
         rest = Composition(
             self.rates[plain],
             self.noise[plain],
@@ -316,6 +338,7 @@ class Composition(Composed):
             tuple(pair for pair, keep in zip(self.symmetrized, symmetric, strict=True) if keep),
             Rows(*(part[opposed] for part in self.replaced)),
             self.kinds,
+            tuple(pair for pair, keep in zip(self.general, others, strict=True) if keep),
         )
         return rest, lost
 
@@ -335,16 +358,24 @@ class Composition(Composed):
 
     @property
     def sampled_rounds(self) -> float:
-        """Number of rounds without full participation."""
+        """Number of releases other than rounds of full participation."""
         plain = float(self.counts.sum()) + float(self.replaced.counts.sum())
-        return plain + sum(n for _, n in self.symmetrized)
+        return plain + sum(n for _, n in self.symmetrized) + sum(n for _, n in self.general)
+
+    @property
+    def infinite_mass(self) -> float:
+        """Upper bound of the probability that some loss is infinite."""
+        return infinite_mass_of(self.general)
 
     @property
     def largest_loss(self) -> float:
-        """Upper bound of the loss of the whole composition, infinite if there is none."""
-        if self.direction is Direction.REMOVE or self.precision or self.is_symmetric:
+        """Upper bound of the finite losses of the whole composition, infinite if there is none."""
+        removed = self.direction is Direction.REMOVE and self.rates.size
+        if removed or self.precision or self.is_symmetric:
             return math.inf
-        return float(-np.log1p(-self.rates) @ self.counts) * (1 + UNIT * (2 * self.kinds + 32))
+        total = float(-np.log1p(-self.rates) @ self.counts)
+        total += sum(n * pair.largest_loss for pair, n in self.general)
+        return max(0.0, total) * (1 + UNIT * (2 * self.kinds + 32))
 
     def log_moment(self, tilt: float | Array) -> Bounds:
         """Return bounds of log M(c) for one tilt or several, of shape () or (k,).
@@ -368,8 +399,13 @@ class Composition(Composed):
                 part = symmetrized_log_moment(1 + float(c), pair.sampling_rate, pair.noise_std)
                 lower[k] += count * float(part.lower)
                 upper[k] += count * float(part.upper)
-        # All parts have one sign: below zero between -1 and 0.
-        slack = UNIT * (4 * self.kinds + 16) * np.maximum(np.abs(lower), np.abs(upper))
+        # Moments of rounds have one sign: below zero between -1 and 0.
+        size = np.maximum(np.abs(lower), np.abs(upper))
+        for general, count in self.general:
+            part = general.log_moment(tilts)
+            lower, upper = lower + count * part.lower, upper + count * part.upper
+            size = size + count * np.maximum(np.abs(part.lower), np.abs(part.upper))
+        slack = UNIT * (4 * self.kinds + 16) * size
         shape = np.shape(tilt)
         return Bounds((lower - slack).reshape(shape), (upper + slack).reshape(shape))
 
@@ -388,10 +424,11 @@ class Composition(Composed):
             yield 1.0, nodes_cumulants(nodes, noise, counts)
         for pair, count in self.symmetrized:
             yield count, symmetrized_cumulants(pair.sampling_rate, pair.noise_std, tilt)
+        yield from general_cumulants(self.general, tilt)
 
-    def laws(self, tilt: float, frequency: float) -> list[TiltedLaw]:
+    def laws(self, tilt: float, frequency: float) -> list[Law]:
         """Return the tilted losses of the sampled rounds, for frequencies up to the one given."""
-        found: list[TiltedLaw] = []
+        found: list[Law] = []
         # A law of many rounds has to be known the better.
         accuracy = _CLOSE + math.log(max(self.sampled_rounds, 1.0))
         parts = self._nodes(tilt, accuracy, frequency, _MOST_NODES, _ROWS)
@@ -399,7 +436,7 @@ class Composition(Composed):
         for pair, count in self.symmetrized:
             setting = (pair.sampling_rate, pair.noise_std, float(count))
             found.append(SymmetrizedLosses(*setting, tilt, frequency))
-        return found
+        return found + general_laws(self.general, tilt)
 
     def _nodes(
         self, tilt: float, accuracy: float, frequency: float, most: int, block: int = MAX_PHASES
@@ -424,7 +461,7 @@ class TruncatedComposition(Composed):
         pairs: the sampled pairs with their multiplicities, of rates of at most one half.
         ends: for each pair, the largest u = (2x - 1) / (2 sigma^2) that is kept.
         lost: an upper bound of the probability that some round lies beyond.
-        precision, kinds: as in `Composed`.
+        precision, kinds, general: as in `Composed`.
     """
 
     pairs: tuple[tuple[AchievedPair | SymmetrizedPair, float], ...]
@@ -432,6 +469,7 @@ class TruncatedComposition(Composed):
     lost: float
     precision: float
     kinds: int
+    general: GeneralPairs = ()
 
     @classmethod
     def applies(cls, whole: Composition) -> bool:
@@ -453,18 +491,18 @@ class TruncatedComposition(Composed):
             for count, setting, end in zip(counts, settings, ends, strict=True)
         )
         lost *= 1 + UNIT * (4 * len(kinds) + 8)
-        return cls(tuple(kinds), ends, lost, whole.precision, whole.kinds)
+        return cls(tuple(kinds), ends, lost, whole.precision, whole.kinds, whole.general)
 
-    def laws(self, tilt: float, frequency: float) -> list[TruncatedLosses | SymmetrizedLosses]:
+    def laws(self, tilt: float, frequency: float) -> list[Law]:
         """See `Composed`."""
-        found: list[TruncatedLosses | SymmetrizedLosses] = []
+        found: list[Law] = []
         for (pair, count), end in zip(self.pairs, self.ends, strict=True):
             setting = (count, tilt, frequency, end)
             if isinstance(pair, SymmetrizedPair):
                 found.append(SymmetrizedLosses(pair.sampling_rate, pair.noise_std, *setting))
             else:
                 found.append(TruncatedLosses(pair, *setting))
-        return found
+        return found + general_laws(self.general, tilt)
 
     def _cumulants_of_laws(self, tilt: float) -> Iterator[tuple[float, Cumulants]]:
         for (pair, count), end in zip(self.pairs, self.ends, strict=True):
@@ -472,6 +510,7 @@ class TruncatedComposition(Composed):
                 yield count, symmetrized_cumulants(pair.sampling_rate, pair.noise_std, tilt, end)
             else:
                 yield count, truncated_cumulants(pair, tilt, end)
+        yield from general_cumulants(self.general, tilt)
 
 
 def _kinds(whole: Composition) -> list[tuple[AchievedPair | SymmetrizedPair, float]]:

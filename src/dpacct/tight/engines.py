@@ -12,6 +12,9 @@ The accountant calls `composed_epsilon` and `composed_delta`. They proceed in th
 
 Where no contour reaches, Chernoff's and Pinsker's inequalities bound delta from above.
 
+Moments and contours leave infinite losses out. Their probability is added to delta(eps), or taken
+from the delta at which epsilon is asked for.
+
 Derivations: docs/derivations/inversion.md, docs/derivations/few-large-losses.md.
 """
 
@@ -29,7 +32,13 @@ from dpacct.budget import Interval
 from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import UNIT
 from dpacct.numerics.search import bracket_root
-from dpacct.pairs.dominating import AchievedPair, Direction, SampledGaussianPair, proven_pairs
+from dpacct.pairs.dominating import (
+    AchievedPair,
+    Direction,
+    GeneralPair,
+    SampledGaussianPair,
+    proven_pairs,
+)
 from dpacct.pairs.one_round import gaussian_delta, gaussian_epsilon, one_round_delta
 from dpacct.rounds import Schedule
 from dpacct.tight.composition import Composed, Composition, Cumulants, TruncatedComposition
@@ -80,6 +89,8 @@ _CERTAIN, _NEARLY = 0.01, 1e-5
 _HEAVY, _HEAVIER, _LEAST_EPSILON = 12.0, 1.7, 1e-12
 # The Renyi divergence of this order is nearly the Kullback-Leibler divergence. 1 + c is exact.
 _PINSKER_TILT = 2.0**-10
+# A share of delta that is too small to be seen.
+_UNSEEN = 1e-12
 # Far out less than `NEXT_TO_NOTHING` is cut off. Tilts are in units of 1 / epsilon, the largest one
 # first: it is good where nothing is left at all. Exponents below the last number are nothing.
 _CUT_OFF, _FAR_TILTS, _NOTHING = 1e-297, np.geomspace(3e4, 40.0, 10), -690.0
@@ -99,9 +110,10 @@ def composed_delta(composition: Composition, epsilon: float) -> Interval:
         found = _delta_of_rest(rest, epsilon)
     except NotConverged:
         # The moments bound delta all the same, unless they say nothing either.
-        upper = pinsker_delta(composition)
-        with suppress(NotConverged):
-            upper = min(upper, chernoff_delta(composition, epsilon))
+        upper = 1.0
+        for bound in (pinsker_delta, partial(chernoff_delta, epsilon=epsilon)):
+            with suppress(NotConverged):
+                upper = min(upper, bound(composition))
         if upper >= 1.0:
             raise
         return Interval.bracket(least, upper)
@@ -116,7 +128,8 @@ def composed_delta(composition: Composition, epsilon: float) -> Interval:
 def _delta_of_rest(composition: Composition, epsilon: float) -> Interval:
     alone, low, high = _alone(composition), *_precision_bounds(composition)
     if alone is None and composition.sampled_rounds:
-        return inversion_delta(composition, epsilon)
+        found, mass = inversion_delta(composition, epsilon), composition.infinite_mass
+        return Interval(found.lower, min(1.0, (found.upper + mass) * (1 + 2 * UNIT)))
     if alone is not None:
         found = one_round_delta(epsilon, alone)
     else:
@@ -149,26 +162,40 @@ def _epsilon_of_rest(composition: Composition, delta: float) -> Interval:
     if alone is not None:
         return _alone_epsilon(alone, delta)
     if composition.sampled_rounds:
-        return inversion_epsilon(composition, delta)
+        return _inversion_epsilon(composition, delta)
     lower = gaussian_epsilon(delta, math.sqrt(low)).lower
     return Interval(lower, gaussian_epsilon(delta, math.sqrt(high)).upper)
 
 
-def _alone(composition: Composition) -> AchievedPair | None:
-    """Return the pair of a composition of a single sampled round, None for other compositions."""
+def _inversion_epsilon(composition: Composition, delta: float) -> Interval:
+    """Return eps(delta) by contours, with the mass of infinite losses taken from delta."""
+    mass = composition.infinite_mass
+    if mass <= _UNSEEN * delta:
+        return inversion_epsilon(composition, delta, mass)
+    left = math.nextafter(delta - mass, 0.0)
+    if not left > 0.0:
+        return Interval(0.0, math.inf)
+    return Interval.bracket(
+        inversion_epsilon(composition, delta).lower, inversion_epsilon(composition, left).upper
+    )
+
+
+def _alone(composition: Composition) -> AchievedPair | GeneralPair | None:
+    """Return the only pair of a composition, None if there are several or Gaussians."""
     if composition.precision or composition.sampled_rounds != 1.0:
         return None
     return _pairs(composition)[0][0]
 
 
-def _pairs(composition: Composition) -> list[tuple[AchievedPair, float]]:
-    """Return the pairs of all sampled rounds, with multiplicities, as one alone is for eps >= 0."""
+def _pairs(composition: Composition) -> list[tuple[AchievedPair | GeneralPair, float]]:
+    """Return all pairs but full rounds, with multiplicities, as one alone is for eps >= 0."""
     # For eps >= 0 the profile of C_q is that of the remove pair.
     symmetrized: list[tuple[AchievedPair, float]] = [
         (SampledGaussianPair(pair.sampling_rate, pair.noise_std, Direction.REMOVE), float(n))
         for pair, n in composition.symmetrized
     ]
-    return composition.sampled_pairs() + symmetrized
+    general = ((pair, float(n)) for pair, n in composition.general)
+    return [*composition.sampled_pairs(), *symmetrized, *general]
 
 
 def _precision_bounds(composition: Composition) -> tuple[float, float]:
@@ -187,7 +214,7 @@ def _costs_nothing(composition: Composition, delta: float) -> bool:
     return total * slack <= delta
 
 
-def _alone_epsilon(pair: AchievedPair, delta: float) -> Interval:
+def _alone_epsilon(pair: AchievedPair | GeneralPair, delta: float) -> Interval:
     """Return eps(delta) of one round: the roots of both bounds of its closed form."""
 
     def above(epsilon: float) -> float:
@@ -221,12 +248,14 @@ class _AtDelta:
 
     Attributes:
         least_unit: widths of blurs are in units of epsilon, and at least this over the tilt.
+
+    ``mass``: a part of delta that every contour lacks, far less than what matters.
     """
 
     least_unit = 0.0
 
-    def __init__(self, delta: float) -> None:
-        self._delta, self._log_delta = delta, math.log(delta)
+    def __init__(self, delta: float, mass: float = 0.0) -> None:
+        self._delta, self._log_delta, self._mass = delta, math.log(delta), mass
 
     def saddle(self, composition: Composed) -> tuple[float, Cumulants, _Place]:
         """Return the best tilt, the cumulants there, and an unproven estimate of the answer."""
@@ -236,6 +265,7 @@ class _AtDelta:
 
     def answer(self, contour: Contour, place: _Place, lost: float) -> Interval:
         """Return the proven bracket. ``lost`` is the part of delta that the contour lacks."""
+        lost = (lost + self._mass) * (1 + 2 * UNIT)
         if not lost < self._delta:
             raise NotConverged("the losses that were cut off exceed delta")
         # Rounded down.
@@ -274,13 +304,17 @@ class _AtEpsilon:
 _Question = _AtDelta | _AtEpsilon
 
 
-def inversion_epsilon(composition: Composition, delta: float) -> Interval:
+def inversion_epsilon(composition: Composition, delta: float, mass: float = 0.0) -> Interval:
     """Return eps(delta) of sampled rounds by contours, relative width typically at most 1e-9.
 
+    Args:
+        composition: any composition. Its infinite losses are left out.
+        delta: the target.
+        mass: the probability of those, far below delta. It is taken from delta.
     Raises:
         NotConverged: the integrand of each contour decays too slowly.
     """
-    question, best = _AtDelta(delta), Interval(0.0, composition.largest_loss)
+    question, best = _AtDelta(delta, mass), Interval(0.0, composition.largest_loss)
     if delta < NEXT_TO_NOTHING:
         # The part that is cut off is no small share of this delta. A smaller delta costs no less.
         lower = inversion_epsilon(composition, NEXT_TO_NOTHING).lower
@@ -506,12 +540,13 @@ def estimate_epsilon(schedule: Schedule, delta: float, near: float) -> float:
 
 def chernoff_delta(composition: Composition, epsilon: float) -> float:
     """Return a quick upper bound of delta(eps) of one direction, at most 1, rarely 20-fold."""
+    mass = composition.infinite_mass
     if epsilon >= composition.largest_loss:
-        return 0.0
+        return mass
     tilt, _ = tilt_at_epsilon(composition.alike(), epsilon)
     exponent = _chernoff_exponent(composition, tilt, epsilon)
     # Never rounded down to zero.
-    return math.exp(min(max(exponent, -700.0), 0.0))
+    return min(1.0, (math.exp(min(max(exponent, -700.0), 0.0)) + mass) * (1 + 2 * UNIT))
 
 
 def _chernoff_exponent(composition: Composed, tilt: float, epsilon: float) -> float:
@@ -532,6 +567,8 @@ def pinsker_delta(composition: Composition) -> float:
     Raises:
         NotConverged: the moments do not converge.
     """
+    if composition.infinite_mass:
+        raise NotConverged("the divergence of an infinite loss is infinite")
     log_moment = max(float(composition.log_moment(_PINSKER_TILT).upper), 0.0)
     bound = math.sqrt(log_moment / (2 * _PINSKER_TILT)) * (1 + 8 * UNIT)
     return min(max(bound, math.exp(-700.0)), 1.0)

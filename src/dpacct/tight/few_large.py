@@ -374,7 +374,7 @@ class FewLarge(Bounding):
         """
         pairs = [pair for pair, _ in composition.sampled_pairs()]
         added = composition.rates.size and composition.direction is not Direction.REMOVE
-        if composition.symmetrized or added:
+        if composition.symmetrized or composition.general or added:
             return False
         return 0 < len(pairs) <= _MAX_KINDS and max(pair.sampling_rate for pair in pairs) <= 0.5
 

@@ -2,11 +2,12 @@
 
 For a pair (P, Q) with loss L = log dP/dQ and a tilt c > 0 let P_c be P weighted by e^{cL}. Its
 characteristic function is phi(t) = E_P[e^{(c + it) L}] / E_P[e^{cL}]. A contour integral needs phi
-with a bound of its error, and a bound of |phi(t')| for all t' >= t. Three laws have both:
+with a bound of its error, and a bound of |phi(t')| for all t' >= t. Four laws have both:
 
 * `TiltedLosses`: sampled pairs on the whole line, several kinds in the same arrays,
 * `TruncatedLosses`: a sampled pair without the far end of its tail, by Gauss-Legendre panels,
-* `SymmetrizedLosses`: the pair of C_q, by panels of the half-line.
+* `SymmetrizedLosses`: the pair of C_q, by panels of the half-line,
+* `GeneralLosses`: a pair of a mechanism, which knows both itself.
 
 Decay: |phi(t)| <= left + variation / t, where ``left`` is the mass left of some point and
 ``variation`` that of the density right of it, and 1 - |phi(t)|^2 >= (1 - |phi(2 t)|^2) / 4. Where
@@ -28,7 +29,12 @@ from dpacct.errors import NotConverged
 from dpacct.numerics.fourier import Rows, Weighted, characteristic_shift, characteristic_shifts
 from dpacct.numerics.quadrature import ERROR_FACTOR, panel_nodes
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
-from dpacct.pairs.dominating import AchievedPair, Direction, SampledGaussianPair
+from dpacct.pairs.dominating import (
+    AchievedPair,
+    Direction,
+    GeneralPair,
+    SampledGaussianPair,
+)
 from dpacct.pairs.panels import LossFunction, PanelBounds, node_errors, panel_edges, suprema_beyond
 from dpacct.pairs.trapezoid import Nodes, log_ratio, mirrored_farthest, mirrored_ratio
 
@@ -252,6 +258,27 @@ class Law:
             NotConverged: too many frequencies.
         """
         raise NotImplementedError
+
+
+class GeneralLosses(Law):
+    """Tilted finite losses of a pair that is given by functions of its loss, ``count`` times."""
+
+    def __init__(self, pair: GeneralPair, count: float, tilt: float) -> None:
+        self._pair, self.count, self._tilt = pair, count, tilt
+        moment = pair.log_moment(np.array([tilt]))
+        self.log_moment = Bounds(moment.lower[0], moment.upper[0])
+
+    def log_decay(self, first: float, number: int) -> Array:
+        """See `Law`."""
+        times = decay_table(first, number) * (1 - 1e-9)
+        bound = np.minimum(self._pair.decay(self._tilt, times) * (1 + 1e-12), 1.0)
+        return self.count * np.log(np.maximum(bound, 1e-300))
+
+    def log_characteristic(self, step: float, number: int) -> tuple[ComplexArray, Array]:
+        """See `Law`."""
+        frequencies = step * np.arange(float(number))
+        shift, error = self._pair.characteristic(self._tilt, frequencies)
+        return log_of_power(shift, error, self.count)
 
 
 class TiltedNodes:

@@ -85,18 +85,18 @@ def guided_cover(
 def has_cells(schedule: Schedule) -> bool:
     """Return True if cells of triangles bound any of its rounds. Zero-out has cells of an angle."""
     replaced = schedule.adjacency is Adjacency.REPLACE_ONE
-    return replaced and any(is_game(round_) for round_ in schedule.distinct())
+    return replaced and any(is_game(round_) for round_ in schedule.only_rounds())
 
 
 def heaviest(schedule: Schedule) -> Round:
     """Return the kind of round of fixed size that matters most."""
-    counts = schedule.distinct()
+    counts = schedule.only_rounds()
     return max(filter(is_game, counts), key=lambda one: counts[one] * _weight(one))
 
 
 def _looked_at(schedule: Schedule) -> tuple[tuple[Round, int], ...]:
     """Return representative kinds of rounds with their numbers. They also serve kinds between."""
-    counts = {one: count for one, count in schedule.distinct().items() if is_game(one)}
+    counts = {one: count for one, count in schedule.only_rounds().items() if is_game(one)}
     found = [heaviest(schedule), max(counts, key=lambda one: counts[one])]
     for end in (min, max):
         found.append(end(counts, key=lambda one: one.noise_multiplier))
@@ -225,10 +225,10 @@ def affordable(
     """
     if schedule.adjacency is Adjacency.ZERO_OUT:
         return _angles(schedule, plan_with)
-    quiet = min(round_.noise_multiplier for round_ in schedule.distinct()) >= _MIXED
+    quiet = min(round_.noise_multiplier for round_ in schedule.only_rounds()) >= _MIXED
     plan, positions = plan_with(_DEFAULT_SHARE), Thinned(default_cover())
     near = _NEAR[0] < plan.epsilon / spread_of(plan) < _NEAR[1]
-    alike = sum(map(is_game, schedule.distinct())) == 1 and has_cells(schedule)
+    alike = sum(map(is_game, schedule.only_rounds())) == 1 and has_cells(schedule)
     near = near and schedule.rounds >= _SOME and alike
     if not near and effort_above(schedule, plan.upper, positions) <= (_QUICK if quiet else _FEW):
         return plan, positions
@@ -264,7 +264,7 @@ def _angles(
     """
     plan = plan_with(_DEFAULT_SHARE)
     # One guide serves one kind of round.
-    most = _QUICK if len(schedule.distinct()) == 1 else _LONG
+    most = _QUICK if len(schedule.only_rounds()) == 1 else _LONG
     if effort_above(schedule, plan.upper, MANY_TURNS) <= most:
         return plan, MANY_TURNS
     effort = math.inf

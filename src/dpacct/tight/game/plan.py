@@ -172,7 +172,7 @@ def _plan(
         if size > MAX_POINTS:
             raise NotConverged(f"the game would need {size} losses, more than {MAX_POINTS}")
         frames.append(Frame(step, first, size, tilt))
-    alike = len(schedule.distinct()) == 1
+    alike = len(schedule.only_rounds()) == 1
     deviation = math.sqrt(simple.cumulants(tilt).variance) if alike else 0.0
     return GamePlan(frames[0], frames[-1], negligible, epsilon, deviation, share=share)
 
@@ -185,7 +185,7 @@ def lattice(step: float) -> float:
 
 def _least_loss(schedule: Schedule) -> float:
     """Return the smallest distance below zero, over rounds, of the least loss of remove."""
-    rates = [r.sampling_rate for r in schedule.distinct() if r.sampling_rate < 1.0]
+    rates = [r.sampling_rate for r in schedule.only_rounds() if r.sampling_rate < 1.0]
     return min((-math.log1p(-rate) for rate in rates), default=math.inf)
 
 
@@ -224,14 +224,14 @@ def _lost(
     schedule: Schedule, simple: Composition, tilt: float, negligible: float, *, upper: bool
 ) -> Callable[[float], float]:
     """Return the error of log M(tilt) of the simple strategy on a grid with a step."""
-    if len(schedule.distinct()) > _MOST_LAWS:
+    if len(schedule.only_rounds()) > _MOST_LAWS:
         schedule = _fewer(schedule)
         simple = Composition.of_schedule(schedule, simple_pairs, Direction.REMOVE)
     exact = float(simple.log_moment(tilt).lower)
 
     def lost(step: float) -> float:
         off = -exact
-        for round_, count in schedule.distinct().items():
+        for round_, count in schedule.only_rounds().items():
             law = moment_law(round_, step, negligible, upper=upper)
             off += count * moment_on_grid(law, tilt, step)
         return off if upper else -off
@@ -242,7 +242,7 @@ def _lost(
 def _fewer(schedule: Schedule) -> Schedule:
     """Return as many rounds of a few of the kinds. About the same grid serves them."""
     kinds = sorted(
-        schedule.distinct().items(),
+        schedule.only_rounds().items(),
         key=lambda kind: kind[0].sampling_rate / kind[0].noise_multiplier,
     )
     each = math.ceil(len(kinds) / _MOST_LAWS)
@@ -309,10 +309,10 @@ def stages_above(
     """Return the phases with laws above them, by cells or by mixtures."""
     played = fewer_kinds(schedule)
     ready: dict[Round, Stage] = {}
-    for round_ in played.distinct():
+    for round_ in played.only_rounds():
         laws = laws_above(round_, positions, frame.step, plan.negligible, plan.direction)
         ready[round_] = prepare(laws, frame, upper=True, window=window)
-    return [(ready[round_], count) for round_, count in played.phases]
+    return [(ready[round_], count) for round_, count in played.round_phases()]
 
 
 @lru_cache(maxsize=64)
@@ -323,7 +323,7 @@ def fewer_kinds(schedule: Schedule) -> Schedule:
     the rounds of a group all have the least noise and the largest rate in it. Laws cost more than
     rounds. The order of the rounds stays.
     """
-    counts = schedule.distinct()
+    counts = schedule.only_rounds()
     kinds = [round_ for round_ in counts if is_game(round_)]
     most = min(_MOST_KINDS, max(_FEW_KINDS, _MOST_KINDS * 1000 // schedule.rounds))
     if len(kinds) <= most:
@@ -343,7 +343,8 @@ def fewer_kinds(schedule: Schedule) -> Schedule:
         noise = min(round_.noise_multiplier for round_ in group)
         often = max(group, key=lambda round_: rate_bounds(round_)[1])
         worst |= dict.fromkeys(group, Round(noise, often.sampling, often.adjacency))
-    return Schedule(Phase(worst.get(round_, round_), count) for round_, count in schedule)
+    phases = schedule.round_phases()
+    return Schedule(Phase(worst.get(round_, round_), count) for round_, count in phases)
 
 
 def _axes(group: list[Round]) -> tuple[list[float], list[float]]:
@@ -360,7 +361,7 @@ def are_bounded(schedule: Schedule, plan: GamePlan, positions: Positions) -> boo
     if not isinstance(positions, Mixing):
         return True
     with suppress(NotConverged):
-        for round_ in fewer_kinds(schedule).distinct():
+        for round_ in fewer_kinds(schedule).only_rounds():
             laws_above(round_, positions, plan.upper.step, plan.negligible, plan.direction)
         return True
     return False
@@ -379,13 +380,13 @@ def window_above(schedule: Schedule, plan: GamePlan, positions: Positions) -> in
 def _laws_of_one(
     schedule: Schedule, plan: GamePlan, positions: Positions, step: float
 ) -> list[Kernel]:
-    round_ = schedule.phases[0].round
+    round_ = schedule.round_phases()[0][0]
     return laws_above(round_, positions, step, plan.negligible, plan.direction)
 
 
 def _window_below(schedule: Schedule, plan: GamePlan) -> int:
     """Return the number of losses worth keeping at a time in the lower frame, 0 for all."""
-    round_ = schedule.phases[0].round
+    round_ = schedule.round_phases()[0][0]
     return _window(
         plan,
         plan.lower,
@@ -441,16 +442,16 @@ def stages_below(
         return _stages_of_one_strategy(schedule, plan, frame), 0
     window = _window_below(schedule, plan) if windowed else 0
     ready: dict[Round, Stage] = {}
-    for round_ in schedule.distinct():
+    for round_ in schedule.only_rounds():
         laws = laws_below(round_, frame.step, plan.negligible, plan.direction)
         ready[round_] = prepare(laws, frame, upper=False, window=window)
-    return [(ready[round_], count) for round_, count in schedule.phases], window
+    return [(ready[round_], count) for round_, count in schedule.round_phases()], window
 
 
 def _stages_of_one_strategy(schedule: Schedule, plan: GamePlan, frame: Frame) -> Stages:
     """Return the phases with one strategy, the same in all rounds of a kind, as few laws."""
     found: Stages = []
-    for round_, count in schedule.phases:
+    for round_, count in schedule.round_phases():
         laws = laws_below(round_, frame.step, plan.negligible, plan.direction)
         law = max(laws, key=lambda law: moment_on_grid(law, frame.tilt, frame.step))
         together = min(count, max(1, math.isqrt(count)))
@@ -477,12 +478,12 @@ def effort_above(schedule: Schedule, frame: Frame, positions: Positions) -> floa
     else:
         laws = len(positions)
         each = _A_COVER * laws**2 + _A_CELL * laws
-    kinds = sum(map(is_game, played.distinct()))
+    kinds = sum(map(is_game, played.only_rounds()))
     if kinds * laws * frame.size > _MOST_KEPT:
         return math.inf
     found = each * kinds
     return found + float(frame.size) * sum(
-        count * (laws if is_game(round_) else 1) for round_, count in played.distinct().items()
+        count * (laws if is_game(round_) else 1) for round_, count in played.only_rounds().items()
     )
 
 
@@ -495,7 +496,7 @@ def needed(effort: float, most: float) -> str:
 
 def effort_below(schedule: Schedule, frame: Frame) -> float:
     """Return the effort of two strategies."""
-    kinds = len(schedule.distinct())
+    kinds = len(schedule.only_rounds())
     if 2 * kinds * frame.size > _MOST_KEPT:
         return math.inf
     laws = _TWO_LAWS * kinds

@@ -52,7 +52,7 @@ def check_schedule(schedule: Schedule) -> None:
         Unsupported: the schedule breaks Rule 1 or 2. The message names an alternative.
     """
     for round_ in schedule.distinct():
-        if not (is_game(round_) or has_one_pair(round_)):
+        if not (isinstance(round_, Round) and (is_game(round_) or has_one_pair(round_))):
             raise Unsupported(
                 f"the game is about rounds, of fixed size, Poisson or of everybody, in which one "
                 f"client is replaced or sends zero; {round_!r} is another one: use the accountant "
@@ -147,7 +147,7 @@ def least_frame(schedule: Schedule, probability: float) -> float:
     return max(
         (
             far_loss(rate_bounds(round_)[1], round_.noise_multiplier, 1e-6, probability)
-            for round_ in schedule.distinct()
+            for round_ in schedule.only_rounds()
             if is_game(round_) and round_.adjacency is Adjacency.ZERO_OUT
         ),
         default=0.0,

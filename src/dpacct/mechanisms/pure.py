@@ -1,0 +1,123 @@
+"""Randomized response, and epsilon-DP that somebody else promised."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dpacct import validate
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT
+from dpacct.pairs.atoms import AtomicPair
+from dpacct.pairs.dominating import Direction, DominatingPair, Mechanism
+from dpacct.rounds import Adjacency, AdjacencyName
+
+# A larger epsilon has no meaning: its masses leave the range of doubles.
+LARGEST_EPSILON = 600.0
+
+
+def two_atoms(epsilon: float, delta: float = 0.0) -> AtomicPair:
+    """Return the pair of all (epsilon, delta)-DP mechanisms: losses eps and -eps, and infinity."""
+    top = 1 / (1 + math.exp(-epsilon))
+    masses = np.array([top, math.exp(-epsilon) * top]) * (1 - delta)
+    error = 2 * FUNCTION_ERROR + UNIT * (8 + 2 * epsilon)
+    return AtomicPair(np.array([epsilon, -epsilon]), masses, delta, 0.0, error)
+
+
+def release_epsilon(value: object) -> float:
+    """Return the epsilon of one release, above 0."""
+    return validate.within("epsilon", value, "the epsilon of one release", (1e-10, LARGEST_EPSILON))
+
+
+@dataclass(frozen=True, init=False, repr=False, slots=True)
+class RandomizedResponse(Mechanism):
+    """One bit of a client, told truly with probability e^eps / (1 + e^eps), else turned round.
+
+    Args:
+        epsilon: of one release, 1e-10 to 600. Neighboring data sets differ in the bit.
+        adjacency: the neighboring relation under which a client's bit may be the other one.
+    Raises:
+        InvalidParameter: a value out of range.
+    Source: Kairouz, Oh, Viswanath 2015 (arXiv:1311.0776), theorem 3.4, and
+        docs/derivations/mechanisms.md.
+    """
+
+    epsilon: float
+    adjacency: Adjacency
+
+    def __init__(
+        self,
+        epsilon: float,
+        adjacency: Adjacency | AdjacencyName | str = Adjacency.ADD_REMOVE,
+    ) -> None:
+        object.__setattr__(self, "epsilon", release_epsilon(epsilon))
+        object.__setattr__(self, "adjacency", Adjacency.parse(adjacency))
+
+    def proven_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
+        """Return two atoms."""
+        del direction
+        return {two_atoms(self.epsilon): 1}
+
+    def achieved_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
+        """Return the same: the two values of the bit."""
+        return self.proven_pairs(direction)
+
+    def __repr__(self) -> str:
+        relation = f", {str(self.adjacency)!r}"
+        default = self.adjacency is Adjacency.ADD_REMOVE
+        return f"RandomizedResponse({self.epsilon!r}{'' if default else relation})"
+
+
+@dataclass(frozen=True, init=False, repr=False, slots=True)
+class PureDP(Mechanism):
+    """A release that somebody else proved epsilon-DP. It has an upper bound only.
+
+    Args:
+        epsilon: of one release, 1e-10 to 600, under ``adjacency``.
+        adjacency: the neighboring relation of that proof.
+        source: where the promise was found. It does not change the cost, or what is equal.
+    Raises:
+        InvalidParameter: a value out of range.
+    Source: Kairouz, Oh, Viswanath 2015 (arXiv:1311.0776), theorem 3.4.
+    """
+
+    epsilon: float
+    adjacency: Adjacency
+    source: str = field(compare=False)
+
+    def __init__(
+        self,
+        epsilon: float,
+        adjacency: Adjacency | AdjacencyName | str = Adjacency.ADD_REMOVE,
+        *,
+        source: str = "",
+    ) -> None:
+        object.__setattr__(self, "epsilon", release_epsilon(epsilon))
+        object.__setattr__(self, "adjacency", Adjacency.parse(adjacency))
+        object.__setattr__(self, "source", source_of_promise(source))
+
+    def proven_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
+        """Return the pair of randomized response."""
+        del direction
+        return {two_atoms(self.epsilon): 1}
+
+    def achieved_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
+        """Return nothing: the promise may be far above the truth."""
+        del direction
+        return {}
+
+    def __repr__(self) -> str:
+        return f"PureDP({self.epsilon!r}{words_of_promise(self.adjacency, self.source)})"
+
+
+def source_of_promise(source: object) -> str:
+    """Return where a promise was found: one line, or nothing."""
+    return validate.line("source", source, "the source of a promise") if source != "" else ""
+
+
+def words_of_promise(adjacency: Adjacency, source: str) -> str:
+    """Return the arguments that are not the default ones, as Python text."""
+    relation = "" if adjacency is Adjacency.ADD_REMOVE else f", {str(adjacency)!r}"
+    return relation + (f", source={source!r}" if source else "")

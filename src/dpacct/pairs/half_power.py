@@ -1,0 +1,142 @@
+"""Symmetric pairs with losses in [-eps, eps], a density that grows as e^{y/2}, and atoms at the ends.
+
+With the mass T at the loss eps, P has the mass T e^{-eps} at -eps and between them the density
+w e^{(y - eps)/2}, w = (1 - T (1 + e^{-eps})) / (2 (1 - e^{-eps})). Then
+
+    delta(y) = T v (2 - v) + 2 w v^2,  v = 1 - e^{(y - eps)/2},  abs(y) <= eps,
+    M(s) = N(s + 1/2) / N(1/2),        N(z) = T cosh(z eps) + w sinh(z eps) / z.
+
+T = 1/2 is Laplace noise with w = 1/4. T = 0 is the pair of all mechanisms whose losses lie in an
+interval of length eps. Derivation: docs/derivations/mechanisms.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpacct.budget import Interval
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray
+from dpacct.pairs.dominating import GeneralPair
+
+# Below this exponent differences of hyperbolic functions are summed as series of so many terms.
+_SERIES_BELOW, _TERMS = 1.0, 14
+# N is even in z and has no zero on the real line, so z = 0 may be moved by next to nothing.
+_LEAST = 1e-150
+
+
+@dataclass(frozen=True)
+class HalfPowerPair(GeneralPair):
+    """The pair of the module's head.
+
+    Attributes:
+        epsilon: the largest loss, above 0, exact up to two roundings.
+        top: T, the mass of P at the largest loss, in [0, 1 / (1 + e^{-eps})).
+    """
+
+    epsilon: float
+    top: float
+
+    @property
+    def largest_loss(self) -> float:  # type: ignore[override]
+        """The loss of the upper atom, rounded up."""
+        return self.epsilon * (1 + 4 * UNIT)
+
+    @property
+    def _density(self) -> float:
+        """w of the module's head."""
+        small = math.exp(-self.epsilon)
+        return (1 - self.top * (1 + small)) / (-2 * math.expm1(-self.epsilon))
+
+    def delta(self, epsilon: float) -> Interval:
+        """See `GeneralPair`. Error: a few roundings, more where eps is next to the largest loss."""
+        v = -math.expm1(min(0.0, (epsilon - self.epsilon) / 2))
+        off = 4 * UNIT * (epsilon + self.epsilon)
+        value = self.top * v * (2 - v) + 2 * self._density * v * v
+        # The derivative in v is at most 2 T + 4 w v, and dv/dy at most 1/2.
+        slack = 64 * UNIT * value + off * (2 * self.top + 4 * self._density * v) * 1.01
+        slack += 2 * self._density * off**2
+        if epsilon >= self.largest_loss:
+            return Interval(0.0, 0.0)
+        return Interval(max(0.0, value - slack), min(1.0, value + slack))
+
+    def log_moment(self, tilts: Array) -> Bounds:
+        """See `GeneralPair`. Error: some roundings of the exponent c eps, and of M(c) - 1."""
+        c = np.asarray(tilts, dtype=np.float64)
+        a = np.maximum(np.abs(c + 0.5), _LEAST)
+        shrunk = np.exp(-2 * a * self.epsilon)
+        common = self.top * (1 + shrunk)
+        common = common + self._density * -np.expm1(-2 * a * self.epsilon) / a
+        value = (a - 0.5) * self.epsilon + np.log(common)
+        error = FUNCTION_ERROR * (8 + np.abs(np.log(common)) + 4 * (a + 1) * self.epsilon)
+        # M(c) - 1 without cancellation.
+        excess = self._excess(c, a)
+        near = np.abs(excess) < 0.5
+        small = np.where(near, excess, 0.0)
+        value = np.where(near, np.log1p(small), value)
+        close = (np.abs(small) * 2 + np.abs(value)) * FUNCTION_ERROR * (16 + a * self.epsilon)
+        error = np.where(near, close, error)
+        return Bounds(value - error, value + error)
+
+    def _excess(self, c: Array, a: Array) -> Array:
+        """Return M(c) - 1 = (N(a) - N(1/2)) / N(1/2), which has the factor c (1 + c)."""
+        eps = self.epsilon
+        with np.errstate(over="ignore", invalid="ignore"):
+            atoms = 2 * np.sinh((1 + c) * eps / 2) * np.sinh(c * eps / 2)
+            between = np.sinh(a * eps) / a - 2 * math.sinh(min(eps / 2, 700.0))
+            # sinh(a e) / a - sinh(e / 2) / (1/2) = sum of e^{2k+1} (a^{2k} - 4^{-k}) / (2k+1)!.
+            ratio, term, powers = np.zeros_like(a), eps, np.zeros_like(a)
+            for k in range(1, _TERMS):
+                term *= eps * eps / (2 * k * (2 * k + 1))
+                powers = powers * a * a + 0.25 ** (k - 1)
+                ratio = ratio + term * powers
+            series = c * (1 + c) * ratio
+            short = np.maximum(a, 0.5) * eps < _SERIES_BELOW
+            grown = self.top * atoms + self._density * np.where(short, series, between)
+            whole = 1 / (2 * math.exp(-min(eps, 1400.0) / 2))
+            found = grown / whole
+        return np.where(np.isfinite(found), found, np.inf)
+
+    def cumulants(self, tilt: float) -> tuple[float, float, float]:
+        """See `GeneralPair`."""
+        eps, a = self.epsilon, tilt + 0.5
+        size = max(abs(a), 0.02 / eps)
+        shrunk = math.exp(-2 * size * eps)
+        ch, sh = 1 + shrunk, -math.expm1(-2 * size * eps)
+        top, w = self.top, self._density
+        whole = top * ch + w * sh / size
+        first = top * eps * sh + w * (eps * ch / size - sh / size**2)
+        second = top * eps**2 * ch
+        second += w * (eps**2 * sh / size - 2 * eps * ch / size**2 + 2 * sh / size**3)
+        slope = first / whole
+        value = float(self.log_moment(np.array([tilt])).upper[0])
+        # Next to the middle the mean of the loss is linear in the tilt.
+        mean = slope * a / size
+        return value, mean, max(second / whole - slope**2, 1e-300)
+
+    def characteristic(self, tilt: float, frequencies: Array) -> tuple[ComplexArray, Array]:
+        """See `GeneralPair`: phi(t) - 1 = (N(a + it) - N(a)) / N(a), a = c + 1/2."""
+        eps, a = self.epsilon, max(abs(tilt + 0.5), _LEAST)
+        ch, sh = 1 + math.exp(-2 * a * eps), -math.expm1(-2 * a * eps)
+        top, w, t = self.top, self._density, frequencies
+        whole = top * ch + w * sh / a
+        versed, sine = 2 * np.sin(t * eps / 2) ** 2, np.sin(t * eps)
+        z = a + 1j * t
+        atoms = -ch * versed + 1j * (sh * sine)
+        between = (-sh * versed + 1j * (ch * sine - sh / a * t)) / z
+        shift: ComplexArray = (top * atoms + w * between) / whole
+        size = top * (ch * versed + sh * np.abs(sine))
+        size += w * (sh * versed + ch * np.abs(sine) + sh / a * t) / np.abs(z)
+        if tilt + 0.5 < 0.0:
+            shift = np.conj(shift)
+        return shift, UNIT * (48 * size / whole + 16 * t * eps * (1 + size / whole))
+
+    def decay(self, tilt: float, frequencies: Array) -> Array:
+        """See `GeneralPair`. Only the part between the atoms decays."""
+        a = max(abs(tilt + 0.5), _LEAST)
+        ch, sh = 1 + math.exp(-2 * a * self.epsilon), -math.expm1(-2 * a * self.epsilon)
+        whole = self.top * ch + self._density * sh / a
+        found = (self.top + self._density / np.hypot(a, frequencies)) * ch / whole
+        return np.minimum(found, 1.0)
