@@ -22,6 +22,7 @@ LAYERS = [
     {"rounds", "budget"},
     {"numerics", "schedules"},
     {"pairs"},
+    {"mechanisms"},
     {"correlated"},
     {"renyi"},
     {"tight"},

@@ -25,6 +25,7 @@ NAMES = {
     "calibrate", "epsilon", "delta", "rdp", "tradeoff",
     "Round", "Schedule", "Poisson", "Uniform", "Full", "Adjacency", "Budget", "Interval", "Spent",
     "Calibration",
+    "Laplace", "PureDP", "RandomizedResponse",
     "DpacctError", "InvalidParameter", "Unsupported", "NotConverged", "BudgetExceeded",
     "LedgerError", "Ledger",
     "__version__",

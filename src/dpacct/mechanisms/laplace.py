@@ -47,10 +47,8 @@ class Laplace(Mechanism):
             raise InvalidParameter("noise_multiplier", noise_multiplier, rule)
         if noise_multiplier is None:
             low, high = validate.NOISE_MULTIPLIER_RANGE
-            noun = "the epsilon of one release with Laplace noise"
-            noise_multiplier = shift / validate.within(
-                "epsilon", epsilon, noun, (shift / high, shift / low)
-            )
+            ends = (shift / high, shift / low)
+            noise_multiplier = shift / validate.within("epsilon", epsilon, "its epsilon", ends)
         object.__setattr__(self, "noise_multiplier", validate.noise_multiplier(noise_multiplier))
         object.__setattr__(self, "adjacency", relation)
 

@@ -99,7 +99,7 @@ class AtomicPair(GeneralPair):
         return AtomicPair(-self.losses, masses, self.infinite_mass, self._loss_error, error)
 
     def delta(self, epsilon: float) -> Interval:
-        """See `GeneralPair`. Error: a few roundings of each term, and those of losses and masses."""
+        """See `GeneralPair`. Error: a few roundings of each term, of losses and of masses."""
         beyond = self.losses > epsilon - self._loss_error
         loss, mass = self.losses[beyond], self.masses[beyond]
         if not loss.size:
@@ -107,10 +107,11 @@ class AtomicPair(GeneralPair):
         term = mass * -np.expm1(np.minimum(epsilon - loss, 0.0))
         total, sum_error = positive_sum(term)
         gap = np.minimum(1.0, np.exp(np.minimum(epsilon - loss, 0.0)))
-        off = gap @ (mass * (self._loss_error + 2 * UNIT * (abs(epsilon) + np.abs(loss))))
-        slack = (sum_error + self._mass_error + FUNCTION_ERROR + 4 * UNIT) * total + 1.01 * off
+        off = mass * (self._loss_error + 2 * UNIT * (abs(epsilon) + np.abs(loss)))
+        off = 1.01 * float(gap @ off)
+        slack = (sum_error + self._mass_error + FUNCTION_ERROR + 4 * UNIT) * total + off
         upper = (total + slack + self.infinite_mass) * (1 + 4 * UNIT)
-        return Interval(max(0.0, total - slack), min(1.0, float(upper)))
+        return Interval(max(0.0, total - slack), min(1.0, upper))
 
     def _tilted(self, tilt: float) -> tuple[float, Array, Array]:
         """Return log M(c), and weights of e^{cL} P with their relative errors, shape (n,)."""

@@ -1,4 +1,4 @@
-"""Symmetric pairs with losses in [-eps, eps], a density that grows as e^{y/2}, and atoms at the ends.
+"""Symmetric pairs with losses in [-eps, eps]: a density that grows as e^{y/2}, atoms at the ends.
 
 With the mass T at the loss eps, P has the mass T e^{-eps} at -eps and between them the density
 w e^{(y - eps)/2}, w = (1 - T (1 + e^{-eps})) / (2 (1 - e^{-eps})). Then

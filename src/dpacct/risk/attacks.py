@@ -119,12 +119,11 @@ def _pairs_profile(schedule: Schedule, choice: PairsOf, worse: Callable[[float],
             return engines[direction].delta(epsilon)
         except NotConverged:
             # One round alone is contained in all of them.
-            known = {
-                p: n for p, n in pairs[direction].items() if not isinstance(p, SymmetrizedPair)
-            }
+            every = pairs[direction]
+            known = [pair for pair in every if not isinstance(pair, SymmetrizedPair)]
             lower = max((one_round_delta(epsilon, pair).lower for pair in known), default=0.0)
-            if len(known) == len(pairs[direction]):
-                lower = max(lower, affinity_delta(PairMoments(known, direction), epsilon))
+            if len(known) == len(every):
+                lower = max(lower, affinity_delta(PairMoments(every, direction), epsilon))
             return Interval.bracket(lower, worse(epsilon))
 
     return lambda direction, epsilon: compute(Direction.REMOVE if symmetric else direction, epsilon)
