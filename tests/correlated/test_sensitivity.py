@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,10 +12,15 @@ from numpy.typing import NDArray
 
 from dpacct.correlated import (
     Strategy,
+    banded,
     buffered_toeplitz,
     independent,
     square_root,
+    toeplitz,
 )
+from dpacct.correlated import sensitivity as sensitivity_module
+from dpacct.correlated.sensitivity import bound_sensitivity
+from dpacct.errors import InvalidParameter, Unsupported
 
 Array = NDArray[np.float64]
 BUFFERS = [(0.3, 0.9), (0.1, 0.5)]
@@ -72,3 +78,127 @@ def test_the_table_of_2000_rounds(
     assert found.upper == pytest.approx(sensitivity, abs=1e-6)
     assert found.width < 1e-11
     assert strategy.prefix_error(noise) == pytest.approx(error, abs=0.005)
+
+
+def random_case(seed: int) -> tuple[Strategy, int, int]:
+    """A strategy of one of four kinds with its separation and participations."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 15 if seed % 2 == 0 else 10))
+    separation = int(rng.integers(1, n + 1))
+    times = int(rng.integers(1, -(-n // separation) + 1))
+    bands = int(rng.integers(1, n + 1))
+    # Even seeds have no signs: brute force over signs is for short runs.
+    draw = rng.random if seed % 2 == 0 else rng.normal
+    if seed % 4 < 2:
+        column = np.concatenate([[0.5 + rng.random()], np.asarray(draw(size=bands - 1))])
+        return toeplitz(column, n), separation, times
+    matrix = np.triu(np.tril(np.asarray(draw(size=(n, n)))), 1 - bands)
+    np.fill_diagonal(matrix, 0.5 + rng.random(n))
+    return banded(matrix), separation, times
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_random_strategies_against_all_patterns(seed: int) -> None:
+    strategy, separation, times = random_case(seed)
+    if strategy.diagonals.min() >= 0.0 and separation == 1:
+        # Then more participations are worse, and 2^14 patterns with signs are left out.
+        matrix = strategy.matrix()
+        sets = itertools.combinations(range(strategy.rounds), times)
+        reached = absolute = max(float(np.linalg.norm(matrix[:, s].sum(axis=1))) for s in sets)
+    else:
+        reached, absolute = brute_force(strategy.matrix(), separation, times)
+    found = strategy.sensitivity(separation, times)
+    assert found.lower <= reached * (1 + 1e-13)
+    assert reached <= found.upper * (1 + 1e-13)
+    # The search ends with the best pattern of absolute values, in each of these.
+    assert found.upper == pytest.approx(absolute, rel=1e-11)
+    if strategy.diagonals.min() >= 0.0:
+        assert found.lower == pytest.approx(absolute, rel=1e-11)
+
+
+def exact_square(strategy: Strategy, pattern: list[int]) -> Fraction:
+    """|C x|^2 in whole numbers, x = 1 on the pattern."""
+    total = Fraction(0)
+    for row in strategy.matrix():
+        total += sum((Fraction(float(row[i])) for i in pattern), start=Fraction(0)) ** 2
+    return total
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_rounding_never_moves_an_end_to_the_wrong_side(seed: int) -> None:
+    """Exact squares of a regular pattern, and of column norms if no two columns meet."""
+    rng = np.random.default_rng(seed)
+    column = np.sort(rng.random(60))[::-1].copy()
+    regular = toeplitz(column, 60).sensitivity(7, 5)
+    square = exact_square(toeplitz(column, 60), [0, 7, 14, 21, 28])
+    assert Fraction(regular.lower) ** 2 <= square <= Fraction(regular.upper) ** 2
+    matrix = np.triu(np.tril(rng.random((20, 20))), -4) + np.eye(20)
+    apart = banded(matrix)
+    found = apart.sensitivity(5, 2)
+    squares = max(exact_square(apart, list(pair)) for pair in patterns(20, 5, 2))
+    assert Fraction(found.lower) ** 2 <= squares <= Fraction(found.upper) ** 2
+    # The slack is a few units, as it is claimed.
+    assert found.width < 1e-13 * found.upper
+
+
+def test_rounding_errors_are_at_hand() -> None:
+    """Without slack, some of these ends would be wrong: the plain norm is on either side."""
+    below = above = 0
+    for seed in range(40):
+        column = np.sort(np.random.default_rng(seed).random(30))[::-1].copy()
+        strategy = toeplitz(column, 30)
+        plain = Fraction(float(np.linalg.norm(strategy.matrix()[:, ::10].sum(axis=1))))
+        square = exact_square(strategy, [0, 10, 20])
+        below += plain**2 < square
+        above += plain**2 > square
+    assert below > 5
+    assert above > 5
+
+
+def test_more_weights_than_memory_leave_a_proven_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sensitivity_module, "_MOST_WEIGHTS", 0)
+    monkeypatch.setattr(sensitivity_module, "_MOST_NODES", 0)
+    for seed in (0, 2, 4, 6, 8):
+        strategy, separation, times = random_case(seed)
+        found = bound_sensitivity(strategy, separation, times)
+        _, absolute = brute_force(strategy.matrix(), separation, min(times, 4))
+        assert found.upper >= absolute * (1 - 1e-13)
+
+
+def test_the_bound_without_search_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The later terms m_s(i): without them the bound of these strategies is too low."""
+    monkeypatch.setattr(sensitivity_module, "_MOST_NODES", 0)
+    for seed in range(20, 60, 2):
+        strategy, separation, times = random_case(seed)
+        if separation > 1:
+            _, absolute = brute_force(strategy.matrix(), separation, times)
+            assert bound_sensitivity(strategy, separation, times).upper >= absolute * (1 - 1e-13)
+
+
+@pytest.mark.parametrize("rounds", [10_000])
+def test_long_runs_have_exact_ends(rounds: int) -> None:
+    full, short = square_root(rounds), square_root(rounds, 500)
+    assert full.sensitivity(100, 100).upper == pytest.approx(81.08861963603177, rel=1e-12)
+    assert full.sensitivity(100, 100).width < 1e-9
+    norm = float(np.linalg.norm(short.diagonals))
+    assert short.sensitivity(500, 20).upper == pytest.approx(norm * 20**0.5, rel=1e-12)
+    assert short.sensitivity(500).upper == short.sensitivity(500, 20).upper
+
+
+@pytest.mark.parametrize(
+    ("separation", "participations", "name"),
+    [(0, None, "min_separation"), (3, 0, "participations"), (3, 5, "participations")],
+)
+def test_participation_that_does_not_fit(
+    separation: int, participations: int | None, name: str
+) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        square_root(10).sensitivity(separation, participations)
+    assert caught.value.name == name
+
+
+def test_a_search_that_would_take_too_long_is_refused() -> None:
+    rng = np.random.default_rng(0)
+    strategy = toeplitz(np.concatenate([[1.0], rng.random(60_000)]), 100_000)
+    with pytest.raises(Unsupported, match="takes too long"):
+        strategy.sensitivity(10)

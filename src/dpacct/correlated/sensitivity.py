@@ -34,7 +34,7 @@ from dpacct import validate
 from dpacct.budget import Interval
 from dpacct.correlated.matrix import MAX_ROUNDS, LowerTriangular
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.numerics.rounding import UNIT, Array
+from dpacct.numerics.rounding import UNIT, Array, positive_sum
 
 # Above this number of entries, m_s(i) is replaced by its maximum over i.
 _MOST_WEIGHTS = 3 * 10**7
@@ -94,8 +94,9 @@ def _norm_of_regular_pattern(matrix: LowerTriangular, b: int, k: int) -> Interva
         if size * b < n:
             power = power + np.concatenate([np.zeros(size * b), power[: n - size * b]])
         size *= 2
-    norm = math.sqrt(float(total @ total))
-    error = UNIT * (n + 2 * k.bit_length() + 8) * (1 + 1e-6) * norm
+    square, relative = positive_sum(total**2)
+    norm = math.sqrt(square)
+    error = (relative + UNIT * (2 * k.bit_length() + 8)) * norm
     return Interval(max(0.0, norm - error), math.nextafter(norm + error, math.inf))
 
 
@@ -110,8 +111,9 @@ def pattern_norm(matrix: LowerTriangular, pattern: list[int], signs: Array) -> I
         column = matrix.column(at)
         found[at : at + len(column)] += sign * column
         absolute[at : at + len(column)] += np.abs(column)
-    norm, size = math.sqrt(float(found @ found)), math.sqrt(float(absolute @ absolute))
-    error = UNIT * ((n + 8) * norm + (k + 1) * (1 + UNIT * (n + k)) * size) * (1 + 1e-6)
+    (square, relative), size = positive_sum(found**2), float(np.linalg.norm(absolute))
+    norm = math.sqrt(square)
+    error = (relative + 8 * UNIT) * norm + UNIT * (k + 1) * size * (1 + 1e-6)
     return Interval(max(0.0, norm - error), math.nextafter(norm + error, math.inf))
 
 
