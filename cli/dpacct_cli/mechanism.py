@@ -16,7 +16,7 @@ from dpacct.budget import Interval, Spent
 from dpacct.errors import Unsupported
 from dpacct.pairs.dominating import is_exact
 from dpacct.renyi.curve import RenyiAccountant, RenyiCurve, best_epsilon
-from dpacct.rounds import Adjacency, Poisson, Round, Sampling, Schedule, Uniform
+from dpacct.rounds import Adjacency, Phase, Poisson, Release, Round, Sampling, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
 from dpacct_cli.options import MechanismOptions, ReadDelta
 from dpacct_cli.render import Row, bracket, down, noise, plain, rate, shown_delta, up
@@ -41,15 +41,15 @@ LARGE_DELTA, SMALL_DELTA = 1e-3, 1e-5
 
 
 def single_round(schedule: Schedule) -> Round | None:
-    """Return the round of which the schedule consists, or None if there are several."""
-    rounds = schedule.distinct()
-    return next(iter(rounds)) if len(rounds) == 1 else None
+    """Return the round of which the schedule consists, or None for any other schedule."""
+    only = next(iter(schedule.distinct()), None)
+    return only if isinstance(only, Round) and len(schedule.distinct()) == 1 else None
 
 
 def keys(schedule: Schedule) -> dict[str, object]:
     """Return the mechanism as JSON keys, with its phases if they differ."""
     only = single_round(schedule)
-    names = {round_.sampling.name for round_ in schedule.distinct()}
+    names = {round_.sampling.name for round_ in schedule.only_rounds()}
     found: dict[str, object] = {
         "rounds": schedule.rounds,
         "sampling": names.pop() if len(names) == 1 else None,
@@ -58,16 +58,24 @@ def keys(schedule: Schedule) -> dict[str, object]:
         "noise_multiplier": None if only is None else only.noise_multiplier,
     }
     if only is None:
-        found["phases"] = [
-            {
-                "rounds": count,
-                "noise_multiplier": round_.noise_multiplier,
-                "sampling": round_.sampling.name,
-                "sampling_rate": round_.sampling_rate,
-            }
-            for round_, count in schedule
-        ]
+        found["phases"] = [_phase_keys(kind, count) for kind, count in schedule]
     return found
+
+
+def _phase_keys(kind: Release, count: int) -> dict[str, object]:
+    if not isinstance(kind, Round):
+        # Files and JSON have the same words for releases beside the rounds.
+        from dpacct.schedules.files import ITEMS, phase_entry
+
+        if any(type(kind) is item.kind for item in ITEMS.values()):
+            return phase_entry(Phase(kind, count))
+        return {"rounds": count, "mechanism": repr(kind)}
+    return {
+        "rounds": count,
+        "noise_multiplier": kind.noise_multiplier,
+        "sampling": kind.sampling.name,
+        "sampling_rate": kind.sampling_rate,
+    }
 
 
 def rows(schedule: Schedule, *, ratio_only: bool = False) -> list[Row]:
@@ -79,22 +87,28 @@ def rows(schedule: Schedule, *, ratio_only: bool = False) -> list[Row]:
     """
     only = single_round(schedule)
     neighbors = in_units(NEIGHBORS[schedule.adjacency])
-    count = _count(schedule.rounds)
+    count = _count(schedule.rounds, schedule)
     if only is not None:
         sampling = _sampling_words(only.sampling, ratio_only=ratio_only)
         return [Row("mechanism", f"{count}, {sampling}, {neighbors}")]
     phases = schedule.phases
     found = [Row("mechanism", f"{count} in {len(phases)} phases, {neighbors}")]
-    for round_, times in phases[:MAX_PHASES_SHOWN]:
-        shown, sampling = noise(round_.noise_multiplier), _sampling_words(round_.sampling)
-        found.append(Row("", f"{_count(times)}, noise {shown}, {sampling}"))
+    for kind, times in phases[:MAX_PHASES_SHOWN]:
+        if isinstance(kind, Round):
+            shown, sampling = noise(kind.noise_multiplier), _sampling_words(kind.sampling)
+            found.append(Row("", f"{_count(times)}, noise {shown}, {sampling}"))
+        else:
+            found.append(Row("", f"{times} x {kind!r}"))
     if len(phases) > MAX_PHASES_SHOWN:
         found.append(Row("", f"and {len(phases) - MAX_PHASES_SHOWN} more phases"))
     return found
 
 
-def _count(rounds: int) -> str:
-    return "1 round" if rounds == 1 else f"{rounds} rounds"
+def _count(rounds: int, schedule: Schedule | None = None) -> str:
+    """Return a number of rounds, or of releases if some are no rounds."""
+    mixed = schedule is not None and len(schedule.only_rounds()) < len(schedule.distinct())
+    noun = "release" if mixed else "round"
+    return f"1 {noun}" if rounds == 1 else f"{rounds} {noun}s"
 
 
 def _sampling_words(sampling: Sampling, *, ratio_only: bool = False) -> str:
@@ -199,7 +213,10 @@ def epsilon_rows(plan: Schedule, delta: float, accountant: str, spent: Interval)
         return _fixed_size_rows(plan, only, delta, accountant, spent)
     if accountant != DEFAULT_ACCOUNTANT or len(plan.distinct()) > MOST_KINDS:
         return []
-    renyi = RenyiAccountant().upper_epsilon(plan, delta)
+    try:
+        renyi = RenyiAccountant().upper_epsilon(plan, delta)
+    except Unsupported:
+        return []
     if not (1 + WORTH_A_LINE) * spent.upper < renyi < math.inf:
         return []
     return [Row(BY_RDP, up(renyi), "for the same rounds")]

@@ -5,12 +5,15 @@ Rule 1: a phase has ``rounds`` and ``noise_multiplier``, and describes its sampl
 Rule 2: ``sampling`` may name the scheme. It must agree with the keys of Rule 1.
 Rule 3: ``adjacency`` belongs to the file (in CSV: the same in each row), never to one phase.
 Rule 4: an unknown key is an error, since a misspelt key would change the charge.
-Rule 5: `load_schedule` reads a file of `dump_schedule` back as an equal schedule, to the last bit.
+Rule 5: a phase with ``mechanism`` is no round. It has ``rounds`` (by default 1) and the arguments of
+that mechanism. `ITEMS` lists them by name.
+Rule 6: `load_schedule` reads a file of `dump_schedule` back as an equal schedule, to the last bit.
 """
 
 from __future__ import annotations
 
 import csv
+import inspect
 import io
 import json
 import os
@@ -18,16 +21,18 @@ import re
 import reprlib
 import tomllib
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
+from dpacct.mechanisms.names import BY_NAME
 from dpacct.rounds import (
     Full,
     Phase,
     Poisson,
+    Release,
     Round,
     Sampling,
     Schedule,
@@ -43,7 +48,8 @@ PHASE_KEYS: tuple[str, ...] = (
     "cohort_size",
     "num_clients",
 )
-FILE_KEYS = ("adjacency", "phase")
+# A file may call its list of phases "rounds".
+FILE_KEYS = ("adjacency", "phase", "rounds")
 CSV_COLUMNS: tuple[str, ...] = (*PHASE_KEYS, "adjacency")
 # The keys that describe each scheme: any one of the combinations.
 SCHEME_KEYS: dict[str, tuple[frozenset[str], ...]] = {
@@ -55,6 +61,55 @@ _SCHEME_KEYS = frozenset({"sampling_rate", "cohort_size", "num_clients"})
 _Handler = TypeVar("_Handler")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _WHOLE = re.compile(r"[+-]?\d{1,40}", re.ASCII)
+
+
+class Item(NamedTuple):
+    """How a file describes the releases of one kind.
+
+    Attributes:
+        kind: their class.
+        keys: the keys of their phases, without ``rounds``, ``mechanism`` and the adjacency.
+        read: returns the release that the values of such keys and an adjacency (or None) describe.
+        write: returns the keys of a release with their values.
+    """
+
+    kind: type[Release]
+    keys: tuple[str, ...]
+    read: Callable[[dict[str, Any], Any], Release]
+    write: Callable[[Any], dict[str, Any]]
+
+
+def item_of(kind: type[Release]) -> Item:
+    """Return the form of a dataclass whose arguments are numbers, texts, or lists of numbers."""
+    parameters = inspect.signature(kind).parameters
+    keys = tuple(name for name in parameters if name != "adjacency")
+    needed = [n for n in keys if parameters[n].default is inspect.Parameter.empty]
+
+    def read(entry: dict[str, Any], adjacency: Any) -> Release:
+        for key in needed:
+            if key not in entry:
+                raise InvalidParameter(key, None, f"{key} is missing")
+        given = {
+            key: tuple(cast("list[Any]", v)) if isinstance(v, list) else v
+            for key, v in entry.items()
+        }
+        relation = {} if adjacency is None else {"adjacency": adjacency}
+        return cast("Any", kind)(**given, **relation)
+
+    def write(release: Any) -> dict[str, Any]:
+        values = {part.name: getattr(release, part.name) for part in fields(release)}
+        written = {
+            name: list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
+            for name, value in values.items()
+            if name in keys
+        }
+        return {name: value for name, value in written.items() if value not in ("", None)}
+
+    return Item(kind, keys, read, write)
+
+
+# Releases beside the rounds, by the value of the key ``mechanism``.
+ITEMS: dict[str, Item] = {name: item_of(kind) for name, kind in BY_NAME.items()}
 
 
 class _Content(NamedTuple):
@@ -128,13 +183,27 @@ def dump_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
 
 
 def _phase(entry: dict[str, Any], adjacency: Any) -> Phase:
-    _check_keys(entry, PHASE_KEYS)
+    if "mechanism" in entry:
+        return _mechanism(entry, adjacency)
+    _check_keys(entry, (*PHASE_KEYS, "mechanism"))
     for key in ("rounds", "noise_multiplier"):
         if key not in entry:
             raise InvalidParameter(key, None, f"{key} is missing")
     round_ = Round(entry["noise_multiplier"], _sampling(entry), adjacency)
     # `Schedule` checks the count.
     return Schedule([Phase(round_, entry["rounds"])]).phases[0]
+
+
+def _mechanism(entry: dict[str, Any], adjacency: Any) -> Phase:
+    name = entry["mechanism"]
+    if not isinstance(name, str) or name not in ITEMS:
+        rule = "a mechanism is one of " + ", ".join(ITEMS)
+        raise InvalidParameter("mechanism", name, rule, "A round has no such key.")
+    item = ITEMS[name]
+    _check_keys(entry, ("rounds", "mechanism", *item.keys))
+    values = {key: value for key, value in entry.items() if key in item.keys}
+    count = entry.get("rounds", 1)
+    return Schedule([Phase(item.read(values, adjacency), count)]).phases[0]
 
 
 def _sampling(entry: dict[str, Any]) -> Sampling:
@@ -172,7 +241,10 @@ def _document(data: Any) -> _Content:
         raise InvalidParameter("schedule", None, rule)
     table: dict[str, Any] = {str(key): value for key, value in data.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] parsers return Any
     _check_keys(table, FILE_KEYS)
-    phases = table.get("phase", [])
+    if "phase" in table and "rounds" in table:
+        rule = "phase and rounds are two names of one list"
+        raise InvalidParameter("rounds", None, rule, "Use one of them.")
+    phases = table.get("phase", table.get("rounds", []))
     if not isinstance(phases, list) or not all(isinstance(phase, dict) for phase in phases):  # pyright: ignore[reportUnknownVariableType] parsers return Any
         raise InvalidParameter("phase", None, "phase is a list of tables, one for each phase")
     return _Content(table.get("adjacency"), phases)
@@ -190,7 +262,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _parse_csv(text: str) -> _Content:
     rows = [row for row in csv.reader(io.StringIO(text), strict=True) if any(map(str.strip, row))]
     header = [cell.strip() for cell in rows[0]] if rows else []
-    _check_keys(header, CSV_COLUMNS)
+    _check_keys(header, (*CSV_COLUMNS, "mechanism", *_item_keys()))
     if len(set(header)) < len(header):
         raise InvalidParameter("schedule", None, "the header names a column twice")
     phases: list[dict[str, Any]] = []
@@ -208,15 +280,31 @@ def _parse_csv(text: str) -> _Content:
     return _Content(adjacencies.pop() if adjacencies else None, phases)
 
 
+def _item_keys() -> list[str]:
+    """Return the keys that only phases with a mechanism have."""
+    keys = (key for item in ITEMS.values() for key in item.keys)
+    return list(dict.fromkeys(key for key in keys if key not in CSV_COLUMNS))
+
+
 def _cell(text: str) -> int | float | str:
     if _WHOLE.fullmatch(text):
         return int(text)
     return float(text) if _NUMBER.fullmatch(text) else text
 
 
-def phase_entry(phase: Phase) -> dict[str, int | float | str]:
-    """Return a phase in the words of a file: `PHASE_KEYS`."""
+def phase_entry(phase: Phase) -> dict[str, Any]:
+    """Return a phase in the words of a file: `PHASE_KEYS`, or those of an item.
+
+    Raises:
+        InvalidParameter: no file has a name for such a release.
+    """
     round_, count = phase
+    if not isinstance(round_, Round):
+        for name, item in ITEMS.items():
+            if type(round_) is item.kind:
+                return {"rounds": count, "mechanism": name, **item.write(round_)}
+        rule = "a schedule file has rounds, and mechanisms of the kinds " + ", ".join(ITEMS)
+        raise InvalidParameter("schedule", repr(round_), rule)
     return {
         "rounds": count,
         "noise_multiplier": round_.noise_multiplier,
@@ -239,11 +327,16 @@ def _render_json(schedule: Schedule) -> str:
 
 
 def _render_csv(schedule: Schedule) -> str:
+    entries = [phase_entry(phase) | {"adjacency": str(schedule.adjacency)} for phase in schedule]
+    if any(isinstance(value, list) for entry in entries for value in entry.values()):
+        rule = "a cell of a .csv file holds one value, and a release of this schedule has a list"
+        raise InvalidParameter("schedule", None, rule, "Write a .toml or .json file.")
+    used = {key for entry in entries for key in entry}
+    columns = [*CSV_COLUMNS, *(key for key in ("mechanism", *_item_keys()) if key in used)]
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, CSV_COLUMNS, restval="", lineterminator="\n")
+    writer = csv.DictWriter(buffer, columns, restval="", lineterminator="\n")
     writer.writeheader()
-    for phase in schedule:
-        writer.writerow(phase_entry(phase) | {"adjacency": str(schedule.adjacency)})
+    writer.writerows(entries)
     return buffer.getvalue()
 
 
