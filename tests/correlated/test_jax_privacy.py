@@ -1,4 +1,4 @@
-"""Sensitivities beside those of JAX Privacy. CI installs no JAX: this runs where it is installed."""
+"""Sensitivities beside those of JAX Privacy, where it is installed."""
 
 from __future__ import annotations
 
