@@ -181,15 +181,15 @@ def test_one_charge_is_that_of_the_schedule_item(name: str, cohorts: str, tmp_pa
             correlated(strategy, sampling=rule)
         return
     run = correlated(strategy, sampling=rule, ledger=tmp_path / "ledger", preflight=True)
-    separation, times = Correlation(strategy, run.engine.plan.correlation.cohorts, 12).participation
+    separation = {"cyclic": 4, "queue": 3, "full": 1, "drawn": 4}[cohorts]
     item = Correlated(
         4.0,
         strategy,
         min_separation=separation,
-        participations=None if drawn else times,
         sampling=fl.Poisson(0.5) if drawn else None,
         adjacency="zero-out",
     )
+    assert run.schedule == 1 * item
     whole = dpacct.epsilon(1 * item, delta=1e-5)
     for report in run:
         # All of it, from the first round on.
@@ -465,6 +465,17 @@ def test_refused_with_the_reason(options: dict[str, Any], words: str):
         options |= {"sampling": None, "noise_multiplier": None, "rounds": None}
     with pytest.raises(Unsupported, match=words):
         correlated(**options)
+
+
+def test_audits_refuse_what_is_charged_together():
+    people = make_clients((4,) * 8, 60)
+
+    def build(clients: Any) -> fl.Federation:
+        groups = fl.Cyclic(len(clients))
+        return correlated(square_root(9), model=linear(60), clients=clients, sampling=groups)
+
+    with pytest.raises(Unsupported, match="charged for all rounds together"):
+        fl.audit_run(build, people, canaries=40, error=0.05)
 
 
 def test_other_noise_refuses_public_cohorts():

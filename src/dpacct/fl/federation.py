@@ -81,8 +81,12 @@ class PrivateRun:
 
     @property
     def schedule(self) -> Schedule:
-        """The planned rounds, with their noise and sampling."""
-        return self._rounds.plan.schedule
+        """The planned rounds, with their noise and sampling. Correlated noise is one release."""
+        plan = self._rounds.plan
+        correlation, noise = plan.noise.correlation, plan.noise.noise_multiplier
+        if correlation is None:
+            return plan.schedule
+        return 1 * correlation.release(noise, plan.noise.adjacency)
 
     @property
     def noise_multiplier(self) -> float:
@@ -147,7 +151,8 @@ class PrivateRun:
         """Go on from a checkpoint, written by a run of the same settings.
 
         Rounds that the ledger holds beyond the checkpoint stay spent. A private run draws fresh
-        cohorts and noise. A seeded one goes on as if it had never stopped.
+        cohorts and noise. A seeded one goes on as if it had never stopped. Correlated noise goes
+        on with the first row that no round has taken.
 
         Raises:
             InvalidParameter: the checkpoint is missing, damaged or of another setting, or the

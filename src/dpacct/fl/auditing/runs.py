@@ -287,6 +287,11 @@ def _audited_loop(run: Federation, people: Population) -> RoundLoop:
 def _check_promise(state: TrainingState, not_private_because: str | None) -> None:
     if state.round:
         raise Unsupported("a run is audited from its beginning, and this one goes on from another")
+    if state.noise is not None:
+        raise Unsupported(
+            "correlated noise, which is charged for all rounds together: this audit tests rounds "
+            "one by one. The preflight tests the rows of noise and their charge"
+        )
     if not_private_because is not None:
         raise Unsupported(f"nothing is promised that could be tested: {not_private_because}")
 

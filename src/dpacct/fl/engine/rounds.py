@@ -473,7 +473,9 @@ class Rounds:
         began = time.perf_counter()
         self._check_model()
         correlation, stream = self.engine.plan.correlation, self.state.noise
-        if correlation is not None and stream is not None:
+        if correlation is not None:
+            if stream is None:
+                raise Unsupported("a run of correlated noise without its rows")
             event, layout = self.event(), self.engine.layout
             taken = self.account.take_row(event, correlation.releases, correlation.strategy.rounds)
             stream.skip_to(taken.row, layout.size, self.engine.device)

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from dpacct.correlated import Strategy
+from dpacct.correlated import Correlated, Strategy
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.privacy.cohorts import Cohorts
 from dpacct.fl.privacy.noise import Limits, Noise
@@ -135,6 +135,19 @@ class Correlation:
     def charged(self, noise_multiplier: float) -> float:
         """Return the noise multiplier of such a release, rounded down."""
         return math.nextafter(noise_multiplier / self.sensitivity, 0.0)
+
+    def release(self, noise_multiplier: float, adjacency: Adjacency) -> Correlated:
+        """Return the whole run as a release of a schedule."""
+        separation, participations = self.participation
+        drawn = self.cohorts.sampling_rate is not None
+        return Correlated(
+            noise_multiplier,
+            self.strategy,
+            min_separation=separation,
+            participations=None if drawn else participations,
+            sampling=self.sampling,
+            adjacency=adjacency,
+        )
 
     def details(self) -> dict[str, Any]:
         """Return the public facts that the ledger records."""
