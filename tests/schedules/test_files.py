@@ -112,7 +112,7 @@ HEADER = "rounds,noise_multiplier\n"
         ("toml", "adjacency = 'add-remove'\n", "at least one phase"),
         ("toml", "phase = 3", "phase is a list of tables"),
         ("toml", "phase = [1]", "phase is a list of tables"),
-        ("toml", "rounds = 3\nnoise_multiplier = 1", "the key 'noise_multiplier' is not one of adj"),
+        ("toml", "noise_multiplier = 1", "the key 'noise_multiplier' is not one of adj"),
         ("toml", PHASE + "sigma = 2", "in phase 1 the key 'sigma' is not one of rounds, "),
         ("toml", PHASE + "adjacency = 'zero-out'", "in phase 1 the key 'adjacency'"),
         ("toml", PHASE + PHASE.replace("3", "2.5"), "in phase 2 rounds is 2.5: the number"),

@@ -10,6 +10,7 @@ from dpacct.claims.files import load_claims, shipped_claims
 from dpacct.claims.judge import Judged, Judgment, Verdict, facts_of, judge
 from dpacct.display import chosen, down, up
 from dpacct.errors import InvalidParameter
+from dpacct.rounds import Round
 from dpacct_cli import mechanism, options, suggestions, waiting
 from dpacct_cli.options import StyleOptions, argument
 from dpacct_cli.output import names_a_file
@@ -129,10 +130,11 @@ def _reading_rows(claim: Claim, judged: Judged, number: int, count: int) -> list
         upper, lower = up(judged.epsilon.upper), down(judged.epsilon.lower)
         rows.append(Row("", f"{judged.verdict}: epsilon is {lower} (achieved) to {upper} (proven)"))
     rows += [Row("", row.value) for row in mechanism.rows(reading.schedule)]
-    noise = f"noise {chosen(reading.round.noise_multiplier)} x clip norm on the sum"
-    if reading.noise_by is not NoiseBy.SERVER:
-        noise += f", by the {reading.noise_by}"
-    rows += wrapped("", noise)
+    if isinstance(reading.round, Round):
+        noise = f"noise {chosen(reading.round.noise_multiplier)} x clip norm on the sum"
+        if reading.noise_by is not NoiseBy.SERVER:
+            noise += f", by the {reading.noise_by}"
+        rows += wrapped("", noise)
     if judged.data_sets:
         rows += wrapped("", f"achieved so: {judged.data_sets}")
     if judged.noise is not None and claim.epsilon is not None:

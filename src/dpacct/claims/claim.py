@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from dpacct.rounds import Round, Schedule, Uniform
+from dpacct.rounds import Release, Schedule, Uniform
 
 
 class Role(StrEnum):
@@ -57,7 +57,7 @@ class Reading:
 
     Attributes:
         words: a description of the reading.
-        rounds, round: the number of rounds, and one of them.
+        rounds, round: the number of rounds, and one of them, or another release.
         num_clients: the population, if known.
         unprotected: anything released without noise, in words, or empty.
         line: its first line in the file.
@@ -66,7 +66,7 @@ class Reading:
     words: str
     role: Role
     rounds: int
-    round: Round
+    round: Release
     num_clients: int | None = None
     noise_by: NoiseBy = NoiseBy.SERVER
     clip_from: ClipFrom = ClipFrom.CONSTANT
@@ -82,7 +82,7 @@ class Reading:
     @property
     def population(self) -> int | None:
         """The number of clients, if the sampling or the text gives it."""
-        sampling = self.round.sampling
+        sampling = getattr(self.round, "sampling", None)
         return sampling.num_clients if isinstance(sampling, Uniform) else self.num_clients
 
 

@@ -7,7 +7,9 @@ not set. ``[[statement]]`` holds sentences that were judged by hand.
 Rule 1: an unknown key is an error, because a misspelt key would change the verdict.
 Rule 2: rounds, sampling, adjacency and noise have no default. If the text leaves one of them open,
 each possibility is a reading of its own.
-Rule 3: two figures for the same noise must agree to the printed digits. If they do not, the error
+Rule 3: ``mechanism`` names a release beside the rounds, with its parameters in an inline table:
+``mechanism = { name = "zcdp", rho = 0.81 }``. Then noise and sampling have no keys of their own.
+Rule 4: two figures for the same noise must agree to the printed digits. If they do not, the error
 names the mix-up of units that would explain it.
 """
 
@@ -36,7 +38,8 @@ from dpacct.claims.claim import (
     Statement,
 )
 from dpacct.errors import InvalidParameter, shown
-from dpacct.rounds import MAX_CLIENTS, Adjacency, Full, Poisson, Round, Sampling, Uniform
+from dpacct.rounds import MAX_CLIENTS, Adjacency, Full, Poisson, Release, Round, Sampling, Uniform
+from dpacct.schedules.files import read_release
 
 LONGEST = 600
 # Printed figures may differ by half a unit of their second digit.
@@ -84,6 +87,7 @@ _STATEMENT: dict[str, Check] = {
     "place": _text, "text": _text, "holds": _one_of(("yes", "no", "in part")), "why": _text,
 }  # fmt: skip
 _MECHANISM: dict[str, Check] = {
+    "mechanism": _as_is,
     "rounds": lambda _, value: validate.rounds(value),
     "sampling": _one_of((Poisson.name, Uniform.name, Full.name)),
     "sampling_rate": lambda _, value: validate.sampling_rate(value),
@@ -122,6 +126,14 @@ _GROUPS = (
     {"noise_multiplier", "noise_std", "noise_variance", "noise_on"},
     {"sampling", "sampling_rate", "cohort_size"},
 )
+# A reading with a mechanism inherits no key of rounds, and a round no mechanism.
+_OF_ROUNDS = frozenset(_MECHANISM) - {
+    "mechanism",
+    "rounds",
+    "adjacency",
+    "num_clients",
+    "unprotected",
+}
 # Common names of a key elsewhere, and its name here.
 _MEANT = {
     "sigma": "noise_multiplier", "z": "noise_multiplier", "noise": "noise_multiplier",
@@ -319,7 +331,13 @@ class _File:
     def reading(self, common: Table, table: Table, path: Path) -> Reading:
         own = self.values(table, path, _READING | _MECHANISM)
         dropped = {key for group in _GROUPS if group & own.keys() for key in group}
+        if "mechanism" in own:
+            dropped |= _OF_ROUNDS
+        elif own.keys() & _OF_ROUNDS:
+            dropped.add("mechanism")
         given = {key: value for key, value in common.items() if key not in dropped} | own
+        if "mechanism" in given:
+            return self.beside_rounds(given, path)
         for key, words in _REQUIRED.items():
             if key not in given:
                 rule = f"{key} is missing: {words}, in the claim or in each of its readings"
@@ -342,8 +360,41 @@ class _File:
             line=self.line(path),
         )
 
+    def beside_rounds(self, given: Table, path: Path) -> Reading:
+        """Return a reading about a release that is no round."""
+        known = ("mechanism", "rounds", "adjacency", "num_clients", "unprotected", "words", "role")
+        for key in given:
+            if key not in known:
+                self.fail((*path, key), f"{key} belongs to a round, and this reading has none")
+        if "adjacency" not in given:
+            self.fail(path, f"adjacency is missing: {_REQUIRED['adjacency']}")
+        with self.table_at(path):
+            release = _release(given["mechanism"], given["adjacency"])
+        return Reading(
+            words=given.get("words", "as described"),
+            role=given.get("role", Role.RUN),
+            rounds=given.get("rounds", 1),
+            round=release,
+            num_clients=given.get("num_clients"),
+            unprotected=given.get("unprotected", ""),
+            line=self.line(path),
+        )
+
 
 # Keys that belong together.
+
+
+def _release(table: Any, adjacency: Adjacency) -> Release:
+    """Return the release of an inline table."""
+    if not isinstance(table, dict) or "name" not in table:
+        rule = 'a mechanism is a table such as { name = "zcdp", rho = 0.81 }'
+        raise InvalidParameter("mechanism", None, rule)
+    values = {key: value for key, value in cast("Table", table).items() if key != "name"}
+    try:
+        return read_release(cast("Table", table)["name"], values, adjacency, also=("name",))
+    except InvalidParameter as error:
+        said = "" if error.value is None else f"{error.name} is {shown(error.value)}; "
+        raise InvalidParameter("mechanism", None, f"{said}{error.rule}", error.hint) from None
 
 
 def _delta(given: float | str, clients: int | None) -> float:

@@ -20,7 +20,7 @@ from dpacct.claims.claim import Claim, ClipFrom, Divisor, NoiseBy, Reading, Role
 from dpacct.display import chosen, down
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
 from dpacct.numerics.rounding import below
-from dpacct.rounds import Adjacency, Poisson, Schedule, Uniform
+from dpacct.rounds import Adjacency, Poisson, Release, Round, Schedule, Uniform
 
 
 class Verdict(StrEnum):
@@ -111,7 +111,10 @@ def _judged(claim: Claim, reading: Reading, *, quick: bool) -> Judged:
     if claim.epsilon is None:
         return Judged(reading, Verdict.UNSTATED, spent)
     said = answer(claim.epsilon, plan, claim.delta, spent, search_noise=not quick)
-    noise = None if said.noise is None else said.noise.noise_multiplier
+    noise = None
+    if said.noise is not None:
+        level = said.noise.schedule.phases[0].round.noise_range
+        noise = None if level is None else level[0]
     return Judged(reading, said.verdict, spent, data_sets=said.data_sets, noise=noise)
 
 
@@ -149,7 +152,7 @@ def answer(
         # If a fixed pair achieves less than is stated, only a pair that adapts refutes the claim.
         fixed = ACCOUNTANTS["pairs"].epsilon(schedule, delta).lower
         data_sets = witness(schedule, adaptive=fixed <= epsilon)
-    if search_noise:
+    if search_noise and any(kind.noise_range is not None for kind in schedule.distinct()):
         try:
             noise = calibrate(
                 epsilon=epsilon, delta=delta, schedule=schedule, accountant=accountant
@@ -182,16 +185,18 @@ def _leak(reading: Reading, delta: float) -> tuple[str, bool] | None:
 
     If it does not rule out every epsilon, no bound is known here.
     """
-    sampling = reading.round.sampling
     if reading.unprotected:
         return reading.unprotected, True
+    if not isinstance(reading.round, Round):
+        return None
+    sampling = reading.round.sampling
     if reading.clip_from is ClipFrom.MEDIAN:
         return _MEDIAN, True
     if isinstance(sampling, Uniform):
         # A cohort of fixed size adds as many shares and has the same divisor in every round.
         return None
     if reading.noise_by is NoiseBy.PARTICIPANTS:
-        leak = _cohort_size_leak(reading, delta)
+        leak = _cohort_size_leak(reading, reading.round, delta)
         if leak is not None:
             return leak
     if reading.divisor is Divisor.REALIZED and isinstance(sampling, Poisson):
@@ -199,14 +204,14 @@ def _leak(reading: Reading, delta: float) -> tuple[str, bool] | None:
     return None
 
 
-def _cohort_size_leak(reading: Reading, delta: float) -> tuple[str, bool] | None:
+def _cohort_size_leak(reading: Reading, round_: Round, delta: float) -> tuple[str, bool] | None:
     """Return the leak of noise in shares if the cohort has a random size."""
-    everybody = reading.round.sampling_rate == 1.0
-    if reading.round.adjacency is not Adjacency.ADD_REMOVE and everybody:
+    everybody = round_.sampling_rate == 1.0
+    if round_.adjacency is not Adjacency.ADD_REMOVE and everybody:
         return None
     reason, certain = f"{_SIZE}, and no bound here covers that", False
-    if reading.round.adjacency is Adjacency.ADD_REMOVE:
-        mass = _all_take_part(reading)
+    if round_.adjacency is Adjacency.ADD_REMOVE:
+        mass = _all_take_part(reading, round_)
         if everybody:
             reason, certain = f"{_SIZE}: one client less is noticed in the first round", True
         elif mass > delta:
@@ -218,11 +223,11 @@ def _cohort_size_leak(reading: Reading, delta: float) -> tuple[str, bool] | None
     return reason, certain
 
 
-def _all_take_part(reading: Reading) -> float:
+def _all_take_part(reading: Reading, round_: Round) -> float:
     """Return a lower bound on the probability that all clients take part in some round."""
     if reading.num_clients is None:
         return 0.0
-    every = reading.round.sampling_rate**reading.num_clients
+    every = round_.sampling_rate**reading.num_clients
     once = below(every, every)
     if not 0.0 < once < 1.0:
         return 0.0
@@ -259,6 +264,8 @@ def witness(schedule: Schedule, *, adaptive: bool = False) -> str:
     """
     counts = schedule.distinct()
     round_ = max(counts, key=lambda kind: counts[kind])
+    if not isinstance(round_, Round):
+        return f"The data sets that {round_!r} tells apart best, in every release."
     sampling, adjacency = round_.sampling, round_.adjacency
     # In a cohort of fixed size another client can take the place of the target.
     fixed = isinstance(sampling, Uniform) and (
@@ -275,6 +282,18 @@ def witness(schedule: Schedule, *, adaptive: bool = False) -> str:
         f"{_INSTEAD[adjacency]}: in each round the value that tells the data sets apart better, "
         "given the privacy loss so far."
     )
+
+
+def _release_facts(release: Release) -> dict[str, Any]:
+    """Return the JSON keys of a release, with a ``mechanism`` if it is no round."""
+    only = release if isinstance(release, Round) else None
+    facts: dict[str, Any] = {
+        "sampling": only and only.sampling.name,
+        "sampling_rate": only and only.sampling_rate,
+        "adjacency": str(release.adjacency),
+        "noise_multiplier": only and only.noise_multiplier,
+    }
+    return facts if only else facts | {"mechanism": repr(release)}
 
 
 def facts_of(judged: Judgment) -> dict[str, Any]:
@@ -296,10 +315,7 @@ def facts_of(judged: Judgment) -> dict[str, Any]:
                 "clip_from": str(reading.clip_from),
                 "divisor": str(reading.divisor),
                 "rounds": reading.rounds,
-                "sampling": reading.round.sampling.name,
-                "sampling_rate": reading.round.sampling_rate,
-                "adjacency": str(reading.round.adjacency),
-                "noise_multiplier": reading.round.noise_multiplier,
+                **_release_facts(reading.round),
             }
         )
     return {

@@ -25,6 +25,7 @@ from dpacct.report.words import (
     schedule_assumptions,
     to_sign,
 )
+from dpacct.rounds import Round
 
 _VERDICTS = {
     Verdict.UNSTATED: "This report computes it.",
@@ -134,14 +135,19 @@ def _reading(claim: Claim, judged: Judged, number: int, unit: str) -> list[Block
         ("reason", line(judged.reason, 1000)),
         ("data sets that achieve it", judged.data_sets),
         ("rounds", rounds_words(reading.rounds)),
-        ("sampling", sampling_words(round_.sampling)),
         ("adjacency", neighbors(str(round_.adjacency), unit)),
-        ("noise multiplier", chosen(round_.noise_multiplier, least=True)),
-        ("noise is added by", f"the {reading.noise_by}"),
-        ("clip norm", str(reading.clip_from)),
-        ("the sum is divided by", _DIVISORS[reading.divisor]),
-        ("sufficient noise", enough),
     ]
+    if isinstance(round_, Round):
+        rows += [
+            ("sampling", sampling_words(round_.sampling)),
+            ("noise multiplier", chosen(round_.noise_multiplier, least=True)),
+            ("noise is added by", f"the {reading.noise_by}"),
+            ("clip norm", str(reading.clip_from)),
+            ("the sum is divided by", _DIVISORS[reading.divisor]),
+        ]
+    else:
+        rows.append(("mechanism", line(repr(round_))))
+    rows.append(("sufficient noise", enough))
     name, words = f"Reading {number}: {kind}", line(reading.words, 500)
     return [
         Heading(3, name), Paragraph(f"{words[:1].upper()}{words[1:]}."), _table(rows, name),

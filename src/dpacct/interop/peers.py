@@ -163,7 +163,7 @@ def _opacus_epsilon(name: str, accountant: str, schedule: Schedule, delta: float
     asked = getattr(import_peer("opacus.accountants", "Opacus"), accountant)()
     asked.history = [
         (_noise_over_sensitivity(round_), round_.sampling_rate, count)
-        for round_, count in schedule.distinct().items()
+        for round_, count in schedule.only_rounds().items()
     ]
     return ask(name, lambda: asked.get_epsilon(delta=delta))
 
@@ -181,6 +181,8 @@ def _check_known(
 ) -> None:
     """Check the adjacencies that a peer knows for each sampling scheme. Rule 2."""
     for round_ in schedule.distinct():
+        if not isinstance(round_, Round):
+            raise Unsupported(f"{peer} is asked about rounds only, not {round_!r}.")
         fixed = isinstance(round_.sampling, Uniform)
         if round_.adjacency in (uniform if fixed else poisson):
             continue

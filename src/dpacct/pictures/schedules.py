@@ -45,6 +45,8 @@ def describe(schedule: Schedule) -> str:
     if len(kinds) != 1:
         return f"{rounds} of {len(kinds)} kinds, {schedule.adjacency}"
     (only,) = kinds
+    if not isinstance(only, Round):
+        return f"{schedule.rounds} x {only!r}, {schedule.adjacency}"
     noise = f"noise {chosen(only.noise_multiplier)} x clip norm"
     return f"{rounds}, {sampling_words(only.sampling)}, {noise}, {schedule.adjacency}"
 
@@ -254,27 +256,30 @@ def schedule_picture(schedule: Schedule) -> Picture:
     Raises:
         InvalidParameter: the schedule has no rounds.
     """
-    if not schedule.rounds:
+    phases = schedule.round_phases()
+    if not phases:
         raise InvalidParameter("schedule", "empty", "a picture needs at least one round")
-    step = max(1, len(schedule.phases) // MOST_PHASES)
+    step = max(1, len(phases) // MOST_PHASES)
     shown: list[tuple[int, Round]] = []
     start = 0
-    for number, (round_, count) in enumerate(schedule):
+    for number, (round_, count) in enumerate(phases):
         if number % step == 0:
             shown.append((start, round_))
         start += count
-    shown.append((start, schedule.phases[-1].round))
+    shown.append((start, phases[-1][0]))
     xs = [at for at, _ in shown]
     noises = [round_.noise_multiplier for _, round_ in shown]
     rates = [round_.sampling_rate for _, round_ in shown]
-    title = f"{schedule.rounds} rounds at noise {chosen(noises[0])}"
+    title = f"{start} rounds at noise {chosen(noises[0])}"
     if min(noises) < max(noises):
         title = (
             f"Noise between {chosen(min(noises), least=True)} and {chosen(max(noises))} in "
-            f"{schedule.rounds} rounds"
+            f"{start} rounds"
         )
-    kinds = {sampling_words(phase.round.sampling) for phase in schedule.phases}
+    kinds = {sampling_words(round_.sampling) for round_, _ in phases}
     note = f"{kinds.pop()}, {schedule.adjacency}" if len(kinds) == 1 else describe(schedule)
+    if start < schedule.rounds:
+        note += f"; without {schedule.rounds - start} releases that are no rounds"
     panels = (
         Panel("rounds", "noise / clip norm", (Curve("", xs, noises, steps=True),)),
         Panel("rounds", "sampling rate", (Curve("", xs, rates, steps=True),)),

@@ -100,7 +100,10 @@ def _title(plan: Schedule) -> str:
     kinds = plan.distinct()
     if len(kinds) > 1:
         return f"{rounds_words(plan.rounds)} of {len(kinds)} kinds"
-    noise = chosen(next(iter(kinds)).noise_multiplier, least=True)
+    only = next(iter(kinds))
+    if not isinstance(only, Round):
+        return f"{plan.rounds:,} x {only!r}"
+    noise = chosen(only.noise_multiplier, least=True)
     return f"{rounds_words(plan.rounds)}, noise multiplier {noise}"
 
 
@@ -137,10 +140,13 @@ def _figures(plan: Schedule, spent: Spent, accountant: str, unit: str) -> list[B
     phases = tuple(
         (
             f"{count:,}",
-            chosen(round_.noise_multiplier, least=True),
-            sampling_words(round_.sampling),
+            *(
+                (chosen(kind.noise_multiplier, least=True), sampling_words(kind.sampling))
+                if isinstance(kind, Round)
+                else ("-", repr(kind))
+            ),
         )
-        for round_, count in plan.phases[:_MOST_PHASES]
+        for kind, count in plan.phases[:_MOST_PHASES]
     )
     blocks: list[Block] = [
         Heading(2, "The figures", new_page=True),

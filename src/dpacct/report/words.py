@@ -107,6 +107,10 @@ SENSITIVITY = (
 COHORTS = "Cohorts were drawn afresh in each round as stated, and stayed secret."
 RANDOMNESS = "Noise and cohorts came from a secret, cryptographically strong source."
 NOISE = "Noise came from a secret, cryptographically strong source."
+OTHER_RELEASES = (
+    "Each other release was the stated mechanism. A promise made elsewhere was true, about the same "
+    "unit and the same neighbors."
+)
 FIXED = (
     "All rounds were fixed in advance, with the noise and sampling of each. Released values had no "
     "influence on them, except by stopping early."
@@ -131,7 +135,9 @@ LEDGER_ASSUMPTIONS: tuple[str, ...] = (
 
 def schedule_assumptions(schedule: Schedule, accountant: str) -> tuple[str, ...]:
     """Return the assumptions behind the figures of a schedule by one accountant."""
-    schemes = [round_.sampling for round_ in schedule.distinct()]
+    schemes = [round_.sampling for round_ in schedule.only_rounds()]
+    if len(schemes) < len(schedule.distinct()):
+        return (*_beside_rounds(schemes), FIXED, ONE_NAME, NOTHING_ELSE)
     sampled = not all(isinstance(scheme, Full) for scheme in schemes)
     source = [COHORTS, RANDOMNESS] if sampled else [NOISE]
     found = [SENSITIVITY, *source, FIXED, ONE_NAME, NOTHING_ELSE]
@@ -140,6 +146,15 @@ def schedule_assumptions(schedule: Schedule, accountant: str) -> tuple[str, ...]
         # The game of fixed-size sampling needs contributions that depend on releases alone.
         found += [NO_MEMORY] if any(isinstance(scheme, Uniform) for scheme in schemes) else []
     return tuple(found)
+
+
+def _beside_rounds(schemes: list[Sampling]) -> list[str]:
+    """Return assumptions about a schedule with releases beside its rounds."""
+    found = [OTHER_RELEASES]
+    if schemes:
+        found.append(SENSITIVITY)
+    sampled = any(not isinstance(scheme, Full) for scheme in schemes)
+    return [*found, *([COHORTS, RANDOMNESS] if sampled else [NOISE])]
 
 
 def to_sign(assumptions: tuple[str, ...]) -> list[Block]:

@@ -5,8 +5,8 @@ Rule 1: a phase has ``rounds`` and ``noise_multiplier``, and describes its sampl
 Rule 2: ``sampling`` may name the scheme. It must agree with the keys of Rule 1.
 Rule 3: ``adjacency`` belongs to the file (in CSV: the same in each row), never to one phase.
 Rule 4: an unknown key is an error, since a misspelt key would change the charge.
-Rule 5: a phase with ``mechanism`` is no round. It has ``rounds`` (by default 1) and the arguments of
-that mechanism. `ITEMS` lists them by name.
+Rule 5: a phase with ``mechanism`` is no round. It has ``rounds`` (by default 1) and the arguments
+of that mechanism. `ITEMS` lists them by name.
 Rule 6: `load_schedule` reads a file of `dump_schedule` back as an equal schedule, to the last bit.
 """
 
@@ -196,14 +196,26 @@ def _phase(entry: dict[str, Any], adjacency: Any) -> Phase:
 
 def _mechanism(entry: dict[str, Any], adjacency: Any) -> Phase:
     name = entry["mechanism"]
+    values = {key: value for key, value in entry.items() if key not in ("rounds", "mechanism")}
+    release = read_release(name, values, adjacency, also=("rounds", "mechanism"))
+    return Schedule([Phase(release, entry.get("rounds", 1))]).phases[0]
+
+
+def read_release(
+    name: object, values: dict[str, Any], adjacency: Any, also: tuple[str, ...] = ()
+) -> Release:
+    """Return the release of a mechanism by its name, its keys with their values, and adjacency.
+
+    ``also`` names other known keys, for errors.
+
+    Raises:
+        InvalidParameter: the name or a key is unknown, a key is missing, or a value is invalid.
+    """
     if not isinstance(name, str) or name not in ITEMS:
         rule = "a mechanism is one of " + ", ".join(ITEMS)
         raise InvalidParameter("mechanism", name, rule, "A round has no such key.")
-    item = ITEMS[name]
-    _check_keys(entry, ("rounds", "mechanism", *item.keys))
-    values = {key: value for key, value in entry.items() if key in item.keys}
-    count = entry.get("rounds", 1)
-    return Schedule([Phase(item.read(values, adjacency), count)]).phases[0]
+    _check_keys(values, (*also, *ITEMS[name].keys))
+    return ITEMS[name].read(values, adjacency)
 
 
 def _sampling(entry: dict[str, Any]) -> Sampling:
