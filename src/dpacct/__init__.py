@@ -19,7 +19,16 @@ if TYPE_CHECKING:
         Unsupported,
     )
     from dpacct.ledger import Ledger
-    from dpacct.mechanisms import Laplace, PureDP, RandomizedResponse
+    from dpacct.mechanisms import (
+        ApproximateDP,
+        DiscreteGaussian,
+        DiscreteLaplace,
+        ExponentialMechanism,
+        Laplace,
+        PureDP,
+        RandomizedResponse,
+        ZeroConcentratedDP,
+    )
     from dpacct.renyi.curve import rdp
     from dpacct.risk.measures import tradeoff
     from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
@@ -31,7 +40,10 @@ _HOMES = {
     "calibration.calibrate": "Calibration calibrate",
     "errors": "BudgetExceeded DpacctError InvalidParameter LedgerError NotConverged Unsupported",
     "ledger": "Ledger",
-    "mechanisms": "Laplace PureDP RandomizedResponse",
+    "mechanisms": (
+        "ApproximateDP DiscreteGaussian DiscreteLaplace ExponentialMechanism Laplace PureDP "
+        "RandomizedResponse ZeroConcentratedDP"
+    ),
     "renyi.curve": "rdp",
     "risk.measures": "tradeoff",
     "rounds": "Adjacency Full Poisson Round Schedule Uniform",
@@ -44,10 +56,14 @@ __version__ = "0.3.0"
 
 __all__ = [
     "Adjacency",
+    "ApproximateDP",
     "Budget",
     "BudgetExceeded",
     "Calibration",
+    "DiscreteGaussian",
+    "DiscreteLaplace",
     "DpacctError",
+    "ExponentialMechanism",
     "Full",
     "Interval",
     "InvalidParameter",
@@ -63,6 +79,7 @@ __all__ = [
     "Spent",
     "Uniform",
     "Unsupported",
+    "ZeroConcentratedDP",
     "__version__",
     "calibrate",
     "delta",

@@ -1,7 +1,7 @@
 """Pairs whose loss takes finitely many values: atoms.
 
-`AtomicPair` holds any finite law of losses, with bounds of its rounding. `interpolated_profile`
-builds the pair of a piecewise linear profile, which dominates every profile below its points.
+`AtomicPair` holds any finite law of losses, with bounds of its rounding. `symmetric_profile` builds
+the pair of a piecewise linear profile, which dominates every profile below its points.
 
 Derivation: docs/derivations/mechanisms.md.
 """
@@ -9,9 +9,11 @@ Derivation: docs/derivations/mechanisms.md.
 from __future__ import annotations
 
 import math
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter
@@ -88,6 +90,22 @@ class AtomicPair(GeneralPair):
     def __repr__(self) -> str:
         return f"AtomicPair({len(self.losses)} atoms up to {self.largest_loss:.6g})"
 
+    @property
+    def errors(self) -> tuple[float, float]:
+        """The absolute error of each loss and the relative error of each mass."""
+        return self._loss_error, self._mass_error
+
+    def lattice(self) -> tuple[float, float, Array, float] | None:
+        """Return first loss, step, masses by place and error, if losses are equally spaced."""
+        order = np.argsort(self.losses)
+        losses, places = self.losses[order], np.arange(float(len(order)))
+        reach = float(losses[-1] - losses[0])
+        step = reach / (len(order) - 1) if reach else 0.0
+        uneven = float(np.max(np.abs(losses - (losses[0] + step * places))))
+        if uneven > _UNEVEN * max(reach, float(np.max(np.abs(losses)))):
+            return None
+        return float(losses[0]), step, self.masses[order], self._loss_error + 2 * uneven
+
     def swapped(self) -> AtomicPair:
         """Return the pair of the other direction, Q against P, if P has no infinite loss.
 
@@ -157,22 +175,103 @@ class AtomicPair(GeneralPair):
         return shift, size + 1.01 * phase * frequencies
 
 
-def interpolated_profile(
-    epsilons: Array, deltas: Array, mass_error: float = 64 * UNIT
-) -> AtomicPair:
-    """Return the pair of the lower convex hull of points of a profile, linear in e^eps between.
+# The profile is raised by this share, which pays for the rounding of slopes and of their sums.
+_RAISED = 1e-10
 
-    Every profile is convex in e^eps. So a profile that lies below all points lies below the hull.
+
+# Compositions of lattices are exact up to so many losses of one kind, and in all.
+_MOST_OF_ONE, _MOST_LOSSES = 20_000, 200_000
+# Losses count as equally spaced if they are off by this share of their range.
+_UNEVEN = 1e-14
+
+
+@lru_cache(maxsize=16)
+def convolved(pairs: tuple[tuple[AtomicPair, int], ...]) -> AtomicPair | None:
+    """Return the composition of pairs with few, equally spaced losses, or None for others.
+
+    Error: masses are sums of positive products, each rounded. Masses below 1e-300 count as infinite
+        losses.
+    """
+    total = 1
+    for pair, count in pairs:
+        size = count * (len(pair.losses) - 1) + 1
+        total *= size
+        if size > _MOST_OF_ONE or total > _MOST_LOSSES:
+            return None
+    losses, masses = np.zeros(1), np.ones(1)
+    kept, loss_error, mass_error = 0.0, 0.0, 16 * UNIT
+    for pair, count in pairs:
+        lattice = pair.lattice()
+        if lattice is None:
+            return None
+        first, step, each, uneven = lattice
+        some = _power(each, count)
+        spread = count * first + step * np.arange(float(len(some)))
+        losses = np.add.outer(losses, spread).ravel()
+        masses = np.multiply.outer(masses, some).ravel()
+        far = float(np.max(np.abs(spread)))
+        loss_error += count * uneven + 8 * UNIT * (far + float(np.max(np.abs(losses))))
+        # Products of n factors, and sums of as many terms as the shorter factor has, log2 n times.
+        mass_error += count * pair.errors[1] + UNIT * 4 * len(some) * (math.log2(count) + 2)
+        kept += count * math.log1p(-min(pair.infinite_mass, 1 - UNIT))
+    held = masses >= _LEAST_MASS
+    infinite = -math.expm1(kept) * (1 + 16 * UNIT * (len(pairs) + 1))
+    infinite += _LEAST_MASS * int(np.sum(~held))
+    return AtomicPair(losses[held], masses[held], min(infinite, 1.0), loss_error, mass_error)
+
+
+def _power(masses: Array, count: int) -> Array:
+    """Return the masses of the sum of ``count`` independent places."""
+    found, square = np.ones(1), masses
+    while count:
+        if count % 2:
+            found = np.convolve(found, square)
+        count //= 2
+        if count:
+            square = np.convolve(square, square)
+    return found
+
+
+class Atoms(NamedTuple):
+    """Losses, masses of P, infinite mass, and errors, as for `AtomicPair`."""
+
+    losses: Array
+    masses: Array
+    infinite_mass: float
+    loss_error: float
+    mass_error: float
+
+
+def symmetric_profile(epsilons: Array, deltas: Array) -> Atoms:
+    """Return the atoms of a pair that dominates every symmetric profile below some points.
+
+    Every profile U(k) = E_Q(L - k)_+ is convex in k = e^eps. So it lies below the lower convex hull
+    of the points, which is the profile of an atomic pair. By symmetry U(k) is 1 - k + V(k) below
+    k = 1, with V(k) = k U(1 / k): both U and V are positive there, so no digits are lost.
 
     Args:
-        epsilons: increasing, of either sign, shape (n,).
-        deltas: upper bounds of the profile E_P[(1 - e^{eps - L})_+] there. The last one becomes
-            the mass of infinite loss.
-        mass_error: relative error that each mass is charged for rounding.
+        epsilons: increasing from 0 on, shape (n,).
+        deltas: upper bounds of the profile there. The last one becomes the mass of infinite loss.
     """
-    ratios = np.exp(epsilons)
-    # U(0) = 1 lies on every profile.
-    x, y = np.concatenate([[0.0], ratios]), np.concatenate([[1.0], deltas])
+    raised = np.minimum(np.asarray(deltas, dtype=np.float64) * (1 + _RAISED), 1.0)
+    upper = _hull(np.exp(epsilons), raised)
+    log_ratio, value = epsilons[upper], raised[upper]
+    slopes = np.diff(value) / np.diff(np.exp(log_ratio))
+    # The same points, mirrored: slopes of V from k = e^-eps up to 1, and 0 before.
+    ratio = np.exp(-log_ratio)
+    mirrored = np.append(np.diff(ratio * value) / np.diff(ratio), 0.0)
+    right = np.diff(np.append(slopes, 0.0))
+    left = -np.diff(mirrored)
+    middle = slopes[0] - mirrored[0] + 1
+    losses = np.concatenate([-log_ratio[:0:-1], [0.0], log_ratio[1:]])
+    rest = np.concatenate([(ratio[1:] * left)[::-1], [middle], np.exp(log_ratio[1:]) * right])
+    kept = rest > 0.0
+    errors = (4 * UNIT * float(losses.max()), 64 * UNIT)
+    return Atoms(losses[kept], rest[kept], float(value[-1]), *errors)
+
+
+def _hull(x: Array, y: Array) -> NDArray[np.int64]:
+    """Return the numbers of the points on the lower convex hull, x increasing."""
     hull: list[int] = []
     for i in range(len(x)):
         while len(hull) > 1:
@@ -181,9 +280,4 @@ def interpolated_profile(
                 break
             hull.pop()
         hull.append(i)
-    k, value = x[hull], y[hull]
-    slopes = np.append(np.diff(value) / np.diff(k), 0.0)
-    masses = k[1:] * np.diff(slopes)
-    kept = masses > 0.0
-    losses = epsilons[np.array(hull[1:]) - 1][kept]
-    return AtomicPair(losses, masses[kept], float(value[-1]), 4 * UNIT, mass_error)
+    return np.array(hull)

@@ -82,6 +82,13 @@ class GeneralPair:
         """Return bounds of log M(c) for tilts c >= -1. Shape (k,)."""
         raise NotImplementedError
 
+    def renyi_moment(self, order: float) -> Bounds:
+        """Return bounds of log E_Q[(P/Q)^order], order > 0, infinite losses included. Shape ()."""
+        moment = self.log_moment(np.array([order - 1]))
+        # An infinite loss has no part in moments of orders below one.
+        infinite = self.infinite_mass > 0.0 and order > 1.0
+        return Bounds(moment.lower[0], np.where(infinite, math.inf, moment.upper[0]))
+
     def cumulants(self, tilt: float) -> tuple[float, float, float]:
         """Return log M(c), and mean and variance of the loss under e^{cL} P, without proof."""
         raise NotImplementedError
@@ -98,6 +105,16 @@ class GeneralPair:
         """Return bounds of |phi(t')| for all t' >= t, of shape (k,). Atoms do not decay."""
         del tilt
         return np.ones_like(frequencies)
+
+
+class AdditivePair(GeneralPair):
+    """A pair for all releases with some ``rho``, where rhos of releases add up."""
+
+    rho: float
+
+    def with_sum(self, rho: float) -> AdditivePair:
+        """Return the pair of releases with this rho in all."""
+        raise NotImplementedError
 
 
 class Mechanism(Release):
@@ -146,6 +163,15 @@ def infinite_mass(schedule: Schedule) -> float:
     return worst
 
 
+def has_renyi(release: Release) -> bool:
+    """Return True if the release has finite Renyi divergences."""
+    if isinstance(release, Round):
+        return True
+    pairs = [pair for d in Direction for pair in proven_pairs(release, d)]
+    general = (pair for pair in pairs if isinstance(pair, GeneralPair))
+    return all(math.isfinite(float(pair.renyi_moment(2.0).upper)) for pair in general)
+
+
 def infinite_mass_of(pairs: Sequence[tuple[GeneralPair, int]]) -> float:
     """Return 1 - prod (1 - m)^n, rounded up."""
     kept = sum(n * math.log1p(-min(pair.infinite_mass, 1 - UNIT)) for pair, n in pairs)
@@ -184,6 +210,12 @@ def pairs_of(
     for release, count in releases.items():
         for pair, times in pairs(release, direction).items():
             counts[pair] = counts.get(pair, 0) + count * times
+    additive = [(pair, n) for pair, n in counts.items() if isinstance(pair, AdditivePair)]
+    if sum(n for _, n in additive) > 1:
+        total = sum(n * pair.rho for pair, n in additive) * (1 + UNIT * (2 * len(additive) + 2))
+        for pair, _ in additive:
+            del counts[pair]
+        counts[additive[0][0].with_sum(total)] = 1
     return counts
 
 

@@ -424,11 +424,7 @@ class PairMoments:
             return total
         parts, multiplicities = [total], [1.0]
         for general, count in self.general:
-            moment = general.log_moment(np.array([order - 1]))
-            # An infinite loss has no part in moments of orders below one.
-            infinite = general.infinite_mass > 0.0 and order > 1.0
-            upper = np.where(infinite, math.inf, moment.upper[0])
-            parts.append(Bounds(moment.lower[0], upper))
+            parts.append(general.renyi_moment(order))
             multiplicities.append(float(count))
         for pair, count in self.symmetrized:
             moment = symmetrized_log_moment(order, pair.sampling_rate, pair.noise_std)

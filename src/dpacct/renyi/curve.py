@@ -32,7 +32,7 @@ from dpacct.pairs.achieved import achieved_delta, achieved_epsilon
 from dpacct.pairs.dominating import (
     Direction,
     achieved_pairs,
-    infinite_mass,
+    has_renyi,
     pairs_of,
     proven_pairs,
 )
@@ -76,12 +76,12 @@ class RenyiCurve:
 
     def __init__(self, schedule: Schedule) -> None:
         rounds = schedule.distinct()
-        if infinite_mass(schedule) > 0.0:
-            kinds = (kind for kind in rounds if infinite_mass(1 * kind) > 0.0)
-            raise Unsupported(
-                f"the loss of {next(kinds)!r} may be infinite, so its Renyi divergence is; the "
-                f"accountant tight covers it"
-            )
+        for kind in rounds:
+            if not has_renyi(kind):
+                raise Unsupported(
+                    f"the loss of {kind!r} may be infinite, so its Renyi divergence is; the "
+                    f"accountant tight covers it"
+                )
         self._proven = [PairMoments(pairs_of(rounds, proven_pairs, d), d) for d in Direction]
         self._achieved = [PairMoments(pairs_of(rounds, achieved_pairs, d), d) for d in Direction]
 

@@ -27,6 +27,7 @@ from dpacct.errors import InvalidParameter, NotConverged, Unsupported
 from dpacct.numerics.rounding import UNIT
 from dpacct.pairs.achieved import achieved_delta, achieved_epsilon, certain_delta
 from dpacct.pairs.dominating import (
+    AdditivePair,
     Direction,
     PairsOf,
     SampledGaussianPair,
@@ -174,6 +175,7 @@ class TightAccountant:
         proven = _pairs_delta(proven_pairs, schedule, epsilon)
         upper = proven.upper
         wide = proven.lower < _WIDE * upper and upper > NEXT_TO_NOTHING
+        wide = wide or _has_promises(schedule)
         if upper >= 1.0 or wide:
             with suppress(Unsupported):
                 upper = min(upper, _FALLBACK.upper_delta(schedule, epsilon))
@@ -198,12 +200,18 @@ class TightAccountant:
 def _upper_epsilon(proven: Interval, schedule: Schedule, delta: float) -> float:
     """Return the proven bound, or that of Renyi moments where the engine's is wide and larger."""
     upper = proven.upper
-    if proven.lower < _WIDE * upper:
+    if proven.lower < _WIDE * upper or _has_promises(schedule):
         with suppress(Unsupported):
             upper = min(upper, _FALLBACK.upper_epsilon(schedule, delta))
     if schedule.adjacency is Adjacency.ZERO_OUT and _has_fixed_size(schedule):
         upper = min(upper, _EVERYBODY.epsilon(with_everybody(schedule), delta).upper)
     return upper
+
+
+def _has_promises(schedule: Schedule) -> bool:
+    """Return True if some pair stands for many releases, so that moments may say more."""
+    kinds = (kind for kind in schedule.distinct() if not isinstance(kind, Round))
+    return any(isinstance(p, AdditivePair) for k in kinds for p in proven_pairs(k, Direction.ADD))
 
 
 def _has_fixed_size(schedule: Schedule) -> bool:

@@ -32,6 +32,7 @@ from dpacct.budget import Interval
 from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import UNIT
 from dpacct.numerics.search import bracket_root
+from dpacct.pairs.atoms import AtomicPair, convolved
 from dpacct.pairs.dominating import (
     AchievedPair,
     Direction,
@@ -181,10 +182,14 @@ def _inversion_epsilon(composition: Composition, delta: float) -> Interval:
 
 
 def _alone(composition: Composition) -> AchievedPair | GeneralPair | None:
-    """Return the only pair of a composition, None if there are several or Gaussians."""
-    if composition.precision or composition.sampled_rounds != 1.0:
+    """Return the only pair of a composition, or all its atoms as one. Else None."""
+    if composition.precision or not composition.sampled_rounds:
         return None
-    return _pairs(composition)[0][0]
+    pairs = _pairs(composition)
+    if composition.sampled_rounds == 1.0:
+        return pairs[0][0]
+    atoms = tuple((p, n) for p, n in composition.general if isinstance(p, AtomicPair))
+    return convolved(atoms) if len(atoms) == len(pairs) else None
 
 
 def _pairs(composition: Composition) -> list[tuple[AchievedPair | GeneralPair, float]]:
