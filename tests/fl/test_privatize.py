@@ -146,13 +146,14 @@ class Peak(TorchDispatchMode):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [(200, 12_000), (14, 400_000)])
 @pytest.mark.parametrize("as_dictionaries", [False, True])
-def test_memory_is_a_fraction_of_the_updates(ledger, shape, as_dictionaries):
+def test_memory_does_not_grow_with_the_number_of_updates(ledger, shape, as_dictionaries):
     rows = torch.ones(shape)
     rows[7, 7] = torch.nan
     deltas = [{"w": row[:-6].view(2, -1), "b": row[-6:]} for row in rows]
     with Peak(rows) as peak:
         fl.privatize(deltas if as_dictionaries else rows, planned(num_clients=300), ledger)
-    assert 0.01 * rows.nbytes < peak.most < 0.3 * rows.nbytes
+    # As its docstring promises: 12 bytes a coordinate, and a slab of a few MiB.
+    assert 0.01 * rows.nbytes < peak.most < 12 * shape[1] + 3 * 2**20
 
 
 def test_the_denominator_is_the_planned_one(ledger):
