@@ -11,7 +11,7 @@ lost is never released with another sum. The next rows still continue it.
 Rule 3: all rows are charged before the first one is released, and nothing of it is given back.
 Rule 4: the cohort of a row keeps the promised separation and participations (`cohorts`).
 Rule 5: one clip norm and one noise multiplier hold for all rows.
-Proofs: docs/derivations/correlated-noise.md, "In training".
+Proofs: docs/derivations/correlated-training.md.
 """
 
 from __future__ import annotations

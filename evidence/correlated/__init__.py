@@ -1,1 +1,0 @@
-"""Correlated noise beside sampling, on FEMNIST by writer."""
