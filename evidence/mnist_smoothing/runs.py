@@ -18,11 +18,11 @@ from torch import nn
 
 from benchmarks.federated_jobs import Job, cross_entropy, mnist_job
 from dpacct import Poisson, Uniform, calibrate, fl
+from dpacct.calibration.noise_rule import noise_rule
 from dpacct.fl.data.partitions import iid
 from dpacct.fl.postprocess import noise_gain, smooth
 from dpacct.fl.tensors import seed_generators
 from dpacct.rounds import Sampling
-from evidence.published.noise_rules import NoiseRule, printed_noise
 
 TRAIN, ROUNDS, CLIP_NORM = 50_000, 30, 0.4
 CLIENTS = {"uniform": 1000, "poisson": 500}
@@ -135,10 +135,7 @@ def theorem_noise(sampling: str, epsilon: float) -> float:
     """Return noise on the sum / clip norm that the closed-form theorem asks for."""
     delta = CLIENTS[sampling] ** -1.1
     scheme = SAMPLINGS[sampling]
-    rule = printed_noise(epsilon=epsilon, delta=delta, rounds=ROUNDS, sampling=scheme)
-    if not isinstance(rule, NoiseRule):
-        raise SystemExit(f"the theorem has no noise for epsilon {epsilon}: {rule}")
-    return rule.noise_multiplier
+    return noise_rule(epsilon, delta, ROUNDS, scheme).noise_multiplier
 
 
 @cache

@@ -61,7 +61,8 @@ def test_json_holds_all_accountants_and_peers(dpacct: Any, monkeypatch: pytest.M
     assert entries["tight"]["epsilon"]["upper"] < entries["rdp"]["epsilon"]["upper"]
     # A refusal has its reason, which is about the rounds that were asked for.
     assert entries["gdp"]["epsilon"] is entries["peer two"]["epsilon"] is None
-    assert "1.36" in entries["closed-form"]["note"]
+    assert "full participation" in entries["gdp"]["note"]
+    assert entries["rdp"]["epsilon"]["upper"] < entries["closed-form"]["epsilon"]["upper"]
     assert entries["peer two"]["note"] == "it knows no such rounds"
     assert entries["peer three"]["epsilon"] is None
     assert "inf" in entries["peer three"]["note"]

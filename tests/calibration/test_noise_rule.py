@@ -9,10 +9,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import dpacct
+from dpacct.calibration.noise_rule import noise_rule
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.renyi.closed_form import LEMMA_3, LEMMA_4
 from dpacct.rounds import Full, Poisson, Round, Sampling, Uniform
-from evidence.published.noise_rules import NoiseRule, printed_noise
 from tests.strategies import log_uniform
 
 UNIFORM, POISSON = Uniform(50, 1000), Poisson(0.05)
@@ -41,12 +41,11 @@ TABLE = [
 def test_the_settings_of_the_paper_are_reproduced(
     sampling: Sampling, epsilon: int, noise: float, share: float, order: float
 ) -> None:
-    rule = printed_noise(epsilon, delta_of(sampling), ROUNDS, sampling)
-    assert isinstance(rule, NoiseRule)
+    rule = noise_rule(epsilon, delta_of(sampling), ROUNDS, sampling)
     assert rule.noise_multiplier == pytest.approx(noise, abs=6e-5)
     assert rule.share == pytest.approx(share, abs=6e-5)
     assert rule.order == pytest.approx(order, abs=6e-4)
-    assert rule.lemma == (LEMMA_3.name if sampling is UNIFORM else LEMMA_4.name)
+    assert rule.theorem == ("theorem 1" if sampling is UNIFORM else "theorem 2")
 
 
 @pytest.mark.parametrize(
@@ -55,21 +54,20 @@ def test_the_settings_of_the_paper_are_reproduced(
 )
 def test_small_epsilons_are_infeasible(sampling: Sampling, epsilon: int) -> None:
     """No lambda meets the condition on the order: 5 of 1000 fixed, 4 of 500 Poisson, and below."""
-    reasons = printed_noise(epsilon, delta_of(sampling), ROUNDS, sampling)
-    assert isinstance(reasons, tuple)
-    assert not isinstance(reasons, NoiseRule)
-    assert any(reason.startswith("order - 1 is ") for reason in reasons)
+    with pytest.raises(Unsupported, match=r"order - 1 is .* and must be at most"):
+        noise_rule(epsilon, delta_of(sampling), ROUNDS, sampling)
 
 
 @pytest.mark.parametrize(("sampling", "epsilon", "noise", "share", "order"), TABLE)
 def test_what_the_rule_asks_for_is_far_more_than_needed(
     sampling: Sampling, epsilon: int, noise: float, share: float, order: float
 ) -> None:
-    rule = printed_noise(epsilon, delta_of(sampling), ROUNDS, sampling)
-    assert isinstance(rule, NoiseRule)
+    rule = noise_rule(epsilon, delta_of(sampling), ROUNDS, sampling)
     plan = ROUNDS * Round(rule.noise_multiplier, sampling)
     spent = dpacct.epsilon(plan, delta=delta_of(sampling), accountant="rdp").upper
     assert spent < epsilon / 2
+    assert rule.epsilon().upper <= spent
+    assert rule.schedule == plan
     # The printed columns belong together.
     assert order == pytest.approx(
         1 - math.log(delta_of(sampling)) / ((1 - share) * epsilon), abs=1e-3
@@ -110,19 +108,18 @@ def test_the_smallest_noise_over_lambda_is_found(
     shares = [1 / (1 + math.exp(-t / 100)) for t in range(-1400, 1401)]
     results = [theorem(share, epsilon, delta, rounds, sampling) for share in shares]
     feasible = [z for z, holds in results if holds]
-    found = printed_noise(epsilon, delta, rounds, sampling)
+    try:
+        found = noise_rule(epsilon, delta, rounds, sampling)
+    except Unsupported:
+        assert not feasible
+        return
     if feasible:
-        assert isinstance(found, NoiseRule)
         assert found.noise_multiplier <= min(feasible) * (1 + 1e-9)
-    if isinstance(found, NoiseRule):
-        z, _ = theorem(found.share, epsilon, delta, rounds, sampling)
-        assert found.noise_multiplier == pytest.approx(z, rel=1e-9)
-        lemma, per_shift = (LEMMA_3, 2) if isinstance(sampling, Uniform) else (LEMMA_4, 1)
-        assert found.lemma == lemma.name
-        nu = found.noise_multiplier / per_shift
-        assert lemma.violations(found.order, sampling.sampling_rate, nu) == ()
-    else:
-        assert found != ()
+    z, _ = theorem(found.share, epsilon, delta, rounds, sampling)
+    assert found.noise_multiplier == pytest.approx(z, rel=1e-9)
+    lemma, per_shift = (LEMMA_3, 2) if isinstance(sampling, Uniform) else (LEMMA_4, 1)
+    nu = found.noise_multiplier / per_shift * (1 + 1e-12)
+    assert lemma.violations(found.order * (1 - 1e-12), sampling.sampling_rate, nu) == ()
 
 
 @given(
@@ -134,17 +131,30 @@ def test_the_smallest_noise_over_lambda_is_found(
 def test_the_poisson_rule_keeps_its_promise(
     epsilon: float, delta: float, rounds: int, rate: float
 ) -> None:
-    """Unproven between integers, but no counterexample: the numeric accountant agrees."""
-    rule = printed_noise(epsilon, delta, rounds, Poisson(rate))
-    assume(isinstance(rule, NoiseRule))
-    assert isinstance(rule, NoiseRule)
-    plan = rounds * Round(rule.noise_multiplier, Poisson(rate))
-    assert dpacct.epsilon(plan, delta=delta, accountant="rdp").upper <= epsilon
+    try:
+        rule = noise_rule(epsilon, delta, rounds, Poisson(rate))
+    except Unsupported:
+        assume(False)
+        return
+    assert dpacct.epsilon(rule.schedule, delta=delta, accountant="rdp").upper <= epsilon
+    # The accountant uses the same lemma and the improved conversion.
+    closed = dpacct.epsilon(rule.schedule, delta=delta, accountant="closed-form").upper
+    assert closed <= epsilon * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("sampling", [UNIFORM, POISSON])
+@pytest.mark.parametrize("epsilon", [8, 20, 60])
+def test_the_true_epsilon_is_never_above_the_stated_one(sampling: Sampling, epsilon: int) -> None:
+    """At 20 and 60 the orders are below 2, where the published proofs say nothing."""
+    rule = noise_rule(epsilon, delta_of(sampling), ROUNDS, sampling)
+    spent = rule.epsilon()
+    assert 0 < spent.lower <= spent.upper <= epsilon
+    assert dpacct.epsilon(rule.schedule, delta=rule.delta).upper == spent.upper
 
 
 def test_full_participation_has_no_rule() -> None:
     with pytest.raises(Unsupported, match="sampled rounds"):
-        printed_noise(8, 1e-5, 30, Full())
+        noise_rule(8, 1e-5, 30, Full())
 
 
 @pytest.mark.parametrize(
@@ -160,5 +170,5 @@ def test_full_participation_has_no_rule() -> None:
 )
 def test_bad_input_is_refused_by_name(name: str, arguments: tuple[float, float, int]) -> None:
     with pytest.raises(InvalidParameter) as caught:
-        printed_noise(*arguments, POISSON)
+        noise_rule(*arguments, POISSON)
     assert caught.value.name == name
