@@ -187,19 +187,16 @@ def _leak(reading: Reading, delta: float) -> tuple[str, bool] | None:
     """
     if reading.unprotected:
         return reading.unprotected, True
-    if not isinstance(reading.round, Round):
-        return None
-    sampling = reading.round.sampling
     if reading.clip_from is ClipFrom.MEDIAN:
         return _MEDIAN, True
-    if isinstance(sampling, Uniform):
+    if not isinstance(reading.round, Round) or isinstance(reading.round.sampling, Uniform):
         # A cohort of fixed size adds as many shares and has the same divisor in every round.
         return None
     if reading.noise_by is NoiseBy.PARTICIPANTS:
         leak = _cohort_size_leak(reading, reading.round, delta)
         if leak is not None:
             return leak
-    if reading.divisor is Divisor.REALIZED and isinstance(sampling, Poisson):
+    if reading.divisor is Divisor.REALIZED and isinstance(reading.round.sampling, Poisson):
         return _DIVISOR, False
     return None
 

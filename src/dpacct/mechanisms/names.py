@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dpacct.mechanisms.discrete import DiscreteGaussian, DiscreteLaplace
+from dpacct.mechanisms.exponential import ExponentialMechanism
+from dpacct.mechanisms.foreign import ApproximateDP, ZeroConcentratedDP
 from dpacct.mechanisms.laplace import Laplace
 from dpacct.mechanisms.pure import PureDP, RandomizedResponse
 from dpacct.pairs.dominating import Mechanism
@@ -11,9 +14,9 @@ BY_NAME: dict[str, type[Mechanism]] = {
     "laplace": Laplace,
     "randomized-response": RandomizedResponse,
     "pure-dp": PureDP,
+    "approximate-dp": ApproximateDP,
+    "zcdp": ZeroConcentratedDP,
+    "discrete-gaussian": DiscreteGaussian,
+    "discrete-laplace": DiscreteLaplace,
+    "exponential": ExponentialMechanism,
 }
-
-
-def name_of(release: object) -> str | None:
-    """Return the name of a mechanism, or None if it has none here."""
-    return next((name for name, kind in BY_NAME.items() if type(release) is kind), None)

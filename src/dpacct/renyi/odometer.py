@@ -11,6 +11,11 @@ With one order this is the Renyi filter of Feldman and Zrnic 2021 (arXiv:2008.11
 lets the best order be picked afterwards. Theorem, conditions, proof: docs/derivations/adaptive.md.
 
 Sums are exact: costs are rounded up to multiples of 2^-64 and added as whole numbers.
+
+A promise of (epsilon, delta)-DP may have an infinite loss of mass delta. A part D of the budget's
+delta is set aside for all such masses, before the first round. The formula then holds at delta - D,
+with the divergences of finite losses alone, while the masses add up to at most D. They are the last
+number of a total.
 """
 
 from __future__ import annotations
@@ -21,10 +26,20 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
 from dpacct import validate
 from dpacct.budget import Budget
-from dpacct.numerics.rounding import FUNCTION_ERROR
+from dpacct.errors import InvalidParameter
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, above
 from dpacct.numerics.search import bracket_root, largest_count
+from dpacct.pairs.dominating import (
+    Direction,
+    GeneralPair,
+    has_renyi,
+    infinite_mass,
+    proven_pairs,
+)
 from dpacct.renyi.curve import RenyiCurve, best_order
 from dpacct.rounds import Release, Schedule, as_schedule
 
@@ -51,18 +66,40 @@ class Mixture:
     Attributes:
         orders: above 1.
         weights: positive, adding up to at most 1.
+        promised_delta: the part of delta that is set aside for infinite losses, at least 0.
     """
 
     orders: tuple[float, ...]
     weights: tuple[float, ...]
+    promised_delta: float = 0.0
+
+    @property
+    def width(self) -> int:
+        """The number of numbers in a total."""
+        return len(self.orders) + (self.promised_delta > 0.0)
 
     def cost(self, round_: Release) -> Totals:
-        """Return the proven divergence of a round at each order, in units of 2^-64, rounded up."""
-        return _cost(self.orders, round_)
+        """Return the proven divergence of a round at each order, in units of 2^-64, rounded up.
+
+        With `promised_delta` the mass of infinite losses follows, likewise.
+        """
+        return _cost(self.orders, round_, self.promised_delta > 0.0)
 
     def zero(self) -> Totals:
         """Return the total of no rounds."""
-        return (0,) * len(self.orders)
+        return (0,) * self.width
+
+    def without_promises(self, delta: float) -> float:
+        """Return the part of a delta that is not set aside, rounded down."""
+        if not self.promised_delta:
+            return delta
+        return max(0.0, math.nextafter(delta - self.promised_delta, 0.0))
+
+    def promises_left(self, totals: Totals) -> float:
+        """Return the rest of `promised_delta`, negative if promises exceed it."""
+        if not self.promised_delta:
+            return 0.0
+        return self.promised_delta - as_float(totals[-1])
 
     def epsilon(self, totals: Totals, delta: float) -> float:
         """Return the epsilon that holds at ``delta`` for rounds with these totals.
@@ -72,11 +109,16 @@ class Mixture:
         """
         if not any(totals):
             return 0.0
+        if self.promises_left(totals) < 0.0:
+            return math.inf
+        if not any(totals[: len(self.orders)]):
+            return 0.0
+        delta = self.without_promises(delta)
         if delta <= 0.0:
             return math.inf
         live = [
             Order(order - 1.0, math.log(weight), as_float(total))
-            for order, weight, total in zip(self.orders, self.weights, totals, strict=True)
+            for order, weight, total in zip(self.orders, self.weights, totals, strict=False)
             if total < UNBOUNDED
         ]
         return _least_epsilon(live, -math.log(delta)) if live else math.inf
@@ -119,9 +161,28 @@ def times(count: int, part: Sequence[int]) -> Totals:
 
 
 @lru_cache(maxsize=4096)
-def _cost(orders: tuple[float, ...], round_: Release) -> Totals:
-    curve = RenyiCurve(1 * round_)
-    return tuple(fixed_point(curve.upper(order)) for order in orders)
+def _cost(orders: tuple[float, ...], round_: Release, promises: bool) -> Totals:  # noqa: FBT001 - a key
+    if has_renyi(round_):
+        curve = RenyiCurve(1 * round_)
+        found = tuple(fixed_point(max(0.0, curve.upper(order))) for order in orders)
+        return (*found, 0) if promises else found
+    if not promises:
+        return (UNBOUNDED,) * len(orders)
+    found = tuple(fixed_point(_finite_divergence(order, round_)) for order in orders)
+    return (*found, fixed_point(infinite_mass(1 * round_)))
+
+
+def _finite_divergence(order: float, release: Release) -> float:
+    """Return log E_P[e^{(order - 1) L}; L finite] / (order - 1) of a release, rounded up."""
+    worst = 0.0
+    for direction in Direction:
+        total = 0.0
+        for pair, count in proven_pairs(release, direction).items():
+            if not isinstance(pair, GeneralPair):
+                return math.inf
+            total += count * float(pair.log_moment(np.array([order - 1])).upper[0])
+        worst = max(worst, above(total, total) / (order - 1) * (1 + 4 * UNIT))
+    return worst
 
 
 class _Share(NamedTuple):
@@ -182,14 +243,24 @@ def _at(shares: Sequence[_Share], log_cost: float) -> float:
     return math.inf if math.isnan(epsilon) else max(0.0, epsilon * (1 + 4 * FUNCTION_ERROR))
 
 
-def design_mixture(budget: Budget, typical: Release | Schedule | None = None) -> Mixture:
+def design_mixture(
+    budget: Budget, typical: Release | Schedule | None = None, promised_delta: float = 0.0
+) -> Mixture:
     """Return a pattern of orders and weights around the order at which most typical rounds fit.
 
     Args:
         budget: the target.
         typical: a round, or a schedule, like those that will run. Only tightness depends on it.
             Default: rounds whose Renyi curve is a line, as with full participation.
+        promised_delta: the part of delta that is set aside for infinite losses.
+    Raises:
+        InvalidParameter: no delta is left.
     """
+    promised = validate.real("promised_delta", promised_delta, "a part of delta is a number")
+    if not 0.0 <= promised < budget.delta:
+        rule = f"a part of the budget's delta lies in [0, {budget.delta!r})"
+        raise InvalidParameter("promised_delta", promised_delta, rule)
+    budget = Budget(budget.epsilon, budget.delta - promised)
     gap = _best_gap(budget, lambda order: order)
     if typical is not None:
         curve = RenyiCurve(as_schedule(typical))
@@ -198,6 +269,7 @@ def design_mixture(budget: Budget, typical: Release | Schedule | None = None) ->
     return Mixture(
         tuple(float(f"{1 + value:.8g}") for value in gaps),
         tuple(weight / 256 for _, weight in _PATTERN),
+        promised,
     )
 
 
@@ -223,12 +295,17 @@ class Odometer:
 
     Args:
         budget: the target.
-        typical: as for `design_mixture`.
+        typical, promised_delta: as for `design_mixture`.
     """
 
-    def __init__(self, budget: Budget, typical: Release | Schedule | None = None) -> None:
+    def __init__(
+        self,
+        budget: Budget,
+        typical: Release | Schedule | None = None,
+        promised_delta: float = 0.0,
+    ) -> None:
         self.budget = budget
-        self.mixture = design_mixture(budget, typical)
+        self.mixture = design_mixture(budget, typical, promised_delta)
         self.rounds = 0
         self._totals = self.mixture.zero()
 

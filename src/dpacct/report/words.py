@@ -108,8 +108,8 @@ COHORTS = "Cohorts were drawn afresh in each round as stated, and stayed secret.
 RANDOMNESS = "Noise and cohorts came from a secret, cryptographically strong source."
 NOISE = "Noise came from a secret, cryptographically strong source."
 OTHER_RELEASES = (
-    "Each other release was the stated mechanism. A promise made elsewhere was true, about the same "
-    "unit and the same neighbors."
+    "Each other release was the stated mechanism. A promise made elsewhere was true, about the "
+    "same unit and the same neighbors."
 )
 FIXED = (
     "All rounds were fixed in advance, with the noise and sampling of each. Released values had no "
