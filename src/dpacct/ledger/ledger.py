@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from dpacct import validate
@@ -18,6 +18,7 @@ from dpacct.ledger.disk.witness import require
 from dpacct.ledger.readings import Guarantee
 from dpacct.ledger.record.entries import Position, Start, new_entry
 from dpacct.ledger.record.events import Event, checked_details
+from dpacct.ledger.record.parts import check_part, checked_partitions
 from dpacct.ledger.record.plans import PAIRS, Plan, accountant_of, schedule_of
 from dpacct.ledger.record.state import empty_ledger, state_to_json
 from dpacct.ledger.run import Run
@@ -70,6 +71,8 @@ class Ledger:
         adjacency: Adjacency | str | None = None,
         unit: str = "client",
         typical: ScheduleItem | Schedule | None = None,
+        promised_delta: float = 0.0,
+        partitions: Mapping[str, Iterable[str]] | None = None,
         read_only: bool = False,
         passing: bool = False,
     ) -> Ledger:
@@ -84,6 +87,10 @@ class Ledger:
             unit: of privacy, for a new file: the difference of neighboring data sets.
             typical: for a new file: a round, or schedule, like those expected. It chooses the
                 orders of the adaptive bound. Only tightness depends on it.
+            promised_delta: for a new file: the part of the budget's delta for promises whose loss
+                may be infinite, such as `ApproximateDP`. All other rounds have the rest.
+            partitions: for a new file: its parts by name, such as {"country": ["DE", "FR"]}. Each
+                client belongs to one of them, by a public rule that no release changes.
             read_only: open an existing file for reading only.
             passing: it will be deleted with its process, so that nothing is flushed to disk.
         Raises:
@@ -103,8 +110,12 @@ class Ledger:
                 raise LedgerError(f"{path}: no ledger can be opened: No such file or directory.")
             # If another process makes it at the same time, that first entry counts.
             validate.line("unit", unit, "a unit of privacy")
-            mixture = design_mixture(budget, typical)
-            data = {"budget": asdict(budget), **asdict(mixture), "unit": unit, "software": SOFTWARE}
+            mixture = design_mixture(budget, typical, promised_delta)
+            declared = checked_partitions(partitions)
+            data: dict[str, Any] = {"budget": asdict(budget), "unit": unit, "software": SOFTWARE}
+            data |= {"orders": mixture.orders, "weights": mixture.weights}
+            data |= {"promised_delta": mixture.promised_delta} if mixture.promised_delta else {}
+            data |= {"partitions": declared} if declared else {}
             state = state_to_json(empty_ledger(mixture.zero(), budget.delta, relation), None)
             make_file(place, new_entry(None, "ledger", 0, data, state))
         store = Store.open(place, read_only=read_only)
@@ -146,6 +157,7 @@ class Ledger:
         private: bool = True,
         details: Mapping[str, Any] | None = None,
         accountant: str = PAIRS,
+        project: str = "",
     ) -> Run:
         """Register a run.
 
@@ -157,12 +169,13 @@ class Ledger:
                 no guarantee holds for the releases of the run, and the ledger records that.
             details: anything worth keeping, as JSON: configuration, model, user.
             accountant: "tight" promises that no client remembers whether it took part.
+            project: the group of runs that it belongs to, which `summary` adds up.
         Raises:
             BudgetExceeded: the plan does not fit. InvalidParameter: the name or the details are
                 invalid, or the plan has another adjacency. LedgerError: the file cannot be written.
         """
         schedule = None if plan is None else schedule_of("plan", plan)
-        start = _start(name, schedule, details, accountant, private=private)
+        start = _start(name, schedule, details, accountant, private=private, project=project)
         while True:
             # A tight accountant takes long, and the file stays open to other processes meanwhile.
             now = self._file.now()
@@ -193,50 +206,57 @@ class Ledger:
 
     def charge(
         self,
-        name: str,
-        rounds: Schedule | ScheduleItem,
-        *,
+        *what: str | Schedule | ScheduleItem,
+        name: str | None = None,
+        rounds: Schedule | ScheduleItem | None = None,
         private: bool = True,
         over_budget: bool = False,
         details: Mapping[str, Any] | None = None,
         accountant: str = PAIRS,
+        project: str = "",
+        part: str = "",
     ) -> Run:
-        """Record rounds that ran elsewhere as a finished run: all of them at once, or none.
+        """Charge releases at once, or none of them, as a finished run. They are on disk on return.
+
+        ``ledger.charge(Laplace(epsilon=0.1), name="age histogram")`` charges a release before it is
+        made. Rounds that ran elsewhere are recorded in the same way.
 
         Args:
-            rounds: at most 100,000 rounds that ran (each takes about 2.8 kB and 0.5 ms). If their
-                number depends on released values, give the planned rounds.
+            what: a name and the releases, in any order, or the releases alone with ``name``.
+            name: one line of at most 200 printable characters.
+            rounds: at most 100,000 releases (each takes about 2.8 kB and 0.5 ms). If their number
+                depends on released values, give the planned ones.
             over_budget: record them even if they do not fit. The ledger then admits nothing more.
-            name, private, details, accountant: as for `start_run`.
+            part: the part of the data that they use, such as "country=DE", of a partition that was
+                declared when the ledger was made. A partition costs as much as its worst part.
+            private, details, accountant, project: as for `start_run`.
         Raises:
-            BudgetExceeded: they do not fit. Otherwise as `start_run`.
+            BudgetExceeded: they do not fit. InvalidParameter: the part is not declared, or
+                neighbors differ in two parts (replace-one). Otherwise as `start_run`.
         """
-        schedule = schedule_of("rounds", rounds)
+        named, asked = _name_and_rounds(what, name, rounds)
+        schedule = schedule_of("rounds", asked)
         validate.flag("over_budget", over_budget)
-        start = _start(name, schedule, details, accountant, private=private)
+        if part:
+            check_part(part, self._file.known.opening.partitions, str(schedule.adjacency))
+        start = _start(named, schedule, details, accountant, private=private, project=project)
+        # Parts cost the largest total of a part, which no accountant of plans computes.
+        start = replace(start, plan=None, part=part) if part else start
         if schedule.rounds > MOST_ELSEWHERE:
             rule = f"one call records at most {MOST_ELSEWHERE} rounds, at about 2.8 kB each"
             raise InvalidParameter("rounds", schedule.rounds, rule, "Record more in several calls.")
+        for kind in schedule.distinct():
+            # Before the file is locked: some take milliseconds.
+            self._file.known.opening.mixture.cost(kind)
 
-        def write(opened: Transaction) -> int:
-            try:
-                data, totals = registered(opened, start)
-            except BudgetExceeded:
-                if not over_budget:
-                    raise
-                outside = Start(start.name, None, start.private, start.details, over_budget=True)
-                data, totals = registered(opened, outside)
-            run = opened.append("run", totals[0].runs, data, totals).run
-            for round_, count in schedule:
-                event = Event(round_)
-                for _ in range(count):
-                    reservation = opened.reserve(run, event, over_budget=True)
-                    if reservation is not None:
-                        opened.commit(reservation, {})
-            opened.finish(run)
-            return run
-
-        return Run(self._file, self._file.write(write))
+        try:
+            number = self._file.write(lambda opened: opened.record(start, schedule))
+        except BudgetExceeded:
+            if not over_budget:
+                raise
+            outside = replace(start, plan=None, over_budget=True)
+            number = self._file.write(lambda opened: opened.record(outside, schedule))
+        return Run(self._file, number)
 
     # Readings
 
@@ -362,6 +382,7 @@ def _start(
     accountant: str,
     *,
     private: bool,
+    project: str,
 ) -> Start:
     """Return the checked content of the entry of a run."""
     charged_by = accountant_of(schedule, accountant)
@@ -370,4 +391,18 @@ def _start(
         None if schedule is None else Plan(schedule, charged_by),
         validate.flag("private", private),
         checked_details(details),
+        project=validate.line("project", project, "the name of a project") if project else "",
     )
+
+
+def _name_and_rounds(
+    what: tuple[object, ...], name: object, rounds: object
+) -> tuple[str, Schedule | ScheduleItem]:
+    """Return the name and the releases, which may stand in any order."""
+    given: list[object] = [*what, *(one for one in (name, rounds) if one is not None)]
+    names = [one for one in given if isinstance(one, str)]
+    asked = [one for one in given if isinstance(one, Schedule | ScheduleItem)]
+    if len(names) != 1 or len(asked) != 1 or len(given) != 2:
+        rule = "a charge has one name, and one schedule or release"
+        raise InvalidParameter("rounds", rounds if rounds is not None else what, rule)
+    return names[0], asked[0]

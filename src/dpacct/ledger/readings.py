@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from dpacct.ledger.record.entries import (
 )
 from dpacct.ledger.record.events import Event, in_adjacency
 from dpacct.ledger.record.fields import MAX_WHOLE
+from dpacct.ledger.record.parts import joined
 from dpacct.ledger.record.plans import (
     PAIRS,
     Plan,
@@ -170,7 +171,7 @@ class Snapshot:
 
     def totals(self, entry: Entry) -> States:
         """Return the totals behind an entry: of all runs, and of its run."""
-        orders = len(self.mixture.orders)
+        orders = self.mixture.width
         ledger, run = self.named(lambda entry: read_state(entry, orders), entry)
         if self.known.relabelled and ledger.adjacency:
             ledger = relabelled(ledger)
@@ -247,7 +248,7 @@ class Snapshot:
         older entry, with smaller totals. The cost grows with the number of runs.
         """
         runs, zero = [self.run_state(number) for number in self.runs()], self.mixture.zero()
-        spent, held = add(zero, *(r.spent for r in runs)), add(zero, *(r.held for r in runs))
+        spent, held = self.joined(runs), add(zero, *(r.held for r in runs))
         ours = (spent, held, sum(run.rounds for run in runs))
         if ours != (self.state.spent, self.state.held, self.state.rounds):
             raise LedgerError(
@@ -260,6 +261,30 @@ class Snapshot:
         entry = self.read(lambda rows: rows.row_of_run(run))
         said = None if entry is None else self.said(entry)
         return said.row if isinstance(said, Row) else 0
+
+    def part_of(self, run: int) -> str:
+        """Return the part of the data that a run uses, or empty for all."""
+        return self.start(run).part if self.known.opening.partitions else ""
+
+    def joined(self, runs: Iterable[RunState]) -> Totals:
+        """Return the total of the states of all runs, with parts as in `parts`."""
+        spent = ((self.part_of(n), run.spent) for n, run in enumerate(runs, start=1))
+        return joined(spent, self.mixture.zero())
+
+    def of_one_client(self) -> set[int]:
+        """Return runs that may all use the data of one client: of each partition one part."""
+        by_part: dict[str, list[int]] = {}
+        for run in self.runs():
+            by_part.setdefault(self.part_of(run), []).append(run)
+        found = set(by_part.pop("", []))
+        for name in self.known.opening.partitions:
+            own = [part for part in by_part if part.startswith(f"{name}=")]
+            if own:
+                found.update(by_part[max(own, key=lambda part: self._size(by_part[part]))])
+        return found
+
+    def _size(self, runs: list[int]) -> int:
+        return sum(self.run_state(run).spent[0] for run in runs)
 
     def position(self) -> Position:
         """Return how far the ledger has come."""
@@ -320,8 +345,9 @@ class Snapshot:
     def interval(self, run: int = 0) -> Spent:
         """Return the achieved and proven epsilon."""
         released, plans, delta = Counter[ScheduleItem](), self._plans_of(run), self.budget.delta
+        of_client = {run} if run else self.of_one_client()
         for number, counts in self.released().items():
-            if run in (0, number):
+            if number in of_client:
                 released.update(counts)
         # Some of the released rounds never cost more than all of them.
         witnesses = Schedule(Phase(r, n) for r, n in released.most_common(_WITNESSES))

@@ -101,6 +101,15 @@ def plan_refused(now: Snapshot, plan: Plan, cost: Totals) -> BudgetExceeded:
     )
 
 
+def part_refused(now: Snapshot, part: str, item: ScheduleItem) -> BudgetExceeded:
+    """Return the error for a release about a part of the data that does not fit."""
+    return BudgetExceeded(
+        f"the release {item!r} about {part} does not fit: {_reading(now, now.any_stop())}. It "
+        f"would exceed that with the totals of this part, which the largest part of each "
+        f"partition decides."
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a round does not fit.

@@ -24,7 +24,7 @@ from dpacct.ledger.record.events import (
 from dpacct.ledger.record.plans import PAIRS, plan_room
 from dpacct.ledger.record.state import Charge, RunState
 from dpacct.ledger.refusals import round_refused
-from dpacct.ledger.writing import LedgerFile, Reservation, Transaction, exceeds
+from dpacct.ledger.writing import LedgerFile, Reservation, Transaction, check_promises, exceeds
 from dpacct.rounds import Release as ScheduleItem
 from dpacct.rounds import Schedule
 
@@ -122,6 +122,8 @@ class Run:
         name: as it was started.
         plan: the schedule that was registered, or None.
         private: whether its noise comes from a secret source.
+        project: the group of runs that it belongs to, or empty.
+        part: the part of the data that it uses, such as ``country=DE``, or empty for all.
         details: as it was started.
         accountant: of its plan: "pairs", or "tight" if that was promised and makes a difference.
     """
@@ -134,6 +136,7 @@ class Run:
         self.name = start.name
         self.plan: Schedule | None = start.plan and start.plan.schedule
         self.private = start.private
+        self.project, self.part = start.project, start.part
         self.details: dict[str, Any] = start.details
         self.accountant = start.plan.accountant if start.plan else PAIRS
 
@@ -207,6 +210,7 @@ class Run:
             # A rejection takes a while. Other processes may free some room meanwhile.
             now = self._file.now()
             charged = in_adjacency(whole.charged, now.state.adjacency)
+            check_promises(now, 1 * charged)
             if exceeds(now, now.run_state(self.id), now.mixture.cost(charged)):
                 raise round_refused(now, self.id, charged)
         return Ticket(self._file, found, whole)

@@ -42,6 +42,7 @@ from dpacct.ledger.record.events import (
     noise_of,
     schedule_in_adjacency,
 )
+from dpacct.ledger.record.parts import PartTotals
 from dpacct.ledger.record.plans import Plan, left_of, plan_room, schedule_cost
 from dpacct.ledger.record.state import (
     Charge,
@@ -71,6 +72,7 @@ UNVERIFIED = (
     "names, details, reasons and sensitivities, as they were typed in",
     "times and versions, as the clocks and programs said",
     "that noise was secret in runs declared so, and nothing was drawn in abandoned rounds",
+    "that a promise made elsewhere is true, and each client belongs to one part of a partition",
     "that no client remembers whether it took part, where a plan is charged by tight",
 )
 
@@ -168,7 +170,7 @@ def _check(replay: Replay, entry: Entry, closes: int | None, previous: bytes) ->
     if link(previous, entry.text) != entry.hash:
         raise LedgerError("its hash is not that of its text")
     said, time = read(entry), read_time(entry)
-    totals = read_state(entry, len(replay.mixture.orders))
+    totals = read_state(entry, replay.mixture.width)
     if canonical(entry.content) != entry.text:
         raise LedgerError("it is not in its one form")
     settles = said.round if isinstance(said, Settle) else None
@@ -199,6 +201,9 @@ class Replay:
         # Reservations that are not settled, with their run.
         self._open: dict[int, tuple[int, Charge]] = {}
         self._unchecked = False
+        self._partitions = opening.partitions
+        self._part_of: dict[int, str] = {}
+        self._parts = PartTotals((), self.mixture.zero())
 
     def step(self, entry: Entry, said: Said, found: States) -> None:
         """Apply one entry with its content. Its totals have to follow from it."""
@@ -220,7 +225,7 @@ class Replay:
         elif run is None:
             raise LedgerError(f"there is no run {entry.run}")
         else:
-            expected = self._of_run(ledger, run, entry, said, found[0])
+            expected = self._of_run(ledger, run, entry, said, found)
         if expected != found:
             raise LedgerError("its totals do not follow from the entries before")
         self.ledger, state = found
@@ -237,14 +242,15 @@ class Replay:
                 raise LedgerError("the rounds charged before it exceed the budget")
 
     def _of_run(
-        self, ledger: LedgerState, run: RunState, entry: Entry, said: Said, found: LedgerState
+        self, ledger: LedgerState, run: RunState, entry: Entry, said: Said, states: States
     ) -> States:
+        found = states[0]
         if isinstance(said, Settle):
             return self._settle(ledger, run, entry, said)
         if run.finished:
             raise LedgerError("its run was finished before")
         if isinstance(said, Reserve):
-            return self._reserve(ledger, run, entry, said, found)
+            return self._reserve(ledger, run, entry, said, states)
         if isinstance(said, Row):
             if said.row != self._rows.get(entry.run, 0) + 1:
                 raise LedgerError("rows of correlated noise are taken once, in their order")
@@ -271,6 +277,12 @@ class Replay:
             self.check_budget()
             self.elsewhere.add(run)
         plan = said.plan
+        if said.part:
+            if plan is not None or said.part not in [
+                f"{name}={part}" for name, parts in self._partitions.items() for part in parts
+            ]:
+                raise LedgerError("it uses a part that is not declared, or with a plan")
+            self._part_of[run] = said.part
         if plan is None:
             return started_run(ledger, None, ledger.adjacency, None, private=said.private)
         cost = schedule_cost(self.mixture, plan.schedule)
@@ -294,8 +306,9 @@ class Replay:
         return found
 
     def _reserve(
-        self, ledger: LedgerState, run: RunState, entry: Entry, said: Reserve, found: LedgerState
+        self, ledger: LedgerState, run: RunState, entry: Entry, said: Reserve, states: States
     ) -> States:
+        found, own = states[0], states[1] or run
         if said.noise_multiplier is not None:
             joint = joint_noise_multiplier(part.noise_multiplier for part in said.releases)
             least = min(joint, said.noise_multiplier)
@@ -311,8 +324,17 @@ class Replay:
             if planned is None or said.slot < run.cursor or not covers(planned, said.charged):
                 raise LedgerError("no round of the plan covers it")
         charge = charge_of(self.mixture, plan, run, said.charged, said.slot)
-        cost = _as_found(charge.cost, subtract(found.spent, ledger.spent))
-        charge = charge._replace(cost=cost)
+        part = self._part_of.get(entry.run, "")
+        if part:
+            if said.charged.adjacency is Adjacency.REPLACE_ONE:
+                raise LedgerError("replace-one has no parts")
+            # The stored cost is that of its run: the total of all runs grows by less.
+            charge = charge._replace(cost=_as_found(charge.cost, subtract(own.spent, run.spent)))
+            charge = charge._replace(shared=self._parts.added(part, charge.cost))
+            self._parts.charge(part, charge.cost)
+        else:
+            cost = _as_found(charge.cost, subtract(found.spent, ledger.spent))
+            charge = charge._replace(cost=cost)
         if said.slot is not None:
             freed = subtract(ledger.held, found.held)
             inside = all(0 <= part <= held for part, held in zip(freed, run.held, strict=True))
@@ -327,6 +349,8 @@ class Replay:
         if owner != entry.run:
             raise LedgerError("it settles a round that is not open")
         if entry.kind == "abandon":
+            if entry.run in self._part_of:
+                raise LedgerError("no round of a part is ever abandoned")
             return abandoned(ledger, run, charge)
         plan = self._plans.get(entry.run)
         if plan and charge.slot is not None and plan.keeps_order:

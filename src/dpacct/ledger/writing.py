@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from dpacct.errors import LedgerError
+from dpacct.errors import BudgetExceeded, LedgerError
 from dpacct.ledger.disk.rows import SCHEMA_VERSION, Rows
 from dpacct.ledger.disk.store import Store
 from dpacct.ledger.readings import Known, Snapshot
@@ -29,6 +29,7 @@ from dpacct.ledger.record.events import (
     schedule_in_adjacency,
     schedule_to_json,
 )
+from dpacct.ledger.record.parts import PartTotals, check_part
 from dpacct.ledger.record.plans import PAIRS, Plan, PlanRoom, plan_room, schedule_cost
 from dpacct.ledger.record.state import (
     Charge,
@@ -43,9 +44,10 @@ from dpacct.ledger.record.state import (
     started_run,
     state_to_json,
 )
-from dpacct.ledger.refusals import plan_refused
+from dpacct.ledger.refusals import part_refused, plan_refused
+from dpacct.pairs.dominating import infinite_mass
 from dpacct.renyi.odometer import Totals, add, subtract
-from dpacct.rounds import Adjacency, Uniform
+from dpacct.rounds import Adjacency, Schedule, Uniform
 
 T = TypeVar("T")
 
@@ -64,6 +66,7 @@ class Transaction(Snapshot):
     def __init__(self, rows: Rows, known: Known) -> None:
         super().__init__(rows.path, lambda action: action(rows), rows.head(), known)
         self._rows = rows
+        self._parts: PartTotals | None = None
 
     def append(
         self, kind: str, run: int, data: dict[str, Any], totals: States, closes: int | None = None
@@ -98,12 +101,43 @@ class Transaction(Snapshot):
         charged = in_adjacency(event.charged, self.state.adjacency)
         slot = plan.covering(charged, state.cursor) if plan and state.on_plan else None
         charge = charge_of(self.mixture, plan, state, charged, slot)
-        if slot is None and not over_budget and exceeds(self, state, charge.cost):
+        part = self.part_of(run)
+        if part:
+            check_part(part, self.known.opening.partitions, str(charged.adjacency))
+            charge = charge._replace(shared=self.parts().added(part, charge.cost))
+        cost = charge.cost if charge.shared is None else charge.shared
+        if slot is None and not over_budget and exceeds(self, state, cost):
             return None
+        if part:
+            self.parts().charge(part, charge.cost)
         data = event_to_json(event, charged)
         data |= {"slot": slot, "left": slot is None and state.on_plan}
         totals = reserved(self.state, state, charge, str(charged.adjacency))
         return Reservation(self.append("reserve", run, data, totals).number, run, charge)
+
+    def record(self, start: Start, schedule: Schedule) -> int:
+        """Charge releases as a new run that is finished, and return its number (Rule 7)."""
+        data, totals = registered(self, start)
+        if start.plan is None and not start.over_budget:
+            check_promises(self, schedule)
+        run = self.append("run", totals[0].runs, data, totals).run
+        admitted = start.plan is not None or start.over_budget
+        for kind, count in schedule:
+            event = Event(kind)
+            for _ in range(count):
+                reservation = self.reserve(run, event, over_budget=admitted)
+                if reservation is None:
+                    raise part_refused(self, start.part, kind)
+                self.commit(reservation, {})
+        self.finish(run)
+        return run
+
+    def parts(self) -> PartTotals:
+        """Return the totals of the parts of the data."""
+        if self._parts is None:
+            spent = ((self.part_of(n), self.run_state(n).spent) for n in self.runs())
+            self._parts = PartTotals(((p, t) for p, t in spent if p), self.mixture.zero())
+        return self._parts
 
     def commit(self, reservation: Reservation, details: dict[str, Any]) -> RunState:
         """Release a round (Rules 4 and 6), and return the totals of its run."""
@@ -229,6 +263,26 @@ def exceeds(now: Snapshot, state: RunState, cost: Totals) -> bool:
     return now.mixture.epsilon(after, now.state.delta) > now.budget.epsilon
 
 
+def check_promises(now: Snapshot, asked: Schedule) -> None:
+    """Check that infinite losses fit into the part of delta that is set aside for them.
+
+    Raises:
+        BudgetExceeded: they do not.
+    """
+    mass = infinite_mass(asked)
+    if not mass:
+        return
+    promised = now.mixture.promised_delta
+    left = now.mixture.promises_left(now.state.charged)
+    if mass > left * (1 + 1e-9):
+        aside = f"only {max(0.0, left):.4g} of {promised:.4g} is left" if promised else "none is"
+        raise BudgetExceeded(
+            f"the release does not fit: its loss may be infinite with probability {mass:.4g}. Such "
+            f"probabilities add up, in the part of delta that is set aside for them before "
+            f"anything runs, and {aside}. Make ledgers with promised_delta= (--promised-delta)."
+        )
+
+
 def registered(now: Snapshot, start: Start) -> tuple[dict[str, Any], States]:
     """Return the entry of a new run and the totals behind it, if its plan fits."""
     ledger, mixture = now.state, now.mixture
@@ -238,7 +292,7 @@ def registered(now: Snapshot, start: Start) -> tuple[dict[str, Any], States]:
         "plan": None,
         "private": start.private,
         "details": start.details,
-    } | ({"over_budget": True} if start.over_budget else {})
+    } | {key: value for key in ("over_budget", "project", "part") if (value := getattr(start, key))}
     cost = room = None
     if start.plan is not None:
         plan = Plan(schedule_in_adjacency(start.plan.schedule, adjacency), start.plan.accountant)
@@ -247,6 +301,7 @@ def registered(now: Snapshot, start: Start) -> tuple[dict[str, Any], States]:
         if plan.accountant != PAIRS:
             data["accountant"] = plan.accountant
         cost = schedule_cost(mixture, plan.schedule)
+        check_promises(now, plan.schedule)
         if ledger.started:
             after = mixture.epsilon(add(ledger.charged, cost), ledger.delta)
             fits = after <= now.budget.epsilon

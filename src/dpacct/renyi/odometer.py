@@ -55,6 +55,8 @@ _PATTERN: tuple[tuple[float, int], ...] = (
     (0.125, 4), (0.25, 8), (0.5, 24), (0.7, 40), (1.0, 76), (1.4, 40),
     (2.0, 24), (4.0, 16), (8.0, 12), (16.0, 8), (32.0, 4),
 )  # fmt: skip
+# More than what is promised is set aside, so that ten promises of 1e-7 fit into 1e-6.
+_SLACK = 1e-11
 _LOG_RANGE = (-11.0, 15.0)
 _GRID = [_LOG_RANGE[0] + 0.25 * k for k in range(105)]
 
@@ -93,13 +95,13 @@ class Mixture:
         """Return the part of a delta that is not set aside, rounded down."""
         if not self.promised_delta:
             return delta
-        return max(0.0, math.nextafter(delta - self.promised_delta, 0.0))
+        return max(0.0, math.nextafter(delta - self.promised_delta * (1 + 2 * _SLACK), 0.0))
 
     def promises_left(self, totals: Totals) -> float:
         """Return the rest of `promised_delta`, negative if promises exceed it."""
         if not self.promised_delta:
             return 0.0
-        return self.promised_delta - as_float(totals[-1])
+        return self.promised_delta * (1 + _SLACK) - as_float(totals[-1])
 
     def epsilon(self, totals: Totals, delta: float) -> float:
         """Return the epsilon that holds at ``delta`` for rounds with these totals.

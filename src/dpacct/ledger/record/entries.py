@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import cached_property
@@ -31,6 +31,7 @@ from dpacct.ledger.record.events import (
     schedule_in_adjacency,
 )
 from dpacct.ledger.record.fields import items, members, parse, real, refuse, typed, whole
+from dpacct.ledger.record.parts import Partitions, read_partitions
 from dpacct.ledger.record.plans import PAIRS, TIGHT, Plan
 from dpacct.renyi.odometer import Mixture
 from dpacct.rounds import Adjacency
@@ -144,13 +145,15 @@ class Opening:
     mixture: Mixture
     unit: str
     software: str
+    partitions: Partitions = field(default_factory=dict[str, tuple[str, ...]])
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
     """Kind ``run``: a run is registered, with its plan if it has one.
 
-    A run with ``over_budget`` ran elsewhere, and is recorded even if it does not fit.
+    A run with ``over_budget`` ran elsewhere, and is recorded even if it does not fit. ``project``
+    is the group that it belongs to, and ``part`` the part of the data that it uses, or empty.
     """
 
     name: str
@@ -158,6 +161,8 @@ class Start:
     private: bool
     details: dict[str, Any]
     over_budget: bool = False
+    project: str = ""
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +274,8 @@ def as_zero_out(said: Said) -> Said:
 
 
 def _opening(value: Any) -> Opening:
-    data = members("data", value, ("budget", "orders", "weights", "unit", "software"))
+    needed = ("budget", "orders", "weights", "unit", "software")
+    data = members("data", value, needed, ("promised_delta", "partitions"))
     budget = members("budget", data["budget"], ("epsilon", "delta"))
     orders, weights = (
         tuple(real(name, part, low, high) for part in items(name, data[name]))
@@ -288,12 +294,14 @@ def _opening(value: Any) -> Opening:
     except InvalidParameter as error:
         raise LedgerError(f"its budget cannot be read: {error}") from None
     unit, software = (typed(name, data[name], str) for name in ("unit", "software"))
-    return Opening(found, Mixture(orders, weights), unit, software)
+    promised = real("promised_delta", data.get("promised_delta", 0.0), 0.0, found.delta)
+    partitions = read_partitions(data.get("partitions", {}))
+    return Opening(found, Mixture(orders, weights, promised), unit, software, partitions)
 
 
 def _start(value: Any) -> Start:
     needed = ("name", "plan", "private", "details")
-    data = members("data", value, needed, ("over_budget", "accountant"))
+    data = members("data", value, needed, ("over_budget", "accountant", "project", "part"))
     schedule = None if data["plan"] is None else schedule_from_json(data["plan"])
     if schedule is not None and not schedule.rounds:
         raise LedgerError("its plan has no rounds")
@@ -306,6 +314,8 @@ def _start(value: Any) -> Start:
         typed("private", data["private"], bool),
         typed("details", data["details"], dict),
         typed("over_budget", data.get("over_budget", False), bool),
+        typed("project", data.get("project", ""), str),
+        typed("part", data.get("part", ""), str),
     )
 
 

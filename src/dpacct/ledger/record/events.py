@@ -24,6 +24,7 @@ from typing import Any, cast
 from dpacct import validate
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.record.fields import items, members, refuse, typed, whole
+from dpacct.mechanisms.names import BY_NAME
 from dpacct.numerics.rounding import UNIT
 from dpacct.pairs.dominating import Mechanism
 from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
@@ -234,6 +235,8 @@ def in_adjacency(round_: ScheduleItem, adjacency: str) -> ScheduleItem:
     if adjacency in ("", str(round_.adjacency)):
         return round_
     weaker = adjacency == Adjacency.ZERO_OUT and round_.adjacency is Adjacency.ADD_REMOVE
+    # A promise holds for the neighbors that it names.
+    weaker = weaker and not hasattr(round_, "source")
     if weaker and not isinstance(getattr(round_, "sampling", None), Uniform):
         return replace(cast("Any", round_), adjacency=Adjacency.ZERO_OUT)
     rule = f"all rounds of a ledger share one adjacency, and this one has {adjacency}"
@@ -255,7 +258,7 @@ _SCHEMES = {
 _ROUND = ("noise_multiplier", "sampling", "adjacency")
 _OF_ANY_SCHEME = ("sampling_rate", "cohort_size", "num_clients")
 # Mechanisms by their names in entries (Rule 5). Their fields are numbers, texts or adjacencies.
-MECHANISMS: dict[str, type[Mechanism]] = {}
+MECHANISMS: dict[str, type[Mechanism]] = {**BY_NAME}
 
 
 def round_to_json(round_: ScheduleItem) -> dict[str, Any]:
@@ -274,8 +277,11 @@ def round_to_json(round_: ScheduleItem) -> dict[str, Any]:
 def _mechanism_to_json(item: ScheduleItem) -> dict[str, Any]:
     for name, kind in MECHANISMS.items():
         if type(item) is kind:
-            values = {part.name: getattr(item, part.name) for part in fields(cast("Any", item))}
-            return {"mechanism": name, **values, "adjacency": str(item.adjacency)}
+            found = {part.name: getattr(item, part.name) for part in fields(cast("Any", item))}
+            for key, value in found.items():
+                # As it is read back.
+                found[key] = list(cast("tuple[Any, ...]", value)) if type(value) is tuple else value
+            return {"mechanism": name, **found, "adjacency": str(item.adjacency)}
     rule = "a ledger keeps rounds and these mechanisms: " + ", ".join(MECHANISMS)
     raise InvalidParameter("round", item, rule)
 

@@ -175,12 +175,13 @@ def achieved_epsilon(schedule: Schedule, delta: float) -> float:
 def schedule_cost(mixture: Mixture, schedule: Schedule) -> Totals:
     """Return the Renyi total of a schedule, a little above the sum for many different rounds."""
     distinct = schedule.distinct()
-    if len(distinct) <= _FEW:
+    if len(distinct) <= _FEW or len(schedule.only_rounds()) < len(distinct):
         parts = [times(count, mixture.cost(r)) for r, count in distinct.items()]
         return add(mixture.zero(), *parts)
     # One curve for all is much faster. The held total has to cover the rounds one by one.
     curve = RenyiCurve(schedule)
-    return tuple(fixed_point(curve.upper(order) * (1 + 1e-9)) for order in mixture.orders)
+    found = tuple(fixed_point(curve.upper(order) * (1 + 1e-9)) for order in mixture.orders)
+    return (*found, *mixture.zero()[len(found) :])
 
 
 class PlanRoom(NamedTuple):
@@ -202,12 +203,21 @@ def plan_room(mixture: Mixture, budget: Budget, plans: Iterable[Plan]) -> PlanRo
     whole = together(plans)
     if _covered(mixture, budget, whole):
         return PlanRoom(fits=True, delta=budget.delta, plan_delta=0.0)
-    admitted = _meets(whole, budget)
-    bound = ACCOUNTANTS[whole.accountant].delta(whole.schedule, budget.epsilon).upper
-    if not admitted and bound > budget.delta:
+    rest = _without_promises(mixture, budget)
+    if rest is None or mixture.promises_left(schedule_cost(mixture, whole.schedule)) < 0.0:
         return PlanRoom(fits=False, delta=budget.delta, plan_delta=0.0)
-    plan_delta = min(bound, budget.delta)
+    admitted = _meets(whole, rest)
+    bound = ACCOUNTANTS[whole.accountant].delta(whole.schedule, budget.epsilon).upper
+    if not admitted and bound > rest.delta:
+        return PlanRoom(fits=False, delta=budget.delta, plan_delta=0.0)
+    plan_delta = min(bound, rest.delta)
     return PlanRoom(fits=True, delta=left_of(budget.delta, plan_delta), plan_delta=plan_delta)
+
+
+def _without_promises(mixture: Mixture, budget: Budget) -> Budget | None:
+    """Return the budget at the part of delta that is not set aside for infinite losses."""
+    delta = mixture.without_promises(budget.delta)
+    return Budget(budget.epsilon, delta) if delta > 0.0 else None
 
 
 def left_of(delta: float, plan_delta: float) -> float:
@@ -228,12 +238,14 @@ def most_planned_rounds(
 
     def fit(count: int) -> bool:
         whole = together([*plans, Plan(count * round_, accountant)])
-        if _covered(mixture, budget, whole) or _meets(whole, budget):
+        if _covered(mixture, budget, whole):
             return True
+        rest = _without_promises(mixture, budget)
+        if rest is None or mixture.promises_left(schedule_cost(mixture, whole.schedule)) < 0.0:
+            return False
         bound = ACCOUNTANTS[PAIRS].delta
-        return (
-            whole.accountant == PAIRS
-            and bound(whole.schedule, budget.epsilon).upper <= budget.delta
+        return _meets(whole, rest) or (
+            whole.accountant == PAIRS and bound(whole.schedule, budget.epsilon).upper <= rest.delta
         )
 
     if fewest >= most or (most < MAX_ROUNDS and fit(most)):

@@ -33,7 +33,8 @@ class History:
             rounds, run-length encoded. ``left_at`` is the round at which the run left its plan.
         points: epsilon after a number of rounds, as JSON. ``lower`` is null if not computed.
         marks: the events that are marked in the picture, as JSON.
-        released: each different round with the number of times it was released.
+        released: each different round with the number of times it was released, of the runs that
+            may all use the data of one client.
     """
 
     def __init__(self, now: Snapshot) -> None:
@@ -43,6 +44,7 @@ class History:
         self.marks: list[dict[str, Any]] = []
         self.released: Counter[ScheduleItem] = Counter()
         self._now = now
+        self._of_client = now.of_one_client()
         self._open: dict[int, tuple[ScheduleItem, int]] = {}
         self._plans: dict[int, Plan] = {}
         self._cursors: dict[int, int] = {}
@@ -115,7 +117,8 @@ class History:
                 f"{self._now.path}: entry {entry.number} settles a round that is not open."
             )
         if entry.kind == "commit":
-            self.released[round_] += 1
+            if owner in self._of_client:
+                self.released[round_] += 1
             return
         self._forget(self._charged + 1)
         run["abandonments"] += 1
