@@ -146,10 +146,11 @@ def discrete_laplace_pair(scale: float, shift: int) -> AtomicPair:
 def _checked_shift(value: object) -> int | tuple[int, ...]:
     """Return a shift: a whole number, or a tuple of them."""
     if isinstance(value, Iterable):
-        entries = tuple(_whole(entry) for entry in cast("Iterable[object]", value))
+        given = cast("Iterable[object]", value)
+        entries = tuple(_whole(entry) for entry in given)
         if not 0 < len(entries) <= _MOST_ENTRIES or not any(entries):
             rule = f"a vector has 1 to {_MOST_ENTRIES:g} numbers, and one of them moves"
-            raise InvalidParameter("shift", value, rule)
+            raise InvalidParameter("shift", entries, rule)
         return entries
     one = _whole(value)
     if one == 0:
@@ -159,7 +160,8 @@ def _checked_shift(value: object) -> int | tuple[int, ...]:
 
 def _whole(value: object) -> int:
     whole = int(value) if isinstance(value, float) and value.is_integer() else value
-    if isinstance(whole, bool) or not isinstance(whole, Integral) or abs(whole) > _LARGEST_SHIFT:
+    known = isinstance(whole, Integral) and not isinstance(whole, bool)
+    if not (known and abs(int(cast("int", whole))) <= _LARGEST_SHIFT):
         rule = f"each number moves by a whole number, at most {_LARGEST_SHIFT:g} in size"
         raise InvalidParameter("shift", value, rule, "A tuple gives one for each number.")
-    return int(whole)
+    return int(cast("int", whole))

@@ -94,9 +94,8 @@ class ZeroConcentratedDP(Mechanism):
         *,
         source: str = "",
     ) -> None:
-        object.__setattr__(
-            self, "rho", validate.within("rho", rho, "rho of zCDP", (1e-8, MOST_RHO))
-        )
+        ends = (1e-8, MOST_RHO)
+        object.__setattr__(self, "rho", validate.within("rho", rho, "rho of zCDP", ends))
         object.__setattr__(self, "adjacency", Adjacency.parse(adjacency))
         object.__setattr__(self, "source", source_of_promise(source))
 

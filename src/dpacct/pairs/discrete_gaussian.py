@@ -109,10 +109,7 @@ class DiscreteGaussianPair(GeneralPair):
                 whole = 1 + self._ripple(0.0)
                 change = self._ripple(mean - round(mean)) - (whole - 1)
                 ratio = math.log1p(change / whole)
-                # The ripple is at most 6e-9, and its place is as uncertain as the mean.
-                error = (
-                    2 * math.exp(-2 * (math.pi * self.scale) ** 2) * UNIT * (64 + 32 * abs(mean))
-                )
+                error = ripple_error(self.scale, mean)
             values[k] = exponent + ratio
             errors[k] = error + FUNCTION_ERROR * (2 * abs(exponent) + 4 * abs(ratio))
         return Bounds(values - errors, values + errors)
@@ -173,5 +170,5 @@ class DiscreteGaussianPair(GeneralPair):
 
 
 def ripple_error(scale: float, mean: float) -> float:
-    """Return a bound of the error of the ripple of S at a mean."""
+    """Return a bound of the error of the ripple, whose place is as uncertain as the mean."""
     return 2 * math.exp(-2 * (math.pi * scale) ** 2) * UNIT * (64 + 32 * abs(mean))
