@@ -1,0 +1,1 @@
+"""Epochs as people train: random allocation, shuffled batches, and users with many rows."""
