@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from dpacct.accountant import delta, epsilon
     from dpacct.budget import Budget, Interval, Spent
     from dpacct.calibration.calibrate import Calibration, calibrate
+    from dpacct.epochs import Epoch
     from dpacct.errors import (
         BudgetExceeded,
         DpacctError,
@@ -38,6 +39,7 @@ _HOMES = {
     "accountant": "delta epsilon",
     "budget": "Budget Interval Spent",
     "calibration.calibrate": "Calibration calibrate",
+    "epochs": "Epoch",
     "errors": "BudgetExceeded DpacctError InvalidParameter LedgerError NotConverged Unsupported",
     "ledger": "Ledger",
     "mechanisms": (
@@ -63,6 +65,7 @@ __all__ = [
     "DiscreteGaussian",
     "DiscreteLaplace",
     "DpacctError",
+    "Epoch",
     "ExponentialMechanism",
     "Full",
     "Interval",

@@ -22,7 +22,7 @@ LAYERS = [
     {"rounds", "budget"},
     {"numerics"},
     {"pairs"},
-    {"mechanisms"},
+    {"mechanisms", "epochs"},
     {"correlated"},
     {"schedules"},
     {"renyi"},

@@ -1,1 +1,7 @@
-"""Epochs as people train: random allocation, shuffled batches, and users with many rows."""
+"""Epochs as people train: random allocation, and shuffled batches of fixed size."""
+
+from __future__ import annotations
+
+from dpacct.epochs.epoch import Epoch
+
+__all__ = ["Epoch"]

@@ -34,7 +34,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri  # pyright: ignore[reportMissingTypeStubs]
 
-from dpacct.epochs.ratios import TAIL, RatioLaw, merge_by_loss, spread, spread_to_losses
+from dpacct.epochs.ratios import (
+    TAIL,
+    RatioLaw,
+    merge_by_loss,
+    spread,
+    spread_to_losses,
+    total_by_number,
+)
 from dpacct.numerics.quadrature import panel_nodes
 from dpacct.numerics.rounding import UNIT, Array
 
@@ -171,25 +178,23 @@ class _Epoch:
             return _Atoms(grid, found, found)
         number = np.rint(np.log(place) / step).astype(np.int64)
         first = int(number.min())
-        found = np.bincount(number - first, q)
+        found = total_by_number(number - first, q)
         grid = np.exp(step * (first + np.arange(float(len(found)))))
-        return _Atoms(grid, found, np.bincount(number - first, moment))
+        return _Atoms(grid, found, total_by_number(number - first, moment))
 
     def _parts(self) -> Iterator[_Atoms]:
         """Yield the law of the sum of t values of W by the number of large ones."""
-        several: _Atoms | None = None
+        several = self._large
         for j, small in enumerate(self._small_sums()):
             weight = float(math.comb(self._steps, j))
             if j == 0:
                 yield small.atoms
                 continue
-            if several is None:
-                large = several = self._large
-            else:
-                if j == 2:  # noqa: PLR2004 - one large W is on a finer grid
-                    several = self._on_wide_cells(several, 1, weight)
-                    large = several
-                several = self._on_wide_cells(_outer(several, large), j, weight)
+            if j > 1:
+                # One large W alone is on a finer grid.
+                large = self._on_wide_cells(self._large, 1, weight)
+                both = _outer(large if j == 2 else several, large)
+                several = self._on_wide_cells(both, j, weight)
             blocks = -(-len(small.q) // _FEW)
             yield _outer(self._coarser(small, blocks).atoms, several, weight)
 
@@ -288,11 +293,13 @@ class _Epoch:
         at = np.clip(np.searchsorted(grid, place, "right") - 1, 0, len(grid) - 2)
         if not self._proven:
             length = len(grid) - 1
-            return _Atoms(grid[:-1], np.bincount(at, q, length), np.bincount(at, moment, length))
+            return _Atoms(
+                grid[:-1], total_by_number(at, q, length), total_by_number(at, moment, length)
+            )
         excess = float(q @ np.maximum(place - grid[-1], 0.0))
         self._lost_p += 1.01 * weight * excess / self._steps
         high = np.clip((place - grid[at]) / (grid[at + 1] - grid[at]), 0.0, 1.0)
-        found = np.bincount(at, q * (1 - high), len(grid)) + np.bincount(at + 1, q * high)
+        found = total_by_number(at, q * (1 - high), len(grid)) + total_by_number(at + 1, q * high)
         return _Atoms(grid, found, found)
 
 
@@ -329,12 +336,14 @@ def _spread_masses(edges: Array, z: float, values: Array) -> Array:
     low, high = ((values[at][:, None], edges[at][:, None]) for at in (cell, cell + 1))
     to_high = (density * low[0] * np.expm1((x - low[1]) / z)).sum(axis=1)
     to_low = (density * -high[0] * np.expm1((x - high[1]) / z)).sum(axis=1)
-    return np.bincount(cell, to_low, len(edges)) + np.bincount(cell + 1, to_high, len(edges))
+    return total_by_number(cell, to_low, len(edges)) + total_by_number(
+        cell + 1, to_high, len(edges)
+    )
 
 
 def _cell_moments(edges: Array, z: float) -> tuple[Array, Array]:
     """Return the mass of each cell, and that times the mean of W there, shape (n - 1,)."""
     x, density, cell = _panels(edges)
     ratio = np.exp(x / z - 0.5 / z**2)
-    moment = np.bincount(cell, (density * ratio).sum(axis=1))
-    return np.bincount(cell, density.sum(axis=1)), moment
+    moment = total_by_number(cell, (density * ratio).sum(axis=1))
+    return total_by_number(cell, density.sum(axis=1)), moment

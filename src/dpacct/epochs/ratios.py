@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpacct.numerics.rounding import UNIT, Array
 from dpacct.pairs.atoms import AtomicPair
@@ -116,6 +117,11 @@ class RatioPair(AtomicPair):
         super().__init__(losses[kept], law.p[kept], law.lost_p, error, law.mass_error)
 
 
+def total_by_number(number: NDArray[np.int64], masses: Array, length: int = 0) -> Array:
+    """Return the sum of the masses of each number from 0 on, up to ``length`` at least."""
+    return np.asarray(np.bincount(number, masses, length), dtype=np.float64)
+
+
 def spread(log_ratios: Array, q: Array, step: float) -> tuple[int, Array]:
     """Return masses on the grid e^{hj} with the same mean, and the first j. Never negative."""
     place = log_ratios / step
@@ -125,8 +131,8 @@ def spread(log_ratios: Array, q: Array, step: float) -> tuple[int, Array]:
     first = int(index.min())
     number = (index - first).astype(np.int64)
     length = int(number.max()) + 2
-    mass = np.bincount(number, q * (1 - high), length)
-    return first, mass + np.bincount(number + 1, q * high, length)
+    mass = total_by_number(number, q * (1 - high), length)
+    return first, mass + total_by_number(number + 1, q * high, length)
 
 
 def spread_to_losses(
@@ -149,10 +155,11 @@ def spread_to_losses(
         first,
         mass * np.exp(losses),
         mass,
-        True,
-        *lost,
-        errors[0] + rounding,
-        errors[1] + moved,
+        proven=True,
+        lost_p=lost[0],
+        lost_q=lost[1],
+        mass_error=errors[0] + rounding,
+        loss_error=errors[1] + moved,
     )
 
 
@@ -164,11 +171,11 @@ def merge_by_loss(p: Array, q: Array, step: float, mass_error: float) -> RatioLa
     return RatioLaw(
         step,
         first,
-        np.bincount(number, p),
-        np.bincount(number, q),
-        False,
-        0.0,
-        0.0,
-        mass_error + UNIT * (len(q) + 8),
-        0.0,
+        total_by_number(number, p),
+        total_by_number(number, q),
+        proven=False,
+        lost_p=0.0,
+        lost_q=0.0,
+        mass_error=mass_error + UNIT * (len(q) + 8),
+        loss_error=0.0,
     )

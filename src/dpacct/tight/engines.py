@@ -128,6 +128,11 @@ def composed_delta(composition: Composition, epsilon: float) -> Interval:
 
 def _delta_of_rest(composition: Composition, epsilon: float) -> Interval:
     alone, low, high = _alone(composition), *_precision_bounds(composition)
+    if alone is None and is_repeated(composition):
+        # As below.
+        from dpacct.tight.self_composition import repeated_delta  # noqa: PLC0415
+
+        return repeated_delta(composition, epsilon)
     if alone is None and composition.sampled_rounds:
         found, mass = inversion_delta(composition, epsilon), composition.infinite_mass
         return Interval(found.lower, min(1.0, (found.upper + mass) * (1 + 2 * UNIT)))
@@ -162,6 +167,11 @@ def _epsilon_of_rest(composition: Composition, delta: float) -> Interval:
     alone, low, high = _alone(composition), *_precision_bounds(composition)
     if alone is not None:
         return _alone_epsilon(alone, delta)
+    if is_repeated(composition):
+        # Other schedules do not pay for this import.
+        from dpacct.tight.self_composition import repeated_epsilon  # noqa: PLC0415
+
+        return repeated_epsilon(composition, delta)
     if composition.sampled_rounds:
         return _inversion_epsilon(composition, delta)
     lower = gaussian_epsilon(delta, math.sqrt(low)).lower
@@ -190,6 +200,14 @@ def _alone(composition: Composition) -> AchievedPair | GeneralPair | None:
         return pairs[0][0]
     atoms = tuple((p, n) for p, n in composition.general if isinstance(p, AtomicPair))
     return convolved(atoms) if len(atoms) == len(pairs) else None
+
+
+def is_repeated(composition: Composition) -> bool:
+    """Return True if all releases are the same, with losses on a grid of whole numbers."""
+    if composition.precision or len(composition.general) != 1:
+        return False
+    pair, count = composition.general[0]
+    return hasattr(pair, "law") and composition.sampled_rounds == count
 
 
 def _pairs(composition: Composition) -> list[tuple[AchievedPair | GeneralPair, float]]:

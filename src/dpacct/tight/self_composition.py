@@ -16,11 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from dpacct.budget import Interval
-from dpacct.epochs.ratios import RatioLaw
+from dpacct.epochs.ratios import RatioLaw, RatioPair
 from dpacct.errors import NotConverged
 from dpacct.numerics.fourier import FFT_ERROR
 from dpacct.numerics.rounding import UNIT, Array, ComplexArray
-from dpacct.tight.composition import Composed
+from dpacct.tight.composition import Composition
 from dpacct.tight.contour import epsilon_estimate, tilt_at_delta, tilt_at_epsilon
 
 # Exponents of the Chernoff bounds of what lies outside a window, and what may lie there.
@@ -31,18 +31,18 @@ _LONGEST = 2**24
 _LOG_KERNEL = -46.0
 # Events of the lower bound begin this many numbers from eps / h.
 _CANDIDATES = 12
-_TOLERANCE = 1e-9
-_LARGEST = 690.0
+_TOLERANCE, _LARGEST = 1e-9, 690.0
 
 
-def repeated_epsilon(composition: Composed, law: RatioLaw, count: int, delta: float) -> Interval:
-    """Return eps(delta) of ``count`` releases, the only ones of a composition.
+def repeated_epsilon(composition: Composition, delta: float) -> Interval:
+    """Return eps(delta) of a composition of equal releases, whose pair has a `RatioLaw`.
 
     Of a lower law the upper end is infinite.
 
     Raises:
         NotConverged: the transform would be too long.
     """
+    law, count = _only_law(composition)
     log_delta = math.log(delta)
     tilt, at = tilt_at_delta(composition, log_delta)
     repeated = Repeated(law, count, tilt)
@@ -76,10 +76,17 @@ def _crossing(above: Callable[[float], bool], guess: float) -> tuple[float, floa
     return low, high
 
 
-def repeated_delta(composition: Composed, law: RatioLaw, count: int, epsilon: float) -> Interval:
+def repeated_delta(composition: Composition, epsilon: float) -> Interval:
     """Return delta(eps) in the same way. Of a lower law the upper end is 1."""
+    law, count = _only_law(composition)
     tilt, _ = tilt_at_epsilon(composition, epsilon)
     return Repeated(law, count, tilt).delta(epsilon)
+
+
+def _only_law(composition: Composition) -> tuple[RatioLaw, int]:
+    pair, count = composition.general[0]
+    assert isinstance(pair, RatioPair)  # noqa: S101 - `is_repeated` checks it
+    return pair.law, count
 
 
 class _Power(NamedTuple):
@@ -118,7 +125,7 @@ class Repeated:
         self._q = None if law.proven else _power(law, law.q, tilt + 1, count)
 
     def delta(self, epsilon: float) -> Interval:
-        """Return bounds of delta(eps), eps >= 0. Of a lower law, the upper end is 1."""
+        """Return bounds of delta at one epsilon >= 0. Of a lower law, the upper end is 1."""
         if self._q is not None:
             return Interval(self._lower(epsilon, self._q), 1.0)
         moved = self._count * self._law.loss_error + 8 * UNIT * (1 + epsilon)
@@ -147,7 +154,7 @@ class Repeated:
         """Return the largest P(A) - e^eps Q(A) for events A = {number >= j}."""
         p, c, step = self._p, self._tilt, self._law.step
         middle = round(epsilon / step)
-        first = np.arange(middle - _CANDIDATES, middle + _CANDIDATES + 1)
+        first = middle + np.arange(-float(_CANDIDATES), _CANDIDATES + 1.0)
         exponents = p.log_scale - c * step * first, q.log_scale - (c + 1) * step * first + epsilon
         rounding = 64 * UNIT * (1 + max(float(np.abs(part).max()) for part in exponents))
         reached, reached_error = _events(p, c * step, first)

@@ -1,0 +1,126 @@
+"""Epochs as releases of a schedule: random allocation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from dpacct import validate
+from dpacct.epochs.averages import epoch_law
+from dpacct.epochs.ratios import RatioLaw
+from dpacct.errors import InvalidParameter
+from dpacct.numerics.rounding import UNIT
+from dpacct.pairs.dominating import Direction, DominatingPair, Mechanism, SampledGaussianPair
+from dpacct.rounds import Adjacency, AdjacencyName
+
+# Outside these ranges the law of an epoch is not computed, and the bounds of full participation
+# and of one step hold.
+NOISE_OF_LAWS, STEPS_OF_LAWS = (0.05, 1e5), 10**7
+# Laws that are kept: one bracket needs four.
+_REMEMBERED = 16
+
+
+@dataclass(frozen=True, init=False, repr=False, slots=True)
+class Epoch(Mechanism):
+    """One epoch of random allocation: each example takes part in one random step.
+
+    All t steps are released. The step of an example is drawn uniformly, in secret and independently
+    of all others. ``10 * Epoch(1.0, 1000)`` draws afresh in each of ten epochs.
+
+    Args:
+        noise_multiplier: standard deviation of the noise on the sum of a step / clip norm.
+        steps: t, the number of steps of an epoch.
+        passes: how often the same allocation is used. k passes count as one with noise z / sqrt(k).
+        adjacency: "zero-out" or "add-remove". The bounds are the same.
+    Error:
+        Both ends of epsilon lie within 1e-3 (relative) for a noise multiplier / sqrt(passes) of at
+        least 0.7, up to 1,000 steps, 100 epochs and delta of at least 1e-8. Far outside, for less
+        than 0.05 noise or more than 1e7 steps, the upper end is that of one full participation.
+    Raises:
+        InvalidParameter: a value out of range, or replace-one.
+    Source: Feldman, Shenfeld 2025 (arXiv:2502.08202), docs/derivations/epochs.md.
+    """
+
+    noise_multiplier: float
+    steps: int
+    passes: int
+    adjacency: Adjacency
+
+    name = "allocation"
+
+    def __init__(
+        self,
+        noise_multiplier: float,
+        steps: int,
+        passes: int = 1,
+        adjacency: Adjacency | AdjacencyName | str = Adjacency.ZERO_OUT,
+    ) -> None:
+        relation = Adjacency.parse(adjacency)
+        if relation is Adjacency.REPLACE_ONE:
+            rule = "random allocation is bounded for examples that come, go or are zeroed"
+            hint = "Choose zero-out or add-remove."
+            raise InvalidParameter("adjacency", str(relation), rule, hint)
+        noun = "the number of steps of an epoch"
+        object.__setattr__(self, "noise_multiplier", validate.noise_multiplier(noise_multiplier))
+        object.__setattr__(self, "steps", validate.count("steps", steps, noun))
+        noun = "the number of passes over one allocation"
+        object.__setattr__(self, "passes", validate.count("passes", passes, noun))
+        object.__setattr__(self, "adjacency", relation)
+
+    @property
+    def sampling_rate(self) -> float:
+        """The share of an epoch's steps in which an example takes part."""
+        return 1 / self.steps
+
+    def scale_noise(self, factor: float) -> Epoch:
+        """Return the epoch with ``factor`` times its noise."""
+        noise = factor * self.noise_multiplier
+        return Epoch(noise, self.steps, self.passes, self.adjacency)
+
+    @property
+    def is_narrow(self) -> bool:
+        """True if the law of the epoch is computed, False if simple bounds stand for it."""
+        low, high = NOISE_OF_LAWS
+        within = low * math.sqrt(self.passes) <= self.noise_multiplier <= high
+        return self.steps == 1 or (within and self.steps <= STEPS_OF_LAWS)
+
+    def proven_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
+        """Return (1/t) sum_i N(e_i) against N(0), rounded up in convex order."""
+        noise = self.noise_multiplier / math.sqrt(self.passes) * (1 - 4 * UNIT)
+        if self.steps == 1 or not self.is_narrow:
+            return {SampledGaussianPair(1.0, noise, direction): 1}
+        return {_ratio_pair(noise, self.steps, direction, proven=True): 1}
+
+    def achieved_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
+        """Return the same, rounded down: only the target has a gradient, always the same.
+
+        Where the law is not computed, only the first step is looked at.
+        """
+        noise = self.noise_multiplier / math.sqrt(self.passes) * (1 + 4 * UNIT)
+        if self.steps == 1 or not self.is_narrow:
+            rate = 1.0 if self.steps == 1 else math.nextafter(1 / self.steps, 0.0)
+            return {SampledGaussianPair(rate, noise, direction): 1}
+        return {_ratio_pair(noise, self.steps, direction, proven=False): 1}
+
+    def __repr__(self) -> str:
+        parts = [repr(self.noise_multiplier), repr(self.steps)]
+        if self.passes > 1:
+            parts.append(f"passes={self.passes}")
+        if self.adjacency is not Adjacency.ZERO_OUT:
+            parts.append(f"adjacency={str(self.adjacency)!r}")
+        return f"Epoch({', '.join(parts)})"
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _ratio_pair(noise: float, steps: int, direction: Direction, *, proven: bool) -> DominatingPair:
+    if direction is Direction.ADD:
+        # Both directions share one law.
+        return _law(noise, steps, proven=proven).swapped().trimmed().pair()
+    return _law(noise, steps, proven=proven).trimmed().pair()
+
+
+@lru_cache(maxsize=2)
+def _law(noise: float, steps: int, *, proven: bool) -> RatioLaw:
+    return epoch_law(noise, steps, proven=proven)
