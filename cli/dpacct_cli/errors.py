@@ -23,6 +23,8 @@ __all__ = ["OptionConflict", "conflict", "exit_code", "line", "print_line"]
 LABELS = {
     "epsilon": "--eps",
     "sampling_rate": "--q",
+    "min_separation": "--separation",
+    "buffers": "--bands",
     "noise_multiplier": "--noise",
     "claims": "FILE",
     "report": "FILE",
@@ -41,7 +43,8 @@ LABELS = {
     "checkpoint": "--resume",
 }
 SAME_NAMES = {
-    "accountant", "adjacency", "advantage", "batch_size", "canaries", "claim", "confidence",
+    "accountant", "adjacency", "advantage", "bands", "batch_size", "canaries", "claim",
+    "confidence", "correlated", "participations",
     "config", "data", "data_dir", "delta", "device", "error", "eval_every", "fpr", "gap",
     "hold_out", "ledger", "lr_decay", "model", "momentum", "name", "orders", "others",
     "partition", "preset", "prior", "public_seed", "public_size", "resume", "rounds", "run",
@@ -55,6 +58,7 @@ SHARES = {
     "error", "confidence",
 }  # fmt: skip
 WHOLE = {
+    "bands", "buffers", "min_separation", "participations",
     "rounds", "cohort_size", "num_clients", "public_size", "steps", "epochs", "batch_size",
     "seed", "public_seed", "eval_every", "canaries", "single_round",
 }  # fmt: skip

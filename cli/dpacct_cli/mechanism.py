@@ -13,6 +13,8 @@ from decimal import Decimal
 import dpacct
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.budget import Interval, Spent
+from dpacct.correlated import Correlated
+from dpacct.display import chosen
 from dpacct.errors import Unsupported
 from dpacct.pairs.dominating import is_exact
 from dpacct.renyi.curve import RenyiAccountant, RenyiCurve, best_epsilon
@@ -46,6 +48,12 @@ def single_round(schedule: Schedule) -> Round | None:
     return only if isinstance(only, Round) and len(schedule.distinct()) == 1 else None
 
 
+def single_run(schedule: Schedule) -> Correlated | None:
+    """Return the run with correlated noise of which the schedule consists, or None."""
+    only = next(iter(schedule.distinct()), None)
+    return only if isinstance(only, Correlated) and schedule.rounds == 1 else None
+
+
 def keys(schedule: Schedule) -> dict[str, object]:
     """Return the mechanism as JSON keys, with its phases if they differ."""
     only = single_round(schedule)
@@ -57,6 +65,9 @@ def keys(schedule: Schedule) -> dict[str, object]:
         "adjacency": str(schedule.adjacency),
         "noise_multiplier": None if only is None else only.noise_multiplier,
     }
+    run = single_run(schedule)
+    if run is not None:
+        found["noise_multiplier"] = run.noise_multiplier
     if only is None:
         found["phases"] = [_phase_keys(kind, count) for kind, count in schedule]
     return found
@@ -85,8 +96,10 @@ def rows(schedule: Schedule, *, ratio_only: bool = False) -> list[Row]:
         schedule: the rounds.
         ratio_only: a uniform cohort was given by its share, so its size is not known.
     """
-    only = single_round(schedule)
+    only, run = single_round(schedule), single_run(schedule)
     neighbors = in_units(NEIGHBORS[schedule.adjacency])
+    if run is not None:
+        return _run_rows(run, neighbors)
     count = _count(schedule.rounds, schedule)
     if only is not None:
         sampling = _sampling_words(only.sampling, ratio_only=ratio_only)
@@ -102,6 +115,26 @@ def rows(schedule: Schedule, *, ratio_only: bool = False) -> list[Row]:
     if len(phases) > MAX_PHASES_SHOWN:
         found.append(Row("", f"and {len(phases) - MAX_PHASES_SHOWN} more phases"))
     return found
+
+
+def _run_rows(run: Correlated, neighbors: str) -> list[Row]:
+    """Return a run with correlated noise, and the error of its running sums."""
+    strategy = run.strategy
+    noise_words = f"{strategy.name}, {strategy.bands} bands"
+    if strategy.buffers:
+        noise_words = f"{strategy.name}, {len(strategy.buffers)} buffers"
+    taking_part = (
+        f"up to {run.participations} participations of a client, {run.min_separation} rounds apart"
+    )
+    if isinstance(run.sampling, Poisson):
+        share = rate(run.sampling_rate)
+        taking_part = f"Poisson sampling at rate {share} in {run.min_separation} groups in turn"
+    return [
+        Row("mechanism", f"{run.rounds} rounds of correlated noise ({noise_words}), {neighbors}"),
+        Row("", in_units(taking_part)),
+        Row("sensitivity", f"{bracket(run.sensitivity)}", "  x clip norm, of all rounds together"),
+        Row("error", chosen(run.prefix_error(), 5), "x clip norm, RMSE of the running sums"),
+    ]
 
 
 def _count(rounds: int, schedule: Schedule | None = None) -> str:

@@ -201,6 +201,25 @@ Epochs = Annotated[str | None, option(
     help="Epochs instead of --rounds: how often each example takes part on average. Runs E / rate "
     "rounds, rounded up.",
 )]  # fmt: skip
+# Strategies of correlated noise that need no more than a number.
+CORRELATED = ("independent", "square-root", "optimized", "buffered-toeplitz")
+CorrelatedName = Annotated[str | None, option(
+    "--correlated", metavar="|".join(CORRELATED), panel=WHAT_RUNS, advanced=True,
+    help="Correlated noise (DP-FTRL) over all rounds, with --separation; no sampling is needed. "
+    "With --q, cyclic Poisson sampling inside --separation groups.",
+)]  # fmt: skip
+Bands = Annotated[str | None, option(
+    "--bands", metavar="B", panel=WHAT_RUNS, advanced=True,
+    help="With --correlated: the bands of the strategy, or the buffers of buffered-toeplitz.",
+)]  # fmt: skip
+Separation = Annotated[str | None, option(
+    "--separation", metavar="B", panel=WHAT_RUNS, advanced=True,
+    help="With --correlated: the least number of rounds between two participations of a client.",
+)]  # fmt: skip
+Participations = Annotated[str | None, option(
+    "--participations", metavar="K", panel=WHAT_RUNS, advanced=True,
+    help="With --correlated: the most participations of a client; default as many as fit.",
+)]  # fmt: skip
 AdjacencyName = Annotated[str | None, option(
     "--adjacency", metavar="|".join(Adjacency), panel=WHAT_RUNS, advanced=True,
     help="When two data sets are neighbors; default add-remove, for uniform replace-one.",
@@ -306,6 +325,10 @@ class MechanismOptions(NamedTuple):
     clients: Clients = None
     adjacency: AdjacencyName = None
     epochs: Epochs = None
+    correlated: CorrelatedName = None
+    bands: Bands = None
+    separation: Separation = None
+    participations: Participations = None
 
     def by_option(self) -> dict[str, str | None]:
         """Return all texts by the names of their options, the file first."""
@@ -319,6 +342,10 @@ class MechanismOptions(NamedTuple):
             "--cohort": self.cohort,
             "--clients": self.clients,
             "--adjacency": self.adjacency,
+            "--correlated": self.correlated,
+            "--bands": self.bands,
+            "--separation": self.separation,
+            "--participations": self.participations,
         }
 
     @property
@@ -432,8 +459,61 @@ class MechanismOptions(NamedTuple):
             return load_schedule(self.schedule)
         # Checked in the order in which a person would read them back.
         noise = self.read_noise()
+        if self.correlated is not None:
+            return self.read_correlated(noise)
+        self.refuse_without_correlated()
         count = self.read_rounds()
         return Schedule([Phase(Round(noise, self.read_sampling(), self.relation), count)])
+
+    def refuse_without_correlated(self) -> None:
+        """Reject options that belong to correlated noise, if there is none."""
+        for option in ("--bands", "--separation", "--participations"):
+            text = self.by_option()[option]
+            if text is not None and self.correlated is None:
+                raise OptionConflict(f"{option} {text} needs --correlated, the kind of the noise.")
+
+    def read_correlated(self, noise: float) -> Schedule:
+        """Return the run with correlated noise that the options describe."""
+        from dpacct.correlated import Correlated, buffered_toeplitz, optimized
+        from dpacct.correlated.entries import make_strategy
+
+        for option in ("--epochs", "--sampling", "--cohort"):
+            text = self.by_option()[option]
+            if text is not None:
+                why = "each client takes part in rounds that are --separation apart"
+                raise conflict(f"{called(option)} {text}", f"--correlated {self.correlated}", why)
+        if self.correlated not in CORRELATED:
+            rule = "a strategy is one of " + ", ".join(CORRELATED)
+            raise InvalidParameter("correlated", self.correlated, rule)
+        rounds = self.read_rounds()
+        if self.separation is None:
+            raise OptionConflict(
+                "--correlated needs --separation, the least number of rounds between two "
+                "participations of a client."
+            )
+        # The library checks what they are.
+        apart: Any = number(self.separation)
+        most: Any = None if self.participations is None else number(self.participations)
+        bands: Any = None if self.bands is None else number(self.bands)
+        rate = None if self.rate is None else validate.sampling_rate(number(self.rate))
+        if self.correlated == "optimized":
+            strategy = optimized(rounds, apart if bands is None else bands, apart)
+        elif self.correlated == "buffered-toeplitz":
+            count = validate.count("bands", 4 if bands is None else bands, "the number of buffers")
+            strategy = buffered_toeplitz(rounds, count, min_separation=apart, participations=most)
+        else:
+            given = {} if bands is None else {"bands": bands}
+            strategy = make_strategy(self.correlated, rounds, given)
+        relation = Adjacency.ADD_REMOVE if self.relation is None else self.relation
+        release = Correlated(
+            noise,
+            strategy,
+            min_separation=apart,
+            participations=most,
+            sampling=None if rate is None else Poisson(rate),
+            adjacency=relation,
+        )
+        return 1 * release
 
     def refuse_beside_schedule(self) -> None:
         """Reject each option that a schedule file already determines."""

@@ -16,7 +16,33 @@ from tests.cli.conftest import Ran
 
 BATCHES = "epsilon --noise 1 --examples 50000 --batch 256 --epochs 20"
 # What is typed, and what the line must hold: the option, the value, the range or the way out.
+RUN = "calibrate --eps 8 --rounds 20"
 BAD: list[tuple[str, tuple[str, ...]]] = [
+    (f"{RUN} --q 0.1 --separation 5", ("--separation 5 needs --correlated",)),
+    (f"{RUN} --correlated square-root", ("--correlated needs --separation",)),
+    (f"{RUN} --correlated square-rot --separation 5", ("Did you mean square-root?",)),
+    (f"{RUN} --correlated square-root --separation 0", ("--separation is 0;",)),
+    (f"{RUN} --correlated square-root --separation x", ("--separation is 'x'", "not a number")),
+    (f"{RUN} --correlated square-root --separation 5 --bands 21", ("--bands is 21;", "1 to 20")),
+    (f"{RUN} --correlated independent --separation 5 --bands 2", ("--bands is 2;", "takes no")),
+    (
+        f"{RUN} --correlated square-root --separation 5 --participations 9",
+        ("--participations is 9;", "at most 4"),
+    ),
+    (
+        f"{RUN} --correlated square-root --separation 5 --bands 6 --q 0.1",
+        ("bands is 6;", "5 groups"),
+    ),
+    (
+        f"{RUN} --correlated square-root --separation 5 --cohort 3 --clients 20",
+        ("--cohort 3 contradicts --correlated square-root",),
+    ),
+    (
+        "calibrate --eps 8 --noise 2 --correlated square-root --separation 5 --solve rounds",
+        ("--solve rounds contradicts --correlated square-root",),
+    ),
+    ("plot correlated --eps 8 --rounds 20", ("--separation is []",)),
+    ("plot correlated --eps 8 --rounds 20 --separation 0", ("--separation is 0;",)),
     ("epsilon --noise 1 --rounds 3 --q 0.1 --sampling posson", ("Did you mean poisson?",)),
     ("epsilon --noise 1 --rounds 3 --q 0.1 --sampling Poisson", ("Did you mean poisson?",)),
     ("epsilon --noise 1 --rounds 3 --q 0.1 --adjacency add_remove", ("Did you mean add-remove?",)),

@@ -150,6 +150,12 @@ def _what_runs(typed: MechanismOptions, solve: str) -> dict[str, Any]:
     """Return the rounds as `dpacct.calibrate` takes them, without the unknown."""
     if typed.schedule is not None:
         return {"schedule": typed.read_schedule()}
+    if typed.correlated is not None:
+        if solve not in ("noise", "delta"):
+            why = "a strategy has a fixed number of rounds and its own sampling"
+            raise conflict(f"--solve {solve}", f"--correlated {typed.correlated}", why)
+        return {"schedule": typed.read_correlated(1.0 if solve == "noise" else typed.read_noise())}
+    typed.refuse_without_correlated()
     return {
         "noise_multiplier": None if solve == "noise" else typed.read_noise(),
         "rounds": None if solve == "rounds" else typed.read_rounds(),
@@ -184,12 +190,13 @@ def _solved(found: dpacct.Calibration, solve: str) -> tuple[float, Row]:
         return found.rounds, Row("rounds", str(found.rounds), f"the most that stay {within}")
     if solve == "q":
         meaning = f"the highest that stays {within}"
-        sampling = found.schedule.phases[0].round.sampling
+        only = mechanism.single_round(found.schedule)
+        sampling = None if only is None else only.sampling
         if isinstance(sampling, Uniform):
             meaning = f"{sampling.cohort_size} of {sampling.num_clients} clients, {meaning}"
         rate = found.sampling_rate
         return rate, Row("sampling rate", down(rate, 7), meaning)
-    only = mechanism.single_round(found.schedule)
+    only = mechanism.single_round(found.schedule) or mechanism.single_run(found.schedule)
     if only is None:
         meaning = "x the noise multiplier of every round in the file"
         return found.noise_scale, Row("noise scale", up(found.noise_scale, 7), meaning)
@@ -234,6 +241,8 @@ def _closing(
     typed: MechanismOptions, found: dpacct.Calibration, at: ReadDelta, clip_norm: float | None
 ) -> str:
     only = mechanism.single_round(found.schedule)
+    if mechanism.single_run(found.schedule) is not None:
+        return ""
     if only is None:
         return "--json lists every phase with its noise, to the last digit."
     known = {"--clip": clip_norm, called("--clients"): typed.num_clients}

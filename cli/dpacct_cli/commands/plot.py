@@ -7,10 +7,11 @@ import os
 import shutil
 import sys
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from dpacct import validate
 from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT, find_accountant
+from dpacct.budget import DEFAULT_DELTA
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
 from dpacct_cli import options, waiting
 from dpacct_cli.errors import OptionConflict
@@ -48,6 +49,13 @@ Marked = Annotated[
     option(
         "--fpr", metavar="A,...", panel=options.PRIVACY,
         help=f"False positive rates to mark; default {FPR_MARKED}.",
+    ),
+]  # fmt: skip
+Separations = Annotated[
+    str | None,
+    option(
+        "--separation", metavar="B,...", panel=options.WHAT_RUNS,
+        help="Least numbers of rounds between two participations of a client: a curve each.",
     ),
 ]  # fmt: skip
 Dark = Annotated[bool, flag("--dark", help="Draw on a dark background.", panel=options.OUTPUT)]
@@ -260,6 +268,32 @@ def train(
     to.put(runs_picture([read_run(part.strip()) for part in files.split(",")]))
 
 
+def correlated(
+    *,
+    rounds: options.Rounds = None,
+    separation: Separations = None,
+    participations: options.Participations = None,
+    eps: options.Eps = None,
+    delta: options.Delta = None,
+    to: PictureOptions,
+) -> None:
+    """Draw the error of correlated noise (DP-FTRL) against its bands and separation.
+
+    Example:
+      dpacct plot correlated --eps 8 --rounds 2000 --separation 20,100,500
+    """
+    to.file()
+    budget = validate.target_epsilon(options.number(eps))
+    at = DEFAULT_DELTA if delta is None else validate.delta(options.number(delta))
+    count = validate.rounds(options.number(rounds))
+    # The library checks what they are.
+    most: Any = None if participations is None else options.number(participations)
+    apart: Any = [] if separation is None else [options.number(x) for x in separation.split(",")]
+    from dpacct.pictures import correlated_picture
+
+    to.put(correlated_picture(count, apart, epsilon=budget, delta=at, participations=most))
+
+
 COMMANDS = {
     "eps": eps,
     "delta": delta,
@@ -267,6 +301,7 @@ COMMANDS = {
     "rdp": rdp,
     "schedule": schedule,
     "compare": compare,
+    "correlated": correlated,
     "ledger": ledger,
     "train": train,
 }

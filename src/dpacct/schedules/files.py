@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 from dpacct import validate
+from dpacct.correlated.entries import ENTRY_KEYS, from_entry, to_entry
+from dpacct.correlated.release import Correlated
 from dpacct.errors import InvalidParameter
 from dpacct.mechanisms.names import BY_NAME
 from dpacct.rounds import (
@@ -109,7 +111,10 @@ def item_of(kind: type[Release]) -> Item:
 
 
 # Releases beside the rounds, by the value of the key ``mechanism``.
-ITEMS: dict[str, Item] = {name: item_of(kind) for name, kind in BY_NAME.items()}
+ITEMS: dict[str, Item] = {
+    **{name: item_of(kind) for name, kind in BY_NAME.items()},
+    "correlated": Item(Correlated, ENTRY_KEYS, from_entry, to_entry),
+}
 
 
 class _Content(NamedTuple):

@@ -20,7 +20,7 @@ def _no_peers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_kinds_are_those_documented() -> None:
-    assert list(load("plot", ENTRIES["plot"]).commands) == [*KINDS, "ledger", "train"]
+    assert list(load("plot", ENTRIES["plot"]).commands) == [*KINDS, "correlated", "ledger", "train"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,0 +1,77 @@
+"""Correlated noise on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RUN = "--correlated square-root --rounds 2000 --bands 100 --separation 100 --participations 20"
+
+
+def test_calibration_of_a_run(dpacct: Any) -> None:
+    found = dpacct(f"calibrate --eps 8 {RUN} --json").json
+    assert found["noise_multiplier"] == pytest.approx(4.270792, abs=2e-6)
+    assert found["epsilon"]["upper"] <= 8.0
+    assert found["phases"][0] == {
+        "rounds": 1,
+        "mechanism": "correlated",
+        "noise_multiplier": found["noise_multiplier"],
+        "strategy": "square-root",
+        "steps": 2000,
+        "bands": 100,
+        "min_separation": 100,
+        "participations": 20,
+    }
+    text = dpacct(f"calibrate --eps 8 {RUN}").text
+    assert "4.270793" in text
+    assert "2000 rounds of correlated noise (square-root, 100 bands), add-remove a client" in text
+    assert "up to 20 participations of a client, 100 rounds apart" in text
+    assert "13.319" in text
+
+
+def test_a_file_says_the_same(dpacct: Any, tmp_path: Path) -> None:
+    found = dpacct(f"calibrate --eps 8 {RUN} --json").json
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps({"adjacency": "add-remove", "phase": found["phases"]}))
+    again = dpacct(f"epsilon --schedule {file} --json").json
+    assert again["epsilon"]["upper"] == pytest.approx(found["epsilon"]["upper"], rel=1e-12)
+
+
+@pytest.mark.parametrize("command", ["epsilon", "delta --eps 8", "risk", "compare", "rdp"])
+def test_every_question_has_an_answer(dpacct: Any, command: str) -> None:
+    assert dpacct(f"{command} --noise 4.27 {RUN} --json").json
+
+
+def test_sampling_in_groups(dpacct: Any) -> None:
+    line = "--correlated square-root --rounds 200 --bands 8 --separation 8 --q 0.04 --noise 2"
+    text = dpacct(f"epsilon {line}").text
+    assert "Poisson sampling at rate 0.04 in 8 groups in turn" in text
+    alone = dpacct("epsilon --noise 2 --rounds 25 --q 0.04 --json").json["epsilon"]["upper"]
+    # Columns of the square root are longer than 1.
+    assert dpacct(f"epsilon {line} --json").json["epsilon"]["upper"] > alone
+
+
+@pytest.mark.parametrize("kind", ["buffered-toeplitz --bands 2", "optimized --bands 4"])
+def test_searches_beat_independent_noise(dpacct: Any, kind: str) -> None:
+    run = "--rounds 60 --separation 10 --eps 4"
+    error = {
+        name: float(
+            dpacct(f"calibrate --correlated {name} {run}").text.split("error")[1].split()[0]
+        )
+        for name in (kind, "independent")
+    }
+    assert error[kind] < 0.6 * error["independent"]
+
+
+def test_the_picture_of_bands(dpacct: Any) -> None:
+    found = dpacct("plot correlated --eps 8 --rounds 60 --separation 5,20 --json").json
+    (panel,) = found["panels"]
+    assert [curve["name"] for curve in panel["curves"]] == ["separation 5", "separation 20"]
+    # One band is independent noise, and more separation is always better.
+    assert panel["curves"][0]["y"][0] == pytest.approx(panel["levels"][0]["y"])
+    near, far = (dict(zip(c["x"], c["y"], strict=True)) for c in panel["curves"])
+    assert all(far[x] < near[x] for x in near.keys() & far.keys())
+    assert min(far.values()) == pytest.approx(panel["marks"][1]["y"])

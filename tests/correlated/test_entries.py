@@ -1,0 +1,98 @@
+"""Runs with correlated noise in schedule files, and in the words that files share with ledgers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpacct import Poisson, Round
+from dpacct.correlated import (
+    Correlated,
+    Strategy,
+    banded,
+    buffered_toeplitz,
+    independent,
+    square_root,
+    toeplitz,
+)
+from dpacct.correlated.entries import ENTRY_KEYS, from_entry, to_entry
+from dpacct.errors import InvalidParameter
+from dpacct.schedules import dump_schedule, load_schedule
+
+STRATEGIES = {
+    "independent": independent(12),
+    "square-root": square_root(12, 3),
+    "whole square-root": square_root(12),
+    "toeplitz": toeplitz([1.0, 0.1, 1 / 3], 12),
+    "buffered-toeplitz": buffered_toeplitz(12, [(0.3, 0.9), (0.1, 0.5)]),
+    "banded": banded(np.tril(np.triu(np.random.default_rng(0).random((12, 12)), -2)) + np.eye(12)),
+}
+ENTRY: dict[str, Any] = {
+    "noise_multiplier": 2.5,
+    "strategy": "square-root",
+    "steps": 12,
+    "bands": 3,
+    "min_separation": 4,
+}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("sampling", [None, Poisson(0.1)])
+def test_every_strategy_survives_a_file(
+    name: str, sampling: Poisson | None, tmp_path: Path
+) -> None:
+    strategy: Strategy = STRATEGIES[name]
+    separation = 12 if sampling is not None else 4
+    release = Correlated(1 / 7, strategy, min_separation=separation, sampling=sampling)
+    entry = to_entry(release)
+    assert set(entry) <= set(ENTRY_KEYS)
+    assert from_entry(entry) == release
+    assert entry["strategy"] in name
+    plan = release + 3 * Round(2.0, Poisson(0.1))
+    for suffix in (".toml", ".json"):
+        file = tmp_path / f"plan{suffix}"
+        dump_schedule(plan, file)
+        assert load_schedule(file) == plan
+
+
+def test_a_file_as_people_write_it(tmp_path: Path) -> None:
+    file = tmp_path / "plan.toml"
+    file.write_text(
+        'adjacency = "zero-out"\n[[rounds]]\nmechanism = "correlated"\nnoise_multiplier = 4.27\n'
+        'strategy = "square-root"\nsteps = 2000\nbands = 100\nmin_separation = 100\n'
+        "participations = 20\n"
+    )
+    expected = Correlated(
+        4.27,
+        square_root(2000, 100),
+        min_separation=100,
+        participations=20,
+        adjacency="zero-out",
+    )
+    assert load_schedule(file) == 1 * expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"strategy": "root"}, "strategy"),
+        ({"strategy": 3}, "strategy"),
+        ({"strategy": "independent"}, "bands"),
+        ({"strategy": "toeplitz"}, "bands"),
+        ({"strategy": "toeplitz", "bands": None}, "coefficients"),
+        ({"steps": 0}, "steps"),
+        ({"steps": None}, "steps"),
+        ({"bands": 13}, "bands"),
+        ({"noise_multiplier": None}, "noise_multiplier"),
+        ({"participations": 4}, "participations"),
+        ({"sampling_rate": 0.1, "min_separation": 2}, "bands"),
+    ],
+)
+def test_bad_entries_are_named(changes: dict[str, Any], name: str) -> None:
+    entry = {key: value for key, value in (ENTRY | changes).items() if value is not None}
+    with pytest.raises(InvalidParameter) as caught:
+        from_entry(entry)
+    assert caught.value.name == name
