@@ -13,6 +13,7 @@ from dpacct import validate
 from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
 from dpacct.ledger.record.plans import Plan
 from dpacct.ledger.terms import EXAMPLE, Terms
+from dpacct.rounds import Schedule
 from dpacct_cli import errors, mechanism
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import Style, StyleOptions, number
@@ -200,25 +201,47 @@ def _notes(
         yield f"{at}; --delta was not given."
     if private:
         yield (
-            f"{files.checkpoint} holds what clients remember between rounds, which is private data "
-            "and not covered by epsilon. Only you may read the file; guard it like the data."
+            f"{files.checkpoint} holds private values, which epsilon does not cover: what clients "
+            "remember, correlated noise, or the allocation of an epoch. Only you may read the file; guard it like the data."
         )
 
 
 def _plan_line(run: Federation) -> str:
     """Return one line about the run before its first round: its rounds, noise and epsilon."""
-    only = mechanism.single_round(run.schedule)
-    noises = "" if only is None else f", noise multiplier {noise(only.noise_multiplier)}"
+    level = _noise_of(run.schedule)
+    noises = "" if level is None else f", noise multiplier {noise(level)}"
     (what, *_) = mechanism.rows(run.schedule)
     return f"plan: {what.value}{noises}, epsilon {up(run.planned_epsilon.upper, 3)} at the end"
 
 
+def _noise_of(schedule: Schedule) -> float | None:
+    """Return the noise multiplier of all rounds, or None if it changes."""
+    kinds = list(schedule.distinct())
+    return getattr(kinds[0], "noise_multiplier", None) if len(kinds) == 1 else None
+
+
+def _ran(outcome: Outcome) -> Schedule:
+    """Return the rounds that ran, or the first one of the plan. A begun epoch counts whole."""
+    from dpacct.fl.privacy.allocation import rounds_of
+
+    each = rounds_of(outcome.schedule.phases[0].round)
+    return Plan(outcome.schedule).first(max(1, -(-outcome.rounds // each)))
+
+
 def _data(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> dict[str, Any]:
     """Return the keys of --json. JSON has no infinity: null if the run is not private."""
+    from dpacct.fl.privacy.allocation import Allocation
+
     spent = outcome.epsilon
     private = outcome.not_private_because is None
-    ran = mechanism.keys(Plan(outcome.schedule).first(max(outcome.rounds, 1)))
+    ran = mechanism.keys(_ran(outcome))
     del ran["rounds"]
+    if isinstance(job.sampling, Allocation):
+        # All epochs are equal, and have no other keys than equal rounds.
+        ran |= {"sampling": job.sampling.name, "sampling_rate": job.sampling.sampling_rate}
+        ran["noise_multiplier"] = _noise_of(outcome.schedule)
+        ran["steps"] = job.sampling.steps
+        ran.pop("phases", None)
     return {
         "method": settings.method,
         "data": job.dataset.name,
@@ -260,8 +283,8 @@ def _page(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> Pa
     else:
         spent = Row("epsilon", "infinite", outcome.not_private_because)
     # The rounds that ran; the first round of the plan if none ran.
-    plan = Plan(outcome.schedule).first(max(outcome.rounds, 1))
-    only = mechanism.single_round(plan)
+    plan = _ran(outcome)
+    level = _noise_of(plan)
     dealt = settings.get("partition")
     who = f"{'simulated ' if job.simulated else ''}clients ({dealt})" if dealt else "examples"
     declared = "declared " if job.public.stated else ""
@@ -273,9 +296,9 @@ def _page(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> Pa
         why = "the classes are read off the data, and epsilon does not cover them: say --classes"
         rows.append(Row("label set", "unprotected", why))
     rows += mechanism.rows(plan)
-    if only is not None:
+    if level is not None:
         unit = f"std of the noise on the sum / clip norm {plain(outcome.clip_norm)}"
-        rows.append(Row("noise multiplier", noise(only.noise_multiplier), unit))
+        rows.append(Row("noise multiplier", noise(level), unit))
     if ":" in settings.method:
         rows.append(Row("method", settings.method))
     if job.server is not None:

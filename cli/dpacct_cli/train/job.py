@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -19,9 +20,10 @@ from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.methods.server_optimizers import ServerOptimizer
 from dpacct.fl.models import Model, build_model
+from dpacct.fl.privacy.allocation import Allocation, rounds_of, sampling_of
 from dpacct.fl.public import PublicSize
 from dpacct.fl.tensors import Device, choose_device, from_array
-from dpacct.ledger.terms import CLIENT, EXAMPLE, Terms
+from dpacct.ledger.terms import CLIENT, Terms
 from dpacct.rounds import MAX_CLIENTS, Sampling, Schedule, Uniform
 from dpacct.schedules.files import load_schedule
 from dpacct_cli.errors import OptionConflict, conflict
@@ -55,7 +57,7 @@ class Job:
     method: Method
     local: SGD | None
     schedule: Schedule | None
-    sampling: Sampling
+    sampling: Sampling | Allocation
     adjacency: str
     public: PublicSize
     budget: Budget | None
@@ -111,9 +113,15 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
         clients, held_out = _people(settings, dataset, public_seed, device)
     declared = _public_size(settings)
     typed = _mechanism(settings, declared or len(clients))
-    sampling = typed.read_sampling() if schedule is None else schedule.phases[0].round.sampling
+    allocation = _allocation(settings, declared or len(clients))
+    if schedule is not None:
+        sampling: Sampling | Allocation = sampling_of(schedule.phases[0].round)
+        rounds = sum(count * rounds_of(item) for item, count in schedule)
+    elif allocation is not None:
+        sampling, rounds = allocation, _rounds_of_epochs(settings, allocation)
+    else:
+        sampling, rounds = typed.read_sampling(), typed.read_rounds()
     public = PublicSize.choose(declared, sampling, len(clients))
-    rounds = typed.read_rounds() if schedule is None else schedule.rounds
     delta = _delta(settings, typed, terms)
     asked = typed.relation if schedule is None else schedule.adjacency
     eps, noise = settings.get("eps"), settings.get("noise")
@@ -138,13 +146,47 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
         clip_norm=_clip_norm(settings, method),
         server_lr=_positive(settings, "server_lr"),
         server=server,
-        unit=EXAMPLE if examples else CLIENT,
+        unit=clients.unit if isinstance(clients, Examples) else CLIENT,
         rounds=rounds,
         device=device,
         seed=seed,
         vectorize=vectorize,
         secure_noise=settings.get("secure_noise") is not None,
     )
+
+
+def _allocation(settings: Settings, size: int) -> Allocation | None:
+    """Return the steps of random allocation: as typed, or as many as the batches need."""
+    steps, cohort, rate = (settings.get(key) for key in ("steps", "cohort", "q"))
+    if settings.get("sampling") != Allocation.name:
+        if steps is not None:
+            why = "other samplings have a rate"
+            raise OptionConflict(f"--steps {steps} needs --sampling allocation; {why}.")
+        return None
+    if steps is not None:
+        return Allocation(cast("int", number(steps)))
+    if cohort is not None:
+        noun = "the batch"
+        share = Fraction(validate.count("cohort_size", number(cohort), noun, size), size)
+    else:
+        share = Fraction(repr(validate.sampling_rate(number(rate))))
+    if share.numerator != 1 and (1 / share).denominator != 1:
+        near = max(1, round(1 / share))
+        raise OptionConflict(
+            f"an epoch of random allocation has whole steps, and that would be "
+            f"{float(1 / share):.6g}. Give --steps {near}."
+        )
+    return Allocation(int(1 / share))
+
+
+def _rounds_of_epochs(settings: Settings, allocation: Allocation) -> int:
+    """Return the rounds of whole epochs."""
+    epochs = settings.get("epochs")
+    if epochs is None:
+        rounds = validate.rounds(number(settings.get("rounds")))
+        return allocation.epochs_of(rounds) * allocation.rounds
+    noun = "the number of epochs by random allocation"
+    return validate.count("epochs", number(epochs), noun) * allocation.rounds
 
 
 def _schedule(settings: Settings) -> Schedule | None:
@@ -155,7 +197,7 @@ def _schedule(settings: Settings) -> Schedule | None:
     typed = settings.get("adjacency")
     usual = "zero-out" if settings.get("public_size") is None else "add-remove"
     found = load_schedule(file, adjacency=typed or usual)
-    if typed is None and all(isinstance(r.sampling, Uniform) for r in found.distinct()):
+    if typed is None and all(isinstance(sampling_of(r), Uniform) for r in found.distinct()):
         return load_schedule(file)
     return found
 

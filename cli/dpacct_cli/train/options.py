@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from typing import Annotated, NamedTuple
 
-from dpacct.rounds import Adjacency
+from dpacct.rounds import Adjacency, Full, Poisson, Uniform
 from dpacct_cli import options
 from dpacct_cli.options import PRIVACY, WHAT_RUNS, argument, flag, option, repeated
 from dpacct_cli.train.presets import DEFAULTS, PRESETS
+
+# Ways of drawing the members of a round.
+SAMPLINGS = (Poisson.name, Uniform.name, Full.name, "allocation")
 
 MODELS = (
     "logistic", "cnn-small", "cnn", "cnn-wide", "resnet10", "resnet18", "resnet20", "lstm-small",
@@ -151,7 +154,21 @@ class Training(NamedTuple):
     ] = None  # fmt: skip
     q: options.Rate = None
     cohort: options.Cohort = None
-    sampling: options.SamplingName = None
+    steps: Annotated[
+        str | None,
+        option(
+            "--steps", metavar="T", panel=WHAT_RUNS, advanced=True,
+            help="Rounds of an epoch with --sampling allocation, instead of --q or --batch.",
+        ),
+    ] = None  # fmt: skip
+    sampling: Annotated[
+        str | None,
+        option(
+            "--sampling", metavar="|".join(SAMPLINGS), panel=WHAT_RUNS,
+            help="How a round picks its clients; default poisson. allocation: each client is in "
+            "one random round of every epoch.",
+        ),
+    ] = None  # fmt: skip
     adjacency: Annotated[
         str | None,
         option(

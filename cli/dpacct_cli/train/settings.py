@@ -39,9 +39,14 @@ FREE = ("device", "data_dir", "vectorize")
 ALTERNATIVES = (
     ("eps", "noise"),
     ("q", "cohort"),
+    ("q", "steps"),
+    ("cohort", "steps"),
     ("local_epochs", "local_steps"),
     ("rounds", "epochs"),
-    *(("schedule", key) for key in ("rounds", "epochs", "q", "cohort", "sampling", "noise")),
+    *(
+        ("schedule", key)
+        for key in ("rounds", "epochs", "q", "cohort", "steps", "sampling", "noise")
+    ),
 )
 _ONE_STEP = "an example takes one step in a round"
 FOR_CLIENTS: Values = {

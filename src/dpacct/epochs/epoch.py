@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
 from dpacct import validate
 from dpacct.epochs.averages import epoch_law
-from dpacct.epochs.ratios import RatioLaw
+from dpacct.epochs.ratios import RatioLaw, RatioPair
 from dpacct.errors import InvalidParameter
-from dpacct.numerics.rounding import UNIT
+from dpacct.numerics.rounding import UNIT, Bounds
 from dpacct.pairs.dominating import Direction, DominatingPair, Mechanism, SampledGaussianPair
 from dpacct.rounds import Adjacency, AdjacencyName
 
@@ -113,12 +115,30 @@ class Epoch(Mechanism):
         return f"Epoch({', '.join(parts)})"
 
 
+class AllocationPair(RatioPair):
+    """The pair of an epoch. Rounding leaves it an infinite loss of tiny probability."""
+
+    def __init__(self, law: RatioLaw, noise: float) -> None:
+        super().__init__(law)
+        self._noise = noise
+
+    def renyi_moment(self, order: float) -> Bounds:
+        """See `GeneralPair`. An upper bound is that of one full participation.
+
+        Renyi divergences are quasi-convex, and each step alone has that of a Gaussian.
+        """
+        found = super().renyi_moment(order)
+        if order <= 1.0:
+            return found
+        full = order * (order - 1) / (2 * self._noise**2) * (1 + 8 * UNIT)
+        return Bounds(np.minimum(found.lower, full), np.minimum(found.upper, full))
+
+
 @lru_cache(maxsize=_REMEMBERED)
 def _ratio_pair(noise: float, steps: int, direction: Direction, *, proven: bool) -> DominatingPair:
-    if direction is Direction.ADD:
-        # Both directions share one law.
-        return _law(noise, steps, proven=proven).swapped().trimmed().pair()
-    return _law(noise, steps, proven=proven).trimmed().pair()
+    law = _law(noise, steps, proven=proven)
+    # Both directions share one law.
+    return AllocationPair((law.swapped() if direction is Direction.ADD else law).trimmed(), noise)
 
 
 @lru_cache(maxsize=2)

@@ -129,11 +129,14 @@ class PrivateRun:
 
     @property
     def has_private_checkpoint(self) -> bool:
-        """True if checkpoints hold clients' memories or correlated noise, which are private.
+        """True if checkpoints hold clients' memories, correlated noise or an allocation.
 
         Such a file is readable by its owner alone. Guard it like the data.
         """
-        return self.state.noise is not None or has_memories(self.engine.method, self.state.params)
+        secrets = self.state.noise, self.engine.allocator
+        return any(secret is not None for secret in secrets) or has_memories(
+            self.engine.method, self.state.params
+        )
 
     def save(self, path: str | Path | None = None) -> Path:
         """Write a checkpoint of the last finished round, atomically.
@@ -273,8 +276,9 @@ class Federation(PrivateRun):
     def _play(self, player: RoundLoop) -> Iterator[Report]:
         begun = self.account.begun
         player.begin()
-        if self._checkpoint and self.state.noise is not None and not begun:
-            # The whole run is charged with its first round. A crash in it loses that round alone.
+        ahead = self.state.noise is not None or self.engine.allocator is not None
+        if self._checkpoint and ahead and not begun:
+            # More than a round is charged with the first one. A crash in it loses that one alone.
             self.save()
         for callback in self._callbacks:
             callback.start(self)

@@ -25,7 +25,7 @@ from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std
 from dpacct.fl.privacy.randomness import Randomness, draw_cohort
 from dpacct.fl.privacy.sums import add_rows, contribute
 from dpacct.fl.public import PublicSize
-from dpacct.fl.settings import choose_sampling
+from dpacct.fl.settings import choose_independent
 from dpacct.ledger import Ledger, Run
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Uniform
 
@@ -78,7 +78,7 @@ class AggregationPlan:
                 "correlated noise belongs to all rounds of a run, and privatize knows one. Take "
                 "fl.Server, which opens the rounds of a loop of your own"
             )
-        put(self, "sampling", choose_sampling(self.sampling))
+        put(self, "sampling", choose_independent(self.sampling))
         clients = self.num_clients
         if clients is None and isinstance(self.sampling, Uniform):
             clients = self.sampling.num_clients

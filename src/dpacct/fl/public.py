@@ -14,14 +14,24 @@ number of clients is public.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
-from dpacct.rounds import MAX_CLIENTS, Adjacency, Sampling, Uniform
+from dpacct.rounds import MAX_CLIENTS, Adjacency, Uniform
 
 # The capacity of an exact sum if the true number of contributions is a secret: more than there are
 # people. The grid of the sum is finer than 2^-18 of the clip norm.
 SECRET_CAPACITY = 2**33
+
+
+class HasRate(Protocol):
+    """A way in which cohorts are drawn."""
+
+    @property
+    def sampling_rate(self) -> float:
+        """The probability with which a client is in a cohort."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +48,7 @@ class PublicSize:
 
     @classmethod
     def choose(
-        cls, public_size: int | None, sampling: Sampling, num_clients: int | None
+        cls, public_size: int | None, sampling: HasRate, num_clients: int | None
     ) -> PublicSize:
         """Return the declared number, or the true one. Rule 3.
 
@@ -61,7 +71,7 @@ class PublicSize:
             return cls(validate.count("public_size", public_size, noun, MAX_CLIENTS), stated=True)
         return cls(validate.count("num_clients", num_clients, "the population"), stated=False)
 
-    def adjacency(self, sampling: Sampling, asked: Adjacency | str | None) -> Adjacency:
+    def adjacency(self, sampling: HasRate, asked: Adjacency | str | None) -> Adjacency:
         """Return the promised adjacency: the one asked for, or the strongest. Rule 2."""
         if asked is None:
             if isinstance(sampling, Uniform):
@@ -87,13 +97,13 @@ class PublicSize:
             )
         raise InvalidParameter("adjacency", str(relation), rule, hint)
 
-    def expected_cohort(self, sampling: Sampling) -> float:
+    def expected_cohort(self, sampling: HasRate) -> float:
         """Return the planned cohort size, by which the sum is divided: q M, m or M."""
         if isinstance(sampling, Uniform):
             return float(sampling.cohort_size)
         return sampling.sampling_rate * self.size
 
-    def capacity(self, sampling: Sampling) -> int:
+    def capacity(self, sampling: HasRate) -> int:
         """Return the most contributions that a sum has room for. Its grid follows from this number.
 
         The grid decides how contributions are rounded, so it must not follow a secret number.

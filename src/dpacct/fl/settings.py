@@ -26,6 +26,7 @@ from dpacct.fl.local.rates import Changing, changes
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.methods.server_optimizers import ServerOptimizer
+from dpacct.fl.privacy.allocation import Allocation, rounds_of, sampling_of
 from dpacct.fl.privacy.bounds import Bound, Clip
 from dpacct.fl.privacy.cohorts import Cohorts, Cyclic, MinSeparation
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, SecureGaussianNoise
@@ -48,7 +49,8 @@ class Settings:
         clip_norm: norm bound C of a client's whole update, short for ``bound=Clip(C)``. It may
             change by round: a function of the round (1, 2, ...).
         bound: another bound.
-        sampling: of the cohorts. Default: ``Poisson(0.1)``. With `CorrelatedNoise` it is `Cyclic`,
+        sampling: of the cohorts. Default: ``Poisson(0.1)``. ``Allocation(steps)`` puts each client
+            into one random round of every epoch. With `CorrelatedNoise` it is `Cyclic`,
             `MinSeparation` or ``Full()``.
         adjacency: of all rounds. Default: replace-one for `Uniform`, add-remove if ``public_size``
             is given, else zero-out (at the same epsilon, with a public number of clients).
@@ -89,7 +91,7 @@ class Settings:
     method: Method | None = None
     clip_norm: float | Callable[[int], float] | None = None
     bound: Bound | None = None
-    sampling: Sampling | Cohorts | None = None
+    sampling: Sampling | Allocation | Cohorts | None = None
     adjacency: Adjacency | str | None = None
     public_size: int | None = None
     budget: Budget | None = None
@@ -147,8 +149,13 @@ class Settings:
         """Refuse settings that contradict the schedule."""
         if not schedule.rounds:
             raise InvalidParameter("schedule", schedule, "a schedule has at least one round")
-        if self.rounds not in (None, schedule.rounds):
-            rule = f"the schedule has {schedule.rounds} rounds"
+        kinds = list(schedule.distinct())
+        if len(kinds) > 1 and any(isinstance(sampling_of(kind), Allocation) for kind in kinds):
+            rule = "a run by random allocation has equal epochs"
+            hint = "Train in several runs of one ledger."
+            raise InvalidParameter("schedule", schedule, rule, hint)
+        if self.rounds not in (None, self.planned_rounds):
+            rule = f"the schedule has {self.planned_rounds} rounds"
             raise InvalidParameter("rounds", self.rounds, rule, "Leave it out.")
         for name in ("sampling", "noise_multiplier"):
             if getattr(self, name) is not None:
@@ -162,14 +169,16 @@ class Settings:
     @property
     def planned_rounds(self) -> int:
         """The planned number of rounds."""
-        return validate.rounds(self.rounds) if self.schedule is None else self.schedule.rounds
+        if self.schedule is None:
+            return validate.rounds(self.rounds)
+        return sum(count * rounds_of(item) for item, count in self.schedule)
 
     @property
-    def samplings(self) -> list[Sampling]:
+    def samplings(self) -> list[Sampling | Allocation]:
         """The different sampling schemes of the rounds, that of the first round first."""
         if self.schedule is None:
             return [Poisson(0.1) if self.sampling is None else choose_sampling(self.sampling)]
-        return list(dict.fromkeys(round_.sampling for round_ in self.schedule.distinct()))
+        return list(dict.fromkeys(map(sampling_of, self.schedule.distinct())))
 
     @property
     def checkpoint_path(self) -> Path | None:
@@ -278,8 +287,13 @@ def server_rate(value: object) -> float:
     return validate.real("server_lr", value, "a server learning rate is a finite number")
 
 
-def choose_sampling(sampling: Any) -> Sampling:
-    """Return a sampling scheme of the accountant, or refuse another one."""
+def choose_sampling(sampling: Any) -> Sampling | Allocation:
+    """Return a sampling scheme of a run, or refuse another one."""
+    return sampling if isinstance(sampling, Allocation) else choose_independent(sampling)
+
+
+def choose_independent(sampling: Any) -> Sampling:
+    """Return a sampling scheme whose rounds are drawn one by one, or refuse another one."""
     if isinstance(sampling, Poisson | Uniform | Full):
         return sampling
     rule = "a sampling scheme is Poisson(rate), Uniform(cohort_size, num_clients) or Full()"

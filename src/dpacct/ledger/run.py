@@ -12,8 +12,8 @@ from typing import Any
 from dpacct import validate
 from dpacct.budget import Spent
 from dpacct.errors import LedgerError
-from dpacct.ledger.readings import Guarantee
-from dpacct.ledger.record.entries import Reserve, Start
+from dpacct.ledger.readings import Guarantee, Snapshot
+from dpacct.ledger.record.entries import Entry, Reserve, Start
 from dpacct.ledger.record.events import (
     Event,
     checked_details,
@@ -247,6 +247,30 @@ class Run:
             LedgerError: the file is damaged.
         """
         whole, now = event if isinstance(event, Event) else Event(event), self._file.now()
+        found = self._latest_unsettled(now)
+        if found is None or found[1].left:
+            return None
+        last, said = found
+        charged = in_adjacency(whole.charged, now.state.adjacency)
+        # As it is read back, e.g. a list instead of a tuple.
+        ours = json.loads(json.dumps(event_to_json(whole, charged)))
+        theirs = last.content["data"] | {"charged": round_to_json(said.charged)}
+        if ours | {"slot": said.slot, "left": False} != theirs:
+            return None
+        return self._drawn_ticket(last.number, said, whole)
+
+    def unsettled(self) -> Ticket | None:
+        """Return the ticket of the latest charge of the run, or None if that was settled.
+
+        For a charge of several releases, of which a process that ended has made some.
+        """
+        found = self._latest_unsettled(self._file.now())
+        if found is None:
+            return None
+        entry, said = found
+        return self._drawn_ticket(entry.number, said, Event(said.charged))
+
+    def _latest_unsettled(self, now: Snapshot) -> tuple[Entry, Reserve] | None:
         number = 0
         for entry, _ in now.entries():
             if entry.kind == "reserve" and entry.run == self.id:
@@ -256,16 +280,11 @@ class Run:
         # Read again, to check its hash.
         last = now.entry(number)
         said = now.said(last)
-        if not isinstance(said, Reserve) or said.left:
-            return None
-        charged = in_adjacency(whole.charged, now.state.adjacency)
-        # As it is read back, e.g. a list instead of a tuple.
-        ours = json.loads(json.dumps(event_to_json(whole, charged)))
-        theirs = last.content["data"] | {"charged": round_to_json(said.charged)}
-        if ours | {"slot": said.slot, "left": False} != theirs:
-            return None
+        return (last, said) if isinstance(said, Reserve) else None
+
+    def _drawn_ticket(self, number: int, said: Reserve, event: Event) -> Ticket:
         # Its cost is not known here, so it cannot be abandoned.
-        ticket = Ticket(self._file, Reservation(number, self.id, Charge((), said.slot)), whole)
+        ticket = Ticket(self._file, Reservation(number, self.id, Charge((), said.slot)), event)
         ticket.draw()
         return ticket
 

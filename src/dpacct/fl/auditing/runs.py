@@ -281,6 +281,11 @@ def _audited_loop(run: Federation, people: Population) -> RoundLoop:
         rule = "the run trains the clients that it is given"
         raise InvalidParameter("build", type(player.engine.clients).__name__, rule)
     _check_promise(player.state, run.not_private_because)
+    if player.engine.allocator is not None:
+        raise Unsupported(
+            "an audit of random allocation: its epochs are charged as a whole, and the audit "
+            "compares round by round. Audit the same run with Poisson(1 / steps)"
+        )
     return player
 
 

@@ -5,8 +5,9 @@ Rule 1: a file under its final name is complete. Rule 2: it is read by ``torch.l
 setting, model and ledger. A file that was edited by hand is outside of the threat model.
 Rule 3: the generator's state is kept for seeded runs alone. A private run draws again, so that
 noise is never used twice. Correlated noise needs its seed and its last rows: the ledger gives out
-each row once. Rule 4: a checkpoint with client memories holds private values, and one with noise
-unveils the sums. Both are readable by their owner alone (mode 0600). Guard them like the data.
+each row once. Random allocation needs its seed for the rest of an epoch. Rule 4: a checkpoint with
+client memories holds private values, one with noise unveils the sums, one with an allocation the
+cohorts. They are readable by their owner alone (mode 0600). Guard them like the data.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ _DAMAGED = (
 )
 # Keys that version 0.2 did not write, and the keys that all versions write.
 _LATER: dict[str, Any] = {"bound": None, "num_clients": None, "training": None, "noise": None}
+_LATER["allocation"] = None
 _KEYS = frozenset(
     {"setting", "round", "params", "server_state", "client_states", "clip_norm", "released"}
     | {"run", "charged", "committed", "ledger", "randomness"}
@@ -67,7 +69,7 @@ def save(rounds: Rounds, path: Path, training: TrainingPlan | None = None) -> No
         OSError: the file cannot be written. The old file is untouched.
         InvalidParameter: the path is that of a ledger or a folder.
     """
-    state, saved = rounds.state, rounds.account.saved()
+    state, saved, allocator = rounds.state, rounds.account.saved(), rounds.engine.allocator
     released = state.released if reads_release(rounds.engine.method.mask) else None
     content = {
         "setting": rounds.setting(),
@@ -87,6 +89,7 @@ def save(rounds: Rounds, path: Path, training: TrainingPlan | None = None) -> No
         "randomness": rounds.engine.source.save(),
         "training": None if training is None else asdict(training),
         "noise": None if state.noise is None else state.noise.save(),
+        "allocation": None if allocator is None else allocator.save(),
     }
     write_checkpoint(path, content)
 
@@ -99,7 +102,7 @@ def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
         lambda stream: torch.save(versioned, stream),
         name="checkpoint",
         replace=True,
-        owner_only=bool(content.get("client_states") or content.get("noise")),
+        owner_only=any(content.get(key) for key in ("client_states", "noise", "allocation")),
     )
 
 
@@ -143,10 +146,14 @@ def resume(rounds: Rounds, path: Path) -> TrainingPlan | None:
         rounds.take_noise(noise)
     setting = rounds.setting()
     state = _state(content, path, rounds, setting)
+    allocator = rounds.engine.allocator
+    if allocator is not None:
+        allocator = allocator.restored(content["allocation"])
     rounds.engine.source.restore(content["randomness"])
     if saved is not None:
         rounds.account.resume(rounds.event(), saved, setting, holder)
     rounds.state = state
+    rounds.engine = replace(rounds.engine, allocator=allocator)
     if rounds.account.plan is not None and not rounds.plan.constant:
         rounds.plan = rounds.plan.as_registered(rounds.account.plan, calibrated=rounds.calibrated)
     rounds.advance()

@@ -35,6 +35,7 @@ from dpacct.fl.methods.protocol import Method, moves_plainly, overrides
 from dpacct.fl.methods.published import PublishedRound
 from dpacct.fl.methods.server_optimizers import ServerOptimizer, optimized, split
 from dpacct.fl.privacy.account import NoisePlan
+from dpacct.fl.privacy.allocation import Allocation, Allocator
 from dpacct.fl.privacy.bounds import INDICATOR_NORM, MARGIN, AdaptiveClip, row_norms
 from dpacct.fl.privacy.markers import Bounded, Noised, scatter
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std, sums_as_they_are
@@ -74,6 +75,7 @@ class Engine:
     device: torch.device
     server_lr: float | RoundValues
     server: ServerOptimizer | None = None
+    allocator: Allocator | None = None
     num_clients: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -91,12 +93,22 @@ class Engine:
         return Broadcast(state.round + 1, dict(state.params), server, self.local, norm)
 
     def draw(self, row: int | None = None) -> Draw:
-        """Draw the cohort of a round from the run's randomness, or that of a row of noise."""
+        """Draw the cohort of a round from the run's randomness, or that of a row of noise.
+
+        With an allocation it is that of a row: the number of the round, from 0.
+        """
+        if self.allocator is not None:
+            if row is None:
+                raise Unsupported("a cohort without its step of the epoch")
+            members = self.allocator.members(row, self.num_clients)
+            return self.draw_for(self.noise.arrivals(members, self.source))
         correlation = self.plan.correlation
         if correlation is not None:
             if row is None:
                 raise Unsupported("a cohort without its row of the correlated noise")
             return self.draw_for(correlation.cohorts.members(row, self.num_clients, self.source))
+        if isinstance(self.plan.sampling, Allocation):
+            raise Unsupported("an allocation is drawn for a whole epoch, by the run's allocator")
         cohort = draw_cohort(self.plan.sampling, self.num_clients, self.source)
         return self.draw_for(self.noise.arrivals(cohort, self.source))
 

@@ -16,9 +16,11 @@ from dataclasses import dataclass, field, replace
 from dpacct.errors import InvalidParameter
 from dpacct.fl.local.rates import RoundValues
 from dpacct.fl.privacy.account import NoisePlan
+from dpacct.fl.privacy.allocation import rounds_of, sampling_of
 from dpacct.fl.privacy.bounds import Bound, Clip
+from dpacct.ledger.record.events import noise_of
 from dpacct.ledger.record.plans import Plan
-from dpacct.rounds import Phase, Round, Schedule
+from dpacct.rounds import Phase, Release, Schedule
 
 # Two versions may calibrate the same noise in other last digits: its accuracy is 1e-6.
 _CALIBRATED = 1e-5
@@ -41,10 +43,15 @@ class RunPlan:
     _digest: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        phases = [(repr(round_.sampling), count) for round_, count in self.schedule]
+        phases = [(repr(sampling_of(round_)), count) for round_, count in self.schedule]
         digest = hashlib.sha256(repr(phases).encode()).hexdigest()[:16]
         object.__setattr__(self, "_places", Plan(self.schedule))
         object.__setattr__(self, "_digest", digest)
+
+    @property
+    def rounds(self) -> int:
+        """The number of training rounds."""
+        return sum(count * rounds_of(item) for item, count in self.schedule)
 
     @property
     def constant(self) -> bool:
@@ -56,15 +63,15 @@ class RunPlan:
         round_ = self._places.round_at(position) or self.schedule.phases[-1].round
         return self._noise_of(round_)
 
-    def _noise_of(self, round_: Round) -> NoisePlan:
-        sampling, multiplier = round_.sampling, round_.noise_multiplier
+    def _noise_of(self, round_: Release) -> NoisePlan:
+        sampling, multiplier = sampling_of(round_), noise_of(round_)
         return replace(self.noise, sampling=sampling, noise_multiplier=multiplier)
 
     def bound(self, bound: Bound, round_number: int) -> Bound:
         """Return the bound of a round, from the bound of an earlier round."""
         return bound if self.clip_norms is None else Clip(self.clip_norms(round_number))
 
-    def charged(self, charge: Callable[[NoisePlan], Round]) -> Schedule:
+    def charged(self, charge: Callable[[NoisePlan], Release]) -> Schedule:
         """Return the schedule as the ledger charges it. ``charge`` converts one round."""
         known = {round_: charge(self._noise_of(round_)) for round_ in self.schedule.distinct()}
         return Schedule(Phase(known[round_], count) for round_, count in self.schedule)
@@ -82,10 +89,8 @@ class RunPlan:
         ours, theirs = self._places.first(count), Plan(registered).first(count)
         allowed = _CALIBRATED if calibrated else 1e-9
         same = len(ours.phases) == len(theirs.phases) and all(
-            (mine.round.sampling, mine.rounds) == (other.round.sampling, other.rounds)
-            and math.isclose(
-                mine.round.noise_multiplier, other.round.noise_multiplier, rel_tol=allowed
-            )
+            (sampling_of(mine.round), mine.rounds) == (sampling_of(other.round), other.rounds)
+            and math.isclose(noise_of(mine.round), noise_of(other.round), rel_tol=allowed)
             for mine, other in zip(ours, theirs, strict=True)
         )
         if not same:

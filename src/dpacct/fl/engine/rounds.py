@@ -37,6 +37,7 @@ from dpacct.fl.engine.states import (
 )
 from dpacct.fl.layout import State, copies
 from dpacct.fl.privacy.account import Account, RowTicket
+from dpacct.fl.privacy.allocation import rounds_of
 from dpacct.fl.privacy.bounds import Bound, SmoothedNormalization, check_limits
 from dpacct.fl.privacy.correlated import CorrelatedNoise
 from dpacct.fl.privacy.noise import SharesElsewhere, drawn_std, grid_exponent
@@ -45,8 +46,9 @@ from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.tensors import norm, numbers
 from dpacct.fl.training.tasks import Broadcast
 from dpacct.ledger import Event, Ticket
+from dpacct.ledger.record.events import noise_of, with_noise
 from dpacct.ledger.record.plans import Plan
-from dpacct.rounds import Round, Schedule
+from dpacct.rounds import Schedule
 
 _ROUNDING = 1e-5
 
@@ -260,7 +262,7 @@ class OpenRound:
         bound, limits = state.bound, list(state.bound.limits(engine.kept_layout(found.kept)))
         release = engine.release(state, found, self._row)
         std = drawn_std(engine.noise, engine.plan.update_std(bound), found.arrived) or 0.0
-        charged = self._event.charged.noise_multiplier
+        charged = noise_of(self._event.charged)
         if state.noise is not None and self._row is not None:
             std, charged = std * state.noise.std(self._row), engine.plan.noise_multiplier
         if release is not None:
@@ -403,7 +405,7 @@ class Rounds:
     not_private_because: str | None
 
     def __post_init__(self) -> None:
-        self.planned = self.plan.schedule.rounds
+        self.planned = self.plan.rounds
         self.first_bound = self.state.bound
         self._left: Ticket | None = None
 
@@ -417,7 +419,8 @@ class Rounds:
             return
         event = self.event()
         if self.engine.plan.correlation is None:
-            self.planned = self.account.affordable(event, self.planned, self.limit)
+            each = rounds_of(event.charged)
+            self.planned = each * self.account.affordable(event, self.planned // each, self.limit)
         elif self.limit is not None and self.planned_epsilon().upper > self.limit.epsilon:
             rule = "correlated noise is charged for all its rounds"
             raise BudgetExceeded(f"the plan exceeds {self.limit}, and {rule}")
@@ -425,12 +428,16 @@ class Rounds:
         if isinstance(self.engine.clients, PartitionedClients):
             # Whether epsilon is about the owners of the data or about simulated clients.
             details["simulated_clients"] = self.engine.clients.simulated
-        self.account.start(self.name, event, Plan(self.charged()).first(self.planned), details)
+        self.account.start(self.name, event, self._planned_charge(), details)
 
     def planned_epsilon(self) -> Spent:
         """Return the epsilon of the whole plan if cohorts and noise are secret."""
-        plan = Plan(self.charged()).first(self.planned)
-        return spend(plan, self.account.delta, self.accountant)
+        return spend(self._planned_charge(), self.account.delta, self.accountant)
+
+    def _planned_charge(self) -> Schedule:
+        """Return the planned rounds as they are charged: an epoch is one release."""
+        charged = self.charged()
+        return Plan(charged).first(self.planned // rounds_of(charged.phases[0].round))
 
     def charged(self) -> Schedule:
         """Return all rounds of the plan as the ledger charges them."""
@@ -480,6 +487,11 @@ class Rounds:
             taken = self.account.take_row(event, correlation.releases, correlation.strategy.rounds)
             stream.skip_to(taken.row, layout.size, self.engine.device)
             return OpenRound(self, taken, event, began, time.perf_counter() - began)
+        if self.engine.allocator is not None:
+            event = self.event()
+            steps = rounds_of(event.charged)
+            taken = self.account.take_step(event, steps, self.planned, self.state.round)
+            return OpenRound(self, taken, event, began, time.perf_counter() - began)
         left, self._left = self._left, None
         ticket = left if left and left.event == self.event() else None
         if ticket is None:
@@ -494,9 +506,9 @@ class Rounds:
     def take_over(self) -> None:
         """Open the next round in the place of one that was reserved, and never released.
 
-        A row of correlated noise is given out once, so its round stays lost.
+        A row of correlated noise, or a step of an epoch, is given out once: its round stays lost.
         """
-        if self.engine.plan.correlation is not None:
+        if self.engine.plan.correlation is not None or self.engine.allocator is not None:
             return
         self.advance(max(self.account.position - 1, 0))
         self._left = self.account.take_over(self.event())
@@ -524,7 +536,7 @@ class Rounds:
         own = self.engine.plan.noise_multiplier
         if self.plan.constant and math.isclose(noise_multiplier, own, rel_tol=1e-5):
             [(round_, count)] = self.plan.schedule
-            same = count * Round(noise_multiplier, round_.sampling, round_.adjacency)
+            same = count * with_noise(round_, noise_multiplier)
             self.plan = replace(self.plan, schedule=same)
             self.engine = replace(self.engine, plan=self.plan.at(0))
 

@@ -33,6 +33,7 @@ from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.privacy.account import Account, NoisePlan
+from dpacct.fl.privacy.allocation import Allocation, Allocator
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, check_limits, clip_norm
 from dpacct.fl.privacy.correlated import CorrelatedNoise, Correlation, NoiseStream
 from dpacct.fl.privacy.noise import NoiseShares, SharesElsewhere, share_sigma
@@ -49,6 +50,7 @@ from dpacct.fl.settings import (
 from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.training.choose import TrainerChooser
 from dpacct.ledger import Ledger
+from dpacct.ledger.record.events import noise_of
 from dpacct.ledger.record.plans import PAIRS, TIGHT
 from dpacct.ledger.terms import CLIENT, known_terms
 from dpacct.rounds import Adjacency, Full, Round, Sampling, Schedule, Uniform
@@ -106,11 +108,11 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds
     source = Randomness() if settings.seed is None else Seeded(settings.seed)
     reason = method.not_private_because or (None if source.private else SEEDED)
     account = Account(ledger, budget, private=reason is None, accountant=accountant, unit=unit)
-    multiplier = schedule.phases[0].round.noise_multiplier
+    multiplier = noise_of(schedule.phases[0].round)
     first = NoisePlan(schemes[0], relation, multiplier, public, correlation)
     device = next(iter(params.values())).device
     parts = (clients, method, layout, local, first, noise, source, device, server_lr)
-    engine = Engine(*parts, settings.server)
+    engine = Engine(*parts, settings.server, _allocator(schemes[0], source))
     given = settings.noise_multiplier is not None
     stream = None if correlation is None else NoiseStream.start(correlation.strategy, source)
     rounds = Rounds(
@@ -148,12 +150,18 @@ def _choose_delta(
 
 
 def _choose_schedule(
-    settings: Settings, sampling: Sampling, adjacency: Adjacency, delta: float, accountant: str
+    settings: Settings,
+    sampling: Sampling | Allocation,
+    adjacency: Adjacency,
+    delta: float,
+    accountant: str,
 ) -> tuple[Schedule, Budget]:
     """Return the rounds of a run with their noise, and the budget of a new ledger.
 
     Equal rounds have this sampling and adjacency. A budget scales the noise of a schedule.
     """
+    if isinstance(sampling, Allocation):
+        return _epochs(settings, sampling, adjacency, delta, accountant)
     plan, budget = settings.schedule, settings.budget
     if plan is None and settings.noise_multiplier is not None:
         multiplier = validate.noise_multiplier(settings.noise_multiplier)
@@ -177,6 +185,31 @@ def _choose_schedule(
             adjacency=adjacency,
             accountant=accountant,
         )
+    return found.schedule, budget
+
+
+def _allocator(sampling: Sampling | Allocation, source: Randomness) -> Allocator | None:
+    return Allocator.start(sampling, source) if isinstance(sampling, Allocation) else None
+
+
+def _epochs(
+    settings: Settings, allocation: Allocation, adjacency: Adjacency, delta: float, accountant: str
+) -> tuple[Schedule, Budget]:
+    """Return the epochs of a run with their noise, and the budget of a new ledger."""
+    budget, multiplier = settings.budget, settings.noise_multiplier
+    count = allocation.epochs_of(settings.planned_rounds)
+    plan = settings.schedule
+    if plan is None:
+        noise = 1.0 if multiplier is None else validate.noise_multiplier(multiplier)
+        plan = count * allocation.epoch(noise, adjacency)
+        if multiplier is not None and budget is not None:
+            return plan, budget
+        if multiplier is None and budget is None:
+            rule = "a budget is needed to choose the noise, or a noise_multiplier"
+            raise InvalidParameter("budget", None, rule)
+    if budget is None:
+        return plan, Budget(2 * epsilon(plan, delta=delta, accountant=accountant).upper + 1, delta)
+    found = calibrate(epsilon=budget.epsilon, delta=delta, schedule=plan, accountant=accountant)
     return found.schedule, budget
 
 
@@ -252,7 +285,9 @@ def _correlated_schedule(
     return settings.planned_rounds * Round(multiplier, Full(), adjacency), budget
 
 
-def plan_accountant(method: Method, params: Params, accountant: str, sampling: Sampling) -> str:
+def plan_accountant(
+    method: Method, params: Params, accountant: str, sampling: Sampling | Allocation
+) -> str:
     """Return the accountant of a run's plan: fixed pairs if the method's clients have memories.
 
     docs/derivations/federated.md, "Client memories", has data sets that exceed every bound for

@@ -23,19 +23,24 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from dpacct.accountant import find_accountant
 from dpacct.budget import Budget, Interval, Spent
 from dpacct.calibration.calibrate import calibrate
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, NotConverged
+from dpacct.fl.privacy.allocation import Allocation
 from dpacct.fl.privacy.bounds import INDICATOR_NORM, AdaptiveClip, Bound
 from dpacct.fl.privacy.correlated import Correlation
 from dpacct.fl.privacy.noise import STD_MARGIN, Noise
 from dpacct.fl.privacy.sums import MAX_CONTRIBUTIONS
 from dpacct.fl.public import PublicSize
 from dpacct.ledger import Event, Ledger, Position, Release, Run, Ticket
+from dpacct.ledger.record.events import noise_of
 from dpacct.ledger.record.plans import PAIRS, TIGHT, Plan, achieved_epsilon, epsilon_so_far
 from dpacct.ledger.record.state import RunState
 from dpacct.ledger.terms import CLIENT, Terms
+from dpacct.numerics.search import largest_count
 from dpacct.rounds import Adjacency, Phase, Round, Sampling, Schedule
+from dpacct.rounds import Release as ScheduleItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ class NoisePlan:
             ``sampling`` is that of the charge, and the correlation has the cohorts.
     """
 
-    sampling: Sampling
+    sampling: Sampling | Allocation
     adjacency: Adjacency
     noise_multiplier: float
     public: PublicSize
@@ -117,9 +122,9 @@ class NoisePlan:
             charged = self.correlation.charged(charged)
             releases = (Release("update", charged, unit),)
             record |= {"noise_multiplier": found} | self.correlation.details()
-        event = Event(Round(charged, self.sampling, self.adjacency), releases, details=record)
+        event = Event(self._charge_of(charged), releases, details=record)
         if self.correlation is None:
-            found = event.charged.noise_multiplier
+            found = noise_of(event.charged)
         # The ledger charges all releases together.
         if found < self.noise_multiplier * (1 - 1e-9):
             rule = (
@@ -128,6 +133,12 @@ class NoisePlan:
             )
             raise InvalidParameter("bound", type(bound).__name__, rule)
         return event
+
+    def _charge_of(self, noise_multiplier: float) -> ScheduleItem:
+        """Return a round, or the whole epoch that it belongs to."""
+        if isinstance(self.sampling, Allocation):
+            return self.sampling.epoch(noise_multiplier, self.adjacency)
+        return Round(noise_multiplier, self.sampling, self.adjacency)
 
     def charged_for(self, event: Event, bound: Bound) -> bool:
         """Return whether a bound has the sensitivity and the noise of an event of this plan."""
@@ -198,16 +209,16 @@ def check_run(ledger: Ledger, saved: Saved, setting: str, holder: str) -> Run:
 
 
 class RowTicket:
-    """One row of correlated noise, which the ledger has given out and gives out to no other round.
+    """A row of correlated noise or a step of an epoch, which the ledger gives out once.
 
-    The charge was made for all rows together.
+    The charge was made for several rows together.
 
     Attributes:
         row: its number, from 0. event: the charge.
     """
 
-    def __init__(self, run: Run, row: int, event: Event) -> None:
-        self._run, self.row, self.event = run, row, event
+    def __init__(self, run: Run, row: int, event: Event, epoch: OpenEpoch | None = None) -> None:
+        self._run, self.row, self.event, self._epoch = run, row, event, epoch
 
     def draw(self) -> None:
         """Note that randomness is about to be drawn: nothing to do."""
@@ -223,6 +234,21 @@ class RowTicket:
                 f"{self._run.ledger_path}: another process goes on with run {self._run.id}. "
                 "Nothing of this round may be released."
             )
+        if self._epoch is not None:
+            self._epoch.commit()
+
+
+class OpenEpoch:
+    """A charged epoch, and how many of its steps were released."""
+
+    def __init__(self, ticket: Ticket, steps: int, released: int = 0) -> None:
+        self._ticket, self._steps, self._released = ticket, steps, released
+
+    def commit(self) -> None:
+        """Count a step, and commit the epoch with its last one."""
+        self._released += 1
+        if self._released == self._steps:
+            self._ticket.commit()
 
 
 class Account:
@@ -260,6 +286,7 @@ class Account:
         self._ledger: Ledger | None = None
         self._run: Run | None = None
         self._ticket: Ticket | None = None
+        self._epoch: OpenEpoch | None = None
         self._last: Saved | None = None
         self._last_spent: Callable[[], Spent] | None = None
         self._closed = False
@@ -336,6 +363,11 @@ class Account:
         if room < 1 or ledger.budget.epsilon <= budget.epsilon:
             return room
         round_ = event.charged
+        if not isinstance(round_, Round):
+            by = find_accountant(self.accountant)
+            return largest_count(
+                lambda n: by.upper_epsilon(n * round_, self.delta) <= budget.epsilon, 0, room
+            )
         try:
             most = calibrate(
                 epsilon=budget.epsilon,
@@ -355,7 +387,7 @@ class Account:
         ledger = self._open(event)
         if not plan.rounds:
             raise BudgetExceeded(
-                f"not one round of noise multiplier {event.charged.noise_multiplier:.6g} fits into "
+                f"not one round of noise multiplier {noise_of(event.charged):.6g} fits into "
                 f"the rest of the budget ({ledger.budget})"
             )
         self._run = ledger.start_run(
@@ -410,9 +442,38 @@ class Account:
             ticket.commit()
         if run.latest_row >= rows:
             raise BudgetExceeded(
-                f"all {rows} rows of the noise are taken, those of lost rounds among them"
+                f"all {rows} rounds of the plan are taken, those that a crash lost among them"
             )
         return RowTicket(run, run.take_row() - 1, event)
+
+    def take_step(self, event: Event, steps: int, rows: int, released: int) -> RowTicket:
+        """Take the next round of a run of epochs. An epoch is charged before its first round.
+
+        It is committed with its last round, if all of them were released. So the achieved epsilon
+        counts whole epochs only.
+
+        Args:
+            event: the charge of an epoch. steps: its rounds. rows: of the run.
+            released: the number of released rounds.
+        """
+        self._check_open()
+        run = self._run
+        if run is None:
+            raise BudgetExceeded("no run of the ledger was started")
+        row = run.latest_row
+        if row >= rows:
+            raise BudgetExceeded(
+                f"all {rows} rounds of the plan are taken, those that a crash lost among them"
+            )
+        epoch, step = divmod(row, steps)
+        if run.rounds <= epoch:
+            ticket = run.reserve(event, asks=partial(_check_plan_goes_on, run.plan))
+            ticket.draw()
+            self._epoch = OpenEpoch(ticket, steps)
+        elif self._epoch is None and released == row:
+            ticket = run.unsettled()
+            self._epoch = None if ticket is None else OpenEpoch(ticket, steps, step)
+        return RowTicket(run, run.take_row() - 1, event, self._epoch)
 
     def take_over(self, event: Event) -> Ticket | None:
         """Return the ticket of the round in which the run ended, if it is this event's."""

@@ -32,7 +32,7 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.privacy.exact_gaussian import MAX_SIGMA, rounded_gaussian
 from dpacct.fl.privacy.randomness import Randomness, draw_below, normals
 from dpacct.fl.tensors import from_array
-from dpacct.rounds import Adjacency, Poisson, Sampling
+from dpacct.rounds import Adjacency, Full, Sampling, Uniform
 
 Limits = Sequence[tuple[int, int, float]]
 
@@ -214,10 +214,11 @@ class NoiseShares(Noise):
             Unsupported: Poisson sampling, or add-remove. InvalidParameter: the minimum is larger
                 than the cohort.
         """
-        if isinstance(sampling, Poisson):
+        if not isinstance(sampling, Uniform | Full):
             raise Unsupported(
-                "noise shares under Poisson sampling: the variance of the sum would reveal how "
-                "many took part. Use Uniform or Full sampling, or noise from a trusted server"
+                f"noise shares under {type(sampling).__name__} sampling: the variance of the sum "
+                "would reveal how many took part. Use Uniform or Full sampling, or noise from a "
+                "trusted server"
             )
         if adjacency is Adjacency.ADD_REMOVE:
             raise Unsupported(

@@ -1,0 +1,314 @@
+"""Random allocation in training: its law, its charge, crashes in an epoch, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chi2
+
+import dpacct
+from dpacct import Budget, Ledger, Round, fl
+from dpacct.epochs import Epoch
+from dpacct.errors import DpacctError, InvalidParameter, Unsupported
+from dpacct.fl.privacy.allocation import Allocator
+from dpacct.fl.privacy.randomness import Randomness, Seeded
+from fl.problems import cross_entropy, federation, flat, linear, make_clients
+
+ROOT = Path(__file__).parents[3]
+CLIENTS, STEPS = 40, 4
+
+
+def test_each_client_is_in_one_step_of_each_epoch_and_in_the_same_one_in_all_its_passes() -> None:
+    allocator = Allocator.start(fl.Allocation(STEPS, passes=3), Randomness())
+    epochs: list[list[list[int]]] = []
+    for epoch in range(5):
+        rows = [allocator.members(epoch * STEPS * 3 + row, 101) for row in range(STEPS * 3)]
+        assert rows[:STEPS] == rows[STEPS : 2 * STEPS] == rows[2 * STEPS :]
+        assert sorted(itertools.chain(*rows[:STEPS])) == list(range(101))
+        assert all(row == sorted(row) for row in rows)
+        epochs.append(rows[:STEPS])
+    assert len({str(epoch) for epoch in epochs}) == 5
+    # The order in which rows are asked for makes no difference.
+    assert allocator.members(STEPS * 3 + 1, 101) == epochs[1][1]
+
+
+@pytest.mark.parametrize("steps", [1, 7, 60])
+def test_steps_are_uniform_and_independent_between_clients_and_epochs(steps: int) -> None:
+    allocator, clients = Allocator.start(fl.Allocation(steps), Seeded(5)), 6000
+    places = np.empty((2, clients), dtype=int)
+    for epoch in range(2):
+        for step in range(steps):
+            places[epoch, allocator.members(epoch * steps + step, clients)] = step
+    joint = np.zeros((steps, steps))
+    np.add.at(joint, (places[0], places[1]), 1)
+    neighbors = np.zeros((steps, steps))
+    np.add.at(neighbors, (places[0, ::2], places[0, 1::2]), 1)
+    for table in (joint.sum(1), joint.sum(0), joint, neighbors):
+        expected = table.sum() / table.size
+        statistic = ((table - expected) ** 2).sum() / expected
+        assert statistic <= chi2.isf(1e-6, max(1, table.size - 1))
+        assert statistic >= chi2.ppf(1e-6, max(1, table.size - 1)) or steps == 1
+
+
+@pytest.mark.parametrize("population", ["clients", "examples"])
+def test_a_run_is_charged_as_its_epochs_are(population: str, tmp_path: Path) -> None:
+    clients = make_clients([1] * CLIENTS)
+    if population == "examples":
+        rows = [torch.cat([getattr(c, name) for c in clients]) for name in ("inputs", "targets")]
+        clients = fl.Examples(*rows)
+    path, cohorts = tmp_path / "run.ledger", list[int]()
+    with federation(
+        linear(), clients, sampling=fl.Allocation(STEPS), rounds=3 * STEPS, ledger=path,
+        noise_multiplier=1.5, delta=1e-5, local=None, clip_norm=0.5,
+    ) as run:  # fmt: skip
+        for report in run:
+            cohorts.append(report.diagnostics.cohort_size)
+            begun = -(-report.round // STEPS)
+            epoch = Epoch(1.5, STEPS, adjacency="zero-out")
+            # A whole epoch from its first round on.
+            now = dpacct.epsilon(begun * epoch, delta=1e-5)
+            assert report.epsilon.upper == pytest.approx(now.upper, rel=1e-9)
+            done = dpacct.epsilon(max(1, report.round // STEPS) * epoch, delta=1e-5).lower
+            assert report.epsilon.lower <= done * (report.round >= STEPS) * (1 + 1e-9)
+            assert report.noise_multiplier == 1.5
+            assert report.noise_std == pytest.approx(0.75)
+        assert run.engine.plan.cohort_size == CLIENTS / STEPS
+        assert run.schedule == 3 * epoch
+        assert run.planned_epsilon.upper == pytest.approx(now.upper, rel=1e-9)
+    for epoch in range(3):
+        assert sum(cohorts[epoch * STEPS : (epoch + 1) * STEPS]) == CLIENTS
+    with Ledger.open(path) as ledger:
+        assert ledger.verify().sound
+        assert ledger.rounds == ledger.runs[0].committed == 3
+        spent = ledger.epsilon()
+        assert (spent.lower, spent.upper) == pytest.approx((done, now.upper), rel=1e-9)
+
+
+def test_a_schedule_of_epochs_is_calibrated_as_a_whole() -> None:
+    budget = Budget(4.0, 1e-5)
+    schedule = 3 * Epoch(1.0, STEPS, passes=2, adjacency="zero-out")
+    found = dpacct.calibrate(epsilon=4.0, delta=1e-5, schedule=schedule).schedule
+    clients = make_clients([3] * CLIENTS)
+    with federation(
+        linear(), clients, schedule=schedule, budget=budget, rounds=None, sampling=None,
+        noise_multiplier=None,
+    ) as run:  # fmt: skip
+        assert run.rounds == 24
+        assert run.schedule == found
+        assert 4 * (1 - 1e-5) <= run.planned_epsilon.upper <= 4
+        assert run.engine.plan.sampling == fl.Allocation(STEPS, passes=2)
+
+
+def test_a_budget_allows_whole_epochs() -> None:
+    epoch, clients = Epoch(1.0, STEPS, adjacency="zero-out"), make_clients([3] * CLIENTS)
+    two = dpacct.epsilon(2 * epoch, delta=1e-5).upper
+    with federation(
+        linear(), clients, sampling=fl.Allocation(STEPS), rounds=5 * STEPS,
+        budget=Budget(two * 1.01, 1e-5),
+    ) as run:  # fmt: skip
+        run.run()
+        assert run.round == run.rounds == 2 * STEPS
+        assert run.epsilon.upper == pytest.approx(two, rel=1e-6)
+
+
+def test_under_add_remove_the_divisor_follows_the_public_size() -> None:
+    with federation(
+        linear(), make_clients([3] * CLIENTS), sampling=fl.Allocation(STEPS), rounds=STEPS,
+        public_size=100, adjacency="add-remove",
+    ) as run:  # fmt: skip
+        assert run.engine.plan.cohort_size == 25
+        report = run.run()
+        assert report is not None
+        assert report.adjacency == "add-remove"
+
+
+def test_clients_one_by_one_and_in_groups_give_the_same_model() -> None:
+    models: list[torch.Tensor] = []
+    for vectorize in (False, True):
+        for clients in (make_clients([6] * 20), fl.Examples(make_clients([60])[0])):
+            local = None if isinstance(clients, fl.Examples) else fl.SGD(lr=0.1, steps=2)
+            with federation(
+                model := linear(), clients, sampling=fl.Allocation(STEPS), rounds=2 * STEPS,
+                seed=3, vectorize=vectorize, local=local,
+            ) as run:  # fmt: skip
+                run.run()
+            models.append(flat(model))
+    torch.testing.assert_close(models[0], models[2])
+    torch.testing.assert_close(models[1], models[3])
+
+
+@pytest.mark.parametrize("after", [STEPS, STEPS + 2])
+def test_a_seeded_run_that_is_resumed_equals_one_that_never_stopped(
+    after: int, tmp_path: Path
+) -> None:
+    settings = {"sampling": fl.Allocation(STEPS), "rounds": 3 * STEPS, "seed": 11}
+    clients, path = make_clients([3] * CLIENTS), tmp_path / "run.pt"
+    with federation(first := linear(), clients, **settings) as run:
+        run.run()
+    with federation(linear(), clients, checkpoint=path, **settings) as run:
+        for report in run:
+            if report.round == after:
+                break
+    with federation(second := linear(), clients, checkpoint=path, **settings) as run:
+        run.resume().run()
+        assert run.round == 3 * STEPS
+    assert torch.equal(flat(first), flat(second))
+    with Ledger.open(f"{path}.ledger") as ledger:
+        assert ledger.runs[0].committed == 3
+        assert ledger.verify().sound
+
+
+def served(path: str) -> fl.Server:
+    return fl.Server(
+        linear(), CLIENTS, clip_norm=1.0, sampling=fl.Allocation(STEPS), rounds=3 * STEPS,
+        noise_multiplier=1.0, checkpoint=path, checkpoint_every=STEPS,
+    )  # fmt: skip
+
+
+KILLED = """
+    import sys
+    from tests.fl.engine.test_allocation import served
+    for opened in served(sys.argv[1]):
+        print(*opened.cohort, flush=True)
+        if opened.number == 6:
+            sys.stdin.read()
+        opened.release()
+"""
+
+
+def test_after_kill_9_in_an_epoch_its_rest_has_the_same_allocation(tmp_path: Path) -> None:
+    path = tmp_path / "run.pt"
+    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(path)]
+    paths = [str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    pipe = subprocess.PIPE
+    child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
+    with child:
+        assert child.stdout is not None
+        seen = [set(map(int, child.stdout.readline().split())) for _ in range(6)]
+        child.send_signal(signal.SIGKILL)
+    assert child.returncode == -signal.SIGKILL
+    # The checkpoint is four rounds old, and hides the cohorts from others.
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with Ledger.open(f"{path}.ledger", read_only=True) as ledger:
+        [run] = ledger.runs
+        # The second epoch is charged, and not released as a whole.
+        assert (run.rounds, run.committed, run.latest_row) == (2, 1, 6)
+    with served(str(path)).resume() as server:
+        for opened in server:
+            seen.append(set(opened.cohort))
+            opened.release()
+        # Rounds 5 and 6 are lost, the latter unreleased: their steps are never given out again.
+        assert server.round == 3 * STEPS - 2
+        assert "a crash lost" in str(server.stopped_because)
+    for epoch in range(3):
+        steps = seen[epoch * STEPS : (epoch + 1) * STEPS]
+        assert sum(map(len, steps)) == len(set.union(*steps)) == CLIENTS
+    with Ledger.open(f"{path}.ledger") as ledger:
+        [run] = ledger.runs
+        assert (run.rounds, run.latest_row) == (3, 3 * STEPS)
+        assert run.epsilon().upper == pytest.approx(
+            dpacct.epsilon(3 * Epoch(1.0, STEPS, adjacency="zero-out"), delta=1e-5).upper, rel=1e-9
+        )
+        # An epoch with a lost round is not counted as achieved.
+        assert run.committed == 2
+        assert ledger.verify().sound
+
+
+def test_two_processes_never_release_the_same_step(tmp_path: Path) -> None:
+    path = tmp_path / "run.pt"
+    with served(str(path)) as one:
+        first = iter(one)
+        opened = next(first)
+        with served(str(path)).resume() as other:
+            again = next(iter(other))
+            assert set(again.cohort).isdisjoint(opened.cohort)
+            with pytest.raises(DpacctError, match="another process goes on"):
+                opened.release()
+            again.release()
+
+
+def test_a_checkpoint_without_the_allocation_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.pt"
+    with served(str(path)) as server:
+        next(iter(server)).release()
+        server.save()
+    content = torch.load(path, weights_only=True) | {"allocation": None}
+    torch.save(content, path)
+    with served(str(path)) as server, pytest.raises(InvalidParameter, match="seed of its alloc"):
+        server.resume()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"rounds": STEPS + 1}, "an epoch has 4 rounds.*For example 4"),
+        ({"rounds": STEPS - 1}, "an epoch has 4 rounds"),
+        ({"adjacency": "replace-one"}, "replace-one"),
+        ({"adjacency": "add-remove"}, "public_size"),
+        ({"noise": fl.NoiseShares(2)}, "noise shares under Allocation"),
+        ({"sampling": fl.Allocation}, "a list, a cycle, a seed"),
+        (
+            {
+                "schedule": Epoch(1.0, 4, adjacency="zero-out")
+                + Epoch(1.0, 5, adjacency="zero-out"),
+                "sampling": None, "rounds": None, "noise_multiplier": None,
+            },
+            "equal epochs",
+        ),
+        (
+            {
+                "schedule": Epoch(1.0, 4) + Round(1.0, adjacency="zero-out"),
+                "sampling": None, "rounds": None, "noise_multiplier": None,
+            },
+            "equal epochs",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_not_proven_is_refused_before_anything_is_charged(
+    settings: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    whole = {"sampling": fl.Allocation(STEPS), "rounds": STEPS, "ledger": tmp_path / "x.ledger"}
+    with pytest.raises((InvalidParameter, Unsupported), match=words):
+        federation(linear(), make_clients([3] * CLIENTS), **whole | settings).run()
+    assert not (tmp_path / "x.ledger").exists()
+
+
+@pytest.mark.parametrize("steps", [0, 1.5, "4"])
+def test_steps_are_counted(steps: object) -> None:
+    with pytest.raises(InvalidParameter, match="steps"):
+        fl.Allocation(steps)  # type: ignore[arg-type]
+
+
+def test_an_aggregation_plan_and_an_audit_refuse_an_allocation() -> None:
+    with pytest.raises(Unsupported, match="Without amplification"):
+        fl.AggregationPlan(noise_multiplier=1.0, sampling=fl.Allocation(4), num_clients=9)
+
+    def build(clients: fl.Population) -> fl.Federation:
+        return federation(linear(), clients, sampling=fl.Allocation(STEPS), rounds=STEPS)
+
+    with pytest.raises(Unsupported, match="random allocation"):
+        fl.audit_run(build, make_clients([3] * 8), canaries=30)
+
+
+def test_the_loss_is_trained() -> None:
+    clients = make_clients([8] * 200)
+    model = linear()
+    with federation(
+        model, clients, sampling=fl.Allocation(10), rounds=50, noise_multiplier=0.5, seed=1,
+        local=fl.SGD(lr=1.0, steps=2),
+    ) as run:  # fmt: skip
+        run.run()
+    inputs = torch.cat([c.inputs for c in clients])
+    targets = torch.cat([c.targets for c in clients])
+    assert cross_entropy(model(inputs), targets) < cross_entropy(linear()(inputs), targets) - 0.3
