@@ -19,6 +19,7 @@ import numpy as np
 
 from dpacct.budget import Interval
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray
+from dpacct.pairs.atoms import AtomicPair
 from dpacct.pairs.dominating import GeneralPair
 
 # Below this exponent differences of hyperbolic functions are summed as series of so many terms.
@@ -133,10 +134,28 @@ class HalfPowerPair(GeneralPair):
             shift = np.conj(shift)
         return shift, UNIT * (48 * size / whole + 16 * t * eps * (1 + size / whole))
 
+    def atoms(self) -> AtomicPair | None:
+        """See `GeneralPair`."""
+        if self.top == 0.0:
+            return None
+        losses = np.array([self.epsilon, -self.epsilon])
+        masses = self.top * np.array([1.0, max(math.exp(-self.epsilon), 1e-300)])
+        error = 2 * FUNCTION_ERROR + 4 * UNIT * self.epsilon
+        return AtomicPair(losses, masses, 0.0, 2 * UNIT * self.epsilon, error)
+
     def decay(self, tilt: float, frequencies: Array) -> Array:
         """See `GeneralPair`. Only the part between the atoms decays."""
+        found = self._share_of_atoms(tilt) + self.density_decay(tilt, frequencies)
+        return np.minimum(found, 1.0)
+
+    def _share_of_atoms(self, tilt: float) -> float:
+        a = max(abs(tilt + 0.5), _LEAST)
+        ch, sh = 1 + math.exp(-2 * a * self.epsilon), -math.expm1(-2 * a * self.epsilon)
+        return self.top * ch / (self.top * ch + self._density * sh / a)
+
+    def density_decay(self, tilt: float, frequencies: Array) -> Array:
+        """See `GeneralPair`: |sinh(z eps) / z| <= cosh(a eps) / |z|."""
         a = max(abs(tilt + 0.5), _LEAST)
         ch, sh = 1 + math.exp(-2 * a * self.epsilon), -math.expm1(-2 * a * self.epsilon)
         whole = self.top * ch + self._density * sh / a
-        found = (self.top + self._density / np.hypot(a, frequencies)) * ch / whole
-        return np.minimum(found, 1.0)
+        return self._density / np.hypot(a, frequencies) * ch / whole

@@ -44,6 +44,7 @@ from dpacct.pairs.one_round import gaussian_delta, gaussian_epsilon, one_round_d
 from dpacct.rounds import Schedule
 from dpacct.tight.composition import Composed, Composition, Cumulants, TruncatedComposition
 from dpacct.tight.contour import (
+    Bounding,
     Complement,
     Contour,
     cheapest_tilt,
@@ -286,7 +287,7 @@ class _AtDelta:
         guess = max(epsilon_estimate(tilt, at, self._log_delta), _LEAST_GUESS / tilt)
         return tilt, at, _Place(guess, self._log_delta)
 
-    def answer(self, contour: Contour, place: _Place, lost: float) -> Interval:
+    def answer(self, contour: Bounding, place: _Place, lost: float) -> Interval:
         """Return the proven bracket. ``lost`` is the part of delta that the contour lacks."""
         lost = (lost + self._mass) * (1 + 2 * UNIT)
         if not lost < self._delta:
@@ -314,7 +315,7 @@ class _AtEpsilon:
         log_delta = min(0.0, log_delta_estimate(tilt, at, self._epsilon))
         return tilt, at, _Place(self._epsilon, log_delta)
 
-    def answer(self, contour: Contour, place: _Place, lost: float) -> Interval:
+    def answer(self, contour: Bounding, place: _Place, lost: float) -> Interval:
         """See `_AtDelta`."""
         found = contour.delta(place.epsilon)
         return Interval(found.lower, min(1.0, (found.upper + lost) * (1 + 4 * UNIT)))
@@ -372,6 +373,11 @@ def _attempts(
 
         return few_large_epsilon(composition, delta)
 
+    def atoms_apart() -> Interval:
+        return _atoms_apart_epsilon(question, composition, delta)
+
+    if composition.general:
+        return [as_it_is, without_far_tail, atoms_apart]
     if not (TruncatedComposition.applies(composition) and _is_loud(composition)):
         return [as_it_is, few_large]
     # A client that is added and rarely drawn needs many nodes on the whole line, few on a part.
@@ -389,7 +395,8 @@ def inversion_delta(composition: Composition, epsilon: float) -> Interval:
     if epsilon >= composition.largest_loss:
         return Interval(0.0, 0.0)
     question, best = _AtEpsilon(epsilon), Interval(0.0, 1.0)
-    for attempt in (_unblurred, _without_far_tail, _few_large, _left_of_zero):
+    apart = _atoms_apart_delta if composition.general else _few_large
+    for attempt in (_unblurred, _without_far_tail, apart, _left_of_zero):
         with suppress(NotConverged):
             best = _intersection(best, attempt(composition, epsilon, best))
         if best.width <= _WIDE * best.upper or best.upper <= NEXT_TO_NOTHING:
@@ -431,6 +438,29 @@ def _few_large(composition: Composition, epsilon: float, _: Interval) -> Interva
     from dpacct.tight.few_large import few_large_delta  # noqa: PLC0415 - as said
 
     return few_large_delta(composition, epsilon)
+
+
+def _atoms_apart_delta(composition: Composition, epsilon: float, _: Interval) -> Interval:
+    # Schedules of rounds do not pay for the import.
+    from dpacct.tight.atoms_apart import AtomsApart  # noqa: PLC0415 - as said
+
+    return AtomsApart(composition, epsilon).delta(epsilon)
+
+
+def _atoms_apart_epsilon(question: _AtDelta, composition: Composition, delta: float) -> Interval:
+    """Return one contour of all but the atoms, and their exact part."""
+    from dpacct.tight.atoms_apart import AtomsApart, atoms_alone  # noqa: PLC0415 - as above
+
+    # Next to the largest loss atoms alone say where epsilon is, and they bound it from below.
+    least = _alone_epsilon(atoms_alone(composition), delta).lower
+    place = question.saddle(composition)[2]
+    guess = max(least, min(place.epsilon, composition.largest_loss * (1 - 1e-9)))
+    found = Interval(least, math.inf)
+    with suppress(NotConverged):
+        contour = AtomsApart(composition, guess)
+        answer = question.answer(contour, place._replace(epsilon=guess), 0.0)
+        found = _intersection(found, answer)
+    return found
 
 
 def _left_of_zero(composition: Composition, epsilon: float, best: Interval) -> Interval:
