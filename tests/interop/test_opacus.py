@@ -584,7 +584,7 @@ def test_a_loader_that_does_not_sample_by_poisson_is_refused(ledger: Ledger, run
     data = TensorDataset(X, Y)
     weighted = WeightedRandomSampler([1.0] * len(data), len(data))
     for loader, words in (
-        (DataLoader(data, 4, shuffle=True), "does not sample by Poisson"),
+        (DataLoader(data, 4, shuffle=True), "the loader shuffles"),
         (DataLoader(data, 4), "does not sample by Poisson"),
         (DataLoader(data, 4, sampler=weighted), "samples by weight"),
         (DataLoader(data, None), "does not sample by Poisson"),

@@ -120,7 +120,8 @@ class AggregationPlan:
         is charged by the adaptive bound, which is dearer.
         """
         bound = cast("Bound", self.bound)
-        return self.charge.event(bound, self.noise, {"clip_norm": bound.clip_norm}).charged
+        event = self.charge.event(bound, self.noise, {"clip_norm": bound.clip_norm})
+        return cast("Round", event.charged)
 
     def draw_cohort(self) -> list[int]:
         """Return the clients of one round, ascending, drawn from secret randomness.

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.auditing.canaries import Aimed, Canaries
 from dpacct.fl.privacy.findings import AuditFailed
 from dpacct.ledger import Event, Ledger
+from dpacct.ledger.record.events import noise_of, with_noise
 from dpacct.rounds import Adjacency, Phase, Schedule
 
 # Of canaries, and of repetitions of a round.
@@ -165,14 +166,13 @@ class CanaryAudit:
         # may be released as well, was not measured.
         measured = [found.noise_factor * noise for noise in noises]
         gaussian = epsilon_as_seen(events, measured, charged.delta, accountant)
-        first = events[0].charged.noise_multiplier
+        first = noise_of(events[0].charged)
         return RunAudit(charged, found, gaussian, len(events), clients, first)
 
 
 def updates_noise(event: Event) -> float:
     """Return the noise multiplier of the sum of updates, also if other sums leave a round."""
-    charged = event.releases[0] if event.releases else event.charged
-    return charged.noise_multiplier
+    return event.releases[0].noise_multiplier if event.releases else noise_of(event.charged)
 
 
 def epsilon_as_seen(
@@ -184,7 +184,7 @@ def epsilon_as_seen(
         return 0.0
     # More noise than was measured proves less.
     seen = Schedule(
-        Phase(replace(event.charged, noise_multiplier=max(noise, low)), 1)
+        Phase(with_noise(event.charged, max(noise, low)), 1)
         for event, noise in zip(events, noises, strict=True)
     )
     return find_accountant(accountant).epsilon(seen, delta).lower

@@ -55,6 +55,7 @@ from dpacct.fl.privacy.sums import contribute
 from dpacct.fl.privatize import AggregationPlan, Tensors
 from dpacct.fl.server import Server
 from dpacct.ledger import Event, Run
+from dpacct.ledger.record.events import noise_of
 from dpacct.rounds import Adjacency, Uniform
 
 Update = Callable[[int], Any]
@@ -515,7 +516,7 @@ def audit_round(
         not any(each.refutes(promise, error / 2) for each in (test, wide)),
         error,
         confidence,
-        event.charged.noise_multiplier,
+        noise_of(event.charged),
     )
 
 

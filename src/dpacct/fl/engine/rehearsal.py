@@ -46,6 +46,7 @@ from dpacct.fl.training.choose import Choice, TrainerChooser, TrainingPlan
 from dpacct.fl.training.isolation import Isolation
 from dpacct.fl.training.synthetic import Kind, synthetic_clients, usual_kind
 from dpacct.fl.training.tasks import Trainer
+from dpacct.ledger.record.events import noise_of
 from dpacct.rounds import Adjacency
 
 # Examples of the two synthetic clients: two batches, of which one is not full, and one batch. None
@@ -278,7 +279,7 @@ def _check_rows(correlation: Correlation) -> Finding:
 def _check_whole(engine: Engine, bound: Bound) -> Finding:
     """Check that the one charge has no more noise than the rows have, by the sensitivity."""
     plan, correlation = engine.plan, engine.plan.correlation
-    charged = plan.event(bound, engine.noise, {}).charged.noise_multiplier
+    charged = noise_of(plan.event(bound, engine.noise, {}).charged)
     moved = bound.sensitivity(plan.adjacency) * (correlation.sensitivity if correlation else 1.0)
     if plan.adjacency is Adjacency.REPLACE_ONE:
         moved /= 2

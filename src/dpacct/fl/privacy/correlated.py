@@ -31,6 +31,7 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.privacy.cohorts import Cohorts
 from dpacct.fl.privacy.noise import Limits, Noise
 from dpacct.fl.privacy.randomness import Randomness, normals
+from dpacct.fl.public import HasRate
 from dpacct.rounds import Adjacency, Full, Poisson, Sampling
 
 _SEED = 32
@@ -59,7 +60,7 @@ class CorrelatedNoise(Noise):
             hint = "For example square_root(rounds=100, bands=10)."
             raise InvalidParameter("strategy", self.strategy, rule, hint)
 
-    def check(self, sampling: Sampling, adjacency: Adjacency, num_clients: int) -> NoReturn:
+    def check(self, sampling: HasRate, adjacency: Adjacency, num_clients: int) -> NoReturn:
         """Reject a single release, whose noise would be correlated with nothing."""
         del sampling, adjacency, num_clients
         raise Unsupported(

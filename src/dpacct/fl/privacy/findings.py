@@ -24,6 +24,7 @@ from dpacct.fl.privacy.bounds import INDICATOR_NORM, MARGIN, Bound, check_limits
 from dpacct.fl.privacy.noise import Noise
 from dpacct.fl.privacy.sums import add_clipped, contribute, scales_rows
 from dpacct.fl.tensors import numbers
+from dpacct.ledger.record.events import noise_of
 from dpacct.rounds import Adjacency
 
 
@@ -150,7 +151,7 @@ def check_charge(plan: NoisePlan, bound: Bound, noise: Noise) -> tuple[Finding, 
 
     For an `AdaptiveClip` also against the multiplier of update and indicators together.
     """
-    charged = plan.event(bound, noise, {}).charged.noise_multiplier
+    charged = noise_of(plan.event(bound, noise, {}).charged)
     moved = bound.sensitivity(plan.adjacency)
     if plan.adjacency is Adjacency.REPLACE_ONE:
         moved /= 2

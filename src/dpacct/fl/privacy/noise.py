@@ -31,8 +31,9 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.privacy.exact_gaussian import MAX_SIGMA, rounded_gaussian
 from dpacct.fl.privacy.randomness import Randomness, draw_below, normals
+from dpacct.fl.public import HasRate
 from dpacct.fl.tensors import from_array
-from dpacct.rounds import Adjacency, Full, Sampling, Uniform
+from dpacct.rounds import Adjacency, Full, Uniform
 
 Limits = Sequence[tuple[int, int, float]]
 
@@ -57,7 +58,7 @@ class Noise(Protocol):
     # In the ledger's record.
     name: str = ""
 
-    def check(self, sampling: Sampling, adjacency: Adjacency, num_clients: int) -> None:
+    def check(self, sampling: HasRate, adjacency: Adjacency, num_clients: int) -> None:
         """Reject a setting in which this noise would not be the charged one.
 
         Raises:
@@ -207,7 +208,7 @@ class NoiseShares(Noise):
         object.__setattr__(self, "minimum", count)
         validate.below_one("dropout_rate", self.dropout_rate, "a dropout rate")
 
-    def check(self, sampling: Sampling, adjacency: Adjacency, num_clients: int) -> None:
+    def check(self, sampling: HasRate, adjacency: Adjacency, num_clients: int) -> None:
         """Accept fixed cohorts under replace-one or zero-out, at least as large as the minimum.
 
         Raises:

@@ -30,6 +30,7 @@ from dpacct.fl.privacy.findings import AuditFailed
 from dpacct.fl.tensors import norm, split
 from dpacct.interop.opacus.steps import Steps
 from dpacct.ledger import Event, Ledger, Run
+from dpacct.rounds import Round
 
 
 def audit_loop(
@@ -140,6 +141,8 @@ class Audited(_Grown):
         if self.run is not None:
             raise Unsupported("an audit watches one optimizer, and this is the second one")
         charged, sizes = event.charged, [p.numel() for p in optimizer.params]
+        if not isinstance(charged, Round):
+            raise Unsupported("an audit compares step by step. Audit the same training by Poisson")
         norm_ = float(optimizer.max_grad_norm)
         self._audit.aim(sizes, norm_, charged.sampling_rate, charged.adjacency)
         self.run = run

@@ -15,6 +15,8 @@ Rule 6: If several processes train one model, rank 0 reserves a batch and inform
 Rule 7: Under add-remove the rate, the number of batches and the divisor of a step come from a
     public size. Opacus makes them from the number of examples. Without a public size they reveal
     that number, and the neighboring relation is zero-out.
+Rule 8: A pass over a loader of `allocate` is one epoch. It is reserved as a whole before its first
+    batch, and committed with its last step. A new pass draws afresh.
 
 Between draw and commit, Opacus computes gradients, norms and float32 noise as it always does.
 """
@@ -22,21 +24,29 @@ Between draw and commit, Opacus computes gradients, norms and float32 noise as i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 import torch
 from torch import distributed
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 
 from dpacct import validate
+from dpacct.accountant import epsilon
+from dpacct.budget import DEFAULT_DELTA
+from dpacct.display import up
+from dpacct.epochs import Epoch
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsupported
-from dpacct.fl.privacy.randomness import Randomness, draw_cohort
+from dpacct.fl.privacy.account import OpenEpoch
+from dpacct.fl.privacy.allocation import Allocation, Allocator
+from dpacct.fl.privacy.randomness import Randomness, Seeded, draw_cohort
 from dpacct.interop.opacus.audit import Audited
 from dpacct.interop.opacus.steps import Batch, Steps, check_precision
 from dpacct.ledger import Event, Run, Ticket
+from dpacct.ledger.record.events import covers
 from dpacct.packages import import_opacus
-from dpacct.rounds import Adjacency, Poisson, Round
+from dpacct.pairs.dominating import Mechanism
+from dpacct.rounds import Adjacency, Full, Poisson, Round
 
 _samplers = import_opacus("utils.uniform_sampler")
 _optimizers = import_opacus("optimizers")
@@ -69,11 +79,13 @@ class CheckedSampler(_samplers.UniformWithReplacementSampler):
         private: bool = False,
         together: bool = False,
     ) -> None:
-        self._rate = inner.sample_rate if event is None else event.round.sampling_rate
+        self._rate = getattr(inner, "sample_rate", 1.0 / len(inner))
+        if event is not None and isinstance(event.round, Round):
+            self._rate = event.round.sampling_rate
         super().__init__(  # pyright: ignore[reportUnknownMemberType]
-            num_samples=getattr(inner, "total_size", inner.num_samples),
+            num_samples=_size_of(inner),
             sample_rate=self._rate,
-            generator=inner.generator,
+            generator=_generator_of(inner),
             steps=len(inner) if batches is None else batches,
         )
         self.inner, self.event, self._checked, self._run = inner, event, steps, run
@@ -87,6 +99,9 @@ class CheckedSampler(_samplers.UniformWithReplacementSampler):
         """Yield the batches of one pass, until the budget or the plan ends."""
         rank, size = _ranks(together=self._together)
         own = range(rank, self.num_samples, size)
+        if self.event is not None and not isinstance(self.event.round, Round):
+            yield from self._epoch(self.event, own)
+            return
         drawn: Iterator[list[int]] = iter(self.inner)
         for _ in range(self.steps):
             if self.sample_rate != self._rate:
@@ -103,11 +118,30 @@ class CheckedSampler(_samplers.UniformWithReplacementSampler):
             if not there:
                 return
             if self._private:
-                places = draw_cohort(self.event.round.sampling, len(own), Randomness())
+                places = draw_cohort(Poisson(self._rate), len(own), Randomness())
             else:
                 coins: Any = torch.rand(len(own), generator=self.generator, dtype=torch.float64)
                 places = (coins < self._rate).nonzero().flatten().tolist()
             yield Batch(ticket, [own[place] for place in places])
+
+    def _epoch(self, event: Event, own: Sequence[int]) -> Iterator[Batch]:
+        """Yield the batches of an epoch, which is charged as a whole. Rule 8."""
+        ticket, there = self._reserve(event)
+        if not there:
+            return
+        step = None if ticket is None else OpenEpoch(ticket, self.steps)
+        for rows in self._allocated(self.inner.steps, own):
+            yield Batch(step, rows)
+
+    def _allocated(self, steps: int, own: Sequence[int]) -> Iterator[list[int]]:
+        """Yield the batches of a fresh random allocation."""
+        source = Randomness()
+        if not self._private and self.generator is not None:
+            seed = int(torch.randint(2**62, (), generator=self.generator))
+            source = Seeded(seed)
+        allocator = Allocator.start(Allocation(steps), source)
+        for step in range(steps):
+            yield [own[place] for place in allocator.members(step, len(own))]
 
     def _reserve(self, event: Event) -> tuple[Ticket | None, bool]:
         """Reserve a batch on rank 0, and tell all ranks whether there is one. Rule 6."""
@@ -133,6 +167,72 @@ class CheckedSampler(_samplers.UniformWithReplacementSampler):
         return ticket, there[0]
 
 
+class AllocatedSampler(Sampler[list[int]]):
+    """Batches by random allocation: each example is in one random batch of every pass.
+
+    Attributes:
+        num_samples, steps: numbers of examples and of batches.
+        generator: that draws the batches of a run that is not private, or None.
+    """
+
+    def __init__(self, num_samples: int, steps: int, generator: Any = None) -> None:
+        self.num_samples, self.steps, self.generator = num_samples, steps, generator
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        raise Unsupported(
+            "batches by random allocation are charged by the epoch: train from the loader that "
+            "attach_ledger(loader, optimizer, run) returns"
+        )
+
+
+def allocate(loader: DataLoader[Any], steps: int | None = None) -> DataLoader[Any]:
+    """Return a loader of the same data whose batches come from random allocation.
+
+    Each example is in one random batch of every pass. `attach_ledger` charges a pass as an
+    `dpacct.epochs.Epoch` at its start.
+
+    Args:
+        loader: as `make_private` returned it.
+        steps: the number of batches of a pass. Default: that of the given loader, which reveals the
+            number of examples.
+    Raises:
+        InvalidParameter: no whole number. Unsupported: the data cannot be read by number.
+    """
+    if not hasattr(loader.dataset, "__len__"):
+        raise Unsupported("a stream has no examples to allocate. Read the data by number.")
+    count = len(loader) if steps is None else steps
+    count = validate.count("steps", count, "the number of batches of a pass")
+    given = getattr(cast("Any", loader).batch_sampler, "generator", None)
+    sampler = AllocatedSampler(len(cast("Any", loader.dataset)), count, given)
+    made = _with_batches(loader, sampler)
+    made.stated_batch_size = getattr(loader, "stated_batch_size", None)
+    return made
+
+
+def _size_of(sampler: Any) -> int:
+    """Return the number of examples of all ranks."""
+    inner = getattr(sampler, "sampler", sampler)
+    return getattr(inner, "total_size", None) or inner.num_samples
+
+
+def _generator_of(sampler: Any) -> Any:
+    return getattr(getattr(sampler, "sampler", sampler), "generator", None)
+
+
+def _with_batches(loader: Any, sampler: Any) -> Any:
+    """Return a loader like another one, with other batches."""
+    return DataLoader(batch_sampler=sampler, **_settings_of(loader))
+
+
+def _settings_of(loader: Any) -> dict[str, Any]:
+    names = ("dataset", "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn")
+    more = ("multiprocessing_context", "generator", "prefetch_factor", "persistent_workers")
+    return {name: getattr(loader, name) for name in (*names, *more)}
+
+
 class _Pass(Iterator[list[int]]):
     """One pass over a sampler. It counts requests, also past its end, as a generator cannot."""
 
@@ -155,23 +255,13 @@ class LedgerLoader(DataLoader[Any]):
     Attributes:
         sample_rate: the probability with which an example is in a batch.
         stated_batch_size: of the loader that `make_private` was given, or None if it had none.
-        run, round: the charged run and the charge of each batch, or None without a ledger.
+        run, round: the charged run and the charge of each batch, or of each pass by allocation.
+            None without a ledger.
     """
 
     def __init__(self, loader: Any, sampler: CheckedSampler, run: Run | None = None) -> None:
-        super().__init__(  # pyright: ignore[reportUnknownMemberType]
-            dataset=loader.dataset,
-            batch_sampler=sampler,
-            num_workers=loader.num_workers,
-            collate_fn=loader.collate_fn,
-            pin_memory=loader.pin_memory,
-            timeout=loader.timeout,
-            worker_init_fn=loader.worker_init_fn,
-            multiprocessing_context=loader.multiprocessing_context,
-            generator=loader.generator,
-            prefetch_factor=loader.prefetch_factor,
-            persistent_workers=loader.persistent_workers,
-        )
+        settings = _settings_of(loader)
+        super().__init__(batch_sampler=sampler, **settings)  # pyright: ignore[reportUnknownMemberType]
         self.sample_rate, self.run, self._checked = sampler.sample_rate, run, sampler
         self.round = None if sampler.event is None else sampler.event.round
         self.stated_batch_size: int | None = getattr(loader, "stated_batch_size", None)
@@ -211,8 +301,10 @@ def attach_ledger(
 ) -> LedgerLoader:
     """Charge each step of an optimizer on the batches of a loader to a run of a ledger.
 
+    A pass over a loader of `allocate` is charged as a whole.
+
     Args:
-        loader, optimizer: as `make_private` returned them.
+        loader, optimizer: as `make_private` returned them, or the loader of `allocate`.
         run: of the ledger of this data set. The loader ends with the plan of the run, if it has
             one. If several processes train one model, rank 0 gives the run and the others None.
         public_size: a public number M that stands for the number of examples. The sampling rate is
@@ -237,18 +329,11 @@ def attach_ledger(
     _check_optimizer(optimizer)
     check_precision(optimizer)
     together = isinstance(optimizer, _optimizers.DistributedDPOptimizer)
-    sampler = _poisson_sampler(loader, together=together)
+    sampler = _known_sampler(loader, optimizer, together=together)
     plan = None if run is None else run.plan
-    rate, batches, divisor = sampler.sample_rate, len(sampler), None
-    relation = Adjacency.ZERO_OUT
-    if public_size is not None:  # Rule 7.
-        stated = getattr(loader, "stated_batch_size", None) if batch_size is None else batch_size
-        size = validate.count("public_size", public_size, "the public number of examples")
-        divisor = validate.count("batch_size", stated, "the expected batch of a public size", size)
-        rate, batches = divisor / size, math.ceil(size / divisor)
-        relation = Adjacency.ADD_REMOVE
-    elif batch_size is not None:
-        raise InvalidParameter("batch_size", batch_size, "it is given together with public_size")
+    poisson = not isinstance(sampler, AllocatedSampler)
+    rate, batches, divisor = _public_sizes(sampler, loader, public_size, batch_size)
+    relation = Adjacency.ZERO_OUT if public_size is None else Adjacency.ADD_REMOVE
     relation = Adjacency.parse(adjacency or (plan.adjacency if plan else relation))
     if relation is Adjacency.ADD_REMOVE and public_size is None:
         rule = "Opacus makes the rate and the divisor of a step from the number of examples"
@@ -257,14 +342,8 @@ def attach_ledger(
             f"Round({optimizer.noise_multiplier:g}, Poisson({rate:g}), 'zero-out')."
         )
         raise InvalidParameter("adjacency", "add-remove", rule, hint)
-    round_ = Round(optimizer.noise_multiplier, Poisson(rate), relation)
-    if plan is not None and not any(
-        isinstance(planned.sampling, Poisson)
-        and planned.adjacency is relation
-        and planned.noise_multiplier <= round_.noise_multiplier
-        and planned.sampling_rate >= rate
-        for planned in plan.distinct()
-    ):
+    round_ = _charge(sampler, optimizer.noise_multiplier, rate, relation)
+    if plan is not None and not any(covers(planned, round_) for planned in plan.distinct()):
         rule = f"the plan of the run has no round that covers a step, which is {round_!r}"
         raise InvalidParameter("plan", plan, rule)
     private = _agree(run, round_, together=together)
@@ -276,14 +355,16 @@ def attach_ledger(
     steps = Steps(
         optimizer,
         _lead(loader),
-        seeded_batches=sampler.generator is not None,
+        seeded_batches=_generator_of(sampler) is not None,
         ledger=True,
+        by_epoch=not poisson,
         private=private,
         scheduled_clip=scheduled_clip,
     )
     details = {"clip_norm": float(optimizer.max_grad_norm), "by": "opacus"}
-    if public_size is not None and divisor is not None:
+    if public_size is not None:
         details["public_size"] = public_size
+    if divisor is not None:
         optimizer.expected_batch_size = divisor / _ranks(together=together)[1]
     event = Event(round_, details=details)
     charged = CheckedSampler(
@@ -299,14 +380,44 @@ def _ranks(*, together: bool) -> tuple[int, int]:
     return (distributed.get_rank(), distributed.get_world_size()) if together else (0, 1)
 
 
-def _agree(run: Run | None, round_: Round, *, together: bool) -> bool:
+def _public_sizes(
+    sampler: Any, loader: Any, public_size: int | None, batch_size: int | None
+) -> tuple[float, int, float | None]:
+    """Return the rate, the batches of a pass, and the divisor of a step if it changes. Rule 7."""
+    batches = len(sampler)
+    if public_size is None:
+        if batch_size is not None:
+            rule = "it is given together with public_size"
+            raise InvalidParameter("batch_size", batch_size, rule)
+        allocated = isinstance(sampler, AllocatedSampler)
+        rate = getattr(sampler, "sample_rate", 1.0 / batches)
+        return rate, batches, sampler.num_samples / batches if allocated else None
+    size = validate.count("public_size", public_size, "the public number of examples")
+    if isinstance(sampler, AllocatedSampler):
+        if batch_size is not None:
+            rule = "allocate(loader, steps) fixes the batches of a pass"
+            raise InvalidParameter("batch_size", batch_size, rule, "Leave it out.")
+        return 1.0 / batches, batches, size / batches
+    stated = getattr(loader, "stated_batch_size", None) if batch_size is None else batch_size
+    divisor = validate.count("batch_size", stated, "the expected batch of a public size", size)
+    return divisor / size, math.ceil(size / divisor), divisor
+
+
+def _charge(sampler: Any, noise: float, rate: float, relation: Adjacency) -> Round | Mechanism:
+    """Return the charge of a step, or of a pass that is charged as a whole."""
+    if isinstance(sampler, AllocatedSampler):
+        return Epoch(noise, sampler.steps, adjacency=relation)
+    return Round(noise, Poisson(rate), relation)
+
+
+def _agree(run: Run | None, round_: Round | Mechanism, *, together: bool) -> bool:
     """Check that all ranks take the same step, and return whether the run is private. Rule 6."""
     if (run is None) is (_ranks(together=together)[0] == 0):
         rule = "rank 0 charges the run of its ledger, and every other rank gives None"
         raise InvalidParameter("run", run, rule)
     private = run is not None and run.private
     if together:
-        terms = round_.noise_multiplier, round_.sampling_rate
+        terms = repr(round_)
         first: list[Any] = [(private, terms)]
         distributed.broadcast_object_list(first, src=0)
         private, agreed = first[0]
@@ -351,9 +462,31 @@ def _check_optimizer(optimizer: Any) -> None:
         raise Unsupported("the optimizer is attached already; its steps would be charged twice.")
 
 
-def _poisson_sampler(loader: Any, *, together: bool) -> Any:
-    """Return Opacus' own sampler of a loader, if it samples by Poisson."""
+def _known_sampler(loader: Any, optimizer: Any, *, together: bool) -> Any:
+    """Return the sampler of a loader: by Poisson, or by allocation."""
     sampler = getattr(loader, "batch_sampler", None)
+    if isinstance(sampler, AllocatedSampler):
+        return sampler
+    if type(sampler) is BatchSampler and type(sampler.sampler) is RandomSampler:
+        raise Unsupported(_cost_of_shuffling(len(sampler), float(optimizer.noise_multiplier)))
+    return _poisson_sampler(sampler, loader, together=together)
+
+
+def _cost_of_shuffling(steps: int, noise: float) -> str:
+    """Return what an epoch of shuffled batches costs, and the ways out."""
+    full = epsilon(1 * Round(noise, Full()), delta=DEFAULT_DELTA).upper
+    narrow = epsilon(1 * Epoch(noise, steps), delta=DEFAULT_DELTA).upper
+    return (
+        f"the loader shuffles: each epoch of {steps} batches at noise {noise:g} costs epsilon up "
+        f"to {up(full, 4)} at delta {DEFAULT_DELTA:g}, that of one release to which every example "
+        "contributes, and Poisson sampling bounds nothing here. Ways out: allocate(loader) draws "
+        f"batches by random allocation ({up(narrow, 4)}), and "
+        "make_private(poisson_sampling=True) by Poisson"
+    )
+
+
+def _poisson_sampler(sampler: Any, loader: Any, *, together: bool) -> Any:
+    """Return Opacus' own sampler of a loader, if it samples by Poisson."""
     kind = type(sampler).__name__
     if isinstance(sampler, CheckedSampler):
         if sampler.event is not None:
@@ -380,7 +513,7 @@ def _poisson_sampler(loader: Any, *, together: bool) -> Any:
 
 def _check_secrecy(optimizer: Any, sampler: Any) -> None:
     """Check that noise and batches cannot be repeated. Rule 5."""
-    if optimizer.generator is not None or sampler.generator is not None:
+    if optimizer.generator is not None or _generator_of(sampler) is not None:
         rule = "anyone who knows the state of a given generator can compute what it draws"
         hint = "Give none, or start the run with private=False."
         raise InvalidParameter("generator", "given", rule, hint)

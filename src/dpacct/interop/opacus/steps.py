@@ -14,7 +14,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -22,7 +22,6 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dpacct.errors import InvalidParameter, LedgerError, Unsupported
 from dpacct.fl.privacy.randomness import secret_generator
-from dpacct.ledger import Ticket
 
 # Attributes in which parameters keep gradients of examples, or their norms for ghost clipping.
 _PER_EXAMPLE = ("grad_sample", "_norm_sample")
@@ -32,15 +31,23 @@ _PARTS = (
 )
 
 
+class Charge(Protocol):
+    """A batch that is charged, or a step of a charged epoch."""
+
+    def commit(self) -> object:
+        """Allow the release."""
+        ...
+
+
 @dataclass(slots=True)
 class Batch:
-    """One batch: its ticket (None without a ledger) and the numbers of its examples.
+    """One batch: its charge (None without a ledger) and the numbers of its examples.
 
     ``parts`` holds, for each part that `BatchMemoryManager` made of it, whether Opacus skips the
     update.
     """
 
-    ticket: Ticket | None
+    ticket: Charge | None
     rows: list[int]
     parts: list[bool] = field(default_factory=list[bool])
 
@@ -55,6 +62,7 @@ class Steps:
     each step has a new secret generator for its noise, except in Opacus' secure mode, and a
     replaced
     generator is rejected. With ``scheduled_clip`` the clip norm may change between batches.
+    ``by_epoch`` says that a pass is charged as a whole, and not as Poisson steps.
     """
 
     def __init__(
@@ -66,8 +74,9 @@ class Steps:
         ledger: bool = False,
         private: bool = False,
         scheduled_clip: bool = True,
+        by_epoch: bool = False,
     ) -> None:
-        self.optimizer, self.ledger = optimizer, ledger
+        self.optimizer, self.ledger, self.by_epoch = optimizer, ledger, by_epoch
         self._lead, self._private, self._scheduled_clip = lead, private, scheduled_clip
         self._fresh_noise = private and not optimizer.secure_mode
         # Ghost clipping keeps the norms of the gradients and not the gradients.
