@@ -101,6 +101,7 @@ class Page(NamedTuple):
         note: a warning, for stderr.
         title: the result, above the panel of a terminal.
         used: the used fraction of a budget, for a bar on a terminal.
+        second: another table, below the first one.
     """
 
     rows: Sequence[Row]
@@ -110,6 +111,7 @@ class Page(NamedTuple):
     note: str = ""
     title: str = ""
     used: float | None = None
+    second: Grid | None = None
 
 
 class Answer(NamedTuple):
@@ -168,8 +170,8 @@ def _print_panel(page: Page) -> None:
     console = Console(highlight=False)
     if page.rows:
         console.print(_panel_of(page))
-    if page.grid is not None:
-        console.print(_table_of(page.grid))
+    for grid in filter(None, (page.grid, page.second)):
+        console.print(_table_of(grid))
     for remark in page.remarks:
         console.print(Padding(Text(escaped(remark)), (0, 0, 0, 1)))
     if page.closing:
@@ -230,10 +232,10 @@ def _print_plain(page: Page) -> None:
             continue
         value = f"{row.value:<{VALUE_WIDTH}}  {row.meaning}" if row.meaning else row.value
         lines.append(f"{label}{value}")
-    if page.grid is not None:
+    for grid in filter(None, (page.grid, page.second)):
         lines.append("")
         padded: list[list[str]] = []
-        for column in zip(page.grid.header, *page.grid.lines, strict=True):
+        for column in zip(grid.header, *grid.lines, strict=True):
             width = max(map(len, column))
             padded.append([cell.ljust(width) for cell in column])
         lines += [f"  {'  '.join(cells)}" for cells in zip(*padded, strict=True)]

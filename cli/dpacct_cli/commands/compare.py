@@ -10,6 +10,7 @@ from dpacct.budget import Interval, Spent
 from dpacct.errors import NotConverged, Unsupported
 from dpacct.rounds import Round, Schedule
 from dpacct_cli import mechanism, options, waiting
+from dpacct_cli.commands import samplings
 from dpacct_cli.options import MechanismOptions, StyleOptions
 from dpacct_cli.render import Answer, Grid, Page, Style, down, seconds, show, up
 
@@ -37,10 +38,12 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: Styl
     """Compare all accountants, with the time that each one takes.
 
     dp-accounting and Opacus join if they are installed. --quiet prints the smallest epsilon that
-    is proven here.
+    is proven here. Examples, batch and epochs without --sampling describe a training job: a second
+    table shows its cost by each way of drawing the batches.
 
-    Example:
+    Examples:
       dpacct compare --noise 1.36 --rounds 300 --q 0.1 --delta 1e-5
+      dpacct compare --examples 60000 --batch 600 --epochs 10 --noise 1
     """
     style = shown.style
     at = typed.read_delta(delta)
@@ -59,6 +62,8 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: Styl
     if not proven:
         raise Unsupported(f"no accountant applies: {entries[0].note}")
     best = min(proven, key=lambda entry: entry.upper or 0.0)
+    job = style is not Style.QUIET and samplings.describes_job(typed)
+    costs = samplings.read_costs(typed, at.value) if job else []
     smallest = Spent(best.lower or 0.0, best.upper or 0.0, at.value)
 
     def page() -> Page:
@@ -72,21 +77,28 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: Styl
             closing = "pip install -e '.[interop]' adds dp-accounting and Opacus to the table."
         reasons = [f"{entry.shown_name}: {entry.note}" for entry in entries if entry.note]
         note = mechanism.with_moved_delta(mechanism.delta_note(at.value, typed.num_clients), at)
-        return Page(rows, _grid(entries), reasons, closing, note)
+        reasons += [f"{cost.way.name}: {cost.note}" for cost in costs if cost.note]
+        second = samplings.grid(costs) if costs else None
+        return Page(rows, _grid(entries), reasons, closing, note, second=second)
 
     data: dict[str, object] = {
         "results": [_as_json(entry) for entry in entries],
         "delta": smallest.delta,
         **mechanism.keys(plan),
     }
+    if costs:
+        data["samplings"] = [samplings.as_json(cost) for cost in costs]
     show(Answer(data, repr(smallest.upper), page), style)
 
 
 def _measure(name: str, kind: str, engine: Any, plan: Schedule, delta: float) -> Entry:
     # One easy question first, so that imports are not part of the time.
     first = plan.phases[0].round
+    easy = first
+    if isinstance(first, Round):
+        easy = Round(WARM_UP_NOISE, first.sampling, first.adjacency)
     with suppress(Unsupported, NotConverged):
-        engine.epsilon(1 * Round(WARM_UP_NOISE, first.sampling, first.adjacency), delta)
+        engine.epsilon(1 * easy, delta)
     try:
         start = time.perf_counter()
         found = engine.epsilon(plan, delta)

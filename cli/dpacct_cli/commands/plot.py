@@ -230,6 +230,22 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, to: Picture
     to.put(compare_picture(plan, at.value, answers))
 
 
+def samplings(*, typed: MechanismOptions, delta: options.Delta = None, to: PictureOptions) -> None:
+    """Draw epsilon of one training job by each way of drawing its batches.
+
+    Example:
+      dpacct plot samplings --examples 60000 --batch 600 --epochs 10 --noise 1
+    """
+    to.file()
+    at = typed.read_delta(delta)
+    from dpacct.pictures import samplings_picture
+    from dpacct_cli.commands.samplings import read_costs
+
+    costs = read_costs(typed, at.value)
+    answers = [(cost.way.name, cost.epsilon, cost.note) for cost in costs]
+    to.put(samplings_picture(costs[0].way.schedule, at.value, answers))
+
+
 def ledger(
     file: Annotated[str, argument(metavar="FILE", help="The ledger of a data set.")],
     *,
@@ -302,6 +318,7 @@ COMMANDS = {
     "schedule": schedule,
     "compare": compare,
     "correlated": correlated,
+    "samplings": samplings,
     "ledger": ledger,
     "train": train,
 }

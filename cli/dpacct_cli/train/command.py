@@ -202,8 +202,8 @@ def _notes(
     if private:
         yield (
             f"{files.checkpoint} holds private values, which epsilon does not cover: what clients "
-            "remember, correlated noise, or the allocation of an epoch. Only you may read the file; "
-            "guard it like the data."
+            "remember, correlated noise, or the allocation of an epoch. Only you may read the "
+            "file; guard it like the data."
         )
 
 

@@ -21,6 +21,7 @@ from dpacct.pictures.schedules import (
     delta_picture,
     epsilon_picture,
     rdp_picture,
+    samplings_picture,
     schedule_picture,
     tradeoff_picture,
 )
@@ -29,5 +30,5 @@ __all__ = [
     "Bar", "Curve", "Drawing", "Level", "Mark", "Panel", "Picture", "Setting", "TrainedRun",
     "as_data", "compare_picture", "correlated_picture", "delta_picture", "epsilon_chart",
     "epsilon_picture", "ledger_picture", "people_picture", "rdp_picture", "read_run",
-    "roc_picture", "runs_picture", "schedule_picture", "tradeoff_picture",
+    "roc_picture", "runs_picture", "samplings_picture", "schedule_picture", "tradeoff_picture",
 ]  # fmt: skip

@@ -307,3 +307,24 @@ def compare_picture(
         title = f"The smallest epsilon is {up(best.upper)}, by {best.name}"
     label = f"epsilon at delta {chosen(delta, 3)}; dark: lower bound"
     return Picture(title, (Panel(label, "", bars=tuple(bars)),), describe(schedule))
+
+
+def samplings_picture(
+    schedule: Schedule, delta: float, answers: Sequence[tuple[str, Interval | None, str]]
+) -> Picture:
+    """Draw one bar of epsilon for each way of drawing the batches of a job.
+
+    An answer is a name, both bounds, and the reason if there are none. ``schedule`` has the rounds
+    and the noise of the job.
+    """
+    bars = [
+        Bar(name, math.inf, None, why) if found is None else Bar(name, found.upper, found.lower)
+        for name, found, why in answers
+    ]
+    known = sorted((bar for bar in bars if math.isfinite(bar.upper)), key=lambda bar: bar.upper)
+    ends = " to ".join(f"{up(bar.upper, 3)} ({bar.name})" for bar in (known[0], known[-1]))
+    label = f"epsilon at delta {chosen(delta, 3)}; dark: lower bound"
+    noise = max(kind.noise_multiplier for kind in schedule.only_rounds())
+    note = f"{rounds_words(schedule.rounds)}, noise {chosen(noise)}, {schedule.adjacency}"
+    title = f"The sampling decides: epsilon {ends}"
+    return Picture(title, (Panel(label, "", bars=tuple(bars)),), note)

@@ -9,8 +9,9 @@ import pytest
 
 import dpacct as library
 from dpacct.accountant import ACCOUNTANTS
+from dpacct.epochs import Epoch
 from dpacct.errors import Unsupported
-from dpacct.rounds import Schedule
+from dpacct.rounds import Poisson, Round, Schedule, Uniform
 
 WORDS = "compare --noise 1.36 --rounds 300 --q 0.1"
 WARM_UP_SECONDS = 0.3
@@ -99,6 +100,45 @@ def test_other_rounds(dpacct: Any, schedule_file: str, monkeypatch: pytest.Monke
     assert "by rdp" not in dpacct(words).text
     data = dpacct("compare", "--schedule", schedule_file, "--json").json
     assert (data["rounds"], len(data["phases"])) == (300, 2)
+
+
+JOB = "compare --examples 200 --batch 20 --epochs 3 --noise 2 --delta 1e-5"
+
+
+def test_a_training_job_is_shown_by_each_sampling(
+    dpacct: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch)
+    data = dpacct(JOB, "--json").json
+    found = {row["sampling"]: row["epsilon"] for row in data["samplings"]}
+    assert list(found) == ["poisson", "allocation", "uniform", "shuffle"]
+    assert {row["adjacency"] for row in data["samplings"]} == {"zero-out"}
+    wanted = {
+        "poisson": 30 * Round(2.0, Poisson(0.1), "zero-out"),
+        "allocation": 3 * Epoch(2.0, 10),
+        "uniform": 30 * Round(2.0, Uniform(20, 200), "zero-out"),
+        "shuffle": 3 * Round(2.0, adjacency="zero-out"),
+    }
+    for name, schedule in wanted.items():
+        spent = library.epsilon(schedule, delta=1e-5)
+        assert found[name]["upper"] == pytest.approx(spent.upper, rel=1e-9)
+        if name != "shuffle":
+            assert found[name]["lower"] == pytest.approx(spent.lower, rel=1e-9)
+    assert found["allocation"]["upper"] < found["uniform"]["lower"] < found["shuffle"]["upper"]
+    text = dpacct(JOB).text
+    assert "each example in one random step of an epoch (3 x 10 steps)" in text
+    # Steps that do not divide are rounded up, and said.
+    text = dpacct("compare --examples 205 --batch 20 --epochs 2.5 --noise 2").text
+    assert "(3 x 11 steps)" in text
+
+
+@pytest.mark.parametrize("more", [" --sampling uniform", " --sampling poisson", ""])
+def test_other_settings_have_no_such_table(
+    dpacct: Any, more: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch)
+    job = JOB + more if more else "compare --noise 2 --rounds 3 --q 0.1"
+    assert "samplings" not in dpacct(job, "--json").json
 
 
 @pytest.mark.slow

@@ -20,7 +20,8 @@ def _no_peers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_kinds_are_those_documented() -> None:
-    assert list(load("plot", ENTRIES["plot"]).commands) == [*KINDS, "correlated", "ledger", "train"]
+    others = ["correlated", "samplings", "ledger", "train"]
+    assert list(load("plot", ENTRIES["plot"]).commands) == [*KINDS, *others]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -35,6 +36,18 @@ def test_text_is_drawn_without_a_file(
     found = dpacct(f"plot {kind} {PLAN} --json").json
     assert found["title"] in " ".join(text.split())
     assert found["panels"]
+
+
+def test_one_job_has_a_bar_for_each_sampling(dpacct: Any) -> None:
+    job = "--examples 200 --batch 20 --epochs 2 --noise 2"
+    found = dpacct(f"plot samplings {job} --json").json
+    bars = found["panels"][0]["bars"]
+    assert [bar["name"] for bar in bars] == ["poisson", "allocation", "uniform", "shuffle"]
+    assert all(bar["lower"] <= bar["upper"] for bar in bars)
+    assert found["title"].startswith("The sampling decides: epsilon ")
+    ran = dpacct("plot samplings --noise 2 --epochs 2 --q 0.1")
+    assert ran.code == 2
+    assert "a training job is" in ran.err
 
 
 def test_a_file_is_written_by_its_name(dpacct: Any, tmp_path: Path) -> None:

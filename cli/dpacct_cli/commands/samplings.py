@@ -1,0 +1,133 @@
+"""One training job under each way of drawing its batches, for `compare` and `plot samplings`."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import NamedTuple
+
+import dpacct
+from dpacct import validate
+from dpacct.budget import Interval
+from dpacct.epochs import Epoch
+from dpacct.errors import NotConverged, Unsupported
+from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
+from dpacct_cli import waiting
+from dpacct_cli.errors import OptionConflict
+from dpacct_cli.options import MechanismOptions, called, number
+from dpacct_cli.render import Grid, down, seconds, up
+from dpacct_cli.words import in_units
+
+RELATION = Adjacency.ZERO_OUT
+
+
+class Way(NamedTuple):
+    """A way of drawing batches: its name, what it does, and a schedule that costs as much or more.
+
+    ``covers`` says that it may cost less: no lower end follows.
+    """
+
+    name: str
+    words: str
+    schedule: Schedule
+    covers: bool = False
+
+
+class Cost(NamedTuple):
+    """The epsilon of a job by one way, None where no accountant answers."""
+
+    way: Way
+    epsilon: Interval | None
+    seconds: float
+    note: str = ""
+
+
+def describes_job(typed: MechanismOptions) -> bool:
+    """Return True if the options give examples, batch and epochs, and leave the sampling open."""
+    return None not in (typed.epochs, typed.cohort, typed.clients) and typed.sampling is None
+
+
+def read_ways(typed: MechanismOptions) -> list[Way]:
+    """Return the ways of drawing the batches of a training job.
+
+    Raises:
+        OptionConflict: the options do not describe a job.
+    """
+    if not describes_job(typed):
+        raise OptionConflict(
+            f"a training job is {called('--clients')}, {called('--cohort')}, --epochs and --noise."
+        )
+    noise = typed.read_noise()
+    cohort = typed._replace(sampling=Uniform.name).read_sampling()
+    if not isinstance(cohort, Uniform):
+        raise OptionConflict(f"{called('--cohort')} is the size of a batch.")
+    rounds = typed.read_rounds()
+    epochs = math.ceil(validate.above_zero("epochs", number(typed.epochs), "a number of epochs"))
+    steps = -(-cohort.num_clients // cohort.cohort_size)
+    by_poisson = Poisson(cohort.sampling_rate)
+    one = rounds * Round(noise, by_poisson, RELATION)
+    unit, whole = in_units("each client"), f"{epochs} x {steps} steps"
+    return [
+        Way("poisson", f"{unit} joins each step with the same probability", one),
+        Way(
+            "allocation",
+            f"{unit} in one random step of an epoch ({whole})",
+            epochs * Epoch(noise, steps, adjacency=RELATION),
+        ),
+        Way(
+            "uniform",
+            in_units(f"exactly {cohort.cohort_size} clients, drawn afresh in each step"),
+            rounds * Round(noise, cohort, RELATION),
+        ),
+        Way(
+            "shuffle",
+            f"a data loader that shuffles ({whole})",
+            epochs * Round(noise, Full(), RELATION),
+            covers=True,
+        ),
+    ]
+
+
+def read_costs(typed: MechanismOptions, delta: float) -> list[Cost]:
+    """Return the cost of a job by each way."""
+    ways, found = read_ways(typed), list[Cost]()
+    for done, way in enumerate(ways):
+        waiting.say(f"dpacct compare: {way.name}", done, len(ways))
+        start = time.perf_counter()
+        try:
+            spent = dpacct.epsilon(way.schedule, delta=delta)
+            elapsed = time.perf_counter() - start
+            lower = 0.0 if way.covers else spent.lower
+            found.append(Cost(way, Interval(lower, spent.upper), elapsed))
+        except (Unsupported, NotConverged) as error:
+            found.append(Cost(way, None, 0.0, str(error)))
+    return found
+
+
+def as_json(cost: Cost) -> dict[str, object]:
+    """Return a row for --json."""
+    found = cost.epsilon
+    return {
+        "sampling": cost.way.name,
+        "words": cost.way.words,
+        "epsilon": None if found is None else {"lower": found.lower, "upper": found.upper},
+        "adjacency": str(RELATION),
+        "seconds": cost.seconds,
+        "note": cost.note,
+    }
+
+
+def grid(costs: list[Cost]) -> Grid:
+    """Return the table of all ways."""
+    lines = [
+        [
+            cost.way.name,
+            up(cost.epsilon.upper),
+            down(cost.epsilon.lower),
+            seconds(cost.seconds),
+            cost.way.words,
+        ]
+        for cost in costs
+        if cost.epsilon is not None
+    ]
+    return Grid([f"sampling ({RELATION})", "epsilon", "achieved", "time", ""], lines)
