@@ -1,0 +1,265 @@
+"""The pair of a user with many rows: a mixture of Gaussians against one Gaussian.
+
+Each of k records joins a round independently with probability q. With r the ratio of densities,
+
+    P = sum_j Bin(k, q)(j) N(j, sigma^2),   Q = N(0, sigma^2),
+    r(x) = sum_j w_j e^{(2 j x - j^2) / (2 sigma^2)},   w_j = Bin(k, q)(j),
+
+or P and Q exchanged (add). The coefficients of r as a polynomial in y = e^{x / sigma^2} are those of
+(1 - q + q y)^k times e^{-j^2 / (2 sigma^2)}, a multiplier sequence (Laguerre): all its roots are
+real and negative. So with m(x) = sum_j j w_j e^{...} / r(x), on x + i theta sigma^2, |theta| < pi,
+
+    r cos(theta / 2)^k <= |r| <= r,    arg r >= m sin(theta),    |arg r| <= k theta.
+
+Integrals of phi r^{a + it} are trapezoid sums on the real line. With step h they are off by at most
+2 B / (e^{2 pi d / h} - 1) of I(a), for any d < pi sigma^2, and
+
+    B = exp(d^2 / (2 sigma^2) + |t| k d / sigma^2) cos(d / (2 sigma^2))^{k min(a, 0)}.
+
+Derivation: docs/derivations/epochs.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtr  # pyright: ignore[reportMissingTypeStubs]
+
+from dpacct.budget import Interval
+from dpacct.errors import NotConverged
+from dpacct.numerics.fourier import Weighted, characteristic_shift
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
+from dpacct.pairs.dominating import Direction, GeneralPair
+
+# Tails and discretization may add e^-44, relative to the result. Terms of r below e^-46 of the
+# largest one are left out.
+_ACCURACY, _NEGLIGIBLE = 44.0, 46.0
+# Distances from the real line that are tried, in units of min(sigma, sigma^2).
+_STRIPS = np.geomspace(0.003, 2.9, 40)
+# Nodes whose ratios are computed and kept together, and how many nodes there may be.
+_BLOCK, _KEPT, _MOST_NODES = 1024, 4096, 2_000_000
+# Angles of `decay`, in units of about the best one.
+_UNITS, _LARGEST_ANGLE = (0.5, 0.7, 1.0, 1.6), 1.5
+_HALVINGS = 200
+
+
+class _Ratios(NamedTuple):
+    """log r and m at nodes, and bounds of the absolute errors of log r, shape (n,)."""
+
+    log_ratio: Array
+    mean: Array
+    error: Array
+
+
+class _Tilted(NamedTuple):
+    """Weights of e^{cL} P at nodes, adding up to one, their relative errors, and log M(c)."""
+
+    at: _Ratios
+    weights: Array
+    error: Array
+    log_moment: float
+    log_error: float
+
+
+@lru_cache(maxsize=64)
+def _log_weights(rate: float, records: int) -> tuple[Array, float]:
+    """Return log of the probabilities of Bin(k, q), and a bound of their absolute errors."""
+    j = np.arange(float(records))
+    steps = np.log((records - j) / (j + 1)) + (math.log(rate) - math.log1p(-rate))
+    logs = np.concatenate([[0.0], np.cumsum(steps)]) + records * math.log1p(-rate)
+    size = float(np.abs(steps).sum()) + abs(records * math.log1p(-rate))
+    return logs, UNIT * (records + 16) * (size + 1)
+
+
+@lru_cache(maxsize=_KEPT)
+def _block(rate: float, noise: float, records: int, step: float, number: int) -> _Ratios:
+    """Return the ratios at the nodes ``number`` * 1024 + i, times the step, i < 1024."""
+    x = step * (number * _BLOCK + np.arange(float(_BLOCK)))
+    return ratios_at(rate, noise, records, x)
+
+
+def ratios_at(rate: float, noise: float, records: int, x: Array) -> _Ratios:
+    """Return log r, m and errors at increasing points x, shape (n,)."""
+    logs, weight_error = _log_weights(rate, records)
+    count = np.arange(float(records + 1))
+    inverse = noise**-2
+    base = logs - count**2 * (inverse / 2)
+    # The exponents are concave in j, and their peak moves to the right with x.
+    ends = base + np.multiply.outer(x[[0, -1]], count * inverse)
+    low = int(np.argmax(ends[0] >= ends[0].max() - _NEGLIGIBLE))
+    high = records + 1 - int(np.argmax(ends[1][::-1] >= ends[1].max() - _NEGLIGIBLE))
+    some = slice(low, high)
+    exponent = base[some] + np.multiply.outer(x, count[some] * inverse)
+    top = exponent.max(axis=1)
+    terms = np.exp(exponent - top[:, None])
+    total = terms.sum(axis=1)
+    mean = (terms @ count[some]) / total
+    # What is left out is at most (k + 1) e^-46, and the sum has at most k + 1 terms.
+    size = np.abs(logs[some]).max() + (high**2 * inverse) + high * inverse * np.abs(x)
+    error = weight_error + UNIT * (8 * size + 2 * (high - low) + 32)
+    error += (records + 1) * math.exp(-_NEGLIGIBLE)
+    return _Ratios(top + np.log(total), mean, error)
+
+
+@dataclass(frozen=True)
+class RecordsPair(GeneralPair):
+    """A user with up to k records, each of which joins with probability q < 1.
+
+    Attributes:
+        sampling_rate: q, below 1.
+        noise_std: sigma, in units of what one record moves.
+        records: k.
+        direction: remove is the mixture against the Gaussian, add the other way round.
+    """
+
+    sampling_rate: float
+    noise_std: float
+    records: int
+    direction: Direction
+
+    @property
+    def largest_loss(self) -> float:
+        """Of the add direction, -k log(1 - q). There is none in the remove direction."""
+        if self.direction is Direction.REMOVE:
+            return math.inf
+        return -self.records * math.log1p(-self.sampling_rate) * (1 + 8 * UNIT)
+
+    def delta(self, epsilon: float) -> Interval:
+        """See `GeneralPair`: the worst event is a half-line, as r increases."""
+        remove, k, sigma = self.direction is Direction.REMOVE, self.records, self.noise_std
+        if not remove and epsilon >= self.largest_loss:
+            return Interval(0.0, 0.0)
+        level = epsilon if remove else -epsilon
+        x = self._root(level)
+        at = ratios_at(self.sampling_rate, sigma, k, np.array([x]))
+        logs, weight_error = _log_weights(self.sampling_rate, k)
+        shifts = (np.arange(float(k + 1)) - x) / sigma
+        sign = 1.0 if remove else -1.0
+        mixture = float(np.exp(logs) @ ndtr(sign * shifts))
+        plain = float(ndtr(-sign * x / sigma))
+        # Threshold x is not the exact root: delta is off by the gap of the ratios times the mass.
+        gap = abs(float(at.log_ratio[0]) - level) + float(at.error[0])
+        relative = weight_error + UNIT * (64 + 8 * float(np.abs(shifts).max()) ** 2 + 2 * k)
+        high, low = (mixture, plain) if remove else (plain, mixture)
+        growth = math.exp(min(epsilon, 700.0))
+        slack = (relative + 4 * UNIT * (1 + epsilon)) * (high + growth * low)
+        # Right of the root both masses are within e^gap of each other.
+        slack += 1.01 * math.expm1(min(gap, 1.0)) * growth * low + 1e-300
+        found = high - growth * low
+        return Interval(min(max(0.0, found - slack), 1.0), min(max(0.0, found + slack), 1.0))
+
+    def _root(self, level: float) -> float:
+        """Return about the point where log r reaches a level."""
+        k, sigma = self.records, self.noise_std
+        # log r lies between log w_0 and, for x > 0, k x / sigma^2.
+        low, high = -40 * sigma - k, 40 * sigma + k + sigma**2 * max(level, 0.0)
+
+        def ratio(x: float) -> float:
+            found = ratios_at(self.sampling_rate, sigma, k, np.array([x])).log_ratio
+            return float(found[0]) - level
+
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if ratio(middle) < 0 else (low, middle)
+            if high - low <= 4 * UNIT * (abs(low) + abs(high)):
+                break
+        return (low + high) / 2
+
+    def _order(self, tilt: float) -> float:
+        return 1 + tilt if self.direction is Direction.REMOVE else -tilt
+
+    def _tilted(self, tilt: float, frequency: float = 0.0) -> tuple[_Tilted, float]:
+        """Return the law of e^{cL} P at nodes, and the discretization error of its integrals."""
+        a, sigma, k = self._order(tilt), self.noise_std, self.records
+        variance = sigma**2
+        # The integrand falls at least like a Gaussian left of min(a, 0) m(0) and right of max(a, 0) k.
+        accuracy = _ACCURACY + (a * (1 - a) * k * k / (2 * variance) if 0 < a < 1 else 0.0)
+        strip = _STRIPS * min(sigma, variance)
+        grown = strip**2 / (2 * variance) + frequency * k * strip / variance
+        grown += k * min(a, 0.0) * np.log(np.cos(np.minimum(strip / (2 * variance), 1.57)))
+        steps = np.where(strip < 2.9 * variance, 2 * math.pi * strip / (accuracy + grown), 0.0)
+        best = int(np.argmax(steps))
+        # Powers of two, so that nodes are exact and blocks serve several tilts.
+        step = 2.0 ** math.floor(math.log2(float(steps[best])))
+        discrete = 2.02 * math.exp(float(grown[best]) - 2 * math.pi * float(strip[best]) / step)
+        reach = sigma * math.sqrt(2 * accuracy)
+        at_zero = ratios_at(self.sampling_rate, sigma, k, np.zeros(1))
+        first = math.floor((min(a, 0.0) * float(at_zero.mean[0]) - reach) / step / _BLOCK)
+        last = math.ceil((max(a, 0.0) * k + reach) / step / _BLOCK)
+        if (last - first) * _BLOCK > _MOST_NODES:
+            raise NotConverged(f"the moment integral needs {(last - first) * _BLOCK} nodes")
+        blocks = [_block(self.sampling_rate, sigma, k, step, n) for n in range(first, last)]
+        at = _Ratios(*(np.concatenate(column) for column in zip(*blocks, strict=True)))
+        x = step * np.arange(float(first * _BLOCK), float(last * _BLOCK))
+        exponent = a * at.log_ratio - x**2 / (2 * variance)
+        top = float(exponent.max())
+        weights = np.exp(exponent - top)
+        total, sum_error = positive_sum(weights)
+        # Each tail is at most that of a Gaussian that begins at its last node.
+        tails = 1.26 * sigma / step * float(weights[0] + weights[-1]) / total
+        scale = math.log(step / sigma) - 0.5 * math.log(2 * math.pi)
+        error = abs(a) * at.error + UNIT * (8 * np.abs(exponent) + 8 * abs(top) + 64)
+        log_moment = top + math.log(total) + scale
+        mean_error = float(weights @ error) / total
+        log_error = 1.02 * (mean_error + tails + discrete + sum_error)
+        log_error += FUNCTION_ERROR * (abs(top) + abs(math.log(total)) + abs(scale) + 1)
+        tilted = _Tilted(at, weights / total, error + log_error, log_moment, log_error)
+        return tilted, discrete + tails
+
+    def log_moment(self, tilts: Array) -> Bounds:
+        """See `GeneralPair`. Error: inside the bounds, about 1e-13."""
+        values = [self._tilted(tilt)[0] for tilt in np.asarray(tilts, dtype=np.float64).tolist()]
+        logs = np.array([part.log_moment for part in values])
+        errors = np.array([part.log_error for part in values])
+        return Bounds(logs - errors, logs + errors)
+
+    def _losses(self, at: _Ratios) -> Array:
+        return at.log_ratio if self.direction is Direction.REMOVE else -at.log_ratio
+
+    def cumulants(self, tilt: float) -> tuple[float, float, float]:
+        """See `GeneralPair`."""
+        tilted, _ = self._tilted(tilt)
+        losses = self._losses(tilted.at)
+        mean = float(tilted.weights @ losses)
+        variance = float(tilted.weights @ (losses - mean) ** 2)
+        return tilted.log_moment, mean, max(variance, 1e-300)
+
+    def characteristic(self, tilt: float, frequencies: Array) -> tuple[ComplexArray, Array]:
+        """See `GeneralPair`."""
+        tilted, off = self._tilted(tilt, float(frequencies[-1]))
+        # The integrals at t and at 0 are off by as much each. Nodes without weight are left out.
+        kept = tilted.weights > 1e-40
+        losses, weights = self._losses(tilted.at)[kept], tilted.weights[kept]
+        step = float(frequencies[1]) if len(frequencies) > 1 else 1.0
+        law = Weighted(losses, weights, None, weights * (tilted.error[kept] + 4 * UNIT))
+        shift, size = characteristic_shift(step, len(frequencies), law)
+        phase = float(weights @ (tilted.at.error[kept] + 8 * UNIT * np.abs(losses)))
+        rest = 4 * off + 1e-39 * len(tilted.weights)
+        return shift, size + 1.01 * phase * frequencies + rest * np.minimum(frequencies, 1.0)
+
+    def decay(self, tilt: float, frequencies: Array) -> Array:
+        """See `GeneralPair`: the path of integration is moved off the line by i theta sigma^2.
+
+        Error: |phi| <= e^{theta^2 sigma^2 / 2} E e^{-u m}, u = t sin(theta) + 2 min(a, 0)
+            tan(theta / 2)^2.
+        """
+        tilted, off = self._tilted(tilt)
+        a, variance = self._order(tilt), self.noise_std**2
+        kept = tilted.weights > 1e-20
+        weights, mean = tilted.weights[kept], tilted.at.mean[kept]
+        average = float(weights @ mean)
+        usual = frequencies * average / variance
+        usual = usual / (1 + frequencies * usual)
+        best = np.ones_like(frequencies)
+        for unit in _UNITS:
+            angle = np.minimum(unit * usual, _LARGEST_ANGLE)
+            turn = frequencies * np.sin(angle) + 2 * min(a, 0.0) * np.tan(angle / 2) ** 2 * 1.000001
+            gain = np.array([float(weights @ -np.expm1(-max(u, 0.0) * mean)) for u in turn])
+            slack = 1e-9 * gain + 1e-15 + off
+            bound = np.exp(variance * angle**2 * (0.5 + 1e-9)) * (1 - gain + slack)
+            best = np.minimum(best, np.where(turn >= 0.0, bound, 1.0))
+        return np.minimum.accumulate(best)
