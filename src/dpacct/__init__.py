@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from dpacct.accountant import delta, epsilon
     from dpacct.budget import Budget, Interval, Spent
     from dpacct.calibration.calibrate import Calibration, calibrate
-    from dpacct.epochs import Epoch
+    from dpacct.epochs import Epoch, ShuffledEpoch
     from dpacct.errors import (
         BudgetExceeded,
         DpacctError,
@@ -39,7 +39,7 @@ _HOMES = {
     "accountant": "delta epsilon",
     "budget": "Budget Interval Spent",
     "calibration.calibrate": "Calibration calibrate",
-    "epochs": "Epoch",
+    "epochs": "Epoch ShuffledEpoch",
     "errors": "BudgetExceeded DpacctError InvalidParameter LedgerError NotConverged Unsupported",
     "ledger": "Ledger",
     "mechanisms": (
@@ -79,6 +79,7 @@ __all__ = [
     "RandomizedResponse",
     "Round",
     "Schedule",
+    "ShuffledEpoch",
     "Spent",
     "Uniform",
     "Unsupported",

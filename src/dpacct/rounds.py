@@ -55,12 +55,68 @@ AdjacencyName = Literal["add-remove", "replace-one", "zero-out"]
 
 @dataclass(frozen=True, slots=True)
 class Poisson:
-    """Each client joins a round independently with probability ``sampling_rate`` in (0, 1]."""
+    """Each client joins a round independently with probability ``sampling_rate`` in (0, 1].
+
+    Args:
+        sampling_rate: the probability.
+        records: the number of records that one user has at most. Each joins independently and is
+            clipped alone. The user is the unit of privacy.
+        max_cohort: of a round with more than so many, a random part of this size is kept.
+        num_clients: with ``max_cohort``, the size of the population, at most.
+    Raises:
+        InvalidParameter: a value out of range, or only one of the last two, or both kinds.
+    """
 
     sampling_rate: float
+    records: int = 1
+    max_cohort: int | None = None
+    num_clients: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sampling_rate", validate.sampling_rate(self.sampling_rate))
+        if self.is_plain:
+            return
+        noun = "the number of records of a user"
+        object.__setattr__(self, "records", validate.count("records", self.records, noun, 10**4))
+        if self.max_cohort is None and self.num_clients is None:
+            return
+        cohort = validate.count("max_cohort", self.max_cohort, "a largest cohort", MAX_CLIENTS)
+        noun = "the population of a truncated cohort"
+        clients = validate.count("num_clients", self.num_clients, noun, MAX_CLIENTS)
+        if cohort > clients:
+            rule = f"a largest cohort has at most as many members as there are clients ({clients})"
+            raise InvalidParameter("max_cohort", cohort, rule)
+        if self.records > 1:
+            rule = "cohorts of users with several records are not truncated"
+            raise InvalidParameter("records", self.records, rule, "Leave max_cohort out.")
+        if self.sampling_rate == 1.0:
+            rule = "a truncated cohort has a sampling rate below 1"
+            raise InvalidParameter("sampling_rate", 1.0, rule, "Uniform draws a fixed cohort.")
+        object.__setattr__(self, "max_cohort", cohort)
+        object.__setattr__(self, "num_clients", clients)
+
+    @property
+    def is_plain(self) -> bool:
+        """True if a user has one record, and cohorts have no largest size."""
+        return (
+            type(self.records) is int
+            and self.records == 1
+            and (self.max_cohort is None and self.num_clients is None)
+        )
+
+    def __repr__(self) -> str:
+        others = {name: value for name, value in self.fields().items() if name != "sampling_rate"}
+        shown = "".join(f", {name}={value!r}" for name, value in others.items())
+        return f"Poisson(sampling_rate={self.sampling_rate!r}{shown})"
+
+    def fields(self) -> dict[str, float | int]:
+        """Return the arguments that are not left to their defaults, by name."""
+        found: dict[str, float | int] = {"sampling_rate": self.sampling_rate}
+        if self.records > 1:
+            found["records"] = self.records
+        if self.max_cohort is not None and self.num_clients is not None:
+            found |= {"max_cohort": self.max_cohort, "num_clients": self.num_clients}
+        return found
 
     name = "poisson"
     default_adjacency = Adjacency.ADD_REMOVE
@@ -194,6 +250,19 @@ class Round(Release):
         object.__setattr__(self, "noise_multiplier", validate.noise_multiplier(noise_multiplier))
         object.__setattr__(self, "sampling", scheme)
         object.__setattr__(self, "adjacency", Adjacency.parse(relation))
+        self._check_special_poisson()
+
+    def _check_special_poisson(self) -> None:
+        """Check that a bound is known for users with several records, or truncated cohorts."""
+        scheme = self.sampling
+        if not isinstance(scheme, Poisson) or scheme.is_plain:
+            return
+        if self.adjacency is Adjacency.REPLACE_ONE:
+            rule = f"{scheme!r} is bounded for users that come or go"
+            raise InvalidParameter("adjacency", str(self.adjacency), rule, "Choose add-remove.")
+        if scheme.max_cohort is not None and self.adjacency is not Adjacency.ADD_REMOVE:
+            rule = "a zeroed client still takes a place of a truncated cohort"
+            raise InvalidParameter("adjacency", str(self.adjacency), rule, "Choose add-remove.")
 
     @property
     def sampling_rate(self) -> float:

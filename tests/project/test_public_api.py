@@ -27,7 +27,7 @@ NAMES = {
     "Calibration",
     "ApproximateDP", "DiscreteGaussian", "DiscreteLaplace", "ExponentialMechanism", "Laplace",
     "PureDP", "RandomizedResponse", "ZeroConcentratedDP",
-    "Epoch",
+    "Epoch", "ShuffledEpoch",
     "DpacctError", "InvalidParameter", "Unsupported", "NotConverged", "BudgetExceeded",
     "LedgerError", "Ledger",
     "__version__",

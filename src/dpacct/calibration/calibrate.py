@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from dpacct import validate
@@ -244,5 +244,10 @@ def _solve(
         cohort = largest_number(goal, lambda n: at_scheme(Uniform(n, clients)), clients, alone)
         return at_scheme(Uniform(cohort, clients)), 1.0
     if sampling is None or isinstance(sampling, Poisson):
-        return largest_rate(goal, at_scheme), 1.0
+        kind = sampling or Poisson(1.0)
+
+        def at_rate(scheme: Sampling) -> Schedule:
+            return at_scheme(replace(kind, sampling_rate=scheme.sampling_rate))
+
+        return largest_rate(goal, at_rate), 1.0
     raise InvalidParameter("sampling", sampling, "full participation has no rate to solve for")

@@ -85,6 +85,9 @@ class Correlated(Mechanism):
             rule = "correlated noise is proven without sampling, or with Poisson(rate) in groups"
             raise InvalidParameter("sampling", sampling, rule)
         if isinstance(scheme, Poisson):
+            if not scheme.is_plain:
+                rule = "groups are sampled with one record a client and cohorts of any size"
+                raise InvalidParameter("sampling", scheme, rule, "Choose Poisson(rate).")
             if participations not in (None, -(-strategy.rounds // b)):
                 rule = "a client may be drawn whenever it is the turn of its group"
                 raise InvalidParameter("participations", participations, rule, "Leave it out.")

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from dpacct.epochs.epoch import Epoch
+from dpacct.epochs.shuffled import ShuffledEpoch
 
-__all__ = ["Epoch"]
+__all__ = ["Epoch", "ShuffledEpoch"]

@@ -142,6 +142,8 @@ def event_of_schedule(schedule: Schedule) -> Any:
     for round_, rounds in schedule:
         event = _events.GaussianDpEvent(round_.noise_multiplier)
         match round_.sampling:
+            case Poisson() as special if not special.is_plain:
+                raise Unsupported(f"no event is written for {special!r}")
             case Uniform(cohort_size=cohort, num_clients=clients):
                 event = _events.SampledWithoutReplacementDpEvent(clients, cohort, event)
             case Poisson(sampling_rate=rate):

@@ -148,6 +148,8 @@ def to_dp_event(schedule: Schedule) -> Any:
     for round_, count in schedule.distinct().items():
         event = library.GaussianDpEvent(_noise_over_sensitivity(round_))
         match round_.sampling:
+            case Poisson() as special if not special.is_plain:
+                raise Unsupported(f"dp-accounting is not asked about {special!r}")
             case Uniform(cohort_size=cohort, num_clients=clients):
                 event = library.SampledWithoutReplacementDpEvent(clients, cohort, event)
             case Poisson(sampling_rate=rate) if rate < 1.0:

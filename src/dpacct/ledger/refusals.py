@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from dpacct import validate
@@ -204,12 +204,12 @@ def _lower_rate(round_: Round, fits: Callable[[ScheduleItem], bool]) -> Round | 
     def poisson(log_rate: float) -> Round:
         exponent = math.floor(log_rate / math.log(10)) - 3
         kept = math.floor(math.exp(log_rate) / 10.0**exponent)
-        return at(Poisson(float(f"{kept}e{exponent}")))
+        return at(replace(plain, sampling_rate=float(f"{kept}e{exponent}")))
 
     match round_.sampling:
         case Full():
             return None
-        case Poisson(rate):
+        case Poisson(rate) as plain:
             return _nearest(poisson, fits, math.log(rate), math.log(min(_MIN_RATE, rate / 2)))
         case Uniform(cohort, clients):
             few = largest_between(lambda size: fits(at(Uniform(size, clients))), 0, cohort)

@@ -25,7 +25,7 @@ import numpy as np
 from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter
 from dpacct.numerics.rounding import UNIT, Array, Bounds, ComplexArray
-from dpacct.rounds import Adjacency, Release, Round, Schedule, Uniform
+from dpacct.rounds import Adjacency, Poisson, Release, Round, Schedule, Uniform
 
 
 class Direction(StrEnum):
@@ -238,6 +238,8 @@ def proven_pair(round_: Round, direction: Direction) -> DominatingPair:
     if _takes_everybody(round_):
         return _full_pair(round_, direction)
     match round_.sampling:
+        case Poisson(max_cohort=int(cohort)) as truncated:
+            return _truncated_pair(round_, truncated, cohort, direction)
         case Uniform() as uniform if relation is Adjacency.ADD_REMOVE:
             # An added client displaces another one: the sum moves by up to 2 C at rate m / N.
             return SampledGaussianPair(uniform.rate_bounds[1], z / 2, direction)
@@ -250,7 +252,7 @@ def proven_pair(round_: Round, direction: Direction) -> DominatingPair:
             return achieved_pair(round_, direction)
 
 
-def achieved_pair(round_: Round, direction: Direction) -> AchievedPair:
+def achieved_pair(round_: Round, direction: Direction) -> DominatingPair:
     """Return a pair that some explicit neighboring data sets reach, in one direction.
 
     Source: docs/derivations/dominating-pairs.md lists the data sets.
@@ -259,6 +261,8 @@ def achieved_pair(round_: Round, direction: Direction) -> AchievedPair:
     if _takes_everybody(round_):
         return _full_pair(round_, direction)
     match round_.sampling:
+        case Poisson() as special if not special.is_plain:
+            return _special_pair(special, z, direction)
         case Uniform(cohort_size, num_clients) if relation is Adjacency.ADD_REMOVE:
             # A cohort of all clients has only the neighbor with one client more.
             rate = cohort_size / max(num_clients, cohort_size + 1)
@@ -282,6 +286,43 @@ def _takes_everybody(round_: Round) -> bool:
     return round_.sampling_rate == 1.0
 
 
+def _special_pair(special: Poisson, noise: float, direction: Direction) -> DominatingPair:
+    """Return the achieved pair of a user with several records, or of a truncated cohort."""
+    from dpacct.pairs.records import RecordsPair  # noqa: PLC0415 - it imports this module
+    from dpacct.pairs.truncated import kept_share  # noqa: PLC0415 - as above
+
+    rate = special.sampling_rate
+    if special.max_cohort is None or special.num_clients is None:
+        # All records of the user send the same, and all others send zero.
+        return RecordsPair(rate, noise, special.records, direction)
+    # The others send zero. A random part of the cohort keeps the client.
+    kept = kept_share(rate, special.max_cohort, special.num_clients)
+    return SampledGaussianPair(math.nextafter(rate * kept, 0.0), noise, direction)
+
+
+def _truncated_pair(
+    round_: Round, truncated: Poisson, cohort: int, direction: Direction
+) -> DominatingPair:
+    """Return the pair of a cohort of which a random part of a largest size is kept.
+
+    Whether the others fill the cohort is published. If they do, the client displaces one of them.
+    """
+    from dpacct.pairs.choice import ChoicePair  # noqa: PLC0415 - it imports this module
+    from dpacct.pairs.records import RecordsPair  # noqa: PLC0415 - as above
+    from dpacct.pairs.truncated import full_probability  # noqa: PLC0415 - as above
+
+    rate, z = truncated.sampling_rate, round_.noise_multiplier
+    clients = truncated.num_clients or cohort
+    full = full_probability(rate, cohort, clients)
+    usual = RecordsPair(rate, z, 1, direction)
+    if full <= 0.0:
+        return SampledGaussianPair(rate, z, direction)
+    return ChoicePair((usual, RecordsPair(rate, z / 2, 1, direction)), (1.0 - full, full))
+
+
 def _full_pair(round_: Round, direction: Direction) -> SampledGaussianPair:
     shift = 2.0 if round_.adjacency is Adjacency.REPLACE_ONE else 1.0
+    if isinstance(round_.sampling, Poisson):
+        # All records of a user move the sum together.
+        shift *= round_.sampling.records
     return SampledGaussianPair(1.0, round_.noise_multiplier / shift, direction)

@@ -5,7 +5,7 @@ Each of k records joins a round independently with probability q. With r the rat
     P = sum_j Bin(k, q)(j) N(j, sigma^2),   Q = N(0, sigma^2),
     r(x) = sum_j w_j e^{(2 j x - j^2) / (2 sigma^2)},   w_j = Bin(k, q)(j),
 
-or P and Q exchanged (add). The coefficients of r as a polynomial in y = e^{x / sigma^2} are those of
+or P and Q exchanged (add). As a polynomial in y = e^{x / sigma^2}, r has the coefficients of
 (1 - q + q y)^k times e^{-j^2 / (2 sigma^2)}, a multiplier sequence (Laguerre): all its roots are
 real and negative. So with m(x) = sum_j j w_j e^{...} / r(x), on x + i theta sigma^2, |theta| < pi,
 
@@ -176,7 +176,7 @@ class RecordsPair(GeneralPair):
         """Return the law of e^{cL} P at nodes, and the discretization error of its integrals."""
         a, sigma, k = self._order(tilt), self.noise_std, self.records
         variance = sigma**2
-        # The integrand falls at least like a Gaussian left of min(a, 0) m(0) and right of max(a, 0) k.
+        # The integrand falls at least like a Gaussian left of min(a, 0) m(0) and right of a k.
         accuracy = _ACCURACY + (a * (1 - a) * k * k / (2 * variance) if 0 < a < 1 else 0.0)
         strip = _STRIPS * min(sigma, variance)
         grown = strip**2 / (2 * variance) + frequency * k * strip / variance

@@ -36,7 +36,7 @@ from dpacct.renyi.curve import (
     improved_delta,
     improved_epsilon,
 )
-from dpacct.rounds import Round, Schedule
+from dpacct.rounds import Poisson, Round, Schedule
 
 # (order, q, nu) -> the conditions that fail, in words.
 Conditions = Callable[[float, float, float], tuple[str, ...]]
@@ -114,6 +114,10 @@ def forms_for(round_: Round) -> tuple[tuple[ClosedForm, ...], float]:
     Raises:
         Unsupported: there is none.
     """
+    if isinstance(round_.sampling, Poisson) and not round_.sampling.is_plain:
+        raise Unsupported(
+            f"no closed form is proven for {round_!r}; the accountant tight covers it"
+        )
     pair = proven_pair(round_, Direction.REMOVE)
     if isinstance(pair, ReplacementPair | GeneralPair):
         reason = "Poisson sampling with replace-one adjacency"

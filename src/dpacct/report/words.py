@@ -80,8 +80,10 @@ def neighbors(adjacency: str | None, unit: str) -> str:
 def sampling_words(sampling: Sampling) -> str:
     """Return the participants of a round in words."""
     match sampling:
-        case Poisson(sampling_rate):
-            return f"Poisson, rate {chosen(sampling_rate)}"
+        case Poisson(sampling_rate, records, max_cohort):
+            words = f"Poisson, rate {chosen(sampling_rate)}"
+            words += f", {records} records a user" if records > 1 else ""
+            return words + (f", at most {max_cohort} in a round" if max_cohort else "")
         case Uniform(cohort_size, num_clients):
             return f"{cohort_size} of {num_clients} without replacement"
         case Full():

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from dpacct import validate
 from dpacct.correlated.entries import ENTRY_KEYS, from_entry, to_entry
 from dpacct.correlated.release import Correlated
+from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.errors import InvalidParameter
 from dpacct.mechanisms.names import BY_NAME
 from dpacct.rounds import (
@@ -50,6 +51,8 @@ PHASE_KEYS: tuple[str, ...] = (
     "cohort_size",
     "num_clients",
 )
+# Of Poisson sampling, for users with several records and for truncated cohorts.
+_POISSON_KEYS = ("records", "max_cohort")
 # A file may call its list of phases "rounds".
 FILE_KEYS = ("adjacency", "phase", "rounds")
 CSV_COLUMNS: tuple[str, ...] = (*PHASE_KEYS, "adjacency")
@@ -113,6 +116,8 @@ def item_of(kind: type[Release]) -> Item:
 # Releases beside the rounds, by the value of the key ``mechanism``.
 ITEMS: dict[str, Item] = {
     **{name: item_of(kind) for name, kind in BY_NAME.items()},
+    "allocation": item_of(Epoch),
+    "shuffle": item_of(ShuffledEpoch),
     "correlated": Item(Correlated, ENTRY_KEYS, from_entry, to_entry),
 }
 
@@ -190,7 +195,7 @@ def dump_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
 def _phase(entry: dict[str, Any], adjacency: Any) -> Phase:
     if "mechanism" in entry:
         return _mechanism(entry, adjacency)
-    _check_keys(entry, (*PHASE_KEYS, "mechanism"))
+    _check_keys(entry, (*PHASE_KEYS, *_POISSON_KEYS, "mechanism"))
     for key in ("rounds", "noise_multiplier"):
         if key not in entry:
             raise InvalidParameter(key, None, f"{key} is missing")
@@ -225,6 +230,11 @@ def read_release(
 
 def _sampling(entry: dict[str, Any]) -> Sampling:
     given = _SCHEME_KEYS & entry.keys()
+    others = {key: entry[key] for key in _POISSON_KEYS if key in entry}
+    if "max_cohort" in others and "num_clients" in given:
+        # Here the population belongs to the largest cohort.
+        others["num_clients"] = entry["num_clients"]
+        given = given - {"num_clients"}
     default = "poisson" if "sampling_rate" in given else "uniform" if given else "full"
     scheme = entry.get("sampling", default)
     if not isinstance(scheme, str) or scheme not in SCHEME_KEYS:
@@ -236,7 +246,10 @@ def _sampling(entry: dict[str, Any]) -> Sampling:
         rule = f"that takes {', or '.join(known)}, and the phase has {found}"
         raise InvalidParameter("sampling", scheme, rule)
     if scheme == "poisson":
-        return Poisson(entry["sampling_rate"])
+        return Poisson(entry["sampling_rate"], **others)
+    if others:
+        key = next(iter(others))
+        raise InvalidParameter(key, others[key], "it belongs to Poisson sampling")
     if scheme == "full":
         return Full()
     if "sampling_rate" in given:
@@ -279,7 +292,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _parse_csv(text: str) -> _Content:
     rows = [row for row in csv.reader(io.StringIO(text), strict=True) if any(map(str.strip, row))]
     header = [cell.strip() for cell in rows[0]] if rows else []
-    _check_keys(header, (*CSV_COLUMNS, "mechanism", *_item_keys()))
+    _check_keys(header, (*CSV_COLUMNS, *_POISSON_KEYS, "mechanism", *_item_keys()))
     if len(set(header)) < len(header):
         raise InvalidParameter("schedule", None, "the header names a column twice")
     phases: list[dict[str, Any]] = []
@@ -326,8 +339,12 @@ def phase_entry(phase: Phase) -> dict[str, Any]:
         "rounds": count,
         "noise_multiplier": round_.noise_multiplier,
         "sampling": round_.sampling.name,
-        **asdict(round_.sampling),
+        **_scheme_fields(round_.sampling),
     }
+
+
+def _scheme_fields(sampling: Sampling) -> dict[str, Any]:
+    return dict(sampling.fields()) if isinstance(sampling, Poisson) else asdict(sampling)
 
 
 def _render_toml(schedule: Schedule) -> str:
@@ -349,7 +366,10 @@ def _render_csv(schedule: Schedule) -> str:
         rule = "a cell of a .csv file holds one value, and a release of this schedule has a list"
         raise InvalidParameter("schedule", None, rule, "Write a .toml or .json file.")
     used = {key for entry in entries for key in entry}
-    columns = [*CSV_COLUMNS, *(key for key in ("mechanism", *_item_keys()) if key in used)]
+    columns = [
+        *CSV_COLUMNS,
+        *(key for key in (*_POISSON_KEYS, "mechanism", *_item_keys()) if key in used),
+    ]
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, columns, restval="", lineterminator="\n")
     writer.writeheader()

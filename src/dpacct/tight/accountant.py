@@ -217,6 +217,8 @@ def _has_promises(schedule: Schedule) -> bool:
 def _has_fixed_size(schedule: Schedule) -> bool:
     """Return True if all are rounds, some with a cohort of fixed size. Other pairs are exact."""
     kinds = schedule.only_rounds()
+    if any(isinstance(k.sampling, Poisson) and not k.sampling.is_plain for k in kinds):
+        return False
     return len(kinds) == len(schedule.distinct()) and any(
         isinstance(kind.sampling, Uniform) for kind in kinds
     )

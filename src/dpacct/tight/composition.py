@@ -79,7 +79,11 @@ def alike(rates: Array, noise: Array, counts: Array) -> tuple[Array, Array, Arra
 def merged(schedule: Schedule) -> Schedule:
     """Estimate the same schedule: of many kinds of Poisson rounds some hundred are left."""
     kinds, rounds = schedule.distinct(), schedule.only_rounds()
-    drawn = {kind: n for kind, n in rounds.items() if isinstance(kind.sampling, Poisson)}
+    drawn = {
+        kind: n
+        for kind, n in rounds.items()
+        if isinstance(kind.sampling, Poisson) and kind.sampling.is_plain
+    }
     if len(drawn) <= MANY:
         return schedule
     rows = [(kind.sampling_rate, kind.noise_multiplier, float(n)) for kind, n in drawn.items()]

@@ -22,13 +22,13 @@ from fractions import Fraction
 from typing import Any, cast
 
 from dpacct import validate
-from dpacct.epochs import Epoch
+from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.record.fields import items, members, refuse, typed, whole
 from dpacct.mechanisms.names import BY_NAME
 from dpacct.numerics.rounding import UNIT
 from dpacct.pairs.dominating import Mechanism
-from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
+from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Sampling, Schedule, Uniform
 from dpacct.rounds import Release as ScheduleItem
 
 MAX_DETAILS = 100_000
@@ -201,8 +201,9 @@ def covers(planned: ScheduleItem, actual: ScheduleItem) -> bool:
     if not same or actual.noise_multiplier < planned.noise_multiplier:
         return False
     match planned.sampling, actual.sampling:
-        case (Poisson(planned_rate), Poisson(rate)):
-            return rate <= planned_rate
+        case (Poisson(planned_rate) as planned_kind, Poisson(rate) as kind):
+            same_kind = replace(kind, sampling_rate=planned_rate) == planned_kind
+            return same_kind and rate <= planned_rate
         case (Uniform(planned_cohort, clients), Uniform(cohort, actual_clients)):
             return actual_clients == clients and cohort <= planned_cohort
         case (Full(), Full()):
@@ -257,9 +258,10 @@ _SCHEMES = {
     "full": (Full, ()),
 }
 _ROUND = ("noise_multiplier", "sampling", "adjacency")
-_OF_ANY_SCHEME = ("sampling_rate", "cohort_size", "num_clients")
+_OF_ANY_SCHEME = ("sampling_rate", "cohort_size", "num_clients", "records", "max_cohort")
+_OF_SOME_POISSON = ("records", "max_cohort", "num_clients")
 # Mechanisms by their names in entries (Rule 5). Their fields are numbers, texts or adjacencies.
-MECHANISMS: dict[str, type[Mechanism]] = BY_NAME | {"allocation": Epoch}
+MECHANISMS: dict[str, type[Mechanism]] = BY_NAME | {"allocation": Epoch, "shuffle": ShuffledEpoch}
 
 
 def round_to_json(round_: ScheduleItem) -> dict[str, Any]:
@@ -271,8 +273,15 @@ def round_to_json(round_: ScheduleItem) -> dict[str, Any]:
         "noise_multiplier": round_.noise_multiplier,
         "sampling": sampling.name,
         "adjacency": str(round_.adjacency),
-        **{name: getattr(sampling, name) for name in _SCHEMES[sampling.name][1]},
+        **_fields_of(sampling),
     }
+
+
+def _fields_of(sampling: Sampling) -> dict[str, Any]:
+    """Return the fields of a scheme. Those that Poisson sampling leaves to defaults are absent."""
+    if isinstance(sampling, Poisson):
+        return dict(sampling.fields())
+    return {name: getattr(sampling, name) for name in _SCHEMES[sampling.name][1]}
 
 
 def _mechanism_to_json(item: ScheduleItem) -> dict[str, Any]:
@@ -313,14 +322,18 @@ def round_from_json(value: Any, also: tuple[str, ...] = ()) -> ScheduleItem:
     if name not in _SCHEMES:
         refuse("sampling", name, "a scheme that is known")
     scheme, keys = _SCHEMES[name]
+    if name == "poisson":
+        keys += tuple(key for key in _OF_SOME_POISSON if key in entry)
     entry = members("a round", value, (*_ROUND, *keys), also)
     # Constructors check the ranges, but take 5.0 for a whole number.
-    for key in keys if name == "uniform" else ():
+    for key in keys[1:] if name == "poisson" else keys:
         if type(entry[key]) is not int:
             refuse(key, entry[key], "a whole number")
     try:
         adjacency = typed("adjacency", entry["adjacency"], str)
-        return Round(entry["noise_multiplier"], scheme(*(entry[key] for key in keys)), adjacency)
+        return Round(
+            entry["noise_multiplier"], scheme(**{key: entry[key] for key in keys}), adjacency
+        )
     except InvalidParameter as error:
         raise LedgerError(f"a round cannot be read: {error}") from None
 

@@ -40,8 +40,9 @@ def takes_everybody(round_: Round) -> bool:
 
 def has_one_pair(round_: Round) -> bool:
     """Return True if one fixed pair is exact: full participation, or independent coins."""
-    poisson = isinstance(round_.sampling, Poisson) and round_.adjacency in _PLAYED
-    return takes_everybody(round_) or poisson
+    if isinstance(round_.sampling, Poisson):
+        return round_.sampling.is_plain and round_.adjacency in _PLAYED
+    return takes_everybody(round_)
 
 
 def is_played(schedule: Schedule) -> bool:

@@ -1,0 +1,229 @@
+"""Users with many rows, truncated cohorts and shuffled batches: figures, integrals, bounds."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binom, norm
+
+import dpacct
+from dpacct import InvalidParameter, Poisson, Round, ShuffledEpoch, Unsupported
+from dpacct.ledger.record.events import covers, round_from_json, round_to_json
+from dpacct.pairs.choice import ChoicePair
+from dpacct.pairs.dominating import Direction, achieved_pairs, proven_pairs
+from dpacct.pairs.records import RecordsPair
+from dpacct.pairs.truncated import full_probability, kept_share
+from dpacct.schedules import dump_schedule, load_schedule
+from dpacct.tight.composition import Composition
+from dpacct.tight.engines import composed_epsilon
+
+
+def _density(x: np.ndarray, q: float, z: float, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Densities of P and Q of the remove pair, term by term."""
+    j = np.arange(k + 1)
+    p = (binom.pmf(j, k, q)[:, None] * norm.pdf(x[None, :], j[:, None], z)).sum(axis=0)
+    return p, norm.pdf(x, 0.0, z)
+
+
+@pytest.mark.parametrize(
+    ("records", "remove", "add"),
+    [(2, 3.979086, 3.030638), (4, 8.899188, 6.607213), (8, 20.895299, 14.862606)],
+)
+def test_published_figures(records: int, remove: float, add: float) -> None:
+    for direction, figure in ((Direction.REMOVE, remove), (Direction.ADD, add)):
+        pair = RecordsPair(0.01, 1.0, records, direction)
+        found = composed_epsilon(Composition.of({pair: 1000}, direction), 1e-5)
+        assert found.lower - 6e-7 <= figure <= found.upper + 6e-7
+        assert found.width < 1e-6 * found.upper
+    alone = dpacct.epsilon(1000 * Round(1.0, Poisson(0.01)), delta=1e-5)
+    whole = dpacct.epsilon(1000 * Round(1.0, Poisson(0.01, records=records)), delta=1e-5)
+    # Who multiplies the epsilon of one record promises too much.
+    assert whole.lower > records * alone.upper
+
+
+def test_one_record_is_a_client_and_a_thousand_take_no_time() -> None:
+    pair = RecordsPair(0.02, 1.3, 1, Direction.REMOVE)
+    found = composed_epsilon(Composition.of({pair: 300}, Direction.REMOVE), 1e-6)
+    plain = dpacct.epsilon(300 * Round(1.3, Poisson(0.02)), delta=1e-6)
+    assert found.upper == pytest.approx(plain.upper, rel=1e-6)
+    assert found.lower <= plain.upper
+    assert plain.lower <= found.upper
+    many = dpacct.epsilon(1000 * Round(10.0, Poisson(1e-3, records=1000)), delta=1e-5)
+    assert many.width < 1e-6 * many.upper
+    full = dpacct.epsilon(10 * Round(6.0, Poisson(1.0, records=3)), delta=1e-5)
+    assert full.upper == pytest.approx(dpacct.epsilon(10 * Round(2.0), delta=1e-5).upper)
+
+
+@settings(max_examples=25)
+@given(
+    q=st.floats(1e-3, 0.9),
+    z=st.floats(0.5, 5.0),
+    k=st.integers(1, 12),
+    gain=st.floats(0.05, 3.0),
+    tilt=st.floats(0.05, 4.0),
+)
+def test_delta_moments_and_waves_agree_with_integrals(
+    q: float, z: float, k: int, gain: float, tilt: float
+) -> None:
+    x = np.linspace(-12 * z - (1 + tilt) * k, (2 + tilt) * k + 12 * z, 60_001)
+    width = x[1] - x[0]
+    p, plain = _density(x, q, z, k)
+    kept = (p > 1e-300) & (plain > 1e-300)
+    for direction in Direction:
+        first, second = (p, plain) if direction is Direction.REMOVE else (plain, p)
+        first, second = first[kept], second[kept]
+        pair = RecordsPair(q, z, k, direction)
+        truth = float(np.maximum(first - math.exp(gain) * second, 0.0).sum()) * width
+        found = pair.delta(gain)
+        assert found.lower <= truth * (1 + 1e-5) + 1e-12
+        assert found.upper >= truth * (1 - 1e-5) - 1e-12
+        loss = np.log(first) - np.log(second)
+        exponent = np.log(first) + tilt * loss
+        top = float(exponent.max())
+        weights = np.exp(exponent - top)
+        log_moment = top + math.log(float(weights.sum()) * width)
+        bounds = pair.log_moment(np.array([tilt]))
+        assert bounds.lower[0] - 1e-8 <= log_moment <= bounds.upper[0] + 1e-8
+        assert bounds.upper[0] - bounds.lower[0] < 1e-9 * (1 + abs(log_moment))
+        weights /= weights.sum()
+        frequencies = np.linspace(0.0, 12.0 / math.sqrt(pair.cumulants(tilt)[2]), 7)
+        wave = np.array([weights @ np.exp(1j * t * loss) for t in frequencies])
+        shift, error = pair.characteristic(tilt, frequencies)
+        assert np.all(np.abs(1 + shift - wave) <= error + 1e-8)
+        assert error.max() < 1e-8
+        assert np.all(np.abs(wave) <= pair.decay(tilt, frequencies) + 1e-8)
+
+
+def test_a_published_choice_is_the_mean_of_its_pairs() -> None:
+    parts = tuple(RecordsPair(0.1, z, 1, Direction.REMOVE) for z in (1.0, 0.5))
+    choice = ChoicePair(parts, (0.75, 0.25))
+    for epsilon in (0.0, 0.5, 3.0):
+        truth = 0.75 * parts[0].delta(epsilon).upper + 0.25 * parts[1].delta(epsilon).upper
+        assert truth == pytest.approx(choice.delta(epsilon).upper)
+    tilts = np.array([0.3, 2.0])
+    moments = [np.exp(part.log_moment(tilts).upper) for part in parts]
+    truth = np.log(0.75 * moments[0] + 0.25 * moments[1])
+    assert np.allclose(choice.log_moment(tilts).upper, truth)
+    frequencies = np.linspace(0.0, 3.0, 9)
+    waves = [1 + part.characteristic(0.3, frequencies)[0] for part in parts]
+    first = [moments[0][0], moments[1][0]]
+    whole = (0.75 * first[0] * waves[0] + 0.25 * first[1] * waves[1]) / math.exp(truth[0])
+    assert np.allclose(1 + choice.characteristic(0.3, frequencies)[0], whole)
+    assert np.all(np.abs(whole) <= choice.decay(0.3, frequencies) + 1e-12)
+
+
+@pytest.mark.parametrize(("cohort", "peer"), [(550, 4.83575), (600, 1.83802), (650, 1.82824)])
+def test_truncated_cohorts_cost_no_more_than_the_peer_says(cohort: int, peer: float) -> None:
+    sampling = Poisson(0.01, max_cohort=cohort, num_clients=50_000)
+    found = dpacct.epsilon(1000 * Round(1.0, sampling), delta=1e-5)
+    # Peers round up.
+    assert found.upper <= peer * (1 + 3e-4)
+    assert found.upper >= dpacct.epsilon(1000 * Round(1.0, Poisson(0.01)), delta=1e-5).lower
+    assert 1.82 < found.lower < 1.83
+
+
+@pytest.mark.parametrize(("rate", "cohort", "clients"), [(0.1, 12, 100), (0.5, 3, 9), (0.3, 20, 9)])
+def test_how_often_a_cohort_is_full_and_keeps_a_client(
+    rate: float, cohort: int, clients: int
+) -> None:
+    others = np.arange(clients)
+    weights = binom.pmf(others, clients - 1, rate)
+    full = float(weights[others >= cohort].sum())
+    assert full <= full_probability(rate, cohort, clients) <= full * (1 + 1e-6) + 1e-15
+    kept = float(weights @ np.minimum(1.0, cohort / (others + 1)))
+    assert 0.97 * kept < kept_share(rate, cohort, clients) <= kept * (1 + 1e-12)
+
+
+def test_a_truncated_pair_without_its_full_cohorts_would_be_too_small() -> None:
+    cut = Round(1.0, Poisson(0.1, max_cohort=10, num_clients=100))
+    assert dpacct.epsilon(20 * cut, delta=1e-5).upper > 1.5 * (
+        dpacct.epsilon(20 * Round(1.0, Poisson(0.1)), delta=1e-5).upper
+    )
+    # The others send the opposite: whether the client displaced one of them moves the sum by 2.
+    assert isinstance(next(iter(proven_pairs(cut, Direction.REMOVE))), ChoicePair)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "adjacency"),
+    [
+        ({"records": 2}, "replace-one"),
+        ({"max_cohort": 5, "num_clients": 50}, "zero-out"),
+        ({"max_cohort": 5, "num_clients": 50}, "replace-one"),
+    ],
+)
+def test_relations_without_a_bound_are_refused(arguments: dict[str, int], adjacency: str) -> None:
+    with pytest.raises(InvalidParameter, match="add-remove"):
+        Round(1.0, Poisson(0.1, **arguments), adjacency)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"records": 0},
+        {"records": 1.5},
+        {"records": True},
+        {"max_cohort": 5},
+        {"num_clients": 50},
+        {"max_cohort": 51, "num_clients": 50},
+        {"records": 2, "max_cohort": 5, "num_clients": 50},
+    ],
+)
+def test_bad_schemes_are_refused(arguments: dict[str, int]) -> None:
+    with pytest.raises(InvalidParameter):
+        Poisson(0.1, **arguments)
+
+
+def test_special_poisson_rounds_survive_files_and_ledgers_and_are_not_taken_for_plain_ones(
+    tmp_path: object,
+) -> None:
+    several = Round(1.0, Poisson(0.1, records=3))
+    cut = Round(1.0, Poisson(0.1, max_cohort=20, num_clients=100))
+    plan = 3 * several + 2 * cut + Round(1.0, Poisson(0.1))
+    for suffix in ("toml", "csv", "json"):
+        path = f"{tmp_path}/plan.{suffix}"
+        dump_schedule(plan, path)
+        assert load_schedule(path) == plan
+    for round_ in (several, cut):
+        assert round_from_json(round_to_json(round_)) == round_
+        assert not covers(Round(1.0, Poisson(0.1)), round_)
+        assert covers(round_, round_)
+        with pytest.raises(Unsupported):
+            dpacct.epsilon(100 * round_, delta=1e-5, accountant="closed-form")
+    found = dpacct.calibrate(
+        epsilon=4, delta=1e-5, noise_multiplier=1.0, rounds=50, solve="sampling_rate",
+        sampling=Poisson(0.1, records=3),
+    )  # fmt: skip
+    assert next(iter(found.schedule.distinct())).sampling.records == 3
+
+
+@pytest.mark.parametrize(
+    ("noise", "steps", "epochs"), [(0.8, 1000, 20), (1.0, 235, 1), (2.0, 4, 3)]
+)
+def test_shuffled_batches_lie_between_an_event_and_one_participation(
+    noise: float, steps: int, epochs: int
+) -> None:
+    schedule = epochs * ShuffledEpoch(noise, steps)
+    found = dpacct.epsilon(schedule, delta=1e-5)
+    once = dpacct.epsilon(epochs * Round(noise, adjacency="zero-out"), delta=1e-5)
+    assert found.upper == pytest.approx(once.upper)
+    assert found.lower <= found.upper
+    if epochs == 1:
+        # The event of Chua et al.: some entry exceeds a threshold.
+        level = np.linspace(0.0, 12.0, 4001)
+        p = -np.expm1(norm.logcdf((level - 2) / noise) + (steps - 1) * norm.logcdf(level / noise))
+        q = -np.expm1(norm.logcdf((level - 1) / noise) + (steps - 1) * norm.logcdf(level / noise))
+        event = float(np.max(np.log((p - 1e-5)[p > 1e-5] / q[p > 1e-5])))
+        assert found.lower >= event - 1e-3
+
+
+def test_shuffled_batches_have_one_relation() -> None:
+    with pytest.raises(InvalidParameter, match="zero-out"):
+        ShuffledEpoch(1.0, 10, "add-remove")
+    (pair,) = achieved_pairs(ShuffledEpoch(1.0, 50), Direction.REMOVE)
+    law = pair.law  # pyright: ignore[reportAttributeAccessIssue]
+    assert law.p.sum() == pytest.approx(1.0, abs=1e-9)
+    assert law.q.sum() == pytest.approx(1.0, abs=1e-9)
