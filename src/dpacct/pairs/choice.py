@@ -13,7 +13,7 @@ import numpy as np
 
 from dpacct.budget import Interval
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray
-from dpacct.pairs.dominating import GeneralPair
+from dpacct.pairs.kinds import GeneralPair
 
 
 @dataclass(frozen=True)
@@ -92,4 +92,4 @@ class ChoicePair(GeneralPair):
         """See `GeneralPair`."""
         shares, share_error = self._bounded_shares(tilt)
         parts = [pair.decay(tilt, frequencies) for pair in self.pairs]
-        return sum(s * part for s, part in zip(shares, parts, strict=True)) + 2 * share_error
+        return shares @ np.array(parts) + 2 * share_error

@@ -33,7 +33,7 @@ from dpacct.budget import Interval
 from dpacct.errors import NotConverged
 from dpacct.numerics.fourier import Weighted, characteristic_shift
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
-from dpacct.pairs.dominating import Direction, GeneralPair
+from dpacct.pairs.kinds import Direction, GeneralPair
 
 # Tails and discretization may add e^-44, relative to the result. Terms of r below e^-46 of the
 # largest one are left out.

@@ -51,6 +51,8 @@ PHASE_KEYS: tuple[str, ...] = (
     "cohort_size",
     "num_clients",
 )
+# An error lists so many keys at most.
+_MOST_KEYS = 12
 # Of Poisson sampling, for users with several records and for truncated cohorts.
 _POISSON_KEYS = ("records", "max_cohort")
 # A file may call its list of phases "rounds".
@@ -260,7 +262,9 @@ def _sampling(entry: dict[str, Any]) -> Sampling:
 def _check_keys(keys: Iterable[str], known: tuple[str, ...]) -> None:
     for key in keys:
         if key not in known:
-            rule = f"the key {reprlib.repr(key)} is not one of " + ", ".join(known)
+            more = " or a key of a mechanism" if len(known) > _MOST_KEYS else ""
+            listed = ", ".join(known[:_MOST_KEYS]) + more
+            rule = f"the key {reprlib.repr(key)} is not one of {listed}"
             raise InvalidParameter(key, None, rule)
 
 
