@@ -19,6 +19,7 @@ from dpacct import (
     Round,
     Schedule,
 )
+from dpacct.pairs.dominating import Direction, proven_pairs
 from tests.oracles import mechanisms as oracle
 
 _POINTS = 2**15
@@ -30,7 +31,7 @@ def _two_atoms(epsilon: float, delta: float, grid: np.ndarray) -> oracle.Masses:
     return oracle.of_atoms(np.array([epsilon, -epsilon]), masses, grid, delta)
 
 
-def _item(rng: np.random.Generator, delta: float):
+def _item(rng: np.random.Generator, delta: float):  # noqa: PLR0911 - one return a mechanism
     """A random release, and the cells of its proven pair on a grid, by direction."""
     size = float(np.exp(rng.uniform(math.log(0.02), math.log(1.5))))
     match rng.integers(7):
@@ -62,6 +63,10 @@ def _item(rng: np.random.Generator, delta: float):
             )
 
 
+def _pairs_of(release) -> list:
+    return list(proven_pairs(release, Direction.REMOVE))
+
+
 def _check(seed: int) -> None:
     rng = np.random.default_rng(seed)
     delta = 10.0 ** rng.uniform(-12, -2)
@@ -84,7 +89,9 @@ def _check(seed: int) -> None:
     assert found.lower <= above + 1e-9, (seed, plan, delta, found, answers)
     assert found.upper >= least - 1e-9, (seed, plan, delta, found, least)
     off = max(answers[0] - above, 0.0) + 1e-7 * (1 + above)
-    if any(isinstance(release, Laplace | Round) for release, _, _ in items):
+    smooth = any(isinstance(release, Round) for release, _, _ in items)
+    most = sum(n * max(p.largest_loss for p in _pairs_of(r)) for r, _, n in items if not smooth)
+    if smooth or (any(isinstance(r, Laplace) for r, _, _ in items) and found.upper < 0.9 * most):
         # The grid's excess falls by four with each halving of its step, and atoms are no exception.
         assert found.upper >= above - 1.1 * off, (seed, plan, delta, found, answers)
     assert found.upper <= above * (1 + 3e-6) + off, (seed, plan, delta, found, answers)

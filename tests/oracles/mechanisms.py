@@ -3,8 +3,8 @@
 A mechanism is a list of outcomes: the masses of P and of Q in cells of the ratio, computed from
 distribution functions of its noise, or from sums over integers. Three laws are put on the grid:
 
-* "dots": each cell's two masses are kept, on its two ends. That bounds delta from above, by a factor
-  of about 1 + n c (1 + c) h^2 / 8 (Doroshenko et al. 2022),
+* "dots": each cell's two masses are kept, on its two ends. That bounds delta from above, by a
+  factor of about 1 + n c (1 + c) h^2 / 8 (Doroshenko et al. 2022),
 * "floor" and "ceiling": each cell's mass of P at its lower, or upper end.
 
 Sums of losses are products of discrete Fourier transforms of the masses times e^{c loss}.
@@ -81,10 +81,14 @@ def sampled_gaussian(q: float, sigma: float, grid: Array, *, removed: bool) -> M
     if removed:
         upper = x > 0
         p = np.where(upper, -np.diff(over, prepend=1.0), np.diff(with_client, prepend=0.0))
-        return Masses(p, np.where(upper, -np.diff(plain_over, prepend=1.0), np.diff(plain, prepend=0)))
+        return Masses(
+            p, np.where(upper, -np.diff(plain_over, prepend=1.0), np.diff(plain, prepend=0))
+        )
     # x falls as the loss grows: the mass below a loss is that above x.
     p = np.where(x > 0, np.diff(plain_over, prepend=0.0), -np.diff(plain, prepend=1.0))
-    return Masses(p, np.where(x > 0, np.diff(over, prepend=0.0), -np.diff(with_client, prepend=1.0)))
+    return Masses(
+        p, np.where(x > 0, np.diff(over, prepend=0.0), -np.diff(with_client, prepend=1.0))
+    )
 
 
 def of_profile(profile: Callable[[Array], Array], grid: Array) -> Masses:

@@ -261,29 +261,32 @@ class Atoms(NamedTuple):
 def symmetric_profile(epsilons: Array, deltas: Array) -> Atoms:
     """Return the atoms of a pair that dominates every symmetric profile below some points.
 
-    Every profile U(k) = E_Q(L - k)_+ is convex in k = e^eps. So it lies below the lower convex hull
-    of the points, which is the profile of an atomic pair. By symmetry U(k) is 1 - k + V(k) below
-    k = 1, with V(k) = k U(1 / k): both U and V are positive there, so no digits are lost.
+    Every profile U(k) = E_Q(e^L - k)_+ is convex in k = e^eps. So it lies below the lower convex
+    hull of the points, which is the profile of atoms. A symmetric pair has U(k) = 1 - k + k U(1/k),
+    so its hull from k = 1 on is that with the point U(-1) = 1, and the atom at -log k has 1 / k of
+    the mass of that at log k.
 
     Args:
         epsilons: increasing from 0 on, shape (n,).
         deltas: upper bounds of the profile there. The last one becomes the mass of infinite loss.
     """
     raised = np.minimum(np.asarray(deltas, dtype=np.float64) * (1 + _RAISED), 1.0)
-    upper = _hull(np.exp(epsilons), raised)
-    log_ratio, value = epsilons[upper], raised[upper]
-    slopes = np.diff(value) / np.diff(np.exp(log_ratio))
-    # The same points, mirrored: slopes of V from k = e^-eps up to 1, and 0 before.
-    ratio = np.exp(-log_ratio)
-    mirrored = np.append(np.diff(ratio * value) / np.diff(ratio), 0.0)
-    right = np.diff(np.append(slopes, 0.0))
-    left = -np.diff(mirrored)
-    middle = slopes[0] - mirrored[0] + 1
-    losses = np.concatenate([-log_ratio[:0:-1], [0.0], log_ratio[1:]])
-    rest = np.concatenate([(ratio[1:] * left)[::-1], [middle], np.exp(log_ratio[1:]) * right])
-    kept = rest > 0.0
+    # k - 1, of which small differences keep their digits.
+    places = np.concatenate([[-2.0], np.expm1(epsilons)])
+    values = np.concatenate([[1.0], raised])
+    hull = _hull(places, values)
+    slopes = np.append(np.diff(values[hull]) / np.diff(places[hull]), 0.0)
+    kept = hull[1:] - 1
+    losses, rest = epsilons[kept], (1 + places[hull[1:]]) * np.diff(slopes)
+    mirrored = losses > 0.0
+    # At k = 1 the atom and its mirror image are one.
+    masses = np.concatenate(
+        [np.where(mirrored, rest, 2 * rest), (rest * np.exp(-losses))[mirrored]]
+    )
+    losses = np.concatenate([losses, -losses[mirrored]])
+    some = masses > 0.0
     errors = (4 * UNIT * float(losses.max()), 64 * UNIT)
-    return Atoms(losses[kept], rest[kept], float(value[-1]), *errors)
+    return Atoms(losses[some], masses[some], float(values[-1]), *errors)
 
 
 def _hull(x: Array, y: Array) -> NDArray[np.int64]:

@@ -23,7 +23,7 @@ from dpacct.pairs.atoms import AtomicPair
 from dpacct.pairs.dominating import GeneralPair
 
 # Below this exponent differences of hyperbolic functions are summed as series of so many terms.
-_SERIES_BELOW, _TERMS = 1.0, 14
+_SERIES_BELOW, _TERMS = 6.0, 26
 # N is even in z and has no zero on the real line, so z = 0 may be moved by next to nothing.
 _LEAST = 1e-150
 
@@ -73,16 +73,19 @@ class HalfPowerPair(GeneralPair):
         value = (a - 0.5) * self.epsilon + np.log(common)
         error = FUNCTION_ERROR * (8 + np.abs(np.log(common)) + 4 * (a + 1) * self.epsilon)
         # M(c) - 1 without cancellation.
-        excess = self._excess(c, a)
+        excess, off = self._excess(c, a)
         near = np.abs(excess) < 0.5
         small = np.where(near, excess, 0.0)
         value = np.where(near, np.log1p(small), value)
-        close = (np.abs(small) * 2 + np.abs(value)) * FUNCTION_ERROR * (16 + a * self.epsilon)
+        close = 2.1 * np.where(near, off, 0.0) + FUNCTION_ERROR * np.abs(value)
         error = np.where(near, close, error)
         return Bounds(value - error, value + error)
 
-    def _excess(self, c: Array, a: Array) -> Array:
-        """Return M(c) - 1 = (N(a) - N(1/2)) / N(1/2), which has the factor c (1 + c)."""
+    def _excess(self, c: Array, a: Array) -> tuple[Array, Array]:
+        """Return M(c) - 1 = (N(a) - N(1/2)) / N(1/2), with the factor c (1 + c), and its error.
+
+        The error is relative to the terms, which cancel where no series is summed.
+        """
         eps = self.epsilon
         with np.errstate(over="ignore", invalid="ignore"):
             atoms = 2 * np.sinh((1 + c) * eps / 2) * np.sinh(c * eps / 2)
@@ -96,9 +99,11 @@ class HalfPowerPair(GeneralPair):
             series = c * (1 + c) * ratio
             short = np.maximum(a, 0.5) * eps < _SERIES_BELOW
             grown = self.top * atoms + self._density * np.where(short, series, between)
+            terms = np.sinh(a * eps) / a + 2 * math.sinh(min(eps / 2, 700.0))
+            size = self.top * np.abs(atoms) + self._density * np.where(short, np.abs(series), terms)
             whole = 1 / (2 * math.exp(-min(eps, 1400.0) / 2))
-            found = grown / whole
-        return np.where(np.isfinite(found), found, np.inf)
+            found, error = grown / whole, size / whole * FUNCTION_ERROR * (8 + (a + 1) * eps)
+        return np.where(np.isfinite(found), found, np.inf), error
 
     def cumulants(self, tilt: float) -> tuple[float, float, float]:
         """See `GeneralPair`."""

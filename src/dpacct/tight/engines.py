@@ -254,6 +254,8 @@ def _alone_epsilon(pair: AchievedPair | GeneralPair, delta: float) -> Interval:
         return math.exp(ends[0]), math.exp(ends[1])
 
     lower, upper = root(below)[0], root(above)[1]
+    if isinstance(pair, GeneralPair) and pair.infinite_mass <= delta:
+        upper = min(upper, pair.largest_loss)
     # The search may end at its edge without a root.
     return Interval.bracket(
         lower if below(lower) > 0 else 0.0, upper if above(upper) <= 0 else math.inf
