@@ -145,7 +145,9 @@ def unit() -> str:
     typed = _typed.get()
     said = {*BY_EXAMPLE.values(), "--epochs"}
     by_example = typed.by_example or any(o.spelling in said for o in typed.options)
-    return "example" if by_example else "client"
+    # With --records the unit is their owner.
+    of_owners = typed.last("--records") is not None
+    return "example" if by_example and not of_owners else "client"
 
 
 def called(name: str) -> str:

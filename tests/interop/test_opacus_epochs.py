@@ -11,7 +11,7 @@ import pytest
 
 import dpacct
 from dpacct import Budget, Ledger, Round
-from dpacct.epochs import Epoch
+from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.errors import InvalidParameter, LedgerError, Unsupported
 
 opacus = pytest.importorskip("opacus", reason="opacus is not installed")
@@ -64,11 +64,6 @@ class Job:
 def ledger(tmp_path: Path) -> Any:
     with Ledger.open(tmp_path / "l.ledger", Budget(50, DELTA)) as opened:
         yield opened
-
-
-@pytest.fixture
-def run(ledger: Ledger) -> Any:
-    return ledger.start_run("opacus")
 
 
 def test_an_epoch_is_charged_at_its_start_and_committed_with_its_last_step(ledger: Ledger) -> None:
@@ -130,14 +125,24 @@ def test_a_public_size_hides_the_number_of_examples(ledger: Ledger) -> None:
         plug_in.attach_ledger(again, Job().optimizer, run, public_size=60, batch_size=4)
 
 
-def test_what_shuffled_batches_cost_is_said(run: Any) -> None:
+def test_what_shuffled_batches_cost_is_said(ledger: Ledger) -> None:
     job = Job(poisson_sampling=False, accountant="rdp")
-    cost = dpacct.epsilon(1 * Round(NOISE), delta=DELTA).upper
+    run = ledger.start_run("shuffled", plan=ShuffledEpoch(NOISE, STEPS, adjacency="zero-out"))
+    cost = dpacct.epsilon(ShuffledEpoch(NOISE, STEPS), delta=DELTA)
     with pytest.raises(Unsupported, match="the loader shuffles") as refusal:
         plug_in.attach_ledger(job.loader, job.optimizer, run)
-    shown = float(re.findall(r"epsilon up to ([\d.]+)", str(refusal.value))[0])
-    assert cost <= shown <= cost + 1e-3
+    shown = [float(x) for x in re.findall(r"epsilon ([\d.]+) to ([\d.]+)", str(refusal.value))[0]]
+    assert shown[0] <= cost.lower
+    assert cost.upper <= shown[1] <= cost.upper + 1e-3
     assert "allocate(loader)" in str(refusal.value)
+    loader = plug_in.attach_ledger(job.loader, job.optimizer, run, shuffled=True)
+    assert loader.round == ShuffledEpoch(NOISE, STEPS, adjacency="zero-out")
+    batches = job.epoch(loader)
+    assert [len(batch) for batch in batches] == [4] * STEPS
+    assert sorted(itertools.chain(*batches)) == list(range(COUNT))
+    assert (run.rounds, run.committed) == (1, 1)
+    assert run.upper_epsilon() == pytest.approx(cost.upper)
+    assert ledger.verify().sound
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_charged(ledger: Ledger) -> None:
@@ -156,6 +161,11 @@ def test_what_does_not_fit_is_refused_before_anything_is_charged(ledger: Ledger)
         plug_in.attach_ledger(loader, job.optimizer, run, adjacency="add-remove")
     with pytest.raises(InvalidParameter, match="adjacency"):
         plug_in.attach_ledger(loader, job.optimizer, run, adjacency="replace-one")
+    with pytest.raises(InvalidParameter, match="shuffle=True"):
+        plug_in.attach_ledger(job.loader, job.optimizer, run, shuffled=True)
+    other = Job(poisson_sampling=False, accountant="rdp")
+    with pytest.raises(InvalidParameter, match="follows the number of examples"):
+        plug_in.attach_ledger(other.loader, other.optimizer, run, shuffled=True, public_size=40)
 
     class Stream(IterableDataset[Any]):
         def __iter__(self) -> Any:

@@ -246,16 +246,3 @@ def test_the_atoms_apart_agree_with_a_blur():
         apart = AtomsApart(whole, epsilon).delta(epsilon)
         assert max(apart.lower, blurred.lower) <= min(apart.upper, blurred.upper)
         assert apart.width <= 2e-6 * apart.upper
-
-
-def test_pictures_and_reports_name_the_mechanisms():
-    from dpacct import report
-    from dpacct.pictures import schedule_picture
-
-    beside = schedule_picture(TRAINING + COUNTS + PROMISE)
-    assert "20 x Laplace(10.0)" in beside.note
-    alone = schedule_picture(COUNTS + PROMISE)
-    assert [bar.name for bar in alone.panels[0].bars] == ["Laplace(10.0)", repr(PROMISE)]
-    page = report.on_schedule(TRAINING + COUNTS + PROMISE, delta=1e-5).to_markdown()
-    assert "Laplace(10.0)" in page
-    assert "ApproximateDP" in page

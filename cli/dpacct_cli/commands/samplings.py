@@ -9,9 +9,9 @@ from typing import NamedTuple
 import dpacct
 from dpacct import validate
 from dpacct.budget import Interval
-from dpacct.epochs import Epoch
+from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.errors import NotConverged, Unsupported
-from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
+from dpacct.rounds import Adjacency, Poisson, Round, Schedule, Uniform
 from dpacct_cli import waiting
 from dpacct_cli.errors import OptionConflict
 from dpacct_cli.options import MechanismOptions, called, number
@@ -22,15 +22,11 @@ RELATION = Adjacency.ZERO_OUT
 
 
 class Way(NamedTuple):
-    """A way of drawing batches: its name, what it does, and a schedule that costs as much or more.
-
-    ``covers`` says that it may cost less: no lower end follows.
-    """
+    """A way of drawing batches: its name, what it does, and the job as a schedule."""
 
     name: str
     words: str
     schedule: Schedule
-    covers: bool = False
 
 
 class Cost(NamedTuple):
@@ -82,8 +78,7 @@ def read_ways(typed: MechanismOptions) -> list[Way]:
         Way(
             "shuffle",
             f"a data loader that shuffles ({whole})",
-            epochs * Round(noise, Full(), RELATION),
-            covers=True,
+            epochs * ShuffledEpoch(noise, steps, adjacency=RELATION),
         ),
     ]
 
@@ -97,8 +92,7 @@ def read_costs(typed: MechanismOptions, delta: float) -> list[Cost]:
         try:
             spent = dpacct.epsilon(way.schedule, delta=delta)
             elapsed = time.perf_counter() - start
-            lower = 0.0 if way.covers else spent.lower
-            found.append(Cost(way, Interval(lower, spent.upper), elapsed))
+            found.append(Cost(way, Interval(spent.lower, spent.upper), elapsed))
         except (Unsupported, NotConverged) as error:
             found.append(Cost(way, None, 0.0, str(error)))
     return found

@@ -146,7 +146,7 @@ def _run(settings: Settings, files: RunFiles, style: Style, *, resume: bool) -> 
     from dpacct_cli.train.job import build_job
     from dpacct_cli.train.run import open_run, train
 
-    if settings.get("examples"):
+    if settings.get("examples") and not settings.get("records"):
         about_examples()
     every = settings.get("eval_every")
     if every is not None:
@@ -266,7 +266,7 @@ def _data(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> di
         "private": private,
         "not_private_because": outcome.not_private_because,
         "stopped_because": outcome.stopped_because,
-        f"{job.unit}s": job.public.size,
+        "examples" if settings.get("examples") else "clients": job.public.size,
         "partition": settings.get("partition"),
         "simulated_clients": job.simulated,
         "unit": job.unit,

@@ -108,7 +108,7 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
         if settings.get("hold_out") is not None:
             why = "clients are held out, and these are single examples"
             raise conflict("--hold-out", "--examples", why)
-        clients: Population = Examples(dataset.train.to(device))
+        clients: Population = _examples(settings, dataset, device)
     else:
         clients, held_out = _people(settings, dataset, public_seed, device)
     declared = _public_size(settings)
@@ -153,6 +153,18 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
         vectorize=vectorize,
         secure_noise=settings.get("secure_noise") is not None,
     )
+
+
+def _examples(settings: Settings, dataset: Dataset, device: Device) -> Examples:
+    """Return the examples of a run, with --records those of their owners."""
+    records, data = settings.get("records"), dataset.train.to(device)
+    if records is None:
+        return Examples(data)
+    if dataset.owners is None:
+        rule = f"{dataset.name} does not say whose the examples are"
+        raise InvalidParameter("records", records, rule, "Give --owner COLUMN of a table.")
+    most = cast("int", number(records))
+    return Examples(data, owners=map(int, dataset.owners), records=most)
 
 
 def _allocation(settings: Settings, size: int) -> Allocation | None:

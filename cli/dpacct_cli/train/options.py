@@ -161,6 +161,14 @@ class Training(NamedTuple):
             help="Rounds of an epoch with --sampling allocation, instead of --q or --batch.",
         ),
     ] = None  # fmt: skip
+    records: Annotated[
+        str | None,
+        option(
+            "--records", metavar="K", panel=PRIVACY, advanced=True,
+            help="With --examples: protect owners of the data with up to K examples, each drawn "
+            "and clipped by itself. Further examples of an owner are left out.",
+        ),
+    ] = None  # fmt: skip
     sampling: Annotated[
         str | None,
         option(

@@ -258,7 +258,12 @@ def _check_unit(examples: bool, typed: Values, written: Values, preset: str | No
         for key, why in FOR_CLIENTS.items():
             if examples and layer.get(key):
                 raise conflict(f"{name(key)} {layer[key]}", "--examples", why)
-        if not examples and layer.get("epochs"):
+        if not examples and layer.get("records"):
+            raise OptionConflict(
+                f"{name('records')} {layer['records']} needs --examples: a client is clipped as a "
+                "whole."
+            )
+        if not examples and layer.get("epochs") and layer.get("sampling") != "allocation":
             raise OptionConflict(
                 f"{name('epochs')} {layer['epochs']} needs --examples: passes over all of them. "
                 "--local-epochs are a client's own."

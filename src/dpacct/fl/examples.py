@@ -3,11 +3,14 @@
 Rule 1: two data sets are neighbors if they differ by one example. An owner of ten examples is
 protected ten times less. If people hold several examples, clients are the unit to protect.
 Rule 2: an example is read by its own number, never through the examples of others.
+Rule 3: with owners the unit is an owner. Of each owner at most ``records`` examples are ever drawn,
+each independently and clipped by itself. The choice depends on the owner's own examples alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Protocol, cast, overload
 
 import torch
@@ -17,7 +20,7 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import ClientData
 from dpacct.fl.tensors import one_thread
-from dpacct.ledger.terms import EXAMPLE
+from dpacct.ledger.terms import CLIENT, EXAMPLE
 
 
 class Batched(Protocol):
@@ -43,20 +46,37 @@ class Examples(Sequence[ClientData]):
             `torch.utils.data.TensorDataset` of two tensors, or an object with ``len`` and
             ``batch(rows)`` like `Batched`. Another data set of pairs is read whole.
         targets: [n, ...] if ``data`` are the inputs [n, ...].
-        unit: one example in words: "example", or "patient" if each row is one.
+        unit: the unit in words: "example" (or "patient" if each row is one), and "client" with
+            owners.
+        owners: of each example, any names or numbers. The unit is then an owner.
+        records: the most examples of one owner that take part: its first ones. Needed with owners.
+
+    Attributes:
+        records: as above, 1 without owners.
 
     Raises:
-        InvalidParameter: no examples, or another kind of data.
+        InvalidParameter: no examples, another kind of data, or owners of other examples.
     """
 
-    def __init__(self, data: Any, targets: Tensor | None = None, *, unit: str = EXAMPLE) -> None:
-        self.unit = validate.line("unit", unit, "a unit of privacy")
+    def __init__(
+        self,
+        data: Any,
+        targets: Tensor | None = None,
+        *,
+        unit: str | None = None,
+        owners: Iterable[Hashable] | Tensor | None = None,
+        records: int | None = None,
+    ) -> None:
+        word = unit or (EXAMPLE if owners is None else CLIENT)
+        self.unit = validate.line("unit", word, "a unit of privacy")
         self._source = _source(data, targets)
         if not len(self._source):
             raise InvalidParameter("data", 0, "there is at least one example")
+        self.records, kept = kept_records(len(self._source), owners, records)
+        self._kept = None if kept is None else torch.tensor(kept, dtype=torch.int64)
 
     def __len__(self) -> int:
-        return len(self._source)
+        return len(self._source) if self._kept is None else len(self._kept)
 
     @overload
     def __getitem__(self, place: int) -> ClientData: ...
@@ -73,7 +93,8 @@ class Examples(Sequence[ClientData]):
 
     def batch(self, rows: Sequence[int]) -> ClientData:
         """Return some examples together, in the order of ``rows``."""
-        return ClientData(*self._source.batch(torch.tensor(rows, dtype=torch.int64)))
+        chosen = torch.tensor(rows, dtype=torch.int64)
+        return ClientData(*self._source.batch(chosen if self._kept is None else self._kept[chosen]))
 
     def planted(self, row: int) -> Tensor | None:
         """Return the update [d] of an audit's canary, or None for all other examples.
@@ -82,6 +103,76 @@ class Examples(Sequence[ClientData]):
         """
         del row
         return None
+
+
+class Owned(Sequence[ClientData]):
+    """A population in which a user has several clients, such as devices.
+
+    The unit is a user. Each client is drawn independently and its update clipped by itself.
+
+    Args:
+        clients: the population, which may be lazy.
+        owners: of each client, any names or numbers.
+        records: the most clients of one user that take part: its first ones.
+        unit: the user in words.
+    Raises:
+        InvalidParameter: owners of another number of clients, or a value out of range.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[ClientData],
+        owners: Iterable[Hashable] | Tensor,
+        *,
+        records: int,
+        unit: str = CLIENT,
+    ) -> None:
+        self.unit, self._clients = validate.line("unit", unit, "a unit of privacy"), clients
+        self.records, kept = kept_records(len(clients), owners, records)
+        self._kept: Sequence[int] = range(len(clients)) if kept is None else kept
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @overload
+    def __getitem__(self, place: int) -> ClientData: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[ClientData]: ...
+    def __getitem__(self, place: int | slice) -> ClientData | Sequence[ClientData]:
+        """Return one client, or a list of clients."""
+        if isinstance(place, slice):
+            return [self._clients[at] for at in self._kept[place]]
+        return self._clients[self._kept[place]]
+
+
+def kept_records(
+    count: int, owners: Iterable[Hashable] | Tensor | None, records: int | None
+) -> tuple[int, list[int] | None]:
+    """Return the most records of an owner, and which of ``count`` records take part. Rule 3.
+
+    None for all of them.
+    """
+    if owners is None:
+        if records is not None:
+            rule = "records are those of one owner, and there are no owners"
+            raise InvalidParameter("records", records, rule, "Give owners=, one for each example.")
+        return 1, None
+    if records is None:
+        rule = "an owner has at most a stated number of examples, by which the run is charged"
+        raise InvalidParameter("records", None, rule, "Give records=, for example records=4.")
+    most = validate.count("records", records, "the most records of an owner")
+    listed: Any = owners.tolist() if isinstance(owners, Tensor) else owners
+    names: list[Any] = list(listed)
+    if len(names) != count:
+        rule = f"each of the {count} records has an owner"
+        raise InvalidParameter("owners", len(names), rule)
+    taken: Counter[Any] = Counter()
+    kept: list[int] = []
+    for place, name in enumerate(names):
+        taken[name] += 1
+        if taken[name] <= most:
+            kept.append(place)
+    return most, kept
 
 
 class _Tensors:

@@ -78,7 +78,12 @@ class AggregationPlan:
                 "correlated noise belongs to all rounds of a run, and privatize knows one. Take "
                 "fl.Server, which opens the rounds of a loop of your own"
             )
-        put(self, "sampling", choose_independent(self.sampling))
+        sampling = choose_independent(self.sampling)
+        if isinstance(sampling, Poisson) and sampling.records > 1:
+            rule = "a plan of own rounds cannot see whose the updates are"
+            hint = "Clip all records of a user together, and sample users."
+            raise InvalidParameter("records", sampling.records, rule, hint)
+        put(self, "sampling", sampling)
         clients = self.num_clients
         if clients is None and isinstance(self.sampling, Uniform):
             clients = self.sampling.num_clients

@@ -17,7 +17,7 @@ from dpacct.fl.engine.engine import Engine, with_independent_noise
 from dpacct.fl.engine.plan import RunPlan
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.states import TrainingState
-from dpacct.fl.examples import Examples
+from dpacct.fl.examples import Examples, Owned
 from dpacct.fl.layout import (
     Layout,
     Params,
@@ -53,7 +53,7 @@ from dpacct.ledger import Ledger
 from dpacct.ledger.record.events import noise_of
 from dpacct.ledger.record.plans import PAIRS, TIGHT
 from dpacct.ledger.terms import CLIENT, known_terms
-from dpacct.rounds import Adjacency, Full, Round, Sampling, Schedule, Uniform
+from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule, Uniform
 
 _CHARGE_ROUNDING = 1e-12
 
@@ -73,6 +73,7 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds
     check_population(clients, len(clients))
     correlation = _choose_correlation(settings, len(clients))
     schemes = settings.samplings if correlation is None else [correlation.sampling]
+    schemes = [of_records(s, clients, planned=settings.schedule is not None) for s in schemes]
     # Schemes that disagree about the population are refused one by one.
     public, *_ = [PublicSize.choose(settings.public_size, s, len(clients)) for s in schemes]
     if correlation is not None and settings.public_size is not None:
@@ -80,7 +81,7 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds
         raise InvalidParameter("public_size", settings.public_size, rule, "Leave it out.")
     asked = settings.adjacency if settings.schedule is None else settings.schedule.adjacency
     relation, *_ = [public.adjacency(scheme, asked) for scheme in schemes]
-    unit = clients.unit if isinstance(clients, Examples) else CLIENT
+    unit = clients.unit if isinstance(clients, Examples | Owned) else CLIENT
     delta = _choose_delta(settings, ledger, relation, unit)
     method = DPFedAvg() if settings.method is None else settings.method
     count = settings.planned_rounds
@@ -186,6 +187,39 @@ def _choose_schedule(
             accountant=accountant,
         )
     return found.schedule, budget
+
+
+def of_records(
+    sampling: Sampling | Allocation, clients: Population, *, planned: bool
+) -> Sampling | Allocation:
+    """Return the sampling of a population of which several records may belong to one owner.
+
+    Args:
+        sampling: of each record. clients: the population. planned: a schedule has it.
+    """
+    known = sampling.num_clients if isinstance(sampling, Poisson) else None
+    if known is not None and len(clients) > known:
+        rule = f"there are {len(clients)} clients, and the bound is for no more than stated"
+        raise InvalidParameter("num_clients", known, rule)
+    most = clients.records if isinstance(clients, Examples | Owned) else 1
+    stated = sampling.records if isinstance(sampling, Poisson) else 1
+    if stated == most:
+        return sampling
+    if most == 1:
+        rule = "the run enforces that number, so the population says whose its records are"
+        hint = f"Give fl.Examples(..., owners=..., records={stated}), or fl.Owned of clients."
+        raise InvalidParameter("records", stated, rule, hint)
+    if not isinstance(sampling, Poisson):
+        raise Unsupported(
+            f"{type(sampling).__name__} sampling of owners with up to {most} records: only "
+            f"Poisson sampling of each record is proven. Take Poisson(rate), Poisson(1) for all, "
+            "or one record of each owner (records=1)"
+        )
+    if stated != 1 or planned:
+        rule = f"the population has up to {most} records of one owner"
+        hint = f"Charge Poisson({sampling.sampling_rate:g}, records={most})."
+        raise InvalidParameter("records", stated, rule, hint)
+    return replace(sampling, records=most)
 
 
 def _allocator(sampling: Sampling | Allocation, source: Randomness) -> Allocator | None:

@@ -99,7 +99,8 @@ class _Sampler(random.Random):
 def draw_cohort(sampling: Sampling, num_clients: int, source: Randomness) -> list[int]:
     """Return the clients of one round, ascending. Possibly none.
 
-    Poisson: each client joins with probability floor(q 2^64) / 2^64, which is at most q.
+    Poisson: each client joins with probability floor(q 2^64) / 2^64, which is at most q. Of more
+    than ``max_cohort`` clients a random part of that size stays.
     """
     match sampling:
         case Full():
@@ -108,8 +109,11 @@ def draw_cohort(sampling: Sampling, num_clients: int, source: Randomness) -> lis
             # Raises if the population is not that of the scheme.
             PublicSize.choose(None, sampling, num_clients)
             return sorted(_Sampler(source).sample(range(num_clients), cohort))
-        case Poisson(sampling_rate=rate):
-            return draw_below(num_clients, rate, source)
+        case Poisson(sampling_rate=rate, max_cohort=most):
+            found = draw_below(num_clients, rate, source)
+            if most is None or len(found) <= most:
+                return found
+            return sorted(_Sampler(source).sample(found, most))
 
 
 def draw_below(num_clients: int, rate: float, source: Randomness) -> list[int]:

@@ -15,8 +15,8 @@ Rule 6: If several processes train one model, rank 0 reserves a batch and inform
 Rule 7: Under add-remove the rate, the number of batches and the divisor of a step come from a
     public size. Opacus makes them from the number of examples. Without a public size they reveal
     that number, and the neighboring relation is zero-out.
-Rule 8: A pass over a loader of `allocate` is one epoch. It is reserved as a whole before its first
-    batch, and committed with its last step. A new pass draws afresh.
+Rule 8: A pass over a loader of `allocate`, or of shuffled batches, is one epoch. It is reserved as
+    a whole before its first batch, and committed with its last step. A new pass draws afresh.
 
 Between draw and commit, Opacus computes gradients, norms and float32 noise as it always does.
 """
@@ -34,8 +34,8 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 from dpacct import validate
 from dpacct.accountant import epsilon
 from dpacct.budget import DEFAULT_DELTA
-from dpacct.display import up
-from dpacct.epochs import Epoch
+from dpacct.display import down, up
+from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsupported
 from dpacct.fl.privacy.account import OpenEpoch
 from dpacct.fl.privacy.allocation import Allocation, Allocator
@@ -46,7 +46,7 @@ from dpacct.ledger import Event, Run, Ticket
 from dpacct.ledger.record.events import covers
 from dpacct.packages import import_opacus
 from dpacct.pairs.dominating import Mechanism
-from dpacct.rounds import Adjacency, Full, Poisson, Round
+from dpacct.rounds import Adjacency, Poisson, Round
 
 _samplers = import_opacus("utils.uniform_sampler")
 _optimizers = import_opacus("optimizers")
@@ -130,7 +130,9 @@ class CheckedSampler(_samplers.UniformWithReplacementSampler):
         if not there:
             return
         step = None if ticket is None else OpenEpoch(ticket, self.steps)
-        for rows in self._allocated(self.inner.steps, own):
+        allocated = isinstance(self.inner, AllocatedSampler)
+        batches = self._allocated(self.inner.steps, own) if allocated else iter(self.inner)
+        for rows in batches:
             yield Batch(step, rows)
 
     def _allocated(self, steps: int, own: Sequence[int]) -> Iterator[list[int]]:
@@ -255,8 +257,8 @@ class LedgerLoader(DataLoader[Any]):
     Attributes:
         sample_rate: the probability with which an example is in a batch.
         stated_batch_size: of the loader that `make_private` was given, or None if it had none.
-        run, round: the charged run and the charge of each batch, or of each pass by allocation.
-            None without a ledger.
+        run, round: the charged run and the charge of each batch, or of each pass by allocation or
+            with shuffled batches. None without a ledger.
     """
 
     def __init__(self, loader: Any, sampler: CheckedSampler, run: Run | None = None) -> None:
@@ -298,10 +300,11 @@ def attach_ledger(
     batch_size: int | None = None,
     adjacency: Adjacency | str | None = None,
     scheduled_clip: bool = False,
+    shuffled: bool = False,
 ) -> LedgerLoader:
     """Charge each step of an optimizer on the batches of a loader to a run of a ledger.
 
-    A pass over a loader of `allocate` is charged as a whole.
+    A pass over a loader of `allocate`, or over shuffled batches, is charged as a whole.
 
     Args:
         loader, optimizer: as `make_private` returned them, or the loader of `allocate`.
@@ -315,6 +318,9 @@ def attach_ledger(
         adjacency: the neighboring relation, by example. Default: that of the plan, else add-remove
             with a public size and zero-out without.
         scheduled_clip: the clip norm changes by a schedule that does not depend on the data.
+        shuffled: accept shuffled batches (``make_private(poisson_sampling=False)``), and charge
+            each pass as a `dpacct.ShuffledEpoch`. Its proven epsilon is that of one release to
+            which every example contributes.
     Returns:
         The loader to train from instead of the given one. `BatchMemoryManager` also takes it.
     Raises:
@@ -329,9 +335,9 @@ def attach_ledger(
     _check_optimizer(optimizer)
     check_precision(optimizer)
     together = isinstance(optimizer, _optimizers.DistributedDPOptimizer)
-    sampler = _known_sampler(loader, optimizer, together=together)
+    sampler = _known_sampler(loader, optimizer, together=together, shuffled=shuffled)
     plan = None if run is None else run.plan
-    poisson = not isinstance(sampler, AllocatedSampler)
+    poisson = not isinstance(sampler, AllocatedSampler | BatchSampler)
     rate, batches, divisor = _public_sizes(sampler, loader, public_size, batch_size)
     relation = Adjacency.ZERO_OUT if public_size is None else Adjacency.ADD_REMOVE
     relation = Adjacency.parse(adjacency or (plan.adjacency if plan else relation))
@@ -393,6 +399,9 @@ def _public_sizes(
         rate = getattr(sampler, "sample_rate", 1.0 / batches)
         return rate, batches, sampler.num_samples / batches if allocated else None
     size = validate.count("public_size", public_size, "the public number of examples")
+    if isinstance(sampler, BatchSampler):
+        rule = "the number of shuffled batches follows the number of examples"
+        raise InvalidParameter("public_size", public_size, rule, "Leave it out.")
     if isinstance(sampler, AllocatedSampler):
         if batch_size is not None:
             rule = "allocate(loader, steps) fixes the batches of a pass"
@@ -407,6 +416,8 @@ def _charge(sampler: Any, noise: float, rate: float, relation: Adjacency) -> Rou
     """Return the charge of a step, or of a pass that is charged as a whole."""
     if isinstance(sampler, AllocatedSampler):
         return Epoch(noise, sampler.steps, adjacency=relation)
+    if isinstance(sampler, BatchSampler):
+        return ShuffledEpoch(noise, len(sampler), adjacency=relation)
     return Round(noise, Poisson(rate), relation)
 
 
@@ -462,26 +473,31 @@ def _check_optimizer(optimizer: Any) -> None:
         raise Unsupported("the optimizer is attached already; its steps would be charged twice.")
 
 
-def _known_sampler(loader: Any, optimizer: Any, *, together: bool) -> Any:
-    """Return the sampler of a loader: by Poisson, or by allocation."""
+def _known_sampler(loader: Any, optimizer: Any, *, together: bool, shuffled: bool) -> Any:
+    """Return the sampler of a loader: by Poisson, by allocation, or shuffled if that is asked."""
     sampler = getattr(loader, "batch_sampler", None)
     if isinstance(sampler, AllocatedSampler):
         return sampler
     if type(sampler) is BatchSampler and type(sampler.sampler) is RandomSampler:
+        if shuffled and not together and not sampler.sampler.replacement:
+            return sampler
         raise Unsupported(_cost_of_shuffling(len(sampler), float(optimizer.noise_multiplier)))
+    if shuffled:
+        rule = "shuffled batches come from a DataLoader with shuffle=True, in one process"
+        raise InvalidParameter("shuffled", shuffled, rule)
     return _poisson_sampler(sampler, loader, together=together)
 
 
 def _cost_of_shuffling(steps: int, noise: float) -> str:
     """Return what an epoch of shuffled batches costs, and the ways out."""
-    full = epsilon(1 * Round(noise, Full()), delta=DEFAULT_DELTA).upper
-    narrow = epsilon(1 * Epoch(noise, steps), delta=DEFAULT_DELTA).upper
+    wide = epsilon(1 * ShuffledEpoch(noise, steps), delta=DEFAULT_DELTA)
+    narrow = epsilon(1 * Epoch(noise, steps), delta=DEFAULT_DELTA)
     return (
-        f"the loader shuffles: each epoch of {steps} batches at noise {noise:g} costs epsilon up "
-        f"to {up(full, 4)} at delta {DEFAULT_DELTA:g}, that of one release to which every example "
-        "contributes, and Poisson sampling bounds nothing here. Ways out: allocate(loader) draws "
-        f"batches by random allocation ({up(narrow, 4)}), and "
-        "make_private(poisson_sampling=True) by Poisson"
+        f"the loader shuffles: each epoch of {steps} batches at noise {noise:g} costs epsilon "
+        f"{down(wide.lower, 4)} to {up(wide.upper, 4)} at delta {DEFAULT_DELTA:g}, and Poisson "
+        "sampling bounds nothing here. Ways out: allocate(loader) draws batches by random "
+        f"allocation ({up(narrow.upper, 4)}), make_private(poisson_sampling=True) by Poisson, and "
+        "attach_ledger(..., shuffled=True) charges the larger number"
     )
 
 

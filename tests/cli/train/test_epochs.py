@@ -1,0 +1,109 @@
+"""`dpacct train --sampling allocation` and `--records`: what they train, charge and refuse."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import dpacct as library
+from dpacct.epochs import Epoch
+from dpacct.ledger import Ledger
+from dpacct_cli.train import run as train_run
+
+pytestmark = pytest.mark.usefixtures("one_thread", "folder")
+
+ALLOCATED = "train --examples --sampling allocation"
+EPOCHS = f"{ALLOCATED} --steps 4"
+
+
+def test_epochs_by_allocation_are_charged_whole(dpacct):
+    data = dpacct(f"{EPOCHS} --epochs 2 --eps 3 --json").json
+    assert (data["rounds"], data["steps"], data["sampling"]) == (8, 4, "allocation")
+    assert (data["sampling_rate"], data["adjacency"], data["unit"]) == (0.25, "zero-out", "example")
+    plan = 2 * Epoch(data["noise_multiplier"], 4)
+    spent = library.epsilon(plan, delta=1e-5)
+    assert data["epsilon"]["upper"] == pytest.approx(spent.upper, rel=1e-9)
+    assert data["epsilon"]["lower"] == pytest.approx(spent.lower, rel=1e-9)
+    assert 2.999 < spent.upper <= 3
+    with Ledger.open(data["ledger"], read_only=True) as ledger:
+        assert ledger.runs[0].plan == plan
+        assert ledger.verify().sound
+
+
+def test_the_steps_follow_from_batch_or_rate(dpacct):
+    assert dpacct(f"{ALLOCATED} --batch 479 --rounds 3 --noise 2 --json").json["steps"] == 3
+    clients = "train dp-fedavg --sampling allocation --clients 20 --local-epochs 1 --new-ledger"
+    data = dpacct(f"{clients} --q 0.25 --epochs 1 --noise 2 --json").json
+    assert (data["steps"], data["rounds"], data["unit"]) == (4, 4, "client")
+
+
+def test_a_run_goes_on_within_its_epoch(dpacct, monkeypatch):
+    class StopError(Exception):
+        pass
+
+    def stopping(_file, report, _tested):
+        if report.round == 6:
+            raise StopError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(train_run, "_append", stopping)
+        with pytest.raises(StopError):
+            dpacct(f"{EPOCHS} --epochs 2 --noise 1 --delta 1e-5")
+    [checkpoint] = Path().glob("*.checkpoint")
+    assert stat.S_IMODE(checkpoint.stat().st_mode) == 0o600
+    [ledger] = Path().glob("*.ledger")
+    data = dpacct(f"train --ledger {ledger} --resume --json").json
+    with Ledger.open(ledger, read_only=True) as opened:
+        [run] = opened.runs
+        assert (run.rounds, run.latest_row) == (2, 8)
+    upper = library.epsilon(2 * Epoch(1.0, 4), delta=1e-5).upper
+    assert data["epsilon"]["upper"] == pytest.approx(upper, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (f"{EPOCHS} --rounds 7", "an epoch has 4 rounds, and is charged as a whole. For example 8"),
+        (f"{EPOCHS} --epochs 1.5", "whole number"),
+        (f"{EPOCHS} --epochs 2 --adjacency replace-one", "replace-one"),
+        (f"{EPOCHS} --epochs 2 --batch 5", "contradicts"),
+        (f"{ALLOCATED} --batch 60 --epochs 2", "Give --steps 24"),
+        ("train --examples --steps 4 --epochs 2", "needs --sampling allocation"),
+        ("train dp-fedavg --records 3", "needs --examples"),
+        ("train --examples --records 3", "does not say whose the examples are"),
+        (f"{EPOCHS} --epochs 2 --public-size 100 --adjacency zero-out --hold-out 0.5", "hold-out"),
+    ],
+)
+def test_what_does_not_fit_is_refused(dpacct, words, said):
+    ran = dpacct(words)
+    assert ran.code == 2
+    assert said in ran.err
+    assert not list(Path().glob("*.ledger"))
+
+
+def test_an_audit_and_an_attack_of_epochs_say_so(dpacct):
+    ran = dpacct("audit dp-fedavg --examples --sampling allocation --steps 4 --epochs 2")
+    assert ran.code != 0
+    assert "random allocation" in ran.err
+
+
+def test_owners_of_several_rows_are_charged_as_owners(dpacct, folder):
+    rows = [f"{k % 7},{k % 3},{k % 2},p{k % 10}" for k in range(80)]
+    (folder / "visits.csv").write_text("\n".join(["a,b,label,who", *rows, ""]))
+    schema = "[numeric]\na = [0, 6]\nb = [0, 2]\n"
+    (folder / "schema.toml").write_text(schema)
+    line = "train --examples --data visits.csv --schema schema.toml --owner who --classes 0,1"
+    data = dpacct(f"{line} --records 3 --q 0.2 --rounds 4 --noise 3 --delta 1e-5 --json").json
+    assert data["unit"] == "client"
+    plan = 4 * library.Round(3.0, library.Poisson(0.2, records=3), "zero-out")
+    wanted = library.epsilon(plan, delta=1e-5)
+    assert data["epsilon"]["upper"] == pytest.approx(wanted.upper, rel=1e-9)
+    with Ledger.open(data["ledger"], read_only=True) as ledger:
+        assert (ledger.unit, ledger.runs[0].plan) == ("client", plan)
+    text = dpacct(f"{line} --records 3 --q 0.2 --rounds 2 --noise 3 --new-ledger").text
+    assert "zero out one client" in text
+    assert "Epsilon holds for a single example" not in text
