@@ -29,7 +29,6 @@ from dpacct.fl.engine.states import TrainingState, on_host
 from dpacct.fl.layout import Params, trainable
 from dpacct.fl.privacy.account import Saved, relabeled
 from dpacct.fl.privacy.bounds import AdaptiveClip
-from dpacct.fl.privacy.correlated import CorrelatedNoise, NoiseStream
 from dpacct.fl.privacy.masks import reads_release
 from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.training.choose import TrainingPlan
@@ -210,10 +209,9 @@ def _state(content: dict[str, Any], path: Path, rounds: Rounds, setting: str) ->
         raise InvalidParameter("checkpoint", str(path), rule)
     params = _tensors(content["params"], ours, "params", path)
     device, released = engine.device, content["released"]
-    noise = content["noise"]
-    if isinstance(engine.noise, CorrelatedNoise) and noise is not None:
-        size = engine.layout.size
-        noise = NoiseStream.load(engine.noise.strategy, noise, size, device)
+    stream, kept_noise = rounds.state.noise, content["noise"]
+    if stream is not None and kept_noise is not None:
+        stream = stream.restored(kept_noise)
     return TrainingState(
         number,
         {name: params[name].to(device) for name in engine.layout.names},
@@ -222,7 +220,7 @@ def _state(content: dict[str, Any], path: Path, rounds: Rounds, setting: str) ->
         memories,
         bound,
         None if released is None else released.to(device),
-        noise,
+        stream,
     )
 
 

@@ -37,8 +37,15 @@ from dpacct.fl.methods.server_optimizers import ServerOptimizer, optimized, spli
 from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.privacy.allocation import Allocation, Allocator
 from dpacct.fl.privacy.bounds import INDICATOR_NORM, MARGIN, AdaptiveClip, row_norms
+from dpacct.fl.privacy.correlated import CorrelatedNoise, SecureCorrelatedNoise
 from dpacct.fl.privacy.markers import Bounded, Noised, scatter
-from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std, sums_as_they_are
+from dpacct.fl.privacy.noise import (
+    GaussianNoise,
+    Noise,
+    SecureGaussianNoise,
+    drawn_std,
+    sums_as_they_are,
+)
 from dpacct.fl.privacy.randomness import Randomness, draw_cohort, normals, torch_seed
 from dpacct.fl.privacy.sums import (
     add_clipped,
@@ -262,10 +269,10 @@ class Engine:
         std = drawn_std(self.noise, plan.update_std(bound), found.arrived)
         if std is None:
             return None
-        if state.noise is not None and row is not None:
-            made = state.noise.take(row, self.layout.size, self.device)
-            noisy = found.total + std * (made if kept is None else made[kept])
-            std *= state.noise.std(row)
+        stream, noise = state.noise, self.noise
+        if stream is not None and row is not None and isinstance(noise, CorrelatedNoise):
+            noisy = noise.add_row(stream, row, found.total, kept, limits, std)
+            std *= stream.std(row)
         elif found.raw is None:
             noisy = self.noise.add(found.total, limits, std, self.source)
         else:
@@ -373,7 +380,9 @@ def with_independent_noise(engine: Engine) -> Engine:
     """Return the engine with noise that needs no other rounds, to try the rest of a round."""
     if engine.plan.correlation is None:
         return engine
-    return replace(engine, noise=GaussianNoise(), plan=replace(engine.plan, correlation=None))
+    secure = isinstance(engine.noise, SecureCorrelatedNoise)
+    noise = SecureGaussianNoise() if secure else GaussianNoise()
+    return replace(engine, noise=noise, plan=replace(engine.plan, correlation=None))
 
 
 def reproduces(method: Method) -> bool:

@@ -26,7 +26,7 @@ from dpacct.fl.engine.states import Collected, Draw, TrainingState
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.privacy.bounds import Bound
-from dpacct.fl.privacy.correlated import Correlation, NoiseStream
+from dpacct.fl.privacy.correlated import CorrelatedNoise, NoiseStream
 from dpacct.fl.privacy.findings import (
     Audit,
     Draws,
@@ -244,7 +244,7 @@ def preflight(engine: Engine, state: TrainingState) -> Audit:
     """
     correlation, rows = engine.plan.correlation, tuple[Finding, ...]()
     if correlation is not None:
-        rows = _check_rows(correlation), _check_whole(engine, state.bound)
+        rows = _check_rows(engine, state.bound), _check_whole(engine, state.bound)
         engine, state = with_independent_noise(engine), replace(state, noise=None)
     if reproduces(engine.method):
         return Audit(())
@@ -260,18 +260,22 @@ def preflight(engine: Engine, state: TrainingState) -> Audit:
     )
 
 
-def _check_rows(correlation: Correlation) -> Finding:
-    """Check that rows of noise times the strategy are independent, with standard deviation 1."""
-    strategy, cpu = correlation.strategy, torch.device("cpu")
-    stream, count = NoiseStream.start(strategy, Seeded(21)), min(_ROWS, strategy.rounds)
-    made = [stream.take(row, _SHORT, cpu).numpy() for row in range(count)]
+def _check_rows(engine: Engine, bound: Bound) -> Finding:
+    """Check that rows of noise times the strategy are independent, with the deviation charged."""
+    noise, std = engine.noise, engine.plan.update_std(bound)
+    if not isinstance(noise, CorrelatedNoise):
+        return Finding("rows", passed=False, detail="the noise has no rows")
+    strategy, limits, cpu = noise.strategy, bound.limits(engine.layout), torch.device("cpu")
+    stream = NoiseStream.start(noise, Seeded(21), _SHORT, cpu, noise.sigma(limits, std))
+    count, nothing = min(_ROWS, strategy.rounds), noise.zeros(_SHORT, cpu)
+    made = [noise.add_row(stream, row, nothing, None, limits, std).numpy() for row in range(count)]
     draws = np.stack(
         [
             sum(c * made[row - lag] for lag, c in enumerate(strategy.row(row)))
             for row in range(count)
         ]
     )
-    wrong = wrong_std(draws, 1.0) or wrong_mean(draws, 1.0) or wrong_shape(draws, 1.0)
+    wrong = wrong_std(draws, std) or wrong_mean(draws, std) or wrong_shape(draws, std)
     wrong = wrong or repeated(draws)
     return Finding("rows", not wrong, wrong or f"the first {count} are those of the strategy")
 

@@ -483,9 +483,9 @@ class Rounds:
         if correlation is not None:
             if stream is None:
                 raise Unsupported("a run of correlated noise without its rows")
-            event, layout = self.event(), self.engine.layout
+            event = self.event()
             taken = self.account.take_row(event, correlation.releases, correlation.strategy.rounds)
-            stream.skip_to(taken.row, layout.size, self.engine.device)
+            stream.skip_to(taken.row)
             return OpenRound(self, taken, event, began, time.perf_counter() - began)
         if self.engine.allocator is not None:
             event = self.event()

@@ -36,7 +36,7 @@ from dpacct.fl.privacy.account import Account, NoisePlan
 from dpacct.fl.privacy.allocation import Allocation, Allocator
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, check_limits, clip_norm
 from dpacct.fl.privacy.correlated import CorrelatedNoise, Correlation, NoiseStream
-from dpacct.fl.privacy.noise import NoiseShares, SharesElsewhere, share_sigma
+from dpacct.fl.privacy.noise import Noise, NoiseShares, SharesElsewhere, share_sigma
 from dpacct.fl.privacy.randomness import SEEDED, Randomness, Seeded
 from dpacct.fl.public import PublicSize
 from dpacct.fl.settings import (
@@ -71,14 +71,12 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds
     if ledger is None and checkpoint is not None:
         ledger = checkpoint.with_name(f"{checkpoint.name}.ledger")
     check_population(clients, len(clients))
-    correlation = _choose_correlation(settings, len(clients))
+    noise = choose_noise_source(settings.noise, secure=settings.secure_noise)
+    correlation = _choose_correlation(settings, noise, len(clients))
     schemes = settings.samplings if correlation is None else [correlation.sampling]
     schemes = [of_records(s, clients, planned=settings.schedule is not None) for s in schemes]
     # Schemes that disagree about the population are refused one by one.
     public, *_ = [PublicSize.choose(settings.public_size, s, len(clients)) for s in schemes]
-    if correlation is not None and settings.public_size is not None:
-        rule = "cohorts follow a public rule, which makes the number of clients public"
-        raise InvalidParameter("public_size", settings.public_size, rule, "Leave it out.")
     asked = settings.adjacency if settings.schedule is None else settings.schedule.adjacency
     relation, *_ = [public.adjacency(scheme, asked) for scheme in schemes]
     unit = clients.unit if isinstance(clients, Examples | Owned) else CLIENT
@@ -95,7 +93,6 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds
     params = copies(trainable(model))
     layout = Layout.of(params)
     check_limits(bound, layout)
-    noise = choose_noise_source(settings.noise, secure=settings.secure_noise)
     accountant = settings.accountant
     for scheme in schemes:
         if correlation is None:
@@ -115,12 +112,11 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds
     parts = (clients, method, layout, local, first, noise, source, device, server_lr)
     engine = Engine(*parts, settings.server, _allocator(schemes[0], source))
     given = settings.noise_multiplier is not None
-    stream = None if correlation is None else NoiseStream.start(correlation.strategy, source)
     rounds = Rounds(
         engine,
         RunPlan(schedule, first, by_round),
         account,
-        TrainingState(0, params, copies(method.init(copies(params))), {}, bound, None, stream),
+        TrainingState(0, params, copies(method.init(copies(params))), {}, bound, None),
         model,
         name=settings.name or method.name or type(method).__name__,
         accountant=accountant,
@@ -128,6 +124,9 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds
         calibrated=settings.budget is not None and not given,
         not_private_because=reason,
     )
+    if isinstance(noise, CorrelatedNoise):
+        sigma = noise.sigma(bound.limits(layout), first.update_std(bound))
+        rounds.state.noise = NoiseStream.start(noise, source, layout.size, device, sigma)
     # A bound or noise that cannot be charged for in some round is refused here.
     rounds.charged()
     return rounds
@@ -247,18 +246,19 @@ def _epochs(
     return found.schedule, budget
 
 
-def _choose_correlation(settings: Settings, num_clients: int) -> Correlation | None:
+def _choose_correlation(settings: Settings, noise: Noise, num_clients: int) -> Correlation | None:
     """Return strategy and cohorts of correlated noise, or None for independent noise."""
-    noise = settings.noise
     if not isinstance(noise, CorrelatedNoise):
         return None
     for name, words in (
         ("schedule", "one noise and one rule for the cohorts"),
         ("distributed", "the rows of noise in one process"),
-        ("secure_noise", "sums of rows of noise, which are in floating point"),
     ):
         if getattr(settings, name, None):
             raise Unsupported(f"{name} with correlated noise, which has {words}")
+    if settings.public_size is not None:
+        rule = "cohorts follow a public rule, which makes the number of clients public"
+        raise InvalidParameter("public_size", settings.public_size, rule, "Leave it out.")
     if settings.sampling is None:
         rule = "correlated noise needs a rule for the cohorts"
         hint = "Take fl.Cyclic(groups), fl.MinSeparation(separation, participations, cohort)."
