@@ -41,10 +41,11 @@ LABELS = {
     "total_lr": "--local-total-lr",
     "server_optimizer": "--server",
     "checkpoint": "--resume",
+    "max_cohort": "--max-cohort",
 }
 SAME_NAMES = {
     "accountant", "adjacency", "advantage", "bands", "batch_size", "canaries", "claim",
-    "confidence", "correlated", "participations",
+    "confidence", "correlated", "participations", "records", "steps",
     "config", "data", "data_dir", "delta", "device", "error", "eval_every", "fpr", "gap",
     "hold_out", "ledger", "lr_decay", "model", "momentum", "name", "orders", "others",
     "partition", "preset", "prior", "public_seed", "public_size", "resume", "rounds", "run",

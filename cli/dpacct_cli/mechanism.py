@@ -15,6 +15,7 @@ from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.budget import Interval, Spent
 from dpacct.correlated import Correlated
 from dpacct.display import chosen
+from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.errors import Unsupported
 from dpacct.pairs.dominating import is_exact
 from dpacct.renyi.curve import RenyiAccountant, RenyiCurve, best_epsilon
@@ -54,6 +55,13 @@ def single_run(schedule: Schedule) -> Correlated | None:
     return only if isinstance(only, Correlated) and schedule.rounds == 1 else None
 
 
+def single_epoch(schedule: Schedule) -> Epoch | ShuffledEpoch | None:
+    """Return the epoch of which the schedule consists, or None for any other schedule."""
+    only = next(iter(schedule.distinct()), None)
+    one = len(schedule.distinct()) == 1
+    return only if isinstance(only, Epoch | ShuffledEpoch) and one else None
+
+
 def keys(schedule: Schedule) -> dict[str, object]:
     """Return the mechanism as JSON keys, with its phases if they differ."""
     only = single_round(schedule)
@@ -68,6 +76,9 @@ def keys(schedule: Schedule) -> dict[str, object]:
     run = single_run(schedule)
     if run is not None:
         found["noise_multiplier"] = run.noise_multiplier
+    epoch = single_epoch(schedule)
+    if epoch is not None:
+        found["noise_multiplier"], found["sampling"] = epoch.noise_multiplier, epoch.name
     if only is None:
         found["phases"] = [_phase_keys(kind, count) for kind, count in schedule]
     return found
@@ -100,6 +111,9 @@ def rows(schedule: Schedule, *, ratio_only: bool = False) -> list[Row]:
     neighbors = in_units(NEIGHBORS[schedule.adjacency])
     if run is not None:
         return _run_rows(run, neighbors)
+    epoch = single_epoch(schedule)
+    if epoch is not None:
+        return _epoch_rows(epoch, schedule.rounds, neighbors)
     count = _count(schedule.rounds, schedule)
     if only is not None:
         sampling = _sampling_words(only.sampling, ratio_only=ratio_only)
@@ -114,6 +128,23 @@ def rows(schedule: Schedule, *, ratio_only: bool = False) -> list[Row]:
             found.append(Row("", f"{times} x {kind!r}"))
     if len(phases) > MAX_PHASES_SHOWN:
         found.append(Row("", f"and {len(phases) - MAX_PHASES_SHOWN} more phases"))
+    return found
+
+
+def _epoch_rows(epoch: Epoch | ShuffledEpoch, count: int, neighbors: str) -> list[Row]:
+    """Return epochs in words. Shuffled ones name the two ways out."""
+    epochs = "1 epoch" if count == 1 else f"{count} epochs"
+    shuffled = isinstance(epoch, ShuffledEpoch)
+    kind = "shuffled batches" if shuffled else "random allocation"
+    words = f"{epochs} of {epoch.steps} steps, {kind}, {neighbors}"
+    if shuffled:
+        why = "one participation an epoch is proven, and an event of the largest step achieved"
+        ways = "--sampling allocation or poisson costs far less (and needs such a loader)"
+        return [Row("mechanism", words), Row("", in_units(why)), Row("", ways)]
+    found = [Row("mechanism", words)]
+    if not epoch.is_narrow:
+        why = "so little noise or so many steps: one participation an epoch above, one step below"
+        found.append(Row("", why))
     return found
 
 
@@ -146,7 +177,12 @@ def _count(rounds: int, schedule: Schedule | None = None) -> str:
 
 def _sampling_words(sampling: Sampling, *, ratio_only: bool = False) -> str:
     if isinstance(sampling, Poisson):
-        return f"Poisson sampling at rate {rate(sampling.sampling_rate)}"
+        words = f"Poisson sampling at rate {rate(sampling.sampling_rate)}"
+        if sampling.records > 1:
+            words += f", up to {sampling.records} records a user"
+        if sampling.max_cohort is not None:
+            words += f", at most {sampling.max_cohort} in a round"
+        return words
     if not isinstance(sampling, Uniform):
         return in_units("every client in every round")
     if ratio_only:

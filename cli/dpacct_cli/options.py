@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 # The headings of a help, in their order.
 FIND, WHAT_RUNS, PRIVACY, OUTPUT = "What to find", "What runs", "Privacy", "Output"
 SCHEMES = (Poisson.name, Uniform.name, Full.name)
+# Whole epochs, whose steps are no rounds of their own.
+EPOCHS = ("allocation", "shuffle")
 # For the commands, which know their values as options.
 number = words.number
 
@@ -176,8 +178,9 @@ ScheduleFile = Annotated[str | None, option(
     help="Rounds from a .toml, .csv or .json file, instead of --rounds, --q and --noise.",
 )]  # fmt: skip
 SamplingName = Annotated[str | None, option(
-    "--sampling", metavar="|".join(SCHEMES), panel=WHAT_RUNS,
-    help="How a round picks its clients; default poisson.",
+    "--sampling", metavar="|".join((*SCHEMES, *EPOCHS)), panel=WHAT_RUNS,
+    help="How a round picks its clients; default poisson. With --epochs: allocation, a random step "
+    "for each client, or shuffle, batches of a shuffled list.",
 )]  # fmt: skip
 COHORT_HELP = (
     "Clients in a round, with --clients, instead of --q (Poisson: on average; uniform: exactly)."
@@ -200,6 +203,18 @@ Epochs = Annotated[str | None, option(
     "--epochs", metavar="E", panel=WHAT_RUNS, advanced=True,
     help="Epochs instead of --rounds: how often each example takes part on average. Runs E / rate "
     "rounds, rounded up.",
+)]  # fmt: skip
+Steps = Annotated[str | None, option(
+    "--steps", metavar="T", panel=WHAT_RUNS, advanced=True,
+    help="Steps of an epoch, with --sampling allocation or shuffle.",
+)]  # fmt: skip
+Records = Annotated[str | None, option(
+    "--records", metavar="K", panel=WHAT_RUNS, advanced=True,
+    help="Records of one user at most: each joins a Poisson round by itself and is clipped alone.",
+)]  # fmt: skip
+MaxCohort = Annotated[str | None, option(
+    "--max-cohort", "--max-batch", metavar="B", panel=WHAT_RUNS, advanced=True,
+    help="Largest cohort of a Poisson round, with --clients; a random part of this size is kept.",
 )]  # fmt: skip
 # Strategies of correlated noise that need no more than a number.
 CORRELATED = ("independent", "square-root", "optimized", "buffered-toeplitz")
@@ -325,6 +340,9 @@ class MechanismOptions(NamedTuple):
     clients: Clients = None
     adjacency: AdjacencyName = None
     epochs: Epochs = None
+    steps: Steps = None
+    records: Records = None
+    max_cohort: MaxCohort = None
     correlated: CorrelatedName = None
     bands: Bands = None
     separation: Separation = None
@@ -342,6 +360,9 @@ class MechanismOptions(NamedTuple):
             "--cohort": self.cohort,
             "--clients": self.clients,
             "--adjacency": self.adjacency,
+            "--steps": self.steps,
+            "--records": self.records,
+            "--max-cohort": self.max_cohort,
             "--correlated": self.correlated,
             "--bands": self.bands,
             "--separation": self.separation,
@@ -370,23 +391,15 @@ class MechanismOptions(NamedTuple):
     def scheme(self) -> str:
         """The name of the sampling scheme."""
         name = Poisson.name if self.sampling is None else self.sampling
-        if name not in SCHEMES:
-            rule = "a sampling scheme is one of " + ", ".join(SCHEMES)
-            hint = self._shuffled_hint() if name.startswith("shuffle") else ""
-            raise InvalidParameter("sampling", name, rule, hint)
+        if name not in (*SCHEMES, *EPOCHS):
+            rule = "a sampling scheme is one of " + ", ".join((*SCHEMES, *EPOCHS))
+            raise InvalidParameter("sampling", name, rule)
         return name
 
-    def _shuffled_hint(self) -> str:
-        """Return a hint about batches of a shuffled list, and about a cheaper sampling scheme."""
-        typed, epochs = None if self.epochs is None else number(self.epochs), "E"
-        if isinstance(typed, int | float) and 0 < typed < math.inf:
-            epochs = str(math.ceil(typed))
-        return (
-            "In shuffled batches an example takes part once an epoch, so E epochs cost at most E "
-            f"rounds of full participation: --sampling full --rounds {epochs} --adjacency zero-out "
-            "(or replace-one, at twice the sensitivity). Batches drawn by Poisson sampling cost "
-            "far less: --sampling poisson."
-        )
+    @property
+    def by_epochs(self) -> bool:
+        """True if whole epochs are released: by random allocation, or in shuffled batches."""
+        return self.schedule is None and self.sampling in EPOCHS
 
     def read_delta(self, typed: str | None) -> ReadDelta:
         """Return the delta that was typed, or the default."""
@@ -427,6 +440,9 @@ class MechanismOptions(NamedTuple):
     def read_sampling(self) -> Sampling:
         """Return the sampling scheme with its rate or its cohort."""
         scheme = self.scheme
+        if scheme in EPOCHS:
+            rule = "its epochs are released as a whole, and this takes rounds"
+            raise InvalidParameter("sampling", scheme, rule)
         rate = None if self.rate is None else validate.sampling_rate(number(self.rate))
         clients = self.num_clients
         cohort = None if self.cohort is None else self._read_cohort(clients)
@@ -443,11 +459,11 @@ class MechanismOptions(NamedTuple):
             )
         if cohort is not None and clients is not None:
             uniform = Uniform(cohort, clients)
-            return uniform if scheme == Uniform.name else Poisson(uniform.sampling_rate)
+            return uniform if scheme == Uniform.name else self._poisson(uniform.sampling_rate)
         if rate is None:
             self._refuse_without_rate(scheme)
-        if scheme == Poisson.name:
-            return Poisson(rate)
+        if scheme == Poisson.name and rate is not None:
+            return self._poisson(rate)
         return Uniform.at_rate(rate) if clients is None else self._exact_cohort(rate, clients)
 
     def read_schedule(self) -> Schedule:
@@ -462,8 +478,57 @@ class MechanismOptions(NamedTuple):
         if self.correlated is not None:
             return self.read_correlated(noise)
         self.refuse_without_correlated()
+        if self.by_epochs:
+            return self.read_epochs(noise)
         count = self.read_rounds()
         return Schedule([Phase(Round(noise, self.read_sampling(), self.relation), count)])
+
+    def read_epochs(self, noise: float) -> Schedule:
+        """Return the epochs by random allocation or of shuffled batches."""
+        from dpacct.epochs import Epoch, ShuffledEpoch
+
+        why = "epochs and their steps say how long"
+        for option in ("--rounds", "--q", "--records", "--max-cohort"):
+            text = self.by_option()[option]
+            if text is not None:
+                raise conflict(f"{option} {text}", f"--sampling {self.sampling}", why)
+        noun = "the number of epochs"
+        typed: Any = number("1" if self.epochs is None else self.epochs)
+        epochs = validate.count("num_epochs", typed, noun)
+        kind = Epoch if self.sampling == Epoch.name else ShuffledEpoch
+        relation = Adjacency.ZERO_OUT if self.relation is None else self.relation
+        return epochs * kind(noise, self._read_steps(), adjacency=relation)
+
+    def _read_steps(self) -> int:
+        """Return the steps of an epoch: as typed, or as many as the batches take."""
+        clients = self.num_clients
+        if self.steps is not None:
+            steps = validate.count("steps", number(self.steps), "the steps of an epoch")
+            if self.cohort is not None and clients is not None:
+                least = -(-clients // self._read_cohort(clients))
+                if steps != least:
+                    why = f"they take {least} steps"
+                    raise conflict(f"--steps {self.steps}", f"{called('--cohort')} of all", why)
+            return steps
+        if self.cohort is None or clients is None:
+            raise OptionConflict(
+                f"--sampling {self.sampling} needs --steps, the steps of an epoch, or "
+                f"{called('--cohort')} with {called('--clients')}."
+            )
+        # A part of a batch at the end is a step as well.
+        return -(-clients // self._read_cohort(clients))
+
+    def _poisson(self, rate: float) -> Poisson:
+        """Return Poisson sampling, of users with several records, or with a largest cohort."""
+        records: Any = 1 if self.records is None else number(self.records)
+        if self.max_cohort is None:
+            return Poisson(rate, records)
+        if self.clients is None:
+            raise OptionConflict(
+                f"--max-cohort {self.max_cohort} needs {called('--clients')}, the population."
+            )
+        most: Any = number(self.max_cohort)
+        return Poisson(rate, records, most, self.num_clients)
 
     def refuse_without_correlated(self) -> None:
         """Reject options that belong to correlated noise, if there is none."""
@@ -471,13 +536,27 @@ class MechanismOptions(NamedTuple):
             text = self.by_option()[option]
             if text is not None and self.correlated is None:
                 raise OptionConflict(f"{option} {text} needs --correlated, the kind of the noise.")
+        if self.steps is not None and not self.by_epochs:
+            raise OptionConflict(f"--steps {self.steps} needs --sampling {' or '.join(EPOCHS)}.")
+        special = {"--records": self.records, "--max-cohort": self.max_cohort}
+        for option, text in special.items():
+            if text is not None and self.sampling not in (None, Poisson.name):
+                why = "it belongs to Poisson sampling"
+                raise conflict(f"{option} {text}", f"--sampling {self.sampling}", why)
 
     def read_correlated(self, noise: float) -> Schedule:
         """Return the run with correlated noise that the options describe."""
         from dpacct.correlated import Correlated, buffered_toeplitz, optimized
         from dpacct.correlated.entries import make_strategy
 
-        for option in ("--epochs", "--sampling", "--cohort"):
+        for option in (
+            "--epochs",
+            "--sampling",
+            "--cohort",
+            "--steps",
+            "--records",
+            "--max-cohort",
+        ):
             text = self.by_option()[option]
             if text is not None:
                 why = "each client takes part in rounds that are --separation apart"

@@ -156,6 +156,11 @@ def _what_runs(typed: MechanismOptions, solve: str) -> dict[str, Any]:
             raise conflict(f"--solve {solve}", f"--correlated {typed.correlated}", why)
         return {"schedule": typed.read_correlated(1.0 if solve == "noise" else typed.read_noise())}
     typed.refuse_without_correlated()
+    if typed.by_epochs:
+        if solve not in ("noise", "delta"):
+            why = "only noise or delta is solved for where whole epochs are released"
+            raise conflict(f"--solve {solve}", f"--sampling {typed.sampling}", why)
+        return {"schedule": typed.read_epochs(1.0 if solve == "noise" else typed.read_noise())}
     return {
         "noise_multiplier": None if solve == "noise" else typed.read_noise(),
         "rounds": None if solve == "rounds" else typed.read_rounds(),
@@ -196,7 +201,10 @@ def _solved(found: dpacct.Calibration, solve: str) -> tuple[float, Row]:
             meaning = f"{sampling.cohort_size} of {sampling.num_clients} clients, {meaning}"
         rate = found.sampling_rate
         return rate, Row("sampling rate", down(rate, 7), meaning)
-    only = mechanism.single_round(found.schedule) or mechanism.single_run(found.schedule)
+    plan = found.schedule
+    only = (
+        mechanism.single_round(plan) or mechanism.single_run(plan) or mechanism.single_epoch(plan)
+    )
     if only is None:
         meaning = "x the noise multiplier of every round in the file"
         return found.noise_scale, Row("noise scale", up(found.noise_scale, 7), meaning)
@@ -241,7 +249,7 @@ def _closing(
     typed: MechanismOptions, found: dpacct.Calibration, at: ReadDelta, clip_norm: float | None
 ) -> str:
     only = mechanism.single_round(found.schedule)
-    if mechanism.single_run(found.schedule) is not None:
+    if mechanism.single_run(found.schedule) or mechanism.single_epoch(found.schedule):
         return ""
     if only is None:
         return "--json lists every phase with its noise, to the last digit."
