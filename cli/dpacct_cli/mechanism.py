@@ -282,6 +282,9 @@ def epsilon_rows(plan: Schedule, delta: float, accountant: str, spent: Interval)
         return _fixed_size_rows(plan, only, delta, accountant, spent)
     if accountant != DEFAULT_ACCOUNTANT or len(plan.distinct()) > MOST_KINDS:
         return []
+    if single_epoch(plan) is not None:
+        # Renyi knows one participation an epoch, and no more.
+        return []
     try:
         renyi = RenyiAccountant().upper_epsilon(plan, delta)
     except Unsupported:

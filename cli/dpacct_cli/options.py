@@ -462,7 +462,7 @@ class MechanismOptions(NamedTuple):
             return uniform if scheme == Uniform.name else self._poisson(uniform.sampling_rate)
         if rate is None:
             self._refuse_without_rate(scheme)
-        if scheme == Poisson.name and rate is not None:
+        if scheme == Poisson.name:
             return self._poisson(rate)
         return Uniform.at_rate(rate) if clients is None else self._exact_cohort(rate, clients)
 
@@ -492,9 +492,10 @@ class MechanismOptions(NamedTuple):
             text = self.by_option()[option]
             if text is not None:
                 raise conflict(f"{option} {text}", f"--sampling {self.sampling}", why)
-        noun = "the number of epochs"
-        typed: Any = number("1" if self.epochs is None else self.epochs)
-        epochs = validate.count("num_epochs", typed, noun)
+        # A part of an epoch costs no more than the whole one.
+        noun, typed = "the number of epochs", number("1" if self.epochs is None else self.epochs)
+        some = validate.above_zero("num_epochs", typed, noun)
+        epochs = validate.count("num_epochs", math.ceil(some), noun)
         kind = Epoch if self.sampling == Epoch.name else ShuffledEpoch
         relation = Adjacency.ZERO_OUT if self.relation is None else self.relation
         return epochs * kind(noise, self._read_steps(), adjacency=relation)

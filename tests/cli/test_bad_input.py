@@ -236,7 +236,6 @@ MEANT = [
     ("calibrate eps=8", "Did you mean --eps 8?"),
     ("epsilon --noise_multiplier 1", "Did you mean --noise?"),
     ("epsilon --sigma 1", "Did you mean --noise?"),
-    ("epsilon --steps 9", "Did you mean --rounds?"),
     ("epsilon --iterations 9", "Did you mean --rounds?"),
     ("epsilon --num-epochs 9", "Did you mean --epochs?"),
     ("epsilon --max-grad-norm 9", "Did you mean --clip?"),

@@ -99,14 +99,38 @@ def test_clients_do_not_move_delta_and_a_note_says_that_they_did(dpacct: Any) ->
             assert "no longer" not in dpacct(command, words).err
 
 
-def test_what_shuffled_batches_cost_at_most_is_said(dpacct: Any) -> None:
-    words = "epsilon --noise 1 --epochs 2.5 --examples 60000 --batch 256 --sampling shuffle"
-    ran = dpacct(words)
+def test_shuffled_batches_cost_up_to_one_participation_an_epoch(dpacct: Any) -> None:
+    words = "epsilon --noise 1 --epochs 2.5 --examples 60000 --batch 256 --delta 1e-6"
+    ran = dpacct(words, "--sampling shuffle")
+    assert ran.code == 0
+    # A part of an epoch, and of a batch, is charged as a whole.
+    assert "3 epochs of 235 steps, shuffled batches" in ran.out
+    assert "--sampling allocation or poisson costs far less" in ran.out
+    shuffled = dpacct(words, "--sampling shuffle --json").json["epsilon"]
+    full = "epsilon --noise 1 --sampling full --rounds 3 --adjacency zero-out --delta 1e-6 --json"
+    assert shuffled["upper"] == pytest.approx(dpacct(full).json["epsilon"]["upper"])
+    allocated = dpacct(words, "--sampling allocation --json").json["epsilon"]
+    assert allocated["upper"] < shuffled["lower"]
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ("--sampling allocation --epochs 3", "--steps"),
+        ("--sampling allocation --steps 10 --rounds 30", "say how long"),
+        ("--sampling allocation --steps 10 --adjacency replace-one", "zero-out or add-remove"),
+        ("--sampling shuffle --steps 10 --adjacency add-remove", "Choose zero-out"),
+        ("--sampling shuffle --steps 9 --examples 100 --batch 10", "they take 10 steps"),
+        ("--steps 10 --q 0.1 --rounds 10", "allocation or shuffle"),
+        ("--records 3 --sampling full --rounds 3", "Poisson"),
+        ("--records 3 --q 0.1 --rounds 3 --adjacency replace-one", "add-remove"),
+        ("--max-batch 30 --q 0.1 --rounds 3", "the population"),
+    ],
+)
+def test_epochs_and_users_without_a_bound_are_refused(dpacct: Any, words: str, part: str) -> None:
+    ran = dpacct("epsilon --noise 1", words)
     assert (ran.code, ran.out) == (2, "")
-    assert "takes part once an epoch" in ran.err
-    suggested = "--sampling full --rounds 3 --adjacency zero-out"
-    assert suggested in ran.err
-    assert dpacct("epsilon --noise 1", suggested).code == 0
+    assert part in ran.err
 
 
 def test_a_delta_that_was_computed_is_shown_from_above() -> None:

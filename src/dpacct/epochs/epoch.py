@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -90,21 +90,27 @@ class Epoch(Mechanism):
 
     def proven_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
         """Return (1/t) sum_i N(e_i) against N(0), rounded up in convex order."""
-        noise = self.noise_multiplier / math.sqrt(self.passes) * (1 - 4 * UNIT)
+        noise = self._noise_of_one_pass(-4 * UNIT)
         if self.steps == 1 or not self.is_narrow:
             return {SampledGaussianPair(1.0, noise, direction): 1}
-        return {_ratio_pair(noise, self.steps, direction, proven=True): 1}
+        return {_proven_pair(noise, self.steps, direction): 1}
 
     def achieved_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
         """Return the same, rounded down: only the target has a gradient, always the same.
 
         Where the law is not computed, only the first step is looked at.
         """
-        noise = self.noise_multiplier / math.sqrt(self.passes) * (1 + 4 * UNIT)
+        noise = self._noise_of_one_pass(4 * UNIT)
         if self.steps == 1 or not self.is_narrow:
             rate = 1.0 if self.steps == 1 else math.nextafter(1 / self.steps, 0.0)
             return {SampledGaussianPair(rate, noise, direction): 1}
-        return {_ratio_pair(noise, self.steps, direction, proven=False): 1}
+        return {_achieved_pair(noise, self._noise_of_one_pass(-4 * UNIT), self.steps, direction): 1}
+
+    def _noise_of_one_pass(self, error: float) -> float:
+        """Return z / sqrt(k), rounded to the side of the relative error."""
+        if self.passes == 1:
+            return self.noise_multiplier
+        return self.noise_multiplier / math.sqrt(self.passes) * (1 + error)
 
     def __repr__(self) -> str:
         parts = [repr(self.noise_multiplier), repr(self.steps)]
@@ -135,12 +141,22 @@ class AllocationPair(RatioPair):
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _ratio_pair(noise: float, steps: int, direction: Direction, *, proven: bool) -> DominatingPair:
-    law = _law(noise, steps, proven=proven)
+def _proven_pair(noise: float, steps: int, direction: Direction) -> AllocationPair:
     # Both directions share one law.
+    law = _law(noise, steps, proven=True)
     return AllocationPair((law.swapped() if direction is Direction.ADD else law).trimmed(), noise)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=_REMEMBERED)
+def _achieved_pair(
+    noise: float, less_noise: float, steps: int, direction: Direction
+) -> AllocationPair:
+    law = _law(noise, steps, proven=False)
+    law = (law.swapped() if direction is Direction.ADD else law).trimmed()
+    cover = _proven_pair(less_noise, steps, direction).law
+    return AllocationPair(replace(law, cover=cover), noise)
+
+
+@lru_cache(maxsize=4)
 def _law(noise: float, steps: int, *, proven: bool) -> RatioLaw:
     return epoch_law(noise, steps, proven=proven)

@@ -43,6 +43,7 @@ class RatioLaw:
         lost_p, lost_q: of an upper law, mass of P where Q may have none, and of Q where P may.
         mass_error: a bound of the relative error of each mass.
         loss_error: of an upper law, a bound of the absolute error of each loss h j.
+        cover: of a lower law, an upper law of the same release if there is one.
     """
 
     step: float
@@ -54,6 +55,7 @@ class RatioLaw:
     lost_q: float
     mass_error: float
     loss_error: float
+    cover: RatioLaw | None = None
 
     @cached_property
     def losses(self) -> Array:

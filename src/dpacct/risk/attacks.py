@@ -51,7 +51,7 @@ from dpacct.rounds import Schedule
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import Contour, log_delta_estimate, tilt_at_epsilon
-from dpacct.tight.engines import composed_delta
+from dpacct.tight.engines import composed_delta, is_repeated
 
 # A contour is kept up to this relative width. It also answers elsewhere up to the second width, or
 # up to this multiple of its width at the epsilon for which it was made.
@@ -144,6 +144,8 @@ class _Engine:
         # Contours leave infinite losses out.
         several = composition.sampled_rounds > 1.0
         self._makes_contours = several and not composition.infinite_mass
+        # Equal releases with losses on a grid have sums of their own.
+        self._makes_contours &= not is_repeated(composition)
 
     def delta(self, epsilon: float) -> Interval:
         """Return bounds of delta at one epsilon >= 0.

@@ -77,10 +77,13 @@ def _crossing(above: Callable[[float], bool], guess: float) -> tuple[float, floa
 
 
 def repeated_delta(composition: Composition, epsilon: float) -> Interval:
-    """Return delta(eps) in the same way. Of a lower law the upper end is 1."""
+    """Return delta(eps) in the same way. Of a lower law the upper end is that of its cover."""
     law, count = _only_law(composition)
     tilt, _ = tilt_at_epsilon(composition, epsilon)
-    return Repeated(law, count, tilt).delta(epsilon)
+    found = Repeated(law, count, tilt).delta(epsilon)
+    if law.cover is None:
+        return found
+    return Interval.bracket(found.lower, Repeated(law.cover, count, tilt).delta(epsilon).upper)
 
 
 def _only_law(composition: Composition) -> tuple[RatioLaw, int]:
@@ -162,7 +165,9 @@ class Repeated:
         paid, paid_error = _events(q, (c + 1) * step, first)
         paid = paid * (1 + rounding + self._relative(q)) + paid_error
         scales = [np.exp(np.clip(part, -_LARGEST, _LARGEST)) for part in exponents]
-        found = float(np.max(scales[0] * reached - scales[1] * paid))
+        # Events too far right of the first one leave the range of doubles.
+        near = (c + 1) * step * (first - first[0]) <= _LARGEST / 2
+        found = float(np.max((scales[0] * reached - scales[1] * paid)[near]))
         return min(1.0, max(0.0, found * (1 - 8 * UNIT)))
 
     def _relative(self, part: _Power) -> float:
@@ -180,7 +185,9 @@ def _events(part: _Power, tilt: float, first: Array) -> tuple[Array, Array]:
     kernel = np.exp(-tilt * (number - first[0]))
     sums = [np.append(np.cumsum(part[::-1])[::-1], 0.0) for part in (values * kernel, kernel)]
     at = np.minimum(at, len(values))
-    mass, room = (each[at] * np.exp(tilt * (first - first[0])) for each in sums)
+    mass, room = (
+        each[at] * np.exp(np.minimum(tilt * (first - first[0]), _LARGEST)) for each in sums
+    )
     return mass, part.error * room + part.outside + 2 * math.exp(_LOG_KERNEL)
 
 
