@@ -1,0 +1,1 @@
+"""Correlated noise beside sampling, on FEMNIST by writer."""
