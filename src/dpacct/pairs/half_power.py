@@ -48,8 +48,7 @@ class HalfPowerPair(GeneralPair):
     @property
     def _density(self) -> float:
         """w of the module's head."""
-        small = math.exp(-self.epsilon)
-        return (1 - self.top * (1 + small)) / (-2 * math.expm1(-self.epsilon))
+        return self.top / 2 + (1 - 2 * self.top) / (-2 * math.expm1(-self.epsilon))
 
     def delta(self, epsilon: float) -> Interval:
         """See `GeneralPair`. Error: a few roundings, more where eps is next to the largest loss."""
