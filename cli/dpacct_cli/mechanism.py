@@ -21,6 +21,7 @@ from dpacct.pairs.dominating import is_exact
 from dpacct.renyi.curve import RenyiAccountant, RenyiCurve, best_epsilon
 from dpacct.rounds import Adjacency, Phase, Poisson, Release, Round, Sampling, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
+from dpacct.tuning import BestOf
 from dpacct_cli.options import MechanismOptions, ReadDelta
 from dpacct_cli.render import Row, bracket, down, noise, plain, rate, shown_delta, up
 from dpacct_cli.words import in_units
@@ -47,6 +48,12 @@ def single_round(schedule: Schedule) -> Round | None:
     """Return the round of which the schedule consists, or None for any other schedule."""
     only = next(iter(schedule.distinct()), None)
     return only if isinstance(only, Round) and len(schedule.distinct()) == 1 else None
+
+
+def tuned_run(schedule: Schedule) -> Schedule:
+    """Return one run of a schedule that is the best of several, or the schedule itself."""
+    only = next(iter(schedule.distinct()), None)
+    return only.schedule if isinstance(only, BestOf) and schedule.rounds == 1 else schedule
 
 
 def single_run(schedule: Schedule) -> Correlated | None:
@@ -119,7 +126,12 @@ def rows(schedule: Schedule, *, ratio_only: bool = False) -> list[Row]:
         sampling = _sampling_words(only.sampling, ratio_only=ratio_only)
         return [Row("mechanism", f"{count}, {sampling}, {neighbors}")]
     phases = schedule.phases
-    found = [Row("mechanism", f"{count} in {len(phases)} phases, {neighbors}")]
+    found = [
+        Row(
+            "mechanism",
+            f"{count} in {len(phases)} {'phase' if len(phases) == 1 else 'phases'}, {neighbors}",
+        )
+    ]
     for kind, times in phases[:MAX_PHASES_SHOWN]:
         if isinstance(kind, Round):
             shown, sampling = noise(kind.noise_multiplier), _sampling_words(kind.sampling)

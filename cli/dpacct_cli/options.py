@@ -216,6 +216,11 @@ MaxCohort = Annotated[str | None, option(
     "--max-cohort", "--max-batch", metavar="B", panel=WHAT_RUNS, advanced=True,
     help="Largest cohort of a Poisson round, with --clients; a random part of this size is kept.",
 )]  # fmt: skip
+BestOfRuns = Annotated[str | None, option(
+    "--best-of", metavar="LAW:MEAN", panel=WHAT_RUNS, advanced=True,
+    help="The best of a random number of such runs: poisson:10, geometric:10 or "
+    "negative-binomial:10,0.5.",
+)]  # fmt: skip
 # Strategies of correlated noise that need no more than a number.
 CORRELATED = ("independent", "square-root", "optimized", "buffered-toeplitz")
 CorrelatedName = Annotated[str | None, option(
@@ -343,6 +348,7 @@ class MechanismOptions(NamedTuple):
     steps: Steps = None
     records: Records = None
     max_cohort: MaxCohort = None
+    best_of: BestOfRuns = None
     correlated: CorrelatedName = None
     bands: Bands = None
     separation: Separation = None
@@ -363,6 +369,7 @@ class MechanismOptions(NamedTuple):
             "--steps": self.steps,
             "--records": self.records,
             "--max-cohort": self.max_cohort,
+            "--best-of": self.best_of,
             "--correlated": self.correlated,
             "--bands": self.bands,
             "--separation": self.separation,
@@ -467,7 +474,18 @@ class MechanismOptions(NamedTuple):
         return Uniform.at_rate(rate) if clients is None else self._exact_cohort(rate, clients)
 
     def read_schedule(self) -> Schedule:
-        """Return the rounds of the file, or the same round repeatedly."""
+        """Return the rounds of the file, or the same round repeatedly, or the best of such runs."""
+        return self.tuned(self._read_run())
+
+    def tuned(self, run: Schedule) -> Schedule:
+        """Return a run, or with --best-of the best of several such runs as one release."""
+        if self.best_of is None:
+            return run
+        from dpacct.tuning import best_of
+
+        return 1 * best_of(run, self.best_of)
+
+    def _read_run(self) -> Schedule:
         if self.schedule is not None:
             self.refuse_beside_schedule()
             from dpacct.schedules import load_schedule
@@ -597,7 +615,8 @@ class MechanismOptions(NamedTuple):
 
     def refuse_beside_schedule(self) -> None:
         """Reject each option that a schedule file already determines."""
-        for option, typed in self._replace(schedule=None, clients=None).by_option().items():
+        others = self._replace(schedule=None, clients=None, best_of=None)
+        for option, typed in others.by_option().items():
             if typed is not None:
                 why = "the file says it"
                 raise conflict(f"{called(option)} {typed}", f"--schedule {self.schedule}", why)

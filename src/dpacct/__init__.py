@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from dpacct.renyi.curve import rdp
     from dpacct.risk.measures import tradeoff
     from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
+    from dpacct.tuning import best_of
 
 # The module of each public name, imported on first use: a command does not pay for all of them.
 _HOMES = {
@@ -49,6 +50,7 @@ _HOMES = {
     "renyi.curve": "rdp",
     "risk.measures": "tradeoff",
     "rounds": "Adjacency Full Poisson Round Schedule Uniform",
+    "tuning": "best_of",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 # Likewise: the ledger imports SQLite, and `fl` PyTorch.
@@ -85,6 +87,7 @@ __all__ = [
     "Unsupported",
     "ZeroConcentratedDP",
     "__version__",
+    "best_of",
     "calibrate",
     "delta",
     "epsilon",

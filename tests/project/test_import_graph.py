@@ -28,6 +28,7 @@ LAYERS = [
     {"renyi"},
     {"tight"},
     {"accountant"},
+    {"tuning"},
     {"risk"},
     {"calibration", "report", "empirical"},
     {"ledger", "claims"},

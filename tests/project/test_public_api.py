@@ -30,7 +30,7 @@ NAMES = {
     "Epoch", "ShuffledEpoch",
     "DpacctError", "InvalidParameter", "Unsupported", "NotConverged", "BudgetExceeded",
     "LedgerError", "Ledger",
-    "__version__",
+    "best_of", "__version__",
 }  # fmt: skip
 
 

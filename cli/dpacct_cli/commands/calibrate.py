@@ -150,6 +150,12 @@ def _what_runs(typed: MechanismOptions, solve: str) -> dict[str, Any]:
     """Return the rounds as `dpacct.calibrate` takes them, without the unknown."""
     if typed.schedule is not None:
         return {"schedule": typed.read_schedule()}
+    if typed.best_of is not None:
+        if solve not in ("noise", "delta"):
+            why = "the best of several runs is one release, of which only the noise is scaled"
+            raise conflict(f"--solve {solve}", f"--best-of {typed.best_of}", why)
+        unit = typed._replace(noise="1") if solve == "noise" else typed
+        return {"schedule": unit.read_schedule()}
     if typed.correlated is not None:
         if solve not in ("noise", "delta"):
             why = "a strategy has a fixed number of rounds and its own sampling"
@@ -201,7 +207,7 @@ def _solved(found: dpacct.Calibration, solve: str) -> tuple[float, Row]:
             meaning = f"{sampling.cohort_size} of {sampling.num_clients} clients, {meaning}"
         rate = found.sampling_rate
         return rate, Row("sampling rate", down(rate, 7), meaning)
-    plan = found.schedule
+    plan = mechanism.tuned_run(found.schedule)
     only = (
         mechanism.single_round(plan) or mechanism.single_run(plan) or mechanism.single_epoch(plan)
     )

@@ -30,6 +30,7 @@ from dpacct.numerics.rounding import UNIT
 from dpacct.pairs.dominating import Mechanism
 from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Sampling, Schedule, Uniform
 from dpacct.rounds import Release as ScheduleItem
+from dpacct.tuning import BestOf, Runs
 
 MAX_DETAILS = 100_000
 MAX_DEPTH = 50
@@ -239,6 +240,8 @@ def in_adjacency(round_: ScheduleItem, adjacency: str) -> ScheduleItem:
     weaker = adjacency == Adjacency.ZERO_OUT and round_.adjacency is Adjacency.ADD_REMOVE
     # A promise holds for the neighbors that it names.
     weaker = weaker and not hasattr(round_, "source")
+    if weaker and isinstance(round_, BestOf):
+        return BestOf(schedule_in_adjacency(round_.schedule, adjacency), round_.runs)
     if weaker and not isinstance(getattr(round_, "sampling", None), Uniform):
         return replace(cast("Any", round_), adjacency=Adjacency.ZERO_OUT)
     rule = f"all rounds of a ledger share one adjacency, and this one has {adjacency}"
@@ -261,11 +264,19 @@ _ROUND = ("noise_multiplier", "sampling", "adjacency")
 _OF_ANY_SCHEME = ("sampling_rate", "cohort_size", "num_clients", "records", "max_cohort")
 _OF_SOME_POISSON = ("records", "max_cohort", "num_clients")
 # Mechanisms by their names in entries (Rule 5). Their fields are numbers, texts or adjacencies.
+_BEST_OF = "best-of"
 MECHANISMS: dict[str, type[Mechanism]] = BY_NAME | {"allocation": Epoch, "shuffle": ShuffledEpoch}
 
 
 def round_to_json(round_: ScheduleItem) -> dict[str, Any]:
     """Return the round in the words of a schedule file, with its adjacency."""
+    if isinstance(round_, BestOf):
+        return {
+            "mechanism": _BEST_OF,
+            "runs": asdict(round_.runs),
+            "schedule": schedule_to_json(round_.schedule),
+            "adjacency": str(round_.adjacency),
+        }
     if not isinstance(round_, Round):
         return _mechanism_to_json(round_)
     sampling = round_.sampling
@@ -298,6 +309,8 @@ def _mechanism_to_json(item: ScheduleItem) -> dict[str, Any]:
 
 def _mechanism_from_json(value: dict[str, Any], also: tuple[str, ...]) -> ScheduleItem:
     name = typed("mechanism", value["mechanism"], str)
+    if name == _BEST_OF:
+        return _best_of_from_json(value, also)
     if name not in MECHANISMS:
         refuse("mechanism", name, "a mechanism that is known")
     kind = MECHANISMS[name]
@@ -309,6 +322,25 @@ def _mechanism_from_json(value: dict[str, Any], also: tuple[str, ...]) -> Schedu
         raise LedgerError(f"a release cannot be read: {error}") from None
     # Constructors take 5.0 for a whole number.
     if any(entry[key] != made for key, made in _mechanism_to_json(found).items()):
+        raise LedgerError("a release is not in its one form")
+    return found
+
+
+def _best_of_from_json(value: dict[str, Any], also: tuple[str, ...]) -> ScheduleItem:
+    entry = members("a release", value, ("mechanism", "runs", "schedule", "adjacency"), also)
+    runs = members("runs", entry["runs"], ("kind", "mean", "shape"))
+    if any(
+        isinstance(phase, dict) and cast("Any", phase).get("mechanism") == _BEST_OF
+        for phase in items("schedule", entry["schedule"])
+    ):
+        raise LedgerError("a release cannot be read: a run is no tuning of its own")
+    try:
+        found = BestOf(schedule_from_json(entry["schedule"]), Runs(**runs))
+    except InvalidParameter as error:
+        raise LedgerError(f"a release cannot be read: {error}") from None
+    if {key: entry[key] for key in ("runs", "adjacency")} != {
+        "runs": asdict(found.runs), "adjacency": str(found.adjacency),
+    }:  # fmt: skip
         raise LedgerError("a release is not in its one form")
     return found
 
