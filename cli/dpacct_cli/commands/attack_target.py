@@ -30,9 +30,12 @@ from dpacct.fl.federation import Federation
 from dpacct.fl.layout import trainable
 from dpacct.fl.models import Model, build_model, cross_entropy
 from dpacct.fl.privacy.account import check_run
+from dpacct.fl.privacy.allocation import Allocation
 from dpacct.fl.privacy.randomness import SEEDED
 from dpacct.fl.tensors import from_array
 from dpacct.ledger import Ledger, Run
+from dpacct.ledger.record.events import noise_of as noise_level
+from dpacct.ledger.record.events import with_noise
 from dpacct.risk.attacks import Attacks
 from dpacct.risk.measures import Accusations, AnyMechanism, accusations
 from dpacct.rounds import Adjacency, Phase, Round, Schedule, Uniform, first_rounds
@@ -314,14 +317,19 @@ def _of_run(run: Run, rounds: int, *, strangers: bool) -> Proven:
     schedule = Schedule()
     if rounds and run.plan is not None:
         kinds = run.plan.distinct()
-        # The bound of a longer plan also bounds its beginning.
-        schedule = rounds * next(iter(kinds)) if len(kinds) == 1 else run.plan
+        # The bound of a longer plan also bounds its beginning. Epochs are charged as a whole.
+        equal = len(kinds) == 1 and len(run.plan.only_rounds()) == 1
+        schedule = rounds * next(iter(kinds)) if equal else run.plan
     clients = _limit(schedule, run.accountant)
     if strangers or not rounds or schedule.adjacency is Adjacency.REPLACE_ONE:
         return Proven(clients, clients)
+    if len(schedule.only_rounds()) < len(schedule.distinct()):
+        because = "no bound under replace-one is proven for epochs"
+        return Proven(clients, Limit(None, because))
     replaced = Schedule(
         Phase(Round(round_.noise_multiplier, round_.sampling, Adjacency.REPLACE_ONE), count)
         for round_, count in schedule
+        if isinstance(round_, Round)
     )
     return Proven(clients, _limit(replaced, run.accountant))
 
@@ -379,6 +387,9 @@ class LikeTheRun:
         job, rounds = self.target.job, self.target.rounds
         if job.schedule is None:
             noise = noise_of(dict(self.target.content)) or validate.NOISE_MULTIPLIER_RANGE[0]
+            if isinstance(job.sampling, Allocation):
+                epochs = -(-rounds // job.sampling.rounds)
+                return epochs * job.sampling.epoch(noise, Adjacency(job.adjacency))
             return rounds * Round(noise, job.sampling, job.adjacency)
         plan, budget = job.schedule, job.budget
         if budget is not None:
@@ -390,6 +401,11 @@ def _shrunk(plan: Schedule, clients: int, share: float) -> Schedule:
     """Return the same rounds for fewer clients, with so much less noise on the sum."""
     phases: list[Phase] = []
     for round_, count in plan:
+        if not isinstance(round_, Round):
+            # An epoch, of which shadow models play all steps.
+            level = max(validate.NOISE_MULTIPLIER_RANGE[0], share * noise_level(round_))
+            phases.append(Phase(with_noise(round_, level), count))
+            continue
         sampling = round_.sampling
         if isinstance(sampling, Uniform):
             sampling = Uniform(max(1, round(sampling.sampling_rate * clients)), clients)

@@ -6,12 +6,12 @@ import math
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from dpacct import validate
 from dpacct.display import down, up
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.rounds import Round, Uniform
+from dpacct.rounds import Round, Sampling, Uniform
 from dpacct_cli import mechanism
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import StyleOptions, number, option
@@ -295,7 +295,9 @@ def page(settings: Settings, job: Job, found: RunAudit | RoundAudit) -> Page:
             Row("recognized", f"{tpr} %", with_it),
             Row("repetitions", f"{found.runs} + {found.runs}", "half of them chose the test"),
         ]
-    plan = rounds * Round(found.noise_multiplier, job.sampling, job.adjacency)
+    # The audit refuses an allocation.
+    sampling = cast("Sampling", job.sampling)
+    plan = rounds * Round(found.noise_multiplier, sampling, job.adjacency)
     rows += [*mechanism.rows(plan), Row("training", training)]
     remarks = [
         f"A sound {what} is called faulty with a probability of {plain(tested.error)} at most."
