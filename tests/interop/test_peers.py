@@ -179,3 +179,14 @@ def test_a_peer_that_fails_is_unsupported(question: Any, said: str) -> None:
 
 def test_an_empty_schedule_costs_nothing_to_those_who_know_it() -> None:
     assert DpAccountingRdp().epsilon(Schedule(), DELTA) == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("peer", PEERS, ids=name)
+@pytest.mark.parametrize(
+    "scheme", [Poisson(0.1, records=3), Poisson(0.1, max_cohort=8, num_clients=40)], ids=repr
+)
+def test_users_with_records_and_truncated_cohorts_are_no_plain_poisson(
+    peer: Peer, scheme: Poisson
+) -> None:
+    with pytest.raises(Unsupported, match="not asked about"):
+        peer.epsilon(3 * Round(1.0, scheme), DELTA)

@@ -53,16 +53,26 @@ def read_ways(typed: MechanismOptions) -> list[Way]:
         raise OptionConflict(
             f"a training job is {called('--clients')}, {called('--cohort')}, --epochs and --noise."
         )
-    noise = typed.read_noise()
-    cohort = typed._replace(sampling=Uniform.name).read_sampling()
+    noise, one_record = typed.read_noise(), typed._replace(records=None)
+    cohort = one_record._replace(sampling=Uniform.name).read_sampling()
     if not isinstance(cohort, Uniform):
         raise OptionConflict(f"{called('--cohort')} is the size of a batch.")
-    rounds = typed.read_rounds()
+    rounds = one_record.read_rounds()
     epochs = math.ceil(validate.above_zero("epochs", number(typed.epochs), "a number of epochs"))
     steps = -(-cohort.num_clients // cohort.cohort_size)
     by_poisson = Poisson(cohort.sampling_rate)
     one = rounds * Round(noise, by_poisson, RELATION)
     unit, whole = in_units("each client"), f"{epochs} x {steps} steps"
+    if typed.records is not None:
+        several = typed.read_sampling()
+        return [
+            Way(
+                "per record",
+                f"up to {typed.records} records a user, each drawn and clipped by itself",
+                rounds * Round(noise, several, RELATION),
+            ),
+            Way("per user", "all records of a drawn user are clipped together", one),
+        ]
     return [
         Way("poisson", f"{unit} joins each step with the same probability", one),
         Way(

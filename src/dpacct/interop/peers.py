@@ -185,6 +185,8 @@ def _check_known(
     for round_ in schedule.distinct():
         if not isinstance(round_, Round):
             raise Unsupported(f"{peer} is asked about rounds only, not {round_!r}.")
+        if isinstance(round_.sampling, Poisson) and not round_.sampling.is_plain:
+            raise Unsupported(f"{peer} is not asked about {round_.sampling!r}.")
         fixed = isinstance(round_.sampling, Uniform)
         if round_.adjacency in (uniform if fixed else poisson):
             continue
