@@ -203,7 +203,7 @@ class ClosedFormAccountant:
             if math.isinf(closed_form_renyi(_LEAST, round_)[0]):
                 setting = f"{round_.sampling!r} with noise {round_.noise_multiplier:.6g}"
                 raise Unsupported(
-                    f"no published formula covers {setting}. They are proven for other noise or "
+                    f"no closed form covers {setting}. They are proven for other noise or "
                     "lower rates (docs/derivations/closed-forms.md); the accountant tight covers it"
                 )
         rounding = 1 + 2 * UNIT * (len(counts) + 2)
