@@ -104,7 +104,8 @@ def risk(
             Row("accountant", accountant),
         ]
         if promise is not None and typed.noise is None and typed.schedule is None:
-            rows.append(Row("noise", up(plan.phases[0].round.noise_multiplier, 7), "calibrated"))
+            (first, _), *_ = plan.round_phases()
+            rows.append(Row("noise", up(first.noise_multiplier, 7), "calibrated"))
         grid = _grid(found)
         if promise is not None:
             grid = promise.beside(grid)

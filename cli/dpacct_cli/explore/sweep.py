@@ -209,7 +209,8 @@ def compute(task: Task) -> Done:
     row = blank(task)
     try:
         plan = task.typed.read_schedule()
-        sampling = plan.phases[0].round.sampling
+        (first, _), *_ = plan.round_phases()
+        sampling = first.sampling
         row["sampling_rate"] = sampling.sampling_rate
         row["adjacency"] = str(plan.adjacency)
         if isinstance(sampling, Uniform) and task.typed.clients is not None:

@@ -146,6 +146,8 @@ def to_dp_event(schedule: Schedule) -> Any:
     library = _dp_accounting()
     events: list[Any] = []
     for round_, count in schedule.distinct().items():
+        if not isinstance(round_, Round):
+            raise Unsupported(f"dp-accounting is asked about rounds only, not {round_!r}")
         event = library.GaussianDpEvent(_noise_over_sensitivity(round_))
         match round_.sampling:
             case Poisson() as special if not special.is_plain:
