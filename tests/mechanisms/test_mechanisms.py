@@ -246,3 +246,15 @@ def test_the_atoms_apart_agree_with_a_blur():
         apart = AtomsApart(whole, epsilon).delta(epsilon)
         assert max(apart.lower, blurred.lower) <= min(apart.upper, blurred.upper)
         assert apart.width <= 2e-6 * apart.upper
+
+
+@given(
+    whole=log_uniform(1e-3, 20.0),
+    share=st.floats(0.01, 0.99),
+    at=st.floats(0.0, 0.999),
+)
+@FEWER
+def test_a_vector_with_laplace_noise_costs_no_more_than_one_number(whole, share, at):
+    parts = Laplace(epsilon=share * whole) + Laplace(epsilon=(1 - share) * whole)
+    split = dpacct.delta(parts, epsilon=at * whole)
+    assert split.lower <= dpacct.delta(1 * Laplace(epsilon=whole), epsilon=at * whole).upper

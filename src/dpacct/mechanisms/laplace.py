@@ -1,4 +1,4 @@
-"""Laplace noise on one number."""
+"""Laplace noise on numbers with a bounded l1 norm."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from dpacct.rounds import Adjacency, AdjacencyName
 
 @dataclass(frozen=True, init=False, repr=False, slots=True)
 class Laplace(Mechanism):
-    """One release of a sum of numbers + Laplace noise, or of a histogram with one entry a client.
+    """One release of a sum of vectors + independent Laplace noise on each number.
 
-    The unit of the sensitivity is the largest contribution of one client, as in a `Round`. A
-    contribution that comes or goes moves the sum by up to one unit, a replaced one by two.
+    The unit of the sensitivity is the largest l1 norm of one client's contribution: 1 for a
+    histogram to which a client adds one entry. A contribution that comes or goes moves the sum by
+    up to one unit, a replaced one by two.
 
     Args:
-        noise_multiplier: scale of the noise / largest contribution of one client, 0.001 to 1e10.
-            The same number whatever the adjacency.
+        noise_multiplier: scale of the noise / largest l1 norm of one client's contribution, 0.001
+            to 1e10. The same number whatever the adjacency.
         epsilon: instead, the epsilon of the release alone under its adjacency.
-        adjacency: the neighboring relation. Default: add-remove. A histogram under replace-one has
-            two entries that move: that is two releases, each with half of its epsilon.
+        adjacency: the neighboring relation. Default: add-remove.
     Raises:
         InvalidParameter: none or both of noise and epsilon, or a value out of range.
     Source: docs/derivations/mechanisms.md.
@@ -62,7 +62,7 @@ class Laplace(Mechanism):
         return Laplace(factor * self.noise_multiplier, adjacency=self.adjacency)
 
     def proven_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
-        """Return Lap(1) against Lap(0): the largest shift is the worst one."""
+        """Return Lap(1) against Lap(0): all of the largest l1 norm in one number is the worst."""
         del direction
         return {HalfPowerPair(self.epsilon, 0.5): 1}
 
