@@ -125,9 +125,9 @@ def test_a_sample_of_a_sample_is_never_at_too_low_a_rate(rate: float, other: flo
 
 W = dp_accounting.SampledWithoutReplacementDpEvent
 UNMAPPED = {
-    "LaplaceDpEvent": dp_accounting.LaplaceDpEvent(1.0),
-    "ZCDpEvent": S(C([G(1.0), dp_accounting.ZCDpEvent(0.1)]), 2),
-    "LaplaceDpEvent on a sample": P(0.1, dp_accounting.LaplaceDpEvent(1.0)),
+    "ZCDpEvent": S(C([G(1.0), dp_accounting.ZCDpEvent(0.1, xi=0.1)]), 2),
+    "RandomizedResponseDpEvent": dp_accounting.RandomizedResponseDpEvent(0.5, 3),
+    "PoissonSampledDpEvent of noise": P(0.1, dp_accounting.LaplaceDpEvent(1.0)),
     "PoissonSampledDpEvent twice": P(0.1, S(P(0.1, G(1.0)), 2)),
     "PoissonSampledDpEvent and more": P(0.1, C([P(0.1, G(1.0)), G(1.0)])),
     "PoissonSampledDpEvent of a cohort": P(0.1, W(9, 3, G(1.0))),
@@ -148,6 +148,27 @@ def test_an_event_without_a_schedule_is_refused_by_name(name: str) -> None:
     with pytest.raises(plug_in.UnmappedEvent, match=name.split(maxsplit=1)[0]) as caught:
         schedule_of(UNMAPPED[name])
     assert type(caught.value.event).__name__ == name.split(maxsplit=1)[0]
+
+
+def test_mechanisms_convert_both_ways_and_cost_what_dp_accounting_says() -> None:
+    from dpacct import Laplace, RandomizedResponse, ZeroConcentratedDP
+
+    training = 1000 * Round(1.0, Poisson(0.01))
+    plan = training + 3 * Laplace(2.0) + ZeroConcentratedDP(0.1)
+    assert schedule_of(plug_in.event_of_schedule(plan)) == plan
+    # As dp-accounting's PLD accountant says: 1.82824 alone, and 2.24391 with a Laplace release.
+    event = C([S(P(0.01, G(1.0)), 1000), dp_accounting.LaplaceDpEvent(2.0)])
+    found = plug_in.TightPrivacyAccountant().compose(event).get_epsilon(1e-5)
+    assert found == pytest.approx(2.24391, abs=2e-5)
+    response = dp_accounting.RandomizedResponseDpEvent(0.5, 2)
+    (phase,) = schedule_of(response)
+    assert isinstance(phase.round, RandomizedResponse)
+    assert phase.round.epsilon == pytest.approx(math.log(3))
+    assert phase.round.epsilon >= math.log(3)
+    with pytest.raises(Unsupported, match="no event for RandomizedResponse"):
+        plug_in.event_of_schedule(3 * phase.round)
+    replaced = schedule_of(dp_accounting.LaplaceDpEvent(2.0), "replace-one")
+    assert replaced == 1 * Laplace(2.0, adjacency="replace-one")
 
 
 def test_several_gaussians_on_one_sample_are_refused_where_a_record_is_replaced() -> None:

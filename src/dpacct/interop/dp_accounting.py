@@ -11,10 +11,12 @@ Rule 1: The noise multiplier of an event is the standard deviation of its noise 
 Rule 2: A schedule becomes one event, and that event becomes the same schedule.
 Rule 3: Gaussians composed on one Poisson sample are one Gaussian on it, of noise multiplier (sum of
     z_i^-2)^(-1/2). A Poisson sample of a Poisson sample is one at the product of the rates. Any
-    other nesting, and any event that is not Gaussian, is rejected by its name.
+    other nesting is rejected by its name.
 Rule 4: Rounding charges more, never less.
 Rule 5: Rounds of fixed-size cohorts among rounds of other kinds stay in their order, on which
     their bound depends. Otherwise rounds are grouped by kind.
+Rule 6: Laplace noise, rho-zCDP and randomized response with two answers are mechanisms. Randomized
+    response becomes no event, since its probability would be rounded.
 """
 
 from __future__ import annotations
@@ -29,8 +31,19 @@ from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.ledger.record.events import joint_noise_of
+from dpacct.mechanisms import Laplace, RandomizedResponse, ZeroConcentratedDP
 from dpacct.packages import import_package
-from dpacct.rounds import MAX_PHASES, Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
+from dpacct.rounds import (
+    MAX_PHASES,
+    Adjacency,
+    Full,
+    Phase,
+    Poisson,
+    Release,
+    Round,
+    Schedule,
+    Uniform,
+)
 
 __all__ = ["TightPrivacyAccountant", "UnmappedEvent", "event_of_schedule", "schedule_of_event"]
 
@@ -40,6 +53,10 @@ _RELATIONS: dict[Any, Adjacency] = {
     _events.NeighboringRelation.REPLACE_ONE: Adjacency.REPLACE_ONE,
     _events.NeighboringRelation.REPLACE_SPECIAL: Adjacency.ZERO_OUT,
 }
+
+
+# Relative rounding of the logarithm of odds, and the least chance of a random answer.
+_ROUNDED, _LEAST_CHANCE = 1e-14, 1e-250
 
 
 class UnmappedEvent(Unsupported):
@@ -137,23 +154,39 @@ class TightPrivacyAccountant(_events.PrivacyAccountant):
 
 
 def event_of_schedule(schedule: Schedule) -> Any:
-    """Return the `DpEvent` of a schedule, phase by phase. `schedule_of_event` is its inverse."""
+    """Return the `DpEvent` of a schedule, phase by phase. `schedule_of_event` is its inverse.
+
+    Raises:
+        Unsupported: dp-accounting has no event for some release.
+    """
     parts: list[Any] = []
-    for round_, rounds in schedule:
-        event = _events.GaussianDpEvent(round_.noise_multiplier)
-        match round_.sampling:
-            case Poisson() as special if not special.is_plain:
-                raise Unsupported(f"no event is written for {special!r}")
-            case Uniform(cohort_size=cohort, num_clients=clients):
-                event = _events.SampledWithoutReplacementDpEvent(clients, cohort, event)
-            case Poisson(sampling_rate=rate):
-                event = _events.PoissonSampledDpEvent(rate, event)
-            case Full():
-                pass
-        parts.append(event if rounds == 1 else _events.SelfComposedDpEvent(event, rounds))
+    for release, count in schedule:
+        event = _event_of_release(release)
+        parts.append(event if count == 1 else _events.SelfComposedDpEvent(event, count))
     if len(parts) == 1:
         return parts[0]
     return _events.ComposedDpEvent(parts) if parts else _events.NoOpDpEvent()
+
+
+def _event_of_release(release: Release) -> Any:
+    match release:
+        case Laplace(noise_multiplier=noise):
+            return _events.LaplaceDpEvent(noise)
+        case ZeroConcentratedDP(rho=rho):
+            return _events.ZCDpEvent(rho)
+        case Round(noise_multiplier=noise, sampling=sampling):
+            event = _events.GaussianDpEvent(noise)
+        case _:
+            raise Unsupported(f"dp-accounting has no event for {release!r}")
+    match sampling:
+        case Poisson() as special if not special.is_plain:
+            raise Unsupported(f"no event is written for {special!r}")
+        case Uniform(cohort_size=cohort, num_clients=clients):
+            return _events.SampledWithoutReplacementDpEvent(clients, cohort, event)
+        case Poisson(sampling_rate=rate):
+            return _events.PoissonSampledDpEvent(rate, event)
+        case Full():
+            return event
 
 
 def schedule_of_event(event: Any, adjacency: Adjacency | str) -> Schedule:
@@ -187,9 +220,9 @@ def _phases(event: Any, adjacency: Adjacency) -> Iterator[Phase]:
                 count = validate.count("count", event.count, "the number of repetitions")
                 yield from _repeated(event, Schedule(_phases(event.event, adjacency)), count)
         case _:
-            round_ = _round(event, adjacency)
-            if round_ is not None:
-                yield Phase(round_, 1)
+            release = _mechanism(event, adjacency) or _round(event, adjacency)
+            if release is not None:
+                yield Phase(release, 1)
 
 
 def _repeated(event: Any, schedule: Schedule, count: int) -> Iterator[Phase]:
@@ -210,7 +243,33 @@ def _repeated(event: Any, schedule: Schedule, count: int) -> Iterator[Phase]:
 
 def _order_counts(schedule: Schedule) -> bool:
     kinds = schedule.distinct()
-    return len(kinds) > 1 and any(isinstance(kind.sampling, Uniform) for kind in kinds)
+    rounds = schedule.only_rounds()
+    return len(kinds) > 1 and any(isinstance(kind.sampling, Uniform) for kind in rounds)
+
+
+def _mechanism(event: Any, adjacency: Adjacency) -> Release | None:
+    """Return the mechanism of an event that has no round. Rule 6."""
+    match event:
+        case _events.LaplaceDpEvent():
+            return Laplace(_noise(event), adjacency=adjacency)
+        case _events.ZCDpEvent():
+            if _plain(event.xi) != 0.0:
+                raise UnmappedEvent(event, "zCDP is known for xi = 0 only")
+            return ZeroConcentratedDP(_plain(event.rho), adjacency)
+        case _events.RandomizedResponseDpEvent():
+            if event.num_buckets != 2:
+                raise UnmappedEvent(event, "randomized response is known for two answers only")
+            given = _plain(event.noise_parameter)
+            noise = validate.probability("noise_parameter", given, "it")
+            if noise == 1.0:
+                raise UnmappedEvent(event, "its answers are always random, so they cost nothing")
+            if noise < _LEAST_CHANCE:
+                raise _NotPrivate(event, "its answers are hardly ever random")
+            # The bit is told truly with probability 1 - p / 2. Rule 4.
+            epsilon = (math.log(2 - noise) - math.log(noise)) * (1 + _ROUNDED)
+            return RandomizedResponse(epsilon, adjacency)
+        case _:
+            return None
 
 
 def _round(event: Any, adjacency: Adjacency) -> Round | None:
@@ -230,13 +289,20 @@ def _round(event: Any, adjacency: Adjacency) -> Round | None:
         case _events.NonPrivateDpEvent():
             raise _NotPrivate(event, "it releases without noise, so that epsilon is infinite")
         case _:
-            known = "Gaussians, their Poisson and fixed-size samples and compositions are known"
+            known = (
+                "Gaussians, their Poisson and fixed-size samples, Laplace noise, zCDP, and "
+                "compositions are known"
+            )
             raise UnmappedEvent(event, known)
 
 
 def _poisson(event: Any, rate: float, adjacency: Adjacency) -> Round | None:
     """Return all that runs on a Poisson sample as one round. Rule 3."""
-    inner = Schedule(_phases(event.event, adjacency)).distinct()
+    whole = Schedule(_phases(event.event, adjacency))
+    inner = whole.only_rounds()
+    for other in whole.distinct():
+        if not isinstance(other, Round):
+            raise UnmappedEvent(event, f"{other!r} is not known on a sample")
     if not inner:
         return None
     if all(isinstance(round_.sampling, Full) for round_ in inner):
@@ -252,8 +318,8 @@ def _poisson(event: Any, rate: float, adjacency: Adjacency) -> Round | None:
         if more or count > 1 or not isinstance(round_.sampling, Poisson):
             why = "events on a Poisson sample may not sample again"
             raise UnmappedEvent(event, why)
-        noise, other = round_.noise_multiplier, round_.sampling_rate
-        product, exact = rate * other, Fraction(rate) * Fraction(other)
+        noise, outer = round_.noise_multiplier, round_.sampling_rate
+        product, exact = rate * outer, Fraction(rate) * Fraction(outer)
         # Rule 4.
         rate = nextafter(product, 1.0) if Fraction(product) < exact else product
     return Round(noise, Poisson(max(rate, validate.MIN_SAMPLING_RATE)), adjacency)
