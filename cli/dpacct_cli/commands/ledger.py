@@ -12,10 +12,18 @@ from dpacct import validate
 from dpacct.budget import DEFAULT_DELTA, Budget, Spent
 from dpacct.display import down, line
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
-from dpacct.rounds import Adjacency, Round
+from dpacct.rounds import Adjacency, Round, Schedule
 from dpacct_cli import mechanism, options
 from dpacct_cli.commands.report import CoverOptions, FormName, read_target
-from dpacct_cli.options import MechanismOptions, StyleOptions, argument, flag, option
+from dpacct_cli.errors import conflict
+from dpacct_cli.options import (
+    MechanismOptions,
+    StyleOptions,
+    argument,
+    flag,
+    option,
+    repeated,
+)
 from dpacct_cli.output import (
     Force,
     Output,
@@ -44,9 +52,41 @@ Name = Annotated[
     str | None, option("--name", metavar="NAME", help="Name of the run; default elsewhere.")
 ]
 OverBudget = Annotated[bool, flag(
-    "--over-budget",
+    "--over-budget", advanced=True,
     help="Record rounds that have happened, even if they exceed the budget. No further round is "
     "admitted then.",
+)]  # fmt: skip
+Laplace = Annotated[str | None, option(
+    "--laplace", metavar="E",
+    help="One release with Laplace noise, by its own epsilon, instead of rounds.",
+)]  # fmt: skip
+Release = Annotated[str | None, option(
+    "--release", advanced=True, metavar="NAME:KEY=VALUE,...",
+    help="Any other release, e.g. approximate-dp:epsilon=0.2,delta=1e-7 or "
+    "discrete-gaussian:scale=2,shift=1;-1.",
+)]  # fmt: skip
+Source = Annotated[str | None, option(
+    "--source", advanced=True, metavar="TEXT",
+    help="Where the promise of such a release comes from.",
+)]  # fmt: skip
+Times = Annotated[str | None, option(
+    "--times", advanced=True, metavar="N", help="How often the release is made; default 1."
+)]  # fmt: skip
+Project = Annotated[str | None, option(
+    "--project", advanced=True, metavar="NAME", help="Group of runs that it belongs to."
+)]  # fmt: skip
+Part = Annotated[str | None, option(
+    "--part", advanced=True, metavar="NAME=PART",
+    help="Part of the data that it uses, e.g. country=DE. A partition costs as much as its worst "
+    "part.",
+)]  # fmt: skip
+PromisedDelta = Annotated[str | None, option(
+    "--promised-delta", advanced=True, metavar="D", panel=options.PRIVACY,
+    help="Part of delta for promises whose loss may be infinite, such as (epsilon, delta)-DP.",
+)]  # fmt: skip
+Partition = Annotated[list[str] | None, repeated(
+    "--partition", advanced=True, metavar="NAME=PART,PART,...", panel=options.PRIVACY,
+    help="Parts of the data, of which each client belongs to one by a public rule. Repeatable.",
 )]  # fmt: skip
 RunNumber = Annotated[str | None, option(
     "--run", metavar="N",
@@ -68,6 +108,8 @@ def init(
     delta: BudgetDelta = f"{DEFAULT_DELTA:g}",
     adjacency: options.AdjacencyName = None,
     unit: Unit = "client",
+    promised_delta: PromisedDelta = None,
+    partition: Partition = None,
     shown: StyleOptions,
 ) -> None:
     """Make the ledger of a data set, with its budget.
@@ -85,7 +127,11 @@ def init(
         raise InvalidParameter("FILE", file, "it exists already, and no ledger is ever replaced")
     if not has_folder(file):
         raise InvalidParameter("FILE", file, "there is no such folder")
-    with Ledger.open(file, budget, adjacency=relation, unit=unit) as ledger:
+    aside = 0.0 if promised_delta is None else options.number(promised_delta)
+    partitions = dict(map(_read_partition, partition or ()))
+    with Ledger.open(
+        file, budget, adjacency=relation, unit=unit, promised_delta=aside, partitions=partitions
+    ) as ledger:
         summary = ledger.summary()
     rows = [Row("ledger", summary["path"]), _budget_row(summary), _unit_row(summary)]
     note = mechanism.delta_note(summary["budget"]["delta"], None)
@@ -202,40 +248,106 @@ def charge(
     file: File,
     *,
     typed: MechanismOptions,
+    laplace: Laplace = None,
+    release: Release = None,
+    source: Source = None,
+    times: Times = None,
     name: Name = None,
+    project: Project = None,
+    part: Part = None,
     over_budget: OverBudget = False,
     shown: StyleOptions,
 ) -> None:
-    """Record rounds that ran elsewhere.
+    """Charge releases: rounds that ran elsewhere, a statistic, a promise.
 
-    All of them are recorded, or none, at most 100,000 at once. Rounds that exceed the budget may be
-    a mistake and are rejected. --over-budget records them. -q prints the epsilon afterwards.
+    All of them are recorded, or none, at most 100,000 at once. Releases that exceed the budget may
+    be a mistake and are rejected. --over-budget records them. -q prints the epsilon afterwards.
 
-    Example:
+    Examples:
       dpacct ledger charge census.ledger --noise 1.3 --rounds 20 --q 0.1 --name notebook
+      dpacct ledger charge census.ledger --laplace 0.1 --name "age histogram"
     """
     from dpacct.ledger.record.events import schedule_in_adjacency
 
     style = shown.style
-    plan = typed.read_schedule()
     with opened(file, read_only=False) as ledger:
+        relation = typed.adjacency or ledger.adjacency
+        plan = _read_release(laplace, release, source, times, typed, relation)
         try:
-            run = ledger.charge(name or "elsewhere", plan, over_budget=over_budget)
+            run = ledger.charge(
+                name or "elsewhere",
+                typed.read_schedule() if plan is None else plan,
+                over_budget=over_budget,
+                project=project or "",
+                part=part or "",
+            )
         except BudgetExceeded as refusal:
             way = "If they have happened, --over-budget records them."
             raise BudgetExceeded(f"{refusal} {way}") from None
         summary = ledger.summary()
+        plan = typed.read_schedule() if plan is None else plan
         plan = schedule_in_adjacency(plan, summary["adjacency"])
     data = {"run": run.id, "charged": plan.rounds, **mechanism.keys(plan)}
     data |= {key: summary[key] for key in ("epsilon", "delta", "budget", "guarantee", "path")}
     rows = [
-        Row("charged", str(plan.rounds), f"rounds that ran elsewhere, as run {run.id}"),
+        Row("charged", str(plan.rounds), f"{_noun(plan)}, as run {run.id}"),
         *mechanism.rows(plan),
         *_spent_rows(summary),
         _budget_row(summary),
     ]
     page = Page(rows, closing=_show_again(summary))
     show(Answer(data, _spent_number(summary), lambda: page), style)
+
+
+def _noun(plan: Schedule) -> str:
+    """Return the kind of the charged items."""
+    if not plan.only_rounds():
+        return "release" if plan.rounds == 1 else "releases"
+    return "rounds that ran elsewhere"
+
+
+def _read_partition(text: str) -> tuple[str, list[str]]:
+    """Return the name and the parts of a partition as typed."""
+    name, equals, parts = text.partition("=")
+    if not equals:
+        raise InvalidParameter("--partition", text, "a partition is NAME=PART,PART,...")
+    return name.strip(), [part.strip() for part in parts.split(",")]
+
+
+def _read_release(
+    laplace: str | None, release: str | None, source: str | None, times: str | None,
+    typed: MechanismOptions, adjacency: str | None,
+) -> Schedule | None:  # fmt: skip
+    """Return the release that --laplace or --release describes, or None for rounds."""
+    from dpacct.schedules.files import read_release
+
+    if laplace is not None and release is not None:
+        raise conflict(f"--laplace {laplace}", f"--release {release}", "one release at a time")
+    asked = f"--laplace {laplace}" if release is None else f"--release {release}"
+    if laplace is None and release is None:
+        for name, text in (("--times", times), ("--source", source)):
+            if text is not None:
+                raise InvalidParameter(name, text, "it belongs to --laplace or --release")
+        return None
+    for name, text in typed._replace(adjacency=None).by_option().items():
+        if text is not None:
+            raise conflict(f"{name} {text}", asked, "they are different releases")
+    kind, values = "laplace", {"epsilon": options.number(laplace)}
+    if release is not None:
+        kind, _, rest = release.partition(":")
+        pairs = [pair.partition("=") for pair in rest.split(",") if pair.strip()]
+        values = {key.strip(): _value(text) for key, _, text in pairs}
+    if source is not None:
+        values["source"] = source
+    count = 1 if times is None else validate.rounds(options.number(times))
+    return count * read_release(kind.strip(), values, adjacency)
+
+
+def _value(text: str) -> Any:
+    """Return a number, or the numbers of a list with semicolons."""
+    if ";" in text:
+        return tuple(options.number(part.strip()) for part in text.split(";"))
+    return options.number(text.strip())
 
 
 def finish(file: File, *, run: RunNumber = None, shown: StyleOptions) -> None:
@@ -353,6 +465,14 @@ def spent_page(summary: dict[str, Any]) -> Page:
     if summary["plan_delta"]:
         left = down(summary["adaptive_delta"], 2)
         rows.append(Row("", f"delta reserved for unplanned rounds: {left}"))
+    if summary["promised_delta"]:
+        left = down(max(0.0, summary["promised_delta_left"]), 2)
+        rows.append(Row("", f"delta left for promises: {left} of {summary['promised_delta']:g}"))
+    for project in summary["projects"]:
+        spent = "none" if project["epsilon"] is None else up(project["epsilon"])
+        of = f"{project['rounds']} rounds, {project['name']}"
+        rows.append(Row("project", spent, f"epsilon by itself, {of}"))
+    grouped = any(run["project"] or run["part"] for run in summary["runs"])
     lines = [
         [
             str(run["run"]),
@@ -362,10 +482,12 @@ def spent_page(summary: dict[str, Any]) -> Page:
             "-" if run["planned_rounds"] is None else str(run["planned_rounds"]),
             "none" if run["epsilon_any_stop"] is None else up(run["epsilon_any_stop"]),
             _run_claim(run),
+            *([run["project"], run["part"]] if grouped else []),
         ]
         for run in summary["runs"]
     ]
     header = ["run", "name", "released", "not committed", "planned", "epsilon", "claim"]
+    header += ["project", "part"] if grouped else []
     closing = (
         f"dpacct ledger report {shlex.quote(summary['path'])} -o report.html writes a page for a "
         "reviewer."

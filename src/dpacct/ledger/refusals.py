@@ -104,9 +104,9 @@ def plan_refused(now: Snapshot, plan: Plan, cost: Totals) -> BudgetExceeded:
 def part_refused(now: Snapshot, part: str, item: ScheduleItem) -> BudgetExceeded:
     """Return the error for a release about a part of the data that does not fit."""
     return BudgetExceeded(
-        f"the release {item!r} about {part} does not fit: {_reading(now, now.any_stop())}. It "
-        f"would exceed that with the totals of this part, which the largest part of each "
-        f"partition decides."
+        f"the release {item!r} about {part} does not fit: with all releases about this part, the "
+        f"adaptive bound would exceed epsilon {now.budget.epsilon:.7g} at delta "
+        f"{chosen(now.budget.delta)}. The largest part of each partition counts."
     )
 
 

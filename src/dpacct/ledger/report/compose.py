@@ -243,6 +243,22 @@ def _accounting(report: dict[str, Any]) -> list[Block]:
             f"exceed it is rejected."
         )
     items.append(_TIGHT if report["guarantee"] == "planned" else _ODOMETER)
+    if report["promised_delta"]:
+        items.append(
+            f"Of delta, {up(report['promised_delta'], 4)} is set aside for promises of "
+            f"(epsilon, delta)-DP, whose loss may be infinite with probability delta."
+        )
+    for name, parts in report["partitions"].items():
+        items.append(
+            f"Each {line(report['unit'])} belongs to one part of {line(name)} by a public rule: "
+            f"{line(', '.join(parts), MAX_DETAILS)}. Releases about different parts cost as much "
+            f"as those about the worst part."
+        )
+    items += [
+        f"Project {line(project['name'])}, runs {', '.join(map(str, project['runs']))}: "
+        f"epsilon {above(project['epsilon'])} by itself."
+        for project in report["projects"]
+    ]
     if report["plan_delta"]:
         items.append(
             f"Of delta, {up(report['plan_delta'], 4)} is reserved for the plans that were "
