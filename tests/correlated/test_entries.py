@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dpacct import Poisson, Round
+import dpacct
+from dpacct import Budget, Ledger, Poisson, Round
 from dpacct.correlated import (
     Correlated,
     Strategy,
@@ -19,7 +21,9 @@ from dpacct.correlated import (
     toeplitz,
 )
 from dpacct.correlated.entries import ENTRY_KEYS, from_entry, to_entry
-from dpacct.errors import InvalidParameter
+from dpacct.errors import InvalidParameter, LedgerError
+from dpacct.ledger import Event
+from dpacct.ledger.record.events import covers, round_from_json, round_to_json
 from dpacct.schedules import dump_schedule, load_schedule
 
 STRATEGIES = {
@@ -96,3 +100,54 @@ def test_bad_entries_are_named(changes: dict[str, Any], name: str) -> None:
     with pytest.raises(InvalidParameter) as caught:
         from_entry(entry)
     assert caught.value.name == name
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_ledger_charges_a_whole_run(name: str, tmp_path: Path) -> None:
+    release = Correlated(8.0, STRATEGIES[name], min_separation=4, participations=3)
+    with Ledger.open(tmp_path / "ledger", Budget(8.0, 1e-5)) as ledger:
+        ledger.charge("keyboard", release)
+        ledger.start_run("planned", plan=1 * release).reserve(Event(release)).commit()
+        assert ledger.verify().sound
+        spent = ledger.upper_epsilon()
+    with Ledger.open(tmp_path / "ledger") as ledger:
+        assert ledger.upper_epsilon() == spent
+        assert list(ledger.runs[1].plan or ()) == [(release, 1)]
+    # Two equal Gaussians, by an adaptive bound that is a little larger.
+    assert spent >= dpacct.epsilon(2 * release, delta=1e-5).upper
+
+
+def test_its_entry_has_one_form() -> None:
+    release = Correlated(3.0, square_root(12, 3), min_separation=4, adjacency="zero-out")
+    text = json.loads(json.dumps(round_to_json(release)))
+    assert text == {
+        "mechanism": "correlated",
+        "noise_multiplier": 3.0,
+        "strategy": "square-root",
+        "steps": 12,
+        "bands": 3,
+        "min_separation": 4,
+        "participations": 3,
+        "adjacency": "zero-out",
+    }
+    assert round_from_json(text) == release
+    same = square_root(12, 3).diagonals.tolist()
+    for wrong in (
+        {"participations": 4},
+        {"strategy": "toeplitz"},
+        {"bands": 40},
+        {"noise": 3.0},
+        {"adjacency": "other"},
+    ):
+        with pytest.raises(LedgerError):
+            round_from_json(text | wrong)
+    longer = {key: value for key, value in text.items() if key != "bands"}
+    with pytest.raises(LedgerError, match="one form"):
+        round_from_json(longer | {"strategy": "toeplitz", "coefficients": same})
+
+
+def test_more_noise_is_covered_by_a_plan() -> None:
+    release = Correlated(3.0, square_root(12, 3), min_separation=4)
+    assert covers(release, release.scale_noise(1.5))
+    assert not covers(release, release.scale_noise(0.5))
+    assert not covers(release, Correlated(3.0, square_root(12, 4), min_separation=4))

@@ -22,6 +22,8 @@ from fractions import Fraction
 from typing import Any, cast
 
 from dpacct import validate
+from dpacct.correlated.entries import ENTRY_KEYS, from_entry, to_entry
+from dpacct.correlated.release import Correlated
 from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.record.fields import items, members, refuse, typed, whole
@@ -265,7 +267,12 @@ _OF_ANY_SCHEME = ("sampling_rate", "cohort_size", "num_clients", "records", "max
 _OF_SOME_POISSON = ("records", "max_cohort", "num_clients")
 # Mechanisms by their names in entries (Rule 5). Their fields are numbers, texts or adjacencies.
 _BEST_OF = "best-of"
-MECHANISMS: dict[str, type[Mechanism]] = BY_NAME | {"allocation": Epoch, "shuffle": ShuffledEpoch}
+MECHANISMS: dict[str, type[Mechanism]] = BY_NAME | {
+    "allocation": Epoch,
+    "shuffle": ShuffledEpoch,
+    "correlated": Correlated,
+}
+_OF_ANY_RUN = ("noise_multiplier", "strategy", "steps", "min_separation")
 
 
 def round_to_json(round_: ScheduleItem) -> dict[str, Any]:
@@ -296,6 +303,8 @@ def _fields_of(sampling: Sampling) -> dict[str, Any]:
 
 
 def _mechanism_to_json(item: ScheduleItem) -> dict[str, Any]:
+    if isinstance(item, Correlated):
+        return {"mechanism": "correlated", **to_entry(item), "adjacency": str(item.adjacency)}
     for name, kind in MECHANISMS.items():
         if type(item) is kind:
             found = {part.name: getattr(item, part.name) for part in fields(cast("Any", item))}
@@ -314,14 +323,21 @@ def _mechanism_from_json(value: dict[str, Any], also: tuple[str, ...]) -> Schedu
     if name not in MECHANISMS:
         refuse("mechanism", name, "a mechanism that is known")
     kind = MECHANISMS[name]
-    keys = tuple(part.name for part in fields(cast("Any", kind)))
-    entry = members("a release", value, ("mechanism", *keys), also)
+    if kind is Correlated:
+        # A strategy is written by the keys of its maker.
+        needed = ("mechanism", "adjacency", *_OF_ANY_RUN)
+        entry = members("a release", value, needed, (*also, *ENTRY_KEYS))
+        keys = tuple(key for key in ENTRY_KEYS if key in entry)
+    else:
+        keys = tuple(part.name for part in fields(cast("Any", kind)))
+        entry = members("a release", value, ("mechanism", *keys), also)
+    given = {key: entry[key] for key in keys}
     try:
-        found = kind(**{key: entry[key] for key in keys})
+        found = from_entry(given, entry["adjacency"]) if kind is Correlated else kind(**given)
     except (InvalidParameter, TypeError) as error:
         raise LedgerError(f"a release cannot be read: {error}") from None
-    # Constructors take 5.0 for a whole number.
-    if any(entry[key] != made for key, made in _mechanism_to_json(found).items()):
+    # Constructors take 5.0 for a whole number, and a strategy has one form of its own.
+    if {key: entry[key] for key in entry if key not in also} != _mechanism_to_json(found):
         raise LedgerError("a release is not in its one form")
     return found
 
