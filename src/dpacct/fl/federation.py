@@ -274,7 +274,7 @@ class Federation(PrivateRun):
             yield from self._play(self.player)
 
     def _play(self, player: RoundLoop) -> Iterator[Report]:
-        begun = self.account.begun
+        begun = self._rounds.account.begun
         player.begin()
         ahead = self.state.noise is not None or self.engine.allocator is not None
         if self._checkpoint and ahead and not begun:

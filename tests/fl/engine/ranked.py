@@ -43,6 +43,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "clip_norm": lambda number: 1.0 / number,
     },
     "controls": {"method": fl.Scaffold(), "server": fl.Adam(lr=0.05)},
+    "epochs": {"sampling": fl.Allocation(3)},
 }
 
 
