@@ -24,6 +24,7 @@ LABELS = {
     "epsilon": "--eps",
     "sampling_rate": "--q",
     "min_separation": "--separation",
+    "groups": "--separation",
     "buffers": "--bands",
     "noise_multiplier": "--noise",
     "claims": "FILE",

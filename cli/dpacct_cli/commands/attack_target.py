@@ -385,6 +385,8 @@ class LikeTheRun:
     def _plan(self) -> Schedule:
         """Return the rounds that the checkpoint has seen."""
         job, rounds = self.target.job, self.target.rounds
+        if job.noise is not None:
+            raise Unsupported("shadow models of a run with correlated noise: they train by rounds")
         if job.schedule is None:
             noise = noise_of(dict(self.target.content)) or validate.NOISE_MULTIPLIER_RANGE[0]
             if isinstance(job.sampling, Allocation):

@@ -232,11 +232,17 @@ def _ran(outcome: Outcome) -> Schedule:
 def _data(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> dict[str, Any]:
     """Return the keys of --json. JSON has no infinity: null if the run is not private."""
     from dpacct.fl.privacy.allocation import Allocation
+    from dpacct.fl.privacy.cohorts import Cyclic
 
     spent = outcome.epsilon
     private = outcome.not_private_because is None
     ran = mechanism.keys(_ran(outcome))
     del ran["rounds"]
+    if isinstance(job.sampling, Cyclic):
+        # One release, with what matters of its strategy.
+        ran |= {"sampling": "cyclic", "sampling_rate": job.sampling.sampling_rate}
+        ran["groups"] = job.sampling.groups
+        ran.pop("phases", None)
     if isinstance(job.sampling, Allocation):
         # All epochs are equal, and have no other keys than equal rounds.
         ran |= {"sampling": job.sampling.name, "sampling_rate": job.sampling.sampling_rate}

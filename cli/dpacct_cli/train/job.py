@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 
 from dpacct import validate
 from dpacct.budget import Budget
+from dpacct.correlated import Correlated
 from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import ClientData, Population
 from dpacct.fl.data import DATASETS, Dataset, PartitionedClients, TableSchema, load, load_table
@@ -21,10 +22,12 @@ from dpacct.fl.methods.protocol import Method
 from dpacct.fl.methods.server_optimizers import ServerOptimizer
 from dpacct.fl.models import Model, build_model
 from dpacct.fl.privacy.allocation import Allocation, rounds_of, sampling_of
+from dpacct.fl.privacy.cohorts import Cyclic
+from dpacct.fl.privacy.correlated import CorrelatedNoise
 from dpacct.fl.public import PublicSize
 from dpacct.fl.tensors import Device, choose_device, from_array
 from dpacct.ledger.terms import CLIENT, Terms
-from dpacct.rounds import MAX_CLIENTS, Sampling, Schedule, Uniform
+from dpacct.rounds import MAX_CLIENTS, Full, Poisson, Sampling, Schedule, Uniform
 from dpacct.schedules.files import load_schedule
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import MechanismOptions, ReadDelta, number
@@ -47,6 +50,7 @@ class Job:
         clip_norm: None where the method bounds updates itself.
         server: the server's optimizer, None for the plain step.
         unit: the privacy unit of the run.
+        noise: correlated noise, or None for independent noise.
     """
 
     dataset: Dataset
@@ -57,7 +61,7 @@ class Job:
     method: Method
     local: SGD | None
     schedule: Schedule | None
-    sampling: Sampling | Allocation
+    sampling: Sampling | Allocation | Cyclic
     adjacency: str
     public: PublicSize
     budget: Budget | None
@@ -72,6 +76,7 @@ class Job:
     seed: int | None
     vectorize: bool | Literal["auto"]
     secure_noise: bool
+    noise: CorrelatedNoise | None = None
 
     @property
     def simulated(self) -> bool:
@@ -114,14 +119,21 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
     declared = _public_size(settings)
     typed = _mechanism(settings, declared or len(clients))
     allocation = _allocation(settings, declared or len(clients))
+    correlated = _correlated(typed)
     if schedule is not None:
-        sampling: Sampling | Allocation = sampling_of(schedule.phases[0].round)
+        sampling: Sampling | Allocation | Cyclic = sampling_of(schedule.phases[0].round)
         rounds = sum(count * rounds_of(item) for item, count in schedule)
+    elif correlated is not None:
+        groups, drawn = correlated.min_separation, correlated.sampling
+        sampling = Cyclic(groups, drawn.sampling_rate if isinstance(drawn, Poisson) else None)
+        rounds = correlated.rounds
     elif allocation is not None:
         sampling, rounds = allocation, _rounds_of_epochs(settings, allocation)
     else:
         sampling, rounds = typed.read_sampling(), typed.read_rounds()
-    public = PublicSize.choose(declared, sampling, len(clients))
+    # Groups that take turns leave the number of clients public, like full participation.
+    scheme = Full() if isinstance(sampling, Cyclic) else sampling
+    public = PublicSize.choose(declared, scheme, len(clients))
     delta = _delta(settings, typed, terms)
     asked = typed.relation if schedule is None else schedule.adjacency
     eps, noise = settings.get("eps"), settings.get("noise")
@@ -138,7 +150,7 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
         local=local,
         schedule=schedule,
         sampling=sampling,
-        adjacency=str(public.adjacency(sampling, asked)),
+        adjacency=str(public.adjacency(scheme, asked)),
         public=public,
         budget=budget,
         noise_multiplier=None if noise is None else validate.noise_multiplier(number(noise)),
@@ -152,7 +164,17 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
         seed=seed,
         vectorize=vectorize,
         secure_noise=settings.get("secure_noise") is not None,
+        noise=None if correlated is None else CorrelatedNoise(correlated.strategy),
     )
+
+
+def _correlated(typed: MechanismOptions) -> Correlated | None:
+    """Return the run with correlated noise, of any noise multiplier, or None."""
+    if typed.correlated is None:
+        typed.refuse_without_correlated()
+        return None
+    [(run, _)] = typed.read_correlated(1.0)
+    return run if isinstance(run, Correlated) else None
 
 
 def _examples(settings: Settings, dataset: Dataset, device: Device) -> Examples:
@@ -335,6 +357,9 @@ def _mechanism(settings: Settings, clients: int) -> MechanismOptions:
         cohort=cohort,
         clients=str(clients),
         adjacency=settings.get("adjacency"),
+        correlated=settings.get("correlated"),
+        bands=settings.get("bands"),
+        separation=settings.get("separation"),
     )
 
 

@@ -143,6 +143,17 @@ class Training(NamedTuple):
             help="Options from a file, named as here without leading dashes, with _ for -.",
         ),
     ] = None  # fmt: skip
+    correlated: Annotated[
+        str | None,
+        option(
+            "--correlated", metavar="|".join(options.CORRELATED), panel=WHAT_RUNS, advanced=True,
+            help="Correlated noise (DP-FTRL), charged once for the whole run: --separation groups "
+            "of clients take turns, and no sampling is needed. With --q, each client of the group "
+            "is drawn in secret.",
+        ),
+    ] = None  # fmt: skip
+    bands: options.Bands = None
+    separation: options.Separation = None
     rounds: options.Rounds = None
     epochs: Annotated[
         str | None,

@@ -136,6 +136,7 @@ def federation(job: Job, clients: Population, **recorded: Any) -> Federation:
         server_lr=job.server_lr,
         server=job.server,
         secure_noise=job.secure_noise,
+        noise=job.noise,
         vectorize=job.vectorize,
         device=job.device,
         seed=job.seed,

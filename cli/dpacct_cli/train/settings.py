@@ -45,9 +45,10 @@ ALTERNATIVES = (
     ("rounds", "epochs"),
     *(
         ("schedule", key)
-        for key in ("rounds", "epochs", "q", "cohort", "steps", "sampling", "noise")
+        for key in ("rounds", "epochs", "q", "cohort", "steps", "sampling", "noise", "correlated")
     ),
 )
+_COHORTS = ("q", "cohort", "sampling", "epochs", "steps")
 _ONE_STEP = "an example takes one step in a round"
 FOR_CLIENTS: Values = {
     "clients": "every example counts by itself",
@@ -212,6 +213,9 @@ def merge(*layers: Values) -> dict[str, str]:
         if layer.get("schedule"):
             # Its noise is used as it is, unless the same layer asks for a budget.
             merged.pop("eps", None)
+        # Clients that take turns need no other rule for the cohorts.
+        others = _COHORTS if layer.get("correlated") else ()
+        merged = {key: value for key, value in merged.items() if key not in others}
         if layer.get("sampling") == "full":
             merged = {key: value for key, value in merged.items() if key not in ("q", "cohort")}
         elif merged.get("sampling") == "full" and ("q" in layer or "cohort" in layer):

@@ -1,0 +1,88 @@
+"""`dpacct train --correlated`: what it trains, charges and refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import dpacct as library
+from dpacct.correlated import Correlated, optimized, square_root
+from dpacct.ledger import Ledger
+from dpacct.rounds import Poisson
+from dpacct_cli.train import run as train_run
+
+pytestmark = pytest.mark.usefixtures("one_thread", "folder")
+
+RUN = "train dp-fedavg --clients 20 --local-epochs 1 --correlated optimized --separation 4"
+
+
+@pytest.mark.parametrize("rate", [None, 0.5])
+def test_the_whole_run_is_charged_once(dpacct, rate):
+    drawn = "" if rate is None else f" --q {rate}"
+    data = dpacct(f"{RUN} --rounds 8 --eps 3 --json{drawn}").json
+    plan = 1 * Correlated(
+        data["noise_multiplier"],
+        optimized(8, 4, 4),
+        min_separation=4,
+        sampling=None if rate is None else Poisson(rate),
+        adjacency="zero-out",
+    )
+    assert (data["rounds"], data["adjacency"]) == (8, "zero-out")
+    assert data["epsilon"]["upper"] == pytest.approx(library.epsilon(plan, delta=1e-5).upper, 1e-6)
+    assert 2.999 < data["epsilon"]["upper"] <= 3
+    with Ledger.open(data["ledger"], read_only=True) as ledger:
+        assert ledger.runs[0].latest_row == 8
+        assert ledger.rounds == (1 if rate is None else 2)
+
+
+def test_examples_take_turns(dpacct):
+    batches = "train --examples --correlated square-root --bands 3 --separation 4 --rounds 8"
+    data = dpacct(f"{batches} --noise 3 --json").json
+    item = Correlated(3.0, square_root(8, 3), min_separation=4, adjacency="zero-out")
+    upper = library.epsilon(1 * item, delta=1e-5).upper
+    assert data["epsilon"]["upper"] == pytest.approx(upper, 1e-6)
+    assert data["unit"] == "example"
+
+
+def test_a_run_goes_on_with_its_next_row(dpacct, monkeypatch):
+    class StopError(Exception):
+        pass
+
+    def stopping(_file, report, _tested):
+        if report.round == 3:
+            raise StopError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(train_run, "_append", stopping)
+        with pytest.raises(StopError):
+            dpacct(f"{RUN} --rounds 8 --noise 3 --delta 1e-5")
+    [ledger] = Path().glob("*.ledger")
+    data = dpacct(f"train --ledger {ledger} --resume --json").json
+    assert data["rounds"] == 8
+    with Ledger.open(ledger, read_only=True) as opened:
+        assert opened.runs[0].latest_row == 8
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (f"{RUN} --rounds 8 --sampling poisson", "--sampling poisson contradicts --correlated"),
+        (f"{RUN} --rounds 8 --cohort 5", "contradicts --correlated"),
+        (f"{RUN} --rounds 8 --public-size 20", "public-size"),
+        ("train dp-fedavg --correlated optimized --rounds 8", "needs --separation"),
+        ("train dp-fedavg --bands 3", "--bands 3 needs --correlated"),
+        ("train dp-fedavg --correlated best --separation 4", "a strategy is one of"),
+        (
+            "train dp-fedavg --clients 20 --correlated square-root --separation 30 --rounds 60",
+            "separation is 30",
+        ),
+    ],
+)
+def test_refused_before_anything_is_charged(dpacct, line, words):
+    found = dpacct(line)
+    assert found.code == 2
+    assert words in found.err
+    assert not list(Path().glob("*.ledger"))
