@@ -258,3 +258,11 @@ def test_a_vector_with_laplace_noise_costs_no_more_than_one_number(whole, share,
     parts = Laplace(epsilon=share * whole) + Laplace(epsilon=(1 - share) * whole)
     split = dpacct.delta(parts, epsilon=at * whole)
     assert split.lower <= dpacct.delta(1 * Laplace(epsilon=whole), epsilon=at * whole).upper
+
+
+def test_the_exponential_mechanism_alone_has_a_narrow_bracket():
+    found = dpacct.epsilon(1 * ExponentialMechanism(0.5), delta=1e-5)
+    assert found.width <= 1e-8
+    # (1 - e^((y - eps) / 2))^2 / (1 - e^-eps) = delta.
+    gap = math.sqrt(1e-5 * -math.expm1(-0.5))
+    assert found.upper == pytest.approx(0.5 + 2 * math.log1p(-gap), rel=1e-9)

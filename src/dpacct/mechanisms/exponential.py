@@ -68,6 +68,10 @@ class ExponentialMechanism(Mechanism):
         pair = AtomicPair(losses, np.array([top, rest]), 0.0, 4 * UNIT * self.epsilon, error)
         return {pair if direction is Direction.REMOVE else pair.swapped(): 1}
 
+    def alone_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
+        """Return the proven pair: at each epsilon other scores, with another t, reach its delta."""
+        return self.proven_pairs(direction)
+
     def __repr__(self) -> str:
         relation = f", {str(self.adjacency)!r}"
         default = self.adjacency is Adjacency.ADD_REMOVE

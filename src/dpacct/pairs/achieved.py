@@ -25,6 +25,7 @@ from dpacct.pairs.dominating import (
     Direction,
     DominatingPair,
     GeneralPair,
+    Mechanism,
     SampledGaussianPair,
     SymmetrizedPair,
     achieved_pairs,
@@ -111,6 +112,10 @@ def _alone(schedule: Schedule) -> list[AchievedPair | GeneralPair]:
         found += [
             pair for pair in pairs if not _is_full(pair) and not isinstance(pair, SymmetrizedPair)
         ]
+        for kind in schedule.distinct():
+            if isinstance(kind, Mechanism):
+                alone = kind.alone_pairs(direction)
+                found += [pair for pair in alone if isinstance(pair, GeneralPair)]
     return list(dict.fromkeys(found))
 
 

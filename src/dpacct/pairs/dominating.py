@@ -35,6 +35,10 @@ class Mechanism(Release):
         """Return pairs that explicit neighboring data sets reach at once. Empty: none is known."""
         raise NotImplementedError
 
+    def alone_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
+        """Return pairs whose delta some data sets reach, at another epsilon perhaps others."""
+        return self.achieved_pairs(direction)
+
 
 DominatingPair = SampledGaussianPair | SymmetrizedPair | ReplacementPair | GeneralPair
 AchievedPair = SampledGaussianPair | ReplacementPair
