@@ -52,7 +52,10 @@ def ledger_picture(report: dict[str, Any]) -> Picture:
         if run["rounds"]
     ][-MOST_RUNS:]
     if bars:
-        label = "epsilon of each run alone; together the runs cost less than the sum"
+        label = "epsilon of each run alone"
+        total = report["epsilon_any_stop"]
+        if total is not None and total < sum(bar.upper for bar in bars):
+            label = "epsilon of each run alone; together the runs cost less than the sum"
         panels.append(Panel(label, "", bars=tuple(bars), levels=(Level(budget, "budget"),)))
     return Picture(title, tuple(panels), note)
 
