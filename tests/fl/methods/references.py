@@ -101,6 +101,14 @@ def sam(s: Setting, rho: float):
     return direction
 
 
+def adaptive_sam(s: Setting, rho: float):
+    def direction(client, w, _anchor):
+        g = s.gradient(client, w)
+        return s.gradient(client, w + rho * w**2 * g / np.linalg.norm(w * g))
+
+    return direction
+
+
 def blur(s: Setting, penalty: float, radius: float):
     def direction(client, w, anchor):
         gap = w - anchor
@@ -110,8 +118,17 @@ def blur(s: Setting, penalty: float, radius: float):
     return direction
 
 
-def pgn(s: Setting, rho: float, beta: float, smoothing: float = 0.0) -> np.ndarray:
-    """Algorithm 1 line by line: the public part is re-added by each client."""
+def pgn(
+    s: Setting, rho: float, beta: float, smoothing: float = 0.0, momentum: float = 0.0
+) -> np.ndarray:
+    """Algorithm 1 line by line: the public part is re-added by each client.
+
+    With momentum a client walks the public direction alone to learn how far it goes.
+    """
+    velocity, far = 0.0, 0.0
+    for _ in range(s.steps):
+        velocity = momentum * velocity + 1
+        far += velocity
     x, g = s.start.copy(), np.zeros_like(s.start)
     count = len(s.centers)
     smooth = smoothed(s, smoothing)
@@ -119,13 +136,14 @@ def pgn(s: Setting, rho: float, beta: float, smoothing: float = 0.0) -> np.ndarr
         u = rho * g / np.linalg.norm(g) if np.any(g) else np.zeros_like(g)
         total = np.zeros_like(x)
         for i in range(count):
-            y = x.copy()
+            y, moving = x.copy(), np.zeros_like(x)
             for _ in range(s.steps):
-                y = y - s.lr * (beta * s.gradient(i, y + u) + (1 - beta) * g)
-            bar = y - x + (1 - beta) * s.steps * s.lr * g
-            total += s.clipped(bar) - (1 - beta) * s.steps * s.lr * g
-        g = smooth(-total / (s.lr * count * s.steps))
-        x = x - s.lr * s.steps * g
+                moving = momentum * moving + beta * s.gradient(i, y + u) + (1 - beta) * g
+                y = y - s.lr * moving
+            bar = y - x + (1 - beta) * far * s.lr * g
+            total += s.clipped(bar) - (1 - beta) * far * s.lr * g
+        g = smooth(-total / (s.lr * count * far))
+        x = x - s.lr * far * g
     return x
 
 

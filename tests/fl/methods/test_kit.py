@@ -174,6 +174,7 @@ REFERENCES: list[tuple[str, dict, Callable[[oracle.Setting], np.ndarray]]] = [
         lambda s: oracle.averaging(s, oracle.blur(s, 0.3, 0.1), sparsify=oracle.top(s, 0.4)),
     ),
     ("dp-fedsam", {}, lambda s: oracle.averaging(s, oracle.sam(s, 0.5))),
+    ("dp-fedsam", {"adaptive": True}, lambda s: oracle.averaging(s, oracle.adaptive_sam(s, 0.5))),
     (
         "dp-fedsam-topk", {},
         lambda s: oracle.averaging(s, oracle.sam(s, 0.5), after=oracle.top(s, 0.4)),
@@ -205,6 +206,19 @@ REFERENCES: list[tuple[str, dict, Callable[[oracle.Setting], np.ndarray]]] = [
     ("feddyn", {}, lambda s: oracle.feddyn(s, 0.1)),
     ("fedcm", {}, lambda s: oracle.cm(s, 0.1)),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("clip", [100.0, 0.1])
+@pytest.mark.parametrize("vectorize", [False, True])
+def test_the_public_part_of_pgn_is_taken_out_with_momentum_as_well(clip, vectorize):
+    case, clients, model = setting(clip)
+    local = fl.SGD(lr=case.lr, steps=case.steps, batch_size=None, momentum=0.5)
+    states = simulate(
+        build("dp-fedpgn", {"rho": 0.0}), model, clients, case.rounds, server_lr=1.0,
+        local=local, clip_norm=clip, vectorized=vectorize,
+    )  # fmt: skip
+    expected = oracle.pgn(case, 0.0, 0.3, momentum=0.5)
+    assert vector(states[-1].params).numpy() == pytest.approx(expected, rel=1e-9, abs=1e-11)
 
 
 @pytest.mark.sampled(17)

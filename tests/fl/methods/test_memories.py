@@ -91,9 +91,15 @@ def test_scaffold_ends_where_all_clients_together_do():
 
 
 @pytest.mark.parametrize(
-    "method", [fl.Scaffold(), fl.FedCM(), fl.DPFedPGN()], ids=lambda method: method.name
+    ("method", "local"),
+    [
+        (fl.Scaffold(), fl.SGD(momentum=0.5)),
+        (fl.FedCM(), fl.SGD(momentum=0.5)),
+        (fl.Scaffold(), fl.SGD(total_lr=True)),
+        (fl.FedCM(), fl.SGD(total_lr=True)),
+        (fl.DPFedPGN(), fl.SGD(total_lr=True)),
+    ],
 )
-@pytest.mark.parametrize("local", [fl.SGD(momentum=0.5), fl.SGD(total_lr=True)])
 def test_steps_that_are_no_plain_gradients_are_refused(method, local):
     with pytest.raises(InvalidParameter, match=method.name):
         run(perceptron(), method=method, local=local)

@@ -10,7 +10,13 @@ from torch import Tensor
 from dpacct.fl.layout import Params, State
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import Loss
-from dpacct.fl.methods.parameters import PlainSteps, ZeroState, one_if_any, step_along, steps_taken
+from dpacct.fl.methods.parameters import (
+    PlainSteps,
+    ZeroState,
+    one_if_any,
+    step_along,
+    steps_with_momentum,
+)
 from dpacct.fl.methods.protocol import Context
 from dpacct.fl.methods.published import PublishedRound, median_clipped_sum
 from dpacct.fl.postprocess.laplacian import check_strength, smooth
@@ -40,19 +46,21 @@ class DPFedPGN(ZeroState, PlainSteps):
 
     The server state is K g, zero at first, in the shapes of the parameters. So clients with
     different numbers of steps K_i need no common K: each walks lr (1 - beta) K g in its K_i steps.
-    With equal numbers it is the method as printed.
+    With equal numbers it is the method as printed. Local momentum replaces K by the number W of
+    plain steps that go as far (`steps_with_momentum`), so the public part is still taken out.
 
     As printed C is the median of the clients' norms, which is private. Here it is the run's bound.
 
     Args:
-        rho: radius of the perturbation, at least 0. Published: 0.2.
+        rho: radius of the perturbation, at least 0. Printed: 0.2. The published program has no
+            perturbation, which is 0 here, and local momentum 0.5.
         beta: share of the client's own gradient, in [0, 1]. Published: 0.3.
         paper_mode: clip to the cohort's median norm (the run's clip norm is then only reported),
             with an infinite epsilon.
 
     Raises:
-        InvalidParameter: a value out of range, or a run with momentum or ``total_lr``, which
-            changes the public part.
+        InvalidParameter: a value out of range, or a run with ``total_lr``, which changes the
+            public part.
     Source: "DP-FedPGN", Algorithm 1 (its Eqs. 15-18 double the public part instead of removing it).
     """
 
@@ -62,6 +70,7 @@ class DPFedPGN(ZeroState, PlainSteps):
     not_private_because: str | None = field(init=False, repr=False, default=None)
 
     name = "dp-fedpgn"
+    takes_momentum = True
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -75,7 +84,8 @@ class DPFedPGN(ZeroState, PlainSteps):
         public, beta, decay = context.server_state, self.beta, context.local.weight_decay
         away = step_along(public, self.rho)
         moved = {name: value + away[name] for name, value in params.items()}
-        steps, own = steps_taken(context.steps), loss.gradient(moved, batch)
+        steps = steps_with_momentum(context.steps, context.local.momentum)
+        own = loss.gradient(moved, batch)
         found = {n: beta * g + (1 - beta) * public[n] / steps for n, g in own.items()}
         if decay:
             # The engine adds decay * y. F_i has decay / 2 |y|^2 in it, at y + u.

@@ -29,29 +29,42 @@ class DPFedSAM(Method):
 
         g = grad F_i(w),  e = rho g / |g|  (0 where g = 0),  w <- w - lr grad F_i(w + e)
 
+    Adaptive SAM measures the step in units of the weights, all products by coordinate::
+
+        e = rho w^2 g / |w g|  (0 where w g = 0)
+
+    The paper prints the first form. Its published program runs the second one by default.
     Two gradients a step. rho = 0 is DP-FedAvg. Nothing before the bound matters for privacy, so
     epsilon is that of DP-FedAvg, not less.
 
     Args:
         rho: radius, at least 0. Published: 0.5.
+        adaptive: adaptive SAM.
     Source: "DP-FedSAM", journal version, Option I. SAM: Foret et al. 2021, arXiv:2010.01412.
+        Adaptive SAM: Kwon et al. 2021, arXiv:2102.11600, equation 8 without its offset.
     """
 
     rho: float = 0.5
+    adaptive: bool = field(default=False, kw_only=True)
 
     name = "dp-fedsam"
 
     def __post_init__(self) -> None:
         rho = at_least_zero("rho", self.rho, "the radius of the perturbation")
         object.__setattr__(self, "rho", rho)
+        flag("adaptive", self.adaptive)
 
     def gradient(self, loss: Loss, params: Params, batch: Batch, context: Context) -> Params:
-        """Return grad F_i(w + rho g / |g|)."""
+        """Return grad F_i(w + e)."""
         del context
         here = loss.gradient(params, batch)
         if self.rho == 0:
             return here
-        away = step_along(here, self.rho)
+        if self.adaptive:
+            unit = step_along({name: w * here[name] for name, w in params.items()}, self.rho)
+            away = {name: w * unit[name] for name, w in params.items()}
+        else:
+            away = step_along(here, self.rho)
         return loss.gradient({name: w + away[name] for name, w in params.items()}, batch)
 
 

@@ -32,6 +32,18 @@ def steps_taken(steps: int | Tensor) -> int | Tensor:
     return steps.clamp(min=1) if isinstance(steps, Tensor) else max(steps, 1)
 
 
+def steps_with_momentum(steps: int | Tensor, momentum: float) -> float | Tensor:
+    """Return W, by which K equal directions d move the parameters: -lr W d (1 if K is 0).
+
+    The velocity of step k is (1 + mu + ... + mu^{k-1}) d, and W is the sum over k = 1 ... K.
+    """
+    taken = steps_taken(steps)
+    if not momentum:
+        return taken
+    rest = 1 - momentum
+    return taken / rest - momentum * (1 - momentum**taken) / rest**2
+
+
 def one_if_any(steps: int | Tensor) -> int | Tensor:
     """Return 1 for a client that takes local steps, 0 for one that takes none."""
     return steps.clamp(max=1) if isinstance(steps, Tensor) else min(steps, 1)
@@ -66,11 +78,17 @@ class ZeroMemory(ZeroState):
 
 
 class PlainSteps(Method):
-    """A method that reads sums of directions off displacements: these are lr times such a sum."""
+    """A method that reads sums of directions off displacements: these are lr times such a sum.
+
+    Attributes:
+        takes_momentum: the method's formulas hold with local momentum as well.
+    """
+
+    takes_momentum = False
 
     def prepare(self, local: SGD) -> SGD:
-        """Return the local training, or reject momentum and ``total_lr``."""
-        if local.momentum:
+        """Return the local training, or reject ``total_lr`` and momentum."""
+        if local.momentum and not self.takes_momentum:
             rule = f"{self.name} reads sums of directions off displacements, which momentum changes"
             raise InvalidParameter("momentum", local.momentum, rule, "Drop it.")
         if local.total_lr:
