@@ -300,6 +300,17 @@ def test_an_aggregation_plan_and_an_audit_refuse_an_allocation() -> None:
     with pytest.raises(Unsupported, match="random allocation"):
         fl.audit_run(build, make_clients([3] * 8), canaries=30)
 
+    def server(count: int) -> fl.Server:
+        return fl.Server(
+            linear(), count, clip_norm=1.0, sampling=fl.Allocation(STEPS), rounds=STEPS,
+            noise_multiplier=1.0,
+        )  # fmt: skip
+
+    with pytest.raises(Unsupported, match="random allocation"):
+        fl.audit_server(server, lambda *_: None, make_clients([3] * 8), canaries=30)
+    with pytest.raises(Unsupported, match="Without amplification"):
+        fl.audit(sampling=fl.Allocation(STEPS))
+
 
 def test_the_loss_is_trained() -> None:
     clients = make_clients([8] * 200)

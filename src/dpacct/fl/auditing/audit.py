@@ -39,7 +39,7 @@ from dpacct.fl.privacy.findings import (
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std
 from dpacct.fl.privacy.randomness import Seeded
 from dpacct.fl.public import PublicSize
-from dpacct.fl.settings import choose_bound, choose_sampling
+from dpacct.fl.settings import choose_bound, choose_independent
 from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.tensors import forked_generators, norm
 from dpacct.fl.training.choose import TrainerChooser
@@ -92,7 +92,7 @@ def audit(
     method = DPFedAvg() if method is None else method
     if clip_norm is None and bound is None and method.bound is None:
         clip_norm = 0.5
-    scheme = choose_sampling(Full() if sampling is None else sampling)
+    scheme = choose_independent(Full() if sampling is None else sampling)
     problem = _problem(model, loss, clients)
     # The clients of an audit are no secret: their number may be declared.
     declares = adjacency == Adjacency.ADD_REMOVE and not isinstance(scheme, Uniform)

@@ -282,12 +282,16 @@ def _audited_loop(run: Federation, people: Population) -> RoundLoop:
         rule = "the run trains the clients that it is given"
         raise InvalidParameter("build", type(player.engine.clients).__name__, rule)
     _check_promise(player.state, run.not_private_because)
-    if player.engine.allocator is not None:
+    _refuse_allocation(player.engine)
+    return player
+
+
+def _refuse_allocation(engine: Engine) -> None:
+    if engine.allocator is not None:
         raise Unsupported(
             "an audit of random allocation: its epochs are charged as a whole, and the audit "
             "compares round by round. Audit the same run with Poisson(1 / steps)"
         )
-    return player
 
 
 def _check_promise(state: TrainingState, not_private_because: str | None) -> None:
@@ -323,6 +327,7 @@ def _contributions(engine: Engine, state: TrainingState, canaries: Canaries) -> 
 
 
 def _aim(audit: CanaryAudit, engine: Engine, state: TrainingState) -> None:
+    _refuse_allocation(engine)
     plan, norm = engine.plan, state.bound.clip_norm
     audit.aim(engine.layout.sizes, norm, plan.sampling.sampling_rate, plan.adjacency)
 
