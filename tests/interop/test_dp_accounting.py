@@ -305,3 +305,10 @@ def test_a_package_that_is_too_old_or_missing_is_refused(
     else:
         with pytest.raises(Unsupported, match=said):
             import_package(*words)
+
+
+@pytest.mark.parametrize("law", ["poisson:10", "geometric:4", "negative-binomial:3,0.5"])
+def test_repeat_and_select_is_the_best_of_several_runs(law: str) -> None:
+    schedule = 3 * dpacct.best_of(2 * Round(2.0, Poisson(0.1)), law)
+    event = plug_in.event_of_schedule(schedule)
+    assert plug_in.schedule_of_event(event, "add-remove") == schedule

@@ -17,6 +17,7 @@ Rule 5: Rounds of fixed-size cohorts among rounds of other kinds stay in their o
     their bound depends. Otherwise rounds are grouped by kind.
 Rule 6: Laplace noise, rho-zCDP and randomized response with two answers are mechanisms. Randomized
     response becomes no event, since its probability would be rounded.
+Rule 7: RepeatAndSelect is the best of a random number of runs.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from dpacct.rounds import (
     Schedule,
     Uniform,
 )
+from dpacct.tuning import BestOf, Runs
 
 __all__ = ["TightPrivacyAccountant", "UnmappedEvent", "event_of_schedule", "schedule_of_event"]
 
@@ -174,6 +176,10 @@ def _event_of_release(release: Release) -> Any:
             return _events.LaplaceDpEvent(noise)
         case ZeroConcentratedDP(rho=rho):
             return _events.ZCDpEvent(rho)
+        case BestOf(schedule=schedule, runs=runs):
+            shape = math.inf if runs.kind == "poisson" else runs.shape
+            run = event_of_schedule(schedule)
+            return _events.dp_event.RepeatAndSelectDpEvent(run, runs.mean, shape)
         case Round(noise_multiplier=noise, sampling=sampling):
             event = _events.GaussianDpEvent(noise)
         case _:
@@ -256,6 +262,14 @@ def _mechanism(event: Any, adjacency: Adjacency) -> Release | None:
             if _plain(event.xi) != 0.0:
                 raise UnmappedEvent(event, "zCDP is known for xi = 0 only")
             return ZeroConcentratedDP(_plain(event.rho), adjacency)
+        case _events.dp_event.RepeatAndSelectDpEvent():
+            run = Schedule(_phases(event.event, adjacency))
+            if not run.rounds:
+                raise UnmappedEvent(event, "its runs release nothing")
+            mean, shape = _plain(event.mean), _plain(event.shape)
+            poisson = shape == math.inf
+            runs = Runs("poisson", mean) if poisson else Runs("negative-binomial", mean, shape)
+            return BestOf(run, runs)
         case _events.RandomizedResponseDpEvent():
             if event.num_buckets != 2:
                 raise UnmappedEvent(event, "randomized response is known for two answers only")
