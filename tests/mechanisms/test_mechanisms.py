@@ -266,3 +266,16 @@ def test_the_exponential_mechanism_alone_has_a_narrow_bracket():
     # (1 - e^((y - eps) / 2))^2 / (1 - e^-eps) = delta.
     gap = math.sqrt(1e-5 * -math.expm1(-0.5))
     assert found.upper == pytest.approx(0.5 + 2 * math.log1p(-gap), rel=1e-9)
+
+
+def test_pictures_and_reports_name_the_mechanisms():
+    from dpacct import report
+    from dpacct.pictures import schedule_picture
+
+    beside = schedule_picture(TRAINING + COUNTS + PROMISE)
+    assert "20 x Laplace(10.0)" in beside.note
+    alone = schedule_picture(COUNTS + PROMISE)
+    assert [bar.name for bar in alone.panels[0].bars] == ["Laplace(10.0)", repr(PROMISE)]
+    page = report.on_schedule(TRAINING + COUNTS + PROMISE, delta=1e-5).to_markdown()
+    assert "Laplace(10.0)" in page
+    assert "ApproximateDP" in page

@@ -62,9 +62,9 @@ def achieved_pairs(release: Release, direction: Direction) -> Mapping[Dominating
 def infinite_mass(schedule: Schedule) -> float:
     """Return an upper bound of the probability that any loss of a schedule is infinite."""
     worst = 0.0
-    kinds = schedule.distinct()
-    if len(schedule.only_rounds()) == len(kinds):
+    if all(isinstance(kind, Round) for kind, _ in schedule.phases):
         return worst
+    kinds = schedule.distinct()
     for direction in Direction:
         pairs = pairs_of(kinds, proven_pairs, direction)
         general = [(pair, n) for pair, n in pairs.items() if isinstance(pair, GeneralPair)]

@@ -250,6 +250,30 @@ def rdp_picture(settings: Sequence[Setting], delta: float) -> Picture:
     return Picture(title, (panel,), note)
 
 
+# Releases that are named in a note.
+_NAMED = 3
+
+
+def _others(schedule: Schedule) -> str:
+    """Return the releases that are no rounds, the first of them by name."""
+    rounds = schedule.only_rounds()
+    others = [f"{n} x {kind!r}" for kind, n in schedule.distinct().items() if kind not in rounds]
+    return ", ".join(others[:_NAMED]) + (", ..." if len(others) > _NAMED else "")
+
+
+def _releases_picture(schedule: Schedule) -> Picture:
+    """Draw how often each release runs, where none of them is a round.
+
+    Raises:
+        InvalidParameter: the schedule is empty.
+    """
+    if not schedule.rounds:
+        raise InvalidParameter("schedule", "empty", "a picture needs at least one round")
+    bars = [Bar(repr(kind), float(n), None) for kind, n in schedule.distinct().items()]
+    title = f"{schedule.rounds} releases, none of them a round"
+    return Picture(title, (Panel("releases", "", bars=tuple(bars)),), str(schedule.adjacency))
+
+
 def schedule_picture(schedule: Schedule) -> Picture:
     """Draw the noise multiplier and the sampling rate by round, in one panel each.
 
@@ -258,7 +282,7 @@ def schedule_picture(schedule: Schedule) -> Picture:
     """
     phases = schedule.round_phases()
     if not phases:
-        raise InvalidParameter("schedule", "empty", "a picture needs at least one round")
+        return _releases_picture(schedule)
     step = max(1, len(phases) // MOST_PHASES)
     shown: list[tuple[int, Round]] = []
     start = 0
@@ -279,7 +303,7 @@ def schedule_picture(schedule: Schedule) -> Picture:
     kinds = {sampling_words(round_.sampling) for round_, _ in phases}
     note = f"{kinds.pop()}, {schedule.adjacency}" if len(kinds) == 1 else describe(schedule)
     if start < schedule.rounds:
-        note += f"; without {schedule.rounds - start} releases that are no rounds"
+        note += f"; beside {_others(schedule)}"
     panels = (
         Panel("rounds", "noise / clip norm", (Curve("", xs, noises, steps=True),)),
         Panel("rounds", "sampling rate", (Curve("", xs, rates, steps=True),)),

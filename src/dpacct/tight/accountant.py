@@ -210,7 +210,7 @@ def _upper_epsilon(proven: Interval, schedule: Schedule, delta: float) -> float:
 
 def _has_promises(schedule: Schedule) -> bool:
     """Return True if some pair stands for many releases, so that moments may say more."""
-    kinds = (kind for kind in schedule.distinct() if not isinstance(kind, Round))
+    kinds = {kind for kind, _ in schedule.phases if not isinstance(kind, Round)}
     return any(isinstance(p, AdditivePair) for k in kinds for p in proven_pairs(k, Direction.ADD))
 
 
