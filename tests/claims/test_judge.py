@@ -7,8 +7,9 @@ import pytest
 import dpacct
 from dpacct.budget import Interval
 from dpacct.claims import Verdict, judge, parse_claims, shipped_claims
-from dpacct.claims.judge import answer, compare, witness
+from dpacct.claims.judge import answer, compare, facts_of, witness
 from dpacct.claims.report import on_claim
+from dpacct.errors import InvalidParameter
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
 from tests.claims.test_files import GOOD
 
@@ -133,3 +134,67 @@ def test_data_sets_are_told_for_every_kind_of_round(
     assert ("replaced" in words) is replaced
     displaces = isinstance(scheme, Uniform) and relation is Adjacency.ADD_REMOVE
     assert ("takes its place" in words) is displaces
+
+
+MECHANISMS = """
+[source]
+name = "A statement"
+[[claim]]
+id = "rho"
+place = "p. 1"
+epsilon = 8.9
+delta = 1e-10
+adjacency = "zero-out"
+[[claim.reading]]
+words = "any release with that rho"
+mechanism = { name = "zcdp", rho = 0.81 }
+[[claim.reading]]
+words = "one Gaussian with that rho"
+rounds = 1
+sampling = "full"
+noise_multiplier = 0.7856742
+[[claim]]
+id = "laplace"
+place = "p. 2"
+epsilon = 0.5
+delta = 1e-6
+adjacency = "add-remove"
+rounds = 20
+mechanism = { name = "laplace", epsilon = 0.1 }
+"""
+
+
+def test_claims_about_other_mechanisms_get_verdicts() -> None:
+    rho, laplace = (judge(claim) for claim in parse_claims(MECHANISMS, "a.toml").claims)
+    promise, gaussian = rho.readings
+    # 8.9 in print; the proven figure of a promise rounds to it, and lies above.
+    assert promise.epsilon is not None
+    assert (promise.verdict, promise.epsilon.lower) == (Verdict.OPEN, 0.0)
+    assert promise.epsilon.upper == pytest.approx(8.922, abs=2e-3)
+    assert promise.noise is None
+    assert gaussian.verdict is Verdict.PROVEN
+    assert gaussian.epsilon is not None
+    assert gaussian.epsilon.upper == pytest.approx(8.549, abs=1e-3)
+    (one,) = laplace.readings
+    assert one.verdict is Verdict.REFUTED
+    assert one.noise is not None
+    assert one.noise > 10.0
+    facts = facts_of(laplace)["readings"][0]
+    assert (facts["mechanism"], facts["sampling"], facts["rounds"]) == ("Laplace(10.0)", None, 20)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ('name = "zcdp", rho', 'name = "zcdp", q', "line 12: the key 'q' is not one of name, rho"),
+        ("rho = 0.81", "rho = -1", "line 12: rho is -1"),
+        ('{ name = "zcdp", rho = 0.81 }', '"zcdp"', "line 12: a mechanism is a table such as"),
+        ("rho = 0.81 }", 'rho = 0.81 }\nsampling = "full"', "line 13: sampling belongs to a round"),
+    ],
+)
+def test_a_bad_mechanism_of_a_claim_is_refused_by_its_line(
+    before: str, after: str, words: str
+) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        parse_claims(MECHANISMS.replace(before, after, 1), "a.toml")
+    assert words in str(caught.value)

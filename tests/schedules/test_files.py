@@ -2,12 +2,23 @@ from __future__ import annotations
 
 import json
 import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dpacct.errors import InvalidParameter
+from dpacct.mechanisms import (
+    ApproximateDP,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    ExponentialMechanism,
+    Laplace,
+    PureDP,
+    RandomizedResponse,
+    ZeroConcentratedDP,
+)
 from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform
 from dpacct.schedules import constant, dump_schedule, load_schedule, steps
 from tests.strategies import FEWER, schedules
@@ -230,3 +241,56 @@ def test_any_text_is_read_or_refused(tmp_path_factory, suffix, text):
 def test_a_name_that_no_file_can_have_is_rejected(name):
     with pytest.raises(InvalidParameter, match="it has to name a file"):
         load_schedule(name)
+
+
+MIXED = (
+    1000 * Round(1.0, Poisson(0.01))
+    + 20 * Laplace(epsilon=0.1)
+    + RandomizedResponse(0.5)
+    + PureDP(0.2, source="a paper")
+    + ApproximateDP(0.2, 1e-7)
+    + ZeroConcentratedDP(0.01)
+    + 3 * DiscreteLaplace(5.0, 2)
+    + ExponentialMechanism(0.1)
+)
+
+
+@pytest.mark.parametrize("suffix", ["toml", "csv", "json"])
+def test_mechanisms_are_written_by_name_and_read_back(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"plan.{suffix}"
+    dump_schedule(MIXED, file)
+    assert load_schedule(file) == MIXED
+    assert "a paper" in file.read_text()
+
+
+def test_a_vector_is_a_list_and_no_cell(tmp_path: Path) -> None:
+    vector = 2 * DiscreteGaussian(3.0, (1, -1))
+    for suffix in ("toml", "json"):
+        dump_schedule(vector, tmp_path / f"plan.{suffix}")
+        assert load_schedule(tmp_path / f"plan.{suffix}") == vector
+    with pytest.raises(InvalidParameter, match="one value"):
+        dump_schedule(vector, tmp_path / "plan.csv")
+
+
+def test_rounds_is_another_name_of_the_list_and_one_release_needs_no_count(tmp_path: Path) -> None:
+    file = tmp_path / "plan.toml"
+    file.write_text('[[rounds]]\nmechanism = "laplace"\nepsilon = 0.1\n')
+    assert load_schedule(file) == 1 * Laplace(epsilon=0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('mechanism = "gumbel"', "in phase 1 mechanism is 'gumbel': a mechanism is one of laplace"),
+        ('mechanism = "laplace"\neps = 1', "in phase 1 the key 'eps' is not one of rounds, mech"),
+        ('mechanism = "zcdp"', "in phase 1 rho is missing"),
+        ('mechanism = "zcdp"\nrho = -1', "in phase 1 rho is -1: "),
+        ('mechanism = "laplace"', "in phase 1 Laplace noise has either"),
+    ],
+)
+def test_a_bad_mechanism_is_refused_by_key_and_value(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "plan.toml"
+    file.write_text(f"[[phase]]\n{text}\n")
+    with pytest.raises(InvalidParameter) as caught:
+        load_schedule(file)
+    assert words in str(caught.value)
