@@ -26,8 +26,8 @@ def _log_laplace(s: np.ndarray, z: float) -> np.ndarray:
     for start in range(0, len(s), 200):
         part = s[start : start + 200]
         found[start : start + 200] = np.exp(-np.outer(part, ratio)) @ weights
-    with np.errstate(divide="ignore"):
-        return np.log(found)
+    # Where nothing is left, next to nothing stands for it.
+    return np.log(np.where(found == 0.0, 1e-300, found))
 
 
 def put(level: float, z: float, steps: int) -> float:

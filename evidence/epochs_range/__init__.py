@@ -1,0 +1,1 @@
+"""Evidence: the range of random allocation."""
