@@ -32,7 +32,7 @@ GOAL, SECONDS_GOAL = 1e-3, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """One setting: epsilon of its epochs, delta of one at the oracle's truth (or NaN)."""
+    """One setting: epsilon of its epochs, and delta of one epoch with the oracle's (or NaN)."""
 
     noise: float
     steps: int
@@ -42,6 +42,7 @@ class Scanned:
     upper: float
     width: float
     seconds: float
+    epsilon_of_one: float
     delta_lower: float
     delta_truth: float
     delta_upper: float
@@ -68,8 +69,15 @@ def scan(count: int, seed: int) -> Iterator[Scanned]:
         width = (spent.upper - spent.lower) / spent.upper if spent.upper else 0.0
         yield Scanned(
             noise, steps, epochs, delta, spent.lower, spent.upper, width, seconds,
-            one.lower, truth, one.upper,
+            level, one.lower, truth, one.upper,
         )  # fmt: skip
+
+
+def is_inside(setting: Scanned) -> bool:
+    """Return True if the oracle's delta lies in the bracket: it subtracts e^eps from e^eps."""
+    error = 1e-11 * math.exp(setting.epsilon_of_one) + 1e-6 * setting.delta_truth
+    low, high = setting.delta_lower - error, setting.delta_upper + error
+    return low <= setting.delta_truth <= high
 
 
 def draw(path: Path, settings: Sequence[Scanned]) -> None:
@@ -109,14 +117,7 @@ def main(arguments: Sequence[str]) -> None:
         writer.writerow(field.name for field in fields(Scanned))
         writer.writerows(astuple(setting) for setting in found)
     known = [s for s in found if not math.isnan(s.delta_truth)]
-    # The oracle subtracts numbers of about one.
-    outside = [
-        s
-        for s in known
-        if not s.delta_lower * (1 - 1e-6) - 1e-12
-        <= s.delta_truth
-        <= s.delta_upper * (1 + 1e-6) + 1e-12
-    ]
+    outside = [s for s in known if not is_inside(s)]
     widths = sorted(s.width for s in found)
     seconds = sorted(s.seconds for s in found)
     for name, values in (("width", widths), ("seconds", seconds)):

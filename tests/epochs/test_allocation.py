@@ -173,3 +173,11 @@ def test_means_of_upper_and_lower_laws() -> None:
         law = lower.law
         assert law.p.sum() == pytest.approx(1.0, abs=1e-9)
         assert law.q.sum() == pytest.approx(1.0, abs=1e-9)
+
+
+def test_a_delta_below_what_rounding_charges_has_the_bound_of_one_participation() -> None:
+    schedule = 10 * Epoch(1.0, 100)
+    tiny = dpacct.epsilon(schedule, delta=1e-30)
+    once = dpacct.epsilon(10 * Round(1.0, adjacency="zero-out"), delta=1e-30)
+    assert dpacct.epsilon(schedule, delta=1e-15).upper < tiny.upper <= 1.2 * once.upper
+    assert 0.0 < tiny.lower <= tiny.upper
