@@ -5,7 +5,7 @@
 clients of 100 images each, Poisson cohorts at rate 0.1, 40 rounds, one local epoch in batches of
 25, a network of 10986 weights, epsilon 8 at delta = 1/500, zero-out a client. Runs have a role:
 "grid" (tuning, on a separate partition), "main" (partitions 0.1 and 0.6), "ablation" (parts
-of DP-FedPGN), "time" (all methods in turn in one process). "replaced" is a main run with
+of DP-FedPGN), "sam" (adaptive SAM at the published radius, partition 0.6), "time" (all methods in turn in one process). "replaced" is a main run with
 the clip norm of DP-FedAvg, repeated with the one of the grid below.
 
 Two methods compute on all 500 clients in every round. So that they cost what the others do,
@@ -39,6 +39,7 @@ from evidence.cifar_methods.settings import (
     budget_runs,
     grid,
     main_runs,
+    sam_runs,
     tuned,
 )
 from evidence.cifar_methods.tables import all_tables
@@ -89,7 +90,8 @@ def number(setting: Setting, name: str) -> float:
 def method_of(setting: Setting) -> fl.Method:
     """Return the method with the options of a setting, written "name=value, ..."."""
     pairs = [text.split("=") for text in str(setting["options"]).split(", ") if text]
-    return fl.METHODS[str(setting["method"])](**{name: float(value) for name, value in pairs})
+    options = {name: True if value == "True" else float(value) for name, value in pairs}
+    return fl.METHODS[str(setting["method"])](**options)
 
 
 def local_training(setting: Setting) -> fl.SGD:
@@ -220,7 +222,7 @@ def main() -> None:
     """Run the missing settings, then write tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder")
-    parser.add_argument("--only", choices=["grid", "main", "budget", "ablation", "time", "tables"])
+    parser.add_argument("--only", choices=["grid", "main", "budget", "ablation", "sam", "time", "tables"])
     parser.add_argument("--models", type=Path)
     add_into(parser)
     given = parser.parse_args()
@@ -246,6 +248,9 @@ def main() -> None:
     for run in range(REPEATS):
         if wanted("ablation"):
             records.need(ablation_runs(records, run), trains)
+    for run in range(REPEATS):
+        if wanted("sam"):
+            records.need(sam_runs(records, run), trains)
     if wanted("time"):
         times = [{"role": "time", "repeat": repeat} for repeat in range(2)]
         records.need(times, lambda _: play_in_turn(given.folder, records))

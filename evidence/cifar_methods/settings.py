@@ -134,6 +134,13 @@ def ablation_runs(records: Records, run: int) -> list[Setting]:
     ]
 
 
+def sam_runs(records: Records, run: int) -> list[Setting]:
+    """Return DP-FedSAM at the published radius, adaptive as its authors' code runs it."""
+    setting = {**tuned(records, "dp-fedsam"), "options": "rho=0.5, adaptive=True"}
+    where = {"role": "sam", "method": "dp-fedsam", "concentration": 0.6, "run": run}
+    return [{**where, **setting}]
+
+
 def budget_runs(records: Records) -> list[Setting]:
     """Return smaller epsilons at 0.6, with the grid's choices at epsilon 8."""
     return [
