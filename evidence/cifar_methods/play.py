@@ -4,9 +4,10 @@
 [--models MODELS]``. FOLDER holds CIFAR-10. MODELS gets the weights that `pictures` uses. 500
 clients of 100 images each, Poisson cohorts at rate 0.1, 40 rounds, one local epoch in batches of
 25, a network of 10986 weights, epsilon 8 at delta = 1/500, zero-out a client. Runs have a role:
-"grid" (tuning, on a separate partition), "main" (partitions 0.1 and 0.6), "ablation" (parts
-of DP-FedPGN), "sam" (adaptive SAM at the published radius, partition 0.6), "time" (all methods in turn in one process). "replaced" is a main run with
-the clip norm of DP-FedAvg, repeated with the one of the grid below.
+"grid" (tuning, on a separate partition), "main" (partitions 0.1 and 0.6), "ablation" (parts of
+DP-FedPGN), "sam" (adaptive SAM at the published radius, partition 0.6), "time" (all methods in
+turn in one process). "replaced" is a main run with the clip norm of DP-FedAvg, repeated with the
+one of the grid below.
 
 Two methods compute on all 500 clients in every round. So that they cost what the others do,
 `fed-alpha-normec` takes one step on 10 images of each client, and `alpha-normec`, whose step is on
@@ -51,6 +52,7 @@ CLIENTS, RATE, DELTA = 500, 0.1, 1 / 500
 REPEATS = 3
 TURNS, EVERY = 4, 5
 EARLY, LATE = (4, 5, 6), (38, 39, 40)
+ROLES = ("grid", "main", "budget", "ablation", "sam", "time")
 cross_entropy = nn.functional.cross_entropy
 
 
@@ -222,7 +224,7 @@ def main() -> None:
     """Run the missing settings, then write tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder")
-    parser.add_argument("--only", choices=["grid", "main", "budget", "ablation", "sam", "time", "tables"])
+    parser.add_argument("--only", choices=[*ROLES, "tables"])
     parser.add_argument("--models", type=Path)
     add_into(parser)
     given = parser.parse_args()
@@ -245,12 +247,9 @@ def main() -> None:
             records.need(main_runs(records, run), trains)
     if wanted("budget"):
         records.need(budget_runs(records), trains)
-    for run in range(REPEATS):
-        if wanted("ablation"):
-            records.need(ablation_runs(records, run), trains)
-    for run in range(REPEATS):
-        if wanted("sam"):
-            records.need(sam_runs(records, run), trains)
+    for role, settings in (("ablation", ablation_runs), ("sam", sam_runs)):
+        if wanted(role):
+            records.need([s for run in range(REPEATS) for s in settings(records, run)], trains)
     if wanted("time"):
         times = [{"role": "time", "repeat": repeat} for repeat in range(2)]
         records.need(times, lambda _: play_in_turn(given.folder, records))

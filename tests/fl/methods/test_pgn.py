@@ -89,6 +89,19 @@ def test_with_no_share_of_their_own_gradient_clients_send_nothing():
     assert vector(noisy.params).tolist() != [1.0, 1.0]
 
 
+@pytest.mark.parametrize("vectorized", [False, True])
+def test_momentum_takes_no_room_for_the_public_part_however_many_steps_there_are(vectorized):
+    # 3, 1 and 0 steps. With no gradient of their own, what is left would be the public part.
+    clients = quadratics([[[1.0, 0.0]] * 3, [[0.0, 2.0]]])
+    clients.append(fl.ClientData(clients[0].inputs[:0], clients[0].targets[:0]))
+    state = {"first": torch.tensor([0.6, -0.8], dtype=torch.float64)}
+    local = fl.SGD(lr=0.2, epochs=1, batch_size=1, momentum=0.5)
+    sent = updates(
+        DPFedPGN(beta=0.0), points([1.0, 1.0]), clients, local, state, vectorized=vectorized
+    )
+    assert float(sent.abs().max()) < 1e-15
+
+
 def linear_loss(outputs, targets):
     return (outputs * targets).sum(dim=1).mean()
 

@@ -365,6 +365,9 @@ def _local_training(clients: Population, method: Method, local: SGD | None) -> S
         rule = "an example takes one step in a round, in which momentum does nothing"
         hint = "For momentum from round to round give server=fl.Momentum(0.9)."
         raise InvalidParameter("momentum", one.momentum, rule, hint)
+    if one.max_grad_norm is not None:
+        rule = "the clip norm of the run already bounds each example's gradient"
+        raise InvalidParameter("max_grad_norm", one.max_grad_norm, rule, "Drop it.")
     return replace(one, steps=1, epochs=None, batch_size=1)
 
 

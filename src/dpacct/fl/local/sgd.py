@@ -6,9 +6,13 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
+import torch
+
 from dpacct import validate
 from dpacct.errors import InvalidParameter
+from dpacct.fl.layout import Params
 from dpacct.fl.local.rates import Changing, changes, values_over
+from dpacct.fl.tensors import norm
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 _PRECISIONS = ("float32", "tf32", "bfloat16")
@@ -34,6 +38,8 @@ class SGD:
         shuffle: draw a new order of the examples for each pass. False keeps their own order
             (the incremental gradient method).
         total_lr: each step uses ``lr / (number of this client's steps)``.
+        max_grad_norm: bound on the norm of each local step's gradient, over all parameters together
+            and before weight decay, as `torch.nn.utils.clip_grad_norm_`. None: no bound.
         precision: "float32", or "tf32" or "bfloat16" for the forward and backward pass alone.
             Norms, bounds and sums never use less than float32.
 
@@ -51,6 +57,7 @@ class SGD:
     shuffle: bool = True
     total_lr: bool = False
     precision: Precision = "float32"
+    max_grad_norm: float | None = None
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -72,6 +79,10 @@ class SGD:
         put(self, "weight_decay", decay)
         noun = "the decay of the learning rate"
         put(self, "lr_decay", validate.positive_probability("lr_decay", self.lr_decay, noun))
+        if self.max_grad_norm is not None:
+            noun = "the bound of a local gradient"
+            norm = validate.above_zero("max_grad_norm", self.max_grad_norm, noun)
+            put(self, "max_grad_norm", norm)
         if self.precision not in _PRECISIONS:
             rule = f"a precision is one of {', '.join(_PRECISIONS)}"
             raise InvalidParameter("precision", self.precision, rule)
@@ -105,6 +116,14 @@ class SGD:
             return self.steps
         size = examples if self.batch_size is None else self.batch_size
         return (self.epochs or 1) * math.ceil(examples / size)
+
+
+def shortened(grads: Params, limit: float) -> Params:
+    """Return a gradient scaled to at most this norm. May run under vmap."""
+    length = norm(torch.stack([norm(value) for value in grads.values()]))
+    # As torch: min(1, limit / (length + 1e-6)). An infinite gradient stays no number.
+    scale = (limit / (length + 1e-6)).clamp(max=1.0)
+    return {name: scale * value for name, value in grads.items()}
 
 
 def _rate(value: object) -> float:

@@ -59,8 +59,8 @@ class DPFedPGN(ZeroState, PlainSteps):
             with an infinite epsilon.
 
     Raises:
-        InvalidParameter: a value out of range, or a run with ``total_lr``, which changes the
-            public part.
+        InvalidParameter: a value out of range, or a run with ``total_lr`` or ``max_grad_norm``,
+            which change the public part.
     Source: "DP-FedPGN", Algorithm 1 (its Eqs. 15-18 double the public part instead of removing it).
     """
 

@@ -87,11 +87,14 @@ class PlainSteps(Method):
     takes_momentum = False
 
     def prepare(self, local: SGD) -> SGD:
-        """Return the local training, or reject ``total_lr`` and momentum."""
+        """Return the local training, or reject ``total_lr``, ``max_grad_norm`` and momentum."""
         if local.momentum and not self.takes_momentum:
             rule = f"{self.name} reads sums of directions off displacements, which momentum changes"
             raise InvalidParameter("momentum", local.momentum, rule, "Drop it.")
         if local.total_lr:
             rule = f"the learning rate of {self.name} is that of one step"
             raise InvalidParameter("total_lr", local.total_lr, rule, "Drop it.")
+        if local.max_grad_norm is not None:
+            rule = f"{self.name} reads sums of directions off displacements, which a bound changes"
+            raise InvalidParameter("max_grad_norm", local.max_grad_norm, rule, "Drop it.")
         return local

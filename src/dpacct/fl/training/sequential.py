@@ -11,6 +11,7 @@ from torch import Tensor
 from dpacct.fl.layout import Layout, Params, State
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import LocalLoss
+from dpacct.fl.local.sgd import shortened
 from dpacct.fl.methods.protocol import Context, Method, overrides
 from dpacct.fl.tensors import integers, seed_generators, sent
 from dpacct.fl.training.isolation import Isolation
@@ -75,6 +76,8 @@ class SequentialTrainer(Trainer):
             rows = indices[:count]
             batch = Batch(task.data.inputs[rows], task.data.targets[rows], None)
             grads = self._method.gradient(self._loss, params, batch, context)
+            if local.max_grad_norm is not None:
+                grads = shortened(grads, local.max_grad_norm)
             if local.weight_decay:
                 grads = {n: g + local.weight_decay * params[n] for n, g in grads.items()}
             if local.momentum:

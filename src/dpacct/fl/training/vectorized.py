@@ -14,6 +14,7 @@ Rule 3: the order of its examples and its random numbers follow from the client'
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple, cast
 
@@ -25,7 +26,7 @@ from dpacct.fl.clients import ClientData
 from dpacct.fl.layout import Layout, Params, State, modules_of
 from dpacct.fl.local.batches import Batch, BatchPlan, padded_width
 from dpacct.fl.local.losses import LocalLoss
-from dpacct.fl.local.sgd import SGD
+from dpacct.fl.local.sgd import SGD, shortened
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.tensors import listed, sent, truths
 from dpacct.fl.training.isolation import Isolation
@@ -168,8 +169,9 @@ class VectorizedTrainer(Trainer):
         known = _Known.of(tasks, shown, like)
         group = _GroupData.of(tasks, local, like)
         seeds = listed([task.seed or 0 for task in tasks], like.device)
-        rate = shown.step_size(0)
+        rate, limit = shown.step_size(0), local.max_grad_norm
         simple = not (self._steers or self._projects or local.momentum or local.total_lr)
+        simple = simple and limit is None
         momenta: Params = {}
         for step, seed in enumerate(seeds_of_steps(seeds, len(group.rows))):
             rows = group.rows[step]
@@ -178,6 +180,8 @@ class VectorizedTrainer(Trainer):
                 grads = self._directions(params, (*batch, seed), known, shown)
             else:
                 grads = self._gradients(params, *batch, seed)
+            if limit is not None:
+                grads = vmap(partial(shortened, limit=limit))(grads)
             if simple and group.all_active[step]:
                 # Gradients are fresh tensors: parameters may be changed in place.
                 for name, value in params.items():
