@@ -148,7 +148,7 @@ def test_it_composes_calibrates_and_is_charged_as_one_release(tmp_path: Path) ->
     ["poisson", "poisson:0", "poisson:x", "geometric:0.5", "uniform:3", "negative-binomial:10", ""],
 )
 def test_an_unknown_law_is_refused(law: str) -> None:
-    with pytest.raises(InvalidParameter, match="runs"):
+    with pytest.raises(InvalidParameter, match="best_of"):
         best_of(Round(1.0), law)
 
 

@@ -43,13 +43,15 @@ LABELS = {
     "server_optimizer": "--server",
     "checkpoint": "--resume",
     "max_cohort": "--max-cohort",
+    "best_of": "--best-of",
+    "partitions": "--partition",
 }
 SAME_NAMES = {
     "accountant", "adjacency", "advantage", "bands", "batch_size", "canaries", "claim",
     "confidence", "correlated", "participations", "records", "steps",
     "config", "data", "data_dir", "delta", "device", "error", "eval_every", "fpr", "gap",
     "hold_out", "ledger", "lr_decay", "model", "momentum", "name", "orders", "others",
-    "partition", "preset", "prior", "public_seed", "public_size", "resume", "rounds", "run",
+    "partition", "preset", "prior", "project", "promised_delta", "public_seed", "public_size", "resume", "rounds", "run",
     "sampling", "schedule", "schema", "seed", "server_lr", "single_round", "solve",
     "tpr", "unit", "vectorize",
     "weight_decay",

@@ -80,12 +80,12 @@ class Runs:
     def __post_init__(self) -> None:
         if self.kind not in ("poisson", "negative-binomial"):
             rule = "it is poisson:MEAN, geometric:MEAN, logarithmic:MEAN, or "
-            raise InvalidParameter("runs", self.kind, f"{rule}negative-binomial:MEAN,SHAPE")
+            raise InvalidParameter("best_of", self.kind, f"{rule}negative-binomial:MEAN,SHAPE")
         least = 1e-6 if self.kind == "poisson" else 1.0 + 1e-9
         noun = "the mean number of runs"
-        mean = validate.within("runs", self.mean, noun, (least, MOST_RUNS))
+        mean = validate.within("best_of", self.mean, noun, (least, MOST_RUNS))
         object.__setattr__(self, "mean", mean)
-        shape = validate.within("runs", self.shape, "the shape of the law", (0.0, 100.0))
+        shape = validate.within("best_of", self.shape, "the shape of the law", (0.0, 100.0))
         object.__setattr__(self, "shape", shape)
 
     @classmethod
@@ -103,7 +103,7 @@ class Runs:
             return cls("negative-binomial", numbers[0], shapes[kind])
         if len(numbers) != (2 if kind == "negative-binomial" else 1):
             rule = "the number of runs has a law and a mean, such as poisson:10 or geometric:10"
-            raise InvalidParameter("runs", text, rule)
+            raise InvalidParameter("best_of", text, rule)
         return cls(kind, *numbers)
 
     @property
@@ -115,7 +115,7 @@ class Runs:
     def parameter(self) -> float:
         """The parameter g in (0, 1) of the negative binomial law, by which K is drawn."""
         if self.kind == "poisson":
-            raise InvalidParameter("runs", self.kind, "only negative binomial laws have one")
+            raise InvalidParameter("best_of", self.kind, "only negative binomial laws have one")
         # The mean falls in g.
         low, _ = bisect(lambda t: _negative_binomial_mean(math.exp(-t), self.shape) < self.mean,
                         1.0, 1e-14)  # fmt: skip

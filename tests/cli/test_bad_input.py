@@ -18,6 +18,12 @@ BATCHES = "epsilon --noise 1 --examples 50000 --batch 256 --epochs 20"
 # What is typed, and what the line must hold: the option, the value, the range or the way out.
 RUN = "calibrate --eps 8 --rounds 20"
 BAD: list[tuple[str, tuple[str, ...]]] = [
+    (f"{RUN} --q 0.1 --best-of ten", ("--best-of is 'ten';", "poisson:10")),
+    (f"{RUN} --q 0.1 --best-of geometric:0.5", ("--best-of is 0.5;", "lies in [1,")),
+    (
+        "calibrate --eps 8 --q 0.1 --noise 1 --solve rounds --best-of poisson:3",
+        ("--solve rounds contradicts --best-of poisson:3",),
+    ),
     (f"{RUN} --q 0.1 --separation 5", ("--separation 5 needs --correlated",)),
     (f"{RUN} --correlated square-root", ("--correlated needs --separation",)),
     (f"{RUN} --correlated square-rot --separation 5", ("Did you mean square-root?",)),

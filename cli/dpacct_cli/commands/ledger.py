@@ -127,7 +127,10 @@ def init(
         raise InvalidParameter("FILE", file, "it exists already, and no ledger is ever replaced")
     if not has_folder(file):
         raise InvalidParameter("FILE", file, "there is no such folder")
-    aside = 0.0 if promised_delta is None else options.number(promised_delta)
+    aside = 0.0
+    if promised_delta is not None:
+        rule = "a part of delta is a number"
+        aside = validate.real("promised_delta", options.number(promised_delta), rule)
     partitions = dict(map(_read_partition, partition or ()))
     with Ledger.open(
         file, budget, adjacency=relation, unit=unit, promised_delta=aside, partitions=partitions
