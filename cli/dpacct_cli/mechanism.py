@@ -21,7 +21,6 @@ from dpacct.pairs.dominating import is_exact
 from dpacct.renyi.curve import RenyiAccountant, RenyiCurve, best_epsilon
 from dpacct.rounds import Adjacency, Phase, Poisson, Release, Round, Sampling, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
-from dpacct.tuning import BestOf
 from dpacct_cli.options import MechanismOptions, ReadDelta
 from dpacct_cli.render import Row, bracket, down, noise, plain, rate, shown_delta, up
 from dpacct_cli.words import in_units
@@ -53,6 +52,10 @@ def single_round(schedule: Schedule) -> Round | None:
 def tuned_run(schedule: Schedule) -> Schedule:
     """Return one run of a schedule that is the best of several, or the schedule itself."""
     only = next(iter(schedule.distinct()), None)
+    if only is None or isinstance(only, Round):
+        return schedule
+    from dpacct.tuning import BestOf
+
     return only.schedule if isinstance(only, BestOf) and schedule.rounds == 1 else schedule
 
 
