@@ -422,7 +422,11 @@ def test_a_sum_that_is_a_little_longer_than_its_examples_make_it_is_refused(
 ) -> None:
     # One example, many times: all gradients point the same way, and the sum is as long as can be.
     same = TensorDataset(50 * X[:1].expand(40, 5), Y[:1].expand(40))
-    job = Job(mode="hooks", loader=DataLoader(same, 40))
+    module = torch.nn.Linear(5, 2)
+    # A model that is not sure of the class, so that each gradient is clipped.
+    torch.nn.init.zeros_(module.weight)
+    torch.nn.init.zeros_(module.bias)
+    job = Job(mode="hooks", loader=DataLoader(same, 40), module=module)
     clip = job.optimizer.clip_and_accumulate
 
     def longer() -> None:
