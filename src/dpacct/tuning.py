@@ -28,8 +28,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from importlib import import_module
-from typing import Any, cast
 
 import numpy as np
 
@@ -38,6 +36,7 @@ from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds
 from dpacct.numerics.search import bisect
+from dpacct.numerics.special import ndtr
 from dpacct.pairs.atoms import AtomicPair, Atoms, symmetric_profile
 from dpacct.pairs.dominating import (
     Direction,
@@ -342,5 +341,4 @@ def _largest_loss(release: BestOf) -> AtomicPair | None:
 
 
 def _normal(x: Array) -> Array:
-    # A third of a second of every start.
-    return cast("Any", import_module("scipy.special")).ndtr(x)
+    return ndtr(x)

@@ -32,7 +32,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri  # pyright: ignore[reportMissingTypeStubs]
 
 from dpacct.epochs.ratios import (
     TAIL,
@@ -44,6 +43,7 @@ from dpacct.epochs.ratios import (
 )
 from dpacct.numerics.quadrature import panel_nodes
 from dpacct.numerics.rounding import UNIT, Array
+from dpacct.numerics.special import ndtr, ndtri
 
 # Values of x outside have a probability of 8e-24.
 _FARTHEST = 10.0

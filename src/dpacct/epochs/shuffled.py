@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import ndtr  # pyright: ignore[reportMissingTypeStubs]
 
 from dpacct import validate
 from dpacct.epochs.ratios import RatioLaw, RatioPair, merge_by_loss
 from dpacct.errors import InvalidParameter
 from dpacct.numerics.quadrature import panel_nodes
 from dpacct.numerics.rounding import UNIT, Array
+from dpacct.numerics.special import ndtr
 from dpacct.pairs.dominating import Direction, DominatingPair, Mechanism, SampledGaussianPair
 from dpacct.rounds import Adjacency, AdjacencyName
 

@@ -27,12 +27,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtr  # pyright: ignore[reportMissingTypeStubs]
 
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged
 from dpacct.numerics.fourier import Weighted, characteristic_shift
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
+from dpacct.numerics.special import ndtr
 from dpacct.pairs.kinds import Direction, GeneralPair
 
 # Tails and discretization may add e^-44, relative to the result. Terms of r below e^-46 of the

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import bdtrc  # pyright: ignore[reportMissingTypeStubs]
+
+from dpacct.numerics.special import bdtrc
 
 # `scipy.special.bdtrc` is an incomplete beta function, here trusted to this relative error. A
 # smaller probability than the least one counts as that.
