@@ -1,5 +1,4 @@
-"""Data sets to train on: a named one (`load`), your own table (`load_table`), or rows
-(`from_columns`).
+"""Data sets by name (`load`), from your own table (`load_table`) or by columns (`from_columns`).
 
 ``load("digits")`` needs no file. The others are read from a folder that the user fills.
 """
