@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 DEFAULT_ORDERS = "1.5,2,4,8,16,32,64"
 DIGITS = 7
 PROMISE = "promise the proven epsilon; an explicit worst case reaches the achieved one"
+UPPER_ONLY = "promise the proven epsilon; no worst case is known that reaches more than 0"
 
 Stated = Annotated[str | None, option(
     "--claim", metavar="E", panel=options.PRIVACY, advanced=True,
@@ -86,9 +87,10 @@ def epsilon(
     answered = _judged(stated, plan, spent, engine.name)
 
     def page() -> Page:
+        promise = PROMISE if spent.lower > 0.0 else UPPER_ONLY
         rows = [
             mechanism.epsilon_row(spent),
-            *([Row("", PROMISE)] if spent.lower < 0.99 * spent.upper else []),
+            *([Row("", promise)] if spent.lower < 0.99 * spent.upper else []),
             *mechanism.all_rows(plan, typed, clip_norm),
             mechanism.accountant_row(plan, at.value, accountant),
             *mechanism.epsilon_rows(plan, at.value, accountant, spent.interval),
