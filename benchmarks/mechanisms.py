@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-
-from dp_accounting.pld import common, privacy_loss_distribution
+from importlib import import_module
+from typing import Any
 
 import dpacct
 from benchmarks.measure import processor_seconds, table
@@ -25,6 +25,8 @@ from dpacct import (
     ZeroConcentratedDP,
 )
 
+common: Any = import_module("dp_accounting.pld.common")
+privacy_loss_distribution: Any = import_module("dp_accounting.pld.privacy_loss_distribution")
 PLD = privacy_loss_distribution.PrivacyLossDistribution
 # The peer's default.
 INTERVAL = 1e-4

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dpacct.claims import Claim, Claims, Judged, Judgment, Verdict, judge, shipped_claims
 from dpacct.display import chosen, up
-from dpacct.rounds import Full, Poisson, Round, Uniform
+from dpacct.rounds import Full, Poisson, Release, Round, Uniform
 from evidence.pages import EVIDENCE, bracket, markdown, put_tables
 
 PAGE = "published/README.md"
@@ -22,8 +22,10 @@ HEAD = (
 STATEMENTS = ["place", "what it says", "holds", "why"]
 
 
-def runs(rounds: int, round_: Round) -> str:
-    """Return the rounds in a table cell."""
+def runs(rounds: int, round_: Release) -> str:
+    """Return the rounds, or other releases, in a table cell."""
+    if not isinstance(round_, Round):
+        return f"{rounds} x {round_!r}, {round_.adjacency}"
     match round_.sampling:
         case Poisson(rate):
             who = f"Poisson {chosen(rate, least=True)}"

@@ -31,6 +31,7 @@ from dpacct.fl.layout import trainable
 from dpacct.fl.models import Model, build_model, cross_entropy
 from dpacct.fl.privacy.account import check_run
 from dpacct.fl.privacy.allocation import Allocation
+from dpacct.fl.privacy.cohorts import Cyclic
 from dpacct.fl.privacy.randomness import SEEDED
 from dpacct.fl.tensors import from_array
 from dpacct.ledger import Ledger, Run
@@ -385,7 +386,7 @@ class LikeTheRun:
     def _plan(self) -> Schedule:
         """Return the rounds that the checkpoint has seen."""
         job, rounds = self.target.job, self.target.rounds
-        if job.noise is not None:
+        if isinstance(job.sampling, Cyclic):
             raise Unsupported("shadow models of a run with correlated noise: they train by rounds")
         if job.schedule is None:
             noise = noise_of(dict(self.target.content)) or validate.NOISE_MULTIPLIER_RANGE[0]

@@ -38,6 +38,8 @@ class Cyclic:
         if self.sampling_rate is not None:
             object.__setattr__(self, "sampling_rate", validate.sampling_rate(self.sampling_rate))
 
+    name = "cyclic"
+
     def participation(self, rounds: int, num_clients: int) -> tuple[int, int]:
         """Return the least separation and the most participations of a client.
 
