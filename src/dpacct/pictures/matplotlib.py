@@ -106,8 +106,13 @@ def _draw_curves(axes: Any, panel: Panel, ink: _Ink) -> None:
     for level in panel.levels:
         axes.axhline(level.y, color=ink.text, linewidth=1.1, linestyle=(0, (6, 3)))
         labels.append((level.y, level.words, ink.text))
+    written: list[tuple[float, float]] = []
     for mark in panel.marks:
-        _draw_mark(axes, mark, ink)
+        across, height = _draw_mark(axes, mark, ink)
+        # Words that would stand on those of an earlier mark are left out.
+        if all(abs(across - x) > 0.15 or abs(height - y) > 0.05 for x, y in written):
+            written.append((across, height))
+            _write_beside(axes, mark, across, ink)
     _label_ends(axes, labels)
 
 
@@ -150,9 +155,14 @@ def _draw_curve(axes: Any, curve: Curve, color: str, number: int) -> None:
     )  # fmt: skip
 
 
-def _draw_mark(axes: Any, mark: Mark, ink: _Ink) -> None:
+def _draw_mark(axes: Any, mark: Mark, ink: _Ink) -> tuple[float, float]:
+    """Draw the point, and return its place in shares of the axes."""
     axes.plot([mark.x], [mark.y], "o", color=ink.text, markersize=5, zorder=5)
-    share, _ = axes.transAxes.inverted().transform(axes.transData.transform((mark.x, mark.y)))
+    place = axes.transAxes.inverted().transform(axes.transData.transform((mark.x, mark.y)))
+    return float(place[0]), float(place[1])
+
+
+def _write_beside(axes: Any, mark: Mark, share: float, ink: _Ink) -> None:
     # A letter is about 0.012 of the axes wide: the text goes left if it would not fit.
     side = 1 if share + 0.012 * len(mark.words) < 1.0 else -1
     axes.annotate(
