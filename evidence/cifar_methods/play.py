@@ -5,7 +5,7 @@
 clients of 100 images each, Poisson cohorts at rate 0.1, 40 rounds, one local epoch in batches of
 25, a network of 10986 weights, epsilon 8 at delta = 1/500, zero-out a client. Runs have a role:
 "grid" (tuning, on a separate partition), "main" (partitions 0.1 and 0.6), "ablation" (parts of
-DP-FedPGN), "sam" (adaptive SAM at the published radius, partition 0.6), "time" (all methods in
+DP-FedPGN), "sam" and "pgn" (as the authors' code runs them, partition 0.6), "time" (all methods in
 turn in one process). "replaced" is a main run with the clip norm of DP-FedAvg, repeated with the
 one of the grid below.
 
@@ -40,6 +40,7 @@ from evidence.cifar_methods.settings import (
     budget_runs,
     grid,
     main_runs,
+    pgn_runs,
     sam_runs,
     tuned,
 )
@@ -52,7 +53,7 @@ CLIENTS, RATE, DELTA = 500, 0.1, 1 / 500
 REPEATS = 3
 TURNS, EVERY = 4, 5
 EARLY, LATE = (4, 5, 6), (38, 39, 40)
-ROLES = ("grid", "main", "budget", "ablation", "sam", "time")
+ROLES = ("grid", "main", "budget", "ablation", "sam", "pgn", "time")
 cross_entropy = nn.functional.cross_entropy
 
 
@@ -101,7 +102,8 @@ def local_training(setting: Setting) -> fl.SGD:
     rate = number(setting, "lr")
     if method_of(setting).everyone_computes:
         return fl.SGD(lr=rate, steps=1, batch_size=10)
-    return fl.SGD(lr=rate, epochs=1, batch_size=25)
+    momentum = float(setting.get("local_momentum") or 0)
+    return fl.SGD(lr=rate, epochs=1, batch_size=25, momentum=momentum)
 
 
 def federation(
@@ -247,7 +249,7 @@ def main() -> None:
             records.need(main_runs(records, run), trains)
     if wanted("budget"):
         records.need(budget_runs(records), trains)
-    for role, settings in (("ablation", ablation_runs), ("sam", sam_runs)):
+    for role, settings in (("ablation", ablation_runs), ("sam", sam_runs), ("pgn", pgn_runs)):
         if wanted(role):
             records.need([s for run in range(REPEATS) for s in settings(records, run)], trains)
     if wanted("time"):

@@ -141,6 +141,18 @@ def sam_runs(records: Records, run: int) -> list[Setting]:
     return [{**where, **setting}]
 
 
+def pgn_runs(records: Records, run: int) -> list[Setting]:
+    """Return DP-FedPGN as its authors' code runs it: local momentum 0.5 and no perturbation.
+
+    At the tuned learning rate, and at half of it, with which a client walks about as far.
+    """
+    found = tuned(records, "dp-fedpgn")
+    _, beta = str(found["options"]).split(", ")
+    where = {"role": "pgn", "method": "dp-fedpgn", "concentration": 0.6, "run": run}
+    changed = {"options": f"rho=0, {beta}", "local_momentum": 0.5}
+    return [{**where, **found, **changed, "lr": share * float(found["lr"])} for share in (1.0, 0.5)]
+
+
 def budget_runs(records: Records) -> list[Setting]:
     """Return smaller epsilons at 0.6, with the grid's choices at epsilon 8."""
     return [
