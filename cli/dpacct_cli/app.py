@@ -132,6 +132,13 @@ class Root(TyperGroup):
 
     summarizing = False
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Show the help for --help-all as well, with the way to all options of a command."""
+        if args and args[0] == "--help-all":
+            ctx.meta[ALL] = True
+            args = ["--help"]
+        return super().parse_args(ctx, args)
+
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names in the order of the help."""
         return list(ENTRIES)
@@ -150,6 +157,8 @@ class Root(TyperGroup):
         self.summarizing = True
         super().format_help(ctx, formatter)
         self.summarizing = False
+        if ALL in ctx.meta:
+            print(" dpacct COMMAND --help-all lists all options of a command.\n")
 
 
 def load(name: str, entry: Entry) -> Any:
@@ -260,7 +269,9 @@ def usage_line(error: Any, given: Sequence[str]) -> str:
         return f"{error.option_name} {needs}"
     if "unexpected extra" in message:
         stray = message.rpartition("(")[2].rstrip(")").split(" ")[0]
-        return suggestions.stray_word(stray, program, known)
+        place = given.index(stray) if stray in given else 0
+        before = given[place - 1] if place else ""
+        return suggestions.stray_word(stray, program, known, before)
     if "No such command" in message:
         name = message.partition("'")[2].partition("'")[0]
         return suggestions.unknown_command(name, program, command.list_commands(error.ctx))

@@ -144,8 +144,18 @@ def unknown_command(name: str, program: str, known: Sequence[str]) -> str:
     return f"{message} {program} --help lists all commands."
 
 
-def stray_word(word: str, program: str, known: Sequence[str]) -> str:
-    """Return the sentences for a word to which no option belongs."""
+def resumed_by_name(word: str) -> str:
+    """Return the sentences for a word that follows --resume, which takes none."""
+    return (
+        f"--resume takes no value, and '{word}' follows it. It continues the unfinished run of "
+        "this folder. --ledger FILE or --run NAME chooses the run."
+    )
+
+
+def stray_word(word: str, program: str, known: Sequence[str], before: str = "") -> str:
+    """Return the sentences for a word to which no option belongs. ``before`` is the word before."""
+    if before == "--resume":
+        return resumed_by_name(word)
     message = f"'{word}' stands where {program} expects an option"
     name, equals, value = word.partition("=")
     meant = _meant(name, known, MEANINGS) if equals or not word[:1].isalnum() else None

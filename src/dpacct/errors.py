@@ -47,6 +47,10 @@ class Unsupported(DpacctError):
     """A combination for which no bound is proven here, or a package is missing."""
 
 
+class WrongAccountant(InvalidParameter, Unsupported):
+    """The chosen accountant has no bound for these rounds, and another one has."""
+
+
 class NotConverged(DpacctError):
     """A solver met its limits. The message carries the best bracket that it reached."""
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from dpacct.accountant import ACCOUNTANTS
 from dpacct.budget import Interval, Spent
-from dpacct.errors import NotConverged, Unsupported
+from dpacct.errors import NotConverged, Unsupported, WrongAccountant
 from dpacct.rounds import Round, Schedule
 from dpacct_cli import mechanism, options, waiting
 from dpacct_cli.commands import samplings
@@ -103,6 +103,9 @@ def _measure(name: str, kind: str, engine: Any, plan: Schedule, delta: float) ->
         start = time.perf_counter()
         found = engine.epsilon(plan, delta)
         elapsed = time.perf_counter() - start
+    except WrongAccountant as error:
+        # The table shows the accountants that cover these rounds.
+        return Entry(name, kind, note=error.rule)
     except (Unsupported, NotConverged) as error:
         return Entry(name, kind, note=str(error))
     if isinstance(found, Interval):

@@ -14,7 +14,7 @@ from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
 from dpacct.ledger.record.plans import Plan
 from dpacct.ledger.terms import EXAMPLE, Terms
 from dpacct.rounds import Schedule
-from dpacct_cli import errors, mechanism
+from dpacct_cli import errors, mechanism, suggestions
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import Style, StyleOptions, number
 from dpacct_cli.output import is_there
@@ -72,6 +72,8 @@ def train(
         raise conflict("--new-ledger", "--resume", "a run goes on in its own ledger")
     if record.run is not None and not record.resume:
         raise OptionConflict(f"--run {record.run} needs --resume; a new run is named by itself.")
+    if record.resume and method is not None and ("." in method or "/" in method):
+        raise OptionConflict(suggestions.resumed_by_name(method))
     if method is None and not (record.resume or training.examples):
         known = f"a method is one of {', '.join(METHODS)}, or package.module:Class"
         raise InvalidParameter("method", None, known)

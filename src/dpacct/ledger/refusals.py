@@ -42,10 +42,11 @@ def _reading(now: Snapshot, upper: float) -> str:
     return f"the ledger reads epsilon {above(upper)} of {budget} now"
 
 
-def _rest_of_delta(now: Snapshot, plans: str) -> str:
+def _rest_of_delta(now: Snapshot) -> str:
     """Return the delta of the adaptive bound, in words, or empty for the whole budget's."""
     left = now.budget.delta - now.state.plan_delta
-    return f", at the {left:.2g} of delta that {plans} leave" if now.state.plan_delta else ""
+    words = f". Both are at delta {left:.2g}: the earlier plans use the rest of the budget's delta"
+    return words if now.state.plan_delta else ""
 
 
 def _ways_out(now: Snapshot, *, enough: bool) -> str:
@@ -94,9 +95,9 @@ def plan_refused(now: Snapshot, plan: Plan, cost: Totals) -> BudgetExceeded:
         fewer = f" What fits: {most} such rounds." if most else " Not one such round fits."
     return BudgetExceeded(
         f"{start}: {reading}. A plan that is made after rounds have run may depend on them, "
-        f"and is charged by the adaptive bound: that is {above(before)}"
-        f"{', with the room held for other plans' if held else ''}, and would be "
-        f"{above(after)}{_rest_of_delta(now, 'the first plans')}.{fewer}"
+        f"and is charged by the adaptive bound. That bound is epsilon {above(before)} now"
+        f"{', with the room held for other plans' if held else ''}, and {above(after)} with this "
+        f"plan{_rest_of_delta(now)}.{fewer}"
         f"{_ways_out(now, enough=enough)}"
     )
 
@@ -166,14 +167,14 @@ def round_refused(now: Snapshot, run: int, round_: ScheduleItem) -> RoundRefused
         why = f"epsilon would be {needed} of {of}, and is {spent} now."
     else:
         held = any(subtract(ledger.held, own))
-        rest, covered = _rest_of_delta(now, "those plans"), ""
+        rest, covered = _rest_of_delta(now), ""
         if rest:
             covered = " Rounds with at least a plan's noise and at most its rate still run."
         why = (
             f"{_reading(now, upper)}. A round outside the plans that were made first is judged by "
-            f"the adaptive bound, which holds however the round was chosen: that is {spent}"
-            f"{', with the room held for plans' if held else ''}, "
-            f"and would be {needed}{rest}.{covered}"
+            f"the adaptive bound, which holds however the round was chosen. That bound is epsilon "
+            f"{spent} now{', with the room held for plans' if held else ''}, and {needed} with "
+            f"this round{rest}.{covered}"
         )
     ways_out = _ways_out(now, enough=epsilon(ledger.spent, round_) <= budget.epsilon)
     return RoundRefused(f"the round does not fit: {why} {found}{ways_out}", refusal)

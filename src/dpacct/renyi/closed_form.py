@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dpacct.budget import Interval
-from dpacct.errors import Unsupported
+from dpacct.errors import Unsupported, WrongAccountant
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT
 from dpacct.pairs.achieved import achieved_delta, achieved_epsilon
 from dpacct.pairs.dominating import (
@@ -202,9 +202,12 @@ class ClosedFormAccountant:
             # The conditions bound the order from above, so they hold next to 1 or at no order.
             if math.isinf(closed_form_renyi(_LEAST, round_)[0]):
                 setting = f"{round_.sampling!r} with noise {round_.noise_multiplier:.6g}"
-                raise Unsupported(
-                    f"no closed form covers {setting}. They are proven for other noise or "
-                    "lower rates (docs/derivations/closed-forms.md); the accountant tight covers it"
+                rule = (
+                    f"no closed form covers {setting}. They are proven for other noise or lower "
+                    "rates (docs/derivations/closed-forms.md)"
+                )
+                raise WrongAccountant(
+                    "accountant", "closed-form", rule, "Use tight, which covers it."
                 )
         rounding = 1 + 2 * UNIT * (len(counts) + 2)
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from dpacct.budget import Interval
-from dpacct.errors import InvalidParameter, NotConverged, Unsupported
+from dpacct.errors import InvalidParameter, NotConverged, Unsupported, WrongAccountant
 from dpacct.numerics.rounding import UNIT
 from dpacct.pairs.achieved import achieved_delta, achieved_epsilon, certain_delta
 from dpacct.pairs.dominating import (
@@ -393,10 +393,8 @@ def total_mu(schedule: Schedule) -> Interval:
     for kind, count in schedule.distinct().items():
         for pair, times in proven_pairs(kind, Direction.REMOVE).items():
             if not isinstance(pair, SampledGaussianPair) or pair.sampling_rate < 1.0:
-                raise Unsupported(
-                    f"the accountant gdp is for full participation only, not for {kind!r}; "
-                    f"the accountant rdp covers it"
-                )
+                rule = f"it is for full participation only, not for {kind!r}"
+                raise WrongAccountant("accountant", "gdp", rule, "Use tight, which covers it.")
             total += count * times / pair.noise_std**2
     mu, slack = math.sqrt(total), UNIT * (len(schedule.phases) + 8)
     return Interval(mu * (1 - slack), mu * (1 + slack))

@@ -73,8 +73,9 @@ def new_place(path: str | os.PathLike[str]) -> Place:
     given = Path(name)
     for ending in ("-journal", ".witness"):
         if given.name.endswith(ending):
-            reason = f"names that end in {ending} are reserved for the files of a ledger"
-            raise _refused(name, "made", reason)
+            rule = f"names that end in {ending} are reserved for the files of a ledger"
+            way_out = f"Choose another name, e.g. {given.name.removesuffix(ending)}."
+            raise InvalidParameter("path", name, rule, way_out)
     try:
         folder = Path(os.path.realpath(given.parent, strict=True))
     except FileNotFoundError:
