@@ -377,12 +377,30 @@ def test_line_breaks_in_values_stay_in_the_line(dpacct: Any) -> None:
     assert_refused(dpacct("'cali\nbrate'"))
 
 
-def test_what_is_not_supported_ends_with_one(dpacct: Any) -> None:
-    result = dpacct("epsilon --noise 1 --rounds 3 --q 0.1 --accountant gdp")
-    assert result.code == 1
-    assert result.out == ""
-    assert result.err.startswith("dpacct: ")
-    assert result.err.count("\n") == 1
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [("--noise 1 --rounds 3 --q 0.1", "gdp"), ("--noise 0.5 --rounds 3 --q 0.5", "closed-form")],
+)
+def test_an_accountant_that_does_not_fit_is_bad_input(dpacct: Any, words: str, name: str) -> None:
+    refused = dpacct(f"epsilon {words} --accountant {name}")
+    assert_refused(refused, f"--accountant is '{name}'", "Use tight")
+
+
+@pytest.mark.parametrize("words", ["train x.json --resume", "train dp-fedavg --resume x.json"])
+def test_resume_with_a_name_says_how_a_run_is_chosen(dpacct: Any, words: str) -> None:
+    assert_refused(dpacct(words), "--resume takes no value, and 'x.json' follows it", "--run NAME")
+
+
+def test_reserved_names_of_ledgers_are_bad_input(dpacct: Any) -> None:
+    refused = dpacct("ledger init x.ledger.witness --eps 3")
+    assert_refused(refused, "are reserved", "Choose another name, e.g. x.ledger")
+
+
+def test_help_all_works_at_the_root(dpacct: Any) -> None:
+    result = dpacct("--help-all")
+    assert result.code == 0
+    assert "calibrate" in result.out
+    assert "COMMAND --help-all" in result.out
 
 
 def test_installed_entry_point_behaves_likewise() -> None:

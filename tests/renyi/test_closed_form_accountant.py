@@ -84,7 +84,7 @@ def test_a_round_outside_all_conditions_is_refused_in_plain_words():
         )
     text = str(caught.value)
     assert "no closed form covers Poisson(sampling_rate=0.5) with noise 0.5" in text
-    assert "tight covers it" in text
+    assert "Use tight, which covers it." in text
     reasons = closed_form_renyi(2, Round(0.5, Poisson(0.5)))[1]
     assert [reason.split(":")[0] for reason in reasons] == [
         "DP-Fed-LS lemma 4", "Mironov et al. 2019",

@@ -48,7 +48,7 @@ def test_names_that_are_none_for_a_ledger(tmp_path: Path, monkeypatch: pytest.Mo
     ):
         rejected(name, reason)
     for ending in ("-journal", ".witness"):
-        with pytest.raises(LedgerError, match=f"names that end in {ending} are reserved"):
+        with pytest.raises(InvalidParameter, match=f"names that end in {ending} are reserved"):
             Ledger.open(f"a{ending}", BUDGET)
     assert list(tmp_path.iterdir()) == []
     for path in (None, 3, b"a.ledger", ["a"]):

@@ -40,7 +40,8 @@ def test_after_a_plan_was_played_a_refusal_reads_what_the_ledger_does(ledger: Le
         assert upper <= stated(refused.value) <= upper * (1 + 1e-4)
         words = str(refused.value)
         assert "adaptive bound" in words
-        assert re.search(r"that is \d\d\.\d+, and would be \d\d\.\d+, at the \S+ of delta", words)
+        sentence = r"is epsilon \d\d\.\d+ now, and \d\d\.\d+ with this (plan|round)\. Both are at"
+        assert re.search(sentence, words)
         assert "held by" not in words
     assert "may depend on them" in str(plan.value)
 
