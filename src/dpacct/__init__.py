@@ -54,7 +54,17 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 # Likewise: the ledger imports SQLite, and `fl` PyTorch.
-_ROOMS = ("claims", "correlated", "fl", "interop", "ledger", "pictures", "report", "risk", "schedules")
+_ROOMS = (
+    "claims",
+    "correlated",
+    "fl",
+    "interop",
+    "ledger",
+    "pictures",
+    "report",
+    "risk",
+    "schedules",
+)
 
 __version__ = "0.3.0"
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpacct import fl
+from dpacct import Budget, fl
 from dpacct.correlated import Strategy, buffered_toeplitz, square_root
 from dpacct.errors import InvalidParameter
 from dpacct.fl.engine import checkpoint
@@ -163,3 +163,31 @@ def test_a_run_killed_before_its_first_checkpoint_has_charged_nothing(tmp_path: 
         assert ledger.rounds == 0
         ledger.runs[0].finish()
         assert ledger.upper_epsilon() == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"noise": fl.CorrelatedNoise(STRATEGIES["banded"]), "sampling": fl.Cyclic(GROUPS)},
+        {"sampling": fl.Allocation(ROUNDS)},
+    ],
+    ids=["noise", "allocation"],
+)
+def test_two_runs_from_one_early_checkpoint_share_no_secret(tmp_path: Path, options: Any) -> None:
+    """A run that was saved before its first round may be resumed twice, as two runs."""
+
+    def run() -> fl.Federation:
+        ledger = Ledger.open(tmp_path / "a.ledger", Budget(1000, 1e-5))
+        return federation(linear(), CLIENTS, rounds=ROUNDS, ledger=ledger, **options)
+
+    with run() as early:
+        early.save(tmp_path / "start")
+    secrets: list[Any] = []
+    for _ in range(2):
+        with run().resume(tmp_path / "start") as again:
+            next(iter(again))
+            kept = torch.load(again.save(tmp_path / "kept"), weights_only=True)
+            secrets.append(kept["allocation"] or kept["noise"]["seed"])
+    assert secrets[0] != secrets[1]
+    with Ledger.open(tmp_path / "a.ledger", read_only=True) as ledger:
+        assert len(ledger.runs) == 2

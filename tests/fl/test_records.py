@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from pathlib import Path
 
@@ -13,10 +14,11 @@ from hypothesis import strategies as st
 
 import dpacct
 from dpacct import Budget, Ledger, Poisson, Round, fl
+from dpacct.correlated import square_root
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.examples import kept_records
 from dpacct.fl.privacy.randomness import Seeded, draw_cohort
-from fl.problems import federation, linear, make_clients
+from tests.fl.problems import federation, linear, make_clients
 
 OWNERS = ["a", "b", "a", "c", "a", "b", "a", "d", "d", "d"]
 
@@ -53,6 +55,32 @@ def test_owners_may_be_names_or_numbers(kind: object) -> None:
     assert torch.equal(found[-1].inputs, data.inputs[8:9])
     assert (found.unit, found.records) == ("client", 2)
     assert fl.Examples(data).unit == "example"
+
+
+def test_the_same_owner_is_one_owner_in_every_form():
+    for owners in ([*torch.tensor([1, 1, 1])], [*np.array([1, 1, 1])], [1.0, 1, True]):
+        assert kept_records(3, owners, 1) == (1, [0])
+
+
+@pytest.mark.parametrize(
+    "owners",
+    [
+        [math.nan] * 3, torch.tensor([math.nan] * 3), [None] * 3, [object(), object(), object()],
+        ["1", 1, 1], [torch.tensor([1, 2])] * 3,
+    ],
+)  # fmt: skip
+def test_owners_that_cannot_be_compared_are_refused(owners):
+    # NaN is not equal to itself: each would be an owner of its own.
+    with pytest.raises(InvalidParameter, match="owner"):
+        kept_records(3, owners, 1)
+
+
+def test_groups_that_take_turns_have_one_record_of_a_user():
+    with pytest.raises(Unsupported, match="records=1"):
+        federation(
+            linear(), examples(records=3), sampling=fl.Cyclic(4, 0.5), rounds=8, local=None,
+            noise=fl.CorrelatedNoise(square_root(8, 2)), noise_multiplier=4.0, delta=1e-5,
+        )  # fmt: skip
 
 
 def test_a_run_is_charged_for_users_of_k_records(tmp_path: Path) -> None:

@@ -166,13 +166,31 @@ def kept_records(
     if len(names) != count:
         rule = f"each of the {count} records has an owner"
         raise InvalidParameter("owners", len(names), rule)
-    taken: Counter[Any] = Counter()
+    taken: Counter[str | int] = Counter()
     kept: list[int] = []
-    for place, name in enumerate(names):
+    found = [_owner(name) for name in names]
+    if len({isinstance(name, str) for name in found}) > 1:
+        rule = "owners are all strings, or all whole numbers"
+        raise InvalidParameter("owners", names[0], rule)
+    for place, name in enumerate(found):
         taken[name] += 1
         if taken[name] <= most:
             kept.append(place)
     return most, kept
+
+
+def _owner(given: Any) -> str | int:
+    """Return the name of an owner. Names are compared, so only strings and whole numbers serve.
+
+    An object or NaN need not be equal to itself, and each would be an owner of its own.
+    """
+    name = given.item() if hasattr(given, "item") and getattr(given, "ndim", 1) == 0 else given
+    if isinstance(name, float) and name.is_integer():
+        name = int(name)
+    if not isinstance(name, str | int):
+        rule = "an owner is a string or a whole number, and none is missing"
+        raise InvalidParameter("owners", given, rule)
+    return name
 
 
 class _Tensors:

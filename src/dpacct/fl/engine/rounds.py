@@ -429,6 +429,19 @@ class Rounds:
             # Whether epsilon is about the owners of the data or about simulated clients.
             details["simulated_clients"] = self.engine.clients.simulated
         self.account.start(self.name, event, self._planned_charge(), details)
+        self._draw_secrets()
+
+    def _draw_secrets(self) -> None:
+        """Draw the seeds of noise and allocation of the run that the ledger has just begun.
+
+        A seed belongs to one run. Drawn before, it could come into a second run: by a checkpoint
+        that was saved ahead of the first round, or by a fork of the process.
+        """
+        engine, noise = self.engine, self.state.noise
+        if noise is not None:
+            self.state.noise = noise.afresh(engine.source)
+        if engine.allocator is not None:
+            self.engine = replace(engine, allocator=engine.allocator.afresh(engine.source))
 
     def planned_epsilon(self) -> Spent:
         """Return the epsilon of the whole plan if cohorts and noise are secret."""

@@ -99,7 +99,7 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds
             noise.check(scheme, relation, len(clients))
         accountant = plan_accountant(method, params, settings.accountant, scheme)
     if correlation is not None:
-        _check_correlated(settings, correlation, bound, relation)
+        _check_correlated(settings, correlation, bound, relation, schemes[0])
         schedule, budget = _correlated_schedule(settings, correlation, relation, delta, accountant)
     else:
         schedule, budget = _choose_schedule(settings, schemes[0], relation, delta, accountant)
@@ -270,9 +270,18 @@ def _choose_correlation(settings: Settings, noise: Noise, num_clients: int) -> C
 
 
 def _check_correlated(
-    settings: Settings, correlation: Correlation, bound: Bound, adjacency: Adjacency
+    settings: Settings,
+    correlation: Correlation,
+    bound: Bound,
+    adjacency: Adjacency,
+    sampling: Sampling,
 ) -> None:
     """Refuse what would change the clip norm from row to row, or has no proof."""
+    if isinstance(sampling, Poisson) and sampling.records > 1:
+        raise Unsupported(
+            "users with several records in groups that take turns: one user would take part more "
+            "often than once a turn. Keep one record of each user (records=1)"
+        )
     if isinstance(bound, AdaptiveClip) or callable(settings.clip_norm):
         raise Unsupported(
             "a changing clip norm with correlated noise: the noise of earlier rounds, made for "

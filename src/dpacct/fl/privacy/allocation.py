@@ -106,6 +106,10 @@ class Allocator:
         """Return allocations from a fresh secret seed."""
         return cls(allocation, source.take(_SEED))
 
+    def afresh(self, source: Randomness) -> Allocator:
+        """Return allocations of the same kind from another fresh secret seed."""
+        return Allocator.start(self._allocation, source)
+
     def members(self, row: int, num_clients: int) -> list[int]:
         """Return the clients of a training round, ascending.
 

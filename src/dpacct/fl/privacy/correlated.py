@@ -296,6 +296,10 @@ class NoiseStream:
         """Return the rows of a fresh secret seed."""
         return cls(noise, source.take(_SEED), size, device, sigma)
 
+    def afresh(self, source: Randomness) -> NoiseStream:
+        """Return all rows of the same noise from another fresh secret seed."""
+        return self.start(self._noise, source, self._size, self._device, self._sigma)
+
     def skip_to(self, row: int) -> None:
         """Make the rows before number ``row``, whose rounds were lost. Rule 2."""
         while self.row < row:
