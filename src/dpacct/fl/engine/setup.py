@@ -274,7 +274,7 @@ def _check_correlated(
     correlation: Correlation,
     bound: Bound,
     adjacency: Adjacency,
-    sampling: Sampling,
+    sampling: Sampling | Allocation,
 ) -> None:
     """Refuse what would change the clip norm from row to row, or has no proof."""
     if isinstance(sampling, Poisson) and sampling.records > 1:
