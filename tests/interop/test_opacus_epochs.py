@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from pathlib import Path
 from typing import Any
 
@@ -125,24 +124,12 @@ def test_a_public_size_hides_the_number_of_examples(ledger: Ledger) -> None:
         plug_in.attach_ledger(again, Job().optimizer, run, public_size=60, batch_size=4)
 
 
-def test_what_shuffled_batches_cost_is_said(ledger: Ledger) -> None:
+def test_shuffled_batches_are_refused_with_the_ways_out(ledger: Ledger) -> None:
     job = Job(poisson_sampling=False, accountant="rdp")
     run = ledger.start_run("shuffled", plan=ShuffledEpoch(NOISE, STEPS, adjacency="zero-out"))
-    cost = dpacct.epsilon(ShuffledEpoch(NOISE, STEPS), delta=DELTA)
-    with pytest.raises(Unsupported, match="the loader shuffles") as refusal:
+    with pytest.raises(Unsupported, match=r"the loader shuffles.*allocate.*ShuffledEpoch"):
         plug_in.attach_ledger(job.loader, job.optimizer, run)
-    shown = [float(x) for x in re.findall(r"epsilon ([\d.]+) to ([\d.]+)", str(refusal.value))[0]]
-    assert shown[0] <= cost.lower
-    assert cost.upper <= shown[1] <= cost.upper + 1e-3
-    assert "allocate(loader)" in str(refusal.value)
-    loader = plug_in.attach_ledger(job.loader, job.optimizer, run, shuffled=True)
-    assert loader.round == ShuffledEpoch(NOISE, STEPS, adjacency="zero-out")
-    batches = job.epoch(loader)
-    assert [len(batch) for batch in batches] == [4] * STEPS
-    assert sorted(itertools.chain(*batches)) == list(range(COUNT))
-    assert (run.rounds, run.committed) == (1, 1)
-    assert run.upper_epsilon() == pytest.approx(cost.upper)
-    assert ledger.verify().sound
+    assert run.rounds == 0
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_charged(ledger: Ledger) -> None:
@@ -161,11 +148,6 @@ def test_what_does_not_fit_is_refused_before_anything_is_charged(ledger: Ledger)
         plug_in.attach_ledger(loader, job.optimizer, run, adjacency="add-remove")
     with pytest.raises(InvalidParameter, match="adjacency"):
         plug_in.attach_ledger(loader, job.optimizer, run, adjacency="replace-one")
-    with pytest.raises(InvalidParameter, match="shuffle=True"):
-        plug_in.attach_ledger(job.loader, job.optimizer, run, shuffled=True)
-    other = Job(poisson_sampling=False, accountant="rdp")
-    with pytest.raises(InvalidParameter, match="follows the number of examples"):
-        plug_in.attach_ledger(other.loader, other.optimizer, run, shuffled=True, public_size=40)
 
     class Stream(IterableDataset[Any]):
         def __iter__(self) -> Any:

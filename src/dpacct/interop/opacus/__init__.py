@@ -94,7 +94,7 @@ class TightAccountant(_accountants.IAccountant):
         delta = validate.delta(delta)
         if self._by_epoch:
             raise Unsupported(
-                "epochs by random allocation or of shuffled batches are no Poisson steps: the run "
+                "epochs by random allocation are no Poisson steps: the run "
                 "of attach_ledger has their epsilon, run.epsilon()"
             )
         if any(noise == 0 for noise, _, _ in self.history):
@@ -193,9 +193,8 @@ def register() -> None:
             raise Unsupported(
                 "poisson_sampling=False: batches that a loader cuts from a list or shuffles are "
                 "not amplified by sampling, and this accountant proves Poisson batches only. Leave "
-                "it out, or take another accountant there and "
-                "dpacct.interop.opacus.attach_ledger(..., shuffled=True). What shuffled epochs "
-                "cost: dpacct.epsilon(epochs * dpacct.ShuffledEpoch(noise, steps), delta=...)."
+                "it out. What shuffled epochs cost: "
+                "dpacct.epsilon(epochs * dpacct.ShuffledEpoch(noise, steps), delta=...)."
             )
         made = make_private(engine, **settings)
         optimizer, loader = made[1], made[-1]

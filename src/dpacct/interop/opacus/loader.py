@@ -15,8 +15,8 @@ Rule 6: If several processes train one model, rank 0 reserves a batch and inform
 Rule 7: Under add-remove the rate, the number of batches and the divisor of a step come from a
     public size. Opacus makes them from the number of examples. Without a public size they reveal
     that number, and the neighboring relation is zero-out.
-Rule 8: A pass over a loader of `allocate`, or of shuffled batches, is one epoch. It is reserved as
-    a whole before its first batch, and committed with its last step. A new pass draws afresh.
+Rule 8: A pass over a loader of `allocate` is one epoch. It is reserved as a whole before its first
+    batch, and committed with its last step. A new pass draws afresh.
 
 Between draw and commit, Opacus computes gradients, norms and float32 noise as it always does.
 """
@@ -32,10 +32,7 @@ from torch import distributed
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 
 from dpacct import validate
-from dpacct.accountant import epsilon
-from dpacct.budget import DEFAULT_DELTA
-from dpacct.display import down, up
-from dpacct.epochs import Epoch, ShuffledEpoch
+from dpacct.epochs import Epoch
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsupported
 from dpacct.fl.privacy.account import OpenEpoch
 from dpacct.fl.privacy.allocation import Allocation, Allocator
@@ -130,20 +127,12 @@ class CheckedSampler(_samplers.UniformWithReplacementSampler):
         if not there:
             return
         step = None if ticket is None else OpenEpoch(ticket, self.steps)
-        allocated = isinstance(self.inner, AllocatedSampler)
-        batches = self._allocated(self.inner.steps, own) if allocated else iter(self.inner)
-        for rows in batches:
-            yield Batch(step, rows)
-
-    def _allocated(self, steps: int, own: Sequence[int]) -> Iterator[list[int]]:
-        """Yield the batches of a fresh random allocation."""
         source = Randomness()
         if not self._private and self.generator is not None:
-            seed = int(torch.randint(2**62, (), generator=self.generator))
-            source = Seeded(seed)
-        allocator = Allocator.start(Allocation(steps), source)
-        for step in range(steps):
-            yield [own[place] for place in allocator.members(step, len(own))]
+            source = Seeded(int(torch.randint(2**62, (), generator=self.generator)))
+        allocator = Allocator.start(Allocation(self.steps), source)
+        for place in range(self.steps):
+            yield Batch(step, [own[row] for row in allocator.members(place, len(own))])
 
     def _reserve(self, event: Event) -> tuple[Ticket | None, bool]:
         """Reserve a batch on rank 0, and tell all ranks whether there is one. Rule 6."""
@@ -257,8 +246,8 @@ class LedgerLoader(DataLoader[Any]):
     Attributes:
         sample_rate: the probability with which an example is in a batch.
         stated_batch_size: of the loader that `make_private` was given, or None if it had none.
-        run, round: the charged run and the charge of each batch, or of each pass by allocation or
-            with shuffled batches. None without a ledger.
+        run, round: the charged run and the charge of each batch, or of each pass by allocation.
+            None without a ledger.
     """
 
     def __init__(self, loader: Any, sampler: CheckedSampler, run: Run | None = None) -> None:
@@ -300,11 +289,10 @@ def attach_ledger(
     batch_size: int | None = None,
     adjacency: Adjacency | str | None = None,
     scheduled_clip: bool = False,
-    shuffled: bool = False,
 ) -> LedgerLoader:
     """Charge each step of an optimizer on the batches of a loader to a run of a ledger.
 
-    A pass over a loader of `allocate`, or over shuffled batches, is charged as a whole.
+    A pass over a loader of `allocate` is charged as a whole.
 
     Args:
         loader, optimizer: as `make_private` returned them, or the loader of `allocate`.
@@ -318,9 +306,6 @@ def attach_ledger(
         adjacency: the neighboring relation, by example. Default: that of the plan, else add-remove
             with a public size and zero-out without.
         scheduled_clip: the clip norm changes by a schedule that does not depend on the data.
-        shuffled: accept shuffled batches (``make_private(poisson_sampling=False)``), and charge
-            each pass as a `dpacct.ShuffledEpoch`. Its proven epsilon is that of one release to
-            which every example contributes.
     Returns:
         The loader to train from instead of the given one. `BatchMemoryManager` also takes it.
     Raises:
@@ -335,9 +320,9 @@ def attach_ledger(
     _check_optimizer(optimizer)
     check_precision(optimizer)
     together = isinstance(optimizer, _optimizers.DistributedDPOptimizer)
-    sampler = _known_sampler(loader, optimizer, together=together, shuffled=shuffled)
+    sampler = _known_sampler(loader, together=together)
     plan = None if run is None else run.plan
-    poisson = not isinstance(sampler, AllocatedSampler | BatchSampler)
+    allocated = isinstance(sampler, AllocatedSampler)
     rate, batches, divisor = _public_sizes(sampler, loader, public_size, batch_size)
     relation = Adjacency.ZERO_OUT if public_size is None else Adjacency.ADD_REMOVE
     relation = Adjacency.parse(adjacency or (plan.adjacency if plan else relation))
@@ -348,7 +333,10 @@ def attach_ledger(
             f"Round({optimizer.noise_multiplier:g}, Poisson({rate:g}), 'zero-out')."
         )
         raise InvalidParameter("adjacency", "add-remove", rule, hint)
-    round_ = _charge(sampler, optimizer.noise_multiplier, rate, relation)
+    noise = optimizer.noise_multiplier
+    round_: Round | Mechanism = Round(noise, Poisson(rate), relation)
+    if allocated:
+        round_ = Epoch(noise, sampler.steps, adjacency=relation)
     if plan is not None and not any(covers(planned, round_) for planned in plan.distinct()):
         rule = f"the plan of the run has no round that covers a step, which is {round_!r}"
         raise InvalidParameter("plan", plan, rule)
@@ -363,7 +351,7 @@ def attach_ledger(
         _lead(loader),
         seeded_batches=_generator_of(sampler) is not None,
         ledger=True,
-        by_epoch=not poisson,
+        by_epoch=allocated,
         private=private,
         scheduled_clip=scheduled_clip,
     )
@@ -399,9 +387,6 @@ def _public_sizes(
         rate = getattr(sampler, "sample_rate", 1.0 / batches)
         return rate, batches, sampler.num_samples / batches if allocated else None
     size = validate.count("public_size", public_size, "the public number of examples")
-    if isinstance(sampler, BatchSampler):
-        rule = "the number of shuffled batches follows the number of examples"
-        raise InvalidParameter("public_size", public_size, rule, "Leave it out.")
     if isinstance(sampler, AllocatedSampler):
         if batch_size is not None:
             rule = "allocate(loader, steps) fixes the batches of a pass"
@@ -410,15 +395,6 @@ def _public_sizes(
     stated = getattr(loader, "stated_batch_size", None) if batch_size is None else batch_size
     divisor = validate.count("batch_size", stated, "the expected batch of a public size", size)
     return divisor / size, math.ceil(size / divisor), divisor
-
-
-def _charge(sampler: Any, noise: float, rate: float, relation: Adjacency) -> Round | Mechanism:
-    """Return the charge of a step, or of a pass that is charged as a whole."""
-    if isinstance(sampler, AllocatedSampler):
-        return Epoch(noise, sampler.steps, adjacency=relation)
-    if isinstance(sampler, BatchSampler):
-        return ShuffledEpoch(noise, len(sampler), adjacency=relation)
-    return Round(noise, Poisson(rate), relation)
 
 
 def _agree(run: Run | None, round_: Round | Mechanism, *, together: bool) -> bool:
@@ -473,32 +449,19 @@ def _check_optimizer(optimizer: Any) -> None:
         raise Unsupported("the optimizer is attached already; its steps would be charged twice.")
 
 
-def _known_sampler(loader: Any, optimizer: Any, *, together: bool, shuffled: bool) -> Any:
-    """Return the sampler of a loader: by Poisson, by allocation, or shuffled if that is asked."""
+def _known_sampler(loader: Any, *, together: bool) -> Any:
+    """Return the sampler of a loader: by Poisson or by allocation."""
     sampler = getattr(loader, "batch_sampler", None)
     if isinstance(sampler, AllocatedSampler):
         return sampler
     if type(sampler) is BatchSampler and type(sampler.sampler) is RandomSampler:
-        if shuffled and not together and not sampler.sampler.replacement:
-            return sampler
-        raise Unsupported(_cost_of_shuffling(len(sampler), float(optimizer.noise_multiplier)))
-    if shuffled:
-        rule = "shuffled batches come from a DataLoader with shuffle=True, in one process"
-        raise InvalidParameter("shuffled", shuffled, rule)
+        raise Unsupported(
+            "the loader shuffles, and Poisson sampling bounds nothing here. Ways out: "
+            "allocate(loader) draws batches by random allocation, and "
+            "make_private(poisson_sampling=True) by Poisson. What an epoch of shuffled batches "
+            "costs: dpacct.epsilon(dpacct.ShuffledEpoch(noise, steps), delta=...)."
+        )
     return _poisson_sampler(sampler, loader, together=together)
-
-
-def _cost_of_shuffling(steps: int, noise: float) -> str:
-    """Return what an epoch of shuffled batches costs, and the ways out."""
-    wide = epsilon(1 * ShuffledEpoch(noise, steps), delta=DEFAULT_DELTA)
-    narrow = epsilon(1 * Epoch(noise, steps), delta=DEFAULT_DELTA)
-    return (
-        f"the loader shuffles: each epoch of {steps} batches at noise {noise:g} costs epsilon "
-        f"{down(wide.lower, 4)} to {up(wide.upper, 4)} at delta {DEFAULT_DELTA:g}, and Poisson "
-        "sampling bounds nothing here. Ways out: allocate(loader) draws batches by random "
-        f"allocation ({up(narrow.upper, 4)}), make_private(poisson_sampling=True) by Poisson, and "
-        "attach_ledger(..., shuffled=True) charges the larger number"
-    )
 
 
 def _poisson_sampler(sampler: Any, loader: Any, *, together: bool) -> Any:
