@@ -33,49 +33,31 @@ Checkpoint = Annotated[
     str,
     argument(metavar="CHECKPOINT", help="Of a run of dpacct train; its settings stand beside it."),
 ]
-AttackName = Annotated[
-    str | None,
-    option(
-        "--method", metavar="|".join(ATTACKS), panel=THE_ATTACK,
-        help="loss: a small loss makes a member. lira: also the likelihood ratio against shadow "
-        "models. Default loss, or lira with --shadows.",
-    ),
-]  # fmt: skip
-ShadowCount = Annotated[
-    str | None,
-    option(
-        "--shadows", metavar="N", panel=THE_ATTACK,
-        help=f"Shadow models of lira, each trained like the run; default {SHADOWS}.",
-    ),
-]  # fmt: skip
-Most = Annotated[
-    str | None,
-    option(
-        "--examples", metavar="N", panel=THE_ATTACK,
-        help="Compare clients with about so many examples on each side; default 10000.",
-    ),
-]  # fmt: skip
-Confidence = Annotated[
-    str,
-    option(
-        "--confidence", metavar="C", panel=THE_ATTACK,
-        help="Confidence of each interval, in (0, 1); default 0.95.",
-    ),
-]  # fmt: skip
-Rates = Annotated[
-    str,
-    option(
-        "--fpr", metavar="A,...", panel=THE_ATTACK,
-        help="False positive rates in (0, 1) at which attacks are judged; default 0.01,0.001.",
-    ),
-]  # fmt: skip
-PictureFile = Annotated[
-    str | None,
-    option(
-        LABEL, "-o", metavar="FILE", panel=options.OUTPUT,
-        help="Draw the curves into a .png, .svg or .pdf file.",
-    ),
-]  # fmt: skip
+AttackName = Annotated[str | None, option(
+    "--method", metavar="|".join(ATTACKS), panel=THE_ATTACK,
+    help="loss: a small loss makes a member. lira: also the likelihood ratio against shadow "
+    "models. Default loss, or lira with --shadows.",
+)]  # fmt: skip
+ShadowCount = Annotated[str | None, option(
+    "--shadows", metavar="N", panel=THE_ATTACK,
+    help=f"Shadow models of lira, each trained like the run; default {SHADOWS}.",
+)]  # fmt: skip
+Most = Annotated[str | None, option(
+    "--examples", metavar="N", panel=THE_ATTACK,
+    help="Compare clients with about so many examples on each side; default 10000.",
+)]  # fmt: skip
+Confidence = Annotated[str, option(
+    "--confidence", metavar="C", panel=THE_ATTACK,
+    help="Confidence of each interval, in (0, 1); default 0.95.",
+)]  # fmt: skip
+Rates = Annotated[str, option(
+    "--fpr", metavar="A,...", panel=THE_ATTACK,
+    help="False positive rates in (0, 1) at which attacks are judged; default 0.01,0.001.",
+)]  # fmt: skip
+PictureFile = Annotated[str | None, option(
+    LABEL, "-o", metavar="FILE", panel=options.OUTPUT,
+    help="Draw the curves into a .png, .svg or .pdf file.",
+)]  # fmt: skip
 
 
 def attack(

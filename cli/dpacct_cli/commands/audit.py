@@ -36,49 +36,31 @@ UNSEEN = (
     "their update, the use of data outside of training, or the quality of the randomness."
 )
 
-Canaries = Annotated[
-    str | None,
-    option(
-        "--canaries", metavar="N", panel=THE_AUDIT,
-        help="Number of planted clients, each in or out by a coin; default 200.",
-    ),
-]  # fmt: skip
-SingleRound = Annotated[
-    str | None,
-    option(
-        "--single-round", metavar="N", panel=THE_AUDIT,
-        help="Repeat the first round N times with one client more and N times without, instead of "
-        "a whole run. Assumes nothing of the noise; try 1000.",
-    ),
-]  # fmt: skip
-Error = Annotated[
-    str,
-    option(
-        "--error", metavar="P", panel=THE_AUDIT,
-        help="Probability that a sound run is called faulty; default 1e-6.",
-    ),
-]  # fmt: skip
-Others = Annotated[
-    str,
-    option(
-        "--others", metavar="silent|heard", panel=THE_AUDIT,
-        help="Whether the other clients send nothing (default), or train, which hides canaries.",
-    ),
-]  # fmt: skip
-Confidence = Annotated[
-    str,
-    option(
-        "--confidence", metavar="P", panel=THE_AUDIT,
-        help="Confidence of the shown epsilons; default 0.95.",
-    ),
-]  # fmt: skip
-SettingsFile = Annotated[
-    str | None,
-    option(
-        "--run", metavar="FILE", panel=THE_AUDIT,
-        help="Settings of a run, as dpacct train leaves them beside its ledger.",
-    ),
-]  # fmt: skip
+Canaries = Annotated[str | None, option(
+    "--canaries", metavar="N", panel=THE_AUDIT,
+    help="Number of planted clients, each in or out by a coin; default 200.",
+)]  # fmt: skip
+SingleRound = Annotated[str | None, option(
+    "--single-round", metavar="N", panel=THE_AUDIT,
+    help="Repeat the first round N times with one client more and N times without, instead of "
+    "a whole run. Assumes nothing of the noise; try 1000.",
+)]  # fmt: skip
+Error = Annotated[str, option(
+    "--error", metavar="P", panel=THE_AUDIT,
+    help="Probability that a sound run is called faulty; default 1e-6.",
+)]  # fmt: skip
+Others = Annotated[str, option(
+    "--others", metavar="silent|heard", panel=THE_AUDIT,
+    help="Whether the other clients send nothing (default), or train, which hides canaries.",
+)]  # fmt: skip
+Confidence = Annotated[str, option(
+    "--confidence", metavar="P", panel=THE_AUDIT,
+    help="Confidence of the shown epsilons; default 0.95.",
+)]  # fmt: skip
+SettingsFile = Annotated[str | None, option(
+    "--run", metavar="FILE", panel=THE_AUDIT,
+    help="Settings of a run, as dpacct train leaves them beside its ledger.",
+)]  # fmt: skip
 
 
 def audit(

@@ -37,28 +37,19 @@ MethodName = Annotated[
         help=f"One of {', '.join(METHODS)}; or package.module:Class, your own method.",
     ),
 ]
-Data = Annotated[
-    str | None,
-    option(
-        "--data", metavar="|".join((*DEFAULTS, "FILE.csv", "FILE.npz", "FOLDER")), panel=DATA,
-        help="A data set by name, or your own: a table, arrays, or a folder of images for each "
-        "class. [default: digits, which needs no download]",
-    ),
-]  # fmt: skip
-DataDir = Annotated[
-    str | None,
-    option(
-        "--data-dir", metavar="DIR", panel=DATA,
-        help="Folder with the files of --data; default $DPACCT_DATA, or ./data.",
-    ),
-]  # fmt: skip
-Device = Annotated[
-    str | None,
-    option(
-        "--device", metavar="cpu|cuda|cuda:K", panel=MACHINE, advanced=True,
-        help="Default cuda if there is one.",
-    ),
-]  # fmt: skip
+Data = Annotated[str | None, option(
+    "--data", metavar="|".join((*DEFAULTS, "FILE.csv", "FILE.npz", "FOLDER")), panel=DATA,
+    help="A data set by name, or your own: a table, arrays, or a folder of images for each "
+    "class. [default: digits, which needs no download]",
+)]  # fmt: skip
+DataDir = Annotated[str | None, option(
+    "--data-dir", metavar="DIR", panel=DATA,
+    help="Folder with the files of --data; default $DPACCT_DATA, or ./data.",
+)]  # fmt: skip
+Device = Annotated[str | None, option(
+    "--device", metavar="cpu|cuda|cuda:K", panel=MACHINE, advanced=True,
+    help="Default cuda if there is one.",
+)]  # fmt: skip
 
 
 class Training(NamedTuple):
@@ -66,312 +57,195 @@ class Training(NamedTuple):
 
     data: Data = None
     data_dir: DataDir = None
-    label: Annotated[
-        str | None,
-        option(
-            "--label", metavar="COLUMN", panel=DATA, advanced=True,
-            help="Column of labels of FILE.csv; default label.",
-        ),
-    ] = None  # fmt: skip
-    owner: Annotated[
-        str | None,
-        option(
-            "--owner", metavar="COLUMN", panel=DATA, advanced=True,
-            help="Column of FILE.csv with the person a row belongs to. Each person is a client.",
-        ),
-    ] = None  # fmt: skip
-    classes: Annotated[
-        str | None,
-        option(
-            "--classes", metavar="A,B,...", panel=DATA, advanced=True,
-            help="The labels of FILE.csv, public. By default they are read off the data, which "
-            "epsilon does not protect.",
-        ),
-    ] = None  # fmt: skip
-    schema: Annotated[
-        str | None,
-        option(
-            "--schema", metavar="FILE.toml", panel=DATA,
-            help="Meaning of the columns of FILE.csv. Without it, a table with words is not "
-            "trained on: dpacct prints a proposal to edit.",
-        ),
-    ] = None  # fmt: skip
+    label: Annotated[str | None, option(
+        "--label", metavar="COLUMN", panel=DATA, advanced=True,
+        help="Column of labels of FILE.csv; default label.",
+    )] = None  # fmt: skip
+    owner: Annotated[str | None, option(
+        "--owner", metavar="COLUMN", panel=DATA, advanced=True,
+        help="Column of FILE.csv with the person a row belongs to. Each person is a client.",
+    )] = None  # fmt: skip
+    classes: Annotated[str | None, option(
+        "--classes", metavar="A,B,...", panel=DATA, advanced=True,
+        help="The labels of FILE.csv, public. By default they are read off the data, which "
+        "epsilon does not protect.",
+    )] = None  # fmt: skip
+    schema: Annotated[str | None, option(
+        "--schema", metavar="FILE.toml", panel=DATA,
+        help="Meaning of the columns of FILE.csv. Without it, a table with words is not "
+        "trained on: dpacct prints a proposal to edit.",
+    )] = None  # fmt: skip
     clients: options.ClientsOnly = None
-    public_size: Annotated[
-        str | None,
-        option(
-            "--public-size", metavar="M", panel=PRIVACY, advanced=True,
-            help="A public number of clients (or examples), from which the divisor and every "
-            "printed number is made. The run then hides the true number, too (add-remove). "
-            "Default: the true number is public (zero-out, at the same epsilon).",
-        ),
-    ] = None  # fmt: skip
-    partition: Annotated[
-        str | None,
-        option(
-            "--partition", metavar="iid|dirichlet:A|natural", panel=DATA,
-            help="How examples become clients. iid: simulated clients, equal shares. dirichlet:A: "
-            "simulated clients, label ratios drawn from Dirichlet(A). natural: the writers, roles "
-            "or owners of the data (default with --owner).",
-        ),
-    ] = None  # fmt: skip
-    examples: Annotated[
-        bool,
-        flag(
-            "--examples", panel=DATA,
-            help="Protect single examples instead of clients (DP-SGD). A round is a step on a "
-            "batch of examples.",
-        ),
-    ] = False  # fmt: skip
-    model: Annotated[
-        str | None,
-        option(
-            "--model", metavar="|".join(MODELS), help="The model; default by data.", panel=DATA
-        ),
-    ] = None  # fmt: skip
-    preset: Annotated[
-        str | None,
-        option(
-            "--preset", metavar="|".join(PRESETS), panel=SETTINGS, advanced=True,
-            help="Settings of published work.",
-        ),
-    ] = None  # fmt: skip
-    config: Annotated[
-        str | None,
-        option(
-            "--config", metavar="FILE.toml", panel=SETTINGS,
-            help="Options from a file, named as here without leading dashes, with _ for -.",
-        ),
-    ] = None  # fmt: skip
-    correlated: Annotated[
-        str | None,
-        option(
-            "--correlated", metavar="|".join(options.CORRELATED), panel=WHAT_RUNS, advanced=True,
-            help="Correlated noise (DP-FTRL), charged once for the whole run: --separation groups "
-            "of clients take turns, and no sampling is needed. With --q, each client of the group "
-            "is drawn in secret.",
-        ),
-    ] = None  # fmt: skip
+    public_size: Annotated[str | None, option(
+        "--public-size", metavar="M", panel=PRIVACY, advanced=True,
+        help="A public number of clients (or examples), from which the divisor and every "
+        "printed number is made. The run then hides the true number, too (add-remove). "
+        "Default: the true number is public (zero-out, at the same epsilon).",
+    )] = None  # fmt: skip
+    partition: Annotated[str | None, option(
+        "--partition", metavar="iid|dirichlet:A|natural", panel=DATA,
+        help="How examples become clients. iid: simulated clients, equal shares. dirichlet:A: "
+        "simulated clients, label ratios drawn from Dirichlet(A). natural: the writers, roles "
+        "or owners of the data (default with --owner).",
+    )] = None  # fmt: skip
+    examples: Annotated[bool, flag(
+        "--examples", panel=DATA,
+        help="Protect single examples instead of clients (DP-SGD). A round is a step on a "
+        "batch of examples.",
+    )] = False  # fmt: skip
+    model: Annotated[str | None, option(
+        "--model", metavar="|".join(MODELS), help="The model; default by data.", panel=DATA
+    )] = None  # fmt: skip
+    preset: Annotated[str | None, option(
+        "--preset", metavar="|".join(PRESETS), panel=SETTINGS, advanced=True,
+        help="Settings of published work.",
+    )] = None  # fmt: skip
+    config: Annotated[str | None, option(
+        "--config", metavar="FILE.toml", panel=SETTINGS,
+        help="Options from a file, named as here without leading dashes, with _ for -.",
+    )] = None  # fmt: skip
+    correlated: Annotated[str | None, option(
+        "--correlated", metavar="|".join(options.CORRELATED), panel=WHAT_RUNS, advanced=True,
+        help="Correlated noise (DP-FTRL), charged once for the whole run: --separation groups "
+        "of clients take turns, and no sampling is needed. With --q, each client of the group "
+        "is drawn in secret.",
+    )] = None  # fmt: skip
     bands: options.Bands = None
     separation: options.Separation = None
     rounds: options.Rounds = None
-    epochs: Annotated[
-        str | None,
-        option(
-            "--epochs", metavar="E", panel=WHAT_RUNS, advanced=True,
-            help="With --examples, instead of --rounds: how often each example takes part on "
-            "average.",
-        ),
-    ] = None  # fmt: skip
+    epochs: Annotated[str | None, option(
+        "--epochs", metavar="E", panel=WHAT_RUNS, advanced=True,
+        help="With --examples, instead of --rounds: how often each example takes part on "
+        "average.",
+    )] = None  # fmt: skip
     q: options.Rate = None
     cohort: options.Cohort = None
-    steps: Annotated[
-        str | None,
-        option(
-            "--steps", metavar="T", panel=WHAT_RUNS, advanced=True,
-            help="Rounds of an epoch with --sampling allocation, instead of --q or --batch.",
-        ),
-    ] = None  # fmt: skip
-    records: Annotated[
-        str | None,
-        option(
-            "--records", metavar="K", panel=PRIVACY, advanced=True,
-            help="With --examples: protect owners of the data with up to K examples, each drawn "
-            "and clipped by itself. Further examples of an owner are left out.",
-        ),
-    ] = None  # fmt: skip
-    sampling: Annotated[
-        str | None,
-        option(
-            "--sampling", metavar="|".join(SAMPLINGS), panel=WHAT_RUNS,
-            help="How a round picks its clients; default poisson. allocation: each client is in "
-            "one random round of every epoch.",
-        ),
-    ] = None  # fmt: skip
-    adjacency: Annotated[
-        str | None,
-        option(
-            "--adjacency", metavar="|".join(Adjacency), panel=WHAT_RUNS, advanced=True,
-            help="When two data sets are neighbors; default replace-one for uniform sampling, "
-            "add-remove with --public-size, else zero-out.",
-        ),
-    ] = None  # fmt: skip
+    steps: Annotated[str | None, option(
+        "--steps", metavar="T", panel=WHAT_RUNS, advanced=True,
+        help="Rounds of an epoch with --sampling allocation, instead of --q or --batch.",
+    )] = None  # fmt: skip
+    records: Annotated[str | None, option(
+        "--records", metavar="K", panel=PRIVACY, advanced=True,
+        help="With --examples: protect owners of the data with up to K examples, each drawn "
+        "and clipped by itself. Further examples of an owner are left out.",
+    )] = None  # fmt: skip
+    sampling: Annotated[str | None, option(
+        "--sampling", metavar="|".join(SAMPLINGS), panel=WHAT_RUNS,
+        help="How a round picks its clients; default poisson. allocation: each client is in "
+        "one random round of every epoch.",
+    )] = None  # fmt: skip
+    adjacency: Annotated[str | None, option(
+        "--adjacency", metavar="|".join(Adjacency), panel=WHAT_RUNS, advanced=True,
+        help="When two data sets are neighbors; default replace-one for uniform sampling, "
+        "add-remove with --public-size, else zero-out.",
+    )] = None  # fmt: skip
     eps: options.Eps = None
     noise: options.Noise = None
-    delta: Annotated[
-        str | None,
-        option(
-            "--delta", metavar="D", panel=PRIVACY, advanced=True,
-            help="Delta; default that of --ledger if it exists, else 1e-05.",
-        ),
-    ] = None  # fmt: skip
-    clip_norm: Annotated[
-        str | None,
-        option(
-            "--clip-norm", "--clip", metavar="C", panel=PRIVACY,
-            help="Bound on the norm of a client's update.",
-        ),
-    ] = None  # fmt: skip
-    secure_noise: Annotated[
-        bool,
-        flag(
-            "--secure-noise", panel=PRIVACY, advanced=True,
-            help="Noise that withstands attacks on its last digits.",
-        ),
-    ] = False  # fmt: skip
-    local_lr: Annotated[
-        str | None,
-        option(
-            "--local-lr", metavar="R", panel=LOCAL, advanced=True,
-            help="Learning rate of the clients.",
-        ),
-    ] = None  # fmt: skip
-    local_total_lr: Annotated[
-        bool,
-        flag(
-            "--local-total-lr", panel=LOCAL, advanced=True,
-            help="--local-lr is the rate of all steps of a client together.",
-        ),
-    ] = False  # fmt: skip
-    local_epochs: Annotated[
-        str | None,
-        option(
-            "--local-epochs", metavar="E", panel=LOCAL, advanced=True,
-            help="Passes over a client's examples.",
-        ),
-    ] = None  # fmt: skip
-    local_steps: Annotated[
-        str | None,
-        option(
-            "--local-steps", metavar="K", panel=LOCAL, advanced=True,
-            help="Local steps, instead of --local-epochs.",
-        ),
-    ] = None  # fmt: skip
-    batch_size: Annotated[
-        str | None,
-        option(
-            "--batch-size", metavar="B", panel=LOCAL, advanced=True,
-            help="Examples in a local step, or all.",
-        ),
-    ] = None  # fmt: skip
-    momentum: Annotated[
-        str | None,
-        option(
-            "--momentum", metavar="M", panel=LOCAL, advanced=True,
-            help="Momentum of local SGD, in [0, 1); default 0.",
-        ),
-    ] = None  # fmt: skip
-    weight_decay: Annotated[
-        str | None,
-        option(
-            "--weight-decay", metavar="W", panel=LOCAL, advanced=True,
-            help="Weight decay of local SGD; default 0.",
-        ),
-    ] = None  # fmt: skip
-    lr_decay: Annotated[
-        str | None,
-        option(
-            "--lr-decay", metavar="F", panel=LOCAL, advanced=True,
-            help="Factor on --local-lr from round to round; default 1.",
-        ),
-    ] = None  # fmt: skip
-    server_lr: Annotated[
-        str | None,
-        option(
-            "--server-lr", metavar="R", panel=LOCAL, advanced=True,
-            help="Factor on the noisy mean; default 1.",
-        ),
-    ] = None  # fmt: skip
-    server: Annotated[
-        str | None,
-        option(
-            "--server", metavar="|".join(SERVERS), panel=SETTINGS, advanced=True,
-            help="Optimizer of the server; default SGD.",
-        ),
-    ] = None  # fmt: skip
-    server_assignments: Annotated[
-        list[str] | None,
-        repeated(
-            "--server-set", metavar="NAME=VALUE", panel=SETTINGS, advanced=True,
-            help="An option of --server, e.g. beta=0.5.",
-        ),
-    ] = None  # fmt: skip
-    assignments: Annotated[
-        list[str] | None,
-        repeated(
-            "--set", metavar="NAME=VALUE", panel=SETTINGS,
-            help="An option of the method, e.g. rho=0.5.",
-        ),
-    ] = None  # fmt: skip
+    delta: Annotated[str | None, option(
+        "--delta", metavar="D", panel=PRIVACY, advanced=True,
+        help="Delta; default that of --ledger if it exists, else 1e-05.",
+    )] = None  # fmt: skip
+    clip_norm: Annotated[str | None, option(
+        "--clip-norm", "--clip", metavar="C", panel=PRIVACY,
+        help="Bound on the norm of a client's update.",
+    )] = None  # fmt: skip
+    secure_noise: Annotated[bool, flag(
+        "--secure-noise", panel=PRIVACY, advanced=True,
+        help="Noise that withstands attacks on its last digits.",
+    )] = False  # fmt: skip
+    local_lr: Annotated[str | None, option(
+        "--local-lr", metavar="R", panel=LOCAL, advanced=True,
+        help="Learning rate of the clients.",
+    )] = None  # fmt: skip
+    local_total_lr: Annotated[bool, flag(
+        "--local-total-lr", panel=LOCAL, advanced=True,
+        help="--local-lr is the rate of all steps of a client together.",
+    )] = False  # fmt: skip
+    local_epochs: Annotated[str | None, option(
+        "--local-epochs", metavar="E", panel=LOCAL, advanced=True,
+        help="Passes over a client's examples.",
+    )] = None  # fmt: skip
+    local_steps: Annotated[str | None, option(
+        "--local-steps", metavar="K", panel=LOCAL, advanced=True,
+        help="Local steps, instead of --local-epochs.",
+    )] = None  # fmt: skip
+    batch_size: Annotated[str | None, option(
+        "--batch-size", metavar="B", panel=LOCAL, advanced=True,
+        help="Examples in a local step, or all.",
+    )] = None  # fmt: skip
+    momentum: Annotated[str | None, option(
+        "--momentum", metavar="M", panel=LOCAL, advanced=True,
+        help="Momentum of local SGD, in [0, 1); default 0.",
+    )] = None  # fmt: skip
+    weight_decay: Annotated[str | None, option(
+        "--weight-decay", metavar="W", panel=LOCAL, advanced=True,
+        help="Weight decay of local SGD; default 0.",
+    )] = None  # fmt: skip
+    lr_decay: Annotated[str | None, option(
+        "--lr-decay", metavar="F", panel=LOCAL, advanced=True,
+        help="Factor on --local-lr from round to round; default 1.",
+    )] = None  # fmt: skip
+    server_lr: Annotated[str | None, option(
+        "--server-lr", metavar="R", panel=LOCAL, advanced=True,
+        help="Factor on the noisy mean; default 1.",
+    )] = None  # fmt: skip
+    server: Annotated[str | None, option(
+        "--server", metavar="|".join(SERVERS), panel=SETTINGS, advanced=True,
+        help="Optimizer of the server; default SGD.",
+    )] = None  # fmt: skip
+    server_assignments: Annotated[list[str] | None, repeated(
+        "--server-set", metavar="NAME=VALUE", panel=SETTINGS, advanced=True,
+        help="An option of --server, e.g. beta=0.5.",
+    )] = None  # fmt: skip
+    assignments: Annotated[list[str] | None, repeated(
+        "--set", metavar="NAME=VALUE", panel=SETTINGS,
+        help="An option of the method, e.g. rho=0.5.",
+    )] = None  # fmt: skip
     device: Device = None
-    seed: Annotated[
-        str | None,
-        option(
-            "--seed", metavar="S", panel=MACHINE, advanced=True,
-            help="Make the run repeatable. It is then not private: anyone with the seed can "
-            "remove the noise.",
-        ),
-    ] = None  # fmt: skip
-    public_seed: Annotated[
-        str | None,
-        option(
-            "--public-seed", metavar="S", panel=MACHINE, advanced=True,
-            help="Seed of the partition and the initial model, which need not be secret; "
-            "default 0.",
-        ),
-    ] = None  # fmt: skip
-    vectorize: Annotated[
-        str | None,
-        option(
-            "--vectorize", metavar="auto|yes|no", panel=MACHINE, advanced=True,
-            help="Train clients in groups; default auto, which takes the faster way (with --seed: "
-            "yes, since measured times do not repeat).",
-        ),
-    ] = None  # fmt: skip
+    seed: Annotated[str | None, option(
+        "--seed", metavar="S", panel=MACHINE, advanced=True,
+        help="Make the run repeatable. It is then not private: anyone with the seed can "
+        "remove the noise.",
+    )] = None  # fmt: skip
+    public_seed: Annotated[str | None, option(
+        "--public-seed", metavar="S", panel=MACHINE, advanced=True,
+        help="Seed of the partition and the initial model, which need not be secret; "
+        "default 0.",
+    )] = None  # fmt: skip
+    vectorize: Annotated[str | None, option(
+        "--vectorize", metavar="auto|yes|no", panel=MACHINE, advanced=True,
+        help="Train clients in groups; default auto, which takes the faster way (with --seed: "
+        "yes, since measured times do not repeat).",
+    )] = None  # fmt: skip
 
 
 class Record(NamedTuple):
     """The options of a recorded run, which an audit does not have."""
 
     schedule: options.ScheduleFile = None
-    hold_out: Annotated[
-        str | None,
-        option(
-            "--hold-out", metavar="S", panel=DATA, advanced=True,
-            help="Fraction of clients held out as non-members for dpacct attack, chosen by a hash "
-            "of each client's identity.",
-        ),
-    ] = None  # fmt: skip
-    eval_every: Annotated[
-        str | None,
-        option(
-            "--eval-every", metavar="K", panel=RECORD, advanced=True,
-            help="Rounds between evaluations on the test set; default a tenth of all.",
-        ),
-    ] = None  # fmt: skip
-    ledger: Annotated[
-        str | None,
-        option(
-            "--ledger", metavar="FILE", panel=RECORD,
-            help="File that records the spent budget; model, report and checkpoint stand beside "
-            "it. Default one for each data set: DATA.ledger here, or beside FILE.csv.",
-        ),
-    ] = None  # fmt: skip
-    new_ledger: Annotated[
-        bool,
-        flag(
-            "--new-ledger", panel=RECORD, advanced=True,
-            help="Start a second budget for this data. The epsilons add up; dpacct does not track "
-            "the total.",
-        ),
-    ] = False  # fmt: skip
+    hold_out: Annotated[str | None, option(
+        "--hold-out", metavar="S", panel=DATA, advanced=True,
+        help="Fraction of clients held out as non-members for dpacct attack, chosen by a hash "
+        "of each client's identity.",
+    )] = None  # fmt: skip
+    eval_every: Annotated[str | None, option(
+        "--eval-every", metavar="K", panel=RECORD, advanced=True,
+        help="Rounds between evaluations on the test set; default a tenth of all.",
+    )] = None  # fmt: skip
+    ledger: Annotated[str | None, option(
+        "--ledger", metavar="FILE", panel=RECORD,
+        help="File that records the spent budget; model, report and checkpoint stand beside "
+        "it. Default one for each data set: DATA.ledger here, or beside FILE.csv.",
+    )] = None  # fmt: skip
+    new_ledger: Annotated[bool, flag(
+        "--new-ledger", panel=RECORD, advanced=True,
+        help="Start a second budget for this data. The epsilons add up; dpacct does not track "
+        "the total.",
+    )] = False  # fmt: skip
     resume: Annotated[
         bool, flag("--resume", help="Continue a run that was stopped.", panel=RECORD)
     ] = False
-    run: Annotated[
-        str | None,
-        option(
-            "--run", metavar="NAME", panel=RECORD, advanced=True,
-            help="The run that --resume continues: the beginning of its file names.",
-        ),
-    ] = None  # fmt: skip
+    run: Annotated[str | None, option(
+        "--run", metavar="NAME", panel=RECORD, advanced=True,
+        help="The run that --resume continues: the beginning of its file names.",
+    )] = None  # fmt: skip
