@@ -27,7 +27,7 @@ from dpacct.fl.engine.rounds import OpenRound
 from dpacct.fl.engine.states import Contributions, Draw
 from dpacct.fl.examples import Examples, Owned
 from dpacct.fl.federation import Federation
-from dpacct.fl.local.sgd import SGD
+from dpacct.fl.local.sgd import SGD, LocalAdam
 from dpacct.fl.methods import (
     BLUR,
     BLURS,
@@ -109,6 +109,7 @@ __all__ = [
     "Full",
     "GaussianNoise",
     "JSONLinesWriter",
+    "LocalAdam",
     "Mask",
     "Method",
     "MinSeparation",

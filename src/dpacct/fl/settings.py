@@ -61,7 +61,8 @@ class Settings:
         noise_multiplier: std of the noise on the sum / C, instead of a calibration.
         delta: at which epsilon is reported, without a budget. An existing ledger has its own delta,
             and no other delta is allowed. Otherwise the default is 1e-5.
-        local: local training. Default: ``SGD()``, and for `Examples` the gradient.
+        local: local training, an `SGD` or a `LocalAdam`. Default: ``SGD()``, and for `Examples`
+            the gradient.
         server_lr: factor on the noisy mean. It may change by round: a function of the round, or a
             scheduler of `torch.optim.lr_scheduler`. ``local=SGD(lr=...)`` takes the same.
         server: the server's optimizer, `Momentum` or `Adam`. None takes the plain step.
@@ -257,7 +258,7 @@ _FORMS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
     ),
     "local": (
         lambda value: isinstance(value, SGD),
-        "local training is an SGD of dpacct.fl",
+        "local training is an SGD or a LocalAdam of dpacct.fl",
         "For example local=fl.SGD(lr=0.1, steps=10).",
     ),
     "server": (

@@ -29,7 +29,7 @@ from dpacct.fl.layout import (
 )
 from dpacct.fl.local.losses import LossFunction
 from dpacct.fl.local.rates import RoundValues, values_over
-from dpacct.fl.local.sgd import SGD
+from dpacct.fl.local.sgd import SGD, LocalAdam
 from dpacct.fl.methods.fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.privacy.account import Account, NoisePlan
@@ -374,6 +374,10 @@ def _local_training(clients: Population, method: Method, local: SGD | None) -> S
         rule = "an example takes one step in a round, in which momentum does nothing"
         hint = "For momentum from round to round give server=fl.Momentum(0.9)."
         raise InvalidParameter("momentum", one.momentum, rule, hint)
+    if isinstance(one, LocalAdam):
+        rule = "an example takes one step in a round, in which Adam keeps no moments"
+        hint = "For Adam from round to round give server=fl.Adam(0.01)."
+        raise InvalidParameter("local", "LocalAdam", rule, hint)
     if one.max_grad_norm is not None:
         rule = "the clip norm of the run already bounds each example's gradient"
         raise InvalidParameter("max_grad_norm", one.max_grad_norm, rule, "Drop it.")

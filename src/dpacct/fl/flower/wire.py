@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, cast
 
 import numpy as np
@@ -22,7 +22,7 @@ from torch import Tensor
 from dpacct import __version__
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.layout import State
-from dpacct.fl.local.sgd import SGD
+from dpacct.fl.local.sgd import LOCAL_TRAINING
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, PerLayerClip, SmoothedNormalization
 from dpacct.fl.tensors import from_array
 from dpacct.fl.training.tasks import Broadcast
@@ -115,7 +115,9 @@ def pack_assignment(given: Assignment, shared: Mapping[str, ArrayRecord]) -> Rec
     """Return the message of a round to one client. ``shared`` is from `shared_records`."""
     sent = given.broadcast
     settings = {name: getattr(given, name) for name in _PLAIN}
-    settings |= {"local": asdict(sent.local), "bound": bound_to_json(given.bound)}
+    local = {f.name: getattr(sent.local, f.name) for f in fields(sent.local) if f.init}
+    settings |= {"training": type(sent.local).__name__, "local": local}
+    settings |= {"bound": bound_to_json(given.bound)}
     words = json.dumps(settings | {"names": list(sent.anchor), "round": sent.round})
     content = RecordDict({SIGN: sign(ask=ROUND, round=sent.round, settings=words), **shared})
     if given.memory is not None:
@@ -135,7 +137,7 @@ def unpack_assignment(content: RecordDict) -> Assignment:
             # In the server's order, on which the flat vector rests.
             {name: params[name] for name in settings["names"]},
             tensors_of(records.get(SERVER_STATE, ArrayRecord())),
-            SGD(**settings["local"]),
+            LOCAL_TRAINING[settings["training"]](**settings["local"]),
             bound.clip_norm,
         ),
         memory=None if memory is None else tensors_of(memory),

@@ -1,16 +1,20 @@
-"""Local training as the methods of the field describe it: plain SGD with its usual settings."""
+"""Local training as the methods of the field describe it: SGD with its usual settings, and Adam.
+
+The state of an optimizer begins anew at each client in every round, and is forgotten afterward.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, cast
 
 import torch
+from torch import Tensor
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
-from dpacct.fl.layout import Params
+from dpacct.fl.layout import Params, State
 from dpacct.fl.local.rates import Changing, changes, values_over
 from dpacct.fl.tensors import norm
 
@@ -116,6 +120,104 @@ class SGD:
             return self.steps
         size = examples if self.batch_size is None else self.batch_size
         return (self.epochs or 1) * math.ceil(examples / size)
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether a step depends on more than its gradient and the parameters."""
+        return self.momentum > 0
+
+    def direction(self, grads: Params, params: Params, state: State) -> tuple[Params, State]:
+        """Return the direction of a step, and the next state of the optimizer.
+
+        Coordinates do not mix, so tensors may hold one client or many stacked clients that have
+        taken equally many steps.
+
+        Args:
+            grads, params: at the current point. state: of the optimizer, empty before step 1.
+        """
+        if self.weight_decay:
+            grads = {n: g.add(params[n], alpha=self.weight_decay) for n, g in grads.items()}
+        if not self.momentum:
+            return grads, state
+        if state:
+            grads = {n: g.add(state[n], alpha=self.momentum) for n, g in grads.items()}
+        return grads, grads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalAdam(SGD):
+    """Adam on one client's examples, with moments that are zero at the start of every round.
+
+    Its steps have about the size ``lr`` whatever the scale of the gradients, so the norm of an
+    update hardly depends on the client. Methods that read gradients off displacements reject it.
+
+    Args:
+        lr: learning rate of one step. May change by round, as for `SGD`.
+        beta1, beta2: decay of the moments, in [0, 1).
+        floor: above 0, added to the denominator (``eps`` of `torch.optim.Adam`).
+        Others: as for `SGD`. Momentum and ``total_lr`` are not among them.
+
+    Raises:
+        InvalidParameter: a value out of range, or both of steps and epochs.
+    Source: Kingma, Ba 2015, arXiv:1412.6980.
+    """
+
+    lr: Changing = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    floor: float = 1e-8
+    momentum: float = field(init=False, repr=False, default=0.0)
+    total_lr: bool = field(init=False, repr=False, default=False)
+
+    def __post_init__(self) -> None:
+        # The zero-argument super() does not work in a dataclass with slots.
+        SGD.__post_init__(self)
+        put = object.__setattr__
+        put(self, "beta1", validate.below_one("beta1", self.beta1, "a decay"))
+        put(self, "beta2", validate.below_one("beta2", self.beta2, "a decay"))
+        put(self, "floor", validate.above_zero("floor", self.floor, "the floor of the denominator"))
+
+    @property
+    def keeps_state(self) -> bool:
+        """True: a step depends on the moments of earlier ones."""
+        return True
+
+    def direction(self, grads: Params, params: Params, state: State) -> tuple[Params, State]:
+        """Return the direction of a step, and the moments (see `SGD.direction`)."""
+        grads, _ = SGD.direction(self, grads, params, state)
+        return adam_direction(grads, state, self.beta1, self.beta2, self.floor)
+
+
+# Local training by the name of its class, as messages to clients have it.
+LOCAL_TRAINING: dict[str, type[SGD]] = {kind.__name__: kind for kind in (SGD, LocalAdam)}
+
+
+def adam_direction(
+    values: Params, state: State, beta1: float, beta2: float, floor: float
+) -> tuple[Params, State]:
+    """Return Adam's direction for gradients (or displacements), and the next moments.
+
+    ::
+
+        m <- beta1 m + (1 - beta1) g,  v <- beta2 v + (1 - beta2) g^2
+        direction = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + floor)
+    """
+    steps = state.get("steps", torch.zeros((), dtype=torch.float64)) + 1
+    count = float(steps)
+    after: State = {"steps": steps}
+    found: Params = {}
+    for name, value in values.items():
+        mean, square = (_moment(state, f"{letter} {name}", value) for letter in "mv")
+        mean = beta1 * mean + (1 - beta1) * value
+        square = beta2 * square + (1 - beta2) * value.square()
+        after |= {f"m {name}": mean, f"v {name}": square}
+        width = (square / (1 - beta2**count)).sqrt() + floor
+        found[name] = (mean / (1 - beta1**count)) / width
+    return found, after
+
+
+def _moment(state: State, name: str, like: Tensor) -> Tensor:
+    return state[name] if name in state else torch.zeros_like(like)
 
 
 def shortened(grads: Params, limit: float) -> Params:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import Params, State
-from dpacct.fl.local.sgd import SGD
+from dpacct.fl.local.sgd import SGD, LocalAdam
 from dpacct.fl.methods.parameters import MEMORY, ZeroMemory, step_along, steps_taken
 from dpacct.fl.methods.protocol import Context
 from dpacct.fl.methods.published import PublishedRound, participants_noise
@@ -123,4 +123,7 @@ class AlphaNormEC(FedAlphaNormEC):
 
     def prepare(self, local: SGD) -> SGD:
         """Return settings of one step on all examples."""
+        if isinstance(local, LocalAdam):
+            rule = f"{self.name} reads the gradient off one step, which Adam rescales"
+            raise InvalidParameter("local", "LocalAdam", rule, "Take fl.SGD.")
         return replace(local, steps=1, epochs=None, batch_size=None)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import Layout, Params, State
-from dpacct.fl.local.sgd import SGD
+from dpacct.fl.local.sgd import SGD, LocalAdam
 from dpacct.fl.methods.protocol import Context, Method
 from dpacct.fl.tensors import norm
 
@@ -87,7 +87,10 @@ class PlainSteps(Method):
     takes_momentum = False
 
     def prepare(self, local: SGD) -> SGD:
-        """Return the local training, or reject ``total_lr``, ``max_grad_norm`` and momentum."""
+        """Return the local training, or reject Adam, ``total_lr``, ``max_grad_norm``, momentum."""
+        if isinstance(local, LocalAdam):
+            rule = f"{self.name} reads sums of gradients off displacements, which Adam rescales"
+            raise InvalidParameter("local", "LocalAdam", rule, "Take fl.SGD.")
         if local.momentum and not self.takes_momentum:
             rule = f"{self.name} reads sums of directions off displacements, which momentum changes"
             raise InvalidParameter("momentum", local.momentum, rule, "Drop it.")

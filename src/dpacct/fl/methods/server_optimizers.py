@@ -10,10 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
-from torch import Tensor
-
 from dpacct.fl.layout import Params, State
+from dpacct.fl.local.sgd import adam_direction
 from dpacct.validate import above_zero, below_one
 
 # Names of an optimizer's tensors begin so. Parameters of modules hold no colon.
@@ -87,17 +85,8 @@ class Adam:
 
     def step(self, moves: Params, state: State) -> tuple[Params, State]:
         """See `ServerOptimizer`."""
-        steps = state.get("steps", torch.zeros((), dtype=torch.float64)) + 1
-        count = float(steps)
-        after: State = {"steps": steps}
-        moved: Params = {}
-        for name, move in moves.items():
-            mean = self.beta1 * _of(state, f"m {name}", move) + (1 - self.beta1) * move
-            square = self.beta2 * _of(state, f"v {name}", move) + (1 - self.beta2) * move.square()
-            after |= {f"m {name}": mean, f"v {name}": square}
-            width = (square / (1 - self.beta2**count)).sqrt() + self.floor
-            moved[name] = self.lr * (mean / (1 - self.beta1**count)) / width
-        return moved, after
+        found, after = adam_direction(moves, state, self.beta1, self.beta2, self.floor)
+        return {name: self.lr * value for name, value in found.items()}, after
 
 
 def split(server_state: State) -> tuple[State, State]:
@@ -119,7 +108,3 @@ def optimized(
     moved, kept = optimizer.step({n: after[n] - v for n, v in before.items()}, own)
     params = {name: value + moved[name] for name, value in before.items()}
     return params, method | {f"{_PREFIX}{name}": value for name, value in kept.items()}
-
-
-def _of(state: State, name: str, like: Tensor) -> Tensor:
-    return state[name] if name in state else torch.zeros_like(like)

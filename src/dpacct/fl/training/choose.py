@@ -25,7 +25,7 @@ from dpacct.fl.clients import ClientData
 from dpacct.fl.layout import Layout, Params, State, copies, set_training_mode
 from dpacct.fl.local.batches import Batch, BatchPlan, padded_width
 from dpacct.fl.local.losses import LocalLoss, LossFunction, separate
-from dpacct.fl.local.sgd import SGD
+from dpacct.fl.local.sgd import SGD, LocalAdam
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.tensors import listed, norm
 from dpacct.fl.training.examples import STEP, ExampleTrainer, largest_group
@@ -38,8 +38,9 @@ _GIB = 1 << 30
 _GROUPS = (16, 32, 64, 128)
 # The time around the arithmetic of a group, in small clients.
 _OVERHEAD = 24
-# Copies of the parameters that a client in a group takes, with its gradient and momentum.
-_COPIES = 6
+# Copies of the parameters that a client in a group takes, with its gradient and momentum, and the
+# further ones of Adam.
+_COPIES, _ADAM_COPIES = 6, 2
 # Examples of a synthetic batch, at most: the number of a client's examples is not known.
 _BATCH = 32
 # Seconds for a client from which on a CPU has nothing to save around the arithmetic.
@@ -361,7 +362,8 @@ class TrainerChooser:
             self.loss.gradient(copies(broadcast.anchor), batch)
         if not self._examples and self._local.batch_size:
             saved = saved * self._local.batch_size // len(rows)
-        return _COPIES * sum(value.nbytes for value in broadcast.anchor.values()) + 2 * saved
+        held = _COPIES + (_ADAM_COPIES if isinstance(self._local, LocalAdam) else 0)
+        return held * sum(value.nbytes for value in broadcast.anchor.values()) + 2 * saved
 
     def _speedup(self, plan: TrainingPlan, task: Task, broadcast: Broadcast, cohort: int) -> float:
         """Return how many times as fast as one by one a cohort is trained in groups. Rule 2."""

@@ -67,9 +67,9 @@ class SequentialTrainer(Trainer):
         return self._method.local_update(delta, task.state, context).detach()
 
     def _descend(self, task: Task, context: Context) -> Params:
-        """Return the parameters after the local steps, as `torch.optim.SGD` takes them."""
+        """Return the parameters after the local steps, as torch's optimizers take them."""
         local, params = context.local, context.anchor
-        momenta: Params = {}
+        optimizer: State = {}
         # One upload for all steps.
         plan = sent(task.plan.indices, task.data.inputs.device)
         for indices, count in zip(plan, integers(task.plan.counts), strict=True):
@@ -78,12 +78,7 @@ class SequentialTrainer(Trainer):
             grads = self._method.gradient(self._loss, params, batch, context)
             if local.max_grad_norm is not None:
                 grads = shortened(grads, local.max_grad_norm)
-            if local.weight_decay:
-                grads = {n: g + local.weight_decay * params[n] for n, g in grads.items()}
-            if local.momentum:
-                if momenta:
-                    grads = {n: local.momentum * momenta[n] + g for n, g in grads.items()}
-                momenta = dict(grads)
+            grads, optimizer = local.direction(grads, params, optimizer)
             params = {n: p.sub(grads[n], alpha=float(context.lr)) for n, p in params.items()}
             if self._projects:
                 params = self._method.after_step(params, context)

@@ -170,9 +170,9 @@ class VectorizedTrainer(Trainer):
         group = _GroupData.of(tasks, local, like)
         seeds = listed([task.seed or 0 for task in tasks], like.device)
         rate, limit = shown.step_size(0), local.max_grad_norm
-        simple = not (self._steers or self._projects or local.momentum or local.total_lr)
+        simple = not (self._steers or self._projects or local.keeps_state or local.total_lr)
         simple = simple and limit is None
-        momenta: Params = {}
+        optimizer: State = {}
         for step, seed in enumerate(seeds_of_steps(seeds, len(group.rows))):
             rows = group.rows[step]
             batch = (_taken(group.inputs, rows), _taken(group.targets, rows), group.weights[step])
@@ -187,7 +187,7 @@ class VectorizedTrainer(Trainer):
                 for name, value in params.items():
                     value.mul_(1 - rate * local.weight_decay).sub_(grads[name], alpha=rate)
                 continue
-            grads = momenta = _with_momentum(grads, params, momenta, local)
+            grads, optimizer = local.direction(grads, params, optimizer)
             if local.total_lr:
                 moved = {n: v - grads[n] * _like(known.rates, v) for n, v in params.items()}
             else:
@@ -323,15 +323,6 @@ def _used(task: Task) -> tuple[ClientData, BatchPlan]:
     places = torch.arange(len(rows)).view_as(plan.indices)
     part = ClientData(data.inputs.index_select(0, rows), data.targets.index_select(0, rows))
     return part, BatchPlan(places, plan.counts)
-
-
-def _with_momentum(grads: Params, params: Params, momenta: Params, local: SGD) -> Params:
-    """Return gradients with weight decay and momentum, as `torch.optim.SGD` adds them."""
-    if local.weight_decay:
-        grads = {n: g.add(params[n], alpha=local.weight_decay) for n, g in grads.items()}
-    if local.momentum and momenta:
-        grads = {n: g.add(momenta[n], alpha=local.momentum) for n, g in grads.items()}
-    return grads
 
 
 def _like(values: Tensor, other: Tensor) -> Tensor:

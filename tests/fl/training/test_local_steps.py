@@ -1,0 +1,143 @@
+"""Local steps of SGD with a bound, and of Adam, against torch's own, in both trainers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dpacct import fl
+from dpacct.errors import InvalidParameter
+from dpacct.fl.layout import Layout, trainable
+from dpacct.fl.local.batches import plan_batches
+from dpacct.fl.local.losses import LocalLoss
+from dpacct.fl.methods import DPFedAvg
+from dpacct.fl.training.sequential import SequentialTrainer
+from dpacct.fl.training.tasks import Broadcast, Task
+from dpacct.fl.training.vectorized import VectorizedTrainer
+from tests.fl.problems import cross_entropy, federation, flat, make_clients, perceptron
+
+LIMIT = 0.5
+
+
+def sgd(parameters, local):
+    return torch.optim.SGD(parameters, lr=local.lr, momentum=local.momentum)
+
+
+def adam(parameters, local):
+    betas, decay = (local.beta1, local.beta2), local.weight_decay
+    return torch.optim.Adam(parameters, local.lr, betas, local.floor, weight_decay=decay)
+
+
+def by_torch(client, local, make):
+    model = perceptron()
+    start = torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+    optimizer = make(model.parameters(), local)
+    lengths = []
+    for _ in range(local.count_steps(len(client))):
+        optimizer.zero_grad()
+        cross_entropy(model(client.inputs), client.targets).backward()
+        if local.max_grad_norm is not None:
+            lengths.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), LIMIT)))
+        optimizer.step()
+    # The bound is felt in this test.
+    assert not lengths or max(lengths) > LIMIT
+    return torch.nn.utils.parameters_to_vector(model.parameters()).detach() - start
+
+
+def trained(kind, clients, local):
+    model = perceptron()
+    params = {name: value.detach().clone() for name, value in trainable(model).items()}
+    layout = Layout.of(params)
+    tasks = [
+        Task(client, plan_batches(len(client), local, torch.Generator()), None)
+        for client in clients
+    ]
+    functional = kind is VectorizedTrainer
+    loss = LocalLoss(model, cross_entropy, layout.names, "float32", functional=functional)
+    return kind(DPFedAvg(), loss, layout).train(tasks, Broadcast(1, params, {}, local))
+
+
+@pytest.mark.parametrize("kind", [SequentialTrainer, VectorizedTrainer])
+@pytest.mark.parametrize(
+    ("make", "local"),
+    [
+        (sgd, fl.SGD(lr=0.3, steps=4, batch_size=None, max_grad_norm=LIMIT)),
+        (sgd, fl.SGD(lr=0.3, steps=4, batch_size=None, momentum=0.5, max_grad_norm=LIMIT)),
+        (adam, fl.LocalAdam(lr=0.03, steps=5, batch_size=None)),
+        (adam, fl.LocalAdam(lr=0.03, steps=5, batch_size=None, beta1=0.5, weight_decay=0.1)),
+        (adam, fl.LocalAdam(lr=0.03, steps=5, batch_size=None, floor=0.1, max_grad_norm=LIMIT)),
+    ],
+)
+def test_steps_are_those_of_torch(kind, make, local):
+    clients = make_clients([6, 9, 4])
+    rows = trained(kind, clients, local)
+    expected = torch.stack([by_torch(client, local, make) for client in clients])
+    assert torch.allclose(rows, expected, atol=4e-6)
+
+
+def test_clients_with_few_adam_steps_stop_while_others_go_on():
+    local, clients = fl.LocalAdam(lr=0.01, epochs=2, batch_size=3), make_clients([2, 0, 11, 5])
+    one, two = (trained(kind, clients, local) for kind in (SequentialTrainer, VectorizedTrainer))
+    assert torch.allclose(one, two, atol=1e-4)
+    assert not one[1].any()
+    assert one[2].norm() > one[0].norm() > 0
+
+
+def test_moments_begin_at_zero_in_every_round():
+    """The first step of Adam has the size of its learning rate, in each round again."""
+    local = fl.LocalAdam(lr=0.01, steps=1, batch_size=None)
+    model = perceptron()
+    run = federation(model, make_clients([8]), local=local, noise_multiplier=1e-3, clip_norm=0.2)
+    before = flat(model)
+    for _ in run:
+        after = flat(model)
+        moves, before = (after - before).abs(), after
+        assert float(moves.median()) == pytest.approx(0.01, rel=0.05)
+
+
+ADAM_REFUSED = ("dp-fedpgn", "dp-fedpgn-ls", "scaffold", "fedcm", "alpha-normec")
+
+
+@pytest.mark.parametrize("name", sorted(fl.METHODS))
+def test_every_method_trains_with_adam_or_refuses_it(name):
+    """Group and single clients agree for every method that takes Adam."""
+    local, clients = fl.LocalAdam(lr=0.01, steps=3, batch_size=4), make_clients([6, 9, 4])
+    method = fl.METHODS[name]()
+    if name in ADAM_REFUSED:
+        with pytest.raises(InvalidParameter, match="Adam"):
+            method.prepare(local)
+        return
+    settings = {"method": method, "local": local, "noise_multiplier": 0.01, "seed": 3}
+    if method.bound is not None:
+        settings["clip_norm"] = None
+    one, two = perceptron(), perceptron()
+    for model, vectorize in ((one, False), (two, True)):
+        federation(model, clients, vectorize=vectorize, **settings).run()
+    assert torch.allclose(flat(one), flat(two), atol=1e-4)
+    assert not torch.equal(flat(one), flat(perceptron()))
+
+
+def test_single_examples_and_other_settings_refuse_adam():
+    data = make_clients([9])[0]
+    examples = fl.Examples(data.inputs, data.targets)
+    with pytest.raises(InvalidParameter, match=r"server=fl\.Adam"):
+        federation(perceptron(), examples, local=fl.LocalAdam())
+    with pytest.raises(InvalidParameter, match="beta1"):
+        fl.LocalAdam(beta1=1.0)
+    with pytest.raises(InvalidParameter, match="floor"):
+        fl.LocalAdam(floor=0.0)
+
+
+@pytest.mark.parametrize("method", [fl.DPFedPGN(), fl.Scaffold(), fl.FedCM(), fl.FedDyn()])
+def test_methods_that_read_sums_of_gradients_refuse_it(method):
+    local = fl.SGD(max_grad_norm=1.0)
+    if isinstance(method, fl.FedDyn):
+        assert method.prepare(local) == local
+        return
+    with pytest.raises(InvalidParameter, match="max_grad_norm"):
+        method.prepare(local)
+
+
+def test_a_bound_is_above_zero():
+    with pytest.raises(InvalidParameter, match="max_grad_norm"):
+        fl.SGD(max_grad_norm=0.0)
