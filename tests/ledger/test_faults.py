@@ -359,13 +359,14 @@ def test_readers_see_whole_rounds_while_a_writer_commits(path: Path) -> None:
     assert problems == []
 
 
-def test_a_locked_file_says_so(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpacct.ledger.disk.lock.BUSY_SECONDS", 0.05)
-    blocker = sqlite3.connect(ledger.path, isolation_level=None)
-    blocker.execute("BEGIN IMMEDIATE")
-    for use in (lambda: ledger.start_run("x"), lambda: Ledger.open(ledger.path)):
-        with pytest.raises(LedgerError, match="kept the file locked"):
-            use()
-    blocker.execute("ROLLBACK")
-    ledger.start_run("x")
-    blocker.close()
+def test_a_locked_file_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpacct.ledger.disk.rows.PATIENCE", 0.05)
+    with Ledger.open(path, BUDGET) as ledger:
+        blocker = sqlite3.connect(path, isolation_level=None)
+        blocker.execute("BEGIN IMMEDIATE")
+        for use in (lambda: ledger.start_run("x"), lambda: Ledger.open(path)):
+            with pytest.raises(LedgerError, match="kept the file locked"):
+                use()
+        blocker.execute("ROLLBACK")
+        ledger.start_run("x")
+        blocker.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator
 from itertools import product
@@ -82,25 +81,6 @@ def flipped(data: bytes, place: int) -> bytes:
     changed = bytearray(data)
     changed[place] ^= 1 << DRAWS.randrange(8)
     return bytes(changed)
-
-
-def test_what_is_no_file_is_no_journal_and_nobody_waits_for_it(ledger: Ledger) -> None:
-    # SQLite would open it, and wait for somebody to write into it, with the lock in its hands.
-    run, path = ledger.start_run("x"), ledger.path
-    journal = beside(path, "-journal")
-    for make, remove in ((os.mkfifo, os.unlink), (os.mkdir, os.rmdir)):
-        make(journal)
-        for call in (
-            lambda: run.reserve(SMALL),
-            lambda: ledger.rounds,
-            lambda: Ledger.open(path),
-            lambda: Ledger.open(path, read_only=True),
-        ):
-            with pytest.raises(LedgerError, match=f"{journal.name}, in the same folder, is not"):
-                call()
-        remove(journal)
-    run.reserve(SMALL).commit()
-    assert ledger.rounds == 1
 
 
 # A write that was cut short

@@ -20,7 +20,8 @@ import sqlite3
 import threading
 import time
 import weakref
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -36,29 +37,8 @@ _FIRST_PAUSE = 0.0002
 _LONGEST_PAUSE = 0.01
 
 
-def too_long() -> str:
-    """Return why waiting for the file ended, as a clause."""
-    return f"another process has kept the file locked for {BUSY_SECONDS:g} s"
-
-
-class Waiting:
-    """Ever longer pauses, until `BUSY_SECONDS` are over."""
-
-    def __init__(self) -> None:
-        self._until = time.monotonic() + BUSY_SECONDS
-        self._pause = _FIRST_PAUSE
-
-    def pause(self) -> bool:
-        """Wait a little. Return False if the time is over."""
-        if time.monotonic() >= self._until:
-            return False
-        time.sleep(self._pause)
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        return True
-
-
 class Lock:
-    """The lock of one open ledger, with the connections that are closed with it.
+    """The lock of one open ledger, with the connection that is closed with it.
 
     It owns the descriptor of the file. The gate is another file, on which only fairness depends.
     """
@@ -68,29 +48,24 @@ class Lock:
         self._gate_path = gate
         self._gate = -1
         self._owner = (os.getpid(), threading.get_ident())
-        self._kept: list[sqlite3.Connection] = []
         self._held = False
+        self.connection: sqlite3.Connection | None = None
         self.descriptor = descriptor
         _OPEN.add(self)
 
-    def keep(self, connection: sqlite3.Connection) -> sqlite3.Connection:
-        """Register a connection to close with the lock, never in a child. Return it."""
-        self._kept.append(connection)
-        return connection
-
-    def drop(self, connection: sqlite3.Connection) -> None:
-        """Close a connection that was kept."""
-        self._kept.remove(connection)
-        with suppress(sqlite3.Error):
-            connection.close()
+    def connect(self, connection: sqlite3.Connection | None) -> None:
+        """Close the present connection, and keep another one, which no child ever closes."""
+        previous, self.connection = self.connection, connection
+        if previous is not None:
+            with suppress(sqlite3.Error):
+                previous.close()
 
     def close(self) -> None:
         """Close the file. A second call, or a call in a child, does nothing."""
         if os.getpid() == self._owner[0] and self.descriptor >= 0:
             if self._held:
                 raise LedgerError(f"{self._path}: the ledger is in use and cannot be closed.")
-            for connection in list(self._kept):
-                self.drop(connection)
+            self.connect(None)
             self._close_descriptors()
 
     def __del__(self) -> None:
@@ -125,12 +100,10 @@ class Lock:
                 with suppress(OSError):
                     how = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
                     self._gate = os.open(self._gate_path, how)
-            waiting = Waiting()
             try:
                 if self._gate >= 0:
-                    self._wait_for(self._gate, fcntl.LOCK_EX, waiting)
-                kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
-                self._wait_for(self.descriptor, kind, waiting)
+                    self._wait_for(self._gate, fcntl.LOCK_EX)
+                self._wait_for(self.descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
             finally:
                 if self._gate >= 0:
                     fcntl.flock(self._gate, fcntl.LOCK_UN)
@@ -148,20 +121,24 @@ class Lock:
         if fcntl is not None and self.descriptor >= 0:
             fcntl.flock(self.descriptor, fcntl.LOCK_UN)
 
-    def _wait_for(self, descriptor: int, kind: int, waiting: Waiting) -> None:
-        if fcntl is None:
-            return
-        while True:
+    def _wait_for(self, descriptor: int, kind: int) -> None:
+        """Lock a file, with ever longer pauses between the tries (Rule 2)."""
+        until, pause = time.monotonic() + BUSY_SECONDS, _FIRST_PAUSE
+        while fcntl is not None:
             try:
                 fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+                break
             except BlockingIOError:
-                if not waiting.pause():
-                    raise LedgerError(f"{self._path}: {too_long()}.") from None
+                if time.monotonic() >= until:
+                    raise LedgerError(
+                        f"{self._path}: another process has kept the file locked for "
+                        f"{BUSY_SECONDS:g} s."
+                    ) from None
             except OSError as error:
                 reason = error.strerror or "unknown reason"
                 raise LedgerError(f"{self._path}: the file cannot be locked: {reason}.") from None
-            else:
-                return
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _close_descriptors(self) -> None:
         for descriptor in (self.descriptor, self._gate):
@@ -172,10 +149,24 @@ class Lock:
 
     def forget(self) -> None:
         """Give up the inherited lock in a child, without a trace in the parent (Rule 4)."""
-        for connection in self._kept:
+        if self.connection is not None:
             # One reference more than there are: it is never finalized, not even at exit.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.connection))
         self._close_descriptors()
+
+
+@contextmanager
+def alone_in(folder: Path) -> Generator[None]:
+    """Keep other processes from giving a name in a folder to a new ledger."""
+    if fcntl is None:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 _OPEN: weakref.WeakSet[Lock] = weakref.WeakSet()

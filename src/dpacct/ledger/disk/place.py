@@ -10,27 +10,20 @@ from __future__ import annotations
 import os
 import stat
 import unicodedata
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from dpacct.display import line
 from dpacct.errors import InvalidParameter, LedgerError
 
-# SQLite's own limit is 512 bytes, with the longest suffix. A name has most often 255.
-_LONGEST_PATH = 480
-_LONGEST_NAME = 200
-_NETWORKS = frozenset(
-    {
-        "nfs", "nfs3", "nfs4", "cifs", "smb2", "smb3", "smbfs", "ncpfs", "afs", "coda", "davfs",
-        "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.goofys", "fuse.mountpoint-s3",
-        "fuse.rclone", "fuse.davfs2", "fuse.curlftpfs", "fuse.blobfuse", "fuse.blobfuse2",
-        "fuse.glusterfs", "fuse.smbnetfs", "fuse.nfs",
-    }
+# File systems of networks, by the beginnings of their names.
+_NETWORKS = (
+    "nfs", "cifs", "smb", "ncpfs", "afs", "coda", "davfs", "fuse.sshfs", "fuse.s3fs", "fuse.nfs",
+    "fuse.gcsfuse", "fuse.goofys", "fuse.mountpoint-s3", "fuse.rclone", "fuse.davfs2",
+    "fuse.curlftpfs", "fuse.blobfuse", "fuse.glusterfs", "fuse.smbnetfs",
 )  # fmt: skip
-_MOUNTS = Path("/proc/self/mountinfo")
-# The codes in that file for a space, a tab, a line break and a backslash.
-_ESCAPED = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\"))
+_MOUNTS = Path("/proc/self/mounts")
 
 
 @dataclass(frozen=True)
@@ -64,7 +57,7 @@ def locate(path: str | os.PathLike[str]) -> Place | None:
         return None
     except OSError as error:
         raise _refused(name, "opened", reason_of(error)) from None
-    return _place(name, file)
+    return Place(Path(name), file)
 
 
 def new_place(path: str | os.PathLike[str]) -> Place:
@@ -76,15 +69,10 @@ def new_place(path: str | os.PathLike[str]) -> Place:
             rule = f"names that end in {ending} are reserved for the files of a ledger"
             way_out = f"Choose another name, e.g. {given.name.removesuffix(ending)}."
             raise InvalidParameter("path", name, rule, way_out)
-    try:
-        folder = Path(os.path.realpath(given.parent, strict=True))
-    except FileNotFoundError:
-        folder = None
-    except OSError as error:
-        raise _refused(name, "made", reason_of(error)) from None
-    if folder is None or not folder.is_dir():
-        raise _refused(name, "made", f"there is no folder {_shown(str(given.parent))}")
-    place = _place(name, folder / given.name)
+    folder = Path(os.path.realpath(given.parent))
+    if not os.path.isdir(folder):  # noqa: PTH112 - False for every error, too
+        raise _refused(name, "made", f"there is no folder {line(str(given.parent))}")
+    place = Place(given, folder / given.name)
     for left in (place.journal, place.witness):
         # In this order: another process makes the ledger first, then its other files.
         if os.path.lexists(left) and not os.path.lexists(place.file):
@@ -97,17 +85,26 @@ def new_place(path: str | os.PathLike[str]) -> Place:
 
 
 def check_mount(place: Place, *, writing: bool) -> None:
-    """Reject a file that is a mount point, and writing to a network (Rule 3)."""
-    point, system = _mount_of(place.file)
-    if point == place.file:
+    """Reject a file that is a mount point, and writing to a network (Rule 3). Linux only."""
+    try:
+        mounts = [mount.split(" ") for mount in _MOUNTS.read_text(errors="replace").splitlines()]
+    except OSError:
+        return
+    found: tuple[Path | None, str] = None, ""
+    for _, name, kind, *_ in mounts:
+        point = Path(name.replace("\\040", " "))
+        # The innermost mount, and of two at one point the later one.
+        if place.file.is_relative_to(point) and point.is_relative_to(found[0] or point):
+            found = point, kind
+    if found[0] == place.file:
         raise LedgerError(
             f"{place.path}: the file is a mount point, so its journal and witness would stay in "
             f"the original folder. Mount the folder instead."
         )
-    if writing and system in _NETWORKS:
+    if writing and found[1].startswith(_NETWORKS):
         raise LedgerError(
-            f"{place.path}: {point} is a network file system ({system}), whose locks cannot be "
-            f"relied on. A ledger needs a local disk. On a network it can only be read."
+            f"{place.path}: {found[0]} is a network file system ({found[1]}), whose locks cannot "
+            f"be relied on. A ledger needs a local disk. On a network it can only be read."
         )
 
 
@@ -115,32 +112,19 @@ def check_still_there(place: Place, descriptor: int) -> None:
     """Reject an open file that is not the one under its name, or has two names (Rule 2)."""
     opened = os.fstat(descriptor)
     try:
-        found = place.file.stat(follow_symlinks=False)
+        same = os.path.samestat(place.file.stat(follow_symlinks=False), opened)
     except OSError:
-        found = None
-    if found is None or not os.path.samestat(found, opened):
+        same = False
+    if not same:
         raise LedgerError(
             f"{place.path}: the file was moved, replaced or deleted while it was open. Nothing "
             f"may be released. Put it back, or open it under its new name."
         )
-    if opened.st_nlink > 1 + len(drafts(place, opened)):
+    if opened.st_nlink > 1:
         raise LedgerError(
             f"{place.path}: the file has a second name (a hard link). Under two names a ledger can "
             f"lose rounds. Delete one of them, and make a copy instead."
         )
-
-
-def drafts(place: Place, of: os.stat_result) -> list[Path]:
-    """Return the draft names of this file, left by a process that was killed while making it."""
-    found: list[Path] = []
-    if of.st_nlink > 1:
-        with suppress(OSError):
-            for file in place.file.parent.iterdir():
-                if file.name.startswith(f".{place.file.name}.draft-"):
-                    with suppress(OSError):
-                        if os.path.samestat(file.stat(follow_symlinks=False), of):
-                            found.append(file)
-    return found
 
 
 def sync_folder(folder: Path) -> None:
@@ -168,41 +152,5 @@ def _checked_name(path: str | os.PathLike[str]) -> str:
     return name
 
 
-def _place(name: str, file: Path) -> Place:
-    if len(os.fsencode(file)) > _LONGEST_PATH or len(os.fsencode(file.name)) > _LONGEST_NAME:
-        rule = f"has at most {_LONGEST_NAME} bytes, and its whole path at most {_LONGEST_PATH}"
-        raise _refused(name, "opened", f"the name of a ledger {rule}")
-    return Place(Path(name), file)
-
-
 def _refused(name: str, done: str, reason: str) -> LedgerError:
-    return LedgerError(f"{_shown(name)}: no ledger can be {done}: {reason}.")
-
-
-def _shown(name: str) -> str:
-    """Return a name as one line that is not too long."""
-    shown = name if name.isprintable() else name.encode("unicode_escape").decode()
-    cut = len(shown) > 2 * _LONGEST_NAME
-    return f"{shown[:_LONGEST_NAME]}...{shown[-20:]}" if cut else shown
-
-
-def _mount_of(file: Path) -> tuple[Path | None, str]:
-    """Return the mount point of a file and its kind of file system, if known (Linux)."""
-    try:
-        lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return None, ""
-    best, system = None, ""
-    for line in lines:
-        before, _, behind = line.partition(" - ")
-        fields = before.split(" ")
-        if len(fields) < 5:
-            continue
-        name = fields[4]
-        for code, character in _ESCAPED:
-            name = name.replace(code, character)
-        point = Path(name)
-        # Of two mounts at one point the later one is seen.
-        if file.is_relative_to(point) and (best is None or point.is_relative_to(best)):
-            best, system = point, behind.split(" ")[0]
-    return best, system
+    return LedgerError(f"{line(name)}: no ledger can be {done}: {reason}.")

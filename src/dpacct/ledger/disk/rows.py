@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dpacct.display import line
 from dpacct.errors import LedgerError
-from dpacct.ledger.disk.lock import Waiting, too_long
+from dpacct.ledger.disk.place import reason_of
 from dpacct.ledger.record.entries import GENESIS, Entry, link
 
 APPLICATION_ID = 0x6470_6163  # "dpac"
@@ -49,8 +49,11 @@ _BEFORE = "(SELECT hash FROM entries AS earlier WHERE earlier.number = entries.n
 _MOST_PROBLEMS = 20
 # Rows read at once: a few milliseconds, for which writers wait.
 CHUNK = 500
+# Seconds to wait for a program that locks the file by SQLite alone.
+PATIENCE = 10.0
 
 _REASONS = {
+    "SQLITE_BUSY": "another program has kept the file locked",
     "SQLITE_FULL": "the disk is full",
     "SQLITE_READONLY_DBMOVED": "the file was moved or deleted while it was open",
     "SQLITE_READONLY": "the file, or its folder, cannot be written to",
@@ -151,10 +154,7 @@ class Rows:
 
     def version(self) -> int:
         """Return the version of the tables."""
-        (application,) = self._connection.execute("PRAGMA application_id").fetchone()
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        if application != APPLICATION_ID:
-            raise LedgerError(f"{self.path}: this is not a ledger of dpacct.")
         if version > SCHEMA_VERSION:
             raise LedgerError(
                 f"{self.path}: a later dpacct wrote this ledger (schema {version}; this one "
@@ -212,9 +212,9 @@ def make_tables(connection: sqlite3.Connection, path: Path, first: Entry) -> Non
 
 
 def connect(file: Path, mode: str) -> sqlite3.Connection:
-    """Return a connection that writes safely and never waits. ``mode`` is that of SQLite's URIs."""
+    """Return a connection that writes safely. ``mode`` is that of SQLite's URIs."""
     uri = f"{file.as_uri()}?mode={mode}"
-    connection = sqlite3.connect(uri, timeout=0, isolation_level=None, uri=True)
+    connection = sqlite3.connect(uri, timeout=PATIENCE, isolation_level=None, uri=True)
     # EXTRA: a journal that is deleted stays deleted, whatever happens to the power.
     connection.execute("PRAGMA synchronous=EXTRA")
     # A plain sync leaves data in the disk's cache on macOS. Elsewhere this does nothing.
@@ -223,29 +223,12 @@ def connect(file: Path, mode: str) -> sqlite3.Connection:
     return connection
 
 
-def patiently(connection: sqlite3.Connection, statement: str) -> None:
-    """Execute a statement as soon as no foreign program locks the file."""
-    waiting = Waiting()
-    while True:
-        try:
-            connection.execute(statement).fetchone()
-        except sqlite3.OperationalError as error:
-            if not _name(error).startswith("SQLITE_BUSY") or not waiting.pause():
-                raise
-        else:
-            return
-
-
 def reason_of_sqlite(error: sqlite3.Error) -> str:
     """Return the reason of an error of SQLite, as a clause."""
-    name = _name(error)
-    if name.startswith("SQLITE_BUSY"):
-        return too_long()
+    name = getattr(error, "sqlite_errorname", "") or ""
     for prefix, reason in _REASONS.items():
         if name.startswith(prefix):
             return reason
-    if str(error).startswith("Could not decode"):
-        return "the ledger is damaged: an entry is not text"
     return line(str(error)) or type(error).__name__
 
 
@@ -256,15 +239,12 @@ def translated(path: Path) -> Generator[None]:
         yield
     except sqlite3.Error as error:
         reason = reason_of_sqlite(error)
+        if reason.startswith("Could not decode"):
+            reason = "the ledger is damaged: an entry is not text"
     except OSError as error:
-        why = error.strerror or type(error).__name__
-        reason = f"the ledger cannot be read or written: {why}"
+        reason = f"the ledger cannot be read or written: {reason_of(error)}"
     except UnicodeDecodeError:
         reason = "the ledger is damaged: an entry is not text"
     else:
         return
     raise LedgerError(f"{path}: {reason}.")
-
-
-def _name(error: sqlite3.Error) -> str:
-    return getattr(error, "sqlite_errorname", "") or ""

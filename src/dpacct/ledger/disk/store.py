@@ -20,27 +20,19 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from dpacct.errors import InvalidParameter, LedgerError
-from dpacct.ledger.disk.lock import Lock
-from dpacct.ledger.disk.place import (
-    Place,
-    check_mount,
-    check_still_there,
-    drafts,
-    reason_of,
-    sync_folder,
-)
+from dpacct.ledger.disk.lock import Lock, alone_in
+from dpacct.ledger.disk.place import Place, check_mount, check_still_there, reason_of, sync_folder
 from dpacct.ledger.disk.rows import (
     NO_LIMIT,
     Rows,
     begins_as_ledger,
     connect,
     make_tables,
-    patiently,
     reason_of_sqlite,
     translated,
 )
@@ -55,10 +47,8 @@ from dpacct.ledger.disk.witness import (
 )
 from dpacct.ledger.record.entries import Entry
 
-# A copy is made again if a program that ignores the lock writes meanwhile.
-_TRIES = 5
 # Of the file and its journal: inode, length, and time of the last change.
-_Files = tuple[tuple[int, int, int] | None, ...]
+_Files = list[tuple[int, int, int]]
 # Reading it locks the file, or undoes a write that was cut short.
 _TOUCH = "SELECT 1 FROM sqlite_master"
 
@@ -73,7 +63,6 @@ class Store:
         self.path = place.path
         self._lock = lock
         self._read_only = read_only
-        self._connection: sqlite3.Connection | None = None
         # The original files if the connection reads a copy, or None if it reads the file itself.
         self._copied: _Files | None = None
         self._busy = False
@@ -92,7 +81,7 @@ class Store:
             raise LedgerError(f"{place.path}: no ledger can be opened: {reason}.") from None
         lock = Lock(place.path, descriptor, gate=place.witness)
         try:
-            _check_usable(place, descriptor, writing=not read_only)
+            _check_usable(place, os.read(descriptor, 72), writing=not read_only)
             store = cls(place, lock, read_only=read_only)
             # A first write makes the witness, if there is none.
             (store.read if read_only else store.write)(store._check)
@@ -109,10 +98,16 @@ class Store:
         """Return the result of ``action``, which reads rows of one time (Rule 3)."""
 
         def transaction() -> Answer:
-            while not self._begin_to_read():
+            self._lock.take(exclusive=False)
+            check_still_there(self.place, self._lock.descriptor)
+            if self._read_only:
+                self._choose()
+            elif self._left_over():
+                self._lock.release()
                 self._lock.take(exclusive=True)
                 self._put_right()
-                self._lock.release()
+            self.connection.execute("BEGIN")
+            self.connection.execute(_TOUCH).fetchone()
             return action(Rows(self.path, self.connection, limit))
 
         return self._alone(transaction)
@@ -122,10 +117,8 @@ class Store:
 
         def transaction() -> Answer:
             self._lock.take(exclusive=True)
-            for draft in drafts(self.place, os.fstat(self._lock.descriptor)):
-                draft.unlink(missing_ok=True)
             self._put_right()
-            patiently(self.connection, "BEGIN IMMEDIATE")
+            self.connection.execute("BEGIN IMMEDIATE")
             rows = Rows(self.path, self.connection)
             before = self._checked_head(rows)
             witness = compare(self.place, rows)
@@ -168,9 +161,9 @@ class Store:
     @property
     def connection(self) -> sqlite3.Connection:
         """A connection to the file, or to its repaired copy."""
-        if self._connection is None:
+        if self._lock.connection is None:
             raise LedgerError(f"{self.path}: the ledger was closed.")
-        return self._connection
+        return self._lock.connection
 
     def _alone(self, transaction: Callable[[], Answer]) -> Answer:
         """Return the result of a transaction, and leave nothing of it behind (Rule 7)."""
@@ -192,7 +185,7 @@ class Store:
 
     def _commit(self) -> None:
         check_still_there(self.place, self._lock.descriptor)
-        patiently(self.connection, "COMMIT")
+        self.connection.execute("COMMIT")
         # An entry in a file that was moved meanwhile is not on record.
         check_still_there(self.place, self._lock.descriptor)
 
@@ -203,8 +196,8 @@ class Store:
         try:
             # If it fails, the journal stays, and the next call puts it right.
             with suppress(sqlite3.Error):
-                if self._connection is not None and self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
+                if self._lock.connection is not None and self._lock.connection.in_transaction:
+                    self._lock.connection.execute("ROLLBACK")
         finally:
             self._lock.release()
             self._busy = False
@@ -229,124 +222,67 @@ class Store:
 
     # What a crash left (Rule 5)
 
-    def _begin_to_read(self) -> bool:
-        """Return False, without the lock, if something has to be put right first."""
-        self._lock.take(exclusive=False)
-        check_still_there(self.place, self._lock.descriptor)
-        left = self._left_over()
-        if left and not self._read_only:
-            self._lock.release()
-            return False
-        if self._read_only:
-            self._choose(left=left)
-        patiently(self.connection, "BEGIN")
-        patiently(self.connection, _TOUCH)
-        return True
-
-    def _choose(self, *, left: bool) -> None:
-        """Connect a reader to the file, or to a copy into which its journal is played."""
-        files = _files_of(self.place) if left else None
-        if self._connection is not None:
-            if files == self._copied:
-                return
-            self._lock.drop(self._connection)
-            self._connection = None
-        if files is None:
-            self._connect("ro")
-        else:
-            files, connection = self._copy_put_right()
-            self._connection = self._lock.keep(connection)
-        self._copied = files
-
-    def _connect(self, mode: str) -> None:
-        self._connection = self._lock.keep(connect(self.place.file, mode))
-        Rows(self.path, self._connection).version()
-
-    def _put_right(self) -> None:
-        """Undo a half-done write after a crash, under the exclusive lock."""
-        check_still_there(self.place, self._lock.descriptor)
-        left = self._left_over()
-        if left:
-            self._copy_put_right()[1].close()
-        if self._connection is None:
-            self._connect("rw")
-        if left:
-            patiently(self.connection, _TOUCH)
-            if self._left_over():
-                raise LedgerError(
-                    f"{self.path}: the journal that a crash left cannot be applied. Is "
-                    f"another program using it?"
-                )
-
     def _left_over(self) -> bool:
         """Return whether the file has a journal that undoes an interrupted write."""
-        journal = self.place.journal
-        # SQLite would open a pipe, and wait for a writer.
-        if os.path.lexists(journal) and not journal.is_file():
-            raise LedgerError(
-                f"{self.path}: {journal.name}, in the same folder, is not a file. Move it away."
-            )
-        # SQLite's file format, section 1.3.3: 2 is a write-ahead log.
-        os.lseek(self._lock.descriptor, 18, os.SEEK_SET)
-        if 2 in os.read(self._lock.descriptor, 2):
-            raise LedgerError(
-                f"{self.path}: another program put the file into write-ahead mode, and its latest "
-                f"entries may stand in {self.place.file.name}-wal. With both files in place, let "
-                f"the sqlite3 shell execute PRAGMA journal_mode=DELETE."
-            )
         try:
-            with journal.open("rb", buffering=0) as file:
+            with self.place.journal.open("rb", buffering=0) as file:
                 return file.read(1) not in (b"", b"\x00")
         except FileNotFoundError:
             return False
 
-    def _copy_put_right(self) -> tuple[_Files, sqlite3.Connection]:
-        """Return a copy with the journal played into it, and the state of the copied files.
+    def _put_right(self) -> None:
+        """Undo a half-done write after a crash, under the exclusive lock."""
+        check_still_there(self.place, self._lock.descriptor)
+        if self._left_over():
+            self._repaired_copy().close()
+        self._connect("rw")
 
-        Its names are gone as soon as it is open, so that nothing is left of it.
-        """
-        for _ in range(_TRIES):
-            files = _files_of(self.place)
+    def _choose(self) -> None:
+        """Connect a reader to the file, or to a copy into which its journal is played."""
+        files: _Files | None = None
+        if self._left_over():
+            states = self.place.file.stat(), self.place.journal.stat()
+            files = [(state.st_ino, state.st_size, state.st_mtime_ns) for state in states]
+        if files != self._copied:
+            self._lock.connect(self._repaired_copy() if files else None)
+            self._copied = files
+        self._connect("ro")
+
+    def _connect(self, mode: str) -> None:
+        """Connect to the file, unless there is a connection."""
+        if self._lock.connection is None:
+            self._lock.connect(connect(self.place.file, mode))
+            Rows(self.path, self.connection).version()
+
+    def _repaired_copy(self) -> sqlite3.Connection:
+        """Return a connection to a copy that the journal makes whole. Its names are gone then."""
+        import tempfile  # noqa: PLC0415 - few ledgers need it
+
+        with ExitStack() as undo:
             try:
-                import tempfile  # noqa: PLC0415 - few ledgers need it
-
                 folder = Path(tempfile.mkdtemp(prefix="dpacct-"))
-                try:
-                    copy = folder / "ledger"
-                    shutil.copyfile(self.place.file, copy)
-                    with suppress(FileNotFoundError):
-                        shutil.copyfile(self.place.journal, folder / "ledger-journal")
-                    if _files_of(self.place) == files:
-                        return files, self._whole(copy)
-                finally:
-                    shutil.rmtree(folder, ignore_errors=True)
+                undo.callback(shutil.rmtree, folder, ignore_errors=True)
+                shutil.copyfile(self.place.file, folder / "ledger")
+                shutil.copyfile(self.place.journal, folder / "ledger-journal")
             except OSError as error:
                 raise LedgerError(
                     f"{self.path}: a write was cut short, and the copy in which to undo it cannot "
                     f"be made: {reason_of(error)}."
                 ) from None
-        raise LedgerError(f"{self.path}: another program is writing to it. Stop that program.")
-
-    def _whole(self, copy: Path) -> sqlite3.Connection:
-        """Return a connection to a copy that is a whole ledger."""
-        connection = connect(copy, "rw")
-        try:
+            failed = undo.enter_context(ExitStack())
+            connection = failed.enter_context(closing(connect(folder / "ledger", "rw")))
             connection.execute(_TOUCH).fetchone()
             connection.execute("PRAGMA query_only=1")
             rows = Rows(self.path, connection)
             rows.version()
-            problems = rows.problems()
-            if not problems:
-                self._check(rows)
-                return connection
-        except BaseException:
-            connection.close()
-            raise
-        connection.close()
-        raise LedgerError(
-            f"{self.path}: a write was cut short, and its journal does not undo it: "
-            f"{problems[0]}. Restore a copy, and treat the missing rounds as spent."
-        )
+            if problems := rows.problems():
+                raise LedgerError(
+                    f"{self.path}: a write was cut short, and its journal does not undo it: "
+                    f"{problems[0]}. Restore a copy, and treat the missing rounds as spent."
+                )
+            self._check(rows)
+            failed.pop_all()
+        return connection
 
 
 def make_file(place: Place, first: Entry) -> None:
@@ -359,10 +295,11 @@ def make_file(place: Place, first: Entry) -> None:
             connection.execute("BEGIN IMMEDIATE")
             make_tables(connection, place.path, first)
             connection.execute("COMMIT")
-        # A link fails if the name exists already: no ledger is ever replaced.
-        with suppress(FileExistsError):
-            os.link(draft, place.file)
-            sync_folder(place.file.parent)
+        with alone_in(place.file.parent):
+            # No ledger is ever replaced.
+            if not os.path.lexists(place.file):
+                draft.rename(place.file)
+                sync_folder(place.file.parent)
     except (sqlite3.Error, OSError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else reason_of_sqlite(error)
         raise LedgerError(f"{place.path}: no ledger can be made: {reason}.") from None
@@ -371,8 +308,8 @@ def make_file(place: Place, first: Entry) -> None:
             draft.unlink(missing_ok=True)
 
 
-def _check_usable(place: Place, descriptor: int, *, writing: bool) -> None:
-    head = os.read(descriptor, 72)
+def _check_usable(place: Place, head: bytes, *, writing: bool) -> None:
+    """Reject a file that no ledger begins like."""
     if not head:
         raise LedgerError(
             f"{place.path}: the file is empty, and a ledger never is. If nothing was ever "
@@ -381,17 +318,12 @@ def _check_usable(place: Place, descriptor: int, *, writing: bool) -> None:
     # A file with a witness is a ledger, and damaged.
     if not begins_as_ledger(head) and not os.path.lexists(place.witness):
         raise InvalidParameter("path", str(place.path), "this file is not a ledger of dpacct")
+    # SQLite's file format, section 1.3.3: 2 is a write-ahead log.
+    if 2 in head[18:20]:
+        raise LedgerError(
+            f"{place.path}: another program put the file into write-ahead mode, and its latest "
+            f"entries may stand in {place.file.name}-wal. With both files in place, let the "
+            f"sqlite3 shell execute PRAGMA journal_mode=DELETE."
+        )
     if writing and not os.access(place.file.parent, os.W_OK | os.X_OK):
         raise LedgerError(f"{place.path}: the folder of the ledger cannot be written to.")
-
-
-def _files_of(place: Place) -> _Files:
-    """Return the state of the file and its journal."""
-    found: list[tuple[int, int, int] | None] = []
-    for file in (place.file, place.journal):
-        try:
-            state = file.stat()
-            found.append((state.st_ino, state.st_size, state.st_mtime_ns))
-        except FileNotFoundError:
-            found.append(None)
-    return tuple(found)
