@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,17 +24,14 @@ from dpacct.correlated import (
     square_root,
 )
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsupported
-from dpacct.fl.privacy.correlated import Correlation, NoiseStream, _RowSource, row_norm
-from dpacct.fl.privacy.exact_gaussian import rounded_gaussian
+from dpacct.fl.privacy.correlated import Correlation, NoiseStream, row_norm
 from dpacct.fl.privacy.randomness import Randomness, Seeded
 from dpacct.ledger import Ledger
 from tests.fl.problems import federation, flat, linear, make_clients
 
 CPU = torch.device("cpu")
 ROUNDS = 12
-SIGMA = Fraction(3 * 2**34, 7)
 CLIENTS = make_clients((4,) * ROUNDS)
-DOUBLES = [fl.ClientData(own.inputs.double(), own.targets) for own in make_clients((4,) * ROUNDS)]
 BUFFERS = [(0.3, 0.9), (0.1, 0.5)]
 STRATEGIES = {
     "independent": independent(ROUNDS),
@@ -60,14 +56,9 @@ def correlated(strategy: Strategy = STRATEGIES["banded"], **options: Any) -> fl.
     return federation(model, options.pop("clients", CLIENTS), **(settings | options))
 
 
-def stream_of(
-    strategy: Strategy, size: int = 7, *, secure: bool = False, sigma: Fraction = SIGMA
-) -> NoiseStream:
+def stream_of(strategy: Strategy, size: int = 7) -> NoiseStream:
     """Rows of a fixed seed."""
-    if secure:
-        noise = fl.SecureCorrelatedNoise(strategy)
-        return NoiseStream.start(noise, Seeded(1), size, CPU, sigma)
-    return NoiseStream.start(fl.CorrelatedNoise(strategy), Seeded(1), size, CPU)
+    return NoiseStream.start(strategy, Seeded(1), size, CPU)
 
 
 # The rows
@@ -116,17 +107,14 @@ def test_memory_of_a_stream(name: str):
 
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize("at", [0, 1, 5, 11])
-@pytest.mark.parametrize("secure", [False, True])
-def test_a_saved_stream_goes_on_to_the_bit(name: str, at: int, *, secure: bool):
+def test_a_saved_stream_goes_on_to_the_bit(name: str, at: int):
     strategy = STRATEGIES[name]
-    if secure and strategy.buffers:
-        return
-    whole = stream_of(strategy, secure=secure)
+    whole = stream_of(strategy)
     rows = [whole.take(t).clone() for t in range(ROUNDS)]
-    stream = stream_of(strategy, secure=secure)
+    stream = stream_of(strategy)
     for t in range(at):
         stream.take(t)
-    again = stream_of(strategy, secure=secure).restored(stream.save())
+    again = stream_of(strategy).restored(stream.save())
     later = min(at + 2, ROUNDS - 1)
     again.skip_to(later)
     for t in range(later, ROUNDS):
@@ -144,68 +132,6 @@ def test_a_row_is_taken_once_and_in_its_place():
         stream.take(ROUNDS)
     with pytest.raises(InvalidParameter, match="rows of 4 numbers"):
         stream_of(STRATEGIES["banded"], 4).restored(stream.save())
-
-
-# Secure rows
-
-
-@pytest.mark.parametrize("name", ["independent", "banded", "full", "uneven"])
-def test_secure_rows_are_the_exact_post_processing(name: str):
-    """In fractions: row t is (Z_t - sum of coefficients times earlier rows) / C_tt, rounded."""
-    noise = fl.SecureCorrelatedNoise(STRATEGIES[name])
-    matrix = [[Fraction(float(entry)) for entry in row] for row in noise.strategy.matrix()]
-    assert all(entry * 2**10 == int(entry * 2**10) for row in matrix for entry in row)
-    stream, rows = stream_of(STRATEGIES[name], secure=True), list[list[int]]()
-    for t in range(ROUNDS):
-        fresh = rounded_gaussian(7, SIGMA, _RowSource(stream._seed, t)).tolist()
-        rows.append(stream.take(t).tolist())
-        for place in range(7):
-            past = sum(matrix[t][s] * rows[s][place] for s in range(t))
-            exact = (Fraction(fresh[place], 2**10) - past) / matrix[t][t]
-            assert abs(rows[t][place] - exact) <= Fraction(1, 2)
-
-
-def test_secure_rows_have_the_law_of_the_cut_strategy():
-    size, strategy = 4000, fl.SecureCorrelatedNoise(STRATEGIES["uneven"]).strategy
-    stream = stream_of(STRATEGIES["uneven"], size, secure=True)
-    rows = np.stack([stream.take(t).double().numpy() for t in range(ROUNDS)])
-    fresh = strategy.matrix() @ rows * 2**10 / float(SIGMA)
-    assert np.abs(fresh @ fresh.T / size - np.eye(ROUNDS)).max() < 6 / math.sqrt(size)
-
-
-def test_the_cut_strategy_is_charged():
-    strategy = STRATEGIES["uneven"]
-    run = correlated(strategy, secure_noise=True, preflight=True)
-    cut = run.engine.noise.strategy
-    assert np.abs(cut.diagonals - strategy.diagonals).max() < 2**-10
-    assert (cut.diagonals <= strategy.diagonals).all()
-    assert not np.array_equal(cut.diagonals, strategy.diagonals)
-    item = Correlated(4.0, cut, min_separation=4, adjacency="zero-out")
-    upper = dpacct.epsilon(1 * item, delta=1e-5).upper
-    assert [report.epsilon.upper for report in run][-1] == pytest.approx(upper, rel=1e-6)
-
-
-def test_secure_releases_are_on_the_grid():
-    run = correlated(
-        noise=fl.SecureCorrelatedNoise(STRATEGIES["banded"]),
-        model=linear().double(),
-        clients=DOUBLES,
-    )
-    for _ in run:
-        units = run.state.released * 3 * 2.0**24
-        assert float((units - units.round()).abs().max()) < 1e-3 * float(units.abs().max()) * 2**-40
-
-
-def test_secure_noise_without_room_for_it():
-    with pytest.raises(Unsupported, match=r"2\^5 times"):
-        correlated(secure_noise=True, noise_multiplier=80.0)
-    with pytest.raises(InvalidParameter, match="bands"):
-        correlated(STRATEGIES["buffers"], secure_noise=True)
-    # A strategy whose inverse grows, so that its rows leave the whole numbers of a machine.
-    growing = Strategy(60, np.array([0.01, 1.0]))
-    stream = stream_of(growing, secure=True, sigma=Fraction(2**38))
-    with pytest.raises(Unsupported, match=r"2\^61"):
-        stream.skip_to(60)
 
 
 # The cohorts
@@ -345,13 +271,12 @@ def test_releases_are_the_rows():
 
 
 @pytest.mark.parametrize("name", ["banded", "buffers", "uneven"])
-@pytest.mark.parametrize("cohorts", ["cyclic", "queue", "drawn", "secure"])
+@pytest.mark.parametrize("cohorts", ["cyclic", "queue", "drawn"])
 def test_a_resumed_run_is_the_same_to_the_bit(name: str, cohorts: str, tmp_path: Path):
-    secure, strategy = cohorts == "secure", STRATEGIES[name]
-    rule = COHORTS["cyclic" if secure else cohorts]
-    if (cohorts == "drawn" and strategy.bands > 4) or (secure and strategy.buffers):
+    strategy = STRATEGIES[name]
+    if cohorts == "drawn" and strategy.bands > 4:
         return
-    options: dict[str, Any] = {"sampling": rule, "seed": 1, "secure_noise": secure}
+    options: dict[str, Any] = {"sampling": COHORTS[cohorts], "seed": 1}
     whole = correlated(strategy, **options)
     whole.run()
     first = correlated(strategy, checkpoint=tmp_path / "run", **options)
@@ -523,6 +448,7 @@ def test_methods_with_noise_of_their_own_are_refused_by_name():
         ({"adjacency": "add-remove"}, "adjacency"),
         ({"noise_multiplier": None}, "budget"),
         ({"noise_multiplier": -1.0}, "noise_multiplier"),
+        ({"secure_noise": True}, "secure_noise"),
     ],
 )
 def test_bad_input(options: dict[str, Any], name: str):

@@ -137,8 +137,7 @@ def test_a_killed_run_goes_on_with_its_next_row(name: str, stage: str, tmp_path:
     lost = set(range(ROUNDS)) - set(rows)
     assert len(lost) <= (stage not in KEEPS_ALL)
     # Every release has the row of the one sequence that the seed gives, across the crash.
-    noise = fl.CorrelatedNoise(strategy)
-    stream = NoiseStream(noise, seed, linear_size(), torch.device("cpu"))
+    stream = NoiseStream(strategy, seed, linear_size(), torch.device("cpu"))
     expected = [stream.take(t).numpy() for t in range(ROUNDS)]
     for entry in log:
         assert np.allclose(entry["noise"], expected[entry["row"]], atol=1e-5)

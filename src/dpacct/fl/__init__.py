@@ -52,7 +52,7 @@ from dpacct.fl.methods.server_optimizers import Adam, Momentum, ServerOptimizer
 from dpacct.fl.privacy.allocation import Allocation
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, PerLayerClip, SmoothedNormalization
 from dpacct.fl.privacy.cohorts import Cyclic, MinSeparation
-from dpacct.fl.privacy.correlated import CorrelatedNoise, SecureCorrelatedNoise
+from dpacct.fl.privacy.correlated import CorrelatedNoise
 from dpacct.fl.privacy.findings import Audit, AuditFailed, Finding
 from dpacct.fl.privacy.markers import Bounded, Noised
 from dpacct.fl.privacy.masks import Dense, Mask, PublicTopK, RandomK
@@ -129,7 +129,6 @@ __all__ = [
     "RunAudit",
     "RunView",
     "Scaffold",
-    "SecureCorrelatedNoise",
     "SecureGaussianNoise",
     "Server",
     "ServerOptimizer",

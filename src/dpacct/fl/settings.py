@@ -29,7 +29,6 @@ from dpacct.fl.methods.server_optimizers import ServerOptimizer
 from dpacct.fl.privacy.allocation import Allocation, rounds_of, sampling_of
 from dpacct.fl.privacy.bounds import Bound, Clip
 from dpacct.fl.privacy.cohorts import Cohorts, Cyclic, MinSeparation
-from dpacct.fl.privacy.correlated import CorrelatedNoise, SecureCorrelatedNoise
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, SecureGaussianNoise
 from dpacct.fl.report.callbacks import Callback
 from dpacct.fl.surroundings import undisturbed
@@ -68,8 +67,7 @@ class Settings:
         server: the server's optimizer, `Momentum` or `Adam`. None takes the plain step.
         noise: source of the noise. Default: `GaussianNoise`, added by a trusted server.
             `CorrelatedNoise` is charged once for the whole run.
-        secure_noise: short for ``noise=SecureGaussianNoise()``, and `SecureCorrelatedNoise` if
-            the noise is correlated.
+        secure_noise: short for ``noise=SecureGaussianNoise()``.
         ledger: an open `Ledger`, or the path of one. None: the checkpoint's name with
             ``.ledger`` appended, or without a checkpoint a temporary file. Everything is charged
             in any case.
@@ -349,8 +347,6 @@ def choose_noise_source(noise: Noise | None, *, secure: bool) -> Noise:
     if noise is None:
         return SecureGaussianNoise() if secure else GaussianNoise()
     if secure:
-        if type(noise) is CorrelatedNoise:
-            return SecureCorrelatedNoise(noise.strategy)
         rule = f"the noise is {noise.name} already"
         raise InvalidParameter("secure_noise", secure, rule, "Drop one of them.")
     return noise

@@ -37,12 +37,10 @@ from dpacct.fl.methods.server_optimizers import ServerOptimizer, optimized, spli
 from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.privacy.allocation import Allocation, Allocator
 from dpacct.fl.privacy.bounds import INDICATOR_NORM, MARGIN, AdaptiveClip, row_norms
-from dpacct.fl.privacy.correlated import CorrelatedNoise, SecureCorrelatedNoise
 from dpacct.fl.privacy.markers import Bounded, Noised, scatter
 from dpacct.fl.privacy.noise import (
     GaussianNoise,
     Noise,
-    SecureGaussianNoise,
     drawn_std,
     sums_as_they_are,
 )
@@ -269,9 +267,10 @@ class Engine:
         std = drawn_std(self.noise, plan.update_std(bound), found.arrived)
         if std is None:
             return None
-        stream, noise = state.noise, self.noise
-        if stream is not None and row is not None and isinstance(noise, CorrelatedNoise):
-            noisy = noise.add_row(stream, row, found.total, kept, limits, std)
+        stream = state.noise
+        if stream is not None and row is not None:
+            made = stream.take(row)
+            noisy = found.total + std * (made if kept is None else made[kept])
             std *= stream.std(row)
         elif found.raw is None:
             noisy = self.noise.add(found.total, limits, std, self.source)
@@ -380,9 +379,7 @@ def with_independent_noise(engine: Engine) -> Engine:
     """Return the engine with noise that needs no other rounds, to try the rest of a round."""
     if engine.plan.correlation is None:
         return engine
-    secure = isinstance(engine.noise, SecureCorrelatedNoise)
-    noise = SecureGaussianNoise() if secure else GaussianNoise()
-    return replace(engine, noise=noise, plan=replace(engine.plan, correlation=None))
+    return replace(engine, noise=GaussianNoise(), plan=replace(engine.plan, correlation=None))
 
 
 def reproduces(method: Method) -> bool:

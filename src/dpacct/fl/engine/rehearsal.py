@@ -265,10 +265,10 @@ def _check_rows(engine: Engine, bound: Bound) -> Finding:
     noise, std = engine.noise, engine.plan.update_std(bound)
     if not isinstance(noise, CorrelatedNoise):
         return Finding("rows", passed=False, detail="the noise has no rows")
-    strategy, limits, cpu = noise.strategy, bound.limits(engine.layout), torch.device("cpu")
-    stream = NoiseStream.start(noise, Seeded(21), _SHORT, cpu, noise.sigma(limits, std))
-    count, nothing = min(_ROWS, strategy.rounds), noise.zeros(_SHORT, cpu)
-    made = [noise.add_row(stream, row, nothing, None, limits, std).numpy() for row in range(count)]
+    strategy = noise.strategy
+    stream = NoiseStream.start(strategy, Seeded(21), _SHORT, torch.device("cpu"))
+    count = min(_ROWS, strategy.rounds)
+    made = [std * stream.take(row).numpy() for row in range(count)]
     draws = np.stack(
         [
             sum(c * made[row - lag] for lag, c in enumerate(strategy.row(row)))

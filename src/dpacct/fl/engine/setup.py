@@ -125,8 +125,7 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds
         not_private_because=reason,
     )
     if isinstance(noise, CorrelatedNoise):
-        sigma = noise.sigma(bound.limits(layout), first.update_std(bound))
-        rounds.state.noise = NoiseStream.start(noise, source, layout.size, device, sigma)
+        rounds.state.noise = NoiseStream.start(noise.strategy, source, layout.size, device)
     # A bound or noise that cannot be charged for in some round is refused here.
     rounds.charged()
     return rounds

@@ -20,7 +20,6 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NoReturn
 
@@ -31,21 +30,12 @@ from torch import Tensor
 from dpacct.correlated import Correlated, Strategy
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.privacy.cohorts import Cohorts
-from dpacct.fl.privacy.exact_gaussian import MAX_SIGMA, rounded_gaussian
-from dpacct.fl.privacy.noise import (
-    Limits,
-    Noise,
-    SecureGaussianNoise,
-    grid_exponent,
-)
+from dpacct.fl.privacy.noise import Limits, Noise
 from dpacct.fl.privacy.randomness import Randomness, normals
 from dpacct.fl.public import HasRate
-from dpacct.fl.tensors import from_array
 from dpacct.rounds import Adjacency, Full, Poisson, Sampling
 
 _SEED = 32
-# Of the coefficients of secure noise behind the binary point, and the most of its whole numbers.
-_BITS, _MOST_WHOLE = 10, 2.0**61
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +61,6 @@ class CorrelatedNoise(Noise):
             hint = "For example square_root(rounds=100, bands=10)."
             raise InvalidParameter("strategy", self.strategy, rule, hint)
 
-    def sigma(self, limits: Limits, std: float) -> Fraction | None:
-        """Return the standard deviation of Z in units of its grid, None in floating point."""
-        del limits, std
-        return None
-
-    def add_row(
-        self, stream: NoiseStream, row: int, total: Tensor, kept: Tensor | None, limits: Limits,
-        std: float,
-    ) -> Tensor:  # fmt: skip
-        """Return a sum [k] over the coordinates ``kept`` with its row of noise, float64 [k]."""
-        del limits
-        made = stream.take(row)
-        return total + std * (made if kept is None else made[kept])
-
     def check(self, sampling: HasRate, adjacency: Adjacency, num_clients: int) -> NoReturn:
         """Reject a single release, whose noise would be correlated with nothing."""
         del sampling, adjacency, num_clients
@@ -98,71 +74,7 @@ class CorrelatedNoise(Noise):
         self.check(Full(), Adjacency.ZERO_OUT, 0)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.strategy!r}, {self.strategy.fingerprint[:16]})"
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class SecureCorrelatedNoise(CorrelatedNoise):
-    """`CorrelatedNoise` in whole numbers, exactly, like `SecureGaussianNoise`.
-
-    It costs about 5 microseconds a coordinate and round on one core at noise multiplier 2, and more
-    with more noise: the finer the grid, the more variates are decided in decimal arithmetic.
-
-    Args:
-        strategy: one with bands. Its coefficients are cut to multiples of 2^-10, and the charge is
-            that of the cut strategy.
-    Raises:
-        InvalidParameter: it is not a strategy, or a buffered one.
-    """
-
-    name = "secure correlated gaussian"
-
-    def __post_init__(self) -> None:
-        # The zero-argument super() does not work in a dataclass with slots.
-        CorrelatedNoise.__post_init__(self)
-        object.__setattr__(self, "strategy", _cut(self.strategy))
-
-    def zeros(self, size: int, device: torch.device) -> Tensor:
-        """Return int64 [size], in units of the grid."""
-        return SecureGaussianNoise().zeros(size, device)
-
-    def encode(self, rows: Tensor, limits: Limits, std: float) -> Tensor:
-        """Return rows in units of the grid, int64, cut toward zero."""
-        return SecureGaussianNoise().encode(rows, limits, std)
-
-    def sigma(self, limits: Limits, std: float) -> Fraction | None:
-        """Return the standard deviation of Z in units of its grid, 2^-10 of that of the sums.
-
-        Raises:
-            Unsupported: the grid has no room for it.
-        """
-        sigma = Fraction(std) / Fraction(2) ** (grid_exponent(limits) - _BITS)
-        if sigma > MAX_SIGMA:
-            raise Unsupported(
-                f"secure correlated noise of standard deviation {std:g}: the grid has room for "
-                "2^5 times the clip norm"
-            )
-        return sigma
-
-    def add_row(
-        self, stream: NoiseStream, row: int, total: Tensor, kept: Tensor | None, limits: Limits,
-        std: float,
-    ) -> Tensor:  # fmt: skip
-        """Return a sum [k] over the coordinates ``kept`` with its row of noise, float64 [k]."""
-        del std
-        made = stream.take(row)
-        total = total + (made if kept is None else made[kept])
-        return total.double() * 2.0 ** grid_exponent(limits)
-
-
-def _cut(strategy: Strategy) -> Strategy:
-    """Return a strategy with its coefficients cut toward zero to multiples of 2^-10."""
-    if strategy.buffers:
-        rule = "secure noise is made from bands, and the decay of a buffer is no whole number"
-        raise InvalidParameter("strategy", strategy, rule, "Take square_root or optimized.")
-    entries = np.trunc(strategy.diagonals * 2.0**_BITS) / 2.0**_BITS
-    used = np.flatnonzero(entries.reshape(len(entries), -1).any(axis=1))
-    return Strategy(strategy.rounds, entries[: int(used.max(initial=0)) + 1], name=strategy.name)
+        return f"CorrelatedNoise({self.strategy!r}, {self.strategy.fingerprint[:16]})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,35 +182,33 @@ class _RowSource(Randomness):
 class NoiseStream:
     """The rows of C^{-1} Z of a run, in their order. A secret, without ``repr``.
 
-    They are float64 in units of the standard deviation of Z, or int64 in units of the grid.
+    They are float64, in units of the standard deviation of Z.
 
     Args:
-        noise: of the run. seed: 32 secret bytes.
-        size: number of parameters. device: of the rows.
-        sigma: as `CorrelatedNoise.sigma`. row, memory: of a checkpoint.
+        strategy: of the noise. seed: 32 secret bytes.
+        size: number of parameters. device: of the rows. row, memory: of a checkpoint.
     Attributes:
         row: the number of rows that were made.
     """
 
     def __init__(
-        self, noise: CorrelatedNoise, seed: bytes, size: int, device: torch.device,
-        sigma: Fraction | None = None, row: int = 0, memory: Sequence[Tensor] = (),
+        self, strategy: Strategy, seed: bytes, size: int, device: torch.device,
+        row: int = 0, memory: Sequence[Tensor] = (),
     ) -> None:  # fmt: skip
-        self._noise, self._strategy, self._seed = noise, noise.strategy, seed
-        self._size, self._device, self._sigma = size, device, sigma
+        self._strategy, self._seed = strategy, seed
+        self._size, self._device = size, device
         self.row, self._memory = row, tuple(memory)
 
     @classmethod
     def start(
-        cls, noise: CorrelatedNoise, source: Randomness, size: int, device: torch.device,
-        sigma: Fraction | None = None,
-    ) -> NoiseStream:  # fmt: skip
+        cls, strategy: Strategy, source: Randomness, size: int, device: torch.device
+    ) -> NoiseStream:
         """Return the rows of a fresh secret seed."""
-        return cls(noise, source.take(_SEED), size, device, sigma)
+        return cls(strategy, source.take(_SEED), size, device)
 
     def afresh(self, source: Randomness) -> NoiseStream:
         """Return all rows of the same noise from another fresh secret seed."""
-        return self.start(self._noise, source, self._size, self._device, self._sigma)
+        return self.start(self._strategy, source, self._size, self._device)
 
     def skip_to(self, row: int) -> None:
         """Make the rows before number ``row``, whose rounds were lost. Rule 2."""
@@ -340,34 +250,13 @@ class NoiseStream:
             rule = f"{kept} rows of {self._size} numbers are kept behind row {row}"
             raise InvalidParameter("checkpoint", f"{len(memory)} rows of noise", rule)
         seed = bytes.fromhex(saved["seed"])
-        place = self._noise, seed, self._size, self._device, self._sigma
-        return NoiseStream(*place, row, memory)
+        return NoiseStream(self._strategy, seed, self._size, self._device, row, memory)
 
     def _next(self) -> Tensor:
-        source = _RowSource(self._seed, self.row)
-        if self._sigma is None:
-            fresh = normals(source, self._size, self._device)
-            made, self._memory = self._strategy.noise_row(self.row, fresh, self._memory)
-        else:
-            made = self._whole_row(source, self._sigma)
-            self._memory = (made, *self._memory)[: self._strategy.memory]
+        fresh = normals(_RowSource(self._seed, self.row), self._size, self._device)
+        made, self._memory = self._strategy.noise_row(self.row, fresh, self._memory)
         self.row += 1
         return made
-
-    def _whole_row(self, source: Randomness, sigma: Fraction) -> Tensor:
-        """Return round((Z_t - sum_j C_{t,t-j} W_{t-j}) / C_{t,t}) in whole numbers of the grid.
-
-        With Z and all coefficients in multiples of 2^-10, each step is exact.
-        """
-        first, *others = (int(entry * 2**_BITS) for entry in self._strategy.row(self.row).tolist())
-        total = from_array(rounded_gaussian(self._size, sigma, source)).to(self._device)
-        reach = MAX_SIGMA * 2.0**6
-        for coefficient, past in zip(others, self._memory, strict=True):
-            total = total - coefficient * past
-            reach += abs(coefficient) * float(past.abs().max())
-        if reach > _MOST_WHOLE:
-            raise Unsupported("secure correlated noise that grows beyond 2^61 units of its grid")
-        return torch.div(2 * total + first, 2 * first, rounding_mode="floor")
 
 
 @lru_cache(maxsize=4096)
