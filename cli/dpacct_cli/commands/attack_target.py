@@ -44,11 +44,12 @@ from dpacct_cli import waiting
 from dpacct_cli.errors import conflict
 from dpacct_cli.render import plain, up
 from dpacct_cli.train.files import SETTINGS, RunFiles, ledger_of_settings
-from dpacct_cli.train.job import Job, build_job, read_data
-from dpacct_cli.train.methods import build_method
+from dpacct_cli.train.job import Job, build_job, build_method, read_data
 from dpacct_cli.train.settings import Settings, load
 
 ARGUMENT = "CHECKPOINT"
+# Settings of the run that shadow models share.
+LIKE_THE_RUN = ("bound", "local", "server_lr", "device", "vectorize")
 _SUFFIX = ".checkpoint"
 _SIZES = re.compile(r"(?P<clients>\d+) clients, (?P<parameters>\d+) parameters")
 
@@ -190,7 +191,7 @@ def people_of(target: Target, most: int) -> People:
         dealt = iid(len(test), count, seed=seed)
         if kind == "dirichlet":
             dealt = dirichlet(test.targets.numpy(), count, float(strength), seed=seed)
-        outside = PartitionedClients(test, dealt, job.device)
+        outside = PartitionedClients(test, dealt, job.keywords["device"])
         told = "of the test set, dealt out as the members' are"
     # All clients are looked at, because one that is not compared may have a held-out example.
     everybody = (clients[number] for number in range(len(clients)))
@@ -214,7 +215,7 @@ def _others(target: Target) -> tuple[PartitionedClients, bool]:
     rows = np.flatnonzero(fresh) if fresh.any() else np.arange(len(dataset.test))
     part = dataset.test.select(from_array(rows))
     whose = np.zeros(len(rows), np.int64) if owners is None else owners[rows]
-    return PartitionedClients(part, natural(whose), job.device), bool(fresh.any())
+    return PartitionedClients(part, natural(whose), job.keywords["device"]), bool(fresh.any())
 
 
 def _some(clients: PartitionedClients, most: int, seed: int) -> list[ClientData]:
@@ -300,7 +301,7 @@ def proven(target: Target, *, strangers: bool) -> Proven:
             run = check_run(ledger, saved, str(target.content.get("setting")), holder)
             if run.private:
                 return _of_run(run, target.rounds, strangers=strangers)
-            why = target.job.method.not_private_because or SEEDED
+            why = target.job.keywords["method"].not_private_because or SEEDED
             because = f"the run is not private: {why}"
     return Proven(Limit(None, because), Limit(None, because), because)
 
@@ -364,21 +365,17 @@ class LikeTheRun:
         job, settings = self.target.job, self.target.settings
         model = build_model(settings.values["model"], job.dataset, seed=self.target.seed)
         if self.target.rounds == 0:
-            return model.to(job.device)
+            return model.to(job.keywords["device"])
         with Federation(
             model,
             cross_entropy,
             list(clients),
             schedule=_shrunk(self._plan(), len(clients), len(clients) / len(job.clients)),
             method=build_method(settings.method, settings.method_options),
-            clip_norm=job.clip_norm,
             delta=0.5,
-            local=job.local,
-            server_lr=job.server_lr,
-            device=job.device,
-            vectorize=job.vectorize,
             seed=number,
             preflight=False,
+            **{key: job.keywords[key] for key in LIKE_THE_RUN},
         ) as run:
             run.run()
         return model
@@ -388,13 +385,13 @@ class LikeTheRun:
         job, rounds = self.target.job, self.target.rounds
         if isinstance(job.sampling, Cyclic):
             raise Unsupported("shadow models of a run with correlated noise: they train by rounds")
-        if job.schedule is None:
+        if job.keywords["schedule"] is None:
             noise = noise_of(dict(self.target.content)) or validate.NOISE_MULTIPLIER_RANGE[0]
             if isinstance(job.sampling, Allocation):
                 epochs = -(-rounds // job.sampling.rounds)
                 return epochs * job.sampling.epoch(noise, Adjacency(job.adjacency))
             return rounds * Round(noise, job.sampling, job.adjacency)
-        plan, budget = job.schedule, job.budget
+        plan, budget = job.keywords["schedule"], job.keywords["budget"]
         if budget is not None:
             plan = calibrate(schedule=plan, epsilon=budget.epsilon, delta=budget.delta).schedule
         return first_rounds(plan, rounds)

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from dpacct import validate
 from dpacct.display import down, up
-from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.errors import Unsupported
 from dpacct.rounds import Round, Sampling, Uniform
 from dpacct_cli import mechanism
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import StyleOptions, number, option
 from dpacct_cli.render import Answer, Page, Row, plain, show
-from dpacct_cli.train.command import check_batch, read_settings
-from dpacct_cli.train.options import METHODS, MethodName, Training
+from dpacct_cli.train.command import check_unit, read_settings
+from dpacct_cli.train.options import MethodName, Training
 from dpacct_cli.train.settings import Settings, load, typed_values
 from dpacct_cli.train.settings import option as option_of
-from dpacct_cli.words import about_examples
 
 if TYPE_CHECKING:
     from dpacct.fl.auditing.canary_audit import RunAudit
@@ -88,10 +87,8 @@ def audit(
       dpacct audit --run mnist.dp-fedavg-1.settings.json
     """
     style = shown.style
-    check_batch(examples=bool(training.examples or training.config))
     settings = _settings(method, run, training)
-    if settings.get("examples"):
-        about_examples()
+    check_unit(settings)
     if single_round is not None and canaries is not None:
         why = "there is one client more, and no canaries"
         raise conflict(f"--canaries {canaries}", f"--single-round {single_round}", why)
@@ -118,9 +115,6 @@ def audit(
 def _settings(method: str | None, run: str | None, training: Training) -> Settings:
     """Return the settings of a run, or the typed settings."""
     if run is None:
-        if method is None and not training.examples:
-            known = f"a method is one of {', '.join(METHODS)}, or package.module:Class"
-            raise InvalidParameter("method", None, known)
         return read_settings(method, training)
     typed = [key for key, value in typed_values(training).items() if value is not None]
     layers = (training.assignments, training.server_assignments, training.preset, training.config)

@@ -7,13 +7,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpacct import validate
 from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
-from dpacct.ledger.record.plans import Plan
 from dpacct.ledger.terms import EXAMPLE, Terms
-from dpacct.rounds import Schedule
+from dpacct.rounds import Schedule, first_rounds
 from dpacct_cli import errors, mechanism, suggestions
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import Style, StyleOptions, number
@@ -64,7 +63,6 @@ def train(
       dpacct train mymethods:Proximal --set strength=0.1
       dpacct train --ledger mnist.ledger --resume
     """
-    shown = style.style
     if record.new_ledger and record.ledger is not None:
         why = "a ledger that is named is used, or made"
         raise conflict("--new-ledger", f"--ledger {record.ledger}", why)
@@ -74,31 +72,34 @@ def train(
         raise OptionConflict(f"--run {record.run} needs --resume; a new run is named by itself.")
     if record.resume and method is not None and ("." in method or "/" in method):
         raise OptionConflict(suggestions.resumed_by_name(method))
-    if method is None and not (record.resume or training.examples):
-        known = f"a method is one of {', '.join(METHODS)}, or package.module:Class"
-        raise InvalidParameter("method", None, known)
-    check_batch(examples=bool(training.examples or training.config or record.resume))
-    settings = read_settings(method, training, record)
-    if find_spec("torch") is None:
-        raise Unsupported("training needs PyTorch, which is not installed: pip install -e '.[fl]'")
+    begun = None
     if record.resume:
         begun = find_run(record.ledger, record.run, method, training.data)
-        settings = read_settings(method or begun.settings.method, training, record)
+        method = method or begun.settings.method
+    settings = read_settings(method, training, record)
+    if begun is not None:
         check_unchanged(begun.settings, settings)
         # A resumed run may have another device and data folder. Nothing else counts as chosen.
         moved = {key: settings.values[key] for key in FREE if key in settings.chosen}
         values = {**begun.settings.values, **moved}
         settings = replace(begun.settings, values=values, chosen=frozenset())
-        _run(settings, begun.files, shown, resume=True)
+    check_unit(settings)
+    if find_spec("torch") is None:
+        raise Unsupported("training needs PyTorch, which is not installed: pip install -e '.[fl]'")
+    if begun is not None:
+        files = begun.files
     else:
         data = settings.values["data"]
         _propose_schema(settings)
         files = begin(record.ledger, settings.method, data, new_ledger=record.new_ledger)
-        _run(settings, files, shown, resume=False)
+    _run(settings, files, style.style, resume=record.resume)
 
 
 def read_settings(method: str | None, training: Training, record: Record | None = None) -> Settings:
     """Return the settings of a command line. See `combine`."""
+    if method is None and not training.examples:
+        known = f"a method is one of {', '.join(METHODS)}, or package.module:Class"
+        raise InvalidParameter("method", None, known)
     return combine(
         METHODS[0] if method is None else method,
         typed_values(training, record),
@@ -108,6 +109,21 @@ def read_settings(method: str | None, training: Training, record: Record | None 
         tuple(training.server_assignments or ()),
         training.schema,
     )
+
+
+def check_unit(settings: Settings) -> None:
+    """Name examples in all messages if they are sampled, and reject --batch if clients are.
+
+    Raises:
+        OptionConflict: --batch was typed.
+    """
+    if settings.get("examples"):
+        about_examples()
+    elif spelling("--cohort") == "--batch":
+        raise OptionConflict(
+            f"--batch {text_of('--cohort')} needs --examples; clients are sampled in --cohort, and "
+            "train by --batch-size."
+        )
 
 
 def _propose_schema(settings: Settings) -> None:
@@ -129,27 +145,12 @@ def _propose_schema(settings: Settings) -> None:
         raise SystemExit(BAD_INPUT)
 
 
-def check_batch(*, examples: bool) -> None:
-    """Reject --batch if clients are sampled.
-
-    Raises:
-        OptionConflict: it was typed.
-    """
-    if not examples and spelling("--cohort") == "--batch":
-        raise OptionConflict(
-            f"--batch {text_of('--cohort')} needs --examples; clients are sampled in --cohort, and "
-            "train by --batch-size."
-        )
-
-
 def _run(settings: Settings, files: RunFiles, style: Style, *, resume: bool) -> None:
     # PyTorch is imported here, after everything that can be checked without it.
     from dpacct.ledger.terms import known_terms
     from dpacct_cli.train.job import build_job
     from dpacct_cli.train.run import open_run, train
 
-    if settings.get("examples") and not settings.get("records"):
-        about_examples()
     every = settings.get("eval_every")
     if every is not None:
         every = validate.count("eval_every", number(every), "the rounds between looks")
@@ -160,7 +161,11 @@ def _run(settings: Settings, files: RunFiles, style: Style, *, resume: bool) -> 
         if style is Style.HUMAN:
             for note in _notes(settings, files, job, terms, private=run.has_private_checkpoint):
                 print_note(note)
-            print(_plan_line(run), file=sys.stderr, flush=True)
+            (what, *_), level = mechanism.rows(run.schedule), _noise_of(run.schedule)
+            noises = "" if level is None else f", noise multiplier {noise(level)}"
+            spent = up(run.planned_epsilon.upper, 3)
+            line = f"plan: {what.value}{noises}, epsilon {spent} at the end"
+            print(line, file=sys.stderr, flush=True)
         try:
             outcome = train(run, job, files, style, every or max(1, run.rounds // 10))
         except BudgetExceeded as refusal:
@@ -169,21 +174,15 @@ def _run(settings: Settings, files: RunFiles, style: Style, *, resume: bool) -> 
                 "budget for the same clients, whose epsilon adds up with this one."
             )
             raise BudgetExceeded(f"{refusal} {ways}") from None
-    if outcome.interrupted:
-        again = f"dpacct train {settings.method} --ledger {file} --run {shlex.quote(files.stem)}"
-        errors.print_line(
-            f"stopped after round {outcome.rounds} of {outcome.planned}; saved in "
-            f"{files.checkpoint}. {again} --resume goes on."
-        )
-        raise SystemExit(INTERRUPTED)
-    show(
-        Answer(
-            _data(settings, job, outcome, files),
-            repr(outcome.accuracy),
-            lambda: _page(settings, job, outcome, files),
-        ),
-        style,
-    )
+        if outcome.interrupted:
+            again = f"dpacct train {settings.method} --ledger {file} --run "
+            errors.print_line(
+                f"stopped after round {run.round} of {run.rounds}; saved in {files.checkpoint}. "
+                f"{again}{shlex.quote(files.stem)} --resume goes on."
+            )
+            raise SystemExit(INTERRUPTED)
+        done = Done(settings, files, job, run, outcome)
+        show(Answer(_data(done), repr(outcome.accuracy), lambda: _page(done)), style)
 
 
 def _notes(
@@ -209,12 +208,22 @@ def _notes(
         )
 
 
-def _plan_line(run: Federation) -> str:
-    """Return one line about the run before its first round: its rounds, noise and epsilon."""
-    level = _noise_of(run.schedule)
-    noises = "" if level is None else f", noise multiplier {noise(level)}"
-    (what, *_) = mechanism.rows(run.schedule)
-    return f"plan: {what.value}{noises}, epsilon {up(run.planned_epsilon.upper, 3)} at the end"
+class Done(NamedTuple):
+    """A run that has ended, with all that is printed of it."""
+
+    settings: Settings
+    files: RunFiles
+    job: Job
+    run: Federation
+    outcome: Outcome
+
+    @property
+    def plan(self) -> Schedule:
+        """The rounds that ran, or the first one of the plan. A begun epoch counts whole."""
+        from dpacct.fl.privacy.allocation import rounds_of
+
+        plan = self.run.schedule
+        return first_rounds(plan, max(1, -(-self.run.round // rounds_of(plan.phases[0].round))))
 
 
 def _noise_of(schedule: Schedule) -> float | None:
@@ -223,57 +232,47 @@ def _noise_of(schedule: Schedule) -> float | None:
     return getattr(kinds[0], "noise_multiplier", None) if len(kinds) == 1 else None
 
 
-def _ran(outcome: Outcome) -> Schedule:
-    """Return the rounds that ran, or the first one of the plan. A begun epoch counts whole."""
-    from dpacct.fl.privacy.allocation import rounds_of
-
-    each = rounds_of(outcome.schedule.phases[0].round)
-    return Plan(outcome.schedule).first(max(1, -(-outcome.rounds // each)))
-
-
-def _data(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> dict[str, Any]:
+def _data(done: Done) -> dict[str, Any]:
     """Return the keys of --json. JSON has no infinity: null if the run is not private."""
     from dpacct.fl.privacy.allocation import Allocation
     from dpacct.fl.privacy.cohorts import Cyclic
 
-    spent = outcome.epsilon
-    private = outcome.not_private_because is None
-    ran = mechanism.keys(_ran(outcome))
+    settings, files, job, run, outcome = done
+    spent, budget, sampling = run.epsilon, job.keywords["budget"], job.sampling
+    private = run.not_private_because is None
+    ran = mechanism.keys(done.plan)
     del ran["rounds"]
-    if isinstance(job.sampling, Cyclic):
-        # One release, with what matters of its strategy.
-        ran |= {"sampling": "cyclic", "sampling_rate": job.sampling.sampling_rate}
-        ran["groups"] = job.sampling.groups
+    if isinstance(sampling, Cyclic | Allocation):
+        # All releases are of one kind, and have no other keys than equal rounds.
         ran.pop("phases", None)
-    if isinstance(job.sampling, Allocation):
-        # All epochs are equal, and have no other keys than equal rounds.
-        ran |= {"sampling": job.sampling.name, "sampling_rate": job.sampling.sampling_rate}
-        ran["noise_multiplier"] = _noise_of(outcome.schedule)
-        ran["steps"] = job.sampling.steps
-        ran.pop("phases", None)
+        ran["sampling_rate"] = sampling.sampling_rate
+    if isinstance(sampling, Cyclic):
+        ran |= {"sampling": "cyclic", "groups": sampling.groups}
+    if isinstance(sampling, Allocation):
+        ran["steps"] = sampling.steps
     return {
         "method": settings.method,
         "data": job.dataset.name,
         "model": settings.values["model"],
-        "rounds": outcome.rounds,
+        "rounds": run.round,
         "epsilon": {
             "lower": spent.lower if private else None,
             "upper": spent.upper if private else None,
-            "target": None if job.budget is None else job.budget.epsilon,
+            "target": None if budget is None else budget.epsilon,
         },
         "delta": spent.delta,
         "noise_multiplier": ran.pop("noise_multiplier"),
-        "clip_norm": outcome.clip_norm,
+        "clip_norm": run.bound.clip_norm,
         **ran,
-        "public_size": job.public.size if job.public.stated else None,
+        "public_size": job.keywords["public_size"],
         "test_accuracy": outcome.accuracy,
         "test_data": job.dataset.test_data,
         "label_set": job.dataset.label_set,
         "seconds": outcome.seconds,
         "ledger": str(files.ledger),
         "private": private,
-        "not_private_because": outcome.not_private_because,
-        "stopped_because": outcome.stopped_because,
+        "not_private_because": run.not_private_because,
+        "stopped_because": run.stopped_because,
         "examples" if settings.get("examples") else "clients": job.public.size,
         "partition": settings.get("partition"),
         "simulated_clients": job.simulated,
@@ -285,48 +284,46 @@ def _data(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> di
     }
 
 
-def _page(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> Page:
+def _page(done: Done) -> Page:
     """Return the rows for people."""
-    if outcome.not_private_because is None:
-        spent = mechanism.epsilon_row(outcome.epsilon, job.delta.origin)
-    else:
-        spent = Row("epsilon", "infinite", outcome.not_private_because)
-    # The rounds that ran; the first round of the plan if none ran.
-    plan = _ran(outcome)
-    level = _noise_of(plan)
+    settings, files, job, run, outcome = done
+    plan, data, delta = done.plan, job.dataset, run.epsilon.delta
+    spent = mechanism.epsilon_row(run.epsilon, job.delta.origin)
+    if run.not_private_because is not None:
+        spent = Row("epsilon", "infinite", run.not_private_because)
     dealt = settings.get("partition")
     who = f"{'simulated ' if job.simulated else ''}clients ({dealt})" if dealt else "examples"
-    declared = "declared " if job.public.stated else ""
-    tested = on_test_data(len(job.tested), job.dataset.test_data)
+    size = f"{job.public.size:,}{' declared' if job.public.stated else ''}"
+    tested = on_test_data(len(job.tested), data.test_data)
     rows = [Row("test accuracy", down(outcome.accuracy, 4), tested), spent]
-    if outcome.stopped_because is not None:
-        rows.append(Row("stopped early", outcome.stopped_because))
-    if job.dataset.label_set == "unprotected":
+    if run.stopped_because is not None:
+        rows.append(Row("stopped early", run.stopped_because))
+    if data.label_set == "unprotected":
         why = "the classes are read off the data, and epsilon does not cover them: say --classes"
         rows.append(Row("label set", "unprotected", why))
     rows += mechanism.rows(plan)
+    level = _noise_of(plan)
     if level is not None:
-        unit = f"std of the noise on the sum / clip norm {plain(outcome.clip_norm)}"
+        unit = f"std of the noise on the sum / clip norm {plain(run.bound.clip_norm)}"
         rows.append(Row("noise multiplier", noise(level), unit))
     if ":" in settings.method:
         rows.append(Row("method", settings.method))
-    if job.server is not None:
-        rows.append(Row("server", repr(job.server)))
+    if job.keywords["server"] is not None:
+        rows.append(Row("server", repr(job.keywords["server"])))
+    model, took = settings.values["model"], seconds(outcome.seconds)
     rows += [
-        Row("training", f"{settings.values['model']} on {job.dataset.name}, {job.public.size:,} "
-            f"{declared}{who}, {seconds(outcome.seconds)}"),
+        Row("training", f"{model} on {data.name}, {size} {who}, {took}"),
         Row("ledger", str(files.ledger)),
         Row("model", str(files.model)),
         Row("report", str(files.report), "  one line a round; unprotected_... in it: not private"),
-    ]  # fmt: skip
-    note = mechanism.delta_note(outcome.epsilon.delta, job.public.size)
+    ]
     remarks = [SIMULATED] if job.simulated else []
-    if job.unit == EXAMPLE and job.dataset.owners is not None:
+    if job.unit == EXAMPLE and data.owners is not None:
         remarks.append(OWNERS_OF_EXAMPLES)
     return Page(
         rows,
         closing=f"dpacct ledger show {shlex.quote(str(files.ledger))} lists what was spent.",
-        note=mechanism.with_moved_delta(note, job.delta),
+        note=mechanism.with_moved_delta(mechanism.delta_note(delta, job.public.size), job.delta),
         remarks=remarks,
     )
 

@@ -1,27 +1,40 @@
-"""From settings to a training job: data, clients, model, method. Imports PyTorch."""
+"""From settings to a training job: data, clients, model, method. Imports PyTorch.
+
+Rule 1: quick checks come before slow reading. A wrong class or option is rejected before anything
+is read or charged. An error inside your own code is passed on unchanged.
+Rule 2: your own class is called ``package.module:Class``, in ledger and settings as well, so that a
+resume finds it again.
+"""
 
 from __future__ import annotations
 
+import importlib
 import inspect
-from collections.abc import Mapping
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal, cast
+from types import ModuleType
+from typing import Any, Literal, TypeVar, cast
 
 from dpacct import validate
 from dpacct.budget import Budget
 from dpacct.correlated import Correlated
-from dpacct.errors import InvalidParameter
+from dpacct.errors import DpacctError, InvalidParameter
 from dpacct.fl.clients import ClientData, Population
 from dpacct.fl.data import DATASETS, Dataset, PartitionedClients, TableSchema, load, load_table
 from dpacct.fl.data.partitions import Partition, dirichlet, divided, iid, natural, of_clients
 from dpacct.fl.examples import Examples
 from dpacct.fl.local.sgd import SGD
+from dpacct.fl.methods import METHODS
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.methods.server_optimizers import ServerOptimizer
+from dpacct.fl.methods.server_optimizers import Adam, Momentum, ServerOptimizer
 from dpacct.fl.models import Model, build_model
 from dpacct.fl.privacy.allocation import Allocation, rounds_of, sampling_of
+from dpacct.fl.privacy.bounds import Bound, Clip
 from dpacct.fl.privacy.cohorts import Cyclic
 from dpacct.fl.privacy.correlated import CorrelatedNoise
 from dpacct.fl.public import PublicSize
@@ -31,9 +44,21 @@ from dpacct.rounds import MAX_CLIENTS, Full, Poisson, Sampling, Schedule, Unifor
 from dpacct.schedules.files import load_schedule
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import MechanismOptions, ReadDelta, number
-from dpacct_cli.train.methods import build_method, build_server
 from dpacct_cli.train.settings import Settings, is_table, option
 from dpacct_cli.words import text_of
+
+# The names of `dpacct_cli.train.options.SERVERS`.
+SERVERS: dict[str, Callable[..., ServerOptimizer]] = {"momentum": Momentum, "adam": Adam}
+Made = TypeVar("Made")
+_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+# Arguments of `SGD`, by the settings that hold them.
+_LOCAL = {
+    "local_epochs": "epochs",
+    "local_steps": "steps",
+    "momentum": "momentum",
+    "weight_decay": "weight_decay",
+    "lr_decay": "lr_decay",
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,16 +66,14 @@ class Job:
     """All that a run is made of, checked.
 
     Attributes:
-        dataset, clients, model, method, local: the objects of the training.
+        dataset, clients, model: the objects of the training.
         held_out: clients that take no part, drawn at random, or None if all may take part.
         tested: the examples for testing, on the device.
-        schedule: the rounds, if they change. ``sampling`` is then that of the first one.
-        sampling, adjacency: of the rounds. public: the number of clients that may be printed.
-        budget: or ``noise_multiplier`` is set, with ``delta``.
-        clip_norm: None where the method bounds updates itself.
-        server: the server's optimizer, None for the plain step.
-        unit: the privacy unit of the run.
-        noise: correlated noise, or None for independent noise.
+        sampling: of the cohorts. With a schedule, those of the first round.
+        adjacency: of the rounds.
+        public: the number of clients that may be printed.
+        delta: of the run, with its origin.
+        keywords: the other arguments of `Federation`.
     """
 
     dataset: Dataset
@@ -58,25 +81,16 @@ class Job:
     held_out: PartitionedClients | None
     tested: ClientData
     model: Model
-    method: Method
-    local: SGD | None
-    schedule: Schedule | None
     sampling: Sampling | Allocation | Cyclic
     adjacency: str
     public: PublicSize
-    budget: Budget | None
-    noise_multiplier: float | None
     delta: ReadDelta
-    clip_norm: float | None
-    server_lr: float
-    server: ServerOptimizer | None
-    unit: str
-    rounds: int
-    device: Device
-    seed: int | None
-    vectorize: bool | Literal["auto"]
-    secure_noise: bool
-    noise: CorrelatedNoise | None = None
+    keywords: Mapping[str, Any]
+
+    @property
+    def unit(self) -> str:
+        """The privacy unit of the run."""
+        return self.clients.unit if isinstance(self.clients, Examples) else CLIENT
 
     @property
     def simulated(self) -> bool:
@@ -93,13 +107,11 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
     Raises:
         DpacctError: something that was asked for does not exist, or is out of range.
     """
-    # Quick checks come before slow reading.
     if terms is not None and settings.get("delta") is not None:
         terms.check(validate.delta(number(settings.get("delta"))))
     method = build_method(settings.method, settings.method_options)
     server = build_server(settings.get("server"), settings.server_options)
-    examples = settings.get("examples") is not None
-    local = None if examples else _local(settings)
+    local = None if settings.get("examples") else _local(settings)
     device = choose_device(settings.get("device") or "auto")
     schedule = _schedule(settings)
     if schedule is None and settings.get("epochs") is None:
@@ -108,143 +120,52 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
     vectorize = _vectorize(settings, repeatable=seed is not None)
     public_seed = _seed(settings, "public_seed") or 0
     dataset = read_data(settings)
-    held_out: PartitionedClients | None = None
-    if examples:
-        if settings.get("hold_out") is not None:
-            why = "clients are held out, and these are single examples"
-            raise conflict("--hold-out", "--examples", why)
-        clients: Population = _examples(settings, dataset, device)
-    else:
-        clients, held_out = _people(settings, dataset, public_seed, device)
+    clients, held_out = _population(settings, dataset, public_seed, device)
     declared = _public_size(settings)
     typed = _mechanism(settings, declared or len(clients))
-    allocation = _allocation(settings, declared or len(clients))
-    correlated = _correlated(typed)
-    if schedule is not None:
-        sampling: Sampling | Allocation | Cyclic = sampling_of(schedule.phases[0].round)
-        rounds = sum(count * rounds_of(item) for item, count in schedule)
-    elif correlated is not None:
-        groups, drawn = correlated.min_separation, correlated.sampling
-        sampling = Cyclic(groups, drawn.sampling_rate if isinstance(drawn, Poisson) else None)
-        rounds = correlated.rounds
-    elif allocation is not None:
-        sampling, rounds = allocation, _rounds_of_epochs(settings, allocation)
-    else:
-        sampling, rounds = typed.read_sampling(), typed.read_rounds()
+    sampling, rounds, noise = _rounds(settings, schedule, typed)
     # Groups that take turns leave the number of clients public, like full participation.
     scheme = Full() if isinstance(sampling, Cyclic) else sampling
     public = PublicSize.choose(declared, scheme, len(clients))
     delta = _delta(settings, typed, terms)
     asked = typed.relation if schedule is None else schedule.adjacency
-    eps, noise = settings.get("eps"), settings.get("noise")
+    adjacency = str(public.adjacency(scheme, asked))
+    eps, level = settings.get("eps"), settings.get("noise")
     budget = None if eps is None else Budget(cast("float", number(eps)), delta.value)
+    multiplier = None if level is None else validate.noise_multiplier(number(level))
     model = build_model(settings.values["model"], dataset, seed=public_seed)
     inputs, targets = dataset.test.batch(slice(None))
+    keywords: dict[str, Any] = {
+        "method": method,
+        "server": server,
+        "local": local,
+        "device": device,
+        "schedule": schedule,
+        "rounds": rounds,
+        "seed": seed,
+        "vectorize": vectorize,
+        "budget": budget,
+        "delta": delta.value if budget is None else None,
+        "noise": noise,
+        "noise_multiplier": multiplier,
+        "bound": _bound(settings, method),
+        "server_lr": _positive("server_lr", settings.get("server_lr")),
+        "secure_noise": settings.get("secure_noise") is not None,
+        "adjacency": adjacency,
+        "public_size": declared,
+    }
+    tested = ClientData(inputs.to(device), targets.to(device))
+    model = model.to(device)
     return Job(
-        dataset=dataset,
-        clients=clients,
-        held_out=held_out,
-        tested=ClientData(inputs.to(device), targets.to(device)),
-        model=model.to(device),
-        method=method,
-        local=local,
-        schedule=schedule,
-        sampling=sampling,
-        adjacency=str(public.adjacency(scheme, asked)),
-        public=public,
-        budget=budget,
-        noise_multiplier=None if noise is None else validate.noise_multiplier(number(noise)),
-        delta=delta,
-        clip_norm=_clip_norm(settings, method),
-        server_lr=_positive(settings, "server_lr"),
-        server=server,
-        unit=clients.unit if isinstance(clients, Examples) else CLIENT,
-        rounds=rounds,
-        device=device,
-        seed=seed,
-        vectorize=vectorize,
-        secure_noise=settings.get("secure_noise") is not None,
-        noise=None if correlated is None else CorrelatedNoise(correlated.strategy),
+        dataset, clients, held_out, tested, model, sampling, adjacency, public, delta, keywords
     )
 
 
-def _correlated(typed: MechanismOptions) -> Correlated | None:
-    """Return the run with correlated noise, of any noise multiplier, or None."""
-    if typed.correlated is None:
-        typed.refuse_without_correlated()
-        return None
-    [(run, _)] = typed.read_correlated(1.0)
-    return run if isinstance(run, Correlated) else None
-
-
-def _examples(settings: Settings, dataset: Dataset, device: Device) -> Examples:
-    """Return the examples of a run, with --records those of their owners."""
-    records, data = settings.get("records"), dataset.train.to(device)
-    if records is None:
-        return Examples(data)
-    if dataset.owners is None:
-        rule = f"{dataset.name} does not say whose the examples are"
-        raise InvalidParameter("records", records, rule, "Give --owner COLUMN of a table.")
-    most = cast("int", number(records))
-    return Examples(data, owners=map(int, dataset.owners), records=most)
-
-
-def _allocation(settings: Settings, size: int) -> Allocation | None:
-    """Return the steps of random allocation: as typed, or as many as the batches need."""
-    steps, cohort, rate = (settings.get(key) for key in ("steps", "cohort", "q"))
-    if settings.get("sampling") != Allocation.name:
-        if steps is not None:
-            why = "other samplings have a rate"
-            raise OptionConflict(f"--steps {steps} needs --sampling allocation; {why}.")
-        return None
-    if steps is not None:
-        return Allocation(cast("int", number(steps)))
-    if cohort is not None:
-        noun = "the batch"
-        share = Fraction(validate.count("cohort_size", number(cohort), noun, size), size)
-    else:
-        share = Fraction(repr(validate.sampling_rate(number(rate))))
-    if share.numerator != 1 and (1 / share).denominator != 1:
-        near = max(1, round(1 / share))
-        raise OptionConflict(
-            f"an epoch of random allocation has whole steps, and that would be "
-            f"{float(1 / share):.6g}. Give --steps {near}."
-        )
-    return Allocation(int(1 / share))
-
-
-def _rounds_of_epochs(settings: Settings, allocation: Allocation) -> int:
-    """Return the rounds of whole epochs."""
-    epochs = settings.get("epochs")
-    if epochs is None:
-        rounds = validate.rounds(number(settings.get("rounds")))
-        return allocation.epochs_of(rounds) * allocation.rounds
-    noun = "the number of epochs by random allocation"
-    return validate.count("epochs", number(epochs), noun) * allocation.rounds
-
-
-def _schedule(settings: Settings) -> Schedule | None:
-    """Return the schedule of ``--schedule``. A file without an adjacency has that of the run."""
-    file = settings.get("schedule")
-    if file is None:
-        return None
-    typed = settings.get("adjacency")
-    usual = "zero-out" if settings.get("public_size") is None else "add-remove"
-    found = load_schedule(file, adjacency=typed or usual)
-    if typed is None and all(isinstance(sampling_of(r), Uniform) for r in found.distinct()):
-        return load_schedule(file)
-    return found
-
-
-_OF_TABLES = {
-    "label": "its labels are known",
-    "owner": "its owners are known",
-    "classes": "its classes are known",
-}
+# The data and the clients.
 
 
 def read_data(settings: Settings) -> Dataset:
-    """The data set that the settings name.
+    """Return the data set that the settings name.
 
     Raises:
         InvalidParameter: it does not exist, or an option of its reader.
@@ -254,9 +175,10 @@ def read_data(settings: Settings) -> Dataset:
     if is_table(name):
         return load_table(name, _schema(settings, options))
     first = options.pop("num_train", None)
-    for key, why in _OF_TABLES.items():
+    for key in ("label", "owner", "classes"):
         if settings.get(key) is not None:
-            raise conflict(option(key), f"--data {name}", why)
+            noun = key if key == "classes" else f"{key}s"
+            raise conflict(option(key), f"--data {name}", f"its {noun} are known")
     known = ["num_train"]
     if name in DATASETS:
         known += [key for key in inspect.signature(DATASETS[name]).parameters if key != "folder"]
@@ -268,9 +190,7 @@ def read_data(settings: Settings) -> Dataset:
 def _schema(settings: Settings, options: dict[str, Any]) -> TableSchema:
     known = [item.name for item in fields(TableSchema)]
     _check_data_options(options, known, Path(settings.values["data"]).name)
-    for key in ("label", "owner"):
-        if settings.get(key) is not None:
-            options[key] = settings.get(key)
+    options |= {key: settings.values[key] for key in ("label", "owner") if settings.get(key)}
     classes = settings.get("classes")
     if classes is not None:
         options["classes"] = [word.strip() for word in classes.split(",")]
@@ -293,12 +213,24 @@ def _check_data_options(options: Mapping[str, Any], known: list[str], name: str)
             raise OptionConflict(f"{place} has the key {key!r}, and {name} takes only: {takes}.")
 
 
-def _people(
+def _population(
     settings: Settings, dataset: Dataset, seed: int, device: Device
-) -> tuple[PartitionedClients, PartitionedClients | None]:
-    """Return the clients of a run, and the clients that are held out."""
+) -> tuple[Population, PartitionedClients | None]:
+    """Return the clients or examples of a run, and the clients that are held out."""
+    share, records = settings.get("hold_out"), settings.get("records")
+    if settings.get("examples"):
+        if share is not None:
+            why = "clients are held out, and these are single examples"
+            raise conflict("--hold-out", "--examples", why)
+        data = dataset.train.to(device)
+        if records is None:
+            return Examples(data), None
+        if dataset.owners is None:
+            rule = f"{dataset.name} does not say whose the examples are"
+            raise InvalidParameter("records", records, rule, "Give --owner COLUMN of a table.")
+        owners, most = map(int, dataset.owners), cast("int", number(records))
+        return Examples(data, owners=owners, records=most), None
     partition = _partition(settings, dataset, seed)
-    share = settings.get("hold_out")
     if share is None:
         return PartitionedClients(dataset.train, partition, device), None
     sides: list[PartitionedClients] = []
@@ -309,21 +241,18 @@ def _people(
 
 
 def _partition(settings: Settings, dataset: Dataset, seed: int) -> Partition:
-    text = settings.values["partition"]
+    text, typed = settings.values["partition"], settings.get("clients")
     kind, colon, strength = text.partition(":")
     if kind == "natural" and not colon:
         if dataset.owners is None:
             rule = f"{dataset.name} does not say whose the examples are"
             raise InvalidParameter("partition", text, rule, "Try iid or dirichlet:0.5.")
         partition = natural(dataset.owners)
-        clients = settings.get("clients")
-        if clients is not None and number(clients) != len(partition):
+        if typed is not None and number(typed) != len(partition):
             why = f"{dataset.name} has {len(partition)} owners"
-            raise conflict(f"--clients {clients}", "--partition natural", why)
+            raise conflict(f"--clients {typed}", "--partition natural", why)
         return partition
-    clients = validate.count(
-        "num_clients", number(settings.get("clients")), "the number of clients"
-    )
+    clients = validate.count("num_clients", number(typed), "the number of clients")
     if kind == "iid" and not colon:
         return iid(len(dataset.train), clients, seed=seed)
     if kind != "dirichlet" or not strength:
@@ -342,6 +271,22 @@ def _public_size(settings: Settings) -> int | None:
     return validate.count("public_size", number(typed), "the public number of clients", MAX_CLIENTS)
 
 
+# The rounds.
+
+
+def _schedule(settings: Settings) -> Schedule | None:
+    """Return the schedule of ``--schedule``. A file without an adjacency has that of the run."""
+    file = settings.get("schedule")
+    if file is None:
+        return None
+    typed = settings.get("adjacency")
+    usual = "zero-out" if settings.get("public_size") is None else "add-remove"
+    found = load_schedule(file, adjacency=typed or usual)
+    if typed is None and all(isinstance(sampling_of(r), Uniform) for r in found.distinct()):
+        return load_schedule(file)
+    return found
+
+
 def _mechanism(settings: Settings, clients: int) -> MechanismOptions:
     rate, cohort = settings.get("q"), settings.get("cohort")
     if settings.get("sampling") == Uniform.name and rate is not None and "q" not in settings.chosen:
@@ -349,59 +294,98 @@ def _mechanism(settings: Settings, clients: int) -> MechanismOptions:
         if isinstance(share, int | float):
             # A default, which knows nothing of this population.
             rate, cohort = None, str(max(1, round(share * clients)))
-    return MechanismOptions(
-        rounds=settings.get("rounds"),
-        epochs=settings.get("epochs"),
-        rate=rate,
-        sampling=settings.get("sampling"),
-        cohort=cohort,
-        clients=str(clients),
-        adjacency=settings.get("adjacency"),
-        correlated=settings.get("correlated"),
-        bands=settings.get("bands"),
-        separation=settings.get("separation"),
-    )
+    same = ("rounds", "epochs", "sampling", "adjacency", "correlated", "bands", "separation")
+    given = {key: settings.get(key) for key in same}
+    return MechanismOptions(rate=rate, cohort=cohort, clients=str(clients), **given)
+
+
+def _rounds(
+    settings: Settings, schedule: Schedule | None, typed: MechanismOptions
+) -> tuple[Sampling | Allocation | Cyclic, int, CorrelatedNoise | None]:
+    """Return the sampling, the number of rounds, and correlated noise, if there is any."""
+    allocation = _allocation(settings, typed)
+    if typed.correlated is not None:
+        run = cast("Correlated", typed.read_correlated(1.0).phases[0].round)
+        rate = run.sampling.sampling_rate if isinstance(run.sampling, Poisson) else None
+        cohorts = Cyclic(run.min_separation, rate)
+        return cohorts, run.rounds, CorrelatedNoise(run.strategy)
+    typed.refuse_without_correlated()
+    if schedule is not None:
+        rounds = sum(count * rounds_of(item) for item, count in schedule)
+        return sampling_of(schedule.phases[0].round), rounds, None
+    if allocation is None:
+        return typed.read_sampling(), typed.read_rounds(), None
+    if typed.epochs is None:
+        rounds = validate.rounds(number(typed.rounds))
+        return allocation, allocation.epochs_of(rounds) * allocation.rounds, None
+    noun = "the number of epochs by random allocation"
+    epochs = validate.count("epochs", number(typed.epochs), noun)
+    return allocation, epochs * allocation.rounds, None
+
+
+def _allocation(settings: Settings, typed: MechanismOptions) -> Allocation | None:
+    """Return the steps of random allocation: as typed, or as many as the batches need."""
+    steps = settings.get("steps")
+    if typed.sampling != Allocation.name:
+        if steps is not None:
+            why = "other samplings have a rate"
+            raise OptionConflict(f"--steps {steps} needs --sampling allocation; {why}.")
+        return None
+    if steps is not None:
+        return Allocation(cast("int", number(steps)))
+    if typed.cohort is not None:
+        size = int(typed.clients or 0)
+        cohort = validate.count("cohort_size", number(typed.cohort), "the batch", size)
+        share = Fraction(cohort, size)
+    else:
+        share = Fraction(repr(validate.sampling_rate(number(typed.rate))))
+    if share.numerator != 1 and (1 / share).denominator != 1:
+        near = max(1, round(1 / share))
+        raise OptionConflict(
+            f"an epoch of random allocation has whole steps, and that would be "
+            f"{float(1 / share):.6g}. Give --steps {near}."
+        )
+    return Allocation(int(1 / share))
 
 
 def _delta(settings: Settings, typed: MechanismOptions, terms: Terms | None) -> ReadDelta:
-    """The delta that was typed, that of the ledger, or the default."""
+    """Return the delta that was typed, that of the ledger, or the default."""
     text = settings.get("delta")
     if terms is None or text is not None:
         at = typed.read_delta(text)
         return at if "clients" in settings.chosen else at._replace(clients=None)
-    own = terms.check(None)
-    return ReadDelta(own, f"that of {terms.path}", None)
+    return ReadDelta(terms.check(None), f"that of {terms.path}", None)
+
+
+# What the clients and the server do.
 
 
 def _local(settings: Settings) -> SGD:
-    batch = settings.get("batch_size")
     given: dict[str, Any] = {
-        "lr": number(settings.get("local_lr")),
-        "batch_size": None if batch == "all" else number(batch),
-        "total_lr": settings.get("local_total_lr") is not None,
+        name: number(settings.get(key)) for key, name in _LOCAL.items() if settings.get(key)
     }
-    names = {
-        "local_epochs": "epochs",
-        "local_steps": "steps",
-        "momentum": "momentum",
-        "weight_decay": "weight_decay",
-        "lr_decay": "lr_decay",
-    }
-    for key, name in names.items():
-        if settings.get(key) is not None:
-            given[name] = number(settings.get(key))
-    return SGD(**given)
+    batch = settings.get("batch_size")
+    return SGD(
+        lr=cast("float", number(settings.get("local_lr"))),
+        batch_size=None if batch == "all" else cast("int | None", number(batch)),
+        total_lr=settings.get("local_total_lr") is not None,
+        **given,
+    )
 
 
-def _clip_norm(settings: Settings, method: Method) -> float | None:
-    if method.bound is not None and "clip_norm" not in settings.chosen:
-        return None
-    return _positive(settings, "clip_norm")
+def _bound(settings: Settings, method: Method) -> Bound | None:
+    """Return the bound of each update, or None if the method has its own."""
+    norm = _positive("clip_norm", settings.get("clip_norm"))
+    if method.bound is None:
+        return Clip(norm)
+    if "clip_norm" in settings.chosen:
+        rule = f"{type(method.bound).__name__} bounds the updates already"
+        raise InvalidParameter("clip_norm", norm, rule, "Drop one of them.")
+    return None
 
 
-def _positive(settings: Settings, key: str) -> float:
-    noun = option(key)[2:].replace("-", " ")
-    return validate.above_zero(key, number(settings.get(key)), noun)
+def _positive(key: str, text: str | None) -> float:
+    return validate.above_zero(key, number(text), key.replace("_", " "))
 
 
 def _seed(settings: Settings, key: str) -> int | None:
@@ -421,3 +405,103 @@ def _vectorize(settings: Settings, *, repeatable: bool) -> bool | Literal["auto"
     if text not in (None, "yes", "no"):
         raise InvalidParameter("vectorize", text, "it is auto, yes or no")
     return text != "no"
+
+
+def build_method(name: str, options: Mapping[str, Any]) -> Method:
+    """Return a method.
+
+    Args:
+        name: a name of `dpacct.fl.METHODS`, or ``package.module:Class``.
+        options: arguments of its constructor.
+    Raises:
+        InvalidParameter: it does not exist, or an option is out of range.
+        OptionConflict: it has no such option, or needs one.
+    """
+    build = _own_class(name) if ":" in name else METHODS.get(name)
+    if build is None:
+        known = f"a method is one of {', '.join(METHODS)}, or package.module:Class of your own"
+        raise InvalidParameter("method", name, known)
+    return _built(build, name, options, "--set")
+
+
+def build_server(name: str | None, options: Mapping[str, Any]) -> ServerOptimizer | None:
+    """Return the server's optimizer, or None for the plain step. Errors as for `build_method`."""
+    if name is None:
+        return None
+    if name not in SERVERS:
+        rule = f"a server's optimizer is one of {', '.join(SERVERS)}"
+        raise InvalidParameter("server_optimizer", name, rule)
+    return _built(SERVERS[name], name, options, "--server-set")
+
+
+def _built(build: Callable[..., Made], name: str, options: Mapping[str, Any], flag: str) -> Made:
+    """Call a constructor with its options. Reject unknown and missing options by name."""
+    parameters = inspect.signature(build).parameters
+    named = [key for key, one in parameters.items() if one.kind is not one.VAR_KEYWORD]
+    for key in options:
+        if key not in named and len(named) == len(parameters):
+            has = f"it has {', '.join(named)}" if named else "it has none"
+            raise OptionConflict(f"{flag} {key} is not an option of {name}; {has}.")
+    for key in named:
+        one = parameters[key]
+        required = one.default is one.empty and one.kind is not one.VAR_POSITIONAL
+        if required and key not in options:
+            raise OptionConflict(f"{flag} {key}=... is missing; {name} has no default for it.")
+    try:
+        return build(**options)
+    except InvalidParameter as error:
+        # Other options have the same names, so the label says whose option it is.
+        label = f"{flag} {error.name}" if error.name in options else error.name
+        raise InvalidParameter(label, error.value, error.rule, error.hint) from None
+    except DpacctError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise OptionConflict(f"{name} refuses its options: {error}") from error
+
+
+def _own_class(name: str) -> type[Method]:
+    """Return your own class.
+
+    Raises:
+        InvalidParameter: the module or class does not exist, or the class is no method.
+    """
+    if not _PATH.fullmatch(name):
+        raise InvalidParameter("method", name, "a method of your own is package.module:Class")
+    place, _, attribute = name.partition(":")
+    module = _imported(name, place)
+    found = getattr(module, attribute, None)
+    if found is None:
+        own = [key for key, value in vars(module).items() if _is_method(value)]
+        has = f"its methods are {', '.join(own)}" if own else "no class in it is a fl.Method"
+        raise InvalidParameter("method", name, f"{place} has no {attribute}; {has}")
+    if not _is_method(found):
+        kind = "a class of its own" if isinstance(found, type) else f"a {type(found).__name__}"
+        rule = f"{attribute} of {place} is {kind}; a method is a class that derives from"
+        hint = "docs/how-to/train-federated.md has an example."
+        raise InvalidParameter("method", name, f"{rule} dpacct.fl.Method", hint)
+    return found
+
+
+def _imported(name: str, place: str) -> ModuleType:
+    """Import a module, also from the current folder. Installed modules come first."""
+    folder = os.getcwd()  # noqa: PTH109 - sys.path holds texts
+    added = folder not in sys.path and "" not in sys.path
+    if added:
+        sys.path.append(folder)
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        rule = f"{place} imports {missing}, which is not installed"
+        if place == missing or place.startswith(f"{missing}."):
+            rule = f"there is no module {missing} in the current folder, or among what is installed"
+        raise InvalidParameter("method", name, rule) from None
+    except (ImportError, SyntaxError) as error:
+        raise InvalidParameter("method", name, f"{place} cannot be imported ({error})") from None
+    finally:
+        if added:
+            sys.path.remove(folder)
+
+
+def _is_method(value: Any) -> bool:
+    return isinstance(value, type) and value is not Method and Method in value.__mro__

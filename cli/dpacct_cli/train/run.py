@@ -20,9 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from dpacct.budget import Spent
 from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import Population
 from dpacct.fl.federation import Federation
@@ -30,7 +29,6 @@ from dpacct.fl.models import cross_entropy, save_parameters
 from dpacct.fl.report.callbacks import Callback, RunView
 from dpacct.fl.report.evaluation import evaluate
 from dpacct.fl.report.reports import Report
-from dpacct.rounds import Schedule
 from dpacct_cli import waiting
 from dpacct_cli.options import Style
 from dpacct_cli.output import write_new
@@ -42,47 +40,32 @@ from dpacct_cli.train.settings import Settings
 Advance = Callable[[Report, float | None], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of a run.
+class Outcome(NamedTuple):
+    """The end of a run, beside what its `Federation` says.
 
     Attributes:
-        rounds, planned: rounds that are done, in all parts of the run, and rounds of the plan.
-        epsilon: [achieved, proven] of the released rounds, with its delta.
-        schedule: the planned rounds, with their noise.
-        accuracy: on the test set, at the end.
+        accuracy: on the test set.
         seconds: of this part of the run.
         interrupted: Ctrl-C or SIGTERM stopped it.
-        clip_norm, stopped_because, not_private_because: of the `Federation`.
     """
 
-    rounds: int
-    planned: int
-    epsilon: Spent
-    schedule: Schedule
-    clip_norm: float
     accuracy: float
     seconds: float
     interrupted: bool
-    stopped_because: str | None
-    not_private_because: str | None
 
 
+@dataclass(frozen=True, slots=True)
 class _Beginning(Callback):
-    """Writes settings and checkpoint before the first round is charged.
+    """Writes settings and checkpoint when the ledger has admitted the run. Rule 1."""
 
-    Without them, a run that dies in its first round could not resume.
-    """
-
-    def __init__(self, files: RunFiles, settings: str) -> None:
-        self._files = files
-        self._settings = settings
+    file: Path
+    settings: str
 
     def start(self, run: RunView) -> None:
-        """Write both once the ledger has admitted the run."""
+        """Write both before the first round is charged."""
         if run.round == 0:
-            if not self._files.settings.exists():
-                write_new(self._settings, self._files.settings, "ledger")
+            if not self.file.exists():
+                write_new(self.settings, self.file, "ledger")
             run.save()
 
 
@@ -90,21 +73,21 @@ def open_run(job: Job, files: RunFiles, settings: Settings, *, resume: bool) -> 
     """Return the run of a job, at its beginning or at its checkpoint.
 
     Args:
-        job: the job to run.
-        files: the files of its record.
-        settings: the settings of the job, written when the run begins.
+        job: the job to run. files: of its record.
+        settings: of the job, written when the run begins.
         resume: continue from the checkpoint, if it exists.
 
     Raises:
         DpacctError: as `Federation` and its ``resume``.
     """
+    kept = replace(settings, ledger=files.ledger.name).dump()
     run = federation(
         job,
         job.clients,
         ledger=files.ledger,
         name=files.run_name(settings.method),
         checkpoint=files.checkpoint,
-        callbacks=[_Beginning(files, replace(settings, ledger=files.ledger.name).dump())],
+        callbacks=[_Beginning(files.settings, kept)],
     )
     # Without a checkpoint nothing was ever charged.
     return run.resume() if resume and files.checkpoint.exists() else run
@@ -114,33 +97,12 @@ def federation(job: Job, clients: Population, **recorded: Any) -> Federation:
     """Return the run of a job on its own clients, or on others in their place.
 
     Args:
-        job: the job to run.
-        clients: the population.
+        job: the job to run. clients: the population.
         recorded: arguments of `Federation` that set the place of the record.
     """
+    sampling = None if job.keywords["schedule"] else job.sampling
     return Federation(
-        job.model,
-        cross_entropy,
-        clients,
-        rounds=None if job.schedule else job.rounds,
-        schedule=job.schedule,
-        method=job.method,
-        clip_norm=job.clip_norm,
-        sampling=None if job.schedule else job.sampling,
-        adjacency=job.adjacency,
-        public_size=job.public.size if job.public.stated else None,
-        budget=job.budget,
-        noise_multiplier=job.noise_multiplier,
-        delta=job.delta.value if job.budget is None else None,
-        local=job.local,
-        server_lr=job.server_lr,
-        server=job.server,
-        secure_noise=job.secure_noise,
-        noise=job.noise,
-        vectorize=job.vectorize,
-        device=job.device,
-        seed=job.seed,
-        **recorded,
+        job.model, cross_entropy, clients, sampling=sampling, **job.keywords, **recorded
     )
 
 
@@ -148,29 +110,30 @@ def train(run: Federation, job: Job, files: RunFiles, style: Style, eval_every: 
     """Run all rounds that are left, or stop in order.
 
     Args:
-        run: from `open_run`, not yet iterated.
-        job: the job to train.
-        files: the places of report and model.
+        run: from `open_run`, not yet iterated. job: to train. files: of report and model.
         style: of the output.
         eval_every: rounds between evaluations on the test set.
     """
     started = time.perf_counter()
-    target = None if job.budget is None else job.budget.epsilon
-    tested = {"test_data": job.dataset.test_data}
+    test_data, budget = job.dataset.test_data, job.keywords["budget"]
+    target = None if budget is None else budget.epsilon
     accuracy: float | None = None
     evaluated = -1
+
+    def evaluation() -> float:
+        return evaluate(run.model, cross_entropy, job.tested).accuracy
+
     try:
         with (
             _orderly_stop() as stopping,
-            bar(style, run.round, run.rounds, target, **tested) as advance,
+            bar(style, run.round, run.rounds, target, test_data=test_data) as advance,
         ):
             for report in run:
                 due = report.round % eval_every == 0 or report.round == run.rounds
                 if due:
-                    accuracy, evaluated = _accuracy(run, job), report.round
-                _append(
-                    files.report, report, {"test_accuracy": accuracy if due else None, **tested}
-                )
+                    accuracy, evaluated = evaluation(), report.round
+                tested = {"test_accuracy": accuracy if due else None, "test_data": test_data}
+                _append(files.report, report, tested)
                 advance(report, accuracy)
                 # The last round ends alone, and with it the run in the ledger.
                 if stopping() and report.round < run.rounds:
@@ -181,23 +144,8 @@ def train(run: Federation, job: Job, files: RunFiles, style: Style, eval_every: 
     run.save()
     save_parameters(run.model, files.model)
     if accuracy is None or evaluated != run.round:
-        accuracy = _accuracy(run, job)
-    return Outcome(
-        rounds=run.round,
-        planned=run.rounds,
-        epsilon=run.epsilon,
-        schedule=run.schedule,
-        clip_norm=run.bound.clip_norm,
-        accuracy=accuracy,
-        seconds=time.perf_counter() - started,
-        interrupted=interrupted,
-        stopped_because=run.stopped_because,
-        not_private_because=run.not_private_because,
-    )
-
-
-def _accuracy(run: Federation, job: Job) -> float:
-    return evaluate(run.model, cross_entropy, job.tested).accuracy
+        accuracy = evaluation()
+    return Outcome(accuracy, time.perf_counter() - started, interrupted)
 
 
 def _append(file: Path, report: Report, tested: dict[str, Any]) -> None:
@@ -218,15 +166,14 @@ def describe(
     report: Report, target: float | None, accuracy: float | None, test_data: str = "public"
 ) -> str:
     """Return the text next to the bar: budget and accuracy."""
-    if report.not_private_because is not None:
-        parts = ["not private"]
-    else:
-        limit = "" if target is None else f" of {plain(target)}"
-        parts = [f"epsilon {up(report.epsilon.upper, 3)}{limit}"]
-    if accuracy is not None:
-        unprotected = "" if test_data == "public" else "unprotected "
-        parts.append(f"{unprotected}accuracy {accuracy:.3f}")
-    return "   ".join(parts)
+    limit = "" if target is None else f" of {plain(target)}"
+    text = "not private"
+    if report.not_private_because is None:
+        text = f"epsilon {up(report.epsilon.upper, 3)}{limit}"
+    if accuracy is None:
+        return text
+    unprotected = "" if test_data == "public" else "unprotected "
+    return f"{text}   {unprotected}accuracy {accuracy:.3f}"
 
 
 @contextmanager
@@ -285,7 +232,7 @@ def bar(
 
 @contextmanager
 def _orderly_stop() -> Generator[Callable[[], bool]]:
-    """Yield a function that returns True after a signal to stop. A second signal interrupts."""
+    """Yield a function that returns True after a signal to stop. Rule 2."""
     asked: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:

@@ -113,7 +113,7 @@ def test_methods_with_memories_have_no_examples(dpacct, folder):
 
 
 def test_every_name_of_a_server_is_known():
-    from dpacct_cli.train.methods import SERVERS as BUILT
+    from dpacct_cli.train.job import SERVERS as BUILT
 
     assert list(SERVERS) == list(BUILT)
 

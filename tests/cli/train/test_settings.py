@@ -150,7 +150,7 @@ def test_values_of_a_file_read_like_typed_ones(tmp_path: Path) -> None:
 def test_the_local_rate_is_that_of_a_step_or_of_all_steps(total: bool) -> None:  # noqa: FBT001
     typed = {"noise": "1", "local_lr": "0.5", "local_steps": "4"}
     chosen = settings(**typed, **({"local_total_lr": "yes"} if total else {}))
-    local = build_job(chosen).local
+    local = build_job(chosen).keywords["local"]
     assert local.total_lr is total
     assert local.lr == 0.5
 
