@@ -49,6 +49,7 @@ from dpacct.fl.methods import (
 )
 from dpacct.fl.methods.protocol import Context, Method
 from dpacct.fl.methods.server_optimizers import Adam, Momentum, ServerOptimizer
+from dpacct.fl.postprocess.averages import Average
 from dpacct.fl.privacy.allocation import Allocation
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, PerLayerClip, SmoothedNormalization
 from dpacct.fl.privacy.cohorts import Cyclic, MinSeparation
@@ -76,6 +77,7 @@ __all__ = [
     "AlphaNormEC",
     "Audit",
     "AuditFailed",
+    "Average",
     "Bound",
     "Bounded",
     "CSVWriter",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from dpacct.budget import Budget, Spent
-from dpacct.errors import BudgetExceeded
+from dpacct.errors import BudgetExceeded, InvalidParameter
 from dpacct.fl.clients import Population
 from dpacct.fl.engine.checkpoint import resume, save
 from dpacct.fl.engine.engine import Engine
@@ -21,6 +22,7 @@ from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.setup import choose_chooser, has_memories, prepare
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.local.losses import LossFunction
+from dpacct.fl.methods.server_optimizers import ServerState
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.report.reports import Report
@@ -137,6 +139,24 @@ class PrivateRun:
         return any(secret is not None for secret in secrets) or has_memories(
             self.engine.method, self.state.params
         )
+
+    def averaged(self) -> nn.Module:
+        """Return a copy of the model with the average of the released parameters.
+
+        `dpacct.fl.models.save_parameters` writes it. Before the first release it is the model.
+
+        Raises:
+            InvalidParameter: the run has no ``average``.
+        """
+        average, model = self.engine.average, copy.deepcopy(self.model)
+        if average is None:
+            rule = "a run averages its released parameters if it is asked to"
+            raise InvalidParameter("average", None, rule, "Give average=fl.Average(decay=0.9).")
+        state = ServerState.of(self.state.server_state).average
+        with torch.no_grad():
+            for name, value in average.value(state).items():
+                model.get_parameter(name).copy_(value)
+        return model
 
     def save(self, path: str | Path | None = None) -> Path:
         """Write a checkpoint of the last finished round, atomically.

@@ -26,6 +26,7 @@ from dpacct.fl.local.rates import Changing, changes
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.methods.server_optimizers import ServerOptimizer
+from dpacct.fl.postprocess.averages import Average
 from dpacct.fl.privacy.allocation import Allocation, rounds_of, sampling_of
 from dpacct.fl.privacy.bounds import Bound, Clip
 from dpacct.fl.privacy.cohorts import Cohorts, Cyclic, MinSeparation
@@ -65,6 +66,7 @@ class Settings:
         server_lr: factor on the noisy mean. It may change by round: a function of the round, or a
             scheduler of `torch.optim.lr_scheduler`. ``local=SGD(lr=...)`` takes the same.
         server: the server's optimizer, `Momentum` or `Adam`. None takes the plain step.
+        average: of the released parameters, which `Federation.averaged` returns: `Average`.
         noise: source of the noise. Default: `GaussianNoise`, added by a trusted server.
             `CorrelatedNoise` is charged once for the whole run.
         secure_noise: short for ``noise=SecureGaussianNoise()``.
@@ -101,6 +103,7 @@ class Settings:
     local: SGD | None = None
     server_lr: Changing = 1.0
     server: ServerOptimizer | None = None
+    average: Average | None = None
     noise: Noise | None = None
     secure_noise: bool = False
     ledger: Ledger | str | Path | None = None
@@ -263,6 +266,11 @@ _FORMS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
         lambda value: _has(value, "step") and not isinstance(value, torch.optim.Optimizer),
         "a server optimizer is fl.Momentum or fl.Adam: its state is public and in checkpoints",
         "For example server=fl.Adam(lr=0.01).",
+    ),
+    "average": (
+        lambda value: isinstance(value, Average),
+        "an average of the released parameters is an Average of dpacct.fl",
+        "For example average=fl.Average(decay=0.9).",
     ),
     "noise": (
         lambda value: _has(value, "check", "arrivals", "encode", "add"),

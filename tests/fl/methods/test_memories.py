@@ -12,7 +12,7 @@ from dpacct import fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.engine.checkpoint import read_checkpoint
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.methods.server_optimizers import split
+from dpacct.fl.methods.server_optimizers import ServerState
 from tests.fl.methods.stage import points, quadratics, simulate
 from tests.fl.problems import cross_entropy, flat, make_clients, perceptron
 
@@ -160,7 +160,7 @@ def test_a_run_with_an_optimizer_goes_on_bit_by_bit(method, server, tmp_path):
             if report.round == 2:
                 break
     content = read_checkpoint(tmp_path / "run.pt", "cpu")
-    assert split(content["server_state"])[1]
+    assert ServerState.of(content["server_state"]).optimizer
     resumed = perceptron(seed=77)
     with run(resumed, **settings).resume() as going:
         going.run()

@@ -33,7 +33,8 @@ from dpacct.fl.local.rates import RoundValues
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method, moves_plainly, overrides
 from dpacct.fl.methods.published import PublishedRound
-from dpacct.fl.methods.server_optimizers import ServerOptimizer, optimized, split
+from dpacct.fl.methods.server_optimizers import ServerOptimizer, ServerState
+from dpacct.fl.postprocess.averages import Average
 from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.privacy.allocation import Allocation, Allocator
 from dpacct.fl.privacy.bounds import INDICATOR_NORM, MARGIN, AdaptiveClip, row_norms
@@ -81,6 +82,7 @@ class Engine:
     server_lr: float | RoundValues
     server: ServerOptimizer | None = None
     allocator: Allocator | None = None
+    average: Average | None = None
     num_clients: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -93,7 +95,7 @@ class Engine:
 
     def broadcast(self, state: TrainingState) -> Broadcast:
         """Return the public values that clients of the next round receive."""
-        server, _ = split(state.server_state)
+        server = ServerState.of(state.server_state).method
         norm = state.bound.clip_norm
         return Broadcast(state.round + 1, dict(state.params), server, self.local, norm)
 
@@ -329,21 +331,26 @@ class Engine:
     @undisturbed()
     def apply(self, state: TrainingState, release: Released) -> TrainingState:
         """Return the next state. Methods get copies of the release and of public state. Rule 3."""
-        public, kept = split(state.server_state)
+        public, optimizer, average = ServerState.of(state.server_state)
         if plainly := moves_plainly(self.method):
             moved, new_state = self.method.server(state.params, release.mean, public)
         else:
             mean = release.mean.map(torch.clone)
             noised_mean = self.method.post(mean, copies(public))
             moved, new_state = self.method.server(copies(state.params), noised_mean, copies(public))
-        params, server_state = optimized(self.server, state.params, moved, new_state, copies(kept))
-        after, bound = {name: params[name] for name in self.layout.names}, state.bound
+        if self.server is not None:
+            moves = {name: moved[name] - value for name, value in state.params.items()}
+            steps, optimizer = self.server.step(moves, copies(optimizer))
+            moved = {name: value + steps[name] for name, value in state.params.items()}
+        after, bound = {name: moved[name] for name in self.layout.names}, state.bound
+        if self.average is not None:
+            average = self.average.step(after, average)
         if isinstance(bound, AdaptiveClip) and release.indicator_sum is not None:
             bound = bound.adapt(release.indicator_sum, self.plan.cohort_size)
         return TrainingState(
             state.round + 1,
             after if plainly else copies(after),
-            copies(server_state),
+            copies(ServerState(new_state, optimizer, average).together()),
             state.client_states,
             bound,
             release.mean.vector,

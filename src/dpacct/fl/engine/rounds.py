@@ -539,6 +539,7 @@ class Rounds:
             f"{engine.layout.size} parameters, server_lr={engine.server_lr!r}"
             + ("" if norms is None else f", clip_norms={norms!r}")
             + ("" if engine.server is None else f", server={engine.server!r}")
+            + ("" if engine.average is None else f", average={engine.average!r}")
         )
 
     def take_noise(self, noise_multiplier: float) -> None:

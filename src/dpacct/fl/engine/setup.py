@@ -110,7 +110,7 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds
     first = NoisePlan(schemes[0], relation, multiplier, public, correlation)
     device = next(iter(params.values())).device
     parts = (clients, method, layout, local, first, noise, source, device, server_lr)
-    engine = Engine(*parts, settings.server, _allocator(schemes[0], source))
+    engine = Engine(*parts, settings.server, _allocator(schemes[0], source), settings.average)
     given = settings.noise_multiplier is not None
     rounds = Rounds(
         engine,

@@ -8,14 +8,14 @@ state under names of its own, and in every checkpoint. Rule 3: clients do not re
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dpacct.fl.layout import Params, State
 from dpacct.fl.local.sgd import adam_direction
 from dpacct.validate import above_zero, below_one
 
-# Names of an optimizer's tensors begin so. Parameters of modules hold no colon.
-_PREFIX = "server optimizer: "
+# Names of tensors of an optimizer and of an average begin so. Parameters of modules hold no colon.
+_PREFIX, _AVERAGE = "server optimizer: ", "average: "
 
 
 class ServerOptimizer(Protocol):
@@ -89,22 +89,25 @@ class Adam:
         return {name: self.lr * value for name, value in found.items()}, after
 
 
-def split(server_state: State) -> tuple[State, State]:
-    """Split a server's state into that of the method and that of the optimizer."""
-    ours = {n.removeprefix(_PREFIX): v for n, v in server_state.items() if n.startswith(_PREFIX)}
-    return {n: v for n, v in server_state.items() if not n.startswith(_PREFIX)}, ours
+class ServerState(NamedTuple):
+    """The public state of a server, by what it belongs to."""
 
+    method: State
+    optimizer: State
+    average: State
 
-def optimized(
-    optimizer: ServerOptimizer | None, before: Params, after: Params, method: State, own: State
-) -> tuple[Params, State]:
-    """Return the new parameters, and the states of method and optimizer together.
+    @classmethod
+    def of(cls, tensors: State) -> ServerState:
+        """Split the tensors by the beginning of their names."""
+        own = [
+            {n.removeprefix(start): v for n, v in tensors.items() if n.startswith(start)}
+            for start in (_PREFIX, _AVERAGE)
+        ]
+        method = {n: v for n, v in tensors.items() if not n.startswith((_PREFIX, _AVERAGE))}
+        return cls(method, *own)
 
-    ``before`` and ``after`` are the parameters around the method's step, which stays as it is
-    without an optimizer. ``own`` is the optimizer's state so far.
-    """
-    if optimizer is None:
-        return after, method
-    moved, kept = optimizer.step({n: after[n] - v for n, v in before.items()}, own)
-    params = {name: value + moved[name] for name, value in before.items()}
-    return params, method | {f"{_PREFIX}{name}": value for name, value in kept.items()}
+    def together(self) -> State:
+        """Return all tensors by name, the inverse of `of`."""
+        optimizer = {f"{_PREFIX}{name}": value for name, value in self.optimizer.items()}
+        average = {f"{_AVERAGE}{name}": value for name, value in self.average.items()}
+        return self.method | optimizer | average

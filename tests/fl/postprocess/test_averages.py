@@ -1,0 +1,74 @@
+"""Averages of released parameters, against those of a list of all iterates."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from dpacct import fl
+from dpacct.errors import InvalidParameter
+from dpacct.fl.models import save_parameters
+from tests.fl.problems import federation, flat, make_clients, perceptron
+
+AVERAGES = [fl.Average(last=1), fl.Average(last=3), fl.Average(decay=0.0), fl.Average(decay=0.7)]
+
+
+def expected(average: fl.Average, iterates: list[torch.Tensor]) -> np.ndarray:
+    rows = np.stack([row.double().numpy() for row in iterates])
+    if average.last is not None:
+        return rows[-average.last :].mean(axis=0)
+    return np.average(rows, axis=0, weights=average.decay ** np.arange(len(rows))[::-1])
+
+
+def run(model, **settings):
+    given = {"rounds": 5, "seed": 3, "noise_multiplier": 0.5} | settings
+    return federation(model, make_clients([5, 7, 6]), **given)
+
+
+@pytest.mark.parametrize("average", AVERAGES, ids=repr)
+def test_the_average_is_that_of_the_released_iterates(average):
+    model, plain, iterates = perceptron(), perceptron(), []
+    with run(model, average=average) as going:
+        assert torch.equal(flat(going.averaged()), flat(model))
+        for _ in going:
+            iterates.append(flat(model))
+            found = flat(going.averaged()).numpy()
+            np.testing.assert_allclose(found, expected(average, iterates), rtol=1e-5, atol=1e-6)
+        upper = going.planned_epsilon.upper
+    # Training goes on from the iterates, and the charge is the same.
+    with run(plain) as other:
+        other.run()
+        assert torch.equal(flat(plain), flat(model))
+        assert other.planned_epsilon.upper == upper
+
+
+@pytest.mark.parametrize("average", [fl.Average(last=3), fl.Average(decay=0.7)], ids=repr)
+def test_an_average_goes_on_from_a_checkpoint(average, tmp_path):
+    settings = {"average": average, "server": fl.Momentum(0.5), "method": fl.DPFedPGN()}
+    with run(perceptron(), **settings) as whole:
+        whole.run()
+    settings["checkpoint"] = tmp_path / "run.pt"
+    with run(perceptron(), **settings) as begun:
+        for report in begun:
+            if report.round == 2:
+                break
+    with run(perceptron(seed=77), **settings).resume() as going:
+        going.run()
+    assert torch.equal(flat(whole.averaged()), flat(going.averaged()))
+    save_parameters(going.averaged(), tmp_path / "average.pt")
+    saved = torch.load(tmp_path / "average.pt", weights_only=True)
+    assert torch.equal(torch.cat([v.flatten() for v in saved.values()]), flat(going.averaged()))
+    del settings["average"]
+    with pytest.raises(InvalidParameter, match="another setting"):
+        run(perceptron(), **settings).resume()
+
+
+def test_mistakes():
+    for wrong in ({}, {"last": 2, "decay": 0.5}, {"last": 0}, {"decay": 1.0}, {"last": 1.5}):
+        with pytest.raises(InvalidParameter):
+            fl.Average(**wrong)
+    with pytest.raises(InvalidParameter, match="average"):
+        run(perceptron(), average=0.9)
+    with pytest.raises(InvalidParameter, match="average"):
+        run(perceptron()).averaged()
