@@ -87,8 +87,9 @@ def tables(found: Claims) -> dict[str, str]:
         own = [one for one in judgments if one.claim.source.name == name]
         result[name] = markdown(HEAD, [row for one in own for row in rows(one)])
         said = [one for one in found.statements if one.source.name == name]
-        lines = [[one.place, one.text, one.holds, one.why] for one in said]
-        result[f"{name}, statements"] = markdown(STATEMENTS, lines)
+        if said:
+            lines = [[one.place, one.text, one.holds, one.why] for one in said]
+            result[f"{name}, statements"] = markdown(STATEMENTS, lines)
     return result
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import dpacct
 from dpacct.budget import Budget
 from dpacct.errors import Unsupported
 from dpacct.interop import (
@@ -190,3 +191,37 @@ def test_users_with_records_and_truncated_cohorts_are_no_plain_poisson(
 ) -> None:
     with pytest.raises(Unsupported, match="not asked about"):
         peer.epsilon(3 * Round(1.0, scheme), DELTA)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("accountant", "setting", "delta", "shown"),
+    [
+        ("pld", (0.614, 517_989 * 1024 / 13e12, 100_000), 1.1e-10, 1.7003),
+        ("prv", (0.614, 517_989 * 1024 / 13e12, 100_000), 1.1e-10, 1.6912),
+        ("gdp", (0.614, 517_989 * 1024 / 13e12, 100_000), 1.1e-10, 0.2614),
+        ("prv", (1.0, 0.01, 1000), 1e-13, 4.1458),
+        ("gdp", (0.5, 0.001, 1000), 1e-6, 0.9764),
+    ],
+)
+def test_the_peers_of_the_page_are_below_an_epsilon_that_is_achieved(
+    accountant: str, setting: tuple[float, float, int], delta: float, shown: float
+) -> None:
+    """The figures of docs/explanation/when-accountants-fall-short.md."""
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+    from opacus.accountants import GaussianAccountant, PRVAccountant
+
+    noise, rate, rounds = setting
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if accountant == "pld":
+            step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
+            peer = PLDAccountant(value_discretization_interval=1e-3).compose(step, rounds)
+        else:
+            peer = {"prv": PRVAccountant, "gdp": GaussianAccountant}[accountant]()
+            peer.history = [setting]
+        theirs = peer.get_epsilon(delta)
+    # Rounding decides the figure of the page, so another processor may show other digits.
+    assert theirs == pytest.approx(shown, rel=0.03)
+    assert theirs < dpacct.epsilon(rounds * Round(noise, Poisson(rate)), delta=delta).lower
