@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dpacct
-from dpacct import Budget, Laplace, Ledger, Poisson, Round, best_of
+from dpacct import Budget, Laplace, Ledger, Poisson, Round, best_of, tuning
 from dpacct.errors import InvalidParameter
 from dpacct.renyi.curve import RenyiCurve
 from dpacct.tuning import BestOf, Runs
@@ -117,21 +117,27 @@ def test_more_runs_cost_more_and_all_cost_at_least_the_lower_end() -> None:
     assert uppers == sorted(uppers)
 
 
-def test_it_composes_calibrates_and_is_charged_as_one_release(tmp_path: Path) -> None:
+def test_it_composes_calibrates_and_is_charged_as_one_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Fewer orders and points: less tight, and as proven.
+    monkeypatch.setattr(tuning, "_GAPS", np.geomspace(0.2, 200.0, 10))
+    monkeypatch.setattr(tuning, "_FINER", 10)
+    monkeypatch.setattr(tuning, "_POINTS", 200)
     one_try = 100 * Round(4.0, Poisson(0.05))
-    tuning = best_of(one_try, "geometric:5")
-    plan = Laplace(epsilon=0.1) + 1 * tuning + 1000 * Round(1.0, Poisson(0.01))
-    alone = dpacct.epsilon(1 * tuning, delta=1e-5).upper
+    best = best_of(one_try, "geometric:5")
+    plan = Laplace(epsilon=0.1) + 1 * best + 1000 * Round(1.0, Poisson(0.01))
+    alone = dpacct.epsilon(1 * best, delta=1e-5).upper
     assert alone < dpacct.epsilon(plan, delta=1e-5).upper
     # The lower bound of a sampled run is 0, and says nothing false.
-    assert dpacct.epsilon(1 * tuning, delta=1e-5).lower == 0.0
-    found = dpacct.calibrate(schedule=1 * tuning, epsilon=0.5, delta=1e-5)
+    assert dpacct.epsilon(1 * best, delta=1e-5).lower == 0.0
+    found = dpacct.calibrate(schedule=1 * best, epsilon=0.5, delta=1e-5)
     (scaled,) = found.schedule.distinct()
     assert isinstance(scaled, BestOf)
     assert found.epsilon.upper <= 0.5
-    assert scaled.runs == tuning.runs
+    assert scaled.runs == best.runs
     with Ledger.open(tmp_path / "x", Budget(4.0, 1e-5), adjacency="zero-out") as ledger:
-        ledger.charge(tuning, name="tuning")
+        ledger.charge(best, name="tuning")
         assert ledger.rounds == 1
         assert ledger.upper_epsilon() <= alone * (1 + 1e-6)
         assert ledger.verify().sound

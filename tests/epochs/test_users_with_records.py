@@ -13,10 +13,8 @@ from scipy.stats import binom, norm
 import dpacct
 from dpacct import InvalidParameter, Poisson, Round, ShuffledEpoch, Unsupported
 from dpacct.ledger.record.events import covers, round_from_json, round_to_json
-from dpacct.pairs.choice import ChoicePair
 from dpacct.pairs.dominating import Direction, achieved_pairs, proven_pairs
-from dpacct.pairs.records import RecordsPair
-from dpacct.pairs.truncated import full_probability, kept_share
+from dpacct.pairs.records import ChoicePair, RecordsPair, full_probability, kept_share
 from dpacct.schedules import dump_schedule, load_schedule
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import composed_epsilon

@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 from mpmath import mp, mpf
 
 from dpacct.mechanisms.discrete import discrete_laplace_pair
-from dpacct.pairs.atoms import AtomicPair, convolved, symmetric_profile
-from dpacct.pairs.concentrated import concentrated_delta, concentrated_pair
+from dpacct.pairs.atoms import (
+    AtomicPair,
+    concentrated_delta,
+    concentrated_pair,
+    convolved,
+    symmetric_profile,
+)
 from dpacct.pairs.discrete_gaussian import DiscreteGaussianPair
 from dpacct.pairs.half_power import HalfPowerPair
 from dpacct.pairs.one_round import gaussian_delta
@@ -147,23 +152,30 @@ def test_discrete_laplace_noise_is_as_its_sums_say(scale, shift, epsilon):
         assert found.width <= 1e-11 + 1e-12 * shift / scale
 
 
+def _exact_profile(losses, masses, infinite_mass: float, epsilons: np.ndarray) -> list[mpf]:
+    """delta at increasing epsilons in exact arithmetic, from the very numbers of the atoms."""
+    order = np.argsort(losses)[::-1]
+    atoms = iter([(mpf(float(losses[i])), mpf(float(masses[i]))) for i in order])
+    p, q, found = mpf(infinite_mass), mpf(0), []
+    loss, mass = next(atoms)
+    for epsilon in epsilons[::-1]:
+        while loss > epsilon:
+            p, q = p + mass, q + mass * mp.exp(-loss)
+            loss, mass = next(atoms, (mpf("-inf"), mpf(0)))
+        found.append(p - mp.exp(mpf(float(epsilon))) * q)
+    return found[::-1]
+
+
 @pytest.mark.parametrize("rho", [1e-6, 0.07, 0.81, 2.56, 20.0])
 def test_the_pair_of_zcdp_dominates_every_point_of_the_conversion(rho):
     pair = concentrated_pair(rho)
     points = np.linspace(0.0, rho + 2 * math.sqrt(60 * rho), 60)
     assert pair.masses.sum() + pair.infinite_mass == pytest.approx(1.0, abs=1e-12)
-    # In exact arithmetic, from the very numbers of the pair.
-    with mp.workdps(30):
-        losses = [mpf(float(x)) for x in pair.losses]
-        masses = [mpf(float(x)) for x in pair.masses]
-        for epsilon in points[:: 1 if rho > 1 else 6]:
+    with mp.workdps(60):
+        profile = _exact_profile(pair.losses, pair.masses, pair.infinite_mass, points)
+        for epsilon, exact in zip(points, profile, strict=True):
             # Each point is about as accurate as the hull is fine.
             bound = min(float(concentrated_delta(rho, np.array([epsilon]))[0]), 1.0)
-            exact = mpf(pair.infinite_mass) + mp.fsum(
-                m * (1 - mp.exp(mpf(float(epsilon)) - x))
-                for x, m in zip(losses, masses, strict=True)
-                if x > epsilon
-            )
             best = min(bound, math.sqrt(rho / 2)) if epsilon == 0.0 else bound
             if rho < 3:
                 assert exact <= best * (1 + 2e-3)
@@ -187,14 +199,9 @@ def test_a_hull_is_raised_to_pay_for_rounding():
     epsilons = np.linspace(0.0, 6.0, 2000)
     deltas = np.array([gaussian_delta(float(e), 1.0).upper for e in epsilons])
     losses, masses, infinite, *_ = symmetric_profile(epsilons, deltas)
-    with mp.workdps(30):
-        for k in range(0, 2000, 50):
-            exact = mpf(infinite) + mp.fsum(
-                mpf(float(m)) * (1 - mp.exp(mpf(float(epsilons[k])) - mpf(float(x))))
-                for x, m in zip(losses, masses, strict=True)
-                if x > epsilons[k]
-            )
-            assert exact >= deltas[k]
+    with mp.workdps(60):
+        exact = _exact_profile(losses, masses, infinite, epsilons[::50])
+        assert all(np.array(exact) >= deltas[::50])
 
 
 def test_small_atomic_compositions_are_exact():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import dpacct
 from dpacct.budget import Interval
 from dpacct.claims import Claim, Role, Verdict, judge, shipped_claims
-from dpacct.renyi.curve import RenyiCurve, classic_epsilon, improved_epsilon, wang_log_moment
+from dpacct.renyi.curve import RenyiCurve, improved_epsilon, wang_log_moment
 from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform
 from evidence.pages import EVIDENCE, markdown, tables_of
 from evidence.published.table import rows, sources, tables
@@ -41,6 +42,11 @@ def with_key(entries: list[Entry], key: str) -> list[Entry]:
 
 def spent(schedule: Schedule, delta: float) -> Interval:
     return dpacct.epsilon(schedule, delta=delta, accountant="rdp")
+
+
+def classic_epsilon(order: float, renyi: float, delta: float) -> float:
+    """The conversion of Mironov 2017, proposition 3, by which some papers report."""
+    return renyi - math.log(delta) / (order - 1)
 
 
 def on_grid(schedule: Schedule, delta: float, orders: Iterable[float]) -> tuple[float, float]:

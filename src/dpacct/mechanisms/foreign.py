@@ -15,7 +15,7 @@ from dpacct.mechanisms.pure import (
     two_atoms,
     words_of_promise,
 )
-from dpacct.pairs.concentrated import MOST_RHO, concentrated_pair
+from dpacct.pairs.atoms import MOST_RHO, concentrated_pair
 from dpacct.pairs.dominating import Direction, DominatingPair, Mechanism
 from dpacct.rounds import Adjacency, AdjacencyName
 

@@ -2,6 +2,7 @@
 
 `AtomicPair` holds any finite law of losses, with bounds of its rounding. `symmetric_profile` builds
 the pair of a piecewise linear profile, which dominates every profile below its points.
+`ConcentratedPair` is that of all rho-zCDP releases.
 
 Derivation: docs/derivations/mechanisms.md.
 """
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpacct.budget import Interval
-from dpacct.errors import InvalidParameter
+from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.numerics.fourier import Weighted, characteristic_shift
 from dpacct.numerics.rounding import (
     FUNCTION_ERROR,
@@ -26,7 +27,7 @@ from dpacct.numerics.rounding import (
     ComplexArray,
     positive_sum,
 )
-from dpacct.pairs.dominating import GeneralPair
+from dpacct.pairs.dominating import AdditivePair, GeneralPair
 
 # A mass may underflow, and its logarithm must not be infinite.
 _LEAST_MASS = 1e-300
@@ -300,3 +301,74 @@ def _hull(x: Array, y: Array) -> NDArray[np.int64]:
             hull.pop()
         hull.append(i)
     return np.array(hull)
+
+
+# Losses up to 600 matter then, and e^600 is a double.
+MOST_RHO = 150.0
+
+# Points for each standard deviation of the loss. Beyond the last point e^-_FAR of mass is left.
+_POINTS, _FAR = 400, 280.0
+_HALVINGS, _WIDEST = 60, 40.0
+# Relative error of the conversion's exponent, which is below 300 in size.
+_ROUNDING = 1e-12
+
+
+class ConcentratedPair(AtomicPair, AdditivePair):
+    """The pair that dominates every rho-zCDP release. `concentrated_pair` makes it.
+
+    Renyi divergences of order a are at most a rho. For each order a > 1 that bounds delta(eps), and
+    the convex hull of the least of these bounds is the profile of a pair. Releases with rho_1,
+    rho_2, ... are together (rho_1 + rho_2 + ...)-zCDP, which is less than their pairs compose to,
+    so `pairs_of` adds their rhos up.
+    """
+
+    def __init__(self, rho: float) -> None:
+        spread = math.sqrt(2 * rho)
+        last = rho + 2 * math.sqrt(rho * _FAR)
+        epsilons = np.linspace(0.0, last, math.ceil(last / spread * _POINTS) + 2)
+        deltas = concentrated_delta(rho, epsilons)
+        # The Kullback-Leibler divergence is at most rho: Pinsker's inequality.
+        deltas[0] = min(deltas[0], math.sqrt(rho / 2) * (1 + _ROUNDING))
+        super().__init__(*symmetric_profile(epsilons, deltas))
+        self.rho = rho
+
+    def with_sum(self, rho: float) -> ConcentratedPair:
+        """See `AdditivePair`."""
+        return concentrated_pair(rho)
+
+    def renyi_moment(self, order: float) -> Bounds:
+        """Return bounds for all rho-zCDP releases: (a - 1) a rho and 0."""
+        exponent = (order - 1) * order * self.rho * (1 + FUNCTION_ERROR)
+        return Bounds(np.array(min(0.0, exponent)), np.array(max(0.0, exponent)))
+
+
+@lru_cache(maxsize=64)
+def concentrated_pair(rho: float) -> ConcentratedPair:
+    """Return the pair that dominates every rho-zCDP release.
+
+    Raises:
+        Unsupported: rho exceeds `MOST_RHO`.
+    """
+    if rho > MOST_RHO:
+        raise Unsupported(
+            f"promises of zCDP with a rho of {rho:.6g} in all exceed {MOST_RHO:g}, beyond which "
+            f"their ratios of probabilities overflow; the accountant rdp covers them"
+        )
+    return ConcentratedPair(rho)
+
+
+def concentrated_delta(rho: float, epsilons: Array) -> Array:
+    """Return upper bounds of delta at each epsilon >= 0, by the best order that a search finds.
+
+    delta(eps) <= e^{(a - 1)(a rho - eps)} (1 - 1/a)^a / (a - 1) for each order a > 1. The logarithm
+    has the derivative (2 a - 1) rho - eps + log(1 - 1/a), which increases in a.
+    """
+    low, high = np.full_like(epsilons, -_WIDEST), np.full_like(epsilons, _WIDEST)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        gap = np.exp(middle)
+        rising = (2 * gap + 1) * rho - epsilons - np.log1p(1 / gap) > 0
+        low, high = np.where(rising, low, middle), np.where(rising, middle, high)
+    gap = np.exp(high)
+    exponent = gap * ((1 + gap) * rho - epsilons) - np.log(gap) - (1 + gap) * np.log1p(1 / gap)
+    return np.minimum(np.exp(exponent) * (1 + _ROUNDING), 1.0)

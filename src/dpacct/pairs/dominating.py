@@ -192,8 +192,7 @@ def _takes_everybody(round_: Round) -> bool:
 
 def _special_pair(special: Poisson, noise: float, direction: Direction) -> DominatingPair:
     """Return the achieved pair of a user with several records, or of a truncated cohort."""
-    from dpacct.pairs.records import RecordsPair  # noqa: PLC0415 - a cold start does without
-    from dpacct.pairs.truncated import kept_share  # noqa: PLC0415 - as above
+    from dpacct.pairs.records import RecordsPair, kept_share  # noqa: PLC0415 - for a quick start
 
     rate = special.sampling_rate
     if special.max_cohort is None or special.num_clients is None:
@@ -211,9 +210,11 @@ def _truncated_pair(
 
     Whether the others fill the cohort is published. If they do, the client displaces one of them.
     """
-    from dpacct.pairs.choice import ChoicePair  # noqa: PLC0415 - a cold start does without
-    from dpacct.pairs.records import RecordsPair  # noqa: PLC0415 - as above
-    from dpacct.pairs.truncated import full_probability  # noqa: PLC0415 - as above
+    from dpacct.pairs.records import (  # noqa: PLC0415 - for a quick start
+        ChoicePair,
+        RecordsPair,
+        full_probability,
+    )
 
     rate, z = truncated.sampling_rate, round_.noise_multiplier
     clients = truncated.num_clients or cohort

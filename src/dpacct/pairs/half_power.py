@@ -50,6 +50,11 @@ class HalfPowerPair(GeneralPair):
         """w of the module's head."""
         return self.top / 2 + (1 - 2 * self.top) / (-2 * math.expm1(-self.epsilon))
 
+    def _parts(self, a: float) -> tuple[float, float, float]:
+        """Return 2 cosh(a eps), 2 sinh(a eps) and 2 N(a), all without a factor e^{a eps}."""
+        ch, sh = 1 + math.exp(-2 * a * self.epsilon), -math.expm1(-2 * a * self.epsilon)
+        return ch, sh, self.top * ch + self._density * sh / a
+
     def delta(self, epsilon: float) -> Interval:
         """See `GeneralPair`. Error: a few roundings, more where eps is next to the largest loss."""
         v = -math.expm1(min(0.0, (epsilon - self.epsilon) / 2))
@@ -108,10 +113,8 @@ class HalfPowerPair(GeneralPair):
         """See `GeneralPair`."""
         eps, a = self.epsilon, tilt + 0.5
         size = max(abs(a), 0.02 / eps)
-        shrunk = math.exp(-2 * size * eps)
-        ch, sh = 1 + shrunk, -math.expm1(-2 * size * eps)
+        ch, sh, whole = self._parts(size)
         top, w = self.top, self._density
-        whole = top * ch + w * sh / size
         first = top * eps * sh + w * (eps * ch / size - sh / size**2)
         second = top * eps**2 * ch
         second += w * (eps**2 * sh / size - 2 * eps * ch / size**2 + 2 * sh / size**3)
@@ -124,9 +127,8 @@ class HalfPowerPair(GeneralPair):
     def characteristic(self, tilt: float, frequencies: Array) -> tuple[ComplexArray, Array]:
         """See `GeneralPair`: phi(t) - 1 = (N(a + it) - N(a)) / N(a), a = c + 1/2."""
         eps, a = self.epsilon, max(abs(tilt + 0.5), _LEAST)
-        ch, sh = 1 + math.exp(-2 * a * eps), -math.expm1(-2 * a * eps)
+        ch, sh, whole = self._parts(a)
         top, w, t = self.top, self._density, frequencies
-        whole = top * ch + w * sh / a
         versed, sine = 2 * np.sin(t * eps / 2) ** 2, np.sin(t * eps)
         z = a + 1j * t
         atoms = -ch * versed + 1j * (sh * sine)
@@ -149,17 +151,11 @@ class HalfPowerPair(GeneralPair):
 
     def decay(self, tilt: float, frequencies: Array) -> Array:
         """See `GeneralPair`. Only the part between the atoms decays."""
-        found = self._share_of_atoms(tilt) + self.density_decay(tilt, frequencies)
-        return np.minimum(found, 1.0)
-
-    def _share_of_atoms(self, tilt: float) -> float:
-        a = max(abs(tilt + 0.5), _LEAST)
-        ch, sh = 1 + math.exp(-2 * a * self.epsilon), -math.expm1(-2 * a * self.epsilon)
-        return self.top * ch / (self.top * ch + self._density * sh / a)
+        ch, _, whole = self._parts(max(abs(tilt + 0.5), _LEAST))
+        return np.minimum(self.top * ch / whole + self.density_decay(tilt, frequencies), 1.0)
 
     def density_decay(self, tilt: float, frequencies: Array) -> Array:
         """See `GeneralPair`: |sinh(z eps) / z| <= cosh(a eps) / |z|."""
         a = max(abs(tilt + 0.5), _LEAST)
-        ch, sh = 1 + math.exp(-2 * a * self.epsilon), -math.expm1(-2 * a * self.epsilon)
-        whole = self.top * ch + self._density * sh / a
+        ch, _, whole = self._parts(a)
         return self._density / np.hypot(a, frequencies) * ch / whole

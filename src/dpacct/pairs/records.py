@@ -1,6 +1,7 @@
-"""The pair of a user with many rows: a mixture of Gaussians against one Gaussian.
+"""The pairs of special Poisson sampling: users with many rows, and truncated cohorts.
 
-Each of k records joins a round independently with probability q. With r the ratio of densities,
+A user with many rows is a mixture of Gaussians against one Gaussian. Each of k records joins a
+round independently with probability q. With r the ratio of densities,
 
     P = sum_j Bin(k, q)(j) N(j, sigma^2),   Q = N(0, sigma^2),
     r(x) = sum_j w_j e^{(2 j x - j^2) / (2 sigma^2)},   w_j = Bin(k, q)(j),
@@ -15,6 +16,8 @@ Integrals of phi r^{a + it} are trapezoid sums on the real line. With step h the
 2 B / (e^{2 pi d / h} - 1) of I(a), for any d < pi sigma^2, and
 
     B = exp(d^2 / (2 sigma^2) + |t| k d / sigma^2) cos(d / (2 sigma^2))^{k min(a, 0)}.
+
+A cohort that is cut to a largest size is a `ChoicePair`: whether the others fill it is published.
 
 Derivation: docs/derivations/epochs.md.
 """
@@ -32,7 +35,7 @@ from dpacct.budget import Interval
 from dpacct.errors import NotConverged
 from dpacct.numerics.fourier import Weighted, characteristic_shift
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
-from dpacct.numerics.special import ndtr
+from dpacct.numerics.special import bdtrc, ndtr
 from dpacct.pairs.kinds import Direction, GeneralPair
 
 # Tails and discretization may add e^-44, relative to the result. Terms of r below e^-46 of the
@@ -169,12 +172,10 @@ class RecordsPair(GeneralPair):
                 break
         return (low + high) / 2
 
-    def _order(self, tilt: float) -> float:
-        return 1 + tilt if self.direction is Direction.REMOVE else -tilt
-
     def _tilted(self, tilt: float, frequency: float = 0.0) -> tuple[_Tilted, float]:
         """Return the law of e^{cL} P at nodes, and the discretization error of its integrals."""
-        a, sigma, k = self._order(tilt), self.noise_std, self.records
+        a = 1 + tilt if self.direction is Direction.REMOVE else -tilt
+        sigma, k = self.noise_std, self.records
         variance = sigma**2
         # The integrand falls at least like a Gaussian left of min(a, 0) m(0) and right of a k.
         accuracy = _ACCURACY + (a * (1 - a) * k * k / (2 * variance) if 0 < a < 1 else 0.0)
@@ -248,7 +249,8 @@ class RecordsPair(GeneralPair):
             tan(theta / 2)^2.
         """
         tilted, off = self._tilted(tilt)
-        a, variance = self._order(tilt), self.noise_std**2
+        a = 1 + tilt if self.direction is Direction.REMOVE else -tilt
+        variance = self.noise_std**2
         kept = tilted.weights > 1e-20
         weights, mean = tilted.weights[kept], tilted.at.mean[kept]
         average = float(weights @ mean)
@@ -263,3 +265,119 @@ class RecordsPair(GeneralPair):
             bound = np.exp(variance * angle**2 * (0.5 + 1e-9)) * (1 - gain + slack)
             best = np.minimum(best, np.where(turn >= 0.0, bound, 1.0))
         return np.minimum.accumulate(best)
+
+
+@dataclass(frozen=True)
+class ChoicePair(GeneralPair):
+    """One of ``pairs``, drawn in public with the same probabilities under P and Q.
+
+    Who sees the choice sees a release of one of the pairs. Every quantity is a mean: delta and
+    moments of the pairs with their probabilities, and the characteristic function with those tilted
+    by M_i. The pairs have no infinite losses.
+
+    Attributes:
+        pairs: the pairs.
+        probabilities: their probabilities, above 0. They may be off by a relative error of 1e-9,
+            and then add up to at most 1 + 2e-9.
+    """
+
+    pairs: tuple[GeneralPair, ...]
+    probabilities: tuple[float, ...]
+
+    @property
+    def largest_loss(self) -> float:
+        """That of any of the pairs."""
+        return max(pair.largest_loss for pair in self.pairs)
+
+    def delta(self, epsilon: float) -> Interval:
+        """See `GeneralPair`."""
+        parts = [pair.delta(epsilon) for pair in self.pairs]
+        lower = sum(p * part.lower for p, part in zip(self.probabilities, parts, strict=True))
+        upper = sum(p * part.upper for p, part in zip(self.probabilities, parts, strict=True))
+        slack = UNIT * (2 * len(parts) + 4)
+        return Interval(lower * (1 - slack), min(1.0, upper * (1 + slack)))
+
+    def log_moment(self, tilts: Array) -> Bounds:
+        """See `GeneralPair`."""
+        logs = np.log(self.probabilities)[:, None]
+        parts = [pair.log_moment(tilts) for pair in self.pairs]
+        lower = np.logaddexp.reduce(logs + np.array([part.lower for part in parts]), axis=0)
+        upper = np.logaddexp.reduce(logs + np.array([part.upper for part in parts]), axis=0)
+        slack = 4 * FUNCTION_ERROR * len(parts) * (1 + np.abs(upper) + np.abs(logs).max())
+        return Bounds(lower - slack, upper + slack)
+
+    def _shares(self, logs: list[float]) -> Array:
+        """Return the probabilities of the pairs under the tilt, from log M_i."""
+        terms = np.log(self.probabilities) + np.array(logs)
+        return np.exp(terms - np.logaddexp.reduce(terms))
+
+    def cumulants(self, tilt: float) -> tuple[float, float, float]:
+        """See `GeneralPair`."""
+        parts = [pair.cumulants(tilt) for pair in self.pairs]
+        shares = self._shares([part[0] for part in parts])
+        log_moment = np.logaddexp.reduce(
+            np.log(self.probabilities) + np.array([part[0] for part in parts])
+        )
+        means = np.array([part[1] for part in parts])
+        mean = float(shares @ means)
+        variance = float(shares @ (np.array([part[2] for part in parts]) + (means - mean) ** 2))
+        return float(log_moment), mean, variance
+
+    def _bounded_shares(self, tilt: float) -> tuple[Array, float]:
+        """Return the shares and a bound of their absolute errors, added up."""
+        parts = [pair.log_moment(np.array([tilt])) for pair in self.pairs]
+        middle = [float(part.lower[0] + part.upper[0]) / 2 for part in parts]
+        width = max(float(part.upper[0] - part.lower[0]) for part in parts)
+        size = max(map(abs, [*middle, *map(math.log, self.probabilities)]))
+        return self._shares(middle), 2 * width + 16 * FUNCTION_ERROR * (1 + size)
+
+    def characteristic(self, tilt: float, frequencies: Array) -> tuple[ComplexArray, Array]:
+        """See `GeneralPair`."""
+        shares, share_error = self._bounded_shares(tilt)
+        value = np.zeros(len(frequencies), dtype=np.complex128)
+        error, largest = np.zeros(len(frequencies)), np.zeros(len(frequencies))
+        for share, pair in zip(shares.tolist(), self.pairs, strict=True):
+            shift, off = pair.characteristic(tilt, frequencies)
+            value += share * shift
+            error += share * off
+            largest = np.maximum(largest, np.abs(shift) + off)
+        return value, (error + share_error * largest) * (1 + 1e-9) + 4 * UNIT * np.abs(value)
+
+    def decay(self, tilt: float, frequencies: Array) -> Array:
+        """See `GeneralPair`."""
+        shares, share_error = self._bounded_shares(tilt)
+        parts = [pair.decay(tilt, frequencies) for pair in self.pairs]
+        return shares @ np.array(parts) + 2 * share_error
+
+
+# `scipy.special.bdtrc` is an incomplete beta function, here trusted to this relative error. A
+# smaller probability than the least one counts as that.
+_BINOMIAL_ERROR, _LEAST = 1e-9, 1e-280
+
+
+def full_probability(rate: float, max_cohort: int, num_clients: int) -> float:
+    """Return an upper bound of the probability that the others alone fill the cohort.
+
+    They are num_clients - 1, each of which joins with probability ``rate``.
+    """
+    if num_clients - 1 < max_cohort:
+        return 0.0
+    found = float(bdtrc(max_cohort - 1, num_clients - 1, rate))
+    return min(1.0, max(found, _LEAST) * (1 + _BINOMIAL_ERROR))
+
+
+def kept_share(rate: float, max_cohort: int, num_clients: int) -> float:
+    """Return a lower bound of the probability that a client which was drawn is kept.
+
+    With j others it is min(1, B / (j + 1)), at least B / (j_0 + 1) for j < j_0, in steps of j_0.
+    """
+    others = num_clients - 1
+    if others < max_cohort:
+        return 1.0
+    spread = max(1.0, float(np.sqrt(others * rate * (1 - rate))))
+    ends = max_cohort + np.unique(np.floor(spread * np.linspace(0.0, 12.0, 241)))
+    ends = np.append(ends[ends < others + 1], others + 1.0)
+    # P(j >= end): of those in [end_i, end_(i+1)), each is kept with at least B / end_(i+1).
+    tails = np.append(bdtrc(ends[:-1] - 1, others, rate), 0.0)
+    kept = float((-np.diff(tails) * np.minimum(1.0, max_cohort / ends[1:])).sum())
+    return max(0.0, 1.0 - float(tails[0]) + kept - 4 * _BINOMIAL_ERROR * float(tails[0]) - 1e-15)

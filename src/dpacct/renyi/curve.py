@@ -6,15 +6,15 @@ The other pairs have their moments in `pairs.moments`, where rounds add up. Each
 separately, and the larger sum is the curve. For fixed-size sampling the bound of Wang et al. is
 reported together with that of the pair of C_q.
 
-Both conversions hold for every order alpha > 1, every delta in (0, 1) and every mechanism:
+The conversion holds for every order alpha > 1, every delta in (0, 1) and every mechanism:
 
-    classic   eps = R + log(1/delta) / b                                 (Mironov 2017, prop. 3)
-    improved  eps = R + log(b / alpha) - (log delta + log alpha) / b     (Balle et al. 2020, thm 21;
+    eps = R + log(b / alpha) - (log delta + log alpha) / b     (Balle et al. 2020, thm 21;
                                                        Canonne, Kamath, Steinke 2020, prop. 12)
 
-The improved one is never larger. A negative result proves epsilon = 0. Since b R is convex in
-alpha, so is b eps. Hence eps is unimodal in alpha, and log delta(eps) is convex. So a local minimum
-is the minimum, and any order gives a proven value. docs/derivations/conversion.md.
+It is never above R + log(1/delta) / b (Mironov 2017, prop. 3). A negative result proves
+epsilon = 0. Since b R is convex in alpha, so is b eps. Hence eps is unimodal in alpha, and
+log delta(eps) is convex. So a local minimum is the minimum, and any order gives a proven value.
+docs/derivations/conversion.md.
 """
 
 from __future__ import annotations
@@ -164,12 +164,6 @@ class AtOrder:
     order: float
 
 
-def classic_epsilon(order: float, renyi: float, delta: float) -> float:
-    """Return eps = R + log(1/delta) / (alpha - 1), rounded up, at least 0 (Mironov 2017)."""
-    cost = -math.log(delta) / (order - 1)
-    return _not_negative(above(renyi + cost, renyi, cost))
-
-
 def improved_epsilon(order: float, renyi: float, delta: float) -> float:
     """Return the improved epsilon of the module's head, rounded up, at least 0.
 
@@ -179,12 +173,10 @@ def improved_epsilon(order: float, renyi: float, delta: float) -> float:
     b = order - 1
     log_b, log_order, log_delta = math.log(b), math.log(order), math.log(delta)
     value = renyi + (log_b - log_order) - (log_delta + log_order) / b
-    return _not_negative(above(value, renyi, log_b, log_order, log_delta / b, log_order / b))
-
-
-def _not_negative(value: float) -> float:
-    """Return a value of at least 0, and infinity for NaN, which bounds nothing."""
-    return math.inf if math.isnan(value) else max(0.0, value)
+    # NaN bounds nothing.
+    if math.isnan(value):
+        return math.inf
+    return max(0.0, above(value, renyi, log_b, log_order, log_delta / b, log_order / b))
 
 
 def improved_delta(order: float, renyi: float, epsilon: float) -> float:
@@ -206,25 +198,19 @@ def _log_delta(order: float, renyi: float, epsilon: float) -> float:
     return above(sum(parts), *parts)
 
 
-def best_epsilon(
-    renyi: Callable[[float], float],
-    delta: float,
-    start: float,
-    conversion: Callable[[float, float, float], float] = improved_epsilon,
-) -> AtOrder:
-    """Return the smallest epsilon over all orders.
+def best_epsilon(renyi: Callable[[float], float], delta: float, start: float) -> AtOrder:
+    """Return the smallest epsilon over all orders, by the improved conversion.
 
     Args:
         renyi: upper bound of the Renyi divergence as a function of the order.
         delta: in (0, 1).
         start: an order near the best one, on which only the time depends.
-        conversion: the formula.
     Error:
         Proven from above for any result of the search. It ends within 2e-6 in log(alpha - 1), where
         epsilon is flat: about 1e-9 above the minimum over orders.
     """
-    order = best_order(lambda order: conversion(order, renyi(order), delta), start)
-    return AtOrder(conversion(order, renyi(order), delta), order)
+    order = best_order(lambda order: improved_epsilon(order, renyi(order), delta), start)
+    return AtOrder(improved_epsilon(order, renyi(order), delta), order)
 
 
 def best_delta(renyi: Callable[[float], float], epsilon: float, start: float) -> AtOrder:
