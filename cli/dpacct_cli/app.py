@@ -61,7 +61,7 @@ ENTRIES = {
         "Compute Renyi divergences."),
     "compare": Entry("commands.compare", "compare", ACCOUNTING,
         "Compare accountants and other libraries."),
-    "explore": Entry("explore.command", "explore", ACCOUNTING,
+    "explore": Entry("commands.explore", "explore", ACCOUNTING,
         "Sweep over noise, rounds, sampling rate and delta."),
     "train": Entry("train.command", "train", RUNNING,
         "Train a model with differential privacy."),

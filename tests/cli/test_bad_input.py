@@ -166,7 +166,6 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     # An option is called by its own name.
     ("report no.csv", ("FILE is 'no.csv'; it cannot be read",)),
     ("audit dp-fedavg --single-round x", ("--single-round is 'x', which is not a number;",)),
-    ("explore --noise 1 --rounds 3 --q 0.1 --jobs 0", ("--jobs is 0;", "from 1 to 256.")),
     ("plot eps --noise 1, --rounds 3 --q 0.1", ("a number is missing; a noise multiplier lies i",)),
     ("train dp-fedavg --schema no.toml", ("--schema is 'no.toml'; it cannot be read",)),
     ("train dp-fedsam --set rho=1 --set rho=2", ("--set rho=2 contradicts --set rho=1.",)),

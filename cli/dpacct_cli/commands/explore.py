@@ -1,0 +1,418 @@
+"""`dpacct explore`: epsilon over lists and ranges of settings, as a table, a file or a chart.
+
+Rule 1: a list is ``0.8,1,1.2``. ``A..B/STEP`` goes from A by STEP, ``A..B*FACTOR`` by a factor,
+neither beyond B. Whole numbers need no step.
+Rule 2: decimals are exact: 0.1..0.3/0.1 are 0.1, 0.2 and 0.3 to the last bit.
+Rule 3: each value is checked alone before anything is computed. If two valid values conflict, their
+row has an error.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal, InvalidOperation
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from dpacct import validate
+from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
+from dpacct.budget import DEFAULT_DELTA
+from dpacct.errors import DpacctError, InvalidParameter, Unsupported
+from dpacct.rounds import MAX_CLIENTS, Full, Uniform
+from dpacct_cli import errors, options, render, waiting
+from dpacct_cli.errors import OptionConflict, conflict
+from dpacct_cli.options import OUTPUT, PRIVACY, WHAT_RUNS, MechanismOptions, option
+from dpacct_cli.output import LABEL, Force, read_output, write_bytes
+from dpacct_cli.render import Style, down, up
+from dpacct_cli.words import quoted, spelling
+
+if TYPE_CHECKING:
+    from dpacct.pictures import Panel, Picture
+
+PICTURES = (".png", ".svg", ".pdf")
+SUFFIXES = (".csv", ".json", *PICTURES)
+MOST_ROWS, MOST_VALUES = 100_000, 10_000
+# This number of rows fits on a few screens.
+MOST_SHOWN = 60
+# Up to these numbers, lines look different and panels fit.
+MOST_LINES, MOST_PANELS = 6, 5
+# A scale with a larger ratio is logarithmic.
+WIDE = 30.0
+COLUMNS = (
+    "noise_multiplier", "rounds", "sampling", "sampling_rate", "cohort_size", "num_clients",
+    "adjacency", "delta", "accountant", "epsilon_lower", "epsilon_upper", "error",
+)  # fmt: skip
+# The settings that may vary, with their short names.
+AXES = {
+    "noise_multiplier": "noise",
+    "rounds": "rounds",
+    "sampling_rate": "rate",
+    "cohort_size": "cohort",
+    "delta": "delta",
+}
+# Up to which epsilon a guarantee counts as strong and as usual, with the colors of a terminal.
+STRENGTHS = ((3.0, "green"), (8.0, "yellow"), (math.inf, "red"))
+_RANGE = re.compile(r"(?P<first>[^/*]+?)\.\.(?P<last>[^/*]+)(?:(?P<kind>[/*])(?P<step>.+))?")
+
+Rows = Sequence[dict[str, Any]]
+# What is swept: the options of one row, and its delta.
+Settings = Sequence[tuple[MechanismOptions, float]]
+Noises = Annotated[str | None, option(
+    "--noise", metavar="Z,...", panel=WHAT_RUNS,
+    help="Noise multipliers, e.g. 0.8,1,1.2 or 1..4/0.5.",
+)]  # fmt: skip
+Counts = Annotated[str | None, option(
+    "--rounds", metavar="T,...", panel=WHAT_RUNS,
+    help="Numbers of rounds, e.g. 100..1000/100.",
+)]  # fmt: skip
+Rates = Annotated[str | None, option(
+    "--q", metavar="Q,...", panel=WHAT_RUNS,
+    help="Sampling rates in (0, 1], e.g. 0.01..0.16*2.",
+)]  # fmt: skip
+Cohorts = Annotated[str | None, option(
+    "--cohort", "--batch", metavar="M,...", panel=WHAT_RUNS,
+    help="Cohorts, with --clients, instead of --q.",
+)]  # fmt: skip
+Deltas = Annotated[
+    str | None, option("--delta", metavar="D,...", help="Deltas; default 1e-05.", panel=PRIVACY)
+]
+OutputFile = Annotated[str | None, option(
+    LABEL, "-o", metavar="FILE", panel=OUTPUT,
+    help="Write a table (.csv, .json) or a chart (.png, .svg, .pdf).",
+)]  # fmt: skip
+
+
+def explore(
+    *,
+    noise: Noises = None,
+    rounds: Counts = None,
+    q: Rates = None,
+    sampling: options.SamplingName = None,
+    cohort: Cohorts = None,
+    clients: options.Clients = None,
+    adjacency: options.AdjacencyName = None,
+    delta: Deltas = None,
+    accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
+    output: OutputFile = None,
+    force: Force = False,
+    shown: options.StyleOptions,
+) -> None:
+    """Sweep over noise, rounds, sampling rate and delta.
+
+    Every noise is combined with every number of rounds, every rate and every delta. A list is
+    1,2,4. A range is 100..1000/100 by steps, or 1..64*2 by factors. A row that cannot be computed
+    shows its reason. -q prints the proven epsilons, one a line.
+
+    Examples:
+      dpacct explore --noise 0.8,1,1.2 --rounds 100..300/100 --q 0.1
+      dpacct explore --noise 1..4*2 --rounds 100 --q 0.01,0.1 -o sweep.csv
+    """
+    style = shown.style
+    typed = MechanismOptions(noise, rounds, q, None, sampling, cohort, clients, adjacency)
+    find_accountant(accountant)
+    settings = read_settings(typed, delta)
+    if output is not None and style is not Style.HUMAN:
+        typed_style = "--json" if style is Style.JSON else "-q"
+        raise conflict(typed_style, f"-o {output}", "one of them has the rows")
+    suffix = "" if output is None else Path(output).suffix.lower()
+    if output is not None and suffix not in SUFFIXES:
+        raise InvalidParameter(LABEL, output, f"a sweep ends in one of {', '.join(SUFFIXES)}")
+    target = read_output(output, force=force)
+    if suffix in PICTURES:
+        check_picture(settings)
+    rows: list[dict[str, Any]] = []
+    for row_typed, row_delta in settings:
+        waiting.say("dpacct explore", len(rows), len(settings))
+        rows.append(compute(row_typed, row_delta, accountant))
+    if target is not None:
+        write_bytes(to_bytes(rows, suffix), target, force=force)
+    else:
+        numbers = "\n".join("inf" if row["error"] else repr(row["epsilon_upper"]) for row in rows)
+        render.show(render.Answer(to_data(rows), numbers, lambda: to_page(rows)), style)
+    failed = [row["error"] for row in rows if row["error"] is not None]
+    if failed:
+        errors.print_line(
+            f"{len(failed)} of {len(rows)} rows could not be computed. The first: {failed[0]}"
+        )
+        if len(failed) == len(rows):
+            raise SystemExit(1)
+
+
+def read_settings(typed: MechanismOptions, delta: str | None) -> Settings:
+    """Return every noise with every number of rounds, every rate or cohort, and every delta.
+
+    Args:
+        typed: its noise, rounds, rate and cohort are lists.
+        delta: a list as well.
+    Raises:
+        InvalidParameter, OptionConflict: a value is out of range, missing, or contradicts another.
+    """
+    # Refused here, before any row of the table.
+    _ = typed.relation, typed.num_clients
+
+    def cohort_size(value: Any) -> int:
+        return validate.count("cohort_size", value, "the cohort size", MAX_CLIENTS)
+
+    noises = _values("--noise", typed.noise or "", validate.noise_multiplier)
+    rounds = _values("--rounds", typed.rounds or "", validate.rounds)
+    none: list[str | None] = [None]
+    rates = none
+    if typed.rate is not None:
+        rates = [*_values("--q", typed.rate, validate.sampling_rate)]
+    cohorts = none
+    if typed.cohort is not None:
+        cohorts = [*_values("--cohort", typed.cohort, cohort_size)]
+    sources = (typed.scheme == Full.name) + (rates is not none) + (cohorts is not none)
+    if sources != 1 or (cohorts is not none and typed.clients is None) or typed.by_epochs:
+        # This refuses what is missing and what contradicts.
+        typed._replace(rate=rates[0], cohort=cohorts[0]).read_sampling()
+    deltas = _values("--delta", f"{DEFAULT_DELTA:g}" if delta is None else delta, validate.delta)
+    count = len(noises) * len(rounds) * len(rates) * len(cohorts) * len(deltas)
+    if count > MOST_ROWS:
+        raise OptionConflict(
+            f"these are {count:,} rows, and a sweep has at most {MOST_ROWS:,}. Take larger steps."
+        )
+    return [
+        (typed._replace(noise=z, rounds=t, rate=q, cohort=m), float(d))
+        for z, t, q, m, d in product(noises, rounds, rates, cohorts, deltas)
+    ]
+
+
+def _values(name: str, text: str, check: Callable[[Any], object]) -> list[str]:
+    found = read_values(name, text)
+    for value in found:
+        check(options.number(value) if text else None)
+    return found
+
+
+def read_values(name: str, text: str) -> list[str]:
+    """Return the texts of the numbers that an option names, in their order, each once.
+
+    Args:
+        name: of the option, for the message.
+        text: as typed.
+    Raises:
+        OptionConflict: a range is malformed, or has too many values.
+    """
+    found: dict[str, None] = {}
+    for part in text.split(","):
+        for value in _part(name, part.strip()):
+            found[value] = None
+            if len(found) > MOST_VALUES:
+                raise _refused(name, text, f"that is more than {MOST_VALUES:,} values")
+    return list(found)
+
+
+def _part(name: str, part: str) -> Iterator[str]:
+    match = _RANGE.fullmatch(part)
+    if match is None:
+        yield part
+        return
+
+    def decimal(text: str) -> Decimal:
+        try:
+            found = Decimal(text.strip())
+        except InvalidOperation:
+            found = Decimal("NaN")
+        if not found.is_finite():
+            raise _refused(name, part, f"{quoted(text)} is not a number")
+        return found
+
+    first, last = decimal(match["first"]), decimal(match["last"])
+    step, factor = decimal(match["step"] or "1"), match["kind"] == "*"
+    if last < first:
+        raise _refused(name, part, "a range goes up", f"Did you mean {last}..{first}?")
+    if factor and (step <= 1 or first <= 0):
+        raise _refused(name, part, "a factor is above 1, and the range begins above 0")
+    if step <= 0:
+        raise _refused(name, part, "a step is above 0")
+    if match["kind"] is None and (first != int(first) or last != int(last)):
+        hint = f"For example {part}/0.1."
+        raise _refused(name, part, "a range of decimals has a step", hint)
+    value = first
+    while value <= last:
+        # The usual spelling, without an exponent.
+        yield f"{value.normalize():f}"
+        value = value * step if factor else value + step
+
+
+def _refused(name: str, text: str, rule: str, hint: str = "") -> OptionConflict:
+    message = (
+        f"{spelling(name)} is {quoted(text)}; {rule}. Lists are 1,2,3 and ranges 1..9/2 (by "
+        "steps) or 1..64*2 (by factors)."
+    )
+    return OptionConflict(f"{message} {hint}".strip())
+
+
+def compute(typed: MechanismOptions, delta: float, accountant: str) -> dict[str, Any]:
+    """Compute the row of a setting. If that is impossible, the reason is in ``error``."""
+    row: dict[str, Any] = dict.fromkeys(COLUMNS) | {
+        "noise_multiplier": typed.read_noise(),
+        "rounds": typed.read_rounds(),
+        "sampling": typed.scheme,
+        "sampling_rate": None if typed.rate is None else float(typed.rate),
+        "cohort_size": None if typed.cohort is None else int(typed.cohort),
+        "num_clients": typed.num_clients,
+        "adjacency": typed.adjacency,
+        "delta": delta,
+        "accountant": accountant,
+    }
+    try:
+        plan = typed.read_schedule()
+        sampling = plan.round_phases()[0][0].sampling
+        row["sampling_rate"] = sampling.sampling_rate
+        row["adjacency"] = str(plan.adjacency)
+        if isinstance(sampling, Uniform) and typed.clients is not None:
+            row["cohort_size"] = sampling.cohort_size
+        found = find_accountant(accountant).epsilon(plan, delta)
+        row["epsilon_lower"] = found.lower
+        row["epsilon_upper"] = found.upper if math.isfinite(found.upper) else None
+        if row["epsilon_upper"] is None:
+            row["error"] = "no epsilon is proven at this delta"
+    except DpacctError as error:
+        row["error"] = errors.line(error)
+    return row
+
+
+def to_bytes(rows: Rows, suffix: str) -> bytes:
+    """Return the file that ends in ``suffix``, with numbers exact to the last bit."""
+    if suffix == ".csv":
+        stream = io.StringIO()
+        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return stream.getvalue().encode()
+    if suffix == ".json":
+        return f"{render.to_json(to_data(rows))}\n".encode()
+    from dpacct.pictures import Drawing
+
+    return Drawing(picture_of(rows)).to_bytes(suffix[1:])
+
+
+def to_data(rows: Rows) -> dict[str, object]:
+    """Return the rows for JSON. A failed row has an error instead of an epsilon."""
+    found: list[dict[str, Any]] = []
+    for row in rows:
+        known = {key: row[key] for key in COLUMNS if not key.startswith("epsilon")}
+        spent = {"lower": row["epsilon_lower"], "upper": row["epsilon_upper"]}
+        found.append(known | {"epsilon": None if spent["upper"] is None else spent})
+    return {"rows": found, "failed": sum(row["error"] is not None for row in rows)}
+
+
+def _varying(rows: Rows) -> list[str]:
+    return [key for key in AXES if len({row[key] for row in rows}) > 1]
+
+
+def _text(key: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    forms = {"noise_multiplier": render.noise, "sampling_rate": render.rate, "delta": render.noise}
+    return forms.get(key, str)(value)
+
+
+def _constant(rows: Rows) -> str:
+    """Return the settings that all rows share, in words."""
+    first, changes = rows[0], _varying(rows)
+    same = [key for key in AXES if key not in changes and first[key] is not None]
+    known = {row["adjacency"] for row in rows if row["adjacency"]}
+    parts = [f"{AXES[key]} {_text(key, first[key])}" for key in same]
+    return ", ".join([*parts, f"{first['sampling']} sampling", *sorted(known)])
+
+
+def to_page(rows: Rows) -> render.Page:
+    """Return the table. On a terminal, colors grade epsilon."""
+    axes = _varying(rows) or ["noise_multiplier"]
+    lines: list[list[str]] = []
+    styles: list[str] = []
+    for row in rows[:MOST_SHOWN]:
+        upper, lower = row["epsilon_upper"], row["epsilon_lower"]
+        bounds = ["-", "-"] if upper is None else [up(upper), down(lower)]
+        lines.append([*(_text(key, row[key]) for key in axes), *bounds, row["error"] or ""])
+        styles.append("" if upper is None else next(c for e, c in STRENGTHS if upper <= e))
+    header = [*(AXES[key] for key in axes), "epsilon proven", "achieved", ""]
+    closing = "Save with -o FILE.csv, .json, .png or .svg."
+    if len(rows) > len(lines):
+        more = f"And {len(rows) - len(lines):,} more rows."
+        closing = f"{more} Save all with -o FILE.csv, .json, .png or .svg."
+    grid = render.Grid(header, lines, {len(axes): styles})
+    figures = [render.Row("rows", f"{len(rows):,}", _constant(rows))]
+    return render.Page(figures, grid, closing=closing)
+
+
+def check_picture(settings: Settings) -> None:
+    """Refuse a sweep that makes no chart, before it is computed.
+
+    Raises:
+        OptionConflict: nothing varies, or too much. Unsupported: matplotlib is missing.
+    """
+    if find_spec("matplotlib") is None:
+        raise Unsupported(
+            "pictures are drawn by matplotlib, which is missing: pip install -e '.[plot]'"
+        )
+    values = zip(*((t.noise, t.rounds, (t.rate, t.cohort), d) for t, d in settings), strict=True)
+    counts = sorted((len(set(kind)) for kind in values), reverse=True)
+    if counts[0] == 1:
+        raise OptionConflict("a picture needs something that varies: give a list or a range.")
+    if counts[1] > MOST_LINES or counts[2] > MOST_PANELS or counts[3] > 1:
+        raise OptionConflict(
+            f"a picture shows at most three things that vary, the second with {MOST_LINES} values "
+            f"and the third with {MOST_PANELS}. A .csv or .json file takes all."
+        )
+
+
+def picture_of(rows: Rows) -> Picture:
+    """Return the chart: epsilon over the setting that varies most.
+
+    The second setting has a line for each of its values, and the third a panel. Rows without an
+    epsilon are left out.
+    """
+    from dpacct.pictures import Picture
+
+    varying = [key for key in _varying(rows) if key != "cohort_size"]
+    varying.sort(key=lambda key: -len({row[key] for row in rows}))
+    across, (lines, panels, *_) = varying[0], [*varying[1:], None, None]
+    known = [row for row in rows if row["epsilon_upper"] is not None]
+    title = "No epsilon could be computed"
+    if known:
+        least, most = (f(row["epsilon_upper"] for row in known) for f in (min, max))
+        title = f"Epsilon is {up(least, 3)} to {up(most, 3)} over {across.replace('_', ' ')}"
+    drawn: list[Panel] = []
+    for value, part in (_groups(known, panels) or {None: []}).items():
+        which = "" if panels is None else f", {AXES[panels]} {_text(panels, value)}"
+        drawn.append(_panel(part, across, lines, f"epsilon{which}"))
+    note = f"{_constant(rows)}; a band reaches down to what is achieved"
+    return Picture(title, tuple(drawn), note)
+
+
+def _panel(rows: Rows, across: str, lines: str | None, label: str) -> Panel:
+    from dpacct.pictures import Curve, Panel
+
+    curves: list[Curve] = []
+    for value, part in _groups(rows, lines).items():
+        ordered = sorted(part, key=lambda row: row[across])
+        name = "" if lines is None else f"{AXES[lines]} {_text(lines, value)}"
+        x, y, low = (
+            [row[key] for row in ordered] for key in (across, "epsilon_upper", "epsilon_lower")
+        )
+        curves.append(Curve(name, x, y, low, points=len(ordered) == 1))
+    log_x, log_y = (
+        bool(rows) and max(values) > WIDE * min(values) > 0
+        for values in ([row[key] for row in rows] for key in (across, "epsilon_upper"))
+    )
+    return Panel(
+        across.replace("_", " "), label, tuple(curves), log_x=log_x or across == "delta",
+        log_y=log_y, from_zero=not log_y,
+    )  # fmt: skip
+
+
+def _groups(rows: Rows, key: str | None) -> dict[Any, list[dict[str, Any]]]:
+    found: dict[Any, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(None if key is None else row[key], []).append(row)
+    return found

@@ -1,1 +1,0 @@
-"""`dpacct explore`: costs over lists and ranges of settings."""

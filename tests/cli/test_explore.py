@@ -1,0 +1,252 @@
+"""Sweeps: every row is what the library says, whole or not there."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dpacct as library
+from dpacct import Poisson, Round
+from dpacct_cli.commands import explore
+from dpacct_cli.commands.explore import read_values
+from dpacct_cli.errors import OptionConflict
+from tests.cli.test_bad_input import assert_refused
+from tests.cli.test_help import examples
+
+SMALL = "explore --noise 8,9 --rounds 10..30/10 --sampling full"
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def names() -> list[str]:
+    return sorted(path.name for path in Path.cwd().iterdir())
+
+
+def read(file: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(Path(file).read_text(encoding="utf-8"))))
+
+
+def test_every_row_is_what_the_library_says(dpacct: Any) -> None:
+    data = dpacct("explore --noise 1,2 --rounds 5 --q 0.1,0.2 --delta 1e-5,1e-6 --json").json
+    assert data["failed"] == 0
+    rows = data["rows"]
+    assert len(rows) == 8
+    assert [row["noise_multiplier"] for row in rows] == 4 * [1.0] + 4 * [2.0]
+    for row in rows:
+        plan = row["rounds"] * Round(row["noise_multiplier"], Poisson(row["sampling_rate"]))
+        spent = library.epsilon(plan, delta=row["delta"])
+        assert row["epsilon"] == {"lower": spent.lower, "upper": spent.upper}
+        assert (row["sampling"], row["adjacency"]) == ("poisson", "add-remove")
+
+
+def test_a_row_is_that_of_epsilon(dpacct: Any) -> None:
+    one = dpacct("epsilon --noise 8 --rounds 10 --sampling full --json").json
+    row = dpacct(SMALL, "--json").json["rows"][0]
+    assert row["epsilon"] == one["epsilon"]
+    assert all(row[key] == one[key] for key in ("delta", "rounds", "adjacency", "accountant"))
+
+
+def test_the_table_shows_what_varies_and_says_the_rest_once(dpacct: Any) -> None:
+    text = dpacct(SMALL).text
+    assert "delta 1e-05, full sampling, add-remove" in text
+    assert text.count("1e-05") == 1
+    assert len([line for line in text.splitlines() if line.startswith(("  8 ", "  9 "))]) == 6
+
+
+def test_quiet_prints_the_proven_epsilons(dpacct: Any) -> None:
+    numbers = [float(line) for line in dpacct(SMALL, "-q").text.splitlines()]
+    rows = dpacct(SMALL, "--json").json["rows"]
+    assert numbers == [row["epsilon"]["upper"] for row in rows]
+
+
+def test_files_hold_all_rows_and_leave_nothing_beside_them(dpacct: Any) -> None:
+    assert dpacct(SMALL, "-o a.csv").text == ""
+    assert dpacct(SMALL, "-o a.json").text == ""
+    rows = read("a.csv")
+    assert tuple(rows[0]) == explore.COLUMNS
+    data = json.loads(Path("a.json").read_text(encoding="utf-8"))
+    assert [float(row["epsilon_upper"]) for row in rows] == [
+        row["epsilon"]["upper"] for row in data["rows"]
+    ]
+    assert names() == ["a.csv", "a.json"]
+
+
+@pytest.mark.parametrize(
+    "form", ["svg", *(pytest.param(form, marks=pytest.mark.slow) for form in ("png", "pdf"))]
+)
+def test_pictures(dpacct: Any, form: str) -> None:
+    pytest.importorskip("matplotlib")
+    assert dpacct(SMALL, f"-o a.{form}").text == ""
+    head = Path(f"a.{form}").read_bytes()[:400]
+    assert any(sign in head for sign in (b"PNG", b"<svg", b"<?xml", b"%PDF"))
+    assert names() == [f"a.{form}"]
+
+
+def test_a_picture_says_before_anything_runs_that_it_cannot_be_drawn(
+    dpacct: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(explore, "compute", None)
+    assert_refused(dpacct("explore --noise 1 --rounds 9 --q 0.1 -o a.png"), "something that varies")
+    lists = "--noise 1,2 --rounds 1,2 --q 0.1,0.2 --delta 1e-5,1e-6"
+    assert_refused(dpacct("explore", lists, "-o a.png"), "at most three things")
+    monkeypatch.setattr("dpacct_cli.commands.explore.find_spec", lambda _name: None)
+    result = dpacct(SMALL, "-o a.png")
+    assert result.code == 1
+    assert "pip install -e '.[plot]'" in result.err
+
+
+def test_a_row_that_cannot_be_computed_has_its_reason(dpacct: Any) -> None:
+    words = "explore --noise 1 --rounds 1 --sampling full --accountant gdp"
+    assert dpacct(words, "--json").json["failed"] == 0
+    result = dpacct("explore --noise 1 --rounds 5 --cohort 3,30 --clients 20 -o a.csv")
+    assert result.code == 0
+    assert "1 of 2 rows could not be computed. The first: --cohort is 30;" in result.err
+    good, bad = read("a.csv")
+    assert (good["error"], bad["epsilon_upper"]) == ("", "")
+    assert float(good["epsilon_upper"]) > 0
+    assert "at most as many members" in bad["error"]
+    every = dpacct("explore --noise 9 --rounds 5 --q 0.1,0.2 --accountant gdp --json")
+    assert every.code == 1
+    assert json.loads(every.out)["failed"] == 2
+    assert json.loads(every.out)["rows"][0]["epsilon"] is None
+
+
+BAD = [
+    ("explore --noise 1 --rounds 9", ("--q is missing;", "--sampling full")),
+    ("explore --rounds 9 --q 0.1", ("--noise is missing;",)),
+    ("explore --noise 1 --q 0.1", ("--rounds is missing;",)),
+    ("explore --noise 1,0 --rounds 9 --q 0.1", ("--noise is 0;", "lies in [")),
+    ("explore --noise 1 --rounds 9,2.5 --q 0.1", ("--rounds is 2.5;", "whole number")),
+    ("explore --noise 1 --rounds 9 --q 0.1,10", ("--q is 10;", "Did you mean 0.1 (10 %)?")),
+    ("explore --noise 1 --rounds 9 --q 0.1 --delta 1,2", ("--delta is 1;", "(0, 1)")),
+    ("explore --noise 1 --rounds 9 --q 0.1,", ("--q is '0.1,', where a number is missing",)),
+    ("explore --noise 2..1 --rounds 9 --q 0.1", ("--noise is '2..1'; a range goes up.",)),
+    ("explore --noise 1 --rounds 9 --q 0.1 --sampling full", ("--q 0.1", "--sampling full")),
+    ("explore --noise 1 --rounds 9 --q 0.1 --cohort 3 --clients 9", ("--q 0.1", "--cohort 3")),
+    ("explore --noise 1 --rounds 9 --cohort 3", ("--cohort 3 needs --clients",)),
+    ("explore --noise 1 --rounds 9 --q 0.1 --sampling x", ("--sampling is 'x';",)),
+    ("explore --noise 1 --rounds 9 --q 0.1 --accountant x", ("--accountant is 'x';",)),
+    ("explore --noise 1 --rounds 9 --q 0.1 --adjacency x", ("--adjacency is 'x';",)),
+    ("explore --noise 1 --rounds 9 --q 0.1 -o a.txt", ("-o is 'a.txt';", ".csv")),
+    ("explore --noise 1 --rounds 9 --q 0.1 -o a.csv --json", ("--json contradicts -o a.csv",)),
+    ("explore --noise 1..100 --rounds 1..2000 --q 0.1", ("200,000 rows", "at most 100,000")),
+    ("explore --noise 1 --rounds 9 --q 0.1 -o nowhere/a.csv", ("-o is 'nowhere/a.csv'",)),
+]
+
+
+@pytest.mark.parametrize(("words", "parts"), BAD, ids=[words for words, _ in BAD])
+def test_bad_input_is_refused_before_anything_is_computed(
+    dpacct: Any, words: str, parts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explore, "compute", None)
+    assert_refused(dpacct(words), *parts)
+    assert names() == []
+
+
+def test_nothing_is_replaced_unasked(dpacct: Any) -> None:
+    Path("a.csv").write_text("mine", encoding="utf-8")
+    assert_refused(dpacct(SMALL, "-o a.csv"), "it exists already", "--force replaces it.")
+    assert Path("a.csv").read_text(encoding="utf-8") == "mine"
+    assert dpacct(SMALL, "-o a.csv --force").text == ""
+    assert len(read("a.csv")) == 6
+
+
+def test_an_interrupted_sweep_leaves_nothing(dpacct: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute, computed = explore.compute, 0
+
+    def stopped(*given: Any) -> dict[str, Any]:
+        nonlocal computed
+        computed += 1
+        if computed == 5:
+            raise KeyboardInterrupt
+        return compute(*given)
+
+    monkeypatch.setattr(explore, "compute", stopped)
+    result = dpacct(SMALL, "-o a.csv")
+    assert (result.code, result.out, result.err) == (130, "", "dpacct: interrupted.\n")
+    assert names() == []
+
+
+def test_the_examples_of_its_help_run(dpacct: Any) -> None:
+    found = examples(dpacct("explore --help").text)
+    assert len(found) == 2
+    for example in found:
+        assert dpacct(example.removeprefix("dpacct ")).code == 0
+    assert len(read("sweep.csv")) == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("1", ["1"]),
+        ("0.8,1,1.2", ["0.8", "1", "1.2"]),
+        (" 0.8 , 1 ", ["0.8", "1"]),
+        ("1,1,2", ["1", "2"]),
+        ("100..300/100", ["100", "200", "300"]),
+        ("100..350/100", ["100", "200", "300"]),
+        ("1..4", ["1", "2", "3", "4"]),
+        ("0.1..0.3/0.1", ["0.1", "0.2", "0.3"]),
+        ("1..64*4", ["1", "4", "16", "64"]),
+        ("1e-6..1e-4*10", ["0.000001", "0.00001", "0.0001"]),
+        ("1e-8..1e-7*10", ["0.00000001", "0.0000001"]),
+        ("1e3..3e3/1e3", ["1000", "2000", "3000"]),
+        ("5,1..3", ["5", "1", "2", "3"]),
+        ("7..7", ["7"]),
+        # The library judges what is no number.
+        ("x", ["x"]),
+        ("1,,2", ["1", "", "2"]),
+    ],
+)
+def test_what_is_typed_is_what_is_swept(text: str, found: list[str]) -> None:
+    assert read_values("--noise", text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("3..1", "Did you mean 1..3?"),
+        ("0.5..1", "a range of decimals has a step"),
+        ("1..2/0", "a step is above 0"),
+        ("1..2/-1", "a step is above 0"),
+        ("1..2*1", "a factor is above 1"),
+        ("0..2*2", "begins above 0"),
+        ("1..x", "'x' is not a number"),
+        ("1..2/nan", "'nan' is not a number"),
+        ("1..1e9", "more than 10,000 values"),
+    ],
+)
+def test_a_range_that_is_none_is_refused(text: str, part: str) -> None:
+    with pytest.raises(OptionConflict, match="--noise is") as refused:
+        read_values("--noise", text)
+    assert part in str(refused.value)
+    assert "1..9/2" in str(refused.value)
+
+
+@given(st.integers(1, 400), st.integers(1, 200), st.integers(1, 40))
+def test_a_range_never_leaves_its_ends(first: int, more: int, step: int) -> None:
+    last = first + more
+    text = f"{first / 100}..{last / 100}/{step / 100}"
+    found = [Fraction(value) for value in read_values("--noise", text)]
+    assert found[0] == Fraction(first, 100)
+    assert all(b - a == Fraction(step, 100) for a, b in pairwise(found))
+    assert found[-1] <= Fraction(last, 100) < found[-1] + Fraction(step, 100)
+
+
+def test_no_list_is_longer_than_can_be_swept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explore, "MOST_VALUES", 3)
+    assert len(read_values("--noise", "1..3")) == 3
+    with pytest.raises(OptionConflict, match="more than 3 values"):
+        read_values("--noise", "1..4")
