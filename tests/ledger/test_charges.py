@@ -19,7 +19,7 @@ import forgeries
 from dpacct import Budget, Ledger, Poisson, Round
 from dpacct.errors import BudgetExceeded, DpacctError, InvalidParameter, LedgerError
 from dpacct.ledger.record.events import round_from_json, round_to_json
-from dpacct.ledger.record.parts import PartTotals, joined
+from dpacct.ledger.record.parts import PartTotals
 from dpacct.mechanisms import (
     ApproximateDP,
     DiscreteGaussian,
@@ -191,9 +191,8 @@ def test_parts_added_one_by_one_are_their_maximum(
 ) -> None:
     parts, spent = PartTotals((), (0, 0)), (0, 0)
     for part, cost in charges:
-        spent = add(spent, parts.added(part, cost))
-        parts.charge(part, cost)
-    assert spent == joined(charges, (0, 0))
+        spent = add(spent, parts.charge(part, cost))
+    assert spent == parts.total() == PartTotals(charges, (0, 0)).total()
     for i in range(2):
         sums = {p: sum(c[i] for q, c in charges if q == p) for p in ("a=1", "a=2", "b=1", "b=2")}
         assert spent[i] == max(sums["a=1"], sums["a=2"]) + max(sums["b=1"], sums["b=2"])

@@ -36,7 +36,7 @@ from dpacct.ledger.record.entries import (
 )
 from dpacct.ledger.record.events import Event, in_adjacency
 from dpacct.ledger.record.fields import MAX_WHOLE
-from dpacct.ledger.record.parts import joined
+from dpacct.ledger.record.parts import PartTotals
 from dpacct.ledger.record.plans import (
     PAIRS,
     Plan,
@@ -248,7 +248,7 @@ class Snapshot:
         older entry, with smaller totals. The cost grows with the number of runs.
         """
         runs, zero = [self.run_state(number) for number in self.runs()], self.mixture.zero()
-        spent, held = self.joined(runs), add(zero, *(r.held for r in runs))
+        spent, held = self.part_totals().total(), add(zero, *(r.held for r in runs))
         ours = (spent, held, sum(run.rounds for run in runs))
         if ours != (self.state.spent, self.state.held, self.state.rounds):
             raise LedgerError(
@@ -266,10 +266,11 @@ class Snapshot:
         """Return the part of the data that a run uses, or empty for all."""
         return self.start(run).part if self.known.opening.partitions else ""
 
-    def joined(self, runs: Iterable[RunState]) -> Totals:
-        """Return the total of the states of all runs, with parts as in `parts`."""
-        spent = ((self.part_of(n), run.spent) for n, run in enumerate(runs, start=1))
-        return joined(spent, self.mixture.zero())
+    def part_totals(self, runs: Iterable[int] | None = None) -> PartTotals:
+        """Return the totals of the parts of the data, of all runs or of some of them."""
+        numbers = self.runs() if runs is None else runs
+        spent = ((self.part_of(n), self.run_state(n).spent) for n in numbers)
+        return PartTotals(spent, self.mixture.zero())
 
     def of_one_client(self) -> set[int]:
         """Return runs that may all use the data of one client: of each partition one part."""

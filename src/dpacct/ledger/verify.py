@@ -30,7 +30,6 @@ from dpacct.ledger.record.entries import (
     Said,
     Settle,
     Start,
-    canonical,
     link,
     read,
     read_time,
@@ -42,7 +41,7 @@ from dpacct.ledger.record.events import (
     noise_of,
     schedule_in_adjacency,
 )
-from dpacct.ledger.record.parts import PartTotals
+from dpacct.ledger.record.parts import PartTotals, check_part
 from dpacct.ledger.record.plans import Plan, left_of, plan_room, schedule_cost
 from dpacct.ledger.record.state import (
     Charge,
@@ -127,7 +126,10 @@ def verify(now: Snapshot, store: Store, head: str | None = None) -> Verification
             place = count + 1
             if entry.number != place:
                 raise LedgerError(f"it is missing, and the next is entry {entry.number}")
-            time = _check(replay, entry, closes, latest)
+            if link(latest, entry.text) != entry.hash:
+                raise LedgerError("its hash is not that of its text")
+            time = read_time(entry)
+            replay.step(entry, closes)
             if time < clock:
                 remarks.append(f"entry {entry.number}: the clock went backwards. Order is kept")
             clock, latest, count = time, entry.hash, entry.number
@@ -135,12 +137,10 @@ def verify(now: Snapshot, store: Store, head: str | None = None) -> Verification
         replay.check_budget()
     except DpacctError as error:
         problems.append(f"entry {place}: {' '.join(str(error).split())}")
-    if not count and not problems:
-        problems.append("there are no entries")
     if replay.elsewhere:
         remarks.insert(0, "rounds that had run elsewhere were recorded beyond the budget")
     try:
-        remarks += _of_witness(store.witness())
+        remarks += _losses_unseen_by(store.witness())
     except LedgerError as error:
         problems.append(str(error))
     if head is not None and not found:
@@ -156,28 +156,12 @@ def verify(now: Snapshot, store: Store, head: str | None = None) -> Verification
     )
 
 
-def _of_witness(witness: Witness | None) -> list[str]:
-    """Return the losses that the witness cannot show."""
+def _losses_unseen_by(witness: Witness | None) -> list[str]:
     if witness is None:
         return ["the file has no witness: entries dropped from its end leave no trace"]
     if witness.since > 1:
         return [f"its witness was made at entry {witness.since}: earlier losses leave no trace"]
     return []
-
-
-def _check(replay: Replay, entry: Entry, closes: int | None, previous: bytes) -> str:
-    """Check that an entry follows from the entries before, and return its time."""
-    if link(previous, entry.text) != entry.hash:
-        raise LedgerError("its hash is not that of its text")
-    said, time = read(entry), read_time(entry)
-    totals = read_state(entry, replay.mixture.width)
-    if canonical(entry.content) != entry.text:
-        raise LedgerError("it is not in its one form")
-    settles = said.round if isinstance(said, Settle) else None
-    if type(closes) is not type(settles) or closes != settles:
-        raise LedgerError("it contradicts its own index")
-    replay.step(entry, said, totals)
-    return time
 
 
 class Replay:
@@ -200,16 +184,21 @@ class Replay:
         self._rows: dict[int, int] = {}
         # Reservations that are not settled, with their run.
         self._open: dict[int, tuple[int, Charge]] = {}
+        # Whether rounds were charged since the budget was checked.
         self._unchecked = False
         self._partitions = opening.partitions
         self._part_of: dict[int, str] = {}
         self._parts = PartTotals((), self.mixture.zero())
 
-    def step(self, entry: Entry, said: Said, found: States) -> None:
-        """Apply one entry with its content. Its totals have to follow from it."""
-        ledger, run = self.ledger, self._runs.get(entry.run)
+    def step(self, entry: Entry, closes: object) -> None:
+        """Apply one entry. Its index and its totals have to follow from it."""
+        said, found = read(entry), read_state(entry, self.mixture.width)
+        settles = said.round if isinstance(said, Settle) else None
+        if repr(closes) != repr(settles):
+            raise LedgerError("it contradicts its own index")
+        ledger = self.ledger
+        # A later release of room must not hide that there was too much.
         if ledger and any(map(gt, ledger.charged, found[0].charged)):
-            # A later release of room must not hide that there was too much.
             self.check_budget()
         if isinstance(said, Opening):
             if ledger is not None or entry.run:
@@ -222,10 +211,8 @@ class Replay:
             expected = self._relabel(ledger, entry.run)
         elif isinstance(said, Start):
             expected = self._start(ledger, entry.run, said, found[0])
-        elif run is None:
-            raise LedgerError(f"there is no run {entry.run}")
         else:
-            expected = self._of_run(ledger, run, entry, said, found)
+            expected = self._of_run(ledger, entry, said, found)
         if expected != found:
             raise LedgerError("its totals do not follow from the entries before")
         self.ledger, state = found
@@ -241,26 +228,6 @@ class Replay:
             if spent > self.budget.epsilon * (1 + COST_TOLERANCE):
                 raise LedgerError("the rounds charged before it exceed the budget")
 
-    def _of_run(
-        self, ledger: LedgerState, run: RunState, entry: Entry, said: Said, states: States
-    ) -> States:
-        found = states[0]
-        if isinstance(said, Settle):
-            return self._settle(ledger, run, entry, said)
-        if run.finished:
-            raise LedgerError("its run was finished before")
-        if isinstance(said, Reserve):
-            return self._reserve(ledger, run, entry, said, states)
-        if isinstance(said, Row):
-            if said.row != self._rows.get(entry.run, 0) + 1:
-                raise LedgerError("rows of correlated noise are taken once, in their order")
-            self._rows[entry.run] = said.row
-            return ledger, run
-        if entry.kind == "resume":
-            return ledger, run
-        divided = run.initial and not ledger.started
-        return finished(ledger, run, self._room(found, without=entry.run) if divided else None)
-
     def _relabel(self, ledger: LedgerState, run: int) -> States:
         if run or ledger.adjacency != Adjacency.ADD_REMOVE:
             raise LedgerError("only the add-remove rounds of a ledger are relabelled")
@@ -268,6 +235,25 @@ class Replay:
             schedule = schedule_in_adjacency(plan.schedule, Adjacency.ZERO_OUT)
             self._plans[number] = Plan(schedule, plan.accountant)
         return relabelled(ledger), None
+
+    def _of_run(self, ledger: LedgerState, entry: Entry, said: Said, found: States) -> States:
+        run = self._runs.get(entry.run)
+        if run is None:
+            raise LedgerError(f"there is no run {entry.run}")
+        if isinstance(said, Settle):
+            return self._settle(ledger, run, entry, said)
+        if run.finished:
+            raise LedgerError("its run was finished before")
+        if isinstance(said, Reserve):
+            return self._reserve(ledger, run, entry, said, found)
+        if isinstance(said, Row):
+            if said.row != self._rows.get(entry.run, 0) + 1:
+                raise LedgerError("rows of correlated noise are taken once, in their order")
+            self._rows[entry.run] = said.row
+        if entry.kind != "finish":
+            return ledger, run
+        divided = run.initial and not ledger.started
+        return finished(ledger, run, self._room(found[0], without=entry.run) if divided else None)
 
     def _start(self, ledger: LedgerState, run: int, said: Start, found: LedgerState) -> States:
         if run != ledger.runs + 1:
@@ -278,10 +264,9 @@ class Replay:
             self.elsewhere.add(run)
         plan = said.plan
         if said.part:
-            if plan is not None or said.part not in [
-                f"{name}={part}" for name, parts in self._partitions.items() for part in parts
-            ]:
-                raise LedgerError("it uses a part that is not declared, or with a plan")
+            if plan is not None:
+                raise LedgerError("it uses a part with a plan")
+            check_part(said.part, self._partitions, ledger.adjacency)
             self._part_of[run] = said.part
         if plan is None:
             return started_run(ledger, None, ledger.adjacency, None, private=said.private)
@@ -326,12 +311,10 @@ class Replay:
         charge = charge_of(self.mixture, plan, run, said.charged, said.slot)
         part = self._part_of.get(entry.run, "")
         if part:
-            if said.charged.adjacency is Adjacency.REPLACE_ONE:
-                raise LedgerError("replace-one has no parts")
+            check_part(part, self._partitions, adjacency)
             # The stored cost is that of its run: the total of all runs grows by less.
             charge = charge._replace(cost=_as_found(charge.cost, subtract(own.spent, run.spent)))
-            charge = charge._replace(shared=self._parts.added(part, charge.cost))
-            self._parts.charge(part, charge.cost)
+            charge = charge._replace(shared=self._parts.charge(part, charge.cost))
         else:
             cost = _as_found(charge.cost, subtract(found.spent, ledger.spent))
             charge = charge._replace(cost=cost)
@@ -372,13 +355,10 @@ def _same_adjacency(ledger: LedgerState, round_: ScheduleItem) -> str:
 
 def _as_found(cost: Totals, found: Totals) -> Totals:
     """Return a stored cost, if it is the computed one."""
+    if any(a < b and not _is_near(a, b) for a, b in zip(found, cost, strict=True)):
+        raise LedgerError("it charges less than its rounds cost")
     if not all(map(_is_near, found, cost)):
-        less = any(a < b and not _is_near(a, b) for a, b in zip(found, cost, strict=True))
-        raise LedgerError(
-            "it charges less than its rounds cost"
-            if less
-            else "it charges more than its rounds cost: not what it says was done"
-        )
+        raise LedgerError("it charges more than its rounds cost: not what it says was done")
     return found
 
 

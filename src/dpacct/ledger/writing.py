@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from dpacct.errors import BudgetExceeded, LedgerError
+from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
 from dpacct.ledger.disk.rows import SCHEMA_VERSION, Rows
 from dpacct.ledger.disk.store import Store
 from dpacct.ledger.readings import Known, Snapshot
-from dpacct.ledger.record.entries import Entry, Reserve, Start, new_entry, read_opening
+from dpacct.ledger.record.entries import Entry, Start, as_zero_out, new_entry, read_opening
 from dpacct.ledger.record.events import (
     Event,
     event_to_json,
@@ -29,7 +29,7 @@ from dpacct.ledger.record.events import (
     schedule_in_adjacency,
     schedule_to_json,
 )
-from dpacct.ledger.record.parts import PartTotals, check_part
+from dpacct.ledger.record.parts import PartTotals
 from dpacct.ledger.record.plans import PAIRS, Plan, PlanRoom, plan_room, schedule_cost
 from dpacct.ledger.record.state import (
     Charge,
@@ -47,7 +47,7 @@ from dpacct.ledger.record.state import (
 from dpacct.ledger.refusals import part_refused, plan_refused
 from dpacct.pairs.dominating import has_renyi, infinite_mass
 from dpacct.renyi.odometer import Totals, add, subtract
-from dpacct.rounds import Adjacency, Schedule, Uniform
+from dpacct.rounds import Adjacency, Schedule
 
 T = TypeVar("T")
 
@@ -79,18 +79,9 @@ class Transaction(Snapshot):
             self._states[run] = self.state, state
         return self.head
 
-    def of_run(self, run: int) -> RunState:
-        """Return the totals of a run, which are at most those of all runs."""
-        state = self.run_state(run)
-        if not state.within(self.state):
-            raise LedgerError(
-                f"{self.path}: the ledger is damaged: run {run} has spent more than all runs."
-            )
-        return state
-
     def open_run(self, run: int) -> RunState:
-        """Return `of_run` of a run that is not finished."""
-        state = self.of_run(run)
+        """Return the totals of a run that is not finished."""
+        state = self.run_state(run)
         if state.finished:
             raise LedgerError(f"{self.path}: run {run} is finished. Start another run.")
         return state
@@ -101,15 +92,15 @@ class Transaction(Snapshot):
         charged = in_adjacency(event.charged, self.state.adjacency)
         slot = plan.covering(charged, state.cursor) if plan and state.on_plan else None
         charge = charge_of(self.mixture, plan, state, charged, slot)
-        part = self.part_of(run)
-        if part:
-            check_part(part, self.known.opening.partitions, str(charged.adjacency))
-            charge = charge._replace(shared=self.parts().added(part, charge.cost))
-        cost = charge.cost if charge.shared is None else charge.shared
+        cost = charge.cost
+        if part := self.part_of(run):
+            if self._parts is None:
+                self._parts = self.part_totals()
+            # A charge of a part is undone as a whole if this round does not fit.
+            cost = self._parts.charge(part, cost)
+            charge = charge._replace(shared=cost)
         if slot is None and not over_budget and exceeds(self, state, cost):
             return None
-        if part:
-            self.parts().charge(part, charge.cost)
         data = event_to_json(event, charged)
         data |= {"slot": slot, "left": slot is None and state.on_plan}
         totals = reserved(self.state, state, charge, str(charged.adjacency))
@@ -131,13 +122,6 @@ class Transaction(Snapshot):
                 self.commit(reservation, {})
         self.finish(run)
         return run
-
-    def parts(self) -> PartTotals:
-        """Return the totals of the parts of the data."""
-        if self._parts is None:
-            spent = ((self.part_of(n), self.run_state(n).spent) for n in self.runs())
-            self._parts = PartTotals(((p, t) for p, t in spent if p), self.mixture.zero())
-        return self._parts
 
     def commit(self, reservation: Reservation, details: dict[str, Any]) -> RunState:
         """Release a round (Rules 4 and 6), and return the totals of its run."""
@@ -181,7 +165,7 @@ class Transaction(Snapshot):
             raise LedgerError(
                 f"{self.path}: round {reservation.number} was committed or abandoned before."
             )
-        return self.of_run(reservation.run)
+        return self.run_state(reservation.run)
 
 
 class LedgerFile:
@@ -233,20 +217,16 @@ class LedgerFile:
         if now.state.adjacency != Adjacency.ADD_REMOVE:
             return False
         for entry, _ in now.entries():
-            match now.said(entry):
-                case Reserve(charged=round_):
-                    rounds = [round_]
-                case Start(plan=Plan(schedule)):
-                    rounds = list(schedule.distinct())
-                case _:
-                    rounds = []
-            if any(isinstance(getattr(r, "sampling", None), Uniform) for r in rounds):
+            said = now.said(entry)
+            try:
+                as_zero_out(said)
+            except InvalidParameter:
                 raise LedgerError(
                     f"{self.path}: training by dpacct 0.2 is only zero-out, and entry "
                     f"{entry.number} has cohorts of fixed size under add-remove: both together "
                     f"have no adjacency. Charge what `dpacct ledger export` of version 0.2 lists "
                     f"to two new ledgers."
-                )
+                ) from None
         return True
 
     def _bring_up_to_date(self, rows: Rows) -> None:

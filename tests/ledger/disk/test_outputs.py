@@ -11,7 +11,7 @@ import pytest
 
 from dpacct import Ledger
 from dpacct.errors import InvalidParameter
-from dpacct.ledger.disk.outputs import check_place, is_ledger, protected, write_file
+from dpacct.ledger.disk.outputs import check_place, is_ledger, write_file
 from ledgers import BUDGET, beside
 
 TEXT = b"one\ntwo\n"
@@ -64,26 +64,6 @@ def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> Non
     assert file.read_bytes() == b"old"
 
 
-def test_the_faster_process_keeps_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "new.txt"
-
-    def slow(stream: BinaryIO) -> None:
-        stream.write(TEXT)
-        file.write_bytes(b"theirs")
-
-    def without_links(*_: object) -> None:
-        raise PermissionError(1, "no links here")
-
-    for link in (os.link, without_links):
-        monkeypatch.setattr(os, "link", link)
-        with pytest.raises(InvalidParameter, match="exists already"):
-            write_file(file, slow, name="output", replace=False)
-        assert file.read_bytes() == b"theirs"
-        file.unlink()
-    write(file)
-    assert [path.name for path in tmp_path.iterdir()] == ["new.txt"]
-
-
 def test_a_ledger_is_never_replaced_whatever_leads_to_it(file: Path) -> None:
     before, folder = file.read_bytes(), file.parent
     (folder / "sub").mkdir()
@@ -107,26 +87,6 @@ def test_what_stands_beside_a_ledger_is_not_written_over_nor_made(file: Path, su
     assert not beside(file, suffix).exists()
 
 
-def test_a_witness_and_a_journal_are_known_by_their_content(file: Path, tmp_path: Path) -> None:
-    kept = tmp_path / "kept.txt"
-    beside(file).rename(kept)
-    file.unlink()
-    before = kept.read_bytes()
-    with pytest.raises(InvalidParameter, match="it is the witness of a ledger"):
-        write(kept, replace=True)
-    assert kept.read_bytes() == before
-    # A text of the same size is none.
-    kept.write_bytes(b" " * 512)
-    write(kept, replace=True)
-    connection = sqlite3.connect(tmp_path / "other", isolation_level=None)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("CREATE TABLE more (x)")
-    os.link(tmp_path / "other-wal", tmp_path / "log.txt")
-    with pytest.raises(InvalidParameter, match="journal of a database"):
-        write(tmp_path / "log.txt", replace=True)
-    connection.close()
-
-
 def test_a_damaged_ledger_is_known_by_its_witness(file: Path) -> None:
     data = file.read_bytes()
     for place in (0, 70):
@@ -148,7 +108,6 @@ def test_other_databases_and_texts_are_none(tmp_path: Path) -> None:
     text.write_text("epsilon")
     for path in (other, text, tmp_path / "none", tmp_path):
         assert not is_ledger(path)
-        assert protected(path) == ""
     write(other, replace=True)
     write(text, replace=True)
     with pytest.raises(InvalidParameter, match="it is a folder"):

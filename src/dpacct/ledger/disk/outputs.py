@@ -2,8 +2,8 @@
 
 Rule 1: an existing file is replaced only if the user asks for it.
 Rule 2: a ledger, its journal and its witness are never replaced, under any name and through any
-link. A ledger is known by its content, or by its witness if its beginning is damaged. Its
-journal and its witness are known by name as well.
+link. A ledger is known by its content, or by its witness if its beginning is damaged. Its journal
+and its witness are known by their names.
 Rule 3: a file under its final name is complete. It is written to a draft in the same folder,
 flushed to disk, and renamed.
 """
@@ -19,37 +19,15 @@ from typing import BinaryIO
 from dpacct.errors import InvalidParameter
 from dpacct.ledger.disk.place import sync_folder
 from dpacct.ledger.disk.rows import begins_as_ledger
-from dpacct.ledger.disk.witness import is_witness
 
-# One byte more than a witness has.
-_HEAD = 513
-# The first bytes of SQLite's write-ahead logs and rollback journals.
-_JOURNALS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83", b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7")
 _BESIDE = {"-wal": "journal", "-shm": "journal", "-journal": "journal", ".witness": "witness"}
 
 
 def is_ledger(path: Path) -> bool:
     """Return whether a file is a ledger, by its content."""
-    return begins_as_ledger(_head(path))
-
-
-def protected(path: Path) -> str:
-    """Return why no output may replace or become this file (Rule 2), or an empty text."""
-    real = Path(os.path.realpath(path))
-    for suffix, what in _BESIDE.items():
-        base = real.name.removesuffix(suffix)
-        if base not in ("", real.name) and _was_ledger(real.with_name(base)):
-            return f"it is the {what} of a ledger"
-    if _was_ledger(real):
-        return "it is a ledger"
-    head = _head(real)
-    if is_witness(head):
-        return "it is the witness of a ledger"
-    if head.startswith(_JOURNALS):
-        return "it is the journal of a database, which may be a ledger"
-    if real.exists() and not os.access(real, os.R_OK):
-        return "it cannot be read, so it may be a ledger"
-    return ""
+    with suppress(OSError), path.open("rb") as stream:
+        return begins_as_ledger(stream.read(72))
+    return False
 
 
 def write_file(
@@ -81,14 +59,15 @@ def write_file(
     temporary = real.with_name(f".{real.name}.{os.getpid()}.tmp")
     try:
         temporary.unlink(missing_ok=True)
-        _write_new(temporary, write, 0o600 if owner_only else 0o666)
-        if replace:
-            temporary.replace(real)
-        else:
-            _give_name(temporary, real)
-    except FileExistsError:
-        check_place(path, name, replace=False)
-        raise
+        # The mode is set when the file is made: other users never read its content.
+        how, mode = os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if owner_only else 0o666
+        with os.fdopen(os.open(temporary, how, mode), "wb") as stream:
+            write(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        # Again: another process may have made the file meanwhile.
+        check_place(path, name, replace=replace)
+        temporary.replace(real)
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(real.parent)
@@ -103,7 +82,12 @@ def check_place(path: Path, name: str, *, replace: bool) -> None:
     real = _led_to(path, name)
     if real.is_dir():
         raise InvalidParameter(name, str(path), "it is a folder, and a file is written")
-    if what := protected(real):
+    what = "it is a ledger" if _was_ledger(real) else ""
+    for suffix, kind in _BESIDE.items():
+        base = real.name.removesuffix(suffix)
+        if base not in ("", real.name) and _was_ledger(real.with_name(base)):
+            what = f"it is the {kind} of a ledger"
+    if what:
         raise InvalidParameter(name, str(path), f"{what}, and is never replaced")
     if real.is_file() and not replace:
         raise InvalidParameter(name, str(path), "it exists already", "--force replaces it.")
@@ -111,9 +95,9 @@ def check_place(path: Path, name: str, *, replace: bool) -> None:
 
 def _was_ledger(path: Path) -> bool:
     """Return whether a file is a ledger, or was one before it was damaged, by its witness."""
-    # A deleted ledger needs no witness to be written again, but a damaged ledger does.
-    witness = path.with_name(f"{path.name}.witness")
-    return is_ledger(path) or (path.is_file() and is_witness(_head(witness)))
+    return is_ledger(path) or (
+        path.is_file() and os.path.lexists(path.with_name(f"{path.name}.witness"))
+    )
 
 
 def _led_to(path: Path, name: str) -> Path:
@@ -126,30 +110,3 @@ def _led_to(path: Path, name: str) -> Path:
         reason = getattr(error, "strerror", None) or str(error)
         raise InvalidParameter(name, str(path), f"it cannot be written ({reason})") from None
     return real
-
-
-def _write_new(file: Path, write: Callable[[BinaryIO], object], mode: int) -> None:
-    """Write a new file. Its mode is set when it is made: other users never read its content."""
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
-        write(stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def _give_name(temporary: Path, real: Path) -> None:
-    """Give a file its final name, if that is still free."""
-    try:
-        # A link fails if the name exists already.
-        os.link(temporary, real)
-    except FileExistsError:
-        raise
-    except OSError:
-        # Some file systems have no links.
-        mode = temporary.stat().st_mode & 0o777
-        _write_new(real, lambda stream: stream.write(temporary.read_bytes()), mode)
-
-
-def _head(path: Path) -> bytes:
-    with suppress(OSError), path.open("rb") as stream:
-        return stream.read(_HEAD)
-    return b""

@@ -78,7 +78,6 @@ class Rows:
         self._connection = connection
         self._limit = limit
         self._head: Entry | None = None
-        self.released = 0  # commits that were added in this transaction
 
     def head(self) -> Entry:
         """Return the latest entry, its hash checked."""
@@ -116,7 +115,6 @@ class Rows:
             (entry.number, entry.run, entry.kind, closes, entry.text, entry.hash),
         )
         self._head = entry
-        self.released += entry.kind == "commit"
 
     def commits_behind(self, number: int) -> int:
         """Return how many rounds were released behind an entry."""

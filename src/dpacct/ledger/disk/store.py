@@ -39,7 +39,6 @@ from dpacct.ledger.disk.rows import (
 from dpacct.ledger.disk.witness import (
     Witness,
     compare,
-    first_witness,
     make_witness,
     next_witness,
     read_witness,
@@ -120,13 +119,13 @@ class Store:
             self._put_right()
             self.connection.execute("BEGIN IMMEDIATE")
             rows = Rows(self.path, self.connection)
-            before = self._checked_head(rows)
+            self._checked_head(rows)
             witness = compare(self.place, rows)
             if witness is None:
-                witness = first_witness(rows)
+                witness = next_witness(rows, None)
                 make_witness(self.place, witness)
             answer = action(rows)
-            now = next_witness(rows, witness, before)
+            now = next_witness(rows, witness)
             self._commit()
             self._seen = rows.head()
             if now != witness:

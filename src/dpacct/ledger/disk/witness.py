@@ -20,7 +20,7 @@ from typing import Any
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.disk.place import Place, reason_of, sync_folder
 from dpacct.ledger.disk.rows import Rows
-from dpacct.ledger.record.entries import Entry, Position, canonical
+from dpacct.ledger.record.entries import Position, canonical
 
 _VERSION = 1
 _SIZE = 512
@@ -61,11 +61,6 @@ def read_witness(place: Place) -> Witness | None:
             f"ledger. If you are sure that the ledger is whole, delete the witness."
         )
     return found
-
-
-def is_witness(data: bytes) -> bool:
-    """Return whether a file, by its first 513 bytes, is a witness."""
-    return _parsed(data) is not None
 
 
 def make_witness(place: Place, witness: Witness) -> None:
@@ -137,22 +132,17 @@ def require(rows: Rows, position: Position, holder: str) -> None:
         )
 
 
-def first_witness(rows: Rows) -> Witness:
-    """Return a new witness for a ledger without one, from all its entries."""
-    head, identity = rows.head(), rows.entry(1).hash.hex()
-    position = Position(identity, head.number, head.hash.hex(), rows.commits_behind(0))
-    return Witness(position, head.number)
-
-
-def next_witness(rows: Rows, witness: Witness, before: Entry) -> Witness:
-    """Return the witness at the end of a transaction that began behind the entry ``before``."""
-    known, head = witness.position, rows.head()
+def next_witness(rows: Rows, witness: Witness | None) -> Witness:
+    """Return the witness of the latest entry, from an earlier one or from all entries."""
+    head = rows.head()
+    if witness is None:
+        identity, more = rows.entry(1).hash.hex(), rows.commits_behind(0)
+        return Witness(Position(identity, head.number, head.hash.hex(), more), head.number)
+    known = witness.position
     if head.number == known.entry:
         return witness
-    # After a crash the witness is behind, and the rounds that it missed are counted.
-    behind = known.entry != before.number
-    more = rows.commits_behind(known.entry) if behind else rows.released
-    position = Position(known.identity, head.number, head.hash.hex(), known.committed + more)
+    total = known.committed + rows.commits_behind(known.entry)
+    position = Position(known.identity, head.number, head.hash.hex(), total)
     return replace(witness, position=position)
 
 

@@ -30,7 +30,7 @@ from dpacct.ledger.record.events import (
     schedule_from_json,
     schedule_in_adjacency,
 )
-from dpacct.ledger.record.fields import items, members, parse, real, refuse, typed, whole
+from dpacct.ledger.record.fields import items, members, real, refuse, typed, whole
 from dpacct.ledger.record.parts import Partitions, read_partitions
 from dpacct.ledger.record.plans import PAIRS, TIGHT, Plan
 from dpacct.renyi.odometer import Mixture
@@ -70,8 +70,15 @@ class Entry:
 
     @cached_property
     def content(self) -> dict[str, Any]:
-        """The parsed text."""
-        found = members("it", parse(self.text), _KEYS)
+        """The parsed text, which is in its one form (Rule 1)."""
+        try:
+            parsed = json.loads(self.text)
+            same = canonical(parsed) == self.text
+        except (ValueError, RecursionError):
+            same, parsed = False, None
+        if not same:
+            raise LedgerError("it is no JSON that a ledger writes")
+        found = members("it", parsed, _KEYS)
         number, run = found["number"], found["run"]
         # 5.0 and true would be equal to the numbers 5 and 1.
         numbered = type(number) is type(run) is int
@@ -212,8 +219,7 @@ Said = Opening | Start | Reserve | Settle | Row | Plain
 
 def read(entry: Entry) -> Said:
     """Return the content of an entry."""
-    data = entry.content["data"]
-    found: Said = Plain()
+    data, found = entry.content["data"], Plain()
     match entry.kind:
         case "ledger":
             found = _opening(data)
@@ -253,10 +259,10 @@ def read_time(entry: Entry) -> str:
     """Return the clock's time of an entry, in the one form that entries have."""
     time = typed("time", entry.content["time"], str)
     try:
-        same = datetime.fromisoformat(time).isoformat(timespec="microseconds") == time
-    except ValueError:
-        same = False
-    if not (same and time.endswith("+00:00")):
+        form = datetime.fromisoformat(time).astimezone(UTC).isoformat(timespec="microseconds")
+    except (ValueError, OverflowError):
+        form = None
+    if form != time:
         refuse("time", time, "a date and time in UTC")
     return time
 
@@ -277,13 +283,10 @@ def _opening(value: Any) -> Opening:
     needed = ("budget", "orders", "weights", "unit", "software")
     data = members("data", value, needed, ("promised_delta", "partitions"))
     budget = members("budget", data["budget"], ("epsilon", "delta"))
-    orders, weights = (
-        tuple(real(name, part, low, high) for part in items(name, data[name]))
-        for name, low, high in (
-            ("orders", _LEAST_ORDER, MAX_ORDER),
-            ("weights", _LEAST_WEIGHT, 1.0),
-        )
-    )
+    listed = items("orders", data["orders"])
+    orders = tuple(real("orders", order, _LEAST_ORDER, MAX_ORDER) for order in listed)
+    listed = items("weights", data["weights"])
+    weights = tuple(real("weights", weight, _LEAST_WEIGHT, 1.0) for weight in listed)
     if not 1 <= len(orders) == len(weights) <= _MOST_ORDERS:
         raise LedgerError(f"it has {len(orders)} orders, and {len(weights)} weights of them")
     # A larger sum of weights would let more be spent than the bound covers.

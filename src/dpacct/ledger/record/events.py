@@ -22,11 +22,12 @@ from fractions import Fraction
 from typing import Any, cast
 
 from dpacct import validate
-from dpacct.correlated.entries import ENTRY_KEYS, from_entry, to_entry
+from dpacct.correlated.entries import from_entry, to_entry
 from dpacct.correlated.release import Correlated
+from dpacct.display import line
 from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.errors import InvalidParameter, LedgerError
-from dpacct.ledger.record.fields import items, members, refuse, typed, whole
+from dpacct.ledger.record.fields import items, typed, whole
 from dpacct.mechanisms.names import BY_NAME
 from dpacct.numerics.rounding import UNIT
 from dpacct.pairs.dominating import Mechanism
@@ -198,30 +199,21 @@ def checked_details(details: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def covers(planned: ScheduleItem, actual: ScheduleItem) -> bool:
     """Return whether the planned round covers the actual one (Rule 3)."""
-    if not (isinstance(planned, Round) and isinstance(actual, Round)):
-        return planned == actual or _has_more_noise(planned, actual)
-    same = planned.adjacency is actual.adjacency
-    if not same or actual.noise_multiplier < planned.noise_multiplier:
-        return False
-    match planned.sampling, actual.sampling:
-        case (Poisson(planned_rate) as planned_kind, Poisson(rate) as kind):
-            same_kind = replace(kind, sampling_rate=planned_rate) == planned_kind
-            return same_kind and rate <= planned_rate
-        case (Uniform(planned_cohort, clients), Uniform(cohort, actual_clients)):
-            return actual_clients == clients and cohort <= planned_cohort
-        case (Full(), Full()):
-            return True
-        case _:
-            return False
-
-
-def _has_more_noise(planned: ScheduleItem, actual: ScheduleItem) -> bool:
-    """Return whether a mechanism is the planned one with more Gaussian noise."""
     least: float | None = getattr(planned, "noise_multiplier", None)
     noise: float | None = getattr(actual, "noise_multiplier", None)
     if type(planned) is not type(actual) or least is None or noise is None or noise < least:
-        return False
-    return with_noise(actual, least) == planned
+        return planned == actual
+    if not (isinstance(planned, Round) and isinstance(actual, Round)):
+        return with_noise(actual, least) == planned
+    match planned.sampling, actual.sampling:
+        case (Poisson(planned_rate) as planned_kind, Poisson(rate) as kind):
+            same_kind = replace(kind, sampling_rate=planned_rate) == planned_kind
+            covered = same_kind and rate <= planned_rate
+        case (Uniform(planned_cohort, clients), Uniform(cohort, actual_clients)):
+            covered = actual_clients == clients and cohort <= planned_cohort
+        case sampling, actual_sampling:
+            covered = sampling == actual_sampling
+    return covered and planned.adjacency is actual.adjacency
 
 
 def in_adjacency(round_: ScheduleItem, adjacency: str) -> ScheduleItem:
@@ -257,14 +249,7 @@ def schedule_in_adjacency(schedule: Schedule, adjacency: str) -> Schedule:
     return Schedule(Phase(in_adjacency(round_, adjacency), count) for round_, count in schedule)
 
 
-_SCHEMES = {
-    "poisson": (Poisson, ("sampling_rate",)),
-    "uniform": (Uniform, ("cohort_size", "num_clients")),
-    "full": (Full, ()),
-}
-_ROUND = ("noise_multiplier", "sampling", "adjacency")
-_OF_ANY_SCHEME = ("sampling_rate", "cohort_size", "num_clients", "records", "max_cohort")
-_OF_SOME_POISSON = ("records", "max_cohort", "num_clients")
+_SCHEMES: dict[str, type[Sampling]] = {"poisson": Poisson, "uniform": Uniform, "full": Full}
 # Mechanisms by their names in entries (Rule 5). Their fields are numbers, texts or adjacencies.
 _BEST_OF = "best-of"
 MECHANISMS: dict[str, type[Mechanism]] = BY_NAME | {
@@ -272,118 +257,63 @@ MECHANISMS: dict[str, type[Mechanism]] = BY_NAME | {
     "shuffle": ShuffledEpoch,
     "correlated": Correlated,
 }
-_OF_ANY_RUN = ("noise_multiplier", "strategy", "steps", "min_separation")
 
 
-def round_to_json(round_: ScheduleItem) -> dict[str, Any]:
-    """Return the round in the words of a schedule file, with its adjacency."""
-    if isinstance(round_, BestOf):
-        return {
-            "mechanism": _BEST_OF,
-            "runs": asdict(round_.runs),
-            "schedule": schedule_to_json(round_.schedule),
-            "adjacency": str(round_.adjacency),
-        }
-    if not isinstance(round_, Round):
-        return _mechanism_to_json(round_)
-    sampling = round_.sampling
-    return {
-        "noise_multiplier": round_.noise_multiplier,
-        "sampling": sampling.name,
-        "adjacency": str(round_.adjacency),
-        **_fields_of(sampling),
-    }
-
-
-def _fields_of(sampling: Sampling) -> dict[str, Any]:
-    """Return the fields of a scheme. Those that Poisson sampling leaves to defaults are absent."""
-    if isinstance(sampling, Poisson):
-        return dict(sampling.fields())
-    return {name: getattr(sampling, name) for name in _SCHEMES[sampling.name][1]}
-
-
-def _mechanism_to_json(item: ScheduleItem) -> dict[str, Any]:
-    if isinstance(item, Correlated):
-        return {"mechanism": "correlated", **to_entry(item), "adjacency": str(item.adjacency)}
-    for name, kind in MECHANISMS.items():
-        if type(item) is kind:
-            found = {part.name: getattr(item, part.name) for part in fields(cast("Any", item))}
-            for key, value in found.items():
-                # As it is read back.
-                found[key] = list(cast("tuple[Any, ...]", value)) if type(value) is tuple else value
-            return {"mechanism": name, **found, "adjacency": str(item.adjacency)}
-    rule = "a ledger keeps rounds and these mechanisms: " + ", ".join(MECHANISMS)
-    raise InvalidParameter("round", item, rule)
-
-
-def _mechanism_from_json(value: dict[str, Any], also: tuple[str, ...]) -> ScheduleItem:
-    name = typed("mechanism", value["mechanism"], str)
-    if name == _BEST_OF:
-        return _best_of_from_json(value, also)
-    if name not in MECHANISMS:
-        refuse("mechanism", name, "a mechanism that is known")
-    kind = MECHANISMS[name]
-    if kind is Correlated:
-        # A strategy is written by the keys of its maker.
-        needed = ("mechanism", "adjacency", *_OF_ANY_RUN)
-        entry = members("a release", value, needed, (*also, *ENTRY_KEYS))
-        keys = tuple(key for key in ENTRY_KEYS if key in entry)
+def round_to_json(item: ScheduleItem) -> dict[str, Any]:
+    """Return a round in the words of a schedule file, or a mechanism, with its adjacency."""
+    if isinstance(item, Round):
+        sampling = item.sampling
+        keys = sampling.fields() if isinstance(sampling, Poisson) else asdict(sampling)
+        found = {"noise_multiplier": item.noise_multiplier, "sampling": sampling.name, **keys}
+    elif isinstance(item, BestOf):
+        runs, schedule = asdict(item.runs), schedule_to_json(item.schedule)
+        found = {"mechanism": _BEST_OF, "runs": runs, "schedule": schedule}
     else:
-        keys = tuple(part.name for part in fields(cast("Any", kind)))
-        entry = members("a release", value, ("mechanism", *keys), also)
-    given = {key: entry[key] for key in keys}
-    try:
-        found = from_entry(given, entry["adjacency"]) if kind is Correlated else kind(**given)
-    except (InvalidParameter, TypeError) as error:
-        raise LedgerError(f"a release cannot be read: {error}") from None
-    # Constructors take 5.0 for a whole number, and a strategy has one form of its own.
-    if {key: entry[key] for key in entry if key not in also} != _mechanism_to_json(found):
-        raise LedgerError("a release is not in its one form")
-    return found
+        name = next((name for name, kind in MECHANISMS.items() if type(item) is kind), None)
+        if name is None:
+            rule = "a ledger keeps rounds and these mechanisms: " + ", ".join(MECHANISMS)
+            raise InvalidParameter("round", item, rule)
+        values = to_entry(item) if isinstance(item, Correlated) else _fields_of(item)
+        found = {"mechanism": name, **values}
+    return found | {"adjacency": str(item.adjacency)}
 
 
-def _best_of_from_json(value: dict[str, Any], also: tuple[str, ...]) -> ScheduleItem:
-    entry = members("a release", value, ("mechanism", "runs", "schedule", "adjacency"), also)
-    runs = members("runs", entry["runs"], ("kind", "mean", "shape"))
-    if any(
-        isinstance(phase, dict) and cast("Any", phase).get("mechanism") == _BEST_OF
-        for phase in items("schedule", entry["schedule"])
-    ):
-        raise LedgerError("a release cannot be read: a run is no tuning of its own")
-    try:
-        found = BestOf(schedule_from_json(entry["schedule"]), Runs(**runs))
-    except InvalidParameter as error:
-        raise LedgerError(f"a release cannot be read: {error}") from None
-    if {key: entry[key] for key in ("runs", "adjacency")} != {
-        "runs": asdict(found.runs), "adjacency": str(found.adjacency),
-    }:  # fmt: skip
-        raise LedgerError("a release is not in its one form")
-    return found
+def _fields_of(item: Any) -> dict[str, Any]:
+    """Return the fields of a mechanism. A tuple is the list that it is read back as."""
+    found = {part.name: getattr(item, part.name) for part in fields(item)}
+    return {key: [*value] if isinstance(value, tuple) else value for key, value in found.items()}
 
 
 def round_from_json(value: Any, also: tuple[str, ...] = ()) -> ScheduleItem:
-    """Return the round that `round_to_json` wrote. It may have the keys ``also``."""
-    if isinstance(value, dict) and "mechanism" in value:
-        return _mechanism_from_json(cast("dict[str, Any]", value), also)
-    entry = members("a round", value, _ROUND, (*also, *_OF_ANY_SCHEME))
-    name = typed("sampling", entry["sampling"], str)
-    if name not in _SCHEMES:
-        refuse("sampling", name, "a scheme that is known")
-    scheme, keys = _SCHEMES[name]
-    if name == "poisson":
-        keys += tuple(key for key in _OF_SOME_POISSON if key in entry)
-    entry = members("a round", value, (*_ROUND, *keys), also)
-    # Constructors check the ranges, but take 5.0 for a whole number.
-    for key in keys[1:] if name == "poisson" else keys:
-        if type(entry[key]) is not int:
-            refuse(key, entry[key], "a whole number")
+    """Return the item that `round_to_json` wrote. It may have the keys ``also``."""
+    entry = {key: part for key, part in typed("a round", value, dict).items() if key not in also}
     try:
-        adjacency = typed("adjacency", entry["adjacency"], str)
-        return Round(
-            entry["noise_multiplier"], scheme(**{key: entry[key] for key in keys}), adjacency
-        )
-    except InvalidParameter as error:
-        raise LedgerError(f"a round cannot be read: {error}") from None
+        found = _item(dict(entry))
+        same = json.dumps(round_to_json(found), sort_keys=True) == json.dumps(entry, sort_keys=True)
+    except (InvalidParameter, TypeError, ValueError, KeyError, OverflowError) as error:
+        raise LedgerError(f"a round cannot be read: {line(str(error))}") from None
+    # Constructors take 5.0 for a whole number, and a strategy has one form of its own.
+    if not same:
+        raise LedgerError("a round is not in its one form")
+    return found
+
+
+def _item(entry: dict[str, Any]) -> ScheduleItem:
+    """Return the item with these keys, of which all are used."""
+    if "mechanism" not in entry:
+        noise, adjacency = entry.pop("noise_multiplier"), entry.pop("adjacency")
+        return Round(noise, _SCHEMES[entry.pop("sampling")](**entry), adjacency)
+    name = entry.pop("mechanism")
+    if name == _BEST_OF:
+        if any("schedule" in phase for phase in entry["schedule"]):
+            raise InvalidParameter("round", name, "a run is no tuning of its own")
+        return BestOf(schedule_from_json(entry["schedule"]), Runs(**entry["runs"]))
+    if name not in MECHANISMS:
+        rule = f"it is not a mechanism that is known ({', '.join(MECHANISMS)})"
+        raise InvalidParameter("mechanism", name, rule)
+    if MECHANISMS[name] is Correlated:
+        return from_entry(entry, entry.pop("adjacency"))
+    return MECHANISMS[name](**entry)
 
 
 def schedule_to_json(schedule: Schedule) -> list[dict[str, Any]]:

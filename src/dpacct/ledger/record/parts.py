@@ -18,7 +18,7 @@ from typing import Any
 from dpacct import validate
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.record.fields import items, typed
-from dpacct.renyi.odometer import Totals, add
+from dpacct.renyi.odometer import Totals, add, subtract
 from dpacct.rounds import Adjacency
 
 Partitions = Mapping[str, tuple[str, ...]]
@@ -62,8 +62,8 @@ def read_partitions(value: Any) -> dict[str, tuple[str, ...]]:
         raise LedgerError(f"its partitions cannot be read: {error}") from None
 
 
-def check_part(part: str, partitions: Partitions, adjacency: str) -> str:
-    """Return a part, such as "country=DE", if it is declared and the adjacency has parts.
+def check_part(part: str, partitions: Partitions, adjacency: str) -> None:
+    """Reject a part, such as "country=DE", that is not declared, or an adjacency without parts.
 
     Raises:
         InvalidParameter: it is not declared, or neighbors may differ in two parts (Rule 3).
@@ -76,41 +76,32 @@ def check_part(part: str, partitions: Partitions, adjacency: str) -> str:
     if adjacency == Adjacency.REPLACE_ONE:
         rule = "a replaced client may change its part, so both parts would pay"
         raise InvalidParameter("part", part, rule, "Charge the whole data set.")
-    return part
-
-
-def joined(totals: Iterable[tuple[str, Totals]], zero: Totals) -> Totals:
-    """Return the total of several (part, total), where an empty part is the whole data (Rule 2)."""
-    by_part: dict[str, Totals] = {}
-    for part, total in totals:
-        by_part[part] = add(by_part.get(part, zero), total)
-    whole = by_part.pop("", zero)
-    largest: dict[str, Totals] = {}
-    for part, total in by_part.items():
-        name = part.partition("=")[0]
-        largest[name] = tuple(map(max, largest.get(name, zero), total))
-    return add(whole, *largest.values())
 
 
 class PartTotals:
-    """The totals of all parts while rounds are charged to them."""
+    """The totals of all parts. An empty part is the whole data."""
 
     def __init__(self, totals: Iterable[tuple[str, Totals]], zero: Totals) -> None:
         self._zero = zero
-        self._totals: dict[str, Totals] = {}
+        self._by_part: dict[str, Totals] = {}
         for part, total in totals:
-            self.charge(part, total)
+            self._by_part[part] = add(self._by_part.get(part, zero), total)
 
-    def added(self, part: str, cost: Totals) -> Totals:
-        """Return by how much a cost of a part raises the total of its partition."""
-        name = part.partition("=")[0] + "="
-        largest = self._zero
-        for other, total in self._totals.items():
-            if other.startswith(name):
+    def charge(self, part: str, cost: Totals) -> Totals:
+        """Add a cost to a part. Return by how much it raises the total of the data."""
+        before = self._largest(part)
+        self._by_part[part] = add(self._by_part.get(part, self._zero), cost)
+        return subtract(self._largest(part), before)
+
+    def total(self) -> Totals:
+        """Return the total of the data (Rule 2)."""
+        one_of_each = {part.partition("=")[0]: part for part in self._by_part}
+        return add(self._zero, *map(self._largest, one_of_each.values()))
+
+    def _largest(self, part: str) -> Totals:
+        """Return the largest total of the parts of the same partition, at each order."""
+        name, largest = part.partition("=")[0], self._zero
+        for other, total in self._by_part.items():
+            if other.partition("=")[0] == name:
                 largest = tuple(map(max, largest, total))
-        own = add(self._totals.get(part, self._zero), cost)
-        return tuple(max(0, new - old) for new, old in zip(own, largest, strict=True))
-
-    def charge(self, part: str, cost: Totals) -> None:
-        """Add a cost to a part."""
-        self._totals[part] = add(self._totals.get(part, self._zero), cost)
+        return largest

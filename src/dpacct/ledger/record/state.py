@@ -145,26 +145,24 @@ def _parsed(
     name: str, value: Any, kind: type[LedgerState | RunState], orders: int
 ) -> dict[str, Any]:
     """Return the checked fields of totals. The annotation of a field gives its type."""
-    of_field = {field.name: str(field.type) for field in fields(kind)}
-    part = members(name, value, tuple(of_field))
-    return {key: _value(f"{name}.{key}", part[key], of_field[key], orders) for key in part}
-
-
-def _value(name: str, value: Any, kind: str, orders: int) -> Any:
-    match kind:
-        case "Totals":
-            found = items(name, value)
-            if len(found) != orders:
-                raise LedgerError(f"{name} has {len(found)} numbers, and there are {orders} orders")
-            return tuple(whole(name, number, 0, _MAX_TOTAL) for number in found)
-        case "int":
-            return whole(name, value)
-        case "float":
-            return real(name, value, 0.0, 1.0)
-        case "bool":
-            return typed(name, value, bool)
-        case _:
-            return typed(name, value, str)
+    part = dict(members(name, value, tuple(field.name for field in fields(kind))))
+    for field in fields(kind):
+        key, found = f"{name}.{field.name}", part[field.name]
+        match field.type:
+            case "Totals":
+                if len(items(key, found)) != orders:
+                    why = f"{key} has {len(found)} numbers, and there are {orders} orders"
+                    raise LedgerError(why)
+                part[field.name] = tuple(whole(key, number, 0, _MAX_TOTAL) for number in found)
+            case "int":
+                whole(key, found)
+            case "float":
+                part[field.name] = real(key, found, 0.0, 1.0)
+            case "bool":
+                typed(key, found, bool)
+            case _:
+                typed(key, found, str)
+    return part
 
 
 # The effect of each kind of entry

@@ -16,7 +16,6 @@ from dpacct.budget import Interval, Spent
 from dpacct.display import up
 from dpacct.ledger.readings import WORDS, Guarantee, Snapshot
 from dpacct.ledger.record.events import schedule_to_json
-from dpacct.ledger.record.parts import joined
 from dpacct.ledger.record.plans import Plan, achieved_epsilon, proven_epsilon
 from dpacct.ledger.report.history import History
 from dpacct.rounds import Adjacency
@@ -115,8 +114,7 @@ def _projects(now: Snapshot) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for name, runs in groups.items():
         states = [now.run_state(run) for run in runs]
-        parts = ((now.part_of(run), now.run_state(run).spent) for run in runs)
-        total = joined(parts, now.mixture.zero())
+        total = now.part_totals(runs).total()
         private = all(state.private or not state.rounds for state in states)
         epsilon = now.mixture.epsilon(total, now.budget.delta) if private else math.inf
         rounds = sum(state.rounds for state in states)
