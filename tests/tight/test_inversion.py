@@ -320,7 +320,7 @@ def test_bracket_is_consistent_with_the_cheap_bounds(
 @settings(max_examples=2)
 @given(
     parts=st.lists(
-        st.tuples(log_uniform(1e-2, 0.95), log_uniform(0.8, 30.0), log_uniform(30, 1e4).map(int)),
+        st.tuples(log_uniform(0.05, 0.95), log_uniform(2.0, 30.0), log_uniform(30, 3e3).map(int)),
         min_size=1,
         max_size=2,
         unique_by=lambda part: part[:2],
