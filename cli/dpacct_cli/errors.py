@@ -36,41 +36,15 @@ LABELS = {
     "concentration": "--partition",
     "method": "METHOD",
     "lr": "--local-lr",
-    "steps": "--local-steps",
     "epochs": "--local-epochs",
     "num_epochs": "--epochs",
     "total_lr": "--local-total-lr",
     "server_optimizer": "--server",
     "checkpoint": "--resume",
-    "max_cohort": "--max-cohort",
-    "best_of": "--best-of",
     "partitions": "--partition",
 }
-SAME_NAMES = {
-    "accountant", "adjacency", "advantage", "bands", "batch_size", "canaries", "claim",
-    "confidence", "correlated", "participations", "records", "steps",
-    "config", "data", "data_dir", "delta", "device", "error", "eval_every", "fpr", "gap",
-    "hold_out", "ledger", "lr_decay", "model", "momentum", "name", "orders", "others",
-    "partition", "preset", "prior", "project", "promised_delta", "public_seed", "public_size",
-    "resume", "rounds", "run",
-    "sampling", "schedule", "schema", "seed", "server_lr", "single_round", "solve",
-    "tpr", "unit", "vectorize",
-    "weight_decay",
-}  # fmt: skip
-# Parameters with numbers as values. The kind of number helps to guess the intended option.
-SHARES = {
-    "sampling_rate", "hold_out", "delta", "advantage", "tpr", "fpr", "prior", "momentum",
-    "error", "confidence",
-}  # fmt: skip
-WHOLE = {
-    "bands", "buffers", "min_separation", "participations",
-    "rounds", "cohort_size", "num_clients", "public_size", "steps", "epochs", "batch_size",
-    "seed", "public_seed", "eval_every", "canaries", "single_round",
-}  # fmt: skip
-REALS = {
-    "epsilon", "claim", "noise_multiplier", "num_epochs", "orders", "clip_norm", "lr",
-    "weight_decay", "lr_decay", "server_lr",
-}  # fmt: skip
+# How the library begins its rule for a text or for nothing where it takes a number.
+NO_NUMBER, NOTHING = (f"it has to be a number, not {kind}: " for kind in ("text", "nothing"))
 LISTS = {"orders", "fpr"}
 
 
@@ -78,34 +52,42 @@ def line(error: DpacctError) -> str:
     """Describe the invalid input in one line without the name of the program."""
     if not isinstance(error, InvalidParameter):
         return str(error)
-    name, value, hint = error.name, error.value, error.hint
-    same = f"--{name.replace('_', '-')}" if name in SAME_NAMES else name
-    label = words.spelling(LABELS.get(name, same))
+    value, hint = error.value, error.hint.replace("public_size=", "--public-size")
+    label = words.spelling(_option_of(error.name, value))
     if label == "FILE" and isinstance(value, str):
         label = words.spelling_of_file(value) or label
-    hint = hint.replace("public_size=", "--public-size")
     if value is None:
-        rule = error.rule.removeprefix("it has to be a number, not nothing: ")
-        return f"{label} is missing; {words.in_units(rule)}."
+        return f"{label} is missing; {words.in_units(error.rule.removeprefix(NOTHING))}."
     text = words.text_of(label)
     typed = None if text is None else _typed_part(text, value)
-    if isinstance(value, str) and name in SHARES | WHOLE | REALS:
+    rule = error.rule.removeprefix(NO_NUMBER)
+    if isinstance(value, str) and rule != error.rule:
         if value.strip():
             shown = f"{words.quoted(value)}, which is not a number"
         elif (text or "").strip():
             shown = f"{words.quoted(text or '')}, where a number is missing"
         else:
             shown = "empty"
-        hint = _meant(name, value, text) or hint
+        hint = _meant(error.name, value, text, rule) or hint
     elif isinstance(value, int | float) and typed is not None:
         shown = f"{words.shortened(typed)}{_beyond(typed, value)}"
     else:
         if isinstance(value, str) and not hint:
-            hint = suggestions.meant_value(value, error.rule)
-        return InvalidParameter(label, value, error.rule, hint).describe(label)
-    # That it is no number has been said.
-    rule = error.rule.removeprefix("it has to be a number, not text: ")
+            hint = suggestions.meant_value(value, rule)
+        return InvalidParameter(label, value, rule, hint).describe(label)
     return f"{label} is {shown}; {words.in_units(rule)}. {hint}".rstrip()
+
+
+def _option_of(name: str, value: object) -> str:
+    """Return the option of a parameter. A name that no option has stays as it is."""
+    if name in LABELS or not (name.isidentifier() and name.islower()):
+        return LABELS.get(name, name)
+    option = f"--{name.replace('_', '-')}"
+    if name == "steps":
+        # The steps of an epoch, or those of a client in training.
+        text = words.text_of(option)
+        return option if text is not None and _typed_part(text, value) else "--local-steps"
+    return option if words.has_option(option) else name
 
 
 def _typed_part(text: str, value: object) -> str | None:
@@ -126,13 +108,14 @@ def _beyond(text: str, value: float) -> str:
     return ""
 
 
-def _meant(name: str, value: str, text: str | None) -> str:
+def _meant(name: str, value: str, text: str | None, rule: str) -> str:
+    """Return a question on the meaning of a text that is no number, or an empty text."""
     if name in LISTS and (found := suggestions.meant_numbers(value)):
         return found
+    share, whole = re.search(r"lies in [(\[]0, 1[)\]]", rule), "a whole number" in rule
     # A part of a list cannot hold the comma that it was split at.
-    return suggestions.meant_number(
-        value if name in LISTS or text is None else text, share=name in SHARES, whole=name in WHOLE
-    )
+    typed = value if name in LISTS or text is None else text
+    return suggestions.meant_number(typed, share=share is not None, whole=whole)
 
 
 def exit_code(error: DpacctError) -> int:

@@ -43,53 +43,47 @@ NARROW, LITTLE_NOISE, SMALL_RATE = 1e-6, 0.1, 0.01
 LARGE_DELTA, SMALL_DELTA = 1e-3, 1e-5
 
 
+def single(schedule: Schedule) -> Round | Epoch | ShuffledEpoch | Correlated | None:
+    """Return the only release of a schedule, which has one noise multiplier, or None."""
+    only, *others = schedule.distinct() or (None,)
+    if isinstance(only, Correlated) and schedule.rounds == 1:
+        return only
+    if isinstance(only, Round | Epoch | ShuffledEpoch) and not others:
+        return only
+    return None
+
+
 def single_round(schedule: Schedule) -> Round | None:
     """Return the round of which the schedule consists, or None for any other schedule."""
+    only = single(schedule)
+    return only if isinstance(only, Round) else None
+
+
+def noise_multiplier(schedule: Schedule) -> float | None:
+    """Return the noise of all releases, or of all runs of which the best is released."""
     only = next(iter(schedule.distinct()), None)
-    return only if isinstance(only, Round) and len(schedule.distinct()) == 1 else None
+    if only is not None and schedule.rounds == 1 and not isinstance(only, Round):
+        from dpacct.tuning import BestOf
 
-
-def tuned_run(schedule: Schedule) -> Schedule:
-    """Return one run of a schedule that is the best of several, or the schedule itself."""
-    only = next(iter(schedule.distinct()), None)
-    if only is None or isinstance(only, Round):
-        return schedule
-    from dpacct.tuning import BestOf
-
-    return only.schedule if isinstance(only, BestOf) and schedule.rounds == 1 else schedule
-
-
-def single_run(schedule: Schedule) -> Correlated | None:
-    """Return the run with correlated noise of which the schedule consists, or None."""
-    only = next(iter(schedule.distinct()), None)
-    return only if isinstance(only, Correlated) and schedule.rounds == 1 else None
-
-
-def single_epoch(schedule: Schedule) -> Epoch | ShuffledEpoch | None:
-    """Return the epoch of which the schedule consists, or None for any other schedule."""
-    only = next(iter(schedule.distinct()), None)
-    one = len(schedule.distinct()) == 1
-    return only if isinstance(only, Epoch | ShuffledEpoch) and one else None
+        schedule = only.schedule if isinstance(only, BestOf) else schedule
+    held = single(schedule)
+    return None if held is None else held.noise_multiplier
 
 
 def keys(schedule: Schedule) -> dict[str, object]:
     """Return the mechanism as JSON keys, with its phases if they differ."""
-    only = single_round(schedule)
-    names = {round_.sampling.name for round_ in schedule.only_rounds()}
+    only, round_ = single(schedule), single_round(schedule)
+    names = {each.sampling.name for each in schedule.only_rounds()}
+    if isinstance(only, Epoch | ShuffledEpoch):
+        names = {only.name}
     found: dict[str, object] = {
         "rounds": schedule.rounds,
         "sampling": names.pop() if len(names) == 1 else None,
-        "sampling_rate": None if only is None else only.sampling_rate,
+        "sampling_rate": None if round_ is None else round_.sampling_rate,
         "adjacency": str(schedule.adjacency),
         "noise_multiplier": None if only is None else only.noise_multiplier,
     }
-    run = single_run(schedule)
-    if run is not None:
-        found["noise_multiplier"] = run.noise_multiplier
-    epoch = single_epoch(schedule)
-    if epoch is not None:
-        found["noise_multiplier"], found["sampling"] = epoch.noise_multiplier, epoch.name
-    if only is None:
+    if round_ is None:
         found["phases"] = [_phase_keys(kind, count) for kind, count in schedule]
     return found
 
@@ -117,13 +111,11 @@ def rows(schedule: Schedule, *, ratio_only: bool = False) -> list[Row]:
         schedule: the rounds.
         ratio_only: a uniform cohort was given by its share, so its size is not known.
     """
-    only, run = single_round(schedule), single_run(schedule)
-    neighbors = in_units(NEIGHBORS[schedule.adjacency])
-    if run is not None:
-        return _run_rows(run, neighbors)
-    epoch = single_epoch(schedule)
-    if epoch is not None:
-        return _epoch_rows(epoch, schedule.rounds, neighbors)
+    only, neighbors = single(schedule), in_units(NEIGHBORS[schedule.adjacency])
+    if isinstance(only, Correlated):
+        return _run_rows(only, neighbors)
+    if isinstance(only, Epoch | ShuffledEpoch):
+        return _epoch_rows(only, schedule.rounds, neighbors)
     count = _count(schedule.rounds, schedule)
     if only is not None:
         sampling = _sampling_words(only.sampling, ratio_only=ratio_only)
@@ -149,18 +141,20 @@ def rows(schedule: Schedule, *, ratio_only: bool = False) -> list[Row]:
 def _epoch_rows(epoch: Epoch | ShuffledEpoch, count: int, neighbors: str) -> list[Row]:
     """Return epochs in words. Shuffled ones name the two ways out."""
     epochs = "1 epoch" if count == 1 else f"{count} epochs"
-    shuffled = isinstance(epoch, ShuffledEpoch)
-    kind = "shuffled batches" if shuffled else "random allocation"
+    below: list[str] = []
+    if isinstance(epoch, ShuffledEpoch):
+        kind = "shuffled batches"
+        below = [
+            "one participation an epoch is proven, and an event of the largest step achieved",
+            "--sampling allocation or poisson costs far less (and needs such a loader)",
+        ]
+    else:
+        kind = "random allocation"
+        if not epoch.is_narrow:
+            why = "so little noise or so many steps"
+            below = [f"{why}: one participation an epoch above, one step below"]
     words = f"{epochs} of {epoch.steps} steps, {kind}, {neighbors}"
-    if shuffled:
-        why = "one participation an epoch is proven, and an event of the largest step achieved"
-        ways = "--sampling allocation or poisson costs far less (and needs such a loader)"
-        return [Row("mechanism", words), Row("", in_units(why)), Row("", ways)]
-    found = [Row("mechanism", words)]
-    if not epoch.is_narrow:
-        why = "so little noise or so many steps: one participation an epoch above, one step below"
-        found.append(Row("", why))
-    return found
+    return [Row("mechanism", words), *(Row("", line) for line in below)]
 
 
 def _run_rows(run: Correlated, neighbors: str) -> list[Row]:
@@ -297,7 +291,7 @@ def epsilon_rows(plan: Schedule, delta: float, accountant: str, spent: Interval)
         return _fixed_size_rows(plan, only, delta, accountant, spent)
     if accountant != DEFAULT_ACCOUNTANT or len(plan.distinct()) > MOST_KINDS:
         return []
-    if single_epoch(plan) is not None:
+    if isinstance(single(plan), Epoch | ShuffledEpoch):
         # Renyi knows one participation an epoch, and no more.
         return []
     try:

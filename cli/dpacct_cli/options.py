@@ -14,7 +14,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable
 from copy import copy
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, get_args, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 import typer
 
@@ -37,9 +37,6 @@ from dpacct_cli import words
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.render import Style, plain, shown_delta
 from dpacct_cli.words import called, pasted, unit
-
-if TYPE_CHECKING:
-    from fractions import Fraction
 
 # The headings of a help, in their order.
 FIND, WHAT_RUNS, PRIVACY, OUTPUT = "What to find", "What runs", "Privacy", "Output"
@@ -333,6 +330,44 @@ class ReadDelta(NamedTuple):
         return f" --delta {pasted(text)}"
 
 
+def _member(name: str, noun: str, listed: tuple[str, ...]) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        if value not in listed:
+            raise InvalidParameter(name, value, f"{noun} is one of {', '.join(listed)}")
+        return value
+
+    return check
+
+
+def _counted(name: str, noun: str, most: int = validate.MAX_ROUNDS) -> Callable[[Any], int]:
+    return lambda value: validate.count(name, value, noun, most)
+
+
+def _law_of_runs(value: Any) -> str:
+    from dpacct.tuning import Runs
+
+    Runs.parse(str(value))
+    return str(value)
+
+
+# The range of each value by itself. --records, --max-cohort and the options of correlated noise
+# are checked by the values of the library that they make.
+CHECKS: dict[str, Callable[[Any], Any]] = {
+    "noise": validate.noise_multiplier,
+    "rounds": validate.rounds,
+    "epochs": lambda value: validate.above_zero("num_epochs", value, "the number of epochs"),
+    "rate": validate.sampling_rate,
+    "sampling": _member("sampling", "a sampling scheme", (*SCHEMES, *EPOCHS)),
+    "cohort": _counted("cohort_size", "the cohort size", MAX_CLIENTS),
+    "clients": _counted("num_clients", "the number of clients", MAX_CLIENTS),
+    "adjacency": Adjacency.parse,
+    "steps": _counted("steps", "the number of steps of an epoch"),
+    "records": lambda value: Poisson(1.0, value).records,
+    "best_of": _law_of_runs,
+    "correlated": _member("correlated", "a strategy", CORRELATED),
+}
+
+
 class MechanismOptions(NamedTuple):
     """The options that describe the mechanism, as typed, and their conversion to a `Schedule`."""
 
@@ -354,40 +389,33 @@ class MechanismOptions(NamedTuple):
     separation: Separation = None
     participations: Participations = None
 
-    def by_option(self) -> dict[str, str | None]:
-        """Return all texts by the names of their options, the file first."""
+    def by_option(self) -> dict[str, str]:
+        """Return the typed texts by the names of their options."""
         return {
-            "--schedule": self.schedule,
-            "--noise": self.noise,
-            "--rounds": self.rounds,
-            "--epochs": self.epochs,
-            "--q": self.rate,
-            "--sampling": self.sampling,
-            "--cohort": self.cohort,
-            "--clients": self.clients,
-            "--adjacency": self.adjacency,
-            "--steps": self.steps,
-            "--records": self.records,
-            "--max-cohort": self.max_cohort,
-            "--best-of": self.best_of,
-            "--correlated": self.correlated,
-            "--bands": self.bands,
-            "--separation": self.separation,
-            "--participations": self.participations,
+            "--q" if field == "rate" else f"--{field.replace('_', '-')}": text
+            for field, text in zip(self._fields, self, strict=True)
+            if text is not None
         }
+
+    def value(self, field: str) -> Any:
+        """Return the checked value of an option in `CHECKS`, None if it was not typed."""
+        text = getattr(self, field)
+        return None if text is None else CHECKS[field](number(text))
+
+    def check(self) -> None:
+        """Reject every value that is out of range by itself, before options are combined."""
+        for field in CHECKS:
+            self.value(field)
 
     @property
     def num_clients(self) -> int | None:
         """The population, if it was given."""
-        if self.clients is None:
-            return None
-        noun = "the number of clients"
-        return validate.count("num_clients", number(self.clients), noun, MAX_CLIENTS)
+        return self.value("clients")
 
     @property
     def relation(self) -> Adjacency | None:
         """The adjacency, if one was given."""
-        return None if self.adjacency is None else Adjacency.parse(self.adjacency)
+        return self.value("adjacency")
 
     @property
     def ratio_only(self) -> bool:
@@ -397,11 +425,7 @@ class MechanismOptions(NamedTuple):
     @property
     def scheme(self) -> str:
         """The name of the sampling scheme."""
-        name = Poisson.name if self.sampling is None else self.sampling
-        if name not in (*SCHEMES, *EPOCHS):
-            rule = "a sampling scheme is one of " + ", ".join((*SCHEMES, *EPOCHS))
-            raise InvalidParameter("sampling", name, rule)
-        return name
+        return self.value("sampling") or Poisson.name
 
     @property
     def by_epochs(self) -> bool:
@@ -420,29 +444,23 @@ class MechanismOptions(NamedTuple):
 
     def read_rounds(self) -> int:
         """Return the number of rounds: as typed, or as many as the epochs take."""
-        if self.epochs is None:
+        epochs = self.value("epochs")
+        if epochs is None:
             return validate.rounds(number(self.rounds))
         if self.rounds is not None:
             raise conflict(
                 f"--epochs {self.epochs}", f"--rounds {self.rounds}", "both say how long"
             )
-        noun = "the number of epochs"
-        epochs = validate.above_zero("num_epochs", number(self.epochs), noun)
-        from fractions import Fraction
-
-        # The decimals that were typed, so that 20 epochs of 256 of 50000 are exactly that.
-        return validate.rounds(math.ceil(Fraction(repr(epochs)) / self._exact_rate()))
-
-    def _exact_rate(self) -> Fraction:
-        """Return the rate as it was typed."""
         from fractions import Fraction
 
         sampling, clients = self.read_sampling(), self.num_clients
+        # The decimals that were typed, so that 20 epochs of 256 of 50000 are exactly that.
+        rate = Fraction(repr(sampling.sampling_rate))
         if isinstance(sampling, Uniform):
-            return Fraction(sampling.cohort_size, sampling.num_clients)
-        if isinstance(sampling, Poisson) and self.cohort is not None and clients is not None:
-            return Fraction(self._read_cohort(clients), clients)
-        return Fraction(repr(sampling.sampling_rate))
+            rate = Fraction(sampling.cohort_size, sampling.num_clients)
+        elif isinstance(sampling, Poisson) and self.cohort is not None and clients is not None:
+            rate = Fraction(self._read_cohort(clients), clients)
+        return validate.rounds(math.ceil(Fraction(repr(epochs)) / rate))
 
     def read_sampling(self) -> Sampling:
         """Return the sampling scheme with its rate or its cohort."""
@@ -450,25 +468,27 @@ class MechanismOptions(NamedTuple):
         if scheme in EPOCHS:
             rule = "its epochs are released as a whole, and this takes rounds"
             raise InvalidParameter("sampling", scheme, rule)
-        rate = None if self.rate is None else validate.sampling_rate(number(self.rate))
-        clients = self.num_clients
+        rate, clients = self.value("rate"), self.num_clients
         cohort = None if self.cohort is None else self._read_cohort(clients)
         if scheme == Full.name:
             why = "every client takes part in every round"
             if rate is not None and rate != 1.0:
                 raise conflict(f"--q {self.rate}", "--sampling full", why)
             if cohort is not None and cohort != clients:
-                raise conflict(f"{called('--cohort')} {self.cohort}", "--sampling full", why)
+                raise conflict(self._typed_cohort, "--sampling full", why)
             return Full()
         if rate is not None and cohort is not None:
-            raise conflict(
-                f"--q {self.rate}", f"{called('--cohort')} {self.cohort}", "both set the rate"
-            )
+            raise conflict(f"--q {self.rate}", self._typed_cohort, "both set the rate")
         if cohort is not None and clients is not None:
             uniform = Uniform(cohort, clients)
             return uniform if scheme == Uniform.name else self._poisson(uniform.sampling_rate)
         if rate is None:
-            self._refuse_without_rate(scheme)
+            ways = f"{called('--cohort')} with {called('--clients')}"
+            if scheme == Poisson.name:
+                ways += " or --sampling full"
+            raise OptionConflict(
+                f"--q is missing; a sampling rate lies in (0, 1]. Give it, or {ways} instead."
+            )
         if scheme == Poisson.name:
             return self._poisson(rate)
         return Uniform.at_rate(rate) if clients is None else self._exact_cohort(rate, clients)
@@ -491,6 +511,7 @@ class MechanismOptions(NamedTuple):
             from dpacct.schedules import load_schedule
 
             return load_schedule(self.schedule)
+        self.check()
         # Checked in the order in which a person would read them back.
         noise = self.read_noise()
         if self.correlated is not None:
@@ -506,40 +527,34 @@ class MechanismOptions(NamedTuple):
         from dpacct.epochs import Epoch, ShuffledEpoch
 
         why = "epochs and their steps say how long"
-        for option in ("--rounds", "--q", "--records", "--max-cohort"):
-            text = self.by_option()[option]
-            if text is not None:
-                raise conflict(f"{option} {text}", f"--sampling {self.sampling}", why)
+        self._refuse(("--rounds", "--q"), f"--sampling {self.sampling}", why)
         # A part of an epoch costs no more than the whole one.
-        noun, typed = "the number of epochs", number("1" if self.epochs is None else self.epochs)
-        some = validate.above_zero("num_epochs", typed, noun)
-        epochs = validate.count("num_epochs", math.ceil(some), noun)
+        noun, typed = "the number of epochs", self.value("epochs")
+        epochs = validate.count("num_epochs", math.ceil(1 if typed is None else typed), noun)
         kind = Epoch if self.sampling == Epoch.name else ShuffledEpoch
-        relation = Adjacency.ZERO_OUT if self.relation is None else self.relation
+        relation = self.relation or Adjacency.ZERO_OUT
         return epochs * kind(noise, self._read_steps(), adjacency=relation)
 
     def _read_steps(self) -> int:
         """Return the steps of an epoch: as typed, or as many as the batches take."""
-        clients = self.num_clients
-        if self.steps is not None:
-            steps = validate.count("steps", number(self.steps), "the steps of an epoch")
-            if self.cohort is not None and clients is not None:
-                least = -(-clients // self._read_cohort(clients))
-                if steps != least:
-                    why = f"they take {least} steps"
-                    raise conflict(f"--steps {self.steps}", f"{called('--cohort')} of all", why)
-            return steps
+        steps, clients = self.value("steps"), self.num_clients
         if self.cohort is None or clients is None:
-            raise OptionConflict(
-                f"--sampling {self.sampling} needs --steps, the steps of an epoch, or "
-                f"{called('--cohort')} with {called('--clients')}."
-            )
+            if steps is None:
+                raise OptionConflict(
+                    f"--sampling {self.sampling} needs --steps, the steps of an epoch, or "
+                    f"{called('--cohort')} with {called('--clients')}."
+                )
+            return steps
         # A part of a batch at the end is a step as well.
-        return -(-clients // self._read_cohort(clients))
+        least = -(-clients // self._read_cohort(clients))
+        if steps not in (None, least):
+            why = f"they take {least} steps"
+            raise conflict(f"--steps {self.steps}", f"{called('--cohort')} of all", why)
+        return least
 
     def _poisson(self, rate: float) -> Poisson:
         """Return Poisson sampling, of users with several records, or with a largest cohort."""
-        records: Any = 1 if self.records is None else number(self.records)
+        records = 1 if self.records is None else self.value("records")
         if self.max_cohort is None:
             return Poisson(rate, records)
         if self.clients is None:
@@ -550,40 +565,35 @@ class MechanismOptions(NamedTuple):
         return Poisson(rate, records, most, self.num_clients)
 
     def refuse_without_correlated(self) -> None:
-        """Reject options that belong to correlated noise, if there is none."""
+        """Reject options that belong to correlated noise or to another sampling."""
+        typed = self.by_option()
         for option in ("--bands", "--separation", "--participations"):
-            text = self.by_option()[option]
-            if text is not None and self.correlated is None:
-                raise OptionConflict(f"{option} {text} needs --correlated, the kind of the noise.")
+            if option in typed:
+                needs = "needs --correlated, the kind of the noise"
+                raise OptionConflict(f"{option} {typed[option]} {needs}.")
         if self.steps is not None and not self.by_epochs:
             raise OptionConflict(f"--steps {self.steps} needs --sampling {' or '.join(EPOCHS)}.")
-        special = {"--records": self.records, "--max-cohort": self.max_cohort}
-        for option, text in special.items():
-            if text is not None and self.sampling not in (None, Poisson.name):
-                why = "it belongs to Poisson sampling"
-                raise conflict(f"{option} {text}", f"--sampling {self.sampling}", why)
+        if self.sampling not in (None, Poisson.name):
+            why = "it belongs to Poisson sampling"
+            self._refuse(("--records", "--max-cohort"), f"--sampling {self.sampling}", why)
+
+    def _refuse(self, options: Iterable[str], beside: str, why: str) -> None:
+        """Reject the first of these options that was typed."""
+        typed = self.by_option()
+        for option in options:
+            if option in typed:
+                raise conflict(f"{called(option)} {typed[option]}", beside, why)
 
     def read_correlated(self, noise: float) -> Schedule:
         """Return the run with correlated noise that the options describe."""
         from dpacct.correlated import Correlated, buffered_toeplitz, optimized
         from dpacct.correlated.entries import make_strategy
 
-        for option in (
-            "--epochs",
-            "--sampling",
-            "--cohort",
-            "--steps",
-            "--records",
-            "--max-cohort",
-        ):
-            text = self.by_option()[option]
-            if text is not None:
-                why = "each client takes part in rounds that are --separation apart"
-                raise conflict(f"{called(option)} {text}", f"--correlated {self.correlated}", why)
-        if self.correlated not in CORRELATED:
-            rule = "a strategy is one of " + ", ".join(CORRELATED)
-            raise InvalidParameter("correlated", self.correlated, rule)
-        rounds = self.read_rounds()
+        kind = self.value("correlated")
+        others = ("--epochs", "--sampling", "--cohort", "--steps", "--records", "--max-cohort")
+        why = "each client takes part in rounds that are --separation apart"
+        self._refuse(others, f"--correlated {kind}", why)
+        rounds, rate = self.read_rounds(), self.value("rate")
         if self.separation is None:
             raise OptionConflict(
                 "--correlated needs --separation, the least number of rounds between two "
@@ -591,55 +601,47 @@ class MechanismOptions(NamedTuple):
             )
         # The library checks what they are.
         apart: Any = number(self.separation)
-        most: Any = None if self.participations is None else number(self.participations)
-        bands: Any = None if self.bands is None else number(self.bands)
-        rate = None if self.rate is None else validate.sampling_rate(number(self.rate))
-        if self.correlated == "optimized":
+        most: Any = number(self.participations)
+        bands: Any = number(self.bands)
+        if kind == "optimized":
             strategy = optimized(rounds, apart if bands is None else bands, apart)
-        elif self.correlated == "buffered-toeplitz":
+        elif kind == "buffered-toeplitz":
             count = validate.count("bands", 4 if bands is None else bands, "the number of buffers")
             strategy = buffered_toeplitz(rounds, count, min_separation=apart, participations=most)
         else:
-            given = {} if bands is None else {"bands": bands}
-            strategy = make_strategy(self.correlated, rounds, given)
-        relation = Adjacency.ADD_REMOVE if self.relation is None else self.relation
-        release = Correlated(
+            strategy = make_strategy(kind, rounds, {} if bands is None else {"bands": bands})
+        return 1 * Correlated(
             noise,
             strategy,
             min_separation=apart,
             participations=most,
             sampling=None if rate is None else Poisson(rate),
-            adjacency=relation,
+            adjacency=self.relation or Adjacency.ADD_REMOVE,
         )
-        return 1 * release
 
     def refuse_beside_schedule(self) -> None:
         """Reject each option that a schedule file already determines."""
         others = self._replace(schedule=None, clients=None, best_of=None)
-        for option, typed in others.by_option().items():
-            if typed is not None:
-                why = "the file says it"
-                raise conflict(f"{called(option)} {typed}", f"--schedule {self.schedule}", why)
+        self._refuse(others.by_option(), f"--schedule {self.schedule}", "the file says it")
 
-    def retyped(self, *, noise: str | None = None, rounds: str | None = None) -> str:
+    def retyped(self, *, noise: str | None = None) -> str:
         """Return the same options once more, for a command that can be pasted."""
-        changed = self
-        if noise is not None:
-            changed = changed._replace(noise=noise)
-        if rounds is not None and self.epochs is None:
-            changed = changed._replace(rounds=rounds)
+        changed = self if noise is None else self._replace(noise=noise)
         return " ".join(
             f"{called(option)} {pasted(word if option == '--schedule' else word.strip())}"
             for option, word in changed.by_option().items()
-            if word is not None
         )
 
+    @property
+    def _typed_cohort(self) -> str:
+        return f"{called('--cohort')} {self.cohort}"
+
     def _read_cohort(self, clients: int | None) -> int:
-        cohort = validate.count("cohort_size", number(self.cohort), "the cohort size", MAX_CLIENTS)
+        cohort = self.value("cohort")
         if clients is None:
             raise OptionConflict(
-                f"{called('--cohort')} {self.cohort} needs {called('--clients')}, the population "
-                "that it is drawn from."
+                f"{self._typed_cohort} needs {called('--clients')}, the population that it is "
+                "drawn from."
             )
         return Uniform(cohort, clients).cohort_size
 
@@ -653,11 +655,3 @@ class MechanismOptions(NamedTuple):
                 f"Give {called('--cohort')} {math.ceil(cohort)} instead of --q."
             )
         return Uniform(whole, clients)
-
-    def _refuse_without_rate(self, scheme: str) -> NoReturn:
-        ways = f"{called('--cohort')} with {called('--clients')}"
-        if scheme == Poisson.name:
-            ways += " or --sampling full"
-        raise OptionConflict(
-            f"--q is missing; a sampling rate lies in (0, 1]. Give it, or {ways} instead."
-        )

@@ -123,6 +123,12 @@ def spelling(name: str) -> str:
     return typed.documented.get(name, name) if option is None else option.spelling
 
 
+def has_option(name: str) -> bool:
+    """Return True if the running command has this option. Outside a command, any may be meant."""
+    typed = _typed.get()
+    return name in typed.documented or typed is _NOTHING
+
+
 def spelling_of_file(file: str) -> str | None:
     """Return the option that names a file, as it was typed, or None if no option does."""
     found = (o.spelling for o in _typed.get().options if o.text == file)

@@ -18,6 +18,24 @@ BATCHES = "epsilon --noise 1 --examples 50000 --batch 256 --epochs 20"
 # What is typed, and what the line must hold: the option, the value, the range or the way out.
 RUN = "calibrate --eps 8 --rounds 20"
 BAD: list[tuple[str, tuple[str, ...]]] = [
+    # A bad value comes before what is missing or contradicts it.
+    (f"{RUN} --best-of abc", ("--best-of is 'abc';", "poisson:10")),
+    ("epsilon --noise 1 --epochs 0 --steps 5", ("--epochs is 0; the number of epochs is",)),
+    ("epsilon --noise 1 --sampling allocation --steps 0", ("--steps is 0; the number of steps",)),
+    ("train dp-fedavg --local-steps 0", ("--local-steps is 0;",)),
+    ("epsilon --noise 1 --rounds 3 --q 0.1 --records x", ("--records is 'x', which is not a",)),
+    (
+        "risk --eps 8 --rounds 3 --q 0.1 --sampling uniform --records 3",
+        ("--records 3 contradicts --sampling uniform (it belongs to Poisson sampling)",),
+    ),
+    (
+        "calibrate --eps 2 --noise 2 --rounds 30 --solve q --records 3",
+        ("--records 3 contradicts --solve q",),
+    ),
+    (
+        "calibrate --eps 2 --noise 2 --rounds 30 --solve q --max-batch 30 --clients 99",
+        ("--max-batch 30 contradicts --solve q",),
+    ),
     (f"{RUN} --q 0.1 --best-of ten", ("--best-of is 'ten';", "poisson:10")),
     (f"{RUN} --q 0.1 --best-of geometric:0.5", ("--best-of is 0.5;", "lies in [1,")),
     (

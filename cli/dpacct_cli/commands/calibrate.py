@@ -7,7 +7,7 @@ from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.calibration.noise_rule import noise_rule
 from dpacct.errors import DpacctError, InvalidParameter, Unsupported
-from dpacct.rounds import Adjacency, Full, Poisson, Uniform
+from dpacct.rounds import Adjacency, Full, Poisson, Round, Uniform
 from dpacct_cli import mechanism, options
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import Advanced, MechanismOptions, ReadDelta, StyleOptions, option
@@ -72,7 +72,7 @@ def calibrate(
         "delta": None if at is None else at.value,
         "gap": options.read_gap(gap),
         "solve": SOLVABLE[solve],
-        **_what_runs(typed, solve),
+        **what_runs(typed, solve),
     }
     found = dpacct.calibrate(**asked, accountant=engine.name)
     number, first_row = _solved(found, solve)
@@ -124,13 +124,21 @@ def _read_limit(
 
 
 def _refuse_what_is_solved(typed: MechanismOptions, solve: str, delta: str | None) -> None:
+    """Reject a typed value that is to be solved for, and mechanisms that do not leave it open."""
     if solve not in SOLVABLE:
         raise InvalidParameter("solve", solve, "it is one of " + ", ".join(SOLVABLE))
-    if typed.schedule is not None:
-        if solve not in ("noise", "delta"):
-            why = "the schedule file sets it; only its noise can be scaled"
-            raise conflict(f"--solve {solve}", f"--schedule {typed.schedule}", why)
+    if typed.schedule is not None and solve in ("noise", "delta"):
         typed.refuse_beside_schedule()
+    elif solve in ("rounds", "q"):
+        fixed = {
+            "--schedule": (typed.schedule, "the schedule file sets it; only its noise is scaled"),
+            "--best-of": (typed.best_of, "the best of several runs is one release"),
+            "--correlated": (typed.correlated, "a strategy fixes its rounds and its sampling"),
+            "--sampling": (typed.sampling if typed.by_epochs else None, "epochs are whole"),
+        }
+        for name, (text, why) in fixed.items():
+            if text is not None:
+                raise conflict(f"--solve {solve}", f"{name} {text}", why)
     given = {
         "noise": {"--noise": typed.noise},
         "rounds": {"--rounds": typed.rounds, "--epochs": typed.epochs},
@@ -141,32 +149,24 @@ def _refuse_what_is_solved(typed: MechanismOptions, solve: str, delta: str | Non
         if text is not None:
             why = "it is the value to solve for"
             raise conflict(f"{called(name)} {text}", f"--solve {solve}", why)
-    if solve == "q" and typed.epochs is not None:
-        why = "how many rounds they take depends on the rate"
-        raise conflict(f"--epochs {typed.epochs}", "--solve q", why)
+    # The library solves for the rate of plain rounds, and how long epochs take depends on it.
+    beside = {"--epochs": typed.epochs, "--records": typed.records}
+    for name, text in (beside | {"--max-cohort": typed.max_cohort}).items():
+        if solve == "q" and text is not None:
+            why = "what it means depends on the rate"
+            raise conflict(f"{called(name)} {text}", "--solve q", why)
 
 
-def _what_runs(typed: MechanismOptions, solve: str) -> dict[str, Any]:
+def what_runs(typed: MechanismOptions, solve: str) -> dict[str, Any]:
     """Return the rounds as `dpacct.calibrate` takes them, without the unknown."""
     if typed.schedule is not None:
         return {"schedule": typed.read_schedule()}
-    if typed.best_of is not None:
-        if solve not in ("noise", "delta"):
-            why = "the best of several runs is one release, of which only the noise is scaled"
-            raise conflict(f"--solve {solve}", f"--best-of {typed.best_of}", why)
+    typed.check()
+    if typed.best_of is not None or typed.correlated is not None or typed.by_epochs:
+        # Only noise or delta is solved for, and the noise is scaled from any start.
         unit = typed._replace(noise="1") if solve == "noise" else typed
         return {"schedule": unit.read_schedule()}
-    if typed.correlated is not None:
-        if solve not in ("noise", "delta"):
-            why = "a strategy has a fixed number of rounds and its own sampling"
-            raise conflict(f"--solve {solve}", f"--correlated {typed.correlated}", why)
-        return {"schedule": typed.read_correlated(1.0 if solve == "noise" else typed.read_noise())}
     typed.refuse_without_correlated()
-    if typed.by_epochs:
-        if solve not in ("noise", "delta"):
-            why = "only noise or delta is solved for where whole epochs are released"
-            raise conflict(f"--solve {solve}", f"--sampling {typed.sampling}", why)
-        return {"schedule": typed.read_epochs(1.0 if solve == "noise" else typed.read_noise())}
     return {
         "noise_multiplier": None if solve == "noise" else typed.read_noise(),
         "rounds": None if solve == "rounds" else typed.read_rounds(),
@@ -207,14 +207,11 @@ def _solved(found: dpacct.Calibration, solve: str) -> tuple[float, Row]:
             meaning = f"{sampling.cohort_size} of {sampling.num_clients} clients, {meaning}"
         rate = found.sampling_rate
         return rate, Row("sampling rate", down(rate, 7), meaning)
-    plan = mechanism.tuned_run(found.schedule)
-    only = (
-        mechanism.single_round(plan) or mechanism.single_run(plan) or mechanism.single_epoch(plan)
-    )
-    if only is None:
+    noise = mechanism.noise_multiplier(found.schedule)
+    if noise is None:
         meaning = "x the noise multiplier of every round in the file"
         return found.noise_scale, Row("noise scale", up(found.noise_scale, 7), meaning)
-    noise, meaning = only.noise_multiplier, "std of the noise on the sum / clip norm"
+    meaning = "std of the noise on the sum / clip norm"
     return noise, Row("noise multiplier", up(noise, 7), meaning)
 
 
@@ -254,11 +251,11 @@ def _printed_rule_rows(found: dpacct.Calibration, asked: dict[str, Any]) -> list
 def _closing(
     typed: MechanismOptions, found: dpacct.Calibration, at: ReadDelta, clip_norm: float | None
 ) -> str:
-    only = mechanism.single_round(found.schedule)
-    if mechanism.single_run(found.schedule) or mechanism.single_epoch(found.schedule):
-        return ""
+    only = mechanism.single(found.schedule)
     if only is None:
         return "--json lists every phase with its noise, to the last digit."
+    if not isinstance(only, Round):
+        return ""
     known = {"--clip": clip_norm, called("--clients"): typed.num_clients}
     missing = [name for name, value in known.items() if value is None]
     if missing:

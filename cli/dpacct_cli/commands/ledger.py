@@ -333,8 +333,7 @@ def _read_release(
                 raise InvalidParameter(name, text, "it belongs to --laplace or --release")
         return None
     for name, text in typed._replace(adjacency=None).by_option().items():
-        if text is not None:
-            raise conflict(f"{name} {text}", asked, "they are different releases")
+        raise conflict(f"{name} {text}", asked, "they are different releases")
     kind, values = "laplace", {"epsilon": options.number(laplace)}
     if release is not None:
         kind, _, rest = release.partition(":")

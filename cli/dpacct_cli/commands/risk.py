@@ -11,6 +11,7 @@ from dpacct.risk.attacks import Attacks
 from dpacct.risk.measures import RISK_ACCOUNTANT, AnyMechanism, guess, precision, prior_belief
 from dpacct.rounds import Adjacency, Schedule
 from dpacct_cli import mechanism, options
+from dpacct_cli.commands.calibrate import what_runs
 from dpacct_cli.errors import OptionConflict
 from dpacct_cli.options import MechanismOptions, ReadDelta, StyleOptions, option
 from dpacct_cli.render import Answer, Grid, Page, Row, bracket, down, plain, show, shown_delta, up
@@ -104,8 +105,8 @@ def risk(
             Row("accountant", accountant),
         ]
         if promise is not None and typed.noise is None and typed.schedule is None:
-            (first, _), *_ = plan.round_phases()
-            rows.append(Row("noise", up(first.noise_multiplier, 7), "calibrated"))
+            noise = mechanism.noise_multiplier(plan) or 0.0
+            rows.append(Row("noise", up(noise, 7), "calibrated"))
         grid = _grid(found)
         if promise is not None:
             grid = promise.beside(grid)
@@ -177,13 +178,9 @@ class Promise:
         """Return the typed schedule. If no noise was given, it meets the guarantee."""
         if typed.noise is not None or typed.schedule is not None:
             return typed.read_schedule()
+        runs = what_runs(typed, "noise")
         return calibrate(
-            epsilon=self.epsilon,
-            delta=self.delta,
-            rounds=typed.read_rounds(),
-            sampling=typed.read_sampling(),
-            adjacency=typed.relation,
-            accountant=accountant,
+            epsilon=self.epsilon, delta=self.delta, accountant=accountant, **runs
         ).schedule
 
     def rows(self) -> list[Row]:

@@ -58,12 +58,12 @@ def _refuse_beside(kind: str, file: str, typed: MechanismOptions) -> None:
     """Reject the options that a file already determines."""
     said = typed._replace(clients=None).by_option()
     if kind == "event":
-        del said["--adjacency"]
+        said.pop("--adjacency", None)
     if kind in ("ledger", "report"):
-        said |= {name: text_of(name) for name in ("--delta", "--accountant", "--gap", "--claim")}
+        others = {name: text_of(name) for name in ("--delta", "--accountant", "--gap", "--claim")}
+        said |= {name: text for name, text in others.items() if text is not None}
     for name, text in said.items():
-        if text is not None:
-            raise conflict(f"{called(name)} {text}", f"{LABEL} {file}", f"the {kind} says it")
+        raise conflict(f"{called(name)} {text}", f"{LABEL} {file}", f"the {kind} says it")
 
 
 def _kind(path: Path) -> str:
