@@ -29,7 +29,7 @@ from torch.func import vmap
 from dpacct import validate
 from dpacct.empirical.roc import SMALL_RATES, Roc, by_client, by_example, likelihood_ratio, roc
 from dpacct.errors import InvalidParameter
-from dpacct.fl.clients import ClientData
+from dpacct.fl.clients import ClientData, arguments, parts_of
 from dpacct.fl.local.losses import LossFunction
 
 Array = NDArray[np.float64]
@@ -73,8 +73,7 @@ def without_members(members: Iterable[ClientData], nonmembers: Sequence[ClientDa
         if len(fresh) == len(data):
             kept.append(data)
         elif fresh:
-            rows = torch.tensor(fresh, device=data.inputs.device)
-            kept.append(ClientData(data.inputs[rows], data.targets[rows]))
+            kept.append(data.map(lambda values: values[fresh]))  # noqa: B023 - called at once
     if not total:
         rule = "an attack needs examples that the model was not trained on"
         raise InvalidParameter("nonmembers", 0, rule)
@@ -90,12 +89,11 @@ def without_members(members: Iterable[ClientData], nonmembers: Sequence[ClientDa
 
 def _digests(data: ClientData) -> list[bytes]:
     """Return a digest of each example."""
-    inputs, targets = (
-        values.detach().cpu().contiguous().numpy() for values in (data.inputs, data.targets)
-    )
+    tensors = [values for _, values in parts_of(data.inputs)] + [data.targets]
+    arrays = [values.detach().cpu().contiguous().numpy() for values in tensors]
     return [
-        hashlib.blake2b(one.tobytes() + b"|" + other.tobytes(), digest_size=16).digest()
-        for one, other in zip(inputs, targets, strict=True)
+        hashlib.blake2b(b"|".join(one.tobytes() for one in example), digest_size=16).digest()
+        for example in zip(*arrays, strict=True)
     ]
 
 
@@ -163,8 +161,11 @@ def _by_example(
             for data in clients:
                 parts: list[Array] = [np.empty(0)]
                 for start in range(0, len(data), _BATCH):
-                    outputs = model(data.inputs[start : start + _BATCH].to(device)).cpu().double()
-                    parts.append(each(outputs, data.targets[start : start + _BATCH].cpu()).numpy())
+                    stop = start + _BATCH
+                    part = data.map(lambda values: values[start:stop].to(device))  # noqa: B023
+                    places, named = arguments(part.inputs)
+                    outputs = model(*places, **named).cpu().double()
+                    parts.append(each(outputs, part.targets.cpu()).numpy())
                 found.append(np.concatenate(parts))
     finally:
         model.train(training)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
-from dpacct.fl.clients import ClientData
+from dpacct.fl.clients import ClientData, Inputs, each, joined, parts_of
 from dpacct.fl.tensors import one_thread
 from dpacct.ledger.terms import CLIENT, EXAMPLE
 
@@ -30,8 +30,8 @@ class Batched(Protocol):
         """Return the number of examples."""
         ...
 
-    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return inputs [n, ...] and targets [n, ...] of some rows, int64 [n]."""
+    def batch(self, rows: Tensor) -> tuple[Inputs, Tensor]:
+        """Return inputs and targets of some rows, int64 [n], as a `ClientData` takes them."""
         ...
 
 
@@ -42,10 +42,10 @@ class Examples(Sequence[ClientData]):
     of each example, and charges a ledger with the unit "example".
 
     Args:
-        data: inputs (then ``targets`` are given), a `ClientData`, a
+        data: inputs as of a `ClientData` (then ``targets`` are given), a `ClientData`, a
             `torch.utils.data.TensorDataset` of two tensors, or an object with ``len`` and
             ``batch(rows)`` like `Batched`. Another data set of pairs is read whole.
-        targets: [n, ...] if ``data`` are the inputs [n, ...].
+        targets: [n, ...] if ``data`` are the inputs.
         unit: the unit in words: "example" (or "patient" if each row is one), and "client" with
             owners.
         owners: of each example, any names or numbers. The unit is then an owner.
@@ -202,14 +202,11 @@ class _Tensors:
     def __len__(self) -> int:
         return len(self._data)
 
-    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        inputs, targets = self._data.inputs, self._data.targets
+    def batch(self, rows: Tensor) -> tuple[Inputs, Tensor]:
         # Torch's other threads, once woken up, would wait for work during the steps that follow.
-        with one_thread(inputs.device):
-            return (
-                inputs.index_select(0, rows.to(inputs.device)),
-                targets.index_select(0, rows.to(targets.device)),
-            )
+        with one_thread(self._data.targets.device):
+            taken = self._data.map(lambda values: values.index_select(0, rows.to(values.device)))
+        return taken.inputs, taken.targets
 
 
 def _source(data: Any, targets: Tensor | None) -> Batched:
@@ -237,18 +234,30 @@ def _source(data: Any, targets: Tensor | None) -> Batched:
 
 def _stacked(data: Any) -> ClientData:
     """Return all pairs of a data set, in memory."""
-    pairs: list[tuple[Tensor, Tensor]] = []
+    pairs: list[ClientData] = []
     for row in range(len(data)):
         pair = data[row]
         if not isinstance(pair, tuple | list) or len(cast("Sequence[Any]", pair)) != 2:
             rule = "each example is a pair of input and target"
             raise InvalidParameter("data", f"example {row}", rule)
         value, target = cast("Sequence[Any]", pair)
-        pairs.append((torch.as_tensor(value), torch.as_tensor(target)))
-        if any(a.shape != b.shape for a, b in zip(pairs[0], pairs[-1], strict=True)):
+        several = isinstance(value, dict) or _are_tensors(value)
+        own = cast("Inputs", value) if several else torch.as_tensor(value)
+        inputs = each(own, lambda values: values.unsqueeze(0))
+        pairs.append(ClientData(inputs, torch.as_tensor(target).unsqueeze(0)))
+        if _shapes(pairs[0]) != _shapes(pairs[-1]):
             rule = "all examples have the shapes of the first one. Pad them to a public length"
             raise InvalidParameter("data", f"example {row}", rule)
     if not pairs:
         raise InvalidParameter("data", 0, "there is at least one example")
-    inputs, targets = zip(*pairs, strict=True)
-    return ClientData(torch.stack(inputs), torch.stack(targets))
+    inputs = joined([pair.inputs for pair in pairs], torch.cat)
+    return ClientData(inputs, torch.cat([pair.targets for pair in pairs]))
+
+
+def _are_tensors(value: Any) -> bool:
+    return isinstance(value, tuple) and all(map(torch.is_tensor, cast("Any", value)))
+
+
+def _shapes(data: ClientData) -> list[tuple[str, torch.Size]]:
+    tensors = [*parts_of(data.inputs), ("targets", data.targets)]
+    return [(name, values.shape) for name, values in tensors]

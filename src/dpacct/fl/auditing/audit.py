@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.clients import ClientData
+from dpacct.fl.clients import ClientData, Inputs, each
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.states import Collected, Released, TrainingState
 from dpacct.fl.layout import Layout, trainable
@@ -156,8 +156,8 @@ def _problem(model: Any, loss: Any, clients: Sequence[ClientData] | None) -> _Pr
     return _Problem(network, nn.functional.cross_entropy, synthetic)
 
 
-def _scaled(values: Tensor, factor: float) -> Tensor:
-    return values * factor if values.is_floating_point() else values.flip(0)
+def _scaled(inputs: Inputs, factor: float) -> Inputs:
+    return each(inputs, lambda v: v * factor if v.is_floating_point() else v.flip(0))
 
 
 class _Rounds:
@@ -241,7 +241,7 @@ class _Rounds:
         own = clients[client]
         # Replacements that push the model elsewhere.
         extremes = [
-            ClientData(own.inputs[:0], own.targets[:0]),
+            own.map(lambda values: values[:0]),
             ClientData(_scaled(own.inputs, -10), own.targets),
             ClientData(_scaled(own.inputs, 100), own.targets.flip(0)),
             clients[0],

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.clients import Canary, ClientData, Population, checked
+from dpacct.fl.clients import Canary, ClientData, Inputs, Population, checked
 from dpacct.fl.examples import Examples
 from dpacct.fl.privacy.randomness import secret_generator
 from dpacct.fl.tensors import integers
@@ -236,7 +236,7 @@ class _Lent:
     def __len__(self) -> int:
         return len(self._examples) + self._canaries
 
-    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def batch(self, rows: Tensor) -> tuple[Inputs, Tensor]:
         others = len(self._examples)
         data = self._examples.batch([row if row < others else 0 for row in integers(rows)])
         return data.inputs, data.targets

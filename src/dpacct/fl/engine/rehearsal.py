@@ -111,8 +111,8 @@ class Rehearsal:
     def _try_model(self) -> None:
         """Compute a gradient without the method, so that its errors are those of model or loss."""
         engine, loss = self._engine, self._chooser.loss
-        data = self._synthetic.make(_BATCH, 0)
-        batch = Batch(data.inputs.to(engine.device), data.targets.to(engine.device), None)
+        data = self._synthetic.make(_BATCH, 0).map(lambda values: values.to(engine.device))
+        batch = Batch(data.inputs, data.targets, None)
         broadcast = engine.broadcast(self._state)
         # A layer may prepare something when it is first called, like a table of positions.
         loss.gradient(dict(broadcast.anchor), batch)

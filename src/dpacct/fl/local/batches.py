@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dpacct.fl.clients import Inputs
 from dpacct.fl.local.sgd import SGD
 
 # Narrower batches cost no less, since their time is not arithmetic.
@@ -23,12 +24,12 @@ class Batch(NamedTuple):
     """The examples of one local step of one client.
 
     Attributes:
-        inputs: [b, ...]. targets: [b, ...].
+        inputs: [b, ...], in each of their tensors. targets: [b, ...].
         weights: [b], summing to one, zero for padding. None if all rows are examples of equal
             weight.
     """
 
-    inputs: Tensor
+    inputs: Inputs
     targets: Tensor
     weights: Tensor | None
 

@@ -14,6 +14,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.fl.clients import Inputs, arguments
 from dpacct.fl.layout import Params, modules_of
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.sgd import Precision
@@ -82,14 +83,14 @@ class LocalLoss:
             return plain and loss.ignore_index < 0 and not loss.label_smoothing
         return loss is functional.cross_entropy
 
-    def outputs(self, params: Params, inputs: Tensor) -> Tensor:
+    def outputs(self, params: Params, inputs: Inputs) -> Tensor:
         """Return the outputs of the model."""
-        with self._reduced_precision(inputs.device.type):
+        with self._reduced_precision(next(iter(params.values())).device.type):
             return self._called(params, inputs)
 
     def __call__(self, params: Params, batch: Batch) -> Tensor:
         """Return the mean loss of the batch."""
-        with self._reduced_precision(batch.inputs.device.type):
+        with self._reduced_precision(batch.targets.device.type):
             outputs = self._called(params, batch.inputs)
             if batch.weights is None:
                 value = self.function(outputs, batch.targets)
@@ -134,10 +135,10 @@ class LocalLoss:
         sums = torch.where(counted, losses, 0.0).flatten(1).sum(dim=1)
         return sums / counted.flatten(1).sum(dim=1).clamp(min=1)
 
-    def _called(self, params: Params, inputs: Tensor) -> Any:
+    def _called(self, params: Params, inputs: Inputs) -> Any:
         known: Mapping[str, Tensor] = {**params, **self.constants}
         tensors = {place: known[name] for place, name in self._places.items()}
-        return functional_call(self.model, tensors, (inputs,), tie_weights=False)
+        return functional_call(self.model, tensors, *arguments(inputs), tie_weights=False)
 
     def gradient(self, params: Params, batch: Batch) -> Params:
         """Return the gradient of the mean loss."""

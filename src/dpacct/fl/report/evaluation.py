@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
-from dpacct.fl.clients import ClientData
+from dpacct.fl.clients import ClientData, arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,11 @@ def evaluate(
     try:
         with torch.no_grad():
             for start in range(0, len(data), batch_size):
-                inputs = data.inputs[start : start + batch_size].to(device)
-                targets = data.targets[start : start + batch_size].to(device)
-                outputs = model(inputs)
-                total += float(loss(outputs, targets)) * len(inputs)
+                stop = start + batch_size
+                part = data.map(lambda values: values[start:stop].to(device))  # noqa: B023
+                places, named = arguments(part.inputs)
+                outputs, targets = model(*places, **named), part.targets
+                total += float(loss(outputs, targets)) * len(part)
                 axis = 1 if outputs.ndim == targets.ndim + 1 else -1
                 hits = outputs.argmax(dim=axis) == targets
                 right += int(hits.sum())

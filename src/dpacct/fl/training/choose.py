@@ -11,18 +11,22 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 
 from dpacct import validate
 from dpacct.display import line
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
-from dpacct.fl.layout import Layout, Params, State, copies, set_training_mode
+from dpacct.fl.layout import Layout, Params, State, copies, modules_of, set_training_mode
 from dpacct.fl.local.batches import Batch, BatchPlan, padded_width
 from dpacct.fl.local.losses import LocalLoss, LossFunction, separate
 from dpacct.fl.local.sgd import SGD, LocalAdam
@@ -232,7 +236,9 @@ class TrainerChooser:
         complaint = "" if fitting >= 2 else "memory has no room for two at once"
         complaint = complaint or self.compare(tasks, broadcast)
         if complaint and self._vectorize is True:
-            raise Unsupported(f"vectorize=True, but {complaint}")
+            raise Unsupported(
+                f"vectorize=True, but {complaint}. vectorize=False trains one at a time"
+            )
         if not complaint and self._vectorize == "auto" and timed and not self._examples:
             ratio = self._speedup(plan, tasks[0], broadcast, cohort)
             if ratio < 1:
@@ -285,13 +291,39 @@ class TrainerChooser:
             self.vectorized.train(tasks, broadcast)
         except _UNBATCHABLE as error:
             first = str(error).strip().partition("\n")[0]
-            return f"torch.func cannot batch this model or method ({line(first[:200])})"
+            place = self._failing_module(tasks, broadcast)
+            return f"torch.func cannot batch this {place} ({line(first[:200])})"
         if same:
             return ""
         return (
             "groups give another result: a loss must be the mean over the examples of a batch, and "
             "a method must treat each client separately"
         )
+
+    def _failing_module(self, tasks: Sequence[Task], broadcast: Broadcast) -> str:
+        """Return the module of the model in which training in groups fails, in words."""
+        names = {id(module): name for name, module in modules_of(self.model)}
+        inside: list[nn.Module] = []
+
+        def enter(module: nn.Module, *_: Any) -> None:
+            inside.append(module)
+
+        def leave(*_: Any) -> None:
+            inside.pop()
+
+        with ExitStack() as stack:
+            for register, hook in (
+                (register_module_forward_pre_hook, enter),
+                (register_module_forward_hook, leave),
+            ):
+                stack.callback(register(cast("Any", hook)).remove)
+            with suppress(*_UNBATCHABLE):
+                self.vectorized.train(tasks, broadcast)
+        found = [module for module in inside if id(module) in names]
+        if not found:
+            return "model or method"
+        name, kind = names[id(found[-1])], type(found[-1]).__name__
+        return f"model: {name or 'the model'} ({kind})"
 
     def _agree(self, tasks: Sequence[Task], broadcast: Broadcast) -> bool:
         expected = self.alone.train(tasks, broadcast)
@@ -348,7 +380,8 @@ class TrainerChooser:
     def _bytes_each(self, task: Task, broadcast: Broadcast) -> int:
         """Return the memory that one more client, or example, takes apart from its data."""
         rows = task.plan.indices[0]
-        batch = Batch(task.data.inputs[rows], task.data.targets[rows], None)
+        data = task.data.map(lambda values: values[rows])
+        batch = Batch(data.inputs, data.targets, None)
         saved = 0
 
         def count(tensor: Tensor) -> Tensor:
@@ -414,7 +447,7 @@ def _in_double(tasks: Sequence[Task], broadcast: Broadcast) -> tuple[list[Task],
     clients = [
         replace(
             task,
-            data=ClientData(wide(task.data.inputs), wide(task.data.targets)),
+            data=task.data.map(wide),
             state=None if task.state is None else each(task.state),
         )
         for task in tasks

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from dpacct.fl.clients import ClientData
+from dpacct.fl.clients import ClientData, Inputs, each, joined
 from dpacct.fl.examples import Examples
 from dpacct.fl.layout import Layout, Params, type_of_updates
 from dpacct.fl.local.batches import Batch
@@ -44,7 +45,7 @@ class ExampleBatch:
     """The examples of one chunk, on the device.
 
     Attributes:
-        data: inputs [n, ...] and targets [n, ...]. seeds: int64 [n], of their random numbers.
+        data: of n examples. seeds: int64 [n], of their random numbers.
         failed: bool [n] on the device: it could not be read, and counts as not finite.
     """
 
@@ -53,7 +54,7 @@ class ExampleBatch:
     failed: Tensor
 
     def __getitem__(self, part: slice) -> ExampleBatch:
-        data = ClientData(self.data.inputs[part], self.data.targets[part])
+        data = self.data.map(lambda values: values[part])
         return ExampleBatch(data, self.seeds[part], self.failed[part])
 
 
@@ -111,15 +112,15 @@ class ExampleTrainer(Trainer):
             alone = [self._attempt(examples, [row]) for row in rows]
             failed = torch.tensor([one is None for one in alone])
             kept = [one or self.kind.zeros(1) for one in alone]
-            inputs, targets = [one.inputs for one in kept], [one.targets for one in kept]
-            data = ClientData(torch.cat(inputs), torch.cat(targets))
+            inputs = joined([one.inputs for one in kept], torch.cat)
+            data = ClientData(inputs, torch.cat([one.targets for one in kept]))
         if self.labels is not None and len(data):
             # On a GPU, a label out of range would break off all that runs there.
             wrong = ~self.labels.fit(data.targets)
             failed = failed.to(wrong.device) | wrong
             shape = (-1, *[1] * (data.targets.ndim - 1))
             data = ClientData(data.inputs, data.targets.masked_fill(wrong.view(shape), 0))
-        moved = ClientData(data.inputs.to(device), data.targets.to(device))
+        moved = data.map(lambda values: values.to(device))
         return ExampleBatch(moved, listed(seeds, device), failed.to(device))
 
     def _attempt(self, examples: Examples, rows: Sequence[int]) -> ClientData | None:
@@ -139,11 +140,10 @@ class ExampleTrainer(Trainer):
             if not task.failed and not task.plan.steps:
                 rows[place] = 0.0
         if taken:
-            examples = [(tasks[n].data, int(tasks[n].plan.indices[0, 0])) for n in taken]
-            data = ClientData(
-                torch.stack([own.inputs[row] for own, row in examples]),
-                torch.stack([own.targets[row] for own, row in examples]),
-            )
+            first = [(tasks[n].data, tasks[n].plan.indices[0, :1]) for n in taken]
+            examples = [own.map(lambda v, row=row: v[row.to(v.device)]) for own, row in first]
+            inputs = joined([own.inputs for own in examples], torch.cat)
+            data = ClientData(inputs, torch.cat([own.targets for own in examples]))
             seeds = listed([tasks[n].seed or 0 for n in taken], start.device)
             batch = ExampleBatch(data, seeds, torch.zeros_like(seeds, dtype=torch.bool))
             with self._isolation.around(broadcast) as shown:
@@ -181,14 +181,17 @@ class ExampleTrainer(Trainer):
     def _compute(self, batch: ExampleBatch, shown: Broadcast) -> Gradients:
         """Return the updates of at most a group of examples, filled up to a group."""
         count = len(batch.seeds)
-        inputs = _filled(batch.data.inputs, self.group)
-        targets = _filled(batch.data.targets, self.group)
+        data = batch.data.map(partial(_filled, size=self.group))
+        inputs, targets = data.inputs, data.targets
         seeds = _filled(seeds_of_steps(batch.seeds, 1)[0], self.group)
 
-        def gradient(params: Params, x: Tensor, y: Tensor, seed: Tensor) -> Params:
+        def alone(x: Inputs, y: Tensor) -> Batch:
+            return Batch(each(x, lambda values: values.unsqueeze(0)), y.unsqueeze(0), None)
+
+        def gradient(params: Params, x: Inputs, y: Tensor, seed: Tensor) -> Params:
             def loss(params: Params) -> Any:
                 with OwnFunctions(seed):
-                    return self._loss(params, Batch(x.unsqueeze(0), y.unsqueeze(0), None))
+                    return self._loss(params, alone(x, y))
 
             return cast("Params", grad(loss)(params))
 
@@ -197,9 +200,9 @@ class ExampleTrainer(Trainer):
             parts = [grads[name][:count].detach() for name in self._layout.names]
             return Gradients(parts, -shown.step_size(1))
 
-        def update(x: Tensor, y: Tensor, seed: Tensor) -> Tensor:
+        def update(x: Inputs, y: Tensor, seed: Tensor) -> Tensor:
             with OwnFunctions(seed):
-                return self._update(Batch(x.unsqueeze(0), y.unsqueeze(0), None), shown)
+                return self._update(alone(x, y), shown)
 
         rows = vmap(update)(inputs, targets, seeds)
         # However a method computes, the updates of all examples have one type.

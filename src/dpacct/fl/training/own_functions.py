@@ -2,8 +2,9 @@
 
 Random numbers that vmap draws for a group depend on a client's place in it. One client more or less
 would change all dropout masks, and the sum would move by more than one contribution. Here dropout
-follows from the client's seed, the step and the place in the model. All other random operations are
-errors under vmap, and their models are trained one by one.
+follows from the client's seed, the step and the place in the model. So does that of attention,
+which is computed by its formula: torch cannot batch its own kernel. All other random operations
+are errors under vmap, and their models are trained one by one.
 
 For an embedding with a table per client, torch reads the tables of all clients, one behind the
 other. An index out of range would read another client's weights. Here its row is NaN, so
@@ -12,6 +13,7 @@ the client that sent it contributes zero, as it does one by one.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
@@ -26,7 +28,7 @@ _BITS = 24
 
 
 class OwnFunctions(TorchFunctionMode):
-    """A context in which dropout and embeddings are those of one client's step.
+    """A context in which dropout, attention and embeddings are those of one client's step.
 
     Args:
         seed: of the step, int64 []. May be batched by vmap.
@@ -43,7 +45,7 @@ class OwnFunctions(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Replace dropout and embeddings, and call all other functions."""
+        """Replace dropout, attention and embeddings, and call all other functions."""
         named = dict(kwargs or {})
         if func is functional.dropout:
             return self._dropout(*args, **named)
@@ -52,6 +54,12 @@ class OwnFunctions(TorchFunctionMode):
             return self._dropout(values["input"], values["p"], values["train"])
         if func is functional.embedding:
             return _embedding(*args, **named)
+        if func is functional.scaled_dot_product_attention:
+            return self._attention(*args, **named)
+        if func is functional.multi_head_attention_forward:
+            given = inspect.signature(func).bind(*args, **named)
+            given.apply_defaults()
+            return self._heads(func, **given.arguments)
         return func(*args, **named)
 
     def _dropout(
@@ -69,6 +77,64 @@ class OwnFunctions(TorchFunctionMode):
         bits = _shifted(_mixed(_mixed(stream + places) ^ stream), 64 - _BITS)
         factor = (bits < round((1 - p) * 2**_BITS)).to(input.dtype) / (1 - p)
         return input.mul_(factor) if inplace else input * factor
+
+    def _attention(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,  # noqa: FBT001, FBT002 - as in torch
+        enable_gqa: bool = False,  # noqa: FBT001, FBT002 - as in torch
+    ) -> Tensor:  # fmt: skip
+        """Return softmax(scale query key^T + mask) value, with dropout of the softmax."""
+        if enable_gqa:
+            repeats = query.shape[-3] // key.shape[-3]
+            key, value = (part.repeat_interleave(repeats, dim=-3) for part in (key, value))
+        factor = query.shape[-1] ** -0.5 if scale is None else scale
+        scores = (query * factor) @ key.mT
+        if is_causal:
+            inside = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+            scores = scores.masked_fill(~inside, -torch.inf)
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            scores = scores.masked_fill(~attn_mask, -torch.inf)
+        elif attn_mask is not None:
+            scores = scores + attn_mask
+        weights = scores.softmax(dim=-1)
+        return (self._dropout(weights, dropout_p) if dropout_p else weights) @ value
+
+    def _heads(self, func: Callable[..., Any], **given: Any) -> tuple[Tensor, Tensor | None]:
+        """Return the output of `torch.nn.MultiheadAttention` and the weights of its heads.
+
+        Without dropout torch returns the weights of each head. Dropped, they are applied again to
+        the projected values. Arguments are those of ``multi_head_attention_forward``.
+        """
+        rate = given["dropout_p"] if given["training"] else 0.0
+        if not rate:
+            outputs, weights = func(**(given | {"need_weights": True}))
+            return outputs, weights if given["need_weights"] else None
+        plain = {"dropout_p": 0.0, "need_weights": True, "average_attn_weights": False}
+        _, weights = func(**(given | plain))
+        value, heads = given["value"], given["num_heads"]
+        batched = value.ndim == 3
+        value = value if batched else value.unsqueeze(1)
+        weights = self._dropout(weights if batched else weights.unsqueeze(0), rate)
+        size = given["embed_dim_to_check"]
+        matrix, bias = given["v_proj_weight"], given["in_proj_bias"]
+        if not given["use_separate_proj_weight"]:
+            matrix = given["in_proj_weight"][2 * size :]
+        values: Tensor = functional.linear(
+            value, matrix, None if bias is None else bias[2 * size :]
+        )
+        if given["bias_v"] is not None:
+            values = torch.cat([values, given["bias_v"].expand(1, values.shape[1], -1)])
+        if given["add_zero_attn"]:
+            values = torch.cat([values, torch.zeros_like(values[:1])])
+        # [s, n, e] to [n, heads, s, e / heads], and back to [l, n, e].
+        values = values.view(*values.shape[:2], heads, -1).permute(1, 2, 0, 3)
+        outputs = (weights @ values).permute(2, 0, 1, 3).flatten(2)
+        outputs = functional.linear(outputs, given["out_proj_weight"], given["out_proj_bias"])
+        if not batched:
+            outputs, weights = outputs.squeeze(1), weights.squeeze(0)
+        if not given["need_weights"]:
+            return outputs, None
+        return outputs, weights.mean(dim=-3) if given["average_attn_weights"] else weights
 
 
 def _embedding(

@@ -71,10 +71,11 @@ class SequentialTrainer(Trainer):
         local, params = context.local, context.anchor
         optimizer: State = {}
         # One upload for all steps.
-        plan = sent(task.plan.indices, task.data.inputs.device)
+        plan = sent(task.plan.indices, task.data.targets.device)
         for indices, count in zip(plan, integers(task.plan.counts), strict=True):
             rows = indices[:count]
-            batch = Batch(task.data.inputs[rows], task.data.targets[rows], None)
+            data = task.data.map(lambda values: values[rows])  # noqa: B023 - called at once
+            batch = Batch(data.inputs, data.targets, None)
             grads = self._method.gradient(self._loss, params, batch, context)
             if local.max_grad_norm is not None:
                 grads = shortened(grads, local.max_grad_norm)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from dpacct.errors import InvalidParameter
-from dpacct.fl.clients import ClientData, Population, checked
+from dpacct.fl.clients import ClientData, Population, checked, each, parts_of
 from dpacct.fl.layout import Params, copies
 from dpacct.fl.local.batches import Batch, BatchPlan, plan_batches
 from dpacct.fl.local.losses import Labels, LocalLoss
@@ -31,24 +31,27 @@ _FEW = 2
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """dtype and shape of one example's input and of its target."""
+    """dtype and shape of one example's inputs and of its target.
 
-    input_dtype: torch.dtype
-    input_shape: tuple[int, ...]
-    target_dtype: torch.dtype
-    target_shape: tuple[int, ...]
+    Attributes:
+        forms: of each tensor of the inputs by name, then of the target.
+        none: no examples of this kind.
+    """
+
+    forms: tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
+    none: ClientData = field(compare=False, repr=False)
 
     @classmethod
     def of(cls, data: ClientData) -> Kind:
         """Return the kind of a client's examples."""
-        x, y = data.inputs, data.targets
-        return cls(x.dtype, tuple(x.shape[1:]), y.dtype, tuple(y.shape[1:]))
+        tensors = [*parts_of(data.inputs), (type(data.inputs).__name__, data.targets)]
+        forms = [(name, value.dtype, tuple(value.shape[1:])) for name, value in tensors]
+        return cls(tuple(forms), data.map(lambda values: values[:0].detach()))
 
     def zeros(self, count: int) -> ClientData:
         """Return ``count`` examples of zeros."""
-        return ClientData(
-            torch.zeros((count, *self.input_shape), dtype=self.input_dtype),
-            torch.zeros((count, *self.target_shape), dtype=self.target_dtype),
+        return self.none.map(
+            lambda values: torch.zeros((count, *values.shape[1:]), dtype=values.dtype)
         )
 
 
@@ -100,10 +103,10 @@ def synthetic_clients(
 
     def tried(make: Callable[[int, int], ClientData]) -> Synthetic:
         data = make(_TRIED, 0)
-        inputs, targets = data.inputs.to(device), data.targets.to(device)
-        outputs = loss.outputs(copies(params), inputs)
-        loss(copies(params), Batch(inputs, targets, None))
-        return Synthetic(make, kind, Labels.of(loss, outputs, targets))
+        data = data.map(lambda values: values.to(device))
+        outputs = loss.outputs(copies(params), data.inputs)
+        loss(copies(params), Batch(data.inputs, data.targets, None))
+        return Synthetic(make, kind, Labels.of(loss, outputs, data.targets))
 
     if example is not None:
         if not len(example):
@@ -112,7 +115,7 @@ def synthetic_clients(
         def resampled(count: int, seed: int) -> ClientData:
             generator = torch.Generator().manual_seed(seed)
             rows = torch.randint(len(example), (count,), generator=generator)
-            return ClientData(example.inputs.cpu()[rows], example.targets.cpu()[rows])
+            return example.map(lambda values: values.cpu()[rows])
 
         return tried(resampled)
     embeddings = (nn.Embedding, nn.EmbeddingBag)
@@ -121,13 +124,17 @@ def synthetic_clients(
 
     def random(count: int, seed: int, classes: int = 1) -> ClientData:
         generator = torch.Generator().manual_seed(seed)
-        inputs = _random((count, *kind.input_shape), kind.input_dtype, tokens, generator)
-        targets = _random((count, *kind.target_shape), kind.target_dtype, classes, generator)
-        return ClientData(inputs, targets)
+
+        def drawn(like: Tensor, below: int) -> Tensor:
+            return _random((count, *like.shape[1:]), like.dtype, below, generator)
+
+        inputs = each(kind.none.inputs, lambda like: drawn(like, tokens))
+        return ClientData(inputs, drawn(kind.none.targets, classes))
 
     with Trial():
-        outputs = loss.outputs(copies(params), random(_TRIED, 0).inputs.to(device))
-        many = outputs.ndim == len(kind.target_shape) + 2
+        tried_inputs = each(random(_TRIED, 0).inputs, lambda values: values.to(device))
+        outputs = loss.outputs(copies(params), tried_inputs)
+        many = outputs.ndim == kind.none.targets.ndim + 1
         classes = outputs.shape[1] if many else 1
         return tried(lambda count, seed: random(count, seed, classes))
 
@@ -146,7 +153,7 @@ def synthetic_task(data: ClientData, method: Method, broadcast: Broadcast) -> Ta
     chosen = sorted({*range(min(_STEPS - 1, plan.steps)), int(plan.counts.argmin())})
     state = method.init_client(copies(broadcast.anchor))
     return Task(
-        ClientData(data.inputs.to(device), data.targets.to(device)),
+        data.map(lambda values: values.to(device)),
         BatchPlan(plan.indices[chosen], plan.counts[chosen]),
         None if state is None else copies(state),
         seed,

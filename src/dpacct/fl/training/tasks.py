@@ -159,6 +159,6 @@ def join(
         alone = trainer is not None and not trainer.admit(data)
         plan = plan_batches(len(data), local, torch.Generator().manual_seed(seed))
         planted = data.update.to(device) if isinstance(data, Canary) else None
-        moved = ClientData(data.inputs.to(device), data.targets.to(device))
+        moved = data.map(lambda values: values.to(device))
         return Task(moved, plan, own, seed, alone=alone, planted=planted)
     return Task(NO_DATA, NO_STEPS, own, seed, failed=True)

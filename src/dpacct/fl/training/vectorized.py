@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from dpacct.fl.clients import ClientData
+from dpacct.fl.clients import ClientData, Inputs, each, joined
 from dpacct.fl.layout import Layout, Params, State, modules_of
 from dpacct.fl.local.batches import Batch, BatchPlan, padded_width
 from dpacct.fl.local.losses import LocalLoss
@@ -99,7 +99,7 @@ class VectorizedTrainer(Trainer):
     def _filled(self, tasks: Sequence[Task]) -> list[Task]:
         """Return clients filled up with empty ones to the size of a group. Rule 1."""
         like = tasks[0]
-        data = ClientData(like.data.inputs[:0], like.data.targets[:0])
+        data = like.data.map(lambda values: values[:0])
         state = like.state and {n: torch.zeros_like(v) for n, v in like.state.items()}
         return [*tasks, *[Task(data, NO_STEPS, state)] * (self.group - len(tasks))]
 
@@ -133,7 +133,7 @@ class VectorizedTrainer(Trainer):
         return vmap(one, in_dims=(0, *known.dims))(rows, *known)
 
     def _gradients(
-        self, params: Params, inputs: Tensor, targets: Tensor, weights: Tensor, seeds: Tensor
+        self, params: Params, inputs: Inputs, targets: Tensor, weights: Tensor, seeds: Tensor
     ) -> Params:
         """Return the gradients of all clients by one backward pass of the sum of their losses.
 
@@ -145,11 +145,11 @@ class VectorizedTrainer(Trainer):
         """
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
 
-        def outputs(own: Params, x: Tensor, seed: Tensor) -> Tensor:
+        def outputs(own: Params, x: Inputs, seed: Tensor) -> Tensor:
             with OwnFunctions(seed):
                 return self._loss.outputs(own, x)
 
-        def loss(own: Params, x: Tensor, y: Tensor, weight: Tensor, seed: Tensor) -> Tensor:
+        def loss(own: Params, x: Inputs, y: Tensor, weight: Tensor, seed: Tensor) -> Tensor:
             with OwnFunctions(seed):
                 return self._loss(own, Batch(x, y, weight))
 
@@ -175,7 +175,8 @@ class VectorizedTrainer(Trainer):
         optimizer: State = {}
         for step, seed in enumerate(seeds_of_steps(seeds, len(group.rows))):
             rows = group.rows[step]
-            batch = (_taken(group.inputs, rows), _taken(group.targets, rows), group.weights[step])
+            inputs = each(group.inputs, partial(_taken, rows=rows))
+            batch = (inputs, _taken(group.targets, rows), group.weights[step])
             if self._steers:
                 grads = self._directions(params, (*batch, seed), known, shown)
             else:
@@ -208,14 +209,14 @@ class VectorizedTrainer(Trainer):
         return params
 
     def _directions(
-        self, params: Params, batch: tuple[Tensor, ...], known: _Known, shown: Broadcast
+        self, params: Params, batch: tuple[Any, ...], known: _Known, shown: Broadcast
     ) -> Params:
         """Return the directions of `Method.gradient`, separately for each client.
 
         ``batch`` has inputs, targets, weights and seeds of a step, each [c, ...].
         """
 
-        def one(own: Params, x: Tensor, y: Tensor, weights: Tensor, seed: Tensor, *of: Any) -> Any:
+        def one(own: Params, x: Inputs, y: Tensor, weights: Tensor, seed: Tensor, *of: Any) -> Any:
             with OwnFunctions(seed):
                 batch = Batch(x, y, weights)
                 return self._method.gradient(self._loss, own, batch, shown.context(*of))
@@ -255,12 +256,12 @@ class _GroupData(NamedTuple):
     """The data of the clients of a group behind each other, and the rows of each step.
 
     Attributes:
-        inputs: [n, ...]. targets: [n, ...].
+        inputs: [n, ...], in each of their tensors. targets: [n, ...].
         rows: int64 [steps, c, width]. weights: [steps, c, width] as in `Batch`.
         active: bool [steps, c], whether a client still trains. all_active: for each step.
     """
 
-    inputs: Tensor
+    inputs: Inputs
     targets: Tensor
     rows: Tensor
     weights: Tensor
@@ -272,9 +273,7 @@ class _GroupData(NamedTuple):
         """Gather the data of clients, at least one of which takes a step. Rule 2."""
         working = [task for task in tasks if task.plan.steps]
         first = working[0].data
-        nothing = ClientData(
-            *(part.new_zeros(1, *part.shape[1:]) for part in (first.inputs, first.targets))
-        )
+        nothing = first.map(lambda values: values.new_zeros(1, *values.shape[1:]))
         parts = [_used(task) if task.plan.steps else (nothing, task.plan) for task in tasks]
         starts = list(accumulate((len(data) for data, _ in parts), initial=0))
         steps = max(plan.steps for _, plan in parts)
@@ -300,7 +299,7 @@ class _GroupData(NamedTuple):
         # Empty clients may move: they are put back to where they began.
         idle = torch.tensor([not plan.steps for _, plan in parts])
         return cls(
-            torch.cat([data.inputs for data, _ in parts]),
+            joined([data.inputs for data, _ in parts], torch.cat),
             torch.cat([data.targets for data, _ in parts]),
             sent(rows, like.device),
             sent(weights.to(like.dtype), like.device),
@@ -319,10 +318,9 @@ def _used(task: Task) -> tuple[ClientData, BatchPlan]:
     data, plan = task.data, task.plan
     if plan.indices.numel() >= len(data):
         return data, plan
-    rows = sent(plan.indices.flatten(), data.inputs.device)
+    rows = sent(plan.indices.flatten(), data.targets.device)
     places = torch.arange(len(rows)).view_as(plan.indices)
-    part = ClientData(data.inputs.index_select(0, rows), data.targets.index_select(0, rows))
-    return part, BatchPlan(places, plan.counts)
+    return data.map(lambda values: values.index_select(0, rows)), BatchPlan(places, plan.counts)
 
 
 def _like(values: Tensor, other: Tensor) -> Tensor:

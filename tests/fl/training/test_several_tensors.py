@@ -1,0 +1,269 @@
+"""Clients with several tensors of inputs, and attention, which drops out weights of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dpacct import fl
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.fl import attacks
+from dpacct.fl.clients import each
+from dpacct.fl.training.own_functions import OwnFunctions
+from tests.fl.problems import cross_entropy, federation, flat, linear, make_clients
+from tests.fl.training.test_trainers import BOTH, same, setting
+
+SIZES = [6, 3, 9, 0, 1]
+
+
+class Reader(nn.Module):
+    """A transformer of one layer: tokens [b, 5] and which of them are there, bool [b, 5]."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.table = nn.Embedding(7, 8)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, tokens: Tensor, there: Tensor) -> Tensor:
+        inside = self.layer(self.table(tokens), src_key_padding_mask=~there)
+        weights = there.unsqueeze(-1).to(inside.dtype)
+        return self.head((inside * weights).sum(dim=1) / weights.sum(dim=1))
+
+
+class Asker(nn.Module):
+    """Attention written by hand, with torch's own function for it."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.table, self.head, self.dropout = nn.Embedding(7, 8), nn.Linear(8, 3), dropout
+
+    def forward(self, tokens: Tensor, there: Tensor) -> Tensor:
+        own = self.table(tokens)
+        mask, rate = there.unsqueeze(1), self.dropout if self.training else 0.0
+        mixed = functional.scaled_dot_product_attention(own, own, own, mask, rate)
+        return self.head(mixed.mean(dim=1))
+
+
+def readers(sizes: list[int], form: type = tuple) -> list[fl.ClientData]:
+    generator = torch.Generator().manual_seed(3)
+    clients: list[fl.ClientData] = []
+    for size in sizes:
+        tokens = torch.randint(7, (size, 5), generator=generator)
+        there = torch.rand(size, 5, generator=generator) < 0.6
+        there[:, 0] = True
+        inputs = (tokens, there) if form is tuple else {"there": there, "tokens": tokens}
+        clients.append(fl.ClientData(inputs, torch.randint(3, (size,), generator=generator)))
+    return clients
+
+
+@pytest.mark.parametrize("form", [tuple, dict])
+@pytest.mark.parametrize("build", [Reader, Asker])
+def test_both_trainers_give_the_same_updates(build: Any, form: type):
+    updates = same(build(), readers(SIZES, form))
+    assert [bool(row.any()) for row in updates] == [True, True, True, False, True]
+
+
+@pytest.mark.parametrize("form", [tuple, dict])
+def test_runs_of_both_trainers_are_the_same(form: type):
+    people, ends = readers(SIZES, form), list[Tensor]()
+    for vectorize in (False, True):
+        model = Reader()
+        run = federation(model, people, seed=3, vectorize=vectorize, preflight=True)
+        run.run()
+        assert ("at once" in run.training_path) == vectorize
+        ends.append(flat(model))
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-6)
+    assert not torch.equal(ends[0], flat(Reader()))
+    found = fl.evaluate(model, cross_entropy, people[0], batch_size=4)
+    model.eval()
+    [own] = readers(SIZES[:1])
+    right = (model(*own.inputs).argmax(dim=1) == own.targets).double().mean()
+    assert found.accuracy == pytest.approx(float(right))
+
+
+@pytest.mark.parametrize("form", [tuple, dict])
+@pytest.mark.parametrize("source", ["tensors", "pairs"])
+def test_examples_of_several_tensors(form: type, source: str):
+    [data] = readers([12], form)
+    pairs = [
+        (each(data.inputs, lambda values, n=n: values[n]), int(data.targets[n])) for n in range(12)
+    ]
+    people = fl.Examples(pairs) if source == "pairs" else fl.Examples(data.inputs, data.targets)
+    ends: list[Tensor] = []
+    for vectorize in (False, True):
+        model = Reader()
+        options: dict[str, Any] = {"local": None, "seed": 3, "noise_multiplier": 0.01}
+        federation(model, people, vectorize=vectorize, **options).run()
+        ends.append(flat(model))
+    moved = float((ends[0] - flat(Reader())).norm())
+    assert float((ends[0] - ends[1]).norm()) < 1e-4 * moved
+
+
+def test_a_client_of_another_form_trains_alone_or_contributes_zero():
+    people = [*readers([6, 6, 6]), *readers([6], dict), make_clients([6])[0]]
+    model = Reader()
+    run = federation(model, people, vectorize=True)
+    reports = list(run)
+    # A dictionary trains alone. One tensor is no input of this model.
+    assert [report.diagnostics.dropped_updates for report in reports] == [1, 1, 1]
+
+
+def test_attacks_read_several_tensors():
+    members, others = readers([6]), readers([6, 9])[1:]
+    held_out = attacks.without_members(members, [*others, *members])
+    assert held_out.left_out == 6
+    [losses] = attacks.client_losses(Reader().eval(), cross_entropy, members)
+    own: Any = members[0].inputs
+    expected = cross_entropy(Reader().eval()(*own), members[0].targets, reduction="none")
+    torch.testing.assert_close(torch.tensor(losses), expected.double(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("inputs", [(), {}, [torch.zeros(2)], (torch.zeros(2), 3), {"a": None}])
+def test_inputs_that_are_no_tensors(inputs: Any):
+    with pytest.raises(InvalidParameter) as refused:
+        fl.ClientData(inputs, torch.zeros(2))
+    assert refused.value.name == "inputs"
+    with pytest.raises(InvalidParameter, match="as many targets"):
+        fl.ClientData((torch.zeros(2), torch.zeros(3)), torch.zeros(2))
+
+
+# Dropout of attention weights
+
+
+@pytest.mark.parametrize("build", [Reader, Asker])
+def test_attention_dropout_does_not_depend_on_the_other_clients(build: Any):
+    """Bit by bit here, and another seed is another mask."""
+    _, together, tasks, broadcast = setting(build(0.5), readers(SIZES))
+    rows = together.train(tasks, broadcast)
+    assert bool(rows.isfinite().all())
+    for place, task in enumerate(tasks):
+        assert torch.equal(together.train([task], broadcast)[0], rows[place])
+    [other] = together.train([replace(tasks[0], seed=5)], broadcast)
+    assert not torch.equal(other, rows[0])
+    _, plain, tasks, broadcast = setting(build(0.0), readers(SIZES))
+    assert not torch.equal(plain.train(tasks, broadcast)[0], rows[0])
+
+
+@BOTH
+def test_a_transformer_with_dropout_trains(*, vectorize: bool):
+    run = federation(Reader(0.1), readers([6] * 4), vectorize=vectorize, preflight=True, seed=1)
+    assert run.run().diagnostics.dropped_updates == 0
+    assert ("at once" in run.training_path) == vectorize
+
+
+def without_dropping(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Let dropout leave everything as it is, and return the rates that were asked for."""
+    rates: list[float] = []
+
+    def kept(_: Any, values: Tensor, p: float = 0.5) -> Tensor:
+        rates.append(p)
+        return values
+
+    monkeypatch.setattr(OwnFunctions, "_dropout", kept)
+    return rates
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"bias": False},
+        {"add_bias_kv": True},
+        {"add_zero_attn": True},
+        {"kdim": 5, "vdim": 7},
+        {"batch_first": True},
+    ],
+)
+@pytest.mark.parametrize("weights", ["none", "mean", "each"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_heads_are_those_of_torch(
+    options: dict[str, Any], weights: str, monkeypatch: pytest.MonkeyPatch, *, masked: bool
+):
+    torch.manual_seed(4)
+    rates = without_dropping(monkeypatch)
+    ours = nn.MultiheadAttention(8, 2, dropout=0.3, **options)
+    theirs = nn.MultiheadAttention(8, 2, dropout=0.0, **options)
+    theirs.load_state_dict(ours.state_dict())
+    first = options.get("batch_first", False)
+    sizes = (8, options.get("kdim", 8), options.get("vdim", 8))
+    lengths = (3, 6, 6)
+    parts = [
+        torch.randn(*((2, n) if first else (n, 2)), size)
+        for n, size in zip(lengths, sizes, strict=True)
+    ]
+    named: dict[str, Any] = {"need_weights": weights != "none"}
+    named["average_attn_weights"] = weights == "mean"
+    if masked:
+        named["key_padding_mask"] = torch.tensor([[False] * 6, [False] * 4 + [True] * 2])
+        named["attn_mask"] = torch.arange(18).view(3, 6) % 7 == 1
+    for tried in (parts, [part[0] if first else part[:, 0] for part in parts]):
+        if masked and tried[0].ndim == 2:
+            named["key_padding_mask"] = named["key_padding_mask"][0]
+        with OwnFunctions(torch.tensor(3)):
+            found = ours(*tried, **named)
+        expected = theirs(*tried, **named)
+        torch.testing.assert_close(found[0], expected[0])
+        assert (found[1] is None) == (expected[1] is None) == (weights == "none")
+        if found[1] is not None:
+            torch.testing.assert_close(found[1], expected[1])
+    assert rates == [0.3, 0.3]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_causal": True},
+        {"scale": 0.7},
+        {"attn_mask": torch.arange(4 * 6).view(4, 6) % 5 != 3},
+        {"attn_mask": torch.linspace(-2, 2, 24).view(4, 6)},
+    ],
+)
+def test_attention_is_that_of_torch(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    rates = without_dropping(monkeypatch)
+    torch.manual_seed(5)
+    query, key, value = (torch.randn(2, 3, n, 8) for n in (4, 6, 6))
+    expected = functional.scaled_dot_product_attention(query, key, value, **options)
+    with OwnFunctions(torch.tensor(3)):
+        found = functional.scaled_dot_product_attention(query, key, value, dropout_p=0.2, **options)
+    torch.testing.assert_close(found, expected)
+    assert rates == [0.2]
+
+
+def test_dropped_attention_weights_keep_their_mean():
+    """Over many seeds the output is that without dropout."""
+    torch.manual_seed(6)
+    query = torch.randn(1, 1, 4, 8).expand(4000, 1, 4, 8)
+    plain = functional.scaled_dot_product_attention(query[0], query[0], query[0])
+    with OwnFunctions(torch.tensor(9)):
+        dropped = functional.scaled_dot_product_attention(query, query, query, dropout_p=0.4)
+    assert float(dropped.std(dim=0).min()) > 0.1
+    torch.testing.assert_close(dropped.mean(dim=0), plain, rtol=0, atol=0.1)
+
+
+class Wobbly(nn.Module):
+    """Its activation has random slopes, which no group can have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.slope, self.last = linear(6, 6), nn.RReLU(), linear(6, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(self.slope(self.first(inputs)))
+
+
+def test_a_layer_that_no_group_can_have_is_named():
+    people = make_clients([6] * 4)
+    with pytest.raises(Unsupported, match=r"slope \(RReLU\).*vectorize=False"):
+        federation(Wobbly(), people, vectorize=True).run()
+    run = federation(Wobbly(), people, vectorize="auto")
+    run.run()
+    assert "slope (RReLU)" in run.training_path
