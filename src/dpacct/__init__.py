@@ -55,55 +55,19 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 # Likewise: the ledger imports SQLite, and `fl` PyTorch.
 _ROOMS = (
-    "claims",
-    "correlated",
-    "fl",
-    "interop",
-    "ledger",
-    "pictures",
-    "report",
-    "risk",
-    "schedules",
-)
+    "claims", "correlated", "fl", "interop", "ledger", "pictures", "report", "risk", "schedules",
+)  # fmt: skip
 
 __version__ = "0.3.0"
 
 __all__ = [
-    "Adjacency",
-    "ApproximateDP",
-    "Budget",
-    "BudgetExceeded",
-    "Calibration",
-    "DiscreteGaussian",
-    "DiscreteLaplace",
-    "DpacctError",
-    "Epoch",
-    "ExponentialMechanism",
-    "Full",
-    "Interval",
-    "InvalidParameter",
-    "Laplace",
-    "Ledger",
-    "LedgerError",
-    "NotConverged",
-    "Poisson",
-    "PureDP",
-    "RandomizedResponse",
-    "Round",
-    "Schedule",
-    "ShuffledEpoch",
-    "Spent",
-    "Uniform",
-    "Unsupported",
-    "ZeroConcentratedDP",
-    "__version__",
-    "best_of",
-    "calibrate",
-    "delta",
-    "epsilon",
-    "rdp",
+    "Adjacency", "ApproximateDP", "Budget", "BudgetExceeded", "Calibration", "DiscreteGaussian",
+    "DiscreteLaplace", "DpacctError", "Epoch", "ExponentialMechanism", "Full", "Interval",
+    "InvalidParameter", "Laplace", "Ledger", "LedgerError", "NotConverged", "Poisson", "PureDP",
+    "RandomizedResponse", "Round", "Schedule", "ShuffledEpoch", "Spent", "Uniform", "Unsupported",
+    "ZeroConcentratedDP", "__version__", "best_of", "calibrate", "delta", "epsilon", "rdp",
     "tradeoff",
-]
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -98,11 +98,8 @@ class Poisson:
     @property
     def is_plain(self) -> bool:
         """True if a user has one record, and cohorts have no largest size."""
-        return (
-            type(self.records) is int
-            and self.records == 1
-            and (self.max_cohort is None and self.num_clients is None)
-        )
+        several = type(self.records) is not int or self.records != 1
+        return not several and self.max_cohort is None and self.num_clients is None
 
     def __repr__(self) -> str:
         others = {name: value for name, value in self.fields().items() if name != "sampling_rate"}
@@ -314,11 +311,9 @@ class Schedule:
                 merged[-1] = Phase(round_, merged[-1].rounds + count)
             else:
                 merged.append(Phase(round_, count))
-            if round_.adjacency is not merged[0].round.adjacency:
-                rule = (
-                    f"all rounds of a schedule share one adjacency, and the first has "
-                    f"{merged[0].round.adjacency}"
-                )
+            first = merged[0].round.adjacency
+            if round_.adjacency is not first:
+                rule = f"all rounds of a schedule share one adjacency, and the first has {first}"
                 raise InvalidParameter("adjacency", str(round_.adjacency), rule)
         if total:
             validate.rounds(total)
@@ -475,14 +470,8 @@ def build_schedule(
         InvalidParameter: a value out of range, or arguments that contradict each other.
     """
     if schedule is not None:
-        given = {
-            "noise_multiplier": noise_multiplier,
-            "rounds": rounds,
-            "sampling_rate": sampling_rate,
-            "sampling": sampling,
-            "adjacency": adjacency,
-        }
-        for name, value in given.items():
+        parts = (noise_multiplier, rounds, sampling_rate, sampling, adjacency)
+        for name, value in zip(Setting.__annotations__, parts, strict=True):
             if value is not None and value is not NOT_GIVEN:
                 rule = "a schedule is given too and says it already"
                 raise InvalidParameter(name, value, rule, "Drop one of them.")

@@ -115,10 +115,16 @@ class Runs:
         """The parameter g in (0, 1) of the negative binomial law, by which K is drawn."""
         if self.kind == "poisson":
             raise InvalidParameter("best_of", self.kind, "only negative binomial laws have one")
+
+        def mean(g: float) -> float:
+            if g == 1.0:
+                return 1.0
+            if self.shape == 0.0:
+                return (1 / g - 1) / -math.log(g)
+            return self.shape * (1 - g) / (g * -math.expm1(self.shape * math.log(g)))
+
         # The mean falls in g.
-        low, _ = bisect(lambda t: _negative_binomial_mean(math.exp(-t), self.shape) < self.mean,
-                        1.0, 1e-14)  # fmt: skip
-        return math.exp(-low)
+        return math.exp(-bisect(lambda t: mean(math.exp(-t)) < self.mean, 1.0, 1e-14)[0])
 
     def mass(self, inside: Array, better: Array) -> Array:
         """Return the probability that the best run lies in an interval of one run's outcomes.
@@ -140,13 +146,6 @@ class Runs:
     def __repr__(self) -> str:
         shape = f",{self.shape:g}" if self.kind != "poisson" else ""
         return f"{self.kind}:{self.mean:g}{shape}"
-
-
-def _negative_binomial_mean(g: float, shape: float) -> float:
-    """Return the mean: s (1 - g) / (g (1 - g^s)), and (1/g - 1) / log(1/g) for s = 0."""
-    if shape == 0.0:
-        return (1 / g - 1) / -math.log(g) if g < 1.0 else 1.0
-    return shape * (1 - g) / (g * -math.expm1(shape * math.log(g))) if g < 1.0 else 1.0
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -196,9 +195,9 @@ class BestOf(Mechanism):
     def achieved_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
         """Return the law of the largest of K Gaussian losses. Empty for any other run."""
         pair = _largest_loss(self)
-        if pair is None:
-            return {}
-        return {pair if direction is Direction.REMOVE else pair.swapped(): 1}
+        if pair is not None and direction is Direction.ADD:
+            pair = pair.swapped()
+        return {} if pair is None else {pair: 1}
 
     def __repr__(self) -> str:
         return f"BestOf({self.schedule!r}, {str(self.runs)!r})"
@@ -325,8 +324,8 @@ def _largest_loss(release: BestOf) -> AtomicPair | None:
     inner = np.arange(-_RANGE, _RANGE + mu, _STEP)
     masses: list[Array] = []
     for shift in (mu, 0.0):
-        below = np.concatenate([[0.0], _normal(inner - shift)])
-        above = np.concatenate([_normal(shift - inner), [0.0]])
+        below = np.concatenate([[0.0], ndtr(inner - shift)])
+        above = np.concatenate([ndtr(shift - inner), [0.0]])
         # In each half the difference of the smaller ones keeps its digits.
         left = np.diff(np.append(below, 1.0))
         right = -np.diff(np.concatenate([[1.0], above]))
@@ -338,7 +337,3 @@ def _largest_loss(release: BestOf) -> AtomicPair | None:
     if release.runs.none > 0.0:
         losses, weights = np.append(losses, 0.0), np.append(weights, release.runs.none)
     return AtomicPair(losses, weights, 0.0, 1e-10, 1e-10)
-
-
-def _normal(x: Array) -> Array:
-    return ndtr(x)

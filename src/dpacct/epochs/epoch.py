@@ -112,14 +112,6 @@ class Epoch(Mechanism):
             return self.noise_multiplier
         return self.noise_multiplier / math.sqrt(self.passes) * (1 + error)
 
-    def __repr__(self) -> str:
-        parts = [repr(self.noise_multiplier), repr(self.steps)]
-        if self.passes > 1:
-            parts.append(f"passes={self.passes}")
-        if self.adjacency is not Adjacency.ZERO_OUT:
-            parts.append(f"adjacency={str(self.adjacency)!r}")
-        return f"Epoch({', '.join(parts)})"
-
 
 class AllocationPair(RatioPair):
     """The pair of an epoch. Rounding leaves it an infinite loss of tiny probability."""

@@ -88,9 +88,6 @@ class ShuffledEpoch(Mechanism):
             return {SampledGaussianPair(rate, self.noise_multiplier, direction): 1}
         return {_largest_entry(self.noise_multiplier, self.steps, direction): 1}
 
-    def __repr__(self) -> str:
-        return f"ShuffledEpoch({self.noise_multiplier!r}, {self.steps!r})"
-
 
 @lru_cache(maxsize=16)
 def _largest_entry(noise: float, steps: int, direction: Direction) -> RatioPair:

@@ -77,12 +77,6 @@ class _IntegerNoise(Mechanism):
         """Return the same: one client moves every number as far as it can."""
         return self.proven_pairs(direction)
 
-    def __repr__(self) -> str:
-        words = [repr(self.scale)] + ([] if self.shift == 1 else [f"shift={self.shift!r}"])
-        if self.adjacency is not Adjacency.ADD_REMOVE:
-            words.append(f"adjacency={str(self.adjacency)!r}")
-        return f"{type(self).__name__}({', '.join(words)})"
-
 
 class DiscreteGaussian(_IntegerNoise):
     """Integers + noise with masses proportional to e^{-x^2 / (2 scale^2)}, scale 0.03 to 1e5.

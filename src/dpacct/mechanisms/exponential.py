@@ -71,8 +71,3 @@ class ExponentialMechanism(Mechanism):
     def alone_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
         """Return the proven pair: at each epsilon other scores, with another t, reach its delta."""
         return self.proven_pairs(direction)
-
-    def __repr__(self) -> str:
-        relation = f", {str(self.adjacency)!r}"
-        default = self.adjacency is Adjacency.ADD_REMOVE
-        return f"ExponentialMechanism({self.epsilon!r}{'' if default else relation})"

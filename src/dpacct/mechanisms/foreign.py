@@ -9,19 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dpacct import validate
-from dpacct.mechanisms.pure import (
-    LARGEST_EPSILON,
-    source_of_promise,
-    two_atoms,
-    words_of_promise,
-)
+from dpacct.mechanisms.pure import LARGEST_EPSILON, Promise, source_of_promise, two_atoms
 from dpacct.pairs.atoms import MOST_RHO, concentrated_pair
-from dpacct.pairs.dominating import Direction, DominatingPair, Mechanism
+from dpacct.pairs.dominating import Direction, DominatingPair
 from dpacct.rounds import Adjacency, AdjacencyName
 
 
 @dataclass(frozen=True, init=False, repr=False, slots=True)
-class ApproximateDP(Mechanism):
+class ApproximateDP(Promise):
     """A release that somebody else proved (epsilon, delta)-DP. It has an upper bound only.
 
     Args:
@@ -58,18 +53,9 @@ class ApproximateDP(Mechanism):
         del direction
         return {two_atoms(self.epsilon, self.delta): 1}
 
-    def achieved_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
-        """Return nothing: the promise may be far above the truth."""
-        del direction
-        return {}
-
-    def __repr__(self) -> str:
-        words = words_of_promise(self.adjacency, self.source)
-        return f"ApproximateDP({self.epsilon!r}, {self.delta!r}{words})"
-
 
 @dataclass(frozen=True, init=False, repr=False, slots=True)
-class ZeroConcentratedDP(Mechanism):
+class ZeroConcentratedDP(Promise):
     """A release that somebody else proved rho-zCDP. It has an upper bound only.
 
     Args:
@@ -103,11 +89,3 @@ class ZeroConcentratedDP(Mechanism):
         """Return the pair of the hull of the conversion. In a schedule their rhos add up."""
         del direction
         return {concentrated_pair(self.rho): 1}
-
-    def achieved_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
-        """Return nothing: the promise may be far above the truth."""
-        del direction
-        return {}
-
-    def __repr__(self) -> str:
-        return f"ZeroConcentratedDP({self.rho!r}{words_of_promise(self.adjacency, self.source)})"

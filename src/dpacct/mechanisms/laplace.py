@@ -69,8 +69,3 @@ class Laplace(Mechanism):
     def achieved_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
         """Return the same: one client contributes the largest number."""
         return self.proven_pairs(direction)
-
-    def __repr__(self) -> str:
-        relation = f", adjacency={str(self.adjacency)!r}"
-        default = self.adjacency is Adjacency.ADD_REMOVE
-        return f"Laplace({self.noise_multiplier!r}{'' if default else relation})"

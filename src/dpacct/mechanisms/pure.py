@@ -64,14 +64,20 @@ class RandomizedResponse(Mechanism):
         """Return the same: the two values of the bit."""
         return self.proven_pairs(direction)
 
-    def __repr__(self) -> str:
-        relation = f", {str(self.adjacency)!r}"
-        default = self.adjacency is Adjacency.ADD_REMOVE
-        return f"RandomizedResponse({self.epsilon!r}{'' if default else relation})"
+
+class Promise(Mechanism):
+    """A bound that somebody else proved. It is an upper one, and may be far above the truth."""
+
+    __slots__ = ()
+
+    def achieved_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
+        """Return nothing: no data sets are known."""
+        del direction
+        return {}
 
 
 @dataclass(frozen=True, init=False, repr=False, slots=True)
-class PureDP(Mechanism):
+class PureDP(Promise):
     """A release that somebody else proved epsilon-DP. It has an upper bound only.
 
     Args:
@@ -103,21 +109,7 @@ class PureDP(Mechanism):
         del direction
         return {two_atoms(self.epsilon): 1}
 
-    def achieved_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
-        """Return nothing: the promise may be far above the truth."""
-        del direction
-        return {}
-
-    def __repr__(self) -> str:
-        return f"PureDP({self.epsilon!r}{words_of_promise(self.adjacency, self.source)})"
-
 
 def source_of_promise(source: object) -> str:
     """Return where a promise was found: one line, or nothing."""
     return validate.line("source", source, "the source of a promise") if source != "" else ""
-
-
-def words_of_promise(adjacency: Adjacency, source: str) -> str:
-    """Return the arguments that are not the default ones, as Python text."""
-    relation = "" if adjacency is Adjacency.ADD_REMOVE else f", {str(adjacency)!r}"
-    return relation + (f", source={source!r}" if source else "")

@@ -6,8 +6,11 @@ docs/derivations/dominating-pairs.md proves the pair of each round.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, cast
 
 from dpacct.errors import InvalidParameter
 from dpacct.numerics.rounding import UNIT
@@ -26,6 +29,17 @@ class Mechanism(Release):
     """A release beside the rounds that knows its own pairs."""
 
     __slots__ = ()
+
+    def __repr__(self) -> str:
+        parameters, words = inspect.signature(type(self)).parameters, list[str]()
+        for number, name in enumerate(part.name for part in fields(cast("Any", self))):
+            value, default = getattr(self, name), parameters[name].default
+            written = repr(str(value) if isinstance(value, Adjacency) else value)
+            if number == 0 or default is inspect.Parameter.empty:
+                words.append(written)
+            elif value != default:
+                words.append(f"{name}={written}")
+        return f"{type(self).__name__}({', '.join(words)})"
 
     def proven_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
         """Return pairs whose composition dominates the release in one direction, with counts."""

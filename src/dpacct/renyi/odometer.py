@@ -31,7 +31,7 @@ import numpy as np
 from dpacct import validate
 from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter
-from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, above
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, above
 from dpacct.numerics.search import bracket_root, largest_count
 from dpacct.pairs.dominating import (
     Direction,
@@ -187,14 +187,6 @@ def _finite_divergence(order: float, release: Release) -> float:
     return worst
 
 
-class _Share(NamedTuple):
-    """The entry of the vector p for one order, and its logarithm, since p may underflow to 0."""
-
-    p: float
-    log_p: float
-    order: Order
-
-
 def _least_epsilon(live: Sequence[Order], log_cost: float) -> float:
     """Return the minimum over p.
 
@@ -202,47 +194,42 @@ def _least_epsilon(live: Sequence[Order], log_cost: float) -> float:
     touches where log sum w_i e^{b_i (y - S_i)} + log(1 + b(y)) = log(1/delta). The left side
     increases in y. The p at any y, root or not, gives a valid bound.
     """
-    shares: list[_Share] = []
+    gaps, log_weights, totals = (np.array(column) for column in zip(*live, strict=True))
+
+    def shares(loss: float) -> tuple[Array, float]:
+        """Return log p, since p may underflow to 0, and the logarithm of the sum above."""
+        logs = log_weights + gaps * (loss - totals)
+        top = float(logs.max())
+        log_norm = math.log(float(np.exp(logs - top).sum()))
+        return logs - top - log_norm, top + log_norm
 
     def short_of_touching(loss: float) -> float:
-        nonlocal shares
-        logs = [order.log_weight + order.gap * (loss - order.total) for order in live]
-        top = max(logs)
-        log_norm = math.log(sum(math.exp(value - top) for value in logs))
-        relative = [value - top - log_norm for value in logs]
-        shares = [_Share(math.exp(v), v, order) for v, order in zip(relative, live, strict=True)]
-        mean = sum(share.p * share.order.gap for share in shares)
-        return log_cost - top - log_norm - math.log1p(mean)
+        log_p, log_sum = shares(loss)
+        return log_cost - log_sum - math.log1p(float(np.exp(log_p) @ gaps))
+
+    def epsilon(p: Array, log_p: Array) -> float:
+        """Return epsilon for one vector p, rounded up and at least 0.
+
+        Error: p adds up to one and b is exact up to 2^-48 relative, and so is every term. The
+            slack is ten times that of the sum of absolute values.
+        """
+        mean, renyi = float(p @ gaps), float(p @ (gaps * totals))
+        low, high = mean * math.log(mean), (1 + mean) * math.log1p(mean)
+        value = renyi + float(p @ (log_p - log_weights)) + log_cost + low - high
+        size = renyi + float(p @ (np.abs(log_p) + np.abs(log_weights)))
+        size += abs(log_cost) + abs(low) + high + 1.0
+        found = (value + 64 * FUNCTION_ERROR * size) / mean
+        return math.inf if math.isnan(found) else max(0.0, found * (1 + 4 * FUNCTION_ERROR))
 
     # For y <= low the left side is at most log(1/delta), and for y >= high one of its terms alone
     # reaches that.
-    widest = math.log1p(max(order.gap for order in live))
-    low = min(order.total + (log_cost - widest) / order.gap for order in live)
-    high = min(
-        order.total + (log_cost - order.log_weight - math.log1p(order.gap)) / order.gap
-        for order in live
-    )
+    low = float((totals + (log_cost - math.log1p(float(gaps.max()))) / gaps).min())
+    high = float((totals + (log_cost - log_weights - np.log1p(gaps)) / gaps).min())
     step = max((high - low) / 8, 4 * math.ulp(high))
     root, _ = bracket_root(short_of_touching, high, (low - step, high + step), 0.0, step)
-    short_of_touching(root)
-    alone = min(_at([_Share(1.0, 0.0, order)], log_cost) for order in live)
-    return min(alone, _at(shares, log_cost))
-
-
-def _at(shares: Sequence[_Share], log_cost: float) -> float:
-    """Return epsilon for one vector p, rounded up and at least 0.
-
-    Error: p adds up to one and b is exact up to 2^-48 relative, and so is every term. The slack
-        is ten times that of the sum of absolute values.
-    """
-    mean = sum(share.p * share.order.gap for share in shares)
-    renyi = sum(share.p * share.order.gap * share.order.total for share in shares)
-    logs = [(share.p * share.log_p, share.p * share.order.log_weight) for share in shares]
-    low, high = mean * math.log(mean), (1 + mean) * math.log1p(mean)
-    value = renyi + sum(a - b for a, b in logs) + log_cost + low - high
-    size = renyi + sum(abs(a) + abs(b) for a, b in logs) + abs(log_cost) + abs(low) + high + 1.0
-    epsilon = (value + 64 * FUNCTION_ERROR * size) / mean
-    return math.inf if math.isnan(epsilon) else max(0.0, epsilon * (1 + 4 * FUNCTION_ERROR))
+    log_p, _ = shares(root)
+    alone = (epsilon(one, np.zeros_like(gaps)) for one in np.eye(len(gaps)))
+    return min(epsilon(np.exp(log_p), log_p), *alone)
 
 
 def design_mixture(

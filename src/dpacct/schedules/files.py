@@ -44,13 +44,8 @@ from dpacct.rounds import (
 )
 
 PHASE_KEYS: tuple[str, ...] = (
-    "rounds",
-    "noise_multiplier",
-    "sampling",
-    "sampling_rate",
-    "cohort_size",
-    "num_clients",
-)
+    "rounds", "noise_multiplier", "sampling", "sampling_rate", "cohort_size", "num_clients",
+)  # fmt: skip
 # An error lists so many keys at most.
 _MOST_KEYS = 12
 # Of Poisson sampling, for users with several records and for truncated cohorts.
@@ -93,13 +88,8 @@ def item_of(kind: type[Release]) -> Item:
     needed = [n for n in keys if parameters[n].default is inspect.Parameter.empty]
 
     def read(entry: dict[str, Any], adjacency: Any) -> Release:
-        for key in needed:
-            if key not in entry:
-                raise InvalidParameter(key, None, f"{key} is missing")
-        given = {
-            key: tuple(cast("list[Any]", v)) if isinstance(v, list) else v
-            for key, v in entry.items()
-        }
+        _check_present(entry, needed)
+        given = {key: tuple(v) if isinstance(v, list) else v for key, v in entry.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] parsers return Any
         relation = {} if adjacency is None else {"adjacency": adjacency}
         return cast("Any", kind)(**given, **relation)
 
@@ -189,28 +179,23 @@ def dump_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
     try:
         file.write_text(render(schedule), encoding="utf-8", newline="\n")
     except OSError as error:
-        raise _invalid(
-            file, f"it cannot be written ({error.strerror or 'unknown reason'})"
-        ) from None
+        reason = error.strerror or "unknown reason"
+        raise _invalid(file, f"it cannot be written ({reason})") from None
 
 
 def _phase(entry: dict[str, Any], adjacency: Any) -> Phase:
     if "mechanism" in entry:
-        return _mechanism(entry, adjacency)
-    _check_keys(entry, (*PHASE_KEYS, *_POISSON_KEYS, "mechanism"))
-    for key in ("rounds", "noise_multiplier"):
-        if key not in entry:
-            raise InvalidParameter(key, None, f"{key} is missing")
-    round_ = Round(entry["noise_multiplier"], _sampling(entry), adjacency)
+        also = ("rounds", "mechanism")
+        values = {key: value for key, value in entry.items() if key not in also}
+        release = read_release(entry["mechanism"], values, adjacency, also)
+        count = entry.get("rounds", 1)
+    else:
+        _check_keys(entry, (*PHASE_KEYS, *_POISSON_KEYS, "mechanism"))
+        _check_present(entry, ("rounds", "noise_multiplier"))
+        release = Round(entry["noise_multiplier"], _sampling(entry), adjacency)
+        count = entry["rounds"]
     # `Schedule` checks the count.
-    return Schedule([Phase(round_, entry["rounds"])]).phases[0]
-
-
-def _mechanism(entry: dict[str, Any], adjacency: Any) -> Phase:
-    name = entry["mechanism"]
-    values = {key: value for key, value in entry.items() if key not in ("rounds", "mechanism")}
-    release = read_release(name, values, adjacency, also=("rounds", "mechanism"))
-    return Schedule([Phase(release, entry.get("rounds", 1))]).phases[0]
+    return Schedule([Phase(release, count)]).phases[0]
 
 
 def read_release(
@@ -266,6 +251,12 @@ def _check_keys(keys: Iterable[str], known: tuple[str, ...]) -> None:
             listed = ", ".join(known[:_MOST_KEYS]) + more
             rule = f"the key {reprlib.repr(key)} is not one of {listed}"
             raise InvalidParameter(key, None, rule)
+
+
+def _check_present(entry: dict[str, Any], needed: Iterable[str]) -> None:
+    for key in needed:
+        if key not in entry:
+            raise InvalidParameter(key, None, f"{key} is missing")
 
 
 def _document(data: Any) -> _Content:
@@ -339,16 +330,13 @@ def phase_entry(phase: Phase) -> dict[str, Any]:
                 return {"rounds": count, "mechanism": name, **item.write(round_)}
         rule = "a schedule file has rounds, and mechanisms of the kinds " + ", ".join(ITEMS)
         raise InvalidParameter("schedule", repr(round_), rule)
+    scheme = round_.sampling
     return {
         "rounds": count,
         "noise_multiplier": round_.noise_multiplier,
-        "sampling": round_.sampling.name,
-        **_scheme_fields(round_.sampling),
+        "sampling": scheme.name,
+        **(scheme.fields() if isinstance(scheme, Poisson) else asdict(scheme)),
     }
-
-
-def _scheme_fields(sampling: Sampling) -> dict[str, Any]:
-    return dict(sampling.fields()) if isinstance(sampling, Poisson) else asdict(sampling)
 
 
 def _render_toml(schedule: Schedule) -> str:
@@ -370,10 +358,8 @@ def _render_csv(schedule: Schedule) -> str:
         rule = "a cell of a .csv file holds one value, and a release of this schedule has a list"
         raise InvalidParameter("schedule", None, rule, "Write a .toml or .json file.")
     used = {key for entry in entries for key in entry}
-    columns = [
-        *CSV_COLUMNS,
-        *(key for key in (*_POISSON_KEYS, "mechanism", *_item_keys()) if key in used),
-    ]
+    others = (*_POISSON_KEYS, "mechanism", *_item_keys())
+    columns = [*CSV_COLUMNS, *(key for key in others if key in used)]
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, columns, restval="", lineterminator="\n")
     writer.writeheader()

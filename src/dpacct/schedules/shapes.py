@@ -55,8 +55,7 @@ def steps(
         parts: list[Any] = [*cast("list[Any]", step)] if isinstance(step, tuple | list) else []
         if len(parts) not in {2, 3}:
             raise InvalidParameter("phases", cast("object", step), rule)
-        sampling = parts[2] if len(parts) == 3 else None
-        built.append(Phase(Round(parts[1], sampling, adjacency), parts[0]))
+        built.append(Phase(Round(*parts[1:], adjacency=adjacency), parts[0]))
     return Schedule(built)
 
 
