@@ -258,20 +258,6 @@ def test_parts_that_are_wrong_or_contradict_each_other_are_named(name, arguments
         assert caught.value.name == name
 
 
-@pytest.mark.parametrize("delta", [0, 1, -1e-5, 2, math.nan, math.inf, "1e-5", None, True])
-def test_delta_lies_between_zero_and_one(delta):
-    with pytest.raises(InvalidParameter) as caught:
-        dpacct.epsilon(Round(1.0), delta=delta)
-    assert caught.value.name == "delta"
-
-
-@pytest.mark.parametrize("epsilon", [-1e-9, math.nan, math.inf, "1", None, True])
-def test_epsilon_is_a_finite_number(epsilon):
-    with pytest.raises(InvalidParameter) as caught:
-        dpacct.delta(Round(1.0), epsilon=epsilon)
-    assert caught.value.name == "epsilon"
-
-
 def test_who_samples_is_found_from_a_rate_or_a_scheme():
     assert find_sampling(NOT_GIVEN, None) == Full()
     assert find_sampling(0.3, None) == Poisson(0.3)

@@ -11,20 +11,6 @@ from hypothesis import strategies as st
 from dpacct import validate
 from dpacct.errors import DpacctError, InvalidParameter
 
-NOT_NUMBERS = [
-    None,
-    True,
-    False,
-    "1",
-    b"1",
-    [1.0],
-    1 + 0j,
-    np.array([1.0]),
-    math.nan,
-    math.inf,
-    -math.inf,
-]
-
 
 def probability(value: object) -> float:
     return validate.probability("fpr", value)
@@ -47,13 +33,6 @@ CHECKS = [
 ]
 
 
-@pytest.mark.parametrize("value", NOT_NUMBERS, ids=repr)
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_what_is_not_a_finite_number_is_refused(check, value):
-    with pytest.raises(InvalidParameter):
-        check(value)
-
-
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize(
     ("value", "kind"),
@@ -61,6 +40,7 @@ def test_what_is_not_a_finite_number_is_refused(check, value):
         ("1.0", "text"),
         (b"1", "bytes"),
         (True, "a truth value"),
+        (False, "a truth value"),
         (None, "nothing"),
         ([1.0], "of the type list"),
         (1 + 0j, "of the type complex"),
@@ -75,20 +55,15 @@ def test_the_type_is_blamed_where_it_is_the_fault(check, value, kind):
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("value", [math.nan, math.inf, -1.5, 10**400], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [math.nan, math.inf, -math.inf, -1.5, 10**400, -(10**400), 10**5000],
+    ids=["nan", "inf", "-inf", "-1.5", "huge", "huge negative", "longer than str()"],
+)
 def test_the_type_is_not_blamed_for_a_number_out_of_range(check, value):
     with pytest.raises(InvalidParameter) as caught:
         check(value)
     assert "it has to be" not in str(caught.value)
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize(
-    "value", [10**400, -(10**400), 10**5000], ids=["huge", "negative", "longer than str()"]
-)
-def test_an_integer_beyond_all_floats_is_refused(check, value):
-    with pytest.raises(InvalidParameter):
-        check(value)
 
 
 @pytest.mark.parametrize(
