@@ -56,7 +56,7 @@ def test_one_record_is_a_client_and_a_thousand_take_no_time() -> None:
     assert full.upper == pytest.approx(dpacct.epsilon(10 * Round(2.0), delta=1e-5).upper)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     q=st.floats(1e-3, 0.9),
     z=st.floats(0.5, 5.0),
