@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import resource
-import shutil
 import signal
 import sqlite3
 import threading
@@ -181,35 +180,6 @@ def test_dropping_the_newest_entries_needs_a_witness(path: Path) -> None:
 # The system
 
 
-def test_a_file_that_cannot_be_written_can_be_read() -> None:
-    # A folder that another user may enter.
-    folder = Path("/tmp") / f"dpacct-read-only-{os.getpid()}"  # noqa: S108 - see above
-    folder.mkdir(mode=0o755)
-    path = folder / "a.ledger"
-
-    def use(say: Callable[[object], None]) -> None:
-        with Ledger.open(path, read_only=True) as ledger:
-            say((ledger.rounds, ledger.verify().sound, ledger.remaining(ROUND) > 0))
-            with pytest.raises(LedgerError, match="cannot be written to"):
-                ledger.start_run("x")
-        for file in (path, folder / "new.ledger"):
-            with pytest.raises(LedgerError) as refused:
-                Ledger.open(file, BUDGET)
-            say(refused.value)
-
-    try:
-        fill(path)
-        path.chmod(0o444)
-        folder.chmod(0o555)
-        lines = Child(use, user=65534).end()
-    finally:
-        folder.chmod(0o755)
-        shutil.rmtree(folder)
-    assert lines[0] == "(13, True, True)"
-    assert "it cannot be written to" in lines[1]
-    assert "no ledger can be made" in lines[2]
-
-
 def test_a_full_disk_is_an_error_and_loses_nothing(path: Path) -> None:
     """The largest file size stands for the disk: writes beyond it fail in the same way."""
 
@@ -280,20 +250,6 @@ def test_the_clock_may_go_backwards(ledger: Ledger, monkeypatch: pytest.MonkeyPa
 
 
 # Several processes
-
-
-def test_a_ledger_does_not_cross_a_fork(ledger: Ledger) -> None:
-    ticket = ledger.start_run("x").reserve(ROUND)
-
-    def use(say: Callable[[object], None]) -> None:
-        for call in (lambda: ledger.rounds, ticket.commit, lambda: ledger.start_run("y")):
-            with pytest.raises(LedgerError, match="another process"):
-                call()
-        say("refused")
-
-    assert Child(use).end() == ["refused"]
-    ticket.commit()
-    assert ledger.runs[0].committed == 1
 
 
 def test_writers_at_once_never_exceed_the_budget_together(path: Path) -> None:

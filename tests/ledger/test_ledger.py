@@ -117,7 +117,7 @@ def test_a_round_that_does_not_fit_is_rejected_before_anything_is_written(small:
     play(run, ROUND, ledger.remaining(ROUND))
     assert ledger.remaining(ROUND) == 0
     head = ledger.head
-    with pytest.raises(RoundRefused, match=r"fit: epsilon would be 2\.0") as no:
+    with pytest.raises(RoundRefused, match=r"this round it would read 2\.0") as no:
         run.reserve(ROUND)
     assert ledger.head == head
     assert run.upper_epsilon() <= 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,7 +15,7 @@ from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
 from dpacct.ledger.disk.place import locate, new_place
 from dpacct.ledger.disk.store import Store, make_file
 from dpacct.ledger.disk.witness import require
-from dpacct.ledger.readings import Guarantee
+from dpacct.ledger.readings import Guarantee, Snapshot
 from dpacct.ledger.record.entries import Position, Start, new_entry
 from dpacct.ledger.record.events import Event, checked_details
 from dpacct.ledger.record.parts import check_part, checked_partitions
@@ -176,20 +176,13 @@ class Ledger:
         """
         schedule = None if plan is None else schedule_of("plan", plan)
         start = _start(name, schedule, details, accountant, private=private, project=project)
-        while True:
-            # A tight accountant takes long, and the file stays open to other processes meanwhile.
-            now = self._file.now()
+
+        # A tight accountant takes long, and the file stays open to other processes meanwhile.
+        def compute(now: Snapshot) -> Callable[[Transaction], int]:
             data, totals = registered(now, start)
+            return lambda opened: opened.append("run", totals[0].runs, data, totals).run
 
-            def append(opened: Transaction) -> int | None:
-                if opened.head != now.head:  # noqa: B023 - used at once
-                    # Another process wrote in between: compute again.
-                    return None
-                return opened.append("run", totals[0].runs, data, totals).run  # noqa: B023
-
-            number = self._file.write(append)
-            if number is not None:
-                return Run(self._file, number)
+        return Run(self._file, self._file.write_computed(compute))
 
     def resume_run(self, run_id: int) -> Run:
         """Go on with a run after a crash. Rounds that were never committed stay spent.

@@ -35,7 +35,6 @@ from dpacct.ledger.record.entries import (
     read,
 )
 from dpacct.ledger.record.events import Event, in_adjacency
-from dpacct.ledger.record.fields import MAX_WHOLE
 from dpacct.ledger.record.parts import PartTotals
 from dpacct.ledger.record.plans import (
     PAIRS,
@@ -190,8 +189,8 @@ class Snapshot:
     def start(self, run: int) -> Start:
         """Return the registration of a run."""
         starts = self.known.starts
-        if run not in starts or type(run) is not int:
-            start = self.said(self._of_run(run, first=True))
+        if run not in starts:
+            start = self.said(self._entry_of(run, first=True))
             if not isinstance(start, Start):
                 raise self._no_run(run)
             starts[run] = start
@@ -202,16 +201,17 @@ class Snapshot:
         return self.start(run).plan
 
     def _latest_of(self, run: int) -> tuple[LedgerState, RunState]:
+        # Python finds 1 in a table under True and 1.0, too.
         if type(run) is not int or run not in self._states:
-            ledger, state = self.totals(self._of_run(run, first=False))
+            ledger, state = self.totals(self._entry_of(run, first=False))
             if state is None:
                 raise self._no_run(run)
             self._states[run] = ledger, state
         return self._states[run]
 
-    def _of_run(self, run: object, *, first: bool) -> Entry:
+    def _entry_of(self, run: object, *, first: bool) -> Entry:
         found = None
-        if type(run) is int and 0 < run <= MAX_WHOLE:
+        if type(run) is int and 0 < run <= self.state.runs:
             found = self.read(lambda rows: rows.of_run(run, first=first))
         if found is None:
             raise self._no_run(run)
@@ -224,22 +224,21 @@ class Snapshot:
 
     def initial_plans(self, *, unfinished: bool = False) -> dict[int, Plan]:
         """Return the plans registered before the first round, if asked only of unfinished runs."""
-        found: dict[int, Plan] = {}
-        for run in self.runs():
-            state = self.run_state(run)
-            plan = self.plan(run) if state.initial else None
-            if plan is not None and not (unfinished and state.finished):
-                found[run] = plan
-        return found
+        found = {run: self.plan(run) for run in self.runs() if self.run_state(run).initial}
+        return {
+            run: plan
+            for run, plan in found.items()
+            if plan is not None and not (unfinished and self.run_state(run).finished)
+        }
 
     def standing_plans(self) -> dict[int, Plan]:
         """Return the initial plans but for those that were given up before anything ran."""
-        found = self.initial_plans()
-        for run in list(found):
+
+        def given_up(run: int) -> bool:
             ledger, state = self._latest_of(run)
-            if state.finished and not ledger.started:
-                del found[run]
-        return found
+            return state.finished and not ledger.started
+
+        return {run: plan for run, plan in self.initial_plans().items() if not given_up(run)}
 
     def check_runs(self) -> None:
         """Reject a ledger whose runs do not add up to its totals.
@@ -258,7 +257,7 @@ class Snapshot:
 
     def latest_row(self, run: int) -> int:
         """Return the latest row of correlated noise that a run has taken, 0 before the first."""
-        entry = self.read(lambda rows: rows.row_of_run(run))
+        entry = self.read(lambda rows: rows.of_run(run, kind="row"))
         said = None if entry is None else self.said(entry)
         return said.row if isinstance(said, Row) else 0
 
@@ -279,13 +278,11 @@ class Snapshot:
             by_part.setdefault(self.part_of(run), []).append(run)
         found = set(by_part.pop("", []))
         for name in self.known.opening.partitions:
-            own = [part for part in by_part if part.startswith(f"{name}=")]
-            if own:
-                found.update(by_part[max(own, key=lambda part: self._size(by_part[part]))])
+            parts = [runs for part, runs in by_part.items() if part.startswith(f"{name}=")]
+            spent = [sum(self.run_state(run).spent[0] for run in runs) for runs in parts]
+            if parts:
+                found.update(parts[spent.index(max(spent))])
         return found
-
-    def _size(self, runs: list[int]) -> int:
-        return sum(self.run_state(run).spent[0] for run in runs)
 
     def position(self) -> Position:
         """Return how far the ledger has come."""
@@ -335,13 +332,12 @@ class Snapshot:
 
     def any_stop(self, run: int = 0) -> float:
         """Return `upper` with whole plans: the figure to promise (Rule 2)."""
-        if run:
-            whole = together((self._plans_of(run) or {}).values())
-        else:
-            whole = self.whole_plan() if self.guarantee() is Guarantee.PLANNED else together(())
-        return (
-            proven_epsilon(whole, self.budget.delta, math.inf) if whole.rounds else self.upper(run)
-        )
+        plans = self._plans_of(run) or {}
+        if not run:
+            plans = self.standing_plans() if self.guarantee() is Guarantee.PLANNED else {}
+        if not plans:
+            return self.upper(run)
+        return proven_epsilon(together(plans.values()), self.budget.delta, math.inf)
 
     def interval(self, run: int = 0) -> Spent:
         """Return the achieved and proven epsilon."""

@@ -42,32 +42,34 @@ def _reading(now: Snapshot, upper: float) -> str:
     return f"the ledger reads epsilon {above(upper)} of {budget} now"
 
 
-def _rest_of_delta(now: Snapshot) -> str:
-    """Return the delta of the adaptive bound, in words, or empty for the whole budget's."""
-    left = now.budget.delta - now.state.plan_delta
-    words = f". Both are at delta {left:.2g}: the earlier plans use the rest of the budget's delta"
-    return words if now.state.plan_delta else ""
+def _adaptive(now: Snapshot, before: float, after: float, what: str) -> str:
+    """Return the adaptive bound before and after a round or plan, and its delta."""
+    at = ""
+    if now.state.plan_delta:
+        left = now.budget.delta - now.state.plan_delta
+        at = f" Both are at delta {left:.2g}: the earlier plans use the rest of the budget's delta."
+    with_it = f"would be {above(after)} with this {what}"
+    return f"The adaptive bound is epsilon {above(before)} now and {with_it}.{at}"
 
 
 def _ways_out(now: Snapshot, *, enough: bool) -> str:
     """Return the runs that hold room, and two ways out. ``enough``: they would help."""
-    named: list[str] = []
-    first = 0
-    for run in now.runs():
-        state, start = now.run_state(run), now.start(run)
-        if any(state.held) and start.plan is not None:
-            first = first or run
-            rounds = start.plan.rounds - state.cursor
-            named.append(f"run {run} ({line(start.name)!r}, {rounds} rounds)")
-    if not named:
+    holders = [run for run in now.runs() if any(now.run_state(run).held)]
+    if not holders:
         return ""
+    named = [
+        f"run {run} ({line(now.start(run).name)!r}, "
+        f"{plan.rounds - now.run_state(run).cursor} rounds)"
+        for run in holders
+        if (plan := now.plan(run)) is not None
+    ]
     if len(named) > _NAMED:
         named[_NAMED:] = [f"{len(named) - _NAMED} more"]
     file = shlex.quote(str(now.path))
     less = "" if enough else ", which would not be enough here"
     return (
         f" Room for rounds to come is held by {', '.join(named)}: "
-        f"`dpacct ledger finish {file} --run {first}` frees it{less}, and "
+        f"`dpacct ledger finish {file} --run {holders[0]}` frees it{less}, and "
         f"`dpacct train --resume --ledger {file}` goes on with it."
     )
 
@@ -95,10 +97,9 @@ def plan_refused(now: Snapshot, plan: Plan, cost: Totals) -> BudgetExceeded:
         fewer = f" What fits: {most} such rounds." if most else " Not one such round fits."
     return BudgetExceeded(
         f"{start}: {reading}. A plan that is made after rounds have run may depend on them, "
-        f"and is charged by the adaptive bound. That bound is epsilon {above(before)} now"
-        f"{', with the room held for other plans' if held else ''}, and {above(after)} with this "
-        f"plan{_rest_of_delta(now)}.{fewer}"
-        f"{_ways_out(now, enough=enough)}"
+        f"and is charged by the adaptive bound"
+        f"{', with the room held for other plans' if held else ''}. "
+        f"{_adaptive(now, before, after, 'plan')}{fewer}{_ways_out(now, enough=enough)}"
     )
 
 
@@ -161,21 +162,20 @@ def round_refused(now: Snapshot, run: int, round_: ScheduleItem) -> RoundRefused
     if rate is not None:
         ways.append(f"sampling rate {rate.sampling_rate:.4g} at this noise")
     found = f"What fits: {', or '.join(ways)}." if ways else "No noise and no rate makes it fit."
-    needed, spent, upper = above(refusal.needed), above(refusal.spent), now.any_stop()
-    if spent == above(upper):
-        of = f"{budget.epsilon:.7g} at delta {chosen(budget.delta)}"
-        why = f"epsilon would be {needed} of {of}, and is {spent} now."
+    upper = now.any_stop()
+    why = f"{_reading(now, upper)}."
+    if above(refusal.spent) == above(upper):
+        why += f" With this round it would read {above(refusal.needed)}."
     else:
         held = any(subtract(ledger.held, own))
-        rest, covered = _rest_of_delta(now), ""
-        if rest:
-            covered = " Rounds with at least a plan's noise and at most its rate still run."
-        why = (
-            f"{_reading(now, upper)}. A round outside the plans that were made first is judged by "
-            f"the adaptive bound, which holds however the round was chosen. That bound is epsilon "
-            f"{spent} now{', with the room held for plans' if held else ''}, and {needed} with "
-            f"this round{rest}.{covered}"
+        why += (
+            f" A round outside the plans that were made first is judged by the adaptive bound, "
+            f"which holds however the round was chosen"
+            f"{', with the room held for plans' if held else ''}. "
+            f"{_adaptive(now, refusal.spent, refusal.needed, 'round')}"
         )
+        if ledger.plan_delta:
+            why += " Rounds with at least a plan's noise and at most its rate still run."
     ways_out = _ways_out(now, enough=epsilon(ledger.spent, round_) <= budget.epsilon)
     return RoundRefused(f"the round does not fit: {why} {found}{ways_out}", refusal)
 

@@ -265,20 +265,12 @@ class Run:
         For a charge of several releases, of which a process that ended has made some.
         """
         found = self._latest_unsettled(self._file.now())
-        if found is None:
-            return None
-        entry, said = found
-        return self._drawn_ticket(entry.number, said, Event(said.charged))
+        return found and self._drawn_ticket(found[0].number, found[1], Event(found[1].charged))
 
     def _latest_unsettled(self, now: Snapshot) -> tuple[Entry, Reserve] | None:
-        number = 0
-        for entry, _ in now.entries():
-            if entry.kind == "reserve" and entry.run == self.id:
-                number = entry.number
-        if not number or now.read(lambda rows: rows.is_closed(number)):
+        last = now.read(lambda rows: rows.of_run(self.id, kind="reserve"))
+        if last is None or now.read(lambda rows: rows.is_closed(last.number)):
             return None
-        # Read again, to check its hash.
-        last = now.entry(number)
         said = now.said(last)
         return (last, said) if isinstance(said, Reserve) else None
 
@@ -294,24 +286,17 @@ class Run:
         Raises:
             LedgerError: it is finished already, or the file cannot be written.
         """
-        while True:
-            now = self._file.now()
+
+        def compute(now: Snapshot) -> Callable[[Transaction], None]:
             room = None
             if now.run_state(self.id).initial and not now.state.started:
                 # Delta is divided again between the other initial plans.
                 others = now.initial_plans(unfinished=True)
                 others.pop(self.id, None)
                 room = plan_room(now.mixture, now.budget, others.values())
+            return lambda opened: opened.finish(self.id, room)
 
-            def append(opened: Transaction) -> bool:
-                opened.open_run(self.id)
-                if opened.head == now.head:  # noqa: B023 - used at once
-                    opened.finish(self.id, room)  # noqa: B023
-                    return True
-                return False
-
-            if self._file.write(append):
-                return
+        self._file.write_computed(compute)
 
     def epsilon(self) -> Spent:
         """Return epsilon of this run alone, with the ledger's delta (see `guarantee`).

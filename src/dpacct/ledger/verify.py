@@ -21,6 +21,7 @@ from dpacct.ledger.disk.rows import Rows
 from dpacct.ledger.disk.store import Store
 from dpacct.ledger.disk.witness import Witness
 from dpacct.ledger.readings import Snapshot
+from dpacct.ledger.record import state as rules
 from dpacct.ledger.record.entries import (
     GENESIS,
     Entry,
@@ -43,21 +44,7 @@ from dpacct.ledger.record.events import (
 )
 from dpacct.ledger.record.parts import PartTotals, check_part
 from dpacct.ledger.record.plans import Plan, left_of, plan_room, schedule_cost
-from dpacct.ledger.record.state import (
-    Charge,
-    LedgerState,
-    RunState,
-    States,
-    abandoned,
-    charge_of,
-    committed,
-    empty_ledger,
-    finished,
-    read_state,
-    relabelled,
-    reserved,
-    started_run,
-)
+from dpacct.ledger.record.state import Charge, LedgerState, RunState, States
 from dpacct.renyi.odometer import Totals, subtract
 from dpacct.rounds import Adjacency
 from dpacct.rounds import Release as ScheduleItem
@@ -192,7 +179,7 @@ class Replay:
 
     def step(self, entry: Entry, closes: object) -> None:
         """Apply one entry. Its index and its totals have to follow from it."""
-        said, found = read(entry), read_state(entry, self.mixture.width)
+        said, found = read(entry), rules.read_state(entry, self.mixture.width)
         settles = said.round if isinstance(said, Settle) else None
         if repr(closes) != repr(settles):
             raise LedgerError("it contradicts its own index")
@@ -204,7 +191,7 @@ class Replay:
             if ledger is not None or entry.run:
                 raise LedgerError("a ledger begins only once")
             zero, delta = self.mixture.zero(), self.budget.delta
-            expected: States = empty_ledger(zero, delta, found[0].adjacency), None
+            expected: States = rules.empty_ledger(zero, delta, found[0].adjacency), None
         elif ledger is None:
             raise LedgerError("a ledger begins with its budget")
         elif entry.kind == "relabel":
@@ -234,7 +221,7 @@ class Replay:
         for number, plan in self._plans.items():
             schedule = schedule_in_adjacency(plan.schedule, Adjacency.ZERO_OUT)
             self._plans[number] = Plan(schedule, plan.accountant)
-        return relabelled(ledger), None
+        return rules.relabelled(ledger), None
 
     def _of_run(self, ledger: LedgerState, entry: Entry, said: Said, found: States) -> States:
         run = self._runs.get(entry.run)
@@ -252,8 +239,10 @@ class Replay:
             self._rows[entry.run] = said.row
         if entry.kind != "finish":
             return ledger, run
-        divided = run.initial and not ledger.started
-        return finished(ledger, run, self._room(found[0], without=entry.run) if divided else None)
+        room = None
+        if run.initial and not ledger.started:
+            room = self._room(found[0], without=entry.run)
+        return rules.finished(ledger, run, room)
 
     def _start(self, ledger: LedgerState, run: int, said: Start, found: LedgerState) -> States:
         if run != ledger.runs + 1:
@@ -269,14 +258,14 @@ class Replay:
             check_part(said.part, self._partitions, ledger.adjacency)
             self._part_of[run] = said.part
         if plan is None:
-            return started_run(ledger, None, ledger.adjacency, None, private=said.private)
+            return rules.started_run(ledger, None, ledger.adjacency, None, private=said.private)
         cost = schedule_cost(self.mixture, plan.schedule)
         adjacency = _same_adjacency(ledger, plan.schedule.phases[0].round)
         self._plans[run] = plan
         held = _as_found(cost, subtract(found.held, ledger.held))
         self._unchecked |= ledger.started
         room = None if ledger.started else self._room(found, also=run)
-        return started_run(ledger, held, adjacency, room, private=said.private)
+        return rules.started_run(ledger, held, adjacency, room, private=said.private)
 
     def _room(self, found: LedgerState, also: int = 0, without: int = 0) -> LedgerState:
         """Return the stored division of delta, if it sets enough aside for the initial plans."""
@@ -308,7 +297,7 @@ class Replay:
             planned = plan.round_at(said.slot) if plan and run.on_plan else None
             if planned is None or said.slot < run.cursor or not covers(planned, said.charged):
                 raise LedgerError("no round of the plan covers it")
-        charge = charge_of(self.mixture, plan, run, said.charged, said.slot)
+        charge = rules.charge_of(self.mixture, plan, run, said.charged, said.slot)
         part = self._part_of.get(entry.run, "")
         if part:
             check_part(part, self._partitions, adjacency)
@@ -325,7 +314,7 @@ class Replay:
                 raise LedgerError("it frees another amount than was held for it")
             charge = charge._replace(freed=freed)
         self._open[entry.number] = entry.run, charge
-        return reserved(ledger, run, charge, adjacency)
+        return rules.reserved(ledger, run, charge, adjacency)
 
     def _settle(self, ledger: LedgerState, run: RunState, entry: Entry, said: Settle) -> States:
         owner, charge = self._open.pop(said.round, (0, Charge(())))
@@ -334,13 +323,13 @@ class Replay:
         if entry.kind == "abandon":
             if entry.run in self._part_of:
                 raise LedgerError("no round of a part is ever abandoned")
-            return abandoned(ledger, run, charge)
+            return rules.abandoned(ledger, run, charge)
         plan = self._plans.get(entry.run)
         if plan and charge.slot is not None and plan.keeps_order:
             if charge.slot < self._released.get(entry.run, 0):
                 raise LedgerError("it releases a round of a plan after a later one of it")
             self._released[entry.run] = charge.slot
-        return committed(ledger, run)
+        return rules.committed(ledger, run)
 
 
 def _same_adjacency(ledger: LedgerState, round_: ScheduleItem) -> str:

@@ -21,6 +21,7 @@ from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
 from dpacct.ledger.disk.rows import SCHEMA_VERSION, Rows
 from dpacct.ledger.disk.store import Store
 from dpacct.ledger.readings import Known, Snapshot
+from dpacct.ledger.record import state as rules
 from dpacct.ledger.record.entries import Entry, Start, as_zero_out, new_entry, read_opening
 from dpacct.ledger.record.events import (
     Event,
@@ -31,19 +32,7 @@ from dpacct.ledger.record.events import (
 )
 from dpacct.ledger.record.parts import PartTotals
 from dpacct.ledger.record.plans import PAIRS, Plan, PlanRoom, plan_room, schedule_cost
-from dpacct.ledger.record.state import (
-    Charge,
-    RunState,
-    States,
-    abandoned,
-    charge_of,
-    committed,
-    finished,
-    relabelled,
-    reserved,
-    started_run,
-    state_to_json,
-)
+from dpacct.ledger.record.state import Charge, RunState, States
 from dpacct.ledger.refusals import part_refused, plan_refused
 from dpacct.pairs.dominating import has_renyi, infinite_mass
 from dpacct.renyi.odometer import Totals, add, subtract
@@ -72,7 +61,7 @@ class Transaction(Snapshot):
         self, kind: str, run: int, data: dict[str, Any], totals: States, closes: int | None = None
     ) -> Entry:
         """Write the entry that follows the latest one, with the totals behind it."""
-        self.head = new_entry(self.head, kind, run, data, state_to_json(*totals))
+        self.head = new_entry(self.head, kind, run, data, rules.state_to_json(*totals))
         self._rows.add(self.head, closes)
         self.state, state = totals
         if state is not None:
@@ -91,7 +80,7 @@ class Transaction(Snapshot):
         state, plan = self.open_run(run), self.plan(run)
         charged = in_adjacency(event.charged, self.state.adjacency)
         slot = plan.covering(charged, state.cursor) if plan and state.on_plan else None
-        charge = charge_of(self.mixture, plan, state, charged, slot)
+        charge = rules.charge_of(self.mixture, plan, state, charged, slot)
         cost = charge.cost
         if part := self.part_of(run):
             if self._parts is None:
@@ -103,7 +92,7 @@ class Transaction(Snapshot):
             return None
         data = event_to_json(event, charged)
         data |= {"slot": slot, "left": slot is None and state.on_plan}
-        totals = reserved(self.state, state, charge, str(charged.adjacency))
+        totals = rules.reserved(self.state, state, charge, str(charged.adjacency))
         return Reservation(self.append("reserve", run, data, totals).number, run, charge)
 
     def record(self, start: Start, schedule: Schedule) -> int:
@@ -138,7 +127,7 @@ class Transaction(Snapshot):
                         f"before round {number}, and the plan is charged by a game with one "
                         "order: nothing of this round may be released. It counts as spent."
                     )
-        totals = committed(self.state, state)
+        totals = rules.committed(self.state, state)
         data = {"round": number} | ({"details": details} if details else {})
         self.append("commit", run, data, totals, number)
         return totals[1]
@@ -146,7 +135,7 @@ class Transaction(Snapshot):
     def abandon(self, reservation: Reservation, reason: str) -> None:
         """Take back a round for which nothing was drawn. It stays visible."""
         number, run, charge = reservation
-        totals = abandoned(self.state, self._unsettled(reservation), charge)
+        totals = rules.abandoned(self.state, self._unsettled(reservation), charge)
         self.append("abandon", run, {"round": number, "reason": reason}, totals, number)
 
     def take_row(self, run: int) -> int:
@@ -157,7 +146,7 @@ class Transaction(Snapshot):
 
     def finish(self, run: int, room: PlanRoom | None = None) -> None:
         """End a run. ``room`` is as for `finished`."""
-        self.append("finish", run, {}, finished(self.state, self.open_run(run), room))
+        self.append("finish", run, {}, rules.finished(self.state, self.open_run(run), room))
 
     def _unsettled(self, reservation: Reservation) -> RunState:
         """Return the totals of the run of a round that is not settled (Rule 6)."""
@@ -208,6 +197,21 @@ class LedgerFile:
         self.known.latest = done.head, done.state, state
         return answer
 
+    def write_computed(self, compute: Callable[[Snapshot], Callable[[Transaction], T]]) -> T:
+        """Return the result of an action that takes long to compute, which needs no lock.
+
+        It is computed again if another process wrote in between.
+        """
+        while True:
+            now = self.now()
+            action = compute(now)
+
+            def unless_changed(opened: Transaction) -> tuple[T] | None:
+                return (action(opened),) if opened.head == now.head else None  # noqa: B023
+
+            if done := self.write(unless_changed):
+                return done[0]
+
     def _to_relabel(self) -> bool:
         """Return whether training by version 0.2 charged rounds as add-remove."""
         store = self.store
@@ -232,7 +236,7 @@ class LedgerFile:
     def _bring_up_to_date(self, rows: Rows) -> None:
         opened = Transaction(rows, self.known)
         if self.note and not rows.relabelled():
-            state = relabelled(opened.state)
+            state = rules.relabelled(opened.state)
             opened.append("relabel", 0, {"adjacency": state.adjacency}, (state, None))
         rows.bring_up_to_date()
 
@@ -292,4 +296,4 @@ def registered(now: Snapshot, start: Start) -> tuple[dict[str, Any], States]:
             fits = room.fits
         if not fits:
             raise plan_refused(now, plan, cost)
-    return data, started_run(ledger, cost, adjacency, room, private=start.private)
+    return data, rules.started_run(ledger, cost, adjacency, room, private=start.private)

@@ -198,23 +198,6 @@ def test_the_journal_of_another_ledger_is_not_played(cut: Cut, tmp_path: Path) -
 # Broken disks
 
 
-def test_a_flipped_bit_anywhere_hides_no_round(path: Path) -> None:
-    with Ledger.open(path, WIDE) as ledger:
-        runs = [ledger.start_run("one"), ledger.start_run("two", 40 * SMALL)]
-        for _ in range(12):
-            for run in runs:
-                run.reserve(SMALL).commit()
-        runs[0].reserve(SMALL)
-        then = facts(ledger)
-    good = path.read_bytes()
-    # The bytes that hold the trees of SQLite together stand at the beginning of each page.
-    places = [DRAWS.randrange(len(good)) for _ in range(12 * MANY)]
-    places += [PAGE * DRAWS.randrange(len(good) // PAGE) + DRAWS.randrange(40) for _ in places]
-    for place in places:
-        path.write_bytes(flipped(good, place))
-        assert not fewer(read(path, read_only=True), then), place
-
-
 def test_a_flipped_bit_in_the_witness_is_rejected(ledger: Ledger, path: Path) -> None:
     ledger.start_run("x").reserve(SMALL).commit()
     good = beside(path).read_bytes()

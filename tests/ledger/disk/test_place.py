@@ -83,7 +83,10 @@ def test_what_this_user_may_not_enter_read_or_write() -> None:
         for options in (WAYS[0], WAYS[2]):
             with pytest.raises(LedgerError, match="can be opened: it cannot be written to"):
                 Ledger.open(unwritable, **options)
-        Ledger.open(unwritable, read_only=True).close()
+        with Ledger.open(unwritable, read_only=True) as ledger:
+            assert ledger.verify().sound
+            with pytest.raises(LedgerError, match="cannot be written to"):
+                ledger.start_run("x")
         with pytest.raises(LedgerError, match="Its folder has to be writable too"):
             Ledger.open(folder / "new", BUDGET)
         say("done")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import _thread
 import copy
 import gc
 import os
 import pickle
 import shutil
-import signal
-import sqlite3
 import stat
 import sys
 import threading
@@ -387,23 +384,3 @@ def test_ctrl_c_anywhere_leaves_neither_lock_nor_transaction(
             assert run.committed >= released
             assert witness.committed == released
         assert at > 60
-
-
-def test_ctrl_c_while_waiting_leaves_no_transaction(path: Path) -> None:
-    spend(path, 1)
-    # A program that is not ours, so that waiting is SQLite's.
-    blocker = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    blocker.execute("BEGIN IMMEDIATE")
-    # A shell's background jobs ignore Ctrl-C, and their children inherit it.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    interrupt = threading.Timer(0.1, _thread.interrupt_main)
-    with Ledger.open(path, read_only=True) as reader:
-        assert reader.rounds == 1
-    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - it may come late
-        interrupt.start()
-        spend(path, 1)
-    signal.signal(signal.SIGINT, before)
-    blocker.execute("ROLLBACK")
-    blocker.close()
-    spend(path, 1)
-    assert committed(path) == 2

@@ -96,13 +96,12 @@ class Rows:
             raise LedgerError(f"{self.path}: the ledger is damaged: entry {number} is missing.")
         return found
 
-    def of_run(self, run: int, *, first: bool = False) -> Entry | None:
+    def of_run(self, run: int, *, first: bool = False, kind: str = "") -> Entry | None:
         """Return the latest or the first entry of a run, its hash checked, or None."""
-        return self._select(f"run = ? ORDER BY number {'' if first else 'DESC'} LIMIT 1", run)
-
-    def row_of_run(self, run: int) -> Entry | None:
-        """Return the latest entry of kind ``row`` of a run, its hash checked, or None."""
-        return self._select("run = ? AND kind = 'row' ORDER BY number DESC LIMIT 1", run)
+        of_kind = f"AND kind = '{kind}' " if kind else ""
+        return self._select(
+            f"run = ? {of_kind}ORDER BY number {'' if first else 'DESC'} LIMIT 1", run
+        )
 
     def is_closed(self, number: int) -> bool:
         """Return whether a reservation was committed or abandoned."""

@@ -203,8 +203,8 @@ def plan_room(mixture: Mixture, budget: Budget, plans: Iterable[Plan]) -> PlanRo
     whole = together(plans)
     if _covered(mixture, budget, whole):
         return PlanRoom(fits=True, delta=budget.delta, plan_delta=0.0)
-    rest = _without_promises(mixture, budget)
-    if rest is None or mixture.promises_left(schedule_cost(mixture, whole.schedule)) < 0.0:
+    rest = _rest_for(mixture, budget, whole)
+    if rest is None:
         return PlanRoom(fits=False, delta=budget.delta, plan_delta=0.0)
     admitted = _meets(whole, rest)
     bound = ACCOUNTANTS[whole.accountant].delta(whole.schedule, budget.epsilon).upper
@@ -214,10 +214,12 @@ def plan_room(mixture: Mixture, budget: Budget, plans: Iterable[Plan]) -> PlanRo
     return PlanRoom(fits=True, delta=left_of(budget.delta, plan_delta), plan_delta=plan_delta)
 
 
-def _without_promises(mixture: Mixture, budget: Budget) -> Budget | None:
-    """Return the budget at the part of delta that is not set aside for infinite losses."""
+def _rest_for(mixture: Mixture, budget: Budget, plan: Plan) -> Budget | None:
+    """Return the budget without the delta of infinite losses, or None if those do not fit."""
     delta = mixture.without_promises(budget.delta)
-    return Budget(budget.epsilon, delta) if delta > 0.0 else None
+    if delta <= 0.0 or mixture.promises_left(schedule_cost(mixture, plan.schedule)) < 0.0:
+        return None
+    return Budget(budget.epsilon, delta)
 
 
 def left_of(delta: float, plan_delta: float) -> float:
@@ -240,13 +242,11 @@ def most_planned_rounds(
         whole = together([*plans, Plan(count * round_, accountant)])
         if _covered(mixture, budget, whole):
             return True
-        rest = _without_promises(mixture, budget)
-        if rest is None or mixture.promises_left(schedule_cost(mixture, whole.schedule)) < 0.0:
-            return False
-        bound = ACCOUNTANTS[PAIRS].delta
-        return _meets(whole, rest) or (
-            whole.accountant == PAIRS and bound(whole.schedule, budget.epsilon).upper <= rest.delta
-        )
+        rest, bound = _rest_for(mixture, budget, whole), ACCOUNTANTS[PAIRS].delta
+        if rest is None or _meets(whole, rest):
+            return rest is not None
+        # The game takes long, so its delta is computed for the plan that is registered alone.
+        return whole.accountant == PAIRS and bound(whole.schedule, rest.epsilon).upper <= rest.delta
 
     if fewest >= most or (most < MAX_ROUNDS and fit(most)):
         return most
