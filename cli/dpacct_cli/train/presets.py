@@ -23,15 +23,19 @@ COMMON: Values = _values(
     "local_lr=0.1 local_epochs=5 batch_size=10 server_lr=1 device=auto public_seed=0"
 )
 _MNIST: Values = _values("clients=1000 q=0.05 clip_norm=0.4 lr_decay=0.99 weight_decay=4e-5")
+_COLORS: Values = _values(
+    "clients=500 partition=dirichlet:0.6 model=cnn-small rounds=100 q=0.1 clip_norm=0.8 "
+    "local_lr=0.2 local_epochs=1 batch_size=25"
+)
 
 DEFAULTS: Mapping[str, Values] = {
     "digits": _values("rounds=60 local_lr=1"),
     "mnist": _MNIST,
     "fashion-mnist": _MNIST,
-    "cifar10": _values(
-        "clients=500 partition=dirichlet:0.6 model=cnn-small rounds=100 q=0.1 clip_norm=0.8 "
-        "local_lr=0.2 local_epochs=1 batch_size=25"
-    ),
+    "emnist": _MNIST,
+    "cifar10": _COLORS,
+    "cifar100": _COLORS,
+    "svhn": _COLORS,
     "femnist": _values(
         "clients= partition=natural rounds=60 local_lr=0.3 local_epochs=2 batch_size=20"
     ),
@@ -49,11 +53,15 @@ EXAMPLES_COMMON: Values = _values(
     "public_seed=0"
 )
 _IMAGES: Values = _values("rounds=300 q=0.01 server_lr=2")
+_COLOR_IMAGES = _IMAGES | _values("model=cnn-small server_lr=0.5")
 EXAMPLES_DEFAULTS: Mapping[str, Values] = {
     "digits": {},
     "mnist": _IMAGES,
     "fashion-mnist": _IMAGES,
-    "cifar10": _IMAGES | _values("model=cnn-small server_lr=0.5"),
+    "emnist": _IMAGES,
+    "cifar10": _COLOR_IMAGES,
+    "cifar100": _COLOR_IMAGES,
+    "svhn": _COLOR_IMAGES,
     "femnist": _IMAGES,
     "shakespeare": _values("model=lstm-small"),
     "adult": {},

@@ -17,9 +17,12 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.data import (
     load,
     load_cifar10,
+    load_cifar100,
+    load_emnist,
     load_fashion_mnist,
     load_femnist,
     load_mnist,
+    load_svhn,
     load_table,
 )
 from dpacct.fl.data.images import decode_planes
@@ -41,13 +44,13 @@ def refusal(call: Callable[[], object], name: str = "data_dir") -> str:
     return str(refused.value)
 
 
-def write_raw(folder: Path) -> None:
-    """The files that torchvision makes of MNIST."""
+def write_raw(folder: Path, start: str = "", test: str = "t10k") -> None:
+    """The files that torchvision makes of MNIST, with these beginnings of their names."""
     folder.mkdir(parents=True)
-    names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+    names = ("train-images-idx3", "train-labels-idx1", f"{test}-images-idx3", f"{test}-labels-idx1")
     for name, array in zip(names, MNIST.values(), strict=True):
         header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-        (folder / f"{name}-ubyte").write_bytes(header + array.tobytes())
+        (folder / f"{start}{name}-ubyte").write_bytes(header + array.tobytes())
 
 
 @pytest.mark.parametrize("form", ["npz", "keras", "torchvision"])
@@ -73,6 +76,60 @@ def test_mnist_comes_back_in_every_form(
     expected = (MNIST["train_x"].astype(np.float64) / 255 - 0.1307) / 0.3081
     assert inputs.shape == (5, 1, 28, 28)
     assert np.allclose(inputs.numpy()[:, 0], expected, atol=1e-5)
+
+
+@pytest.mark.usefixtures("torchvision")
+def test_emnist_is_upright_and_counts_from_zero(tmp_path: Path) -> None:
+    write_raw(tmp_path / "EMNIST" / "raw", "emnist-balanced-", "test")
+    data = load_emnist(tmp_path)
+    assert data.num_classes == 47
+    assert np.array_equal(data.train.inputs[:, 0].numpy(), MNIST["train_x"].transpose(0, 2, 1))
+    assert data.test.targets.tolist() == MNIST["test_y"].tolist()
+    refusal(lambda: load_emnist(tmp_path, split="all"), "split")
+    for file in (tmp_path / "EMNIST" / "raw").iterdir():
+        file.rename(file.with_name(file.name.replace("balanced", "letters")))
+    # 0 is no letter of theirs.
+    assert "labels lie in 0..25" in refusal(lambda: load_emnist(tmp_path, split="letters"))
+    file = tmp_path / "EMNIST" / "raw" / "emnist-letters-train-labels-idx1-ubyte"
+    file.write_bytes(file.read_bytes().replace(b"\0\t\3\1\1", b"\1\t\3\1\1"))
+    assert load("emnist", tmp_path, split="letters").train.targets.tolist() == [0, 8, 2, 0, 0]
+
+
+@pytest.mark.usefixtures("torchvision")
+@pytest.mark.parametrize(("name", "key"), [("cifar10", "labels"), ("cifar100", "fine_labels")])
+def test_cifar_by_torchvision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, key: str
+) -> None:
+    from torchvision.datasets import cifar
+
+    # These are not the published files, whose checksums torchvision knows.
+    monkeypatch.setattr(cifar, "check_integrity", lambda *_: True)
+    kind = cifar.CIFAR10 if name == "cifar10" else cifar.CIFAR100
+    pixels = RANDOM.integers(0, 256, (2, 3, 32, 32), np.uint8)
+    (tmp_path / kind.base_folder).mkdir()
+    content = {"data": pixels.reshape(2, -1), key: [9, 3], kind.meta["key"]: ["a"]}
+    files = [file for file, _ in (*kind.train_list, *kind.test_list)]
+    for file in [*files, kind.meta["filename"]]:
+        (tmp_path / kind.base_folder / file).write_bytes(pickle.dumps(content))
+    data = {"cifar10": load_cifar10, "cifar100": load_cifar100}[name](tmp_path)
+    assert np.array_equal(data.test.inputs.numpy(), pixels)
+    assert data.train.targets.tolist() == [9, 3] * len(kind.train_list)
+    assert data.num_classes == {"cifar10": 10, "cifar100": 100}[name]
+
+
+@pytest.mark.usefixtures("torchvision")
+def test_svhn_by_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from scipy.io import savemat
+    from torchvision.datasets import SVHN
+
+    monkeypatch.setattr(SVHN, "_check_integrity", lambda _: True)
+    pixels = RANDOM.integers(0, 256, (2, 3, 32, 32), np.uint8)
+    for half in ("train", "test"):
+        content = {"X": pixels.transpose(2, 3, 1, 0), "y": np.array([[10], [4]], np.uint8)}
+        savemat(tmp_path / f"{half}_32x32.mat", content)
+    data = load_svhn(tmp_path)
+    assert np.array_equal(data.train.inputs.numpy(), pixels)
+    assert data.test.targets.tolist() == [0, 4]
 
 
 def test_files_of_torchvision_without_torchvision(
@@ -125,7 +182,10 @@ def test_the_environment_names_the_folder(tmp_path: Path, monkeypatch: pytest.Mo
     [
         ("mnist", ["mnist.npz", "MNIST/raw"]),
         ("fashion-mnist", ["fashion_mnist.npz", "FashionMNIST/raw"]),
+        ("emnist", ["emnist.npz", "EMNIST/raw"]),
         ("cifar10", ["cifar10_train_1.npz", "cifar-10-batches-py"]),
+        ("cifar100", ["cifar100.npz", "cifar-100-python"]),
+        ("svhn", ["svhn.npz", "train_32x32.mat"]),
         ("femnist", ["femnist_writers.npz"]),
         ("shakespeare", ["shakespeare_roles.json"]),
         ("adult", ["adult.csv"]),
@@ -140,7 +200,7 @@ def test_missing_files_are_named(tmp_path: Path, name: str, words: list[str]) ->
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"train_x": np.zeros((5, 28, 27), np.uint8)}, "train_x has shape (n, 28, 28)"),
+        ({"train_x": np.zeros((5, 28, 27), np.uint8)}, "train_x has shape (n, 1, 28, 28)"),
         ({"train_x": np.zeros((5, 28, 28), np.float32)}, "train_x is of type uint8"),
         ({"train_x": np.zeros((0, 28, 28), np.uint8)}, "train_x is empty"),
         ({"train_y": np.zeros(4, np.uint8)}, "5 images and 4 labels"),

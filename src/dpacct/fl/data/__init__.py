@@ -15,10 +15,13 @@ from dpacct.fl.data.dataset import Dataset, Examples, PartitionedClients, Scalin
 from dpacct.fl.data.files import Folder
 from dpacct.fl.data.images import (
     load_cifar10,
+    load_cifar100,
     load_digits,
+    load_emnist,
     load_fashion_mnist,
     load_femnist,
     load_mnist,
+    load_svhn,
 )
 from dpacct.fl.data.shakespeare import load_shakespeare
 from dpacct.fl.data.table import TableSchema, load_table
@@ -34,18 +37,24 @@ __all__ = [
     "load",
     "load_adult",
     "load_cifar10",
+    "load_cifar100",
     "load_digits",
+    "load_emnist",
     "load_fashion_mnist",
     "load_femnist",
     "load_mnist",
     "load_shakespeare",
+    "load_svhn",
     "load_table",
 ]
 
 DATASETS: dict[str, Callable[..., Dataset]] = {
     "mnist": load_mnist,
     "fashion-mnist": load_fashion_mnist,
+    "emnist": load_emnist,
     "cifar10": load_cifar10,
+    "cifar100": load_cifar100,
+    "svhn": load_svhn,
     "femnist": load_femnist,
     "shakespeare": load_shakespeare,
     "adult": load_adult,

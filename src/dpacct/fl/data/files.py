@@ -35,22 +35,19 @@ def invalid(file: Path, rule: str, hint: str = "") -> InvalidParameter:
     return InvalidParameter("data_dir", str(file), rule, hint)
 
 
-def find(folder: Folder, dataset: str, names: Sequence[str], subfolder: str = "") -> Path:
-    """Return the first file with one of the names, or else a subfolder of the data folder.
+def find(folder: Folder, dataset: str, names: Sequence[str]) -> Path:
+    """Return the first file or folder with one of the names.
 
-    Files are looked for in the data folder (the given one, that of the environment, or ``data``)
-    and in ``dataset`` below it.
+    It is looked for in the data folder (the given one, that of the environment, or ``data``), and
+    in ``dataset`` below it.
     """
     root = Path(folder or os.environ.get(FOLDER_VARIABLE) or "data")
-    for file in (place / name for place in (root, root / dataset) for name in names):
-        if file.is_file():
-            return file
-    if subfolder and (root / subfolder).is_dir():
-        return root / subfolder
+    for found in (place / name for place in (root, root / dataset) for name in names):
+        if found.exists():
+            return found
     found = f"it does not hold {dataset}" if root.is_dir() else "it does not exist"
-    looked = "; or ".join([*names, *([subfolder] if subfolder else [])])
     hint = f"--data-dir or {FOLDER_VARIABLE} names the folder."
-    raise invalid(root, f"{found}. Looked for {looked}", hint)
+    raise invalid(root, f"{found}. Looked for {'; or '.join(names)}", hint)
 
 
 def read_arrays(file: Path, keys: Sequence[str]) -> list[Array]:

@@ -1,14 +1,14 @@
-"""Read images: digits, MNIST, Fashion-MNIST, CIFAR-10 and FEMNIST, all of them public data.
+"""Read images: digits, FEMNIST, and the public data sets of torchvision (`IMAGES`).
 
 Looked for in the data folder, and in a folder below it that is called like the data set:
 
-- ``mnist.npz`` and ``fashion_mnist.npz`` with ``train_x`` uint8 [n, 28, 28], ``train_y`` uint8 [n],
-  ``test_x``, ``test_y``, or ``x_train``, ``y_train``, ``x_test``, ``y_test``.
+- the folder or file of torchvision, which reads it. It opens pickles only if their checksums are
+  the known ones.
+- or ``NAME.npz`` with ``train_x`` uint8 [n, ...], ``train_y`` uint8 [n], ``test_x``, ``test_y``, or
+  ``x_train``, ``y_train``, ``x_test``, ``y_test``. Images have the shape that torchvision gives.
 - ``cifar10_train_1.npz`` ... ``cifar10_train_5.npz``, ``cifar10_test.npz``, each with ``d`` uint8
   [3, n, 32, 32] and ``y`` uint8 [n]: the planes green, red - green, blue - green, then differences
   down and across, all modulo 256 (a coding that compresses well).
-- else the folders of torchvision (``MNIST/raw``, ``FashionMNIST/raw``, ``cifar-10-batches-py``),
-  which torchvision reads. It checks the checksums of the CIFAR-10 pickles before it opens them.
 - ``femnist_writers.npz``, see `load_femnist`.
 
 Images stay bytes. Public constants scale them (rule 2 of `dpacct.fl.data.dataset`).
@@ -16,7 +16,8 @@ Images stay bytes. Public constants scale them (rule 2 of `dpacct.fl.data.datase
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -40,11 +41,54 @@ from dpacct.fl.tensors import from_array
 TEST_WRITERS = ("training", "new")
 _DIGITS_TESTED = 360
 _LETTERS = 62
-_CIFAR_MEAN, _CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+# Splits of EMNIST, and the number of their classes.
+EMNIST_SPLITS = {
+    "balanced": 47, "byclass": 62, "bymerge": 47, "letters": 26, "digits": 10, "mnist": 10,
+}  # fmt: skip
+_CIFAR10_PLANES = [*(f"cifar10_train_{k}.npz" for k in range(1, 6)), "cifar10_test.npz"]
+_ARCHIVE_KEYS = (
+    ("train_x", "train_y", "test_x", "test_y"),
+    # Those of Keras.
+    ("x_train", "y_train", "x_test", "y_test"),
+)
 
 Bytes = NDArray[np.uint8]
 # Images and their labels.
 Part = tuple[Array, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class PublicImages:
+    """A public data set of images.
+
+    Attributes:
+        kind: its class in `torchvision.datasets`. place: torchvision's files in the data folder.
+        classes: their number. side: height and width.
+        mean, std: known constants of its training images, for each channel.
+    """
+
+    kind: str
+    place: str
+    classes: int
+    side: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+IMAGES = {
+    "mnist": PublicImages("MNIST", "MNIST/raw", 10, 28, (0.1307,), (0.3081,)),
+    "fashion-mnist": PublicImages("FashionMNIST", "FashionMNIST/raw", 10, 28, (0.2860,), (0.3530,)),
+    "emnist": PublicImages("EMNIST", "EMNIST/raw", 47, 28, (0.1751,), (0.3332,)),
+    "cifar10": PublicImages(
+        "CIFAR10", "cifar-10-batches-py", 10, 32, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+    ),
+    "cifar100": PublicImages(
+        "CIFAR100", "cifar-100-python", 100, 32, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
+    ),
+    "svhn": PublicImages(
+        "SVHN", "train_32x32.mat", 10, 32, (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
+    ),
+}
 
 
 def load_digits() -> Dataset:
@@ -61,77 +105,122 @@ def load_digits() -> Dataset:
     images, labels = np.asarray(bundled.images, np.uint8)[:, None], np.asarray(bundled.target)
     cut = len(labels) - _DIGITS_TESTED
     train, test = (images[:cut], labels[:cut]), (images[cut:], labels[cut:])
-    return _dataset("digits", train, test, Scaling.divided_by(16))
+    return _dataset("digits", train, test, Scaling.divided_by(16), 10)
 
 
 def load_mnist(folder: Folder = None) -> Dataset:
-    """Read MNIST: 60000 and 10000 images [1, 28, 28] of digits, standardized by known constants."""
-    return _load_mnist("mnist", ["mnist.npz"], "MNIST", (0.1307, 0.3081), folder)
+    """Read MNIST: 60000 and 10000 images [1, 28, 28] of digits."""
+    return _load("mnist", folder)
 
 
 def load_fashion_mnist(folder: Folder = None) -> Dataset:
     """Read Fashion-MNIST: as MNIST, with ten kinds of clothing."""
-    names = ["fashion_mnist.npz", "fashion-mnist.npz"]
-    return _load_mnist("fashion-mnist", names, "FashionMNIST", (0.2860, 0.3530), folder)
+    return _load("fashion-mnist", folder)
 
 
-def _load_mnist(
-    name: str, archives: list[str], vision: str, constants: tuple[float, float], folder: Folder
-) -> Dataset:
-    place = find(folder, name, archives, f"{vision}/raw")
-    if place.is_dir():
-        parts = _from_torchvision(vision, place.parents[1])
-    else:
-        parts = _from_archive(place)
-    (train, labels), (test, test_labels) = parts
-    scaling = Scaling.standardized([constants[0]], [constants[1]])
-    return _dataset(name, (train[:, None], labels), (test[:, None], test_labels), scaling)
+def load_emnist(folder: Folder = None, *, split: str = "balanced") -> Dataset:
+    """Read a split of EMNIST, upright images [1, 28, 28] of letters and digits.
 
-
-def _from_archive(file: Path) -> list[Part]:
-    names = (
-        ["train_x", "train_y", "test_x", "test_y"],
-        # Those of Keras.
-        ["x_train", "y_train", "x_test", "y_test"],
-    )
-    try:
-        keys, arrays = names[0], read_arrays(file, names[0])
-    except InvalidParameter as error:
-        try:
-            keys, arrays = names[1], read_arrays(file, names[1])
-        except InvalidParameter:
-            raise error from None
-    for at in (0, 2):
-        check_array(file, keys[at], arrays[at], (None, 28, 28))
-        check_labels(file, keys[at + 1], arrays[at + 1], len(arrays[at]), 10)
-    return [(arrays[0], arrays[1]), (arrays[2], arrays[3])]
+    Args:
+        folder: with its files. split: ``balanced``, ``byclass``, ``bymerge``, ``letters``,
+            ``digits`` or ``mnist``.
+    """
+    if split not in EMNIST_SPLITS:
+        raise InvalidParameter("split", split, f"it is one of {', '.join(EMNIST_SPLITS)}")
+    return _load("emnist", folder, EMNIST_SPLITS[split], split=split)
 
 
 def load_cifar10(folder: Folder = None) -> Dataset:
-    """Read CIFAR-10: 50000 and 10000 images [3, 32, 32], standardized by known constants."""
-    scaling = Scaling.standardized(_CIFAR_MEAN, _CIFAR_STD)
-    names = [*(f"cifar10_train_{k}.npz" for k in range(1, 6)), "cifar10_test.npz"]
-    place = find(folder, "cifar10", names, "cifar-10-batches-py")
-    if place.is_dir():
-        parts = _from_torchvision("CIFAR10", place.parent)
-        train, test = ((images.transpose(0, 3, 1, 2), labels) for images, labels in parts)
-        return _dataset("cifar10", train, test, scaling)
+    """Read CIFAR-10: 50000 and 10000 images [3, 32, 32]."""
+    return _load("cifar10", folder)
+
+
+def load_cifar100(folder: Folder = None) -> Dataset:
+    """Read CIFAR-100: 50000 and 10000 images [3, 32, 32] of 100 classes."""
+    return _load("cifar100", folder)
+
+
+def load_svhn(folder: Folder = None) -> Dataset:
+    """Read SVHN: 73257 and 26032 images [3, 32, 32] of digits on houses."""
+    return _load("svhn", folder)
+
+
+def _load(name: str, folder: Folder, classes: int | None = None, **options: str) -> Dataset:
+    """Read a data set of `IMAGES`, from an archive or by torchvision, and check its arrays."""
+    known = IMAGES[name]
+    archives = [f"{name.replace('-', '_')}.npz", f"{name}.npz"]
+    coded = _CIFAR10_PLANES[:1] if name == "cifar10" else []
+    file = find(folder, name, [*dict.fromkeys(archives), *coded, known.place])
+    if file.name in coded:
+        parts = _from_planes(folder)
+    elif file.suffix == ".npz":
+        parts = _from_archive(file)
+    else:
+        parts = _from_torchvision(known, file, options)
+    count = classes or known.classes
+    channels = len(known.mean)
+    for part, (images, labels) in zip(("train", "test"), parts, strict=True):
+        check_array(file, f"{part}_x", images, (None, channels, known.side, known.side))
+        check_labels(file, f"{part}_y", labels, len(images), count)
+    return _dataset(name, *parts, Scaling.standardized(known.mean, known.std), count)
+
+
+def _from_archive(file: Path) -> list[Part]:
+    try:
+        found = read_arrays(file, _ARCHIVE_KEYS[0])
+    except InvalidParameter as error:
+        try:
+            found = read_arrays(file, _ARCHIVE_KEYS[1])
+        except InvalidParameter:
+            raise error from None
+    return [(_channels_first(found[at]), found[at + 1]) for at in (0, 2)]
+
+
+def _from_planes(folder: Folder) -> list[Part]:
     pieces: list[Part] = []
-    for name in names:
+    for name in _CIFAR10_PLANES:
         file = find(folder, "cifar10", [name])
         coded, labels = read_arrays(file, ["d", "y"])
         check_array(file, "d", coded, (3, None, 32, 32))
         check_labels(file, "y", labels, coded.shape[1], 10)
         pieces.append((decode_planes(coded), labels))
     images, labels = zip(*pieces[:-1], strict=True)
-    train = np.concatenate(images), np.concatenate(labels)
-    return _dataset("cifar10", train, pieces[-1], scaling)
+    return [(np.concatenate(images), np.concatenate(labels)), pieces[-1]]
 
 
 def decode_planes(coded: Bytes) -> Bytes:
     """Return images [n, 3, 32, 32], red first, of coded planes [3, n, 32, 32]."""
     green, red, blue = coded.cumsum(2, dtype=np.uint8).cumsum(3, dtype=np.uint8)
     return np.stack([red + green, green, blue + green], axis=1)
+
+
+def _from_torchvision(known: PublicImages, file: Path, options: Mapping[str, str]) -> list[Part]:
+    kind: Any = getattr(torchvision_datasets(), known.kind)
+    root = file.parents[known.place.count("/")]
+    parts: list[Part] = []
+    for half in ("train", "test"):
+        chosen = {"split": half} if known.kind == "SVHN" else {"train": half == "train"}
+        try:
+            found: Any = kind(str(root), **chosen, **options, download=False)
+        except (RuntimeError, OSError, ValueError, AssertionError) as error:
+            raise invalid(root, f"torchvision cannot read {known.kind} in it ({error})") from None
+        images = np.asarray(found.data)
+        labels = np.asarray(found.labels if known.kind == "SVHN" else found.targets)
+        if known.kind == "EMNIST":
+            # Its files hold columns where others hold rows, and letters are counted from 1.
+            images = images.transpose(0, 2, 1)
+            labels = labels - (options["split"] == "letters")
+        parts.append((_channels_first(images), labels.astype(np.uint8)))
+    return parts
+
+
+def _channels_first(images: Array) -> Array:
+    """Return images [n, channels, height, width] of [n, height, width] or with channels last."""
+    if images.ndim == 3:
+        return images[:, None]
+    if images.ndim == 4 and images.shape[3] == 3:
+        return images.transpose(0, 3, 1, 2)
+    return images
 
 
 def load_femnist(folder: Folder = None, *, test_writers: str = "new") -> Dataset:
@@ -173,16 +262,6 @@ def load_femnist(folder: Folder = None, *, test_writers: str = "new") -> Dataset
     )
 
 
-def _from_torchvision(name: str, root: Path) -> list[Part]:
-    """Return training and test images as torchvision reads them."""
-    kind: Any = getattr(torchvision_datasets(), name)
-    try:
-        halves = [kind(str(root), train=train, download=False) for train in (True, False)]
-    except (RuntimeError, OSError, ValueError, AssertionError) as error:
-        raise invalid(root, f"torchvision cannot read {name} in it ({error})") from None
-    return [(np.asarray(half.data), np.asarray(half.targets)) for half in halves]
-
-
 def torchvision_datasets() -> Any:
     """Return the module `torchvision.datasets`."""
     try:
@@ -200,5 +279,5 @@ def _examples(images: Array, labels: Sequence[int] | Array, scaling: Scaling) ->
     )
 
 
-def _dataset(name: str, train: Part, test: Part, scaling: Scaling) -> Dataset:
-    return Dataset(name, _examples(*train, scaling), _examples(*test, scaling), 10)
+def _dataset(name: str, train: Part, test: Part, scaling: Scaling, classes: int) -> Dataset:
+    return Dataset(name, _examples(*train, scaling), _examples(*test, scaling), classes)
