@@ -162,7 +162,8 @@ def _load(name: str, folder: Folder, classes: int | None = None, **options: str)
     for part, (images, labels) in zip(("train", "test"), parts, strict=True):
         check_array(file, f"{part}_x", images, (None, channels, known.side, known.side))
         check_labels(file, f"{part}_y", labels, len(images), count)
-    return _dataset(name, *parts, Scaling.standardized(known.mean, known.std), count)
+    train, test = parts
+    return _dataset(name, train, test, Scaling.standardized(known.mean, known.std), count)
 
 
 def _from_archive(file: Path) -> list[Part]:
