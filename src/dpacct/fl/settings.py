@@ -128,10 +128,10 @@ class Settings:
                 f"denominator={self.denominator!r}: dividing by the number that came reveals the "
                 "cohort's size, which the noise does not cover. The planned cohort size is public"
             )
-        for name, (fits, rule, hint) in _FORMS.items():
+        for name, (fits, rule) in _FORMS.items():
             value = getattr(self, name, None)
             if value is not None and not fits(value):
-                raise InvalidParameter(name, value, rule, hint)
+                raise InvalidParameter(name, value, rule)
         for name in ("secure_noise", "preflight", "distributed"):
             value = getattr(self, name, False)
             if not isinstance(value, bool):
@@ -181,7 +181,8 @@ class Settings:
     def samplings(self) -> list[Sampling | Allocation]:
         """The different sampling schemes of the rounds, that of the first round first."""
         if self.schedule is None:
-            return [Poisson(0.1) if self.sampling is None else choose_sampling(self.sampling)]
+            sampling = Poisson(0.1) if self.sampling is None else self.sampling
+            return [sampling if isinstance(sampling, Allocation) else choose_independent(sampling)]
         return list(dict.fromkeys(map(sampling_of, self.schedule.distinct())))
 
     @property
@@ -234,71 +235,53 @@ def _is_path(value: Any) -> bool:
     return isinstance(value, str | os.PathLike) and bool(Path(str(cast("Any", value))).name)
 
 
-_BOUND = "a bound is Clip, PerLayerClip, SmoothedNormalization, AdaptiveClip or one like them"
-# Of a keyword: a test of its value, the rule in words, and a hint.
-_FORMS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
+_BOUND = (
+    "a bound is Clip, PerLayerClip, SmoothedNormalization, AdaptiveClip or one like them, such as "
+    "bound=fl.AdaptiveClip(1.0)"
+)
+
+
+def _is_a(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kind)
+
+
+# Of a keyword: a test of its value, and the rule in words.
+_FORMS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "schedule": (
-        lambda value: isinstance(value, Schedule),
-        "a schedule is a sum of rounds",
-        "For example schedule=100 * Round(1.0, Poisson(0.1)) + 50 * Round(0.8, Poisson(0.1)).",
+        _is_a(Schedule),
+        "a schedule is a sum of rounds, such as 100 * Round(1.0, Poisson(0.1)) + 50 * Round(0.8)",
     ),
     "method": (
         lambda value: _has(value, "prepare", "local_update", "post", "server"),
-        "a method is an object of a class of dpacct.fl",
-        "For example method=fl.DPFedSAM().",
+        "a method is an object of a class of dpacct.fl, such as fl.DPFedSAM()",
     ),
     "bound": (
         lambda value: _has(value, "sensitivity", "apply", "limits") and hasattr(value, "clip_norm"),
         _BOUND,
-        "For example bound=fl.AdaptiveClip(1.0).",
     ),
-    "budget": (
-        lambda value: isinstance(value, Budget),
-        "a budget is a Budget of epsilon and delta",
-        "For example budget=dpacct.Budget(8, 1e-5).",
-    ),
-    "local": (
-        lambda value: isinstance(value, SGD),
-        "local training is an SGD or a LocalAdam of dpacct.fl",
-        "For example local=fl.SGD(lr=0.1, steps=10).",
-    ),
+    "budget": (_is_a(Budget), "a budget is one of epsilon and delta, such as Budget(8, 1e-5)"),
+    "local": (_is_a(SGD), "local training is fl.SGD(lr=0.1, steps=10), or fl.LocalAdam"),
     "server": (
         lambda value: _has(value, "step") and not isinstance(value, torch.optim.Optimizer),
         "a server optimizer is fl.Momentum or fl.Adam: its state is public and in checkpoints",
-        "For example server=fl.Adam(lr=0.01).",
     ),
-    "average": (
-        lambda value: isinstance(value, Average),
-        "an average of the released parameters is an Average of dpacct.fl",
-        "For example average=fl.Average(decay=0.9).",
-    ),
+    "average": (_is_a(Average), "an average of the released parameters is fl.Average(decay=0.9)"),
     "noise": (
         lambda value: _has(value, "check", "arrivals", "encode", "add"),
-        "noise is an object: GaussianNoise, SecureGaussianNoise, NoiseShares or CorrelatedNoise",
-        "For example noise=fl.SecureGaussianNoise(). Its strength is noise_multiplier.",
+        "noise is an object, such as fl.SecureGaussianNoise(). Its strength is noise_multiplier",
     ),
     "ledger": (
         lambda value: isinstance(value, Ledger) or _is_path(value),
         "a ledger is an open Ledger or the path of its file",
-        "",
     ),
-    "checkpoint": (_is_path, "a checkpoint is the path of a file", ""),
-    "example": (
-        lambda value: isinstance(value, ClientData),
-        "an example of a client is a ClientData",
-        "",
-    ),
+    "checkpoint": (_is_path, "a checkpoint is the path of a file"),
+    "example": (_is_a(ClientData), "an example of a client is a ClientData"),
 }
 
 
 def server_rate(value: object) -> float:
     """Return a server learning rate as a float."""
     return validate.real("server_lr", value, "a server learning rate is a finite number")
-
-
-def choose_sampling(sampling: Any) -> Sampling | Allocation:
-    """Return a sampling scheme of a run, or refuse another one."""
-    return sampling if isinstance(sampling, Allocation) else choose_independent(sampling)
 
 
 def choose_independent(sampling: Any) -> Sampling:

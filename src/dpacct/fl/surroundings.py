@@ -1,14 +1,13 @@
 """Settings of torch that a program has changed around a run, and that must not reach the run.
 
-Rule 1: clients train, and sums are released, as they would be in a program that has changed
-nothing. Without gradients there would be noise alone. Autocast would be another precision than the
-chosen one. Tensors of `torch.inference_mode` cannot be watched.
-Rule 2: a setting that a model may count on stays as it was when the run was tried.
+Clients train, and sums are released, as they would be in a program that has changed nothing.
+Without gradients there would be noise alone. Autocast would be another precision than the chosen
+one. Tensors of `torch.inference_mode` cannot be watched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
@@ -25,7 +24,7 @@ _HOOKED = (
 
 @contextmanager
 def undisturbed() -> Generator[None]:
-    """Turn gradients on, and inference mode, autocast and anomaly detection off. Rule 1.
+    """Turn gradients on, and inference mode, autocast and anomaly detection off.
 
     The CPU is the default device. A model's own autocast, switched inside, stays on. Hooks on saved
     tensors are Unsupported, since PyTorch cannot train in groups with them.
@@ -49,25 +48,6 @@ def undisturbed() -> Generator[None]:
         except RuntimeError:
             raise Unsupported(_HOOKED) from None
         yield
-
-
-def kept_settings() -> dict[str, str]:
-    """Return the settings that `undisturbed` leaves as they are, in words. Rule 2."""
-    return {
-        "default dtype": str(torch.get_default_dtype()),
-        "deterministic mode": str(torch.are_deterministic_algorithms_enabled()),
-    }
-
-
-def check_kept(tried: Mapping[str, str]) -> None:
-    """Refuse settings that have changed since the run was tried. Rule 2."""
-    for name, now in kept_settings().items():
-        before = tried.get(name, now)
-        if now != before:
-            raise Unsupported(
-                f"torch's {name} was {before} when the run was tried, and is {now}: a model may "
-                "fail at that for every client, and noise alone would be released"
-            )
 
 
 @contextmanager

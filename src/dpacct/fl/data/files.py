@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from dpacct.errors import InvalidParameter
@@ -24,15 +23,15 @@ FOLDER_VARIABLE = "DPACCT_DATA"
 Folder = str | os.PathLike[str] | None
 Array = NDArray[Any]
 # What numpy and zipfile raise on a damaged, an encrypted or an invented archive.
-DAMAGED_NPZ = (
+_DAMAGED = (
     zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, TypeError, LookupError,
-    ArithmeticError, RuntimeError, MemoryError, SyntaxError,
+    ArithmeticError, RuntimeError, MemoryError, SyntaxError, OSError,
 )  # fmt: skip
 
 
-def invalid(file: Path, rule: str, hint: str = "") -> InvalidParameter:
-    """Return the error about a file of a named data set."""
-    return InvalidParameter("data_dir", str(file), rule, hint)
+def invalid(file: Path, rule: str, hint: str = "", name: str = "data_dir") -> InvalidParameter:
+    """Return the error about a file, by default of a named data set."""
+    return InvalidParameter(name, str(file), rule, hint)
 
 
 def find(folder: Folder, dataset: str, names: Sequence[str]) -> Path:
@@ -50,25 +49,25 @@ def find(folder: Folder, dataset: str, names: Sequence[str]) -> Path:
     raise invalid(root, f"{found}. Looked for {'; or '.join(names)}", hint)
 
 
-def read_arrays(file: Path, keys: Sequence[str]) -> list[Array]:
-    """Return some arrays of an .npz file, read without pickle."""
+def read_archive(file: Path, name: str = "data_dir") -> dict[str, Array]:
+    """Return the arrays of an .npz file, read without pickle. Errors are about ``name``."""
     try:
         # numpy leaves a file open that it cannot read, unless the caller opened it.
-        with file.open("rb") as stream:
-            archive = np.load(stream, allow_pickle=False)
-            if not isinstance(archive, NpzFile):
-                raise invalid(file, "an .npz file holds named arrays, this one a single array")
-            lacking = [key for key in keys if key not in archive.files]
-            if lacking:
-                held = ", ".join(archive.files[:8]) or "nothing"
-                raise invalid(file, f"it holds {held}, and lacks {', '.join(lacking)}")
-            return [archive[key] for key in keys]
-    except InvalidParameter:
-        raise
-    except DAMAGED_NPZ:
-        raise invalid(file, "it is not an .npz file of plain arrays, or is damaged") from None
-    except OSError as error:
-        raise invalid(file, f"it cannot be read ({error.strerror or error})") from None
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            return {key: archive[key] for key in archive.files}
+    except (*_DAMAGED, AttributeError) as error:
+        # A single array has no names: AttributeError.
+        rule = f"it is not an .npz file of plain arrays, or is damaged ({type(error).__name__})"
+        raise invalid(file, rule, name=name) from None
+
+
+def read_arrays(file: Path, keys: Sequence[str]) -> list[Array]:
+    """Return some arrays of an .npz file, read without pickle."""
+    arrays = read_archive(file)
+    lacking = [key for key in keys if key not in arrays]
+    if lacking:
+        raise invalid(file, f"it holds {', '.join(arrays)}, and lacks {', '.join(lacking)}")
+    return [arrays[key] for key in keys]
 
 
 def check_array(file: Path, key: str, array: Array, shape: tuple[int | None, ...]) -> None:

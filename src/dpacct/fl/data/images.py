@@ -34,6 +34,7 @@ from dpacct.fl.data.files import (
     check_labels,
     find,
     invalid,
+    read_archive,
     read_arrays,
 )
 from dpacct.fl.tensors import from_array
@@ -48,7 +49,6 @@ EMNIST_SPLITS = {
 _CIFAR10_PLANES = [*(f"cifar10_train_{k}.npz" for k in range(1, 6)), "cifar10_test.npz"]
 _ARCHIVE_KEYS = (
     ("train_x", "train_y", "test_x", "test_y"),
-    # Those of Keras.
     ("x_train", "y_train", "x_test", "y_test"),
 )
 
@@ -167,13 +167,10 @@ def _load(name: str, folder: Folder, classes: int | None = None, **options: str)
 
 
 def _from_archive(file: Path) -> list[Part]:
-    try:
-        found = read_arrays(file, _ARCHIVE_KEYS[0])
-    except InvalidParameter as error:
-        try:
-            found = read_arrays(file, _ARCHIVE_KEYS[1])
-        except InvalidParameter:
-            raise error from None
+    arrays = read_archive(file)
+    # The second form is that of Keras.
+    keys = next((keys for keys in _ARCHIVE_KEYS if arrays.keys() >= set(keys)), _ARCHIVE_KEYS[0])
+    found = read_arrays(file, keys)
     return [(_channels_first(found[at]), found[at + 1]) for at in (0, 2)]
 
 

@@ -106,28 +106,17 @@ def load_shakespeare(
 
 def encode(text: str) -> Indices:
     """Return the characters as numbers of the alphabet, shape (length,)."""
-    codes = np.frombuffer(text.encode("ascii", "replace"), np.uint8).astype(np.int64)
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.int64)
     printable = (codes >= 32) & (codes <= 126)
-    known = np.where(printable, codes - 30, np.where(codes == ord("\n"), 1, 0))
-    # "replace" writes a question mark, which is a character of its own.
-    foreign = [index for index, character in enumerate(text) if ord(character) > 126]
-    known[foreign] = 0
-    return known
+    return np.where(printable, codes - 30, codes == ord("\n"))
 
 
 def _read_roles(file: Path) -> Mapping[str, str]:
     try:
         content: Any = json.loads(file.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise invalid(file, f"it cannot be read ({error.strerror or error})") from None
-    except UnicodeDecodeError as error:
-        raise invalid(file, f"it is not text in UTF-8 (byte {error.start})") from None
-    except (ValueError, RecursionError) as error:
-        raise invalid(file, f"it is not valid JSON ({error})") from None
-    if not isinstance(content, dict) or not content:
+    except (OSError, ValueError, RecursionError) as error:
+        raise invalid(file, f"it is not valid JSON in UTF-8 ({error})") from None
+    roles = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
+    if not roles or not all(isinstance(text, str) for text in roles.values()):
         raise invalid(file, "it is an object from role to text")
-    roles = cast("dict[str, Any]", content)
-    for role, text in roles.items():
-        if not isinstance(text, str):
-            raise invalid(file, f"the text of a role is a string; that of {role!r} is not")
-    return cast("Mapping[str, str]", roles)
+    return roles

@@ -16,6 +16,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.data.dataset import Dataset, Examples, Scaling
-from dpacct.fl.data.files import DAMAGED_NPZ
+from dpacct.fl.data.files import invalid, read_archive
 from dpacct.fl.data.images import torchvision_datasets
 from dpacct.fl.data.partitions import Indices, assign_owners, canonical
 from dpacct.fl.tensors import from_array
@@ -38,6 +39,8 @@ _INPUTS = "inputs"
 # Usual marks of a missing value.
 _MISSING = ("", "?", "na", "n/a", "nan", "none", "null")
 _DELIMITERS = ",;\t|"
+# Errors name the file, not its folder.
+_invalid = partial(invalid, name="data")
 _HINT = "Columns of words are declared with their categories."
 # A whole number beyond this may be rounded in float32.
 _EXACT_BELOW = 2**24
@@ -177,13 +180,7 @@ def _csv_rows(file: Path, meaning: TableSchema) -> _Rows:
 
 
 def _npz_rows(file: Path, meaning: TableSchema) -> _Rows:
-    try:
-        # numpy leaves a file open that it cannot read, unless the caller opened it.
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            arrays: dict[str, NDArray[Any]] = {key: archive[key] for key in archive.files}
-    except (OSError, *DAMAGED_NPZ):
-        rule = "it is not an .npz file of plain arrays, or is damaged"
-        raise _invalid(file, rule) from None
+    arrays = read_archive(file, "data")
     needed = [_INPUTS, meaning.label, *([meaning.owner] if meaning.owner else [])]
     lacking = [key for key in needed if key not in arrays]
     if lacking:
@@ -249,11 +246,6 @@ def _folder_rows(file: Path, meaning: TableSchema) -> _Rows:
     )
 
 
-def _invalid(file: Path, rule: str, hint: str = "") -> InvalidParameter:
-    """Return the error about a table, which names the file and not its folder."""
-    return InvalidParameter("data", str(file), rule, hint)
-
-
 def _check_rows(
     file: Path, wrong: NDArray[np.bool_], cells: Cells, rule: str, hint: str = ""
 ) -> None:
@@ -275,22 +267,19 @@ def read_cells(file: Path) -> dict[str, Cells]:
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             first = next((line for line in stream if line.strip()), "")
+        if not first:
+            raise too_short
         # The header decides, which is public. The delimiter is the one that makes most columns.
         columns = {mark: next(csv.reader([first], delimiter=mark), [""]) for mark in _DELIMITERS}
         delimiter = max(_DELIMITERS, key=lambda mark: len(columns[mark]))
         frame: Any = pandas.read_csv(
             file, sep=delimiter, header=None, dtype=str, keep_default_na=False, encoding="utf-8-sig"
         )
-    except UnicodeDecodeError as error:
-        rule = f"it is not text in UTF-8 (byte {error.start})"
-        raise _invalid(file, rule, "Save it again in that encoding.") from None
-    except OSError as error:
-        raise _invalid(file, f"it cannot be read ({error.strerror or error})") from None
-    except pandas.errors.EmptyDataError:
-        raise too_short from None
-    except (pandas.errors.ParserError, csv.Error) as error:
+    except (OSError, ValueError, csv.Error) as error:
+        # Errors of pandas are ValueErrors.
+        kind = "text in UTF-8" if isinstance(error, UnicodeDecodeError) else "valid CSV"
         reason = str(error).removeprefix("Error tokenizing data. C error: ").strip()
-        raise _invalid(file, f"it is not valid CSV ({reason})") from None
+        raise _invalid(file, f"it is not {kind} ({reason})") from None
     if len(frame) < 3:
         raise too_short
     table: dict[str, Cells] = {}

@@ -22,7 +22,7 @@ from dpacct.fl.engine.states import Collected, Draw, TrainingState
 from dpacct.fl.layout import set_training_mode
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
-from dpacct.fl.surroundings import arithmetic, check_kept, kept_settings, undisturbed
+from dpacct.fl.surroundings import arithmetic, undisturbed
 from dpacct.fl.tensors import forked_generators, seed_generators
 from dpacct.fl.training.choose import Choice, TrainerChooser, TrainingPlan
 from dpacct.fl.training.isolation import Snapshot
@@ -51,7 +51,6 @@ class RoundLoop:
         self.choice: Choice | None = None
         self.trained_before: TrainingPlan | None = None
         self.budget: Budget | None = rounds.account.budget
-        self._settings: dict[str, str] = {}
         self._preflight, self._example = preflight, example
 
     @property
@@ -83,7 +82,6 @@ class RoundLoop:
 
     def _rehearse(self) -> Choice:
         engine, state = self.engine, self.state
-        self._settings = kept_settings()
         with forked_generators(), self._settled(0):
             rehearsal = Rehearsal(engine, self.chooser, state, self._example, self.trained_before)
             choice = rehearsal.run()
@@ -126,14 +124,12 @@ class RoundLoop:
     def open(self) -> OpenRound:
         """Reserve the next round, and draw its cohort (see `Rounds.open`)."""
         self._check_population()
-        check_kept(self._settings)
         return self.rounds.open()
 
     @undisturbed()
     def collect(self, draw: Draw) -> Collected:
         """Train the workers of a draw, or of a share of it, and sum their contributions."""
         choice = self.choice or self._rehearse()
-        check_kept(self._settings)
         with forked_generators(), self._settled(draw.seed):
             return self.engine.collect(self.state, draw, choice.trainer, choice.plan.chunk)
 
