@@ -40,6 +40,7 @@ def test_images_of_pil_become_bytes_with_channels_first():
     assert from_columns(gray, "image", "label").inputs.shape == (1, 1, 2, 4)
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_a_data_set_of_hugging_face():
     datasets = pytest.importorskip("datasets")
     rows = datasets.Dataset.from_dict({"x": [[1.0, 2.0], [3.0, 4.0]], "y": [0, 1]})

@@ -94,12 +94,94 @@ def test_no_batch_norm_is_left_and_weights_stay():
         with_group_norm(model, 0)
 
 
-def test_a_residual_network_of_torchvision_trains_with_group_norm():
-    try:
-        models = pytest.importorskip("torchvision.models")
-    except RuntimeError as error:
-        pytest.skip(f"torchvision does not fit the installed PyTorch ({error})")
-    model = with_group_norm(models.resnet18(num_classes=3))
+@pytest.mark.parametrize(
+    ("library", "name"), [("torchvision.models", "shufflenet_v2_x0_5"), ("timm", "test_resnet")]
+)
+@pytest.mark.usefixtures("torchvision")
+def test_a_network_of_another_library_trains_with_group_norm(library, name):
+    models = pytest.importorskip(library)
+    make = models.create_model if library == "timm" else models.get_model
+    model = with_group_norm(make(name, num_classes=3))
     assert not any(isinstance(m, nn.BatchNorm2d) for m in model.modules())
-    assert model(torch.zeros(1, 3, 32, 32)).shape == (1, 3)
     assert not list(model.buffers())
+    clients = [fl.ClientData(torch.randn(2, 3, 32, 32), torch.tensor([0, k])) for k in (1, 2)]
+    settings = {"clip_norm": 1.0, "noise_multiplier": 1.0, "sampling": fl.Full(), "rounds": 1}
+    report = fl.Federation(model, cross_entropy, clients, vectorize=False, **settings).run()
+    assert report is not None
+    assert not report.diagnostics.dropped_updates
+
+
+class LowRank(nn.Module):
+    """A frozen linear layer, and an adapter of rank 2 beside it: W x + B A x."""
+
+    def __init__(self, frozen: nn.Linear) -> None:
+        super().__init__()
+        self.frozen = frozen.requires_grad_(False)
+        self.a = nn.Parameter(torch.randn(2, frozen.in_features))
+        self.b = nn.Parameter(torch.zeros(frozen.out_features, 2))
+
+    def forward(self, inputs):
+        return self.frozen(inputs) + inputs @ self.a.T @ self.b.T
+
+
+class Attention(nn.Module):
+    """A block of a transformer, with adapters of its queries and values."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width).requires_grad_(False)
+        self.query, self.value = (LowRank(nn.Linear(width, width)) for _ in range(2))
+        self.key = nn.Linear(width, width).requires_grad_(False)
+
+    def forward(self, inputs):
+        x = self.norm(inputs)
+        parts = self.query(x), self.key(x), self.value(x)
+        return inputs + nn.functional.scaled_dot_product_attention(*parts)
+
+
+@pytest.mark.parametrize("vectorize", [False, True])
+def test_adapters_of_a_transformer_train_and_the_rest_is_frozen(vectorize):
+    torch.manual_seed(0)
+    model = nn.Sequential(Attention(8), nn.Flatten(), nn.Linear(24, 3).requires_grad_(False))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    clients = [fl.ClientData(torch.randn(4, 3, 8), torch.arange(4) % 3) for _ in range(3)]
+    with fl.Federation(
+        model, cross_entropy, clients, vectorize=vectorize, rounds=2, sampling=fl.Full(),
+        clip_norm=0.1, noise_multiplier=0.5, local=fl.SGD(lr=0.1, steps=2), delta=1e-3,
+    ) as run:  # fmt: skip
+        report = run.run()
+        assert run.engine.layout.size == 2 * 2 * (8 + 8)
+    assert report is not None
+    assert not report.diagnostics.dropped_updates
+    changed = {name for name, value in model.state_dict().items() if (value != before[name]).any()}
+    assert changed == {f"0.{layer}.{part}" for layer in ("query", "value") for part in "ab"}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("torchvision")
+def test_adapters_of_peft_are_what_a_federation_trains():
+    peft, transformers = (pytest.importorskip(name) for name in ("peft", "transformers"))
+    small = transformers.BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, num_labels=2,
+    )  # fmt: skip
+    bert = transformers.BertForSequenceClassification(small)
+    lora = peft.LoraConfig(r=2, target_modules=["query", "value"], modules_to_save=["classifier"])
+
+    class Logits(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = peft.get_peft_model(bert, lora)
+
+        def forward(self, tokens):
+            return self.model(input_ids=tokens).logits
+
+    model = Logits()
+    before = {name: value.clone() for name, value in model.named_parameters()}
+    clients = [fl.ClientData(torch.randint(50, (4, 6)), torch.arange(4) % 2) for _ in range(2)]
+    settings = {"clip_norm": 0.1, "noise_multiplier": 1.0, "sampling": fl.Full(), "rounds": 1}
+    fl.Federation(model, cross_entropy, clients, **settings).run()
+    for name, value in model.named_parameters():
+        adapter = "lora_" in name or "modules_to_save" in name
+        assert value.requires_grad == adapter
+        assert torch.equal(value, before[name]) != adapter
