@@ -274,11 +274,7 @@ def test_what_is_printed_runs_and_is_not_private(name, tmp_path):
         assert not ledger.runs[0].private
     found = fl.audit(method, sampling=fl.Poisson(0.5), draws=8)
     assert not found.passed
-
-
-@pytest.mark.parametrize("name", PAPERS)
-def test_what_is_printed_has_noise_of_its_own(name):
-    method = build(name, {"paper_mode": True})
+    # Its noise is its own.
     with pytest.raises(dpacct.Unsupported, match="paper_mode"):
         fl.Federation(
             perceptron(), cross_entropy, make_clients([4] * 8), method=method, rounds=1,

@@ -90,21 +90,6 @@ def test_scaffold_ends_where_all_clients_together_do():
     assert abs(ends["dp-fedavg"] - best) > 0.02
 
 
-@pytest.mark.parametrize(
-    ("method", "local"),
-    [
-        (fl.Scaffold(), fl.SGD(momentum=0.5)),
-        (fl.FedCM(), fl.SGD(momentum=0.5)),
-        (fl.Scaffold(), fl.SGD(total_lr=True)),
-        (fl.FedCM(), fl.SGD(total_lr=True)),
-        (fl.DPFedPGN(), fl.SGD(total_lr=True)),
-    ],
-)
-def test_steps_that_are_no_plain_gradients_are_refused(method, local):
-    with pytest.raises(InvalidParameter, match=method.name):
-        run(perceptron(), method=method, local=local)
-
-
 # Optimizers on the server.
 
 

@@ -15,8 +15,7 @@ from torch.func import functional_call, grad, vmap
 from dpacct.errors import InvalidParameter
 from dpacct.fl.data import Dataset, Examples, load_digits
 from dpacct.fl.models import MODELS, CharacterLSTM, ConvNet, build_model, save_parameters
-from dpacct.fl.models.lstm import LSTMLayer
-from dpacct.fl.models.networks import ResidualBlock
+from dpacct.fl.models.networks import LSTMLayer
 
 
 def images(shape: tuple[int, ...], classes: int) -> Dataset:
@@ -199,13 +198,6 @@ def test_the_last_position_alone() -> None:
     full = build_model("lstm", text(9))
     assert model(data.train.inputs).shape == (4, 97)
     assert torch.allclose(model(data.train.inputs), full(data.train.inputs)[:, :, -1], atol=1e-6)
-
-
-def test_a_residual_block_adds_its_input() -> None:
-    block = ResidualBlock(8, 8, 1)
-    nn.init.zeros_(block.second_norm.weight)
-    values = torch.rand(2, 8, 4, 4)
-    assert torch.equal(block(values), values)
 
 
 def test_a_convolution_network_by_hand() -> None:

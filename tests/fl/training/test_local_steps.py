@@ -128,14 +128,21 @@ def test_single_examples_and_other_settings_refuse_adam():
         fl.LocalAdam(floor=0.0)
 
 
-@pytest.mark.parametrize("method", [fl.DPFedPGN(), fl.Scaffold(), fl.FedCM(), fl.FedDyn()])
-def test_methods_that_read_sums_of_gradients_refuse_it(method):
-    local = fl.SGD(max_grad_norm=1.0)
-    if isinstance(method, fl.FedDyn):
-        assert method.prepare(local) == local
-        return
-    with pytest.raises(InvalidParameter, match="max_grad_norm"):
-        method.prepare(local)
+CHANGED = {"momentum": 0.5, "total_lr": True, "max_grad_norm": 1.0}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_methods_that_read_sums_of_gradients_refuse_other_steps(name):
+    local = fl.SGD(**{name: CHANGED[name]})
+    assert fl.FedDyn().prepare(local) == local
+    for method in (fl.DPFedPGN(), fl.Scaffold(), fl.FedCM()):
+        if name == "momentum" and isinstance(method, fl.DPFedPGN):
+            # It takes momentum out of the public part.
+            assert method.prepare(local) == local
+            continue
+        with pytest.raises(InvalidParameter, match=method.name) as refused:
+            method.prepare(local)
+        assert refused.value.name == name
 
 
 def test_a_bound_is_above_zero():

@@ -87,17 +87,16 @@ class PlainSteps(Method):
     takes_momentum = False
 
     def prepare(self, local: SGD) -> SGD:
-        """Return the local training, or reject Adam, ``total_lr``, ``max_grad_norm``, momentum."""
-        if isinstance(local, LocalAdam):
-            rule = f"{self.name} reads sums of gradients off displacements, which Adam rescales"
-            raise InvalidParameter("local", "LocalAdam", rule, "Take fl.SGD.")
-        if local.momentum and not self.takes_momentum:
-            rule = f"{self.name} reads sums of directions off displacements, which momentum changes"
-            raise InvalidParameter("momentum", local.momentum, rule, "Drop it.")
-        if local.total_lr:
-            rule = f"the learning rate of {self.name} is that of one step"
-            raise InvalidParameter("total_lr", local.total_lr, rule, "Drop it.")
-        if local.max_grad_norm is not None:
-            rule = f"{self.name} reads sums of directions off displacements, which a bound changes"
-            raise InvalidParameter("max_grad_norm", local.max_grad_norm, rule, "Drop it.")
+        """Return the local training, or reject settings that rescale or bound its steps."""
+        rescaled = {
+            "local": isinstance(local, LocalAdam),
+            "momentum": local.momentum > 0 and not self.takes_momentum,
+            "total_lr": local.total_lr,
+            "max_grad_norm": local.max_grad_norm is not None,
+        }
+        for name, given in rescaled.items():
+            if given:
+                value = "LocalAdam" if name == "local" else getattr(local, name)
+                rule = f"{self.name} reads sums of gradients off displacements, which this changes"
+                raise InvalidParameter(name, value, rule, "Take fl.SGD without it.")
         return local

@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy
 from dpacct.errors import InvalidParameter
 from dpacct.fl.data.dataset import Dataset
 from dpacct.fl.models.layers import CropFlip, with_group_norm
-from dpacct.fl.models.lstm import CharacterLSTM
 from dpacct.fl.models.networks import (
+    CharacterLSTM,
     ConvNet,
     LogisticRegression,
     ResNet,
