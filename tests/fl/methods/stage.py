@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -118,3 +119,14 @@ def simulate(
 
 def vector(params: dict[str, Tensor]) -> Tensor:
     return torch.cat([value.flatten() for value in params.values()])
+
+
+def moved(states: Sequence[TrainingState]) -> list[Tensor]:
+    """What each round adds to the parameters [d]."""
+    return [vector(b.params) - vector(a.params) for a, b in itertools.pairwise(states)]
+
+
+def same(one: Sequence[TrainingState], two: Sequence[TrainingState]) -> bool:
+    """Whether all parameters of two simulations are equal to the bit."""
+    pairs = zip(one, two, strict=True)
+    return all(torch.equal(vector(a.params), vector(b.params)) for a, b in pairs)

