@@ -70,6 +70,7 @@ ONLY = {
     "sklearn": {"fl"},
     "pandas": {"fl"},
     "torchvision": {"fl"},
+    "datasets": {"fl"},
     "dp_accounting": {"interop"},
     "opacus": {"interop"},
     "flwr": {"fl", "interop"},

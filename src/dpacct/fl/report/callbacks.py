@@ -6,14 +6,14 @@ import csv
 import json
 import math
 from importlib import import_module
-from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol
 
 from torch import nn
 
+from dpacct import validate
 from dpacct.budget import Spent
-from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.errors import Unsupported
 from dpacct.fl.report.reports import Report
 
 
@@ -87,7 +87,7 @@ class JSONLinesWriter(Callback):
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._path = _file(path)
+        self._path = validate.file_path("path", path)
 
     def report(self, run: RunView, report: Report) -> None:
         """Write one line."""
@@ -101,7 +101,7 @@ class CSVWriter(Callback):
     """A callback that appends one row a round to a file, with a header in a new file."""
 
     def __init__(self, path: str | Path) -> None:
-        self._path = _file(path)
+        self._path = validate.file_path("path", path)
 
     def report(self, run: RunView, report: Report) -> None:
         """Write one row."""
@@ -113,12 +113,6 @@ class CSVWriter(Callback):
             if fresh:
                 writer.writeheader()
             writer.writerow(row)
-
-
-def _file(path: str | PathLike[str]) -> Path:
-    if not isinstance(path, (str, PathLike)):
-        raise InvalidParameter("path", path, "reports are written to the path of a file")
-    return Path(path)
 
 
 def _plain(value: Any) -> Any:

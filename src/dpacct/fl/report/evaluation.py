@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from dpacct import validate
-from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import ClientData, arguments
 
 
@@ -41,16 +40,9 @@ def evaluate(
     Returns:
         The evaluation, with the mean loss over examples.
     Raises:
-        InvalidParameter: an argument of another type, or a batch size below 1.
+        InvalidParameter: a batch size below 1.
     """
     batch_size = validate.count("batch_size", batch_size, "a batch size")
-    if not isinstance(model, nn.Module):
-        raise InvalidParameter("model", model, "a model is a torch.nn.Module")
-    if not callable(loss):
-        raise InvalidParameter("loss", loss, "a loss is a function of (outputs, targets)")
-    if not isinstance(data, ClientData):
-        rule = "held-out data are a ClientData"
-        raise InvalidParameter("data", data, rule, "ClientData(inputs, targets) makes one.")
     device = next(model.parameters()).device
     training = model.training
     model.eval()
