@@ -13,8 +13,10 @@ pytest.importorskip("flwr", reason="flwr is not installed beside the other test 
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+from dpacct import fl
 from dpacct.errors import InvalidParameter
 from dpacct.fl.flower import wire
+from dpacct.fl.training.tasks import Broadcast
 
 SIGN = {
     "protocol": wire.PROTOCOL, "version": "", "run": "a", "round": 1, "client": 0,
@@ -80,3 +82,14 @@ def test_what_numpy_and_torch_write_is_read(kind, shape):
         assert found.dtype == whole.dtype
         assert found.shape == whole.shape
         assert torch.equal(found, whole)
+
+
+@pytest.mark.parametrize("local", [fl.SGD(lr=0.2, momentum=0.5), fl.LocalAdam(epochs=2, beta1=0.5)])
+def test_local_training_arrives_as_it_was_sent(local):
+    broadcast = Broadcast(3, {"w": torch.ones(2)}, {}, local, 1.0)
+    given = wire.Assignment(
+        run="a", client=1, counted=True, contributions=1, seed=3, shares=None, memory=None,
+        kept=None, bound=fl.Clip(1.0), broadcast=broadcast,
+    )  # fmt: skip
+    sent = wire.pack_assignment(given, wire.shared_records(broadcast, None))
+    assert wire.unpack_assignment(sent).broadcast.local == local
