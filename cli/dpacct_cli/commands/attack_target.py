@@ -49,7 +49,7 @@ from dpacct_cli.train.settings import Settings, load
 
 ARGUMENT = "CHECKPOINT"
 # Settings of the run that shadow models share.
-LIKE_THE_RUN = ("bound", "local", "server_lr", "device", "vectorize")
+LIKE_THE_RUN = ("bound", "local", "server", "server_lr", "device", "vectorize")
 _SUFFIX = ".checkpoint"
 _SIZES = re.compile(r"(?P<clients>\d+) clients, (?P<parameters>\d+) parameters")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -72,6 +73,11 @@ def train(
         raise OptionConflict(f"--run {record.run} needs --resume; a new run is named by itself.")
     if record.resume and method is not None and ("." in method or "/" in method):
         raise OptionConflict(suggestions.resumed_by_name(method))
+    if record.distributed and "RANK" not in os.environ:
+        raise OptionConflict(
+            "--distributed needs torchrun, which starts the processes: "
+            "torchrun --nproc-per-node 2 -m dpacct_cli train ..."
+        )
     begun = None
     if record.resume:
         begun = find_run(record.ledger, record.run, method, training.data)
@@ -92,7 +98,7 @@ def train(
         data = settings.values["data"]
         _propose_schema(settings)
         files = begin(record.ledger, settings.method, data, new_ledger=record.new_ledger)
-    _run(settings, files, style.style, resume=record.resume)
+    _run(settings, files, style.style, resume=record.resume, distributed=record.distributed)
 
 
 def read_settings(method: str | None, training: Training, record: Record | None = None) -> Settings:
@@ -145,19 +151,28 @@ def _propose_schema(settings: Settings) -> None:
         raise SystemExit(BAD_INPUT)
 
 
-def _run(settings: Settings, files: RunFiles, style: Style, *, resume: bool) -> None:
+def _run(
+    settings: Settings, files: RunFiles, style: Style, *, resume: bool, distributed: bool
+) -> None:
     # PyTorch is imported here, after everything that can be checked without it.
+    from dpacct.fl.engine.ranks import join_torchrun
     from dpacct.ledger.terms import known_terms
     from dpacct_cli.train.job import build_job
-    from dpacct_cli.train.run import open_run, train
+    from dpacct_cli.train.run import open_run, orderly_stop, train
 
+    first = join_torchrun() if distributed else True
     every = settings.get("eval_every")
     if every is not None:
         every = validate.count("eval_every", number(every), "the rounds between looks")
     terms = known_terms(files.ledger)
     job = build_job(settings, terms)
     file = shlex.quote(str(files.ledger))
-    with open_run(job, files, settings, resume=resume) as run:
+    with open_run(job, files, settings, resume=resume, distributed=distributed) as run:
+        if not first:
+            # The first process alone writes, prints and decides when to stop.
+            with orderly_stop():
+                run.run()
+            return
         if style is Style.HUMAN:
             for note in _notes(settings, files, job, terms, private=run.has_private_checkpoint):
                 print_note(note)
@@ -278,6 +293,7 @@ def _data(done: Done) -> dict[str, Any]:
         "simulated_clients": job.simulated,
         "unit": job.unit,
         "server": settings.get("server"),
+        "bound": repr(job.keywords["bound"] or run.bound),
         "model_file": str(files.model),
         "report": str(files.report),
         "checkpoint": str(files.checkpoint),
@@ -303,9 +319,15 @@ def _page(done: Done) -> Page:
         rows.append(Row("label set", "unprotected", why))
     rows += mechanism.rows(plan)
     level = _noise_of(plan)
+    first, last = job.keywords["bound"] or run.bound, run.bound.clip_norm
     if level is not None:
-        unit = f"std of the noise on the sum / clip norm {plain(run.bound.clip_norm)}"
+        unit = f"std of the noise on the sum / clip norm {plain(last)}"
+        if settings.get("adaptive_clip"):
+            unit = "of the updates and of what the clip norm learns, together"
         rows.append(Row("noise multiplier", noise(level), unit))
+    if settings.get("adaptive_clip"):
+        ends = f"{plain(first.clip_norm)} to {up(last, 4)}"
+        rows.append(Row("clip norm", ends, f"at quantile {settings.values['adaptive_clip']}"))
     if ":" in settings.method:
         rows.append(Row("method", settings.method))
     if job.keywords["server"] is not None:

@@ -28,13 +28,13 @@ from dpacct.fl.clients import ClientData, Population
 from dpacct.fl.data import DATASETS, Dataset, PartitionedClients, TableSchema, load, load_table
 from dpacct.fl.data.partitions import Partition, dirichlet, divided, iid, natural, of_clients
 from dpacct.fl.examples import Examples
-from dpacct.fl.local.sgd import SGD
+from dpacct.fl.local.sgd import SGD, LocalAdam
 from dpacct.fl.methods import METHODS
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.methods.server_optimizers import Adam, Momentum, ServerOptimizer
 from dpacct.fl.models import Model, build_model
 from dpacct.fl.privacy.allocation import Allocation, rounds_of, sampling_of
-from dpacct.fl.privacy.bounds import Bound, Clip
+from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, PerLayerClip
 from dpacct.fl.privacy.cohorts import Cyclic
 from dpacct.fl.privacy.correlated import CorrelatedNoise
 from dpacct.fl.public import PublicSize
@@ -47,17 +47,21 @@ from dpacct_cli.options import MechanismOptions, ReadDelta, number
 from dpacct_cli.train.settings import Settings, is_table, option
 from dpacct_cli.words import text_of
 
-# The names of `dpacct_cli.train.options.SERVERS`.
+# The names of ``SERVERS`` and ``OPTIMIZERS`` in `dpacct_cli.train.options`.
 SERVERS: dict[str, Callable[..., ServerOptimizer]] = {"momentum": Momentum, "adam": Adam}
+LOCAL: dict[str, type[SGD]] = {"sgd": SGD, "adam": LocalAdam}
 Made = TypeVar("Made")
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 # Arguments of `SGD`, by the settings that hold them.
 _LOCAL = {
+    "local_lr": "lr",
     "local_epochs": "epochs",
     "local_steps": "steps",
     "momentum": "momentum",
     "weight_decay": "weight_decay",
     "lr_decay": "lr_decay",
+    "max_grad_norm": "max_grad_norm",
+    "precision": "precision",
 }
 
 
@@ -111,7 +115,7 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
         terms.check(validate.delta(number(settings.get("delta"))))
     method = build_method(settings.method, settings.method_options)
     server = build_server(settings.get("server"), settings.server_options)
-    local = None if settings.get("examples") else _local(settings)
+    local = _local(settings)
     device = choose_device(settings.get("device") or "auto")
     schedule = _schedule(settings)
     if schedule is None and settings.get("epochs") is None:
@@ -360,28 +364,51 @@ def _delta(settings: Settings, typed: MechanismOptions, terms: Terms | None) -> 
 # What the clients and the server do.
 
 
-def _local(settings: Settings) -> SGD:
+def _local(settings: Settings) -> SGD | None:
+    """Return the training of each client. An example takes one step."""
+    if settings.get("examples"):
+        precision = cast("Any", settings.get("precision"))
+        one = precision is not None
+        return SGD(lr=1.0, steps=1, batch_size=1, precision=precision) if one else None
+    batch, name = settings.get("batch_size"), settings.get("local_optimizer") or "sgd"
+    if name not in LOCAL:
+        rule = f"a client's optimizer is one of {', '.join(LOCAL)}"
+        raise InvalidParameter("local_optimizer", name, rule)
     given: dict[str, Any] = {
-        name: number(settings.get(key)) for key, name in _LOCAL.items() if settings.get(key)
+        key: number(settings.get(setting))
+        for setting, key in _LOCAL.items()
+        if settings.get(setting)
     }
-    batch = settings.get("batch_size")
-    return SGD(
-        lr=cast("float", number(settings.get("local_lr"))),
-        batch_size=None if batch == "all" else cast("int | None", number(batch)),
-        total_lr=settings.get("local_total_lr") is not None,
-        **given,
-    )
+    given["batch_size"] = None if batch == "all" else number(batch)
+    if name == "adam":
+        for setting in ("momentum", "local_total_lr"):
+            if settings.get(setting):
+                raise conflict(option(setting), "--local-optimizer adam", "it belongs to sgd")
+    else:
+        # Adam has a default of its own.
+        given["lr"] = number(settings.get("local_lr"))
+        given["total_lr"] = settings.get("local_total_lr") is not None
+    return LOCAL[name](**given)
 
 
 def _bound(settings: Settings, method: Method) -> Bound | None:
     """Return the bound of each update, or None if the method has its own."""
-    norm = _positive("clip_norm", settings.get("clip_norm"))
-    if method.bound is None:
-        return Clip(norm)
-    if "clip_norm" in settings.chosen:
+    text, quantile = settings.get("clip_norm"), settings.get("adaptive_clip")
+    parts = [text] if text is None else text.split(",")
+    norms = [_positive("clip_norm", part) for part in parts]
+    if method.bound is not None:
         rule = f"{type(method.bound).__name__} bounds the updates already"
-        raise InvalidParameter("clip_norm", norm, rule, "Drop one of them.")
-    return None
+        for key, value in (("clip_norm", norms[0]), ("adaptive_clip", quantile)):
+            if key in settings.chosen:
+                raise InvalidParameter(key, value, rule, "Drop one of them.")
+        return None
+    if quantile is not None:
+        if len(norms) > 1:
+            raise conflict(
+                f"--adaptive-clip {quantile}", f"--clip-norm {text}", "it moves one norm"
+            )
+        return AdaptiveClip(norms[0], cast("float", number(quantile)))
+    return Clip(norms[0]) if len(norms) == 1 else PerLayerClip(tuple(norms))
 
 
 def _positive(key: str, text: str | None) -> float:

@@ -25,6 +25,8 @@ METHODS = (
     "fedavg-smoothed", "scaffold", "feddyn", "fedcm",
 )  # fmt: skip
 SERVERS = ("momentum", "adam")
+OPTIMIZERS = ("sgd", "adam")
+PRECISIONS = ("float32", "tf32", "bfloat16")
 # Headings of the help.
 DATA, LOCAL, SETTINGS = "Data and model", "Local training", "Settings"
 RECORD, MACHINE = "The run and its record", "Machine and randomness"
@@ -146,13 +148,22 @@ class Training(NamedTuple):
         help="Delta; default that of --ledger if it exists, else 1e-05.",
     )] = None  # fmt: skip
     clip_norm: Annotated[str | None, option(
-        "--clip-norm", "--clip", metavar="C", panel=PRIVACY,
-        help="Bound on the norm of a client's update.",
+        "--clip-norm", "--clip", metavar="C[,C2,...]", panel=PRIVACY,
+        help="Bound on the norm of a client's update, or a bound for each trained tensor.",
+    )] = None  # fmt: skip
+    adaptive_clip: Annotated[str | None, option(
+        "--adaptive-clip", metavar="QUANTILE", panel=PRIVACY, advanced=True,
+        help="Let the clip norm follow this quantile of the updates' norms, e.g. 0.5, from "
+        "--clip-norm on. The noise covers what the norm learns.",
     )] = None  # fmt: skip
     secure_noise: Annotated[bool, flag(
         "--secure-noise", panel=PRIVACY, advanced=True,
         help="Noise that withstands attacks on its last digits.",
     )] = False  # fmt: skip
+    local_optimizer: Annotated[str | None, option(
+        "--local-optimizer", metavar="|".join(OPTIMIZERS), panel=LOCAL, advanced=True,
+        help="Optimizer of the clients; default sgd.",
+    )] = None  # fmt: skip
     local_lr: Annotated[str | None, option(
         "--local-lr", metavar="R", panel=LOCAL, advanced=True,
         help="Learning rate of the clients.",
@@ -184,6 +195,10 @@ class Training(NamedTuple):
     lr_decay: Annotated[str | None, option(
         "--lr-decay", metavar="F", panel=LOCAL, advanced=True,
         help="Factor on --local-lr from round to round; default 1.",
+    )] = None  # fmt: skip
+    max_grad_norm: Annotated[str | None, option(
+        "--max-grad-norm", metavar="C", panel=LOCAL, advanced=True,
+        help="Bound on the norm of each local gradient; default none.",
     )] = None  # fmt: skip
     server_lr: Annotated[str | None, option(
         "--server-lr", metavar="R", panel=LOCAL, advanced=True,
@@ -217,6 +232,11 @@ class Training(NamedTuple):
         help="Train clients in groups; default auto, which takes the faster way (with --seed: "
         "yes, since measured times do not repeat).",
     )] = None  # fmt: skip
+    precision: Annotated[str | None, option(
+        "--precision", metavar="|".join(PRECISIONS), panel=MACHINE, advanced=True,
+        help="Numbers of the forward and backward pass; default float32. Bounds, sums and noise "
+        "stay exact.",
+    )] = None  # fmt: skip
 
 
 class Record(NamedTuple):
@@ -249,3 +269,7 @@ class Record(NamedTuple):
         "--run", metavar="NAME", panel=RECORD, advanced=True,
         help="The run that --resume continues: the beginning of its file names.",
     )] = None  # fmt: skip
+    distributed: Annotated[bool, flag(
+        "--distributed", panel=MACHINE, advanced=True,
+        help="This process is one of several that torchrun has started, which share the clients.",
+    )] = False  # fmt: skip

@@ -48,11 +48,22 @@ ALTERNATIVES = (
         for key in ("rounds", "epochs", "q", "cohort", "steps", "sampling", "noise", "correlated")
     ),
 )
-_COHORTS = ("q", "cohort", "sampling", "epochs", "steps")
+# Keys of lower layers that a key takes away: any value of it, or the one that is named.
+REPLACED = (
+    # The noise of a schedule is used as it is, unless the same layer asks for a budget.
+    ("schedule", None, ("eps",)),
+    # Clients that take turns need no other rule for the cohorts.
+    ("correlated", None, ("q", "cohort", "sampling", "epochs", "steps")),
+    ("sampling", "full", ("q", "cohort")),
+    # A rate for SGD is far too large for Adam, which has its own.
+    ("local_optimizer", "adam", ("local_lr", "local_total_lr", "momentum")),
+)
 _ONE_STEP = "an example takes one step in a round"
 FOR_CLIENTS: Values = {
     "clients": "every example counts by itself",
     "partition": "with --examples no client holds the examples",
+    "local_optimizer": "--server adam remembers",
+    "max_grad_norm": "--clip-norm bounds each example's gradient",
     "local_lr": "--server-lr is the learning rate",
     "local_total_lr": "--server-lr is the learning rate",
     "local_epochs": f"{_ONE_STEP}; --epochs says how long all of it takes",
@@ -210,16 +221,12 @@ def merge(*layers: Values) -> dict[str, str]:
         for group in ALTERNATIVES:
             if any(key in layer for key in group):
                 merged = {key: value for key, value in merged.items() if key not in group}
-        if layer.get("schedule"):
-            # Its noise is used as it is, unless the same layer asks for a budget.
-            merged.pop("eps", None)
-        # Clients that take turns need no other rule for the cohorts.
-        others = _COHORTS if layer.get("correlated") else ()
-        merged = {key: value for key, value in merged.items() if key not in others}
-        if layer.get("sampling") == "full":
-            merged = {key: value for key, value in merged.items() if key not in ("q", "cohort")}
-        elif merged.get("sampling") == "full" and ("q" in layer or "cohort" in layer):
-            del merged["sampling"]
+        for key, value, others in REPLACED:
+            if layer.get(key) and value in (None, layer[key]):
+                merged = {key: text for key, text in merged.items() if key not in others}
+        if "q" in layer or "cohort" in layer:
+            # Full participation has no rate.
+            merged = {k: v for k, v in merged.items() if (k, v) != ("sampling", "full")}
         # Another kind of population has another size.
         if "partition" in layer and layer["partition"] != merged.get("partition"):
             if layer["partition"] == "natural":
