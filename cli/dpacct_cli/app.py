@@ -229,7 +229,6 @@ ROOT = make_root()
 
 def app(typed: Sequence[str] | None = None) -> NoReturn:
     """Run a command line and exit with 0, 1, 2 or 130."""
-    words.forget()
     given = sys.argv[1:] if typed is None else list(typed)
     try:
         code = ROOT.main(given, prog_name="dpacct", standalone_mode=False)
@@ -243,6 +242,8 @@ def app(typed: Sequence[str] | None = None) -> NoReturn:
         sys.exit(2)
     except typer.Abort:
         code = INTERRUPTED
+    finally:
+        words.forget()
     if code == INTERRUPTED:
         errors.print_line("interrupted.")
     sys.exit(code if isinstance(code, int) else 0)

@@ -179,19 +179,15 @@ SamplingName = Annotated[str | None, option(
     help="How a round picks its clients; default poisson. With --epochs: allocation, a random step "
     "for each client, or shuffle, batches of a shuffled list.",
 )]  # fmt: skip
-COHORT_HELP = (
-    "Clients in a round, with --clients, instead of --q (Poisson: on average; uniform: exactly)."
-)
 CLIENTS_HELP = "Number of clients in the population."
 # In central training, a client is an example and a cohort a batch.
-Cohort = Annotated[
-    str | None, option("--cohort", "--batch", metavar="M", help=COHORT_HELP, panel=WHAT_RUNS)
-]
+Cohort = Annotated[str | None, option(
+    "--cohort", "--batch", metavar="M", panel=WHAT_RUNS,
+    help="Clients in a round, with --clients, instead of --q (Poisson: on average; uniform: "
+    "exactly).",
+)]  # fmt: skip
 Clients = Annotated[
     str | None, option("--clients", "--examples", metavar="N", help=CLIENTS_HELP, panel=WHAT_RUNS)
-]
-CohortOnly = Annotated[
-    str | None, option("--cohort", metavar="M", help=COHORT_HELP, panel=WHAT_RUNS)
 ]
 ClientsOnly = Annotated[
     str | None, option("--clients", metavar="N", help=CLIENTS_HELP, panel=WHAT_RUNS)

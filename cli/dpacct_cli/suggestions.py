@@ -68,15 +68,6 @@ COMMANDS = {
     "remaining": "left rest",
     "export": "dump",
 }
-# Arguments of each command.
-TAKES = {
-    "calibrate": "a target (--eps) and all but one of --noise, --rounds and --q",
-    "epsilon": "the mechanism (--noise, --rounds, --q) and --delta",
-    "delta": "the mechanism (--noise, --rounds, --q) and --eps",
-    "risk": "the mechanism (--noise, --rounds, --q)",
-    "rdp": "a round (--noise, --q) and --orders",
-    "compare": "the mechanism (--noise, --rounds, --q) and --delta",
-}
 
 
 def _bare(name: str) -> str:
@@ -88,7 +79,7 @@ def _meant(name: str, known: Sequence[str], synonyms: Mapping[str, str]) -> str 
     bare = _bare(name)
     same = [word for word in known if _bare(word) == bare and not re.match("-[^-]", word)]
     same += [word for word, others in synonyms.items() if bare in others.split()]
-    return next((word for word in (*same, *_near(name, known)) if word in known), None)
+    return next((word for word in (*same, near(name, known)) if word in known), None)
 
 
 def meant_value(text: str, rule: str) -> str:
@@ -110,27 +101,20 @@ def meant_value(text: str, rule: str) -> str:
 
 def near(name: str, names: Sequence[str]) -> str:
     """Return the name with nearly the same spelling, or an empty text."""
-    return next(iter(_near(name, names)), "")
-
-
-def _near(name: str, names: Sequence[str]) -> list[str]:
     from difflib import get_close_matches
 
-    return get_close_matches(name.lower(), names, n=1, cutoff=NEAR)
+    return next(iter(get_close_matches(name.lower(), names, n=1, cutoff=NEAR)), "")
 
 
 def unknown_option(name: str, program: str, known: Sequence[str]) -> str:
     """Return the sentences for an option that a command does not have."""
-    message = f"{name} is not an option of {program}"
+    message = f"{name} is not an option of {program}."
     meant = _meant(name, known, MEANINGS)
-    if meant is not None:
-        return f"{message}. Did you mean {meant}?"
-    if _bare(name) in ("version", "v"):
-        return f"{message}. Did you mean dpacct --version?"
-    takes = TAKES.get(program.partition(" ")[2])
-    if takes is not None:
-        message += f", which takes {takes}"
-    return f"{message}. {program} --help lists all options."
+    if meant is None and _bare(name) in ("version", "v"):
+        meant = "dpacct --version"
+    if meant is None:
+        return f"{message} {program} --help lists all options."
+    return f"{message} Did you mean {meant}?"
 
 
 def unknown_command(name: str, program: str, known: Sequence[str]) -> str:

@@ -73,32 +73,20 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("epsilon --noise 1 --rounds 3 --q 0.1 --accountant closed", ("Did you mean closed-form?",)),
     ("calibrate --eps 8 --rounds 3 --q 0.1 --solve nois", ("Did you mean noise?",)),
     ("epsilon --noise 1 --rounds 3 --q 10%", ("--q is '10%'", "Did you mean 0.1 (10 %)?")),
-    ("calibrate --eps 8 --rounds 300 --q 0", ("--q is 0;", "(0, 1]")),
     ("calibrate --eps 8 --rounds 300 --q 10", ("--q is 10;", "Did you mean 0.1 (10 %)?")),
     ("calibrate --eps 8 --rounds 300 --q -0.1", ("--q is -0.1;", "(0, 1]")),
-    ("calibrate --eps 8 --rounds 300 --q nan", ("--q is nan;", "(0, 1]")),
-    ("calibrate --eps 8 --rounds 300 --q inf", ("--q is inf;", "(0, 1]")),
     ("calibrate --eps 8 --rounds 300 --q ten", ("which is not a number; a sampling", "(0, 1]")),
     ("calibrate --eps 8 --rounds 0 --q 0.1", ("--rounds is 0;", "whole number from 1")),
     ("calibrate --eps 8 --rounds 2.5 --q 0.1", ("--rounds is 2.5;", "whole number from 1")),
     ("calibrate --eps 8 --rounds many --q 0.1", ("--rounds is 'many', which is not", "whole")),
-    ("calibrate --eps 8 --rounds -3 --q 0.1", ("--rounds is -3;", "whole number from 1")),
-    ("calibrate --eps 8 --rounds nan --q 0.1", ("--rounds is nan;", "whole number from 1")),
-    ("calibrate --eps 8 --rounds inf --q 0.1", ("--rounds is inf;", "whole number from 1")),
     ("calibrate --eps 0 --rounds 3 --q 0.1", ("--eps is 0;", "above 0")),
-    ("calibrate --eps -1 --rounds 3 --q 0.1", ("--eps is -1;", "above 0")),
-    ("calibrate --eps nan --rounds 3 --q 0.1", ("--eps is nan;", "above 0")),
     ("calibrate --eps inf --rounds 3 --q 0.1", ("--eps is inf;", "finite")),
     ("calibrate --rounds 3 --q 0.1", ("--eps is missing;", "above 0")),
     ("calibrate --eps 8 --q 0.1", ("--rounds is missing;", "whole number from 1")),
     ("calibrate --eps 8 --rounds 3", ("--q is missing;", "--cohort", "--sampling full")),
     ("calibrate --eps 8 --rounds 3 --q 0.1 --delta 1", ("--delta is 1;", "(0, 1)")),
-    ("calibrate --eps 8 --rounds 3 --q 0.1 --delta 0", ("--delta is 0;", "(0, 1)")),
     ("calibrate --eps 8 --rounds 3 --q 0.1 --delta -1e-5", ("--delta is -1e-5;", "(0, 1)")),
-    ("calibrate --eps 8 --rounds 3 --q 0.1 --delta nan", ("--delta is nan;", "(0, 1)")),
-    ("calibrate --eps 8 --rounds 3 --q 0.1 --clip 0", ("--clip is 0;", "above 0")),
     ("calibrate --eps 8 --rounds 3 --q 0.1 --clip-norm nan", ("--clip-norm is nan;", "above 0")),
-    ("calibrate --eps 8 --rounds 3 --q 0.1 --accountant x", ("--accountant is 'x';", "rdp, ")),
     ("calibrate --eps 8 --rounds 3 --q 0.1 --solve eps", ("--solve is 'eps';", "noise, rounds, q")),
     ("calibrate --eps 8 --rounds 3 --q 0.1 --noise 1", ("--noise 1 contradicts --solve noise",)),
     ("calibrate --eps 8 --rounds 3 --noise 1 --q 0.1 --solve q", ("--q 0.1", "--solve q")),
@@ -107,15 +95,10 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("calibrate --eps 8 --noise 1 --rounds 3 --solve q --sampling full", ("--sampling full",)),
     ("calibrate --eps 8 --noise 1 --rounds 3 --solve q --sampling uniform", ("--clients",)),
     ("epsilon --noise 0 --rounds 3 --q 0.1", ("--noise is 0;", "lies in [")),
-    ("epsilon --noise -1 --rounds 3 --q 0.1", ("--noise is -1;", "lies in [")),
-    ("epsilon --noise nan --rounds 3 --q 0.1", ("--noise is nan;", "lies in [")),
-    ("epsilon --noise 1e-300 --rounds 3 --q 0.1", ("--noise is 1e-300;", "lies in [")),
-    ("epsilon --noise 1e999 --rounds 3 --q 0.1", ("--noise is 1e999, which", "lies in [")),
     ("epsilon --rounds 3 --q 0.1", ("--noise is missing;", "lies in [")),
     ("epsilon --noise 1 --q 0.1", ("--rounds is missing;", "whole number")),
     ("epsilon --noise 1 --rounds 3 --q 0.1 --sampling full", ("--q 0.1", "--sampling full")),
     ("epsilon --noise 1 --rounds 3 --sampling full --cohort 3 --clients 9", ("--cohort 3", "full")),
-    ("epsilon --noise 1 --rounds 3 --q 0.1 --sampling x", ("--sampling is 'x';", "poisson, ")),
     ("epsilon --noise 1 --rounds 3 --sampling uniform", ("--q is missing", "--cohort with ")),
     ("epsilon --noise 1 --rounds 3 --cohort 30 --clients 9", ("--cohort is 30;", "clients (9)")),
     (
@@ -135,26 +118,42 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("epsilon --noise 1 --rounds 3 --q 0.1 --json --quiet", ("--quiet", "--json")),
     ("delta --noise 1 --rounds 3 --q 0.1", ("--eps is missing;", "at least 0")),
     ("delta --noise 1 --rounds 3 --q 0.1 --eps -1", ("--eps is -1;", "at least 0")),
-    ("delta --noise 1 --rounds 3 --q 0.1 --eps inf", ("--eps is inf;", "finite")),
     ("rdp --noise 1 --q 0.1 --orders 1", ("--orders is 1;", "(1, ")),
     ("rdp --noise 1 --q 0.1 --orders 2,nan", ("--orders is nan;", "(1, ")),
     ("rdp --noise 1 --q 0.1 --orders 2,,3", ("--orders is '2,,3', where a number is missing;",)),
     ("rdp --noise 1 --q 0.1 --orders two", ("--orders is 'two', which", "(1, ")),
-    ("compare --noise 1 --rounds 3 --q 7", ("--q is 7;", "0.07 (7 %)")),
     ("epsilon --schedule nowhere.toml", ("--schedule is 'nowhere.toml';", "read")),
     ("epsilon --schedule rounds.txt", ("--schedule is 'rounds.txt';", ".toml")),
     ("calibrate --eps 8 --schedule x.toml --solve rounds", ("--solve rounds", "--schedule x.toml")),
-    ("calibrate --ep 8", ("--ep is not an option of dpacct calibrate.", "--eps?")),
-    ("calibrate --zzz 8", ("--zzz is not an option of dpacct calibrate, which takes a", "--help")),
+    ("calibrate --zzz 8", ("--zzz is not an option of dpacct calibrate. dpacct calib",)),
     ("calibrate --eps", ("--eps needs a value.",)),
-    ("calibrate 8", ("8", "dpacct calibrate --help")),
-    ("calibrat", ("calibrat", "calibrate")),
     ("--zzz", ("--zzz is not an option of dpacct.",)),
     ("calibrate --eps --rounds 3", ("--eps needs a value; --rounds is an option.",)),
     ("calibrate --eps 8 --eps 9", ("--eps 9 contradicts --eps 8.",)),
     ("calibrate --clip 1 --clip-norm 2", ("--clip-norm 2 contradicts --clip 1.",)),
     ("epsilon --json=3", ("--json takes no value.",)),
     ("epsilon -q --json", ("-q contradicts --json.",)),
+    # Whole epochs, and users with several records.
+    ("epsilon --noise 1 --sampling allocation --epochs 3", ("allocation needs --steps",)),
+    ("epsilon --noise 1 --sampling allocation --steps 10 --rounds 30", ("say how long",)),
+    (
+        "epsilon --noise 1 --sampling allocation --steps 10 --adjacency replace-one",
+        ("zero-out or add-remove",),
+    ),
+    (
+        "epsilon --noise 1 --sampling shuffle --steps 10 --adjacency add-remove",
+        ("Choose zero-out",),
+    ),
+    (
+        "epsilon --noise 1 --sampling shuffle --steps 9 --examples 100 --batch 10",
+        ("they take 10 steps",),
+    ),
+    ("epsilon --noise 1 --steps 10 --q 0.1 --rounds 10", ("allocation or shuffle",)),
+    (
+        "epsilon --noise 1 --records 3 --q 0.1 --rounds 3 --adjacency replace-one",
+        ("Choose add-remove",),
+    ),
+    ("epsilon --noise 1 --max-batch 30 --q 0.1 --rounds 3", ("needs --clients, the population",)),
     # Central training.
     (f"{BATCHES} --rounds 3", ("--epochs 20 contradicts --rounds 3 (both say how long)",)),
     ("epsilon --noise 1 --batch 256 --epochs 20", ("--batch 256 needs --examples, the popul",)),
@@ -163,7 +162,6 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("epsilon --noise 1 --examples 10 --batch 20 --epochs 2", ("as there are examples (10)",)),
     ("epsilon --noise 1 --examples x --batch 20 --epochs 2", ("--examples is 'x', which is not",)),
     ("epsilon --noise 1 --q 0.1 --epochs 0", ("--epochs is 0; the number of epochs is a finite",)),
-    ("epsilon --noise 1 --q 0.1 --epochs inf", ("--epochs is inf; the number of epochs is a",)),
     ("epsilon --noise 1 --q 0.1 --epochs 1e12", ("is 10000000000000; the number of rounds is",)),
     (f"{BATCHES} --q 0.1", ("--q 0.1 contradicts --batch 256 (both set the rate)",)),
     (f"{BATCHES} --clients 7", ("--clients 7 contradicts --examples 50000",)),
@@ -193,9 +191,7 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("risk --noise 1 --rounds 3 --q 0.1 --fpr 0.1,,0.2", ("where a number is missing;", "(0, 1)")),
     ("risk --noise 1 --rounds 3 --q 0.1 --fpr half", ("--fpr is 'half', which is not a number;",)),
     ("risk --noise 1 --rounds 3 --q 0.1 --prior 1", ("--prior is 1;", "(0, 1)")),
-    ("risk --noise 1 --rounds 3 --q 0.1 --accountant x", ("--accountant is 'x';",)),
     ("risk --noise 1 --rounds 3 --q 0.1 --delta 1e-6", ("--delta 1e-6 needs --eps",)),
-    ("risk --rounds 3 --q 0.1", ("--noise is missing;",)),
     ("calibrate --advantage 2 --rounds 3 --q 0.1", ("--advantage is 2;", "(0, 1)")),
     ("calibrate --tpr 0.1 --rounds 3 --q 0.1", ("--fpr is missing;", "(0, 1)")),
     ("calibrate --tpr 0.1 --fpr 0.2 --rounds 3 --q 0.1", ("--tpr is 0.1;", "(0.2, 1)")),
@@ -279,7 +275,7 @@ MEANT = [
     ("ledger zebra", "of dpacct ledger. dpacct ledger --help lists all commands."),
     ("calibrate 8", "'8' stands where dpacct calibrate expects an option. dpacct calibrate --help"),
     ("ledger show a b", "'b' stands where dpacct ledger show expects an option."),
-    ("risk --gap 8", "--gap is not an option of dpacct risk, which takes the mechanism (--noise, "),
+    ("risk --gap 8", "--gap is not an option of dpacct risk. dpacct risk --help lists"),
     ("--eps 8", "--eps is not an option of dpacct. dpacct --help lists all options."),
 ]  # fmt: skip
 
@@ -298,7 +294,7 @@ def test_every_synonym_leads_to_an_option_that_exists() -> None:
     known = {name for command in commands for param in command.params for name in param.opts}
     assert set(suggestions.MEANINGS) <= known
     names = {*ENTRIES, *groups["ledger"], *groups["plot"]}
-    assert set(suggestions.COMMANDS) | set(suggestions.TAKES) <= names
+    assert set(suggestions.COMMANDS) <= names
 
 
 def test_no_screen_is_written_on_by_what_was_typed(dpacct: Any) -> None:
@@ -396,7 +392,12 @@ def test_line_breaks_in_values_stay_in_the_line(dpacct: Any) -> None:
 
 @pytest.mark.parametrize(
     ("words", "name"),
-    [("--noise 1 --rounds 3 --q 0.1", "gdp"), ("--noise 0.5 --rounds 3 --q 0.5", "closed-form")],
+    [
+        ("--noise 1 --rounds 3 --q 0.1", "gdp"),
+        ("--noise 0.5 --rounds 3 --q 0.5", "closed-form"),
+        ("--noise 1 --rounds 3 --q 0.1 --records 3", "closed-form"),
+        ("--noise 1 --sampling allocation --steps 5", "closed-form"),
+    ],
 )
 def test_an_accountant_that_does_not_fit_is_bad_input(dpacct: Any, words: str, name: str) -> None:
     refused = dpacct(f"epsilon {words} --accountant {name}")

@@ -113,26 +113,6 @@ def test_shuffled_batches_cost_up_to_one_participation_an_epoch(dpacct: Any) -> 
     assert allocated["upper"] < shuffled["lower"]
 
 
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        ("--sampling allocation --epochs 3", "--steps"),
-        ("--sampling allocation --steps 10 --rounds 30", "say how long"),
-        ("--sampling allocation --steps 10 --adjacency replace-one", "zero-out or add-remove"),
-        ("--sampling shuffle --steps 10 --adjacency add-remove", "Choose zero-out"),
-        ("--sampling shuffle --steps 9 --examples 100 --batch 10", "they take 10 steps"),
-        ("--steps 10 --q 0.1 --rounds 10", "allocation or shuffle"),
-        ("--records 3 --sampling full --rounds 3", "Poisson"),
-        ("--records 3 --q 0.1 --rounds 3 --adjacency replace-one", "add-remove"),
-        ("--max-batch 30 --q 0.1 --rounds 3", "the population"),
-    ],
-)
-def test_epochs_and_users_without_a_bound_are_refused(dpacct: Any, words: str, part: str) -> None:
-    ran = dpacct("epsilon --noise 1", words)
-    assert (ran.code, ran.out) == (2, "")
-    assert part in ran.err
-
-
 def test_a_delta_that_was_computed_is_shown_from_above() -> None:
     """Who is told (8, 0.0135) must not have been given (8, 0.01353)."""
     for clients in (2, 7, 12, 50, 99, 100, 101, 5000, 10**9):

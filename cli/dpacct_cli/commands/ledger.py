@@ -93,7 +93,7 @@ RunNumber = Annotated[str | None, option(
     help="Number of the run, as dpacct ledger show lists it.",
 )]  # fmt: skip
 
-# As in the library's reports, but copied here so that help stays quick.
+# The guarantee of a ledger, in words.
 CLAIMS = {
     "planned": "every round was planned before the first one: the tight accountant applies",
     "adaptive": "rounds were chosen as results came in: the Renyi odometer, valid for any choice",
@@ -225,7 +225,9 @@ def remaining(
     from dpacct.ledger.record.events import in_adjacency
 
     style = shown.style
-    typed = MechanismOptions(noise, "1", q, None, sampling, cohort, clients, adjacency)
+    typed = MechanismOptions(
+        noise, rate=q, sampling=sampling, cohort=cohort, clients=clients, adjacency=adjacency
+    )
     with opened(file) as ledger:
         relation = typed.relation or ledger.adjacency
         round_ = Round(typed.read_noise(), typed.read_sampling(), relation)
@@ -292,21 +294,17 @@ def charge(
         plan = schedule_in_adjacency(plan, summary["adjacency"])
     data = {"run": run.id, "charged": plan.rounds, **mechanism.keys(plan)}
     data |= {key: summary[key] for key in ("epsilon", "delta", "budget", "guarantee", "path")}
+    noun = "rounds that ran elsewhere"
+    if not plan.only_rounds():
+        noun = "release" if plan.rounds == 1 else "releases"
     rows = [
-        Row("charged", str(plan.rounds), f"{_noun(plan)}, as run {run.id}"),
+        Row("charged", str(plan.rounds), f"{noun}, as run {run.id}"),
         *mechanism.rows(plan),
         *_spent_rows(summary),
         _budget_row(summary),
     ]
     page = Page(rows, closing=_show_again(summary))
     show(Answer(data, _spent_number(summary), lambda: page), style)
-
-
-def _noun(plan: Schedule) -> str:
-    """Return the kind of the charged items."""
-    if not plan.only_rounds():
-        return "release" if plan.rounds == 1 else "releases"
-    return "rounds that ran elsewhere"
 
 
 def _read_partition(text: str) -> tuple[str, list[str]]:

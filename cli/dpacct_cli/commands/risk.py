@@ -13,7 +13,7 @@ from dpacct.rounds import Adjacency, Schedule
 from dpacct_cli import mechanism, options
 from dpacct_cli.commands.calibrate import what_runs
 from dpacct_cli.errors import OptionConflict
-from dpacct_cli.options import MechanismOptions, ReadDelta, StyleOptions, option
+from dpacct_cli.options import MechanismOptions, StyleOptions, option
 from dpacct_cli.render import Answer, Grid, Page, Row, bracket, down, plain, show, shown_delta, up
 from dpacct_cli.words import in_units
 
@@ -77,8 +77,8 @@ def risk(
     belief = prior_belief(options.number(prior))
     promise = None
     if eps is not None:
-        at = typed.read_delta(delta)
-        promise = Promise(validate.target_epsilon(options.number(eps)), at, rates, belief)
+        epsilon = validate.target_epsilon(options.number(eps))
+        promise = Promise(epsilon, typed.read_delta(delta).value, rates, belief)
     elif delta is not None:
         raise OptionConflict(f"--delta {delta} needs --eps, the epsilon that goes with it.")
     # The population alone describes no mechanism.
@@ -86,7 +86,12 @@ def risk(
         data = {"prior": belief, "any_mechanism": promise.data()}
         show(Answer(data, repr(promise.any.advantage()), promise.page), style)
         return
-    plan = typed.read_schedule() if promise is None else promise.plan_of(typed, engine.name)
+    calibrated = promise is not None and typed.noise is None and typed.schedule is None
+    if promise is not None and calibrated:
+        runs = what_runs(typed, "noise") | {"accountant": engine.name}
+        plan = calibrate(epsilon=promise.epsilon, delta=promise.delta, **runs).schedule
+    else:
+        plan = typed.read_schedule()
     attacks = Attacks(plan, engine)
     advantage, right = attacks.advantage(), guess(attacks, belief)
     found: list[AtRate] = []
@@ -104,7 +109,7 @@ def risk(
             *mechanism.all_rows(plan, typed, clip_norm),
             Row("accountant", accountant),
         ]
-        if promise is not None and typed.noise is None and typed.schedule is None:
+        if calibrated:
             noise = mechanism.noise_multiplier(plan) or 0.0
             rows.append(Row("noise", up(noise, 7), "calibrated"))
         grid = _grid(found)
@@ -133,19 +138,11 @@ def _both(value: Interval) -> dict[str, float]:
 
 
 def _grid(found: Sequence[AtRate]) -> Grid:
-    return Grid(
-        ["FPR", "TPR proven", "achieved", "accusation right, proven", "achieved"],
-        [
-            [
-                plain(row.fpr),
-                up(row.tpr.upper),
-                down(row.tpr.lower),
-                up(row.posterior.upper),
-                down(row.posterior.lower),
-            ]
-            for row in found
-        ],
-    )
+    lines = [
+        [plain(fpr), up(tpr.upper), down(tpr.lower), up(right.upper), down(right.lower)]
+        for fpr, tpr, right in found
+    ]
+    return Grid(["FPR", "TPR proven", "achieved", "accusation right, proven", "achieved"], lines)
 
 
 def _question(plan: Schedule, prior: float) -> str:
@@ -164,24 +161,13 @@ class Promise:
         at: the false positive rates, each with the TPR and the posterior of the best attack.
     """
 
-    def __init__(
-        self, epsilon: float, delta: ReadDelta, rates: Sequence[float], prior: float
-    ) -> None:
-        self.epsilon, self.delta, self.prior = epsilon, delta.value, prior
-        self.any = AnyMechanism(epsilon, delta.value)
+    def __init__(self, epsilon: float, delta: float, rates: Sequence[float], prior: float) -> None:
+        self.epsilon, self.delta, self.prior = epsilon, delta, prior
+        self.any = AnyMechanism(epsilon, delta)
         self.at = [
             (rate, tpr := self.any.tpr(rate), precision(Interval(tpr, tpr), rate, prior).upper)
             for rate in rates
         ]
-
-    def plan_of(self, typed: MechanismOptions, accountant: str) -> Schedule:
-        """Return the typed schedule. If no noise was given, it meets the guarantee."""
-        if typed.noise is not None or typed.schedule is not None:
-            return typed.read_schedule()
-        runs = what_runs(typed, "noise")
-        return calibrate(
-            epsilon=self.epsilon, delta=self.delta, accountant=accountant, **runs
-        ).schedule
 
     def rows(self) -> list[Row]:
         """Return the limits by the guarantee alone, below the figures of the rounds."""

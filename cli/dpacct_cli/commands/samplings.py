@@ -7,16 +7,15 @@ import time
 from typing import NamedTuple
 
 import dpacct
-from dpacct import validate
 from dpacct.budget import Interval
 from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.errors import NotConverged, Unsupported
 from dpacct.rounds import Adjacency, Poisson, Round, Schedule, Uniform
 from dpacct_cli import waiting
 from dpacct_cli.errors import OptionConflict
-from dpacct_cli.options import MechanismOptions, called, number
+from dpacct_cli.options import MechanismOptions
 from dpacct_cli.render import Grid, down, seconds, up
-from dpacct_cli.words import in_units
+from dpacct_cli.words import called, in_units
 
 RELATION = Adjacency.ZERO_OUT
 
@@ -49,47 +48,37 @@ def read_ways(typed: MechanismOptions) -> list[Way]:
     Raises:
         OptionConflict: the options do not describe a job.
     """
+    typed.check()
     if not describes_job(typed):
         raise OptionConflict(
             f"a training job is {called('--clients')}, {called('--cohort')}, --epochs and --noise."
         )
-    noise, one_record = typed.read_noise(), typed._replace(records=None)
-    cohort = one_record._replace(sampling=Uniform.name).read_sampling()
-    if not isinstance(cohort, Uniform):
-        raise OptionConflict(f"{called('--cohort')} is the size of a batch.")
-    rounds = one_record.read_rounds()
-    epochs = math.ceil(validate.above_zero("epochs", number(typed.epochs), "a number of epochs"))
-    steps = -(-cohort.num_clients // cohort.cohort_size)
-    by_poisson = Poisson(cohort.sampling_rate)
-    one = rounds * Round(noise, by_poisson, RELATION)
-    unit, whole = in_units("each client"), f"{epochs} x {steps} steps"
+    one_record = typed._replace(records=None)
+    noise, rounds, poisson = (
+        typed.read_noise(),
+        one_record.read_rounds(),
+        one_record.read_sampling(),
+    )
+    one = rounds * Round(noise, Poisson(poisson.sampling_rate), RELATION)
     if typed.records is not None:
-        several = typed.read_sampling()
+        each = f"up to {typed.records} records a user, each drawn and clipped by itself"
+        several = rounds * Round(noise, typed.read_sampling(), RELATION)
         return [
-            Way(
-                "per record",
-                f"up to {typed.records} records a user, each drawn and clipped by itself",
-                rounds * Round(noise, several, RELATION),
-            ),
+            Way("per record", each, several),
             Way("per user", "all records of a drawn user are clipped together", one),
         ]
+    cohort, clients = typed.value("cohort"), typed.value("clients")
+    epochs, steps = math.ceil(typed.value("epochs")), -(-clients // cohort)
+    unit, whole = in_units("each client"), f"{epochs} x {steps} steps"
+    drawn = in_units(f"exactly {cohort} clients, drawn afresh in each step")
+    fixed = rounds * Round(noise, Uniform(cohort, clients), RELATION)
+    allocated = epochs * Epoch(noise, steps, adjacency=RELATION)
+    shuffled = epochs * ShuffledEpoch(noise, steps, adjacency=RELATION)
     return [
         Way("poisson", f"{unit} joins each step with the same probability", one),
-        Way(
-            "allocation",
-            f"{unit} in one random step of an epoch ({whole})",
-            epochs * Epoch(noise, steps, adjacency=RELATION),
-        ),
-        Way(
-            "uniform",
-            in_units(f"exactly {cohort.cohort_size} clients, drawn afresh in each step"),
-            rounds * Round(noise, cohort, RELATION),
-        ),
-        Way(
-            "shuffle",
-            f"a data loader that shuffles ({whole})",
-            epochs * ShuffledEpoch(noise, steps, adjacency=RELATION),
-        ),
+        Way("allocation", f"{unit} in one random step of an epoch ({whole})", allocated),
+        Way("uniform", drawn, fixed),
+        Way("shuffle", f"a data loader that shuffles ({whole})", shuffled),
     ]
 
 
@@ -124,14 +113,8 @@ def as_json(cost: Cost) -> dict[str, object]:
 def grid(costs: list[Cost]) -> Grid:
     """Return the table of all ways."""
     lines = [
-        [
-            cost.way.name,
-            up(cost.epsilon.upper),
-            down(cost.epsilon.lower),
-            seconds(cost.seconds),
-            cost.way.words,
-        ]
-        for cost in costs
-        if cost.epsilon is not None
+        [way.name, up(found.upper), down(found.lower), seconds(elapsed), way.words]
+        for way, found, elapsed, _ in costs
+        if found is not None
     ]
     return Grid([f"sampling ({RELATION})", "epsilon", "achieved", "time", ""], lines)

@@ -9,7 +9,6 @@ import dpacct
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant, spend
 from dpacct.budget import Spent
-from dpacct.renyi.curve import RenyiValue
 from dpacct.rounds import Schedule
 from dpacct.tight.accountant import TightAccountant
 from dpacct_cli import mechanism, options
@@ -84,20 +83,24 @@ def epsilon(
         kind, plan = held
         typed = typed._replace(schedule=source)
     spent = spend(plan, at.value, engine.name, options.read_gap(gap))
-    answered = _judged(stated, plan, spent, engine.name)
+    judged = None
+    if stated is not None:
+        from dpacct.claims.judge import answer
+
+        judged = answer(stated, plan, spent.delta, spent.interval, engine.name)
 
     def page() -> Page:
         promise = PROMISE if spent.lower > 0.0 else UPPER_ONLY
-        rows = [
+        rows = [] if judged is None else _claim_rows(judged, stated or 0.0)
+        rows += [
             mechanism.epsilon_row(spent),
             *([Row("", promise)] if spent.lower < 0.99 * spent.upper else []),
             *mechanism.all_rows(plan, typed, clip_norm),
             mechanism.accountant_row(plan, at.value, accountant),
             *mechanism.epsilon_rows(plan, at.value, accountant, spent.interval),
         ]
-        if answered is None or not answered.data_sets:
+        if judged is None or not judged.data_sets:
             rows += _achieved_rows(plan, spent, accountant)
-        rows = [*_claim_rows(answered, stated), *rows]
         closing = f"dpacct compare {typed.retyped()}{at.retyped} shows other accountants."
         if kind in ("event", "checkpoint"):
             closing = ""
@@ -111,12 +114,12 @@ def epsilon(
         **mechanism.keys(plan),
         **({} if kind is None else {"source": kind}),
     }
-    if answered is not None:
+    if judged is not None:
         data["claim"] = {
             "stated": stated,
-            "verdict": str(answered.verdict),
-            "data_sets": answered.data_sets,
-            "sufficient_noise": _least_noise(answered),
+            "verdict": str(judged.verdict),
+            "data_sets": judged.data_sets,
+            "sufficient_noise": _least_noise(judged),
         }
     show(Answer(data, repr(spent.upper), page), style)
 
@@ -132,42 +135,29 @@ def _achieved_rows(plan: Schedule, spent: Spent, accountant: str) -> list[Row]:
     return wrapped("achieved so", witness(plan, adaptive=plain_pair < spent.lower))
 
 
-def _judged(
-    stated: float | None, plan: Schedule, spent: Spent, accountant: str
-) -> ClaimAnswer | None:
-    if stated is None:
-        return None
-    from dpacct.claims.judge import answer
-
-    return answer(stated, plan, spent.delta, spent.interval, accountant)
-
-
-def _claim_rows(answered: ClaimAnswer | None, stated: float | None) -> list[Row]:
+def _claim_rows(judged: ClaimAnswer, stated: float) -> list[Row]:
     """Return the verdict, its proof, and the noise that would be enough."""
-    if answered is None or stated is None:
-        return []
     from dpacct_cli.commands.claims import MEANS
 
     rows = [
-        Row("claim", str(answered.verdict), f"epsilon {plain(stated)}"),
-        *wrapped("", MEANS[answered.verdict]),
+        Row("claim", str(judged.verdict), f"epsilon {plain(stated)}"),
+        *wrapped("", MEANS[judged.verdict]),
     ]
-    if answered.data_sets:
-        rows += wrapped("", f"achieved so: {answered.data_sets}")
-    noise = _least_noise(answered)
+    if judged.data_sets:
+        rows += wrapped("", f"achieved so: {judged.data_sets}")
+    noise = _least_noise(judged)
     if noise is not None:
         rows += wrapped("", f"noise {up(noise, 7)} would make it true, all else as it is")
-    elif answered.noise is not None:
-        factor = up(answered.noise.noise_scale, 7)
+    elif judged.noise is not None:
+        factor = up(judged.noise.noise_scale, 7)
         rows += wrapped("", f"{factor} x the noise of every round would make it true")
     return rows
 
 
-def _least_noise(answered: ClaimAnswer) -> float | None:
+def _least_noise(judged: ClaimAnswer) -> float | None:
     """Return the noise multiplier that is enough, if there is a single one."""
-    if answered.noise is None or mechanism.single_round(answered.noise.schedule) is None:
-        return None
-    return answered.noise.noise_multiplier
+    enough = None if judged.noise is None else mechanism.single_round(judged.noise.schedule)
+    return None if enough is None else enough.noise_multiplier
 
 
 def delta(
@@ -228,41 +218,31 @@ def rdp(*, typed: MechanismOptions, orders: Orders = DEFAULT_ORDERS, shown: Styl
     plan = typed.read_schedule()
     curve = dpacct.rdp(plan, orders=wanted)
 
+    # A published route may be out of reach at high orders.
+    routes = [
+        {name: upper if math.isfinite(upper) else None for name, upper in value.routes}
+        for value in curve
+    ]
+
     def page() -> Page:
+        names = list(dict.fromkeys(name for found in routes for name in found))
+        lines: list[list[str]] = []
+        for value, found in zip(curve, routes, strict=True):
+            figures = [plain(value.order), up(value.upper, DIGITS), down(value.lower, DIGITS)]
+            bounds = [found.get(name) for name in names]
+            lines.append([*figures, *("-" if b is None else up(b, DIGITS) for b in bounds)])
         return Page(
             mechanism.rows(plan, ratio_only=typed.ratio_only),
-            grid=_rdp_grid(curve),
+            grid=Grid(["order", "proven", "achieved", *names], lines),
             closing=f"dpacct epsilon {typed.retyped()} turns the curve into epsilon.",
         )
 
     data: dict[str, object] = {
         "orders": [value.order for value in curve],
         "rdp": [
-            {
-                "order": value.order,
-                "lower": value.lower,
-                "upper": value.upper,
-                "routes": _routes(value),
-            }
-            for value in curve
+            {"order": value.order, "lower": value.lower, "upper": value.upper, "routes": found}
+            for value, found in zip(curve, routes, strict=True)
         ],
         **mechanism.keys(plan),
     }
     show(Answer(data, "\n".join(repr(value.upper) for value in curve), page), style)
-
-
-def _rdp_grid(curve: tuple[RenyiValue, ...]) -> Grid:
-    routes = list(dict.fromkeys(name for value in curve for name, _ in value.routes))
-    lines: list[list[str]] = []
-    for value in curve:
-        line = [plain(value.order), up(value.upper, DIGITS), down(value.lower, DIGITS)]
-        for name in routes:
-            bound = _routes(value).get(name)
-            line.append("-" if bound is None else up(bound, DIGITS))
-        lines.append(line)
-    return Grid(["order", "proven", "achieved", *routes], lines)
-
-
-def _routes(value: RenyiValue) -> dict[str, float | None]:
-    """Return the bound of each route. A published route may be out of reach at high orders."""
-    return {name: upper if math.isfinite(upper) else None for name, upper in value.routes}

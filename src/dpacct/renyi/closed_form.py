@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dpacct.budget import Interval
-from dpacct.errors import Unsupported, WrongAccountant
+from dpacct.errors import WrongAccountant
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT
 from dpacct.pairs.achieved import achieved_delta, achieved_epsilon
 from dpacct.pairs.dominating import (
@@ -112,19 +112,21 @@ def forms_for(round_: Round) -> tuple[tuple[ClosedForm, ...], float]:
     """Return the closed forms about a round, and their nu.
 
     Raises:
-        Unsupported: there is none.
+        WrongAccountant: there is none.
     """
     if isinstance(round_.sampling, Poisson) and not round_.sampling.is_plain:
-        raise Unsupported(
-            f"no closed form is proven for {round_!r}; the accountant tight covers it"
-        )
+        raise _uncovered(repr(round_))
     pair = proven_pair(round_, Direction.REMOVE)
     if isinstance(pair, ReplacementPair | GeneralPair):
         reason = "Poisson sampling with replace-one adjacency"
-        reason = reason if isinstance(pair, ReplacementPair) else repr(round_)
-        raise Unsupported(f"no closed form is proven for {reason}; the accountant rdp covers it")
+        raise _uncovered(reason if isinstance(pair, ReplacementPair) else repr(round_))
     forms = (LEMMA_3, BUN) if isinstance(pair, SymmetrizedPair) else (LEMMA_4, MIRONOV)
     return forms, pair.noise_std
+
+
+def _uncovered(what: str) -> WrongAccountant:
+    rule = f"no closed form is proven for {what}"
+    return WrongAccountant("accountant", "closed-form", rule, "Use tight, which covers it.")
 
 
 def closed_form_renyi(order: float, round_: Round) -> tuple[float, tuple[str, ...]]:
@@ -133,7 +135,7 @@ def closed_form_renyi(order: float, round_: Round) -> tuple[float, tuple[str, ..
     That is (bound, ()), or (infinity, the violated conditions of each form).
 
     Raises:
-        Unsupported: there is no closed form for such a round.
+        WrongAccountant: there is no closed form for such a round.
     """
     q = round_.sampling_rate
     if q == 1.0:
@@ -195,9 +197,7 @@ class ClosedFormAccountant:
         counts = schedule.only_rounds()
         for kind in schedule.distinct():
             if kind not in counts:
-                raise Unsupported(
-                    f"no closed form is about {kind!r}; the accountant tight covers it"
-                )
+                raise _uncovered(repr(kind))
         for round_ in counts:
             # The conditions bound the order from above, so they hold next to 1 or at no order.
             if math.isinf(closed_form_renyi(_LEAST, round_)[0]):

@@ -82,7 +82,9 @@ def test_pages_and_the_number_alone(dpacct: Any, monkeypatch: pytest.MonkeyPatch
     assert first.split()[-5:] == ["by", "tight,", "at", "delta", "1e-05"]
     for name in ["dpacct tight", "dpacct rdp", "peer one"]:
         assert f"\n  {name}  " in text
-    assert "\n  dpacct gdp: " in text
+    # The reason is a sentence, without the rounds as Python prints them.
+    assert "\n  dpacct gdp: it covers full participation only\n" in text
+    assert "Round(" not in text
     assert "\n  peer two: it knows no such rounds" in text
     ours = library.epsilon(noise_multiplier=1.36, rounds=300, sampling_rate=0.1, delta=1e-5)
     assert float(dpacct(WORDS, "-q").text) <= ours.upper
@@ -94,6 +96,9 @@ def test_other_rounds(dpacct: Any, schedule_file: str, monkeypatch: pytest.Monke
     assert wide["closed-form"]["epsilon"] is not None
     words = "compare --noise 5 --rounds 10 --sampling full"
     entries = by_name(dpacct(words, "--json").json)
+    refused = dpacct("compare --noise 0.5 --rounds 3 --q 0.5").text
+    assert "dpacct closed-form: no published closed form covers these rounds" in refused
+    assert "Poisson(" not in refused
     tight, gdp, rdp = (entries[name]["epsilon"]["upper"] for name in ("tight", "gdp", "rdp"))
     assert tight == pytest.approx(gdp, rel=1e-11)
     assert tight < 0.99 * rdp

@@ -110,3 +110,11 @@ def test_the_mechanism_itself_stands_beside(dpacct: Any) -> None:
     assert "against any mechanism with epsilon 8 at delta 1e-06" in given.text
     assert "TPR of any" in given.text
     assert "calibrated" in dpacct("risk --eps 8 --rounds 300 --q 0.1").text
+
+
+def test_noise_is_calibrated_for_the_mechanism_that_was_typed(dpacct: Any) -> None:
+    for words in ("--rounds 3 --q 0.1 --records 3", "--sampling allocation --steps 5"):
+        found = dpacct(f"risk --eps 8 {words} --json").json
+        wanted = dpacct(f"calibrate --eps 8 {words} --json").json
+        assert found["noise_multiplier"] == wanted["noise_multiplier"]
+        assert "calibrated" in dpacct(f"risk --eps 8 {words}").text
