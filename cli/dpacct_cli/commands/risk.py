@@ -88,8 +88,9 @@ def risk(
         return
     calibrated = promise is not None and typed.noise is None and typed.schedule is None
     if promise is not None and calibrated:
-        runs = what_runs(typed, "noise") | {"accountant": engine.name}
-        plan = calibrate(epsilon=promise.epsilon, delta=promise.delta, **runs).schedule
+        asked = what_runs(typed, "noise")
+        asked |= {"epsilon": promise.epsilon, "delta": promise.delta}
+        plan = calibrate(**asked, accountant=engine.name).schedule
     else:
         plan = typed.read_schedule()
     attacks = Attacks(plan, engine)
