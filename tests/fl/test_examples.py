@@ -455,23 +455,6 @@ def test_a_private_run_that_was_stopped_goes_on_in_its_ledger(tmp_path):
         assert (ledger.unit, found.rounds, found.committed) == ("example", 5, 5)
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("way", ["class", "instance"])
-def test_updates_are_planted_whoever_says_so(way: str, monkeypatch: pytest.MonkeyPatch):
-    rows = fl.Examples(data(40))
-    size = sum(p.numel() for p in linear(FEATURES, CLASSES).parameters())
-
-    def planted(row: int) -> Tensor | None:
-        return torch.full((size,), 9.0) if row == 7 else None
-
-    expected = step(rows)
-    if way == "class":
-        monkeypatch.setattr(fl.Examples, "planted", lambda _, row: planted(row))
-    else:
-        monkeypatch.setattr(rows, "planted", planted)
-    assert not torch.equal(step(rows), expected)
-
-
 def test_a_gradient_does_not_depend_on_its_place_in_a_group():
     """A group of 16 or 48 has ends of vectors, where single numbers are rounded otherwise."""
     # An odd number of activations for each example; values whose rounding differs are few.

@@ -52,11 +52,13 @@ class Examples(Sequence[ClientData]):
         records: the most examples of one owner that take part: its first ones. Needed with owners.
 
     Attributes:
-        records: as above, 1 without owners.
+        records: as above, 1 without owners. plants: whether `planted` may return an update.
 
     Raises:
         InvalidParameter: no examples, another kind of data, or owners of other examples.
     """
+
+    plants = False
 
     def __init__(
         self,

@@ -216,6 +216,8 @@ class _CanaryClients(Sequence[ClientData]):
 class _CanaryExamples(Examples):
     """Examples with canaries behind them. The data of a canary are those of the first example."""
 
+    plants = True
+
     def __init__(self, examples: Examples, canaries: Canaries, *, silent: bool) -> None:
         super().__init__(_Lent(examples, len(canaries)), unit=examples.unit)
         self._others, self._canaries, self._silent = len(examples), canaries, silent

@@ -60,8 +60,6 @@ from dpacct.fl.training.examples import ExampleTrainer, Gradients
 from dpacct.fl.training.tasks import Broadcast, Task, Trainer, join, plant
 
 INDICATOR_LIMITS = [(0, 1, INDICATOR_NORM)]
-# A subclass or an instance that has another function may hold canaries.
-_PLANTS_NOTHING = Examples.planted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,20 +102,16 @@ class Engine:
 
         With an allocation it is that of a row: the number of the round, from 0.
         """
-        if self.allocator is not None:
-            if row is None:
-                raise Unsupported("a cohort without its step of the epoch")
-            members = self.allocator.members(row, self.num_clients)
-            return self.draw_for(self.noise.arrivals(members, self.source))
-        correlation = self.plan.correlation
-        if correlation is not None:
-            if row is None:
-                raise Unsupported("a cohort without its row of the correlated noise")
-            return self.draw_for(correlation.cohorts.members(row, self.num_clients, self.source))
-        if isinstance(self.plan.sampling, Allocation):
-            raise Unsupported("an allocation is drawn for a whole epoch, by the run's allocator")
-        cohort = draw_cohort(self.plan.sampling, self.num_clients, self.source)
-        return self.draw_for(self.noise.arrivals(cohort, self.source))
+        correlation, sampling, count = self.plan.correlation, self.plan.sampling, self.num_clients
+        if row is not None and correlation is not None:
+            return self.draw_for(correlation.cohorts.members(row, count, self.source))
+        if row is not None and self.allocator is not None:
+            members = self.allocator.members(row, count)
+        elif correlation is None and not isinstance(sampling, Allocation):
+            members = draw_cohort(sampling, count, self.source)
+        else:
+            raise Unsupported("a cohort without its row of noise, or its step of the epoch")
+        return self.draw_for(self.noise.arrivals(members, self.source))
 
     def draw_for(self, members: Sequence[int]) -> Draw:
         """Return a draw with this cohort."""
@@ -192,8 +186,7 @@ class Engine:
     ) -> None:
         """Mask, bound and add a group of examples. Rule 1."""
         bound, examples = state.bound, self.clients
-        planted = getattr(examples, "planted", None)
-        canaries = getattr(planted, "__func__", None) is not _PLANTS_NOTHING
+        canaries = isinstance(examples, Examples) and examples.plants
         simple = found.raw is None and scales_rows(bound) and sums_as_they_are(self.noise)
         if simple and found.kept is None and not canaries:
             norms, bad = add_clipped(
@@ -207,7 +200,7 @@ class Engine:
             self._count(state, found, norms, norms <= bound.clip_norm, bad)
             return
         rows = group.rows()
-        if canaries and isinstance(examples, Examples):
+        if isinstance(examples, Examples) and canaries:
             for row, number in zip(rows, numbers, strict=True):
                 update = examples.planted(number)
                 if update is not None:

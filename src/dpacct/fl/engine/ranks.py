@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -359,7 +360,7 @@ def _described(rounds: Rounds) -> str:
     """Return settings and versions, which are the same on all ranks."""
     return (
         f"{rounds.setting()}, {rounds.first_bound!r}, "
-        f"{rounds.engine.num_clients} clients with dpacct {__version__}, torch {torch.__version__}"
+        f"{rounds.engine.num_clients} clients with dpacct {__version__}, torch {version('torch')}"
     )
 
 

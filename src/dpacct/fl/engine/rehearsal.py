@@ -33,10 +33,8 @@ from dpacct.fl.privacy.findings import (
     Finding,
     check_bound,
     check_charge,
+    check_noise,
     repeated,
-    wrong_mean,
-    wrong_shape,
-    wrong_std,
 )
 from dpacct.fl.privacy.noise import drawn_std
 from dpacct.fl.privacy.randomness import Seeded
@@ -275,9 +273,8 @@ def _check_rows(engine: Engine, bound: Bound) -> Finding:
             for row in range(count)
         ]
     )
-    wrong = wrong_std(draws, std) or wrong_mean(draws, std) or wrong_shape(draws, std)
-    wrong = wrong or repeated(draws)
-    return Finding("rows", not wrong, wrong or f"the first {count} are those of the strategy")
+    found, again = check_noise("rows", draws, std), repeated(draws)
+    return Finding("rows", passed=False, detail=again) if found.passed and again else found
 
 
 def _check_whole(engine: Engine, bound: Bound) -> Finding:
@@ -315,12 +312,9 @@ def _check_noise(engine: Engine, state: TrainingState) -> Iterator[Finding]:
         if std is None:
             continue
         draws = np.stack([draw for draw, _ in _releases(engine, state, arrived, _SHORT, _DRAWS)])
+        yield check_noise(name, draws, std)
         if not np.isfinite(draws).all():
-            yield Finding(name, passed=False, detail="nothing was released")
             continue
-        wrong = wrong_std(draws, std) or wrong_mean(draws, std) or wrong_shape(draws, std)
-        detail = f"standard deviation {std:.6g} over {draws.size} values, as charged"
-        yield Finding(name, not wrong, wrong or detail)
         again = repeated(draws)
         yield Finding("fresh", not again, again or "no noise came twice")
         scaled.append(draws / std)
@@ -332,6 +326,4 @@ def _check_noise(engine: Engine, state: TrainingState) -> Iterator[Finding]:
     if own is not None:
         releases = _releases(engine, state, planned, 1, _COUNTS)
         counts = np.array([[indicator] for _, indicator in releases])
-        wrong = wrong_std(counts, own) or wrong_mean(counts, own)
-        detail = f"its noise has standard deviation {own:.6g}, as charged"
-        yield Finding("indicator", not wrong, wrong or detail)
+        yield check_noise("indicator", counts, own)

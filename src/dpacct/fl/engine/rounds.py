@@ -198,9 +198,7 @@ class OpenRound:
             raise Unsupported(
                 "the sum can be read before the round is committed. Call commit() first"
             )
-        if not isinstance(total, Tensor) or total.shape != own.shape:
-            shown = f"of shape {tuple(getattr(total, 'shape', ()))}"
-            raise InvalidParameter("total", shown, f"a sum holds {len(own)} numbers")
+        _check_shape("total", total, len(own))
         if total.dtype != torch.int64:
             raise InvalidParameter("total", str(total.dtype), "whole numbers, as int64")
         self._register(clients)
@@ -493,28 +491,25 @@ class Rounds:
         began = time.perf_counter()
         self._check_model()
         correlation, stream = self.engine.plan.correlation, self.state.noise
-        if correlation is not None:
-            if stream is None:
-                raise Unsupported("a run of correlated noise without its rows")
+        if correlation is not None and stream is not None:
             event = self.event()
-            taken = self.account.take_row(event, correlation.releases, correlation.strategy.rounds)
-            stream.skip_to(taken.row)
-            return OpenRound(self, taken, event, began, time.perf_counter() - began)
-        if self.engine.allocator is not None:
+            rows = correlation.strategy.rounds
+            ticket = self.account.take_row(event, correlation.releases, rows)
+            stream.skip_to(ticket.row)
+        elif self.engine.allocator is not None:
             event = self.event()
             steps = rounds_of(event.charged)
-            taken = self.account.take_step(event, steps, self.planned, self.state.round)
-            return OpenRound(self, taken, event, began, time.perf_counter() - began)
-        left, self._left = self._left, None
-        ticket = left if left and left.event == self.event() else None
-        if ticket is None:
-            self.advance()
-        event = self.event()
-        ticket = ticket or self.account.reserve(event)  # Rule 1.
-        charging = time.perf_counter() - began
-        # From here on randomness is drawn: the round stays spent, whatever happens.
-        ticket.draw()
-        return OpenRound(self, ticket, event, began, charging)
+            ticket = self.account.take_step(event, steps, self.planned, self.state.round)
+        else:
+            left, self._left = self._left, None
+            ticket = left if left and left.event == self.event() else None
+            if ticket is None:
+                self.advance()
+            event = self.event()
+            ticket = ticket or self.account.reserve(event)  # Rule 1.
+            # From here on randomness is drawn: the round stays spent, whatever happens.
+            ticket.draw()
+        return OpenRound(self, ticket, event, began, time.perf_counter() - began)
 
     def take_over(self) -> None:
         """Open the next round in the place of one that was reserved, and never released.

@@ -98,19 +98,20 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds
         if correlation is None:
             noise.check(scheme, relation, len(clients))
         accountant = plan_accountant(method, params, settings.accountant, scheme)
+    scheme = schemes[0]
     if correlation is not None:
-        _check_correlated(settings, correlation, bound, relation, schemes[0])
-        schedule, budget = _correlated_schedule(settings, correlation, relation, delta, accountant)
-    else:
-        schedule, budget = _choose_schedule(settings, schemes[0], relation, delta, accountant)
+        _check_correlated(settings, correlation, bound, relation, scheme)
+    terms = relation, delta, accountant
+    schedule, budget = _choose_schedule(settings, scheme, *terms, correlation)
     source = Randomness() if settings.seed is None else Seeded(settings.seed)
     reason = method.not_private_because or (None if source.private else SEEDED)
     account = Account(ledger, budget, private=reason is None, accountant=accountant, unit=unit)
     multiplier = noise_of(schedule.phases[0].round)
-    first = NoisePlan(schemes[0], relation, multiplier, public, correlation)
+    first = NoisePlan(scheme, relation, multiplier, public, correlation)
     device = next(iter(params.values())).device
     parts = (clients, method, layout, local, first, noise, source, device, server_lr)
-    engine = Engine(*parts, settings.server, _allocator(schemes[0], source), settings.average)
+    allocator = Allocator.start(scheme, source) if isinstance(scheme, Allocation) else None
+    engine = Engine(*parts, settings.server, allocator, settings.average)
     given = settings.noise_multiplier is not None
     rounds = Rounds(
         engine,
@@ -154,37 +155,49 @@ def _choose_schedule(
     adjacency: Adjacency,
     delta: float,
     accountant: str,
+    correlation: Correlation | None,
 ) -> tuple[Schedule, Budget]:
     """Return the rounds of a run with their noise, and the budget of a new ledger.
 
-    Equal rounds have this sampling and adjacency. A budget scales the noise of a schedule.
+    Equal rounds have this sampling and adjacency. A budget scales the noise of a schedule. Rounds
+    of correlated noise hold the noise multiplier of the independent rows, and are charged by
+    `Correlation.charged`.
     """
-    if isinstance(sampling, Allocation):
-        return _epochs(settings, sampling, adjacency, delta, accountant)
-    plan, budget = settings.schedule, settings.budget
-    if plan is None and settings.noise_multiplier is not None:
-        multiplier = validate.noise_multiplier(settings.noise_multiplier)
-        plan = settings.planned_rounds * Round(multiplier, sampling, adjacency)
-        if budget is not None:
-            return plan, budget
-    if budget is None:
-        if plan is None:
-            rule = "a budget is needed to choose the noise, or a noise_multiplier"
-            raise InvalidParameter("budget", None, rule)
-        # No limit was asked for: one that the plan stays below by any accountant, quickly found.
-        return plan, Budget(2 * epsilon(plan, delta=delta, accountant="rdp").upper + 1, delta)
-    if plan is not None:
-        found = calibrate(epsilon=budget.epsilon, delta=delta, schedule=plan, accountant=accountant)
-    else:
+    rounds = settings.planned_rounds
+
+    def charged(multiplier: float) -> Schedule:
+        if correlation is not None:
+            own = correlation.charged(multiplier)
+            return correlation.releases * Round(own, correlation.sampling, adjacency)
+        if isinstance(sampling, Allocation):
+            return sampling.epochs_of(rounds) * sampling.epoch(multiplier, adjacency)
+        return rounds * Round(multiplier, sampling, adjacency)
+
+    plan, budget, multiplier = settings.schedule, settings.budget, settings.noise_multiplier
+    if multiplier is not None:
+        multiplier = validate.noise_multiplier(multiplier)
+        plan = charged(multiplier)
+    elif budget is None and plan is None:
+        rule = "a budget is needed to choose the noise, or a noise_multiplier"
+        raise InvalidParameter("budget", None, rule)
+    elif budget is not None:
+        given = charged(1.0) if plan is None else plan
         found = calibrate(
-            epsilon=budget.epsilon,
-            delta=delta,
-            rounds=settings.planned_rounds,
-            sampling=sampling,
-            adjacency=adjacency,
-            accountant=accountant,
+            epsilon=budget.epsilon, delta=delta, schedule=given, accountant=accountant
         )
-    return found.schedule, budget
+        plan = found.schedule
+    assert plan is not None  # noqa: S101 - one of the three cases above
+    if budget is None:
+        # No limit was asked for: one that the plan stays below by any accountant, quickly found.
+        quick = accountant if isinstance(sampling, Allocation) else "rdp"
+        budget = Budget(2 * epsilon(plan, delta=delta, accountant=quick).upper + 1, delta)
+    if correlation is None:
+        return plan, budget
+    if multiplier is None:
+        # Above what rounding takes from the charge.
+        [round_] = plan.only_rounds()
+        multiplier = round_.noise_multiplier * correlation.sensitivity * (1 + _CHARGE_ROUNDING)
+    return rounds * Round(multiplier, Full(), adjacency), budget
 
 
 def of_records(
@@ -218,31 +231,6 @@ def of_records(
         hint = f"Charge Poisson({sampling.sampling_rate:g}, records={most})."
         raise InvalidParameter("records", stated, rule, hint)
     return replace(sampling, records=most)
-
-
-def _allocator(sampling: Sampling | Allocation, source: Randomness) -> Allocator | None:
-    return Allocator.start(sampling, source) if isinstance(sampling, Allocation) else None
-
-
-def _epochs(
-    settings: Settings, allocation: Allocation, adjacency: Adjacency, delta: float, accountant: str
-) -> tuple[Schedule, Budget]:
-    """Return the epochs of a run with their noise, and the budget of a new ledger."""
-    budget, multiplier = settings.budget, settings.noise_multiplier
-    count = allocation.epochs_of(settings.planned_rounds)
-    plan = settings.schedule
-    if plan is None:
-        noise = 1.0 if multiplier is None else validate.noise_multiplier(multiplier)
-        plan = count * allocation.epoch(noise, adjacency)
-        if multiplier is not None and budget is not None:
-            return plan, budget
-        if multiplier is None and budget is None:
-            rule = "a budget is needed to choose the noise, or a noise_multiplier"
-            raise InvalidParameter("budget", None, rule)
-    if budget is None:
-        return plan, Budget(2 * epsilon(plan, delta=delta, accountant=accountant).upper + 1, delta)
-    found = calibrate(epsilon=budget.epsilon, delta=delta, schedule=plan, accountant=accountant)
-    return found.schedule, budget
 
 
 def _choose_correlation(settings: Settings, noise: Noise, num_clients: int) -> Correlation | None:
@@ -290,41 +278,6 @@ def _check_correlated(
         raise Unsupported(
             "replace-one with secret draws within groups, which are proven for zero-out"
         )
-
-
-def _correlated_schedule(
-    settings: Settings,
-    correlation: Correlation,
-    adjacency: Adjacency,
-    delta: float,
-    accountant: str,
-) -> tuple[Schedule, Budget]:
-    """Return the rounds of a run of correlated noise, and the budget of a new ledger.
-
-    They hold the noise multiplier of the independent rows. The charge is `Correlation.charged`.
-    """
-
-    def whole(multiplier: float) -> Schedule:
-        charged = correlation.charged(multiplier)
-        return correlation.releases * Round(charged, correlation.sampling, adjacency)
-
-    budget, multiplier = settings.budget, settings.noise_multiplier
-    if multiplier is not None:
-        multiplier = validate.noise_multiplier(multiplier)
-        if budget is None:
-            upper = epsilon(whole(multiplier), delta=delta, accountant="rdp").upper
-            budget = Budget(2 * upper + 1, delta)
-    elif budget is None:
-        rule = "a budget is needed to choose the noise, or a noise_multiplier"
-        raise InvalidParameter("budget", None, rule)
-    else:
-        found = calibrate(
-            epsilon=budget.epsilon, delta=delta, schedule=whole(1.0), accountant=accountant
-        )
-        [round_] = found.schedule.only_rounds()
-        # Above what rounding takes from the charge.
-        multiplier = round_.noise_multiplier * correlation.sensitivity * (1 + _CHARGE_ROUNDING)
-    return settings.planned_rounds * Round(multiplier, Full(), adjacency), budget
 
 
 def plan_accountant(

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -214,14 +214,11 @@ class RowTicket:
     The charge was made for several rows together.
 
     Attributes:
-        row: its number, from 0. event: the charge.
+        row: its number, from 0.
     """
 
-    def __init__(self, run: Run, row: int, event: Event, epoch: OpenEpoch | None = None) -> None:
-        self._run, self.row, self.event, self._epoch = run, row, event, epoch
-
-    def draw(self) -> None:
-        """Note that randomness is about to be drawn: nothing to do."""
+    def __init__(self, run: Run, row: int, epoch: OpenEpoch | None = None) -> None:
+        self._run, self.row, self._epoch = run, row, epoch
 
     def commit(self) -> None:
         """Allow the release.
@@ -418,12 +415,9 @@ class Account:
 
     def reserve(self, event: Event) -> Ticket:
         """Charge a round."""
-        self._check_open()
-        run = self._run
-        if run is None:
-            raise BudgetExceeded("no run of the ledger was started")
+        run = self._started_run()
         self._ticket = None  # A round that fails from here on may be on disk all the same.
-        self._ticket = run.reserve(event, asks=partial(_check_plan_goes_on, run.plan))
+        self._ticket = _charge(run, event)
         return self._ticket
 
     def take_row(self, event: Event, releases: int, rows: int) -> RowTicket:
@@ -432,19 +426,12 @@ class Account:
         Args:
             event: one of the equal ``releases`` that are charged for all ``rows`` together.
         """
-        self._check_open()
-        run = self._run
-        if run is None:
-            raise BudgetExceeded("no run of the ledger was started")
+        run = self._started_run(rows)
         while run.rounds < releases:
-            ticket = run.reserve(event, asks=partial(_check_plan_goes_on, run.plan))
+            ticket = _charge(run, event)
             ticket.draw()
             ticket.commit()
-        if run.latest_row >= rows:
-            raise BudgetExceeded(
-                f"all {rows} rounds of the plan are taken, those that a crash lost among them"
-            )
-        return RowTicket(run, run.take_row() - 1, event)
+        return RowTicket(run, run.take_row() - 1)
 
     def take_step(self, event: Event, steps: int, rows: int, released: int) -> RowTicket:
         """Take the next round of a run of epochs. An epoch is charged before its first round.
@@ -456,24 +443,17 @@ class Account:
             event: the charge of an epoch. steps: its rounds. rows: of the run.
             released: the number of released rounds.
         """
-        self._check_open()
-        run = self._run
-        if run is None:
-            raise BudgetExceeded("no run of the ledger was started")
+        run = self._started_run(rows)
         row = run.latest_row
-        if row >= rows:
-            raise BudgetExceeded(
-                f"all {rows} rounds of the plan are taken, those that a crash lost among them"
-            )
         epoch, step = divmod(row, steps)
         if run.rounds <= epoch:
-            ticket = run.reserve(event, asks=partial(_check_plan_goes_on, run.plan))
+            ticket = _charge(run, event)
             ticket.draw()
             self._epoch = OpenEpoch(ticket, steps)
         elif self._epoch is None and released == row:
             ticket = run.unsettled()
             self._epoch = None if ticket is None else OpenEpoch(ticket, steps, step)
-        return RowTicket(run, run.take_row() - 1, event, self._epoch)
+        return RowTicket(run, run.take_row() - 1, self._epoch)
 
     def take_over(self, event: Event) -> Ticket | None:
         """Return the ticket of the round in which the run ended, if it is this event's."""
@@ -507,6 +487,17 @@ class Account:
     def _totals(self, run: Run) -> RunState:
         """Return the totals after the latest committed round of this account, or as of now."""
         return (self._ticket and self._ticket.totals) or run.totals()
+
+    def _started_run(self, rows: int | None = None) -> Run:
+        """Return the run in the ledger, with one of its ``rows`` left if it has such."""
+        self._check_open()
+        if self._run is None:
+            raise BudgetExceeded("no run of the ledger was started")
+        if rows is not None and self._run.latest_row >= rows:
+            raise BudgetExceeded(
+                f"all {rows} rounds of the plan are taken, those that a crash lost among them"
+            )
+        return self._run
 
     def _check_open(self) -> None:
         if self._closed:
@@ -545,9 +536,15 @@ class Account:
         return ledger
 
 
-def _check_plan_goes_on(plan: Schedule | None, state: RunState) -> None:
-    """Reject a round after the last one of a plan, which would be charged outside of it."""
-    if plan is not None and state.on_plan and state.rounds >= plan.rounds:
-        raise BudgetExceeded(
-            f"all {plan.rounds} rounds of the plan are charged, those that a crash lost among them"
-        )
+def _charge(run: Run, event: Event) -> Ticket:
+    """Charge a round of a run, or reject one after the last of its plan."""
+    plan = run.plan
+
+    def goes_on(state: RunState) -> None:
+        if plan is not None and state.on_plan and state.rounds >= plan.rounds:
+            raise BudgetExceeded(
+                f"all {plan.rounds} rounds of the plan are charged, those that a crash lost among "
+                "them"
+            )
+
+    return run.reserve(event, asks=goes_on)

@@ -219,6 +219,21 @@ def wrong_shape(draws: Draws, std: float) -> str:
     return f"it is not Gaussian (chi-square {statistic:.0f} with {free} degrees of freedom)"
 
 
+def check_noise(name: str, draws: Draws, std: float, exact: Draws | None = None) -> Finding:
+    """Check residuals [rounds, k] of releases: their spread, mean and law.
+
+    ``exact`` is the sum [k] of which no part may be left in them. One number a round has no law.
+    """
+    if not np.isfinite(draws).all():
+        return Finding(name, passed=False, detail="nothing was released")
+    wrong = "" if exact is None else wrong_scale(draws, exact, std)
+    wrong = wrong or wrong_std(draws, std) or wrong_mean(draws, std)
+    if draws.shape[1] > 1:
+        wrong = wrong or wrong_shape(draws, std)
+    detail = f"standard deviation {std:.6g} over {draws.size} values, as charged"
+    return Finding(name, not wrong, wrong or detail)
+
+
 def repeated(draws: Draws) -> str:
     """Return how noise of one round recurs in another, or along a round, or nothing."""
     rounds, size = draws.shape
