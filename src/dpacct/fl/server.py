@@ -17,10 +17,10 @@ from torch import nn
 from dpacct import validate
 from dpacct.errors import BudgetExceeded, Unsupported
 from dpacct.fl.clients import ClientData
-from dpacct.fl.engine.engine import reproduces
+from dpacct.fl.engine.engine import for_rehearsal, reproduces
 from dpacct.fl.engine.rehearsal import check_kind, preflight
 from dpacct.fl.engine.rounds import OpenRound
-from dpacct.fl.engine.setup import check_shares, elsewhere, prepare, rehearsed
+from dpacct.fl.engine.setup import check_shares, elsewhere, prepare
 from dpacct.fl.federation import PrivateRun
 from dpacct.fl.privacy.noise import NoiseShares
 from dpacct.fl.privacy.randomness import Seeded
@@ -157,7 +157,7 @@ class Server(PrivateRun):
 
     def _rehearse(self) -> None:
         """Play a round of zeros before anything is charged."""
-        engine, state = rehearsed(self._rounds.engine), self._rounds.state
+        engine, state = for_rehearsal(self._rounds.engine), self._rounds.state
         engine = replace(engine, source=Seeded(0))
         if self._preflight:
             correlated = self._rounds.engine if state.noise is not None else engine

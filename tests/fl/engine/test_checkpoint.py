@@ -160,16 +160,6 @@ def test_a_finished_run_has_no_round_left(tmp_path):
         federation(linear(), clients, **options(path)).resume()
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive", b"\x80\x04."])
-def test_a_damaged_checkpoint_is_refused(tmp_path, content):
-    path = tmp_path / "run.pt"
-    path.write_bytes(content)
-    with pytest.raises(InvalidParameter, match="cannot be read"):
-        read_checkpoint(path, CPU)
-    with pytest.raises(InvalidParameter, match="no such file"):
-        read_checkpoint(tmp_path / "none.pt", CPU)
-
-
 def test_a_checkpoint_cannot_run_code(tmp_path):
     class Evil:
         def __reduce__(self):

@@ -172,9 +172,11 @@ def test_an_indicator_that_costs_too_much_is_refused_before_anything_runs():
 
 
 @pytest.mark.parametrize("sampling", [Full(), Poisson(0.3), Uniform(3, 10)])
-def test_the_event_holds_both_releases_and_is_charged_jointly(sampling):
-    bound = fl.AdaptiveClip(0.7, indicator_noise=4.0)
+def test_a_round_is_charged_as_it_was_asked_for_both_releases_jointly(sampling):
     plan = NoisePlan(sampling, sampling.default_adjacency, 1.5, PublicSize(10, stated=True))
+    event = plan.event(fl.Clip(0.3), fl.GaussianNoise(), {})
+    assert event.charged == dpacct.Round(1.5, sampling)
+    bound = fl.AdaptiveClip(0.7, indicator_noise=4.0)
     event = plan.event(bound, fl.GaussianNoise(), {})
     names = [release.name for release in event.releases]
     assert names == ["update", "indicator"]
@@ -224,13 +226,6 @@ def test_what_is_charged_is_the_noise_that_was_added_rounded_down(tmp_path, samp
         joint = 1 / sum(1 / real**2 for real in really)
         assert joint * (1 - 16 * margin) <= charged**2 <= joint
         assert charged == Fraction(1.2)
-
-
-@pytest.mark.parametrize("sampling", [Full(), Poisson(0.3), Uniform(3, 10)])
-def test_a_single_release_is_charged_as_it_was_asked_for(sampling):
-    plan = NoisePlan(sampling, sampling.default_adjacency, 1.5, PublicSize(10, stated=True))
-    event = plan.event(fl.Clip(0.3), fl.GaussianNoise(), {})
-    assert event.charged == dpacct.Round(1.5, sampling)
 
 
 @dataclass(frozen=True)

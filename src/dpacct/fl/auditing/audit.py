@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -119,8 +119,7 @@ def audit(
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Problem:
+class _Problem(NamedTuple):
     """A model, its loss, and a population to run an audit on."""
 
     model: nn.Module
@@ -357,11 +356,10 @@ def _check_release(rounds: _Rounds) -> Finding:
         # The release is that of the first population in both worlds.
         engine, state, _ = rounds.collect(cohort, clients=people)
         after.append(engine.apply(state, release))
-    if _same(*after):
-        detail = "the new model and server state follow from the release alone"
-        return Finding("release", passed=True, detail=detail)
-    detail = "the new model or server state depends on the clients apart from the noisy release"
-    return Finding("release", passed=False, detail=detail)
+    same = _same(*after)
+    detail = "the new model and server state follow from the release alone"
+    fault = "the new model or server state depends on the clients apart from the noisy release"
+    return Finding("release", same, detail if same else fault)
 
 
 def _same(one: TrainingState, two: TrainingState) -> bool:

@@ -22,10 +22,9 @@ import torch
 from torch import Tensor
 
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.clients import Canary, ClientData, Inputs, Population, checked
+from dpacct.fl.clients import Canary, ClientData, Population, checked
 from dpacct.fl.examples import Examples
 from dpacct.fl.privacy.randomness import secret_generator
-from dpacct.fl.tensors import integers
 
 # Length of a canary's raw update in clip norms, so that the bound has something to do.
 _LENGTH = 100.0
@@ -219,26 +218,19 @@ class _CanaryExamples(Examples):
     plants = True
 
     def __init__(self, examples: Examples, canaries: Canaries, *, silent: bool) -> None:
-        super().__init__(_Lent(examples, len(canaries)), unit=examples.unit)
-        self._others, self._canaries, self._silent = len(examples), canaries, silent
+        self.unit, self.records = examples.unit, 1
+        self._examples, self._canaries, self._silent = examples, canaries, silent
+
+    def __len__(self) -> int:
+        return len(self._examples) + len(self._canaries)
+
+    def batch(self, rows: Sequence[int]) -> ClientData:
+        """Return some examples together."""
+        others = len(self._examples)
+        return self._examples.batch([row if row < others else 0 for row in rows])
 
     def planted(self, row: int) -> Tensor | None:
         """Return the gradient that replaces that of a row in `Examples`."""
-        if row >= self._others:
-            return self._canaries.sent(row - self._others)
+        if row >= len(self._examples):
+            return self._canaries.sent(row - len(self._examples))
         return self._canaries.silence() if self._silent else None
-
-
-class _Lent:
-    """The storage of `_CanaryExamples`."""
-
-    def __init__(self, examples: Examples, canaries: int) -> None:
-        self._examples, self._canaries = examples, canaries
-
-    def __len__(self) -> int:
-        return len(self._examples) + self._canaries
-
-    def batch(self, rows: Tensor) -> tuple[Inputs, Tensor]:
-        others = len(self._examples)
-        data = self._examples.batch([row if row < others else 0 for row in integers(rows)])
-        return data.inputs, data.targets

@@ -45,7 +45,7 @@ from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.loop import RoundLoop
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.examples import Examples
-from dpacct.fl.federation import Federation
+from dpacct.fl.federation import Federation, PrivateRun
 from dpacct.fl.layout import Layout, check_tensors
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.privacy.bounds import Bound
@@ -163,7 +163,7 @@ def audit_server(
         if server.engine.num_clients != len(people):
             rule = f"it makes the server of {len(people)} clients, canaries among them"
             raise InvalidParameter("build", server.engine.num_clients, rule)
-        _check_promise(server.state, server.not_private_because)
+        _check_promise(server)
         _refuse_ledger(server.account)
         _aim(audit, server.engine, server.state)
         before = server.state
@@ -277,33 +277,29 @@ def audit_loop(
 
 def _audited_loop(run: Federation, people: Population) -> RoundLoop:
     """Return the loop of a run on these clients, if its promise can be tested."""
-    player = run.player
-    if player.engine.clients is not people:
+    if run.engine.clients is not people:
         rule = "the run trains the clients that it is given"
-        raise InvalidParameter("build", type(player.engine.clients).__name__, rule)
-    _check_promise(player.state, run.not_private_because)
-    _refuse_allocation(player.engine)
-    return player
+        raise InvalidParameter("build", type(run.engine.clients).__name__, rule)
+    _check_promise(run)
+    return run.player
 
 
-def _refuse_allocation(engine: Engine) -> None:
-    if engine.allocator is not None:
-        raise Unsupported(
-            "an audit of random allocation: its epochs are charged as a whole, and the audit "
-            "compares round by round. Audit the same run with Poisson(1 / steps)"
-        )
-
-
-def _check_promise(state: TrainingState, not_private_because: str | None) -> None:
-    if state.round:
+def _check_promise(run: PrivateRun) -> None:
+    """Reject a run with a promise that is not made round by round from its beginning."""
+    if run.round:
         raise Unsupported("a run is audited from its beginning, and this one goes on from another")
-    if state.noise is not None:
+    if run.state.noise is not None:
         raise Unsupported(
             "correlated noise, which is charged for all rounds together: this audit tests rounds "
             "one by one. The preflight tests the rows of noise and their charge"
         )
-    if not_private_because is not None:
-        raise Unsupported(f"nothing is promised that could be tested: {not_private_because}")
+    if run.not_private_because is not None:
+        raise Unsupported(f"nothing is promised that could be tested: {run.not_private_because}")
+    if run.engine.allocator is not None:
+        raise Unsupported(
+            "an audit of random allocation: its epochs are charged as a whole, and the audit "
+            "compares round by round. Audit the same run with Poisson(1 / steps)"
+        )
 
 
 def _refuse_ledger(account: Account) -> None:
@@ -327,7 +323,6 @@ def _contributions(engine: Engine, state: TrainingState, canaries: Canaries) -> 
 
 
 def _aim(audit: CanaryAudit, engine: Engine, state: TrainingState) -> None:
-    _refuse_allocation(engine)
     plan, norm = engine.plan, state.bound.clip_norm
     audit.aim(engine.layout.sizes, norm, plan.sampling.sampling_rate, plan.adjacency)
 

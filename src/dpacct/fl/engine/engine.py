@@ -42,6 +42,7 @@ from dpacct.fl.privacy.markers import Bounded, Noised, scatter
 from dpacct.fl.privacy.noise import (
     GaussianNoise,
     Noise,
+    SharesElsewhere,
     drawn_std,
     sums_as_they_are,
 )
@@ -375,8 +376,11 @@ class Engine:
         return own
 
 
-def with_independent_noise(engine: Engine) -> Engine:
-    """Return the engine with noise that needs no other rounds, to try the rest of a round."""
+def for_rehearsal(engine: Engine) -> Engine:
+    """Return the engine with noise that needs no other rounds and no real clients."""
+    noise = engine.noise
+    if isinstance(noise, SharesElsewhere):
+        return replace(engine, noise=replace(noise, rehearsed=True))
     if engine.plan.correlation is None:
         return engine
     return replace(engine, noise=GaussianNoise(), plan=replace(engine.plan, correlation=None))

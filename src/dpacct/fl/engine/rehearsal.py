@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
-from dpacct.fl.engine.engine import Engine, reproduces, with_independent_noise
+from dpacct.fl.engine.engine import Engine, for_rehearsal, reproduces
 from dpacct.fl.engine.states import Collected, Draw, TrainingState
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.sgd import SGD
@@ -79,7 +79,7 @@ class Rehearsal:
     ) -> None:
         self._engine, self._chooser, self._before = engine, chooser, before
         self._state = replace(state, client_states={}, noise=None)
-        alone = with_independent_noise(engine)
+        alone = for_rehearsal(engine)
         with _noted():
             kind = usual_kind(engine.clients) if example is None else Kind.of(example)
             self._synthetic = synthetic_clients(kind, example, chooser.loss, state.params)
@@ -243,7 +243,7 @@ def preflight(engine: Engine, state: TrainingState) -> Audit:
     correlation, rows = engine.plan.correlation, tuple[Finding, ...]()
     if correlation is not None:
         rows = _check_rows(engine, state.bound), _check_whole(engine, state.bound)
-        engine, state = with_independent_noise(engine), replace(state, noise=None)
+        engine, state = for_rehearsal(engine), replace(state, noise=None)
     if reproduces(engine.method):
         return Audit(())
     like = next(iter(state.params.values()))

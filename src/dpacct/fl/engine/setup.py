@@ -13,7 +13,7 @@ from dpacct.budget import DEFAULT_DELTA, Budget
 from dpacct.calibration.calibrate import calibrate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import Population, check_population
-from dpacct.fl.engine.engine import Engine, with_independent_noise
+from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.plan import RunPlan
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.states import TrainingState
@@ -410,12 +410,3 @@ def check_shares(rounds: Rounds) -> None:
         # A share that clients cannot draw is refused before anything is charged.
         limits = bound.limits(engine.layout)
         share_sigma(limits, engine.plan.update_std(bound), noise.minimum)
-
-
-def rehearsed(engine: Engine) -> Engine:
-    """Return an engine in which synthetic clients add the shares, and noise is independent."""
-    engine = with_independent_noise(engine)
-    noise = engine.noise
-    if not isinstance(noise, SharesElsewhere):
-        return engine
-    return replace(engine, noise=replace(noise, rehearsed=True))
