@@ -1,4 +1,4 @@
-"""Rounds that ran elsewhere, and rounds that a process left behind."""
+"""Rounds that ran elsewhere, rounds that a process left behind, and rows of correlated noise."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dpacct.ledger import Event, Guarantee
 from dpacct.ledger.disk.rows import Rows
 from dpacct.ledger.ledger import MOST_ELSEWHERE
 from dpacct.ledger.record.entries import Entry
+from dpacct.ledger.writing import Transaction
 from dpacct.renyi.odometer import Odometer
 from forgeries import read, write
 from ledgers import BUDGET, ROUND
@@ -202,3 +203,47 @@ def test_a_round_that_was_settled_or_followed_is_not_taken_over(path: Path) -> N
         far = Event(Round(2.0, Poisson(0.5)))
         run.reserve(far)
         assert run.take_over(far) is None
+
+
+# Rows of correlated noise: each is given out once, and costs nothing
+
+
+def test_rows_are_given_out_once_and_cost_nothing(ledger: Ledger) -> None:
+    run, other = (ledger.start_run(name, 1 * ROUND) for name in ("one", "two"))
+    assert run.latest_row == 0
+    run.reserve(ROUND).commit()
+    spent = ledger.upper_epsilon()
+    # Two processes with one run, and another run beside it.
+    again = ledger.resume_run(run.id)
+    assert [run.take_row(), again.take_row(), run.take_row(), other.take_row()] == [1, 2, 3, 1]
+    assert (run.latest_row, again.latest_row, other.latest_row) == (3, 3, 1)
+    assert (ledger.upper_epsilon(), ledger.rounds) == (spent, 1)
+    assert ledger.verify().sound
+
+
+def test_a_finished_run_takes_no_row(ledger: Ledger) -> None:
+    run = ledger.start_run("correlated", 1 * ROUND)
+    run.finish()
+    with pytest.raises(LedgerError, match="finished"):
+        run.take_row()
+
+
+@pytest.mark.parametrize("forged", [1, 4, 0, -1, 2.0, "2", None])
+def test_a_row_out_of_its_order_is_a_fault(ledger: Ledger, forged: object) -> None:
+    run = ledger.start_run("correlated", 1 * ROUND)
+    run.take_row()
+
+    def write(opened: Transaction) -> None:
+        totals = opened.state, opened.open_run(run.id)
+        opened.append("row", run.id, {"row": forged}, totals)
+
+    ledger._file.write(write)
+    assert not ledger.verify().sound
+
+
+def test_a_row_of_no_run_is_a_fault(ledger: Ledger) -> None:
+    run = ledger.start_run("correlated", 1 * ROUND)
+    ledger._file.write(
+        lambda opened: opened.append("row", 7, {"row": 1}, (opened.state, opened.open_run(run.id)))
+    )
+    assert not ledger.verify().sound

@@ -42,14 +42,14 @@ def _reading(now: Snapshot, upper: float) -> str:
     return f"the ledger reads epsilon {above(upper)} of {budget} now"
 
 
-def _adaptive(now: Snapshot, before: float, after: float, what: str) -> str:
+def _adaptive(now: Snapshot, before: float, after: float, what: str, held: str) -> str:
     """Return the adaptive bound before and after a round or plan, and its delta."""
     at = ""
     if now.state.plan_delta:
         left = now.budget.delta - now.state.plan_delta
         at = f" Both are at delta {left:.2g}: the earlier plans use the rest of the budget's delta."
     with_it = f"would be {above(after)} with this {what}"
-    return f"The adaptive bound is epsilon {above(before)} now and {with_it}.{at}"
+    return f"The adaptive bound{held} is epsilon {above(before)} now and {with_it}.{at}"
 
 
 def _ways_out(now: Snapshot, *, enough: bool) -> str:
@@ -90,6 +90,7 @@ def plan_refused(now: Snapshot, plan: Plan, cost: Totals) -> BudgetExceeded:
     before = mixture.epsilon(ledger.charged, ledger.delta)
     after = mixture.epsilon(add(ledger.charged, cost), ledger.delta)
     enough = mixture.epsilon(add(ledger.spent, cost), ledger.delta) <= budget.epsilon
+    with_held = ", with the room held for other plans," if held else ""
     fewer, kinds = "", list(plan.schedule.distinct())
     if len(kinds) == 1:
         each = mixture.cost(kinds[0])
@@ -97,9 +98,8 @@ def plan_refused(now: Snapshot, plan: Plan, cost: Totals) -> BudgetExceeded:
         fewer = f" What fits: {most} such rounds." if most else " Not one such round fits."
     return BudgetExceeded(
         f"{start}: {reading}. A plan that is made after rounds have run may depend on them, "
-        f"and is charged by the adaptive bound"
-        f"{', with the room held for other plans' if held else ''}. "
-        f"{_adaptive(now, before, after, 'plan')}{fewer}{_ways_out(now, enough=enough)}"
+        f"and is charged by the adaptive bound. "
+        f"{_adaptive(now, before, after, 'plan', with_held)}{fewer}{_ways_out(now, enough=enough)}"
     )
 
 
@@ -167,12 +167,11 @@ def round_refused(now: Snapshot, run: int, round_: ScheduleItem) -> RoundRefused
     if above(refusal.spent) == above(upper):
         why += f" With this round it would read {above(refusal.needed)}."
     else:
-        held = any(subtract(ledger.held, own))
+        held = ", with the room held for plans," if any(subtract(ledger.held, own)) else ""
         why += (
             f" A round outside the plans that were made first is judged by the adaptive bound, "
-            f"which holds however the round was chosen"
-            f"{', with the room held for plans' if held else ''}. "
-            f"{_adaptive(now, refusal.spent, refusal.needed, 'round')}"
+            f"which holds however the round was chosen. "
+            f"{_adaptive(now, refusal.spent, refusal.needed, 'round', held)}"
         )
         if ledger.plan_delta:
             why += " Rounds with at least a plan's noise and at most its rate still run."

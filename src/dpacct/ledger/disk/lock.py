@@ -5,7 +5,7 @@ opens and closes the file, e.g. to copy it. This lock (flock) belongs to one ope
 that nothing else in the process can drop it.
 
 Rule 1: a reader holds the shared lock, a writer the exclusive one.
-Rule 2: waiting can be interrupted and ends after `BUSY_SECONDS`.
+Rule 2: waiting can be interrupted, and ends `BUSY_SECONDS` after the last progress.
 Rule 3: a process that waits is next: each process takes a gate before the lock, and keeps it while
 waiting. Without it, a writer that comes back at once would keep all others out.
 Rule 4: no process forks while a ledger is touched. A child neither uses nor ever closes inherited

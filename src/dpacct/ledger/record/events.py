@@ -289,10 +289,11 @@ def round_from_json(value: Any, also: tuple[str, ...] = ()) -> ScheduleItem:
     entry = {key: part for key, part in typed("a round", value, dict).items() if key not in also}
     try:
         found = _item(dict(entry))
-        same = json.dumps(round_to_json(found), sort_keys=True) == json.dumps(entry, sort_keys=True)
+        same = round_to_json(found) == entry
     except (InvalidParameter, TypeError, ValueError, KeyError, OverflowError) as error:
-        raise LedgerError(f"a round cannot be read: {line(str(error))}") from None
-    # Constructors take 5.0 for a whole number, and a strategy has one form of its own.
+        why = f"{error} is missing or unknown" if isinstance(error, KeyError) else line(str(error))
+        raise LedgerError(f"a round cannot be read: {why}") from None
+    # A strategy has one form of its own, and no key of a default is left out.
     if not same:
         raise LedgerError("a round is not in its one form")
     return found

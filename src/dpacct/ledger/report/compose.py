@@ -149,16 +149,8 @@ def _runs(report: dict[str, Any]) -> list[Block]:
             epsilon = f"{whole} {_ANY_STOP}; {epsilon} if that was decided in advance"
         planned = "" if run["planned_rounds"] is None else f" (plan: {run['planned_rounds']})"
         counts = (str(run[key]) for key in ("committed", "uncommitted", "abandonments"))
-        rows.append(
-            (
-                str(run["run"]),
-                line(run["name"]),
-                f"{run['rounds']}{planned}",
-                *counts,
-                epsilon,
-                claim,
-            )
-        )
+        charged = f"{run['rounds']}{planned}"
+        rows.append((str(run["run"]), line(run["name"]), charged, *counts, epsilon, claim))
     blocks: list[Block] = [
         Heading(3, "Runs"),
         Table(header, tuple(rows), "Runs, each with its own epsilon"),
@@ -178,17 +170,13 @@ def _one_run(run: dict[str, Any]) -> list[Block]:
     rows: list[tuple[str, ...]] = []
     for phase in run["phases"]:
         planned = "yes" if phase["planned"] else "no"
+        planned = "no plan" if run["planned_rounds"] is None else planned
         item = round_from_json(phase, _BESIDE)
+        sampling = sampling_words(item.sampling) if isinstance(item, Round) else repr(item)
         noise: float | None = phase.get("noise_multiplier")
-        rows.append(
-            (
-                str(phase["rounds"]),
-                "-" if noise is None else chosen(noise, least=True),
-                sampling_words(item.sampling) if isinstance(item, Round) else repr(item),
-                "no plan" if run["planned_rounds"] is None else planned,
-                "; ".join(map(_release_words, phase["releases"])) or "the sum",
-            )
-        )
+        level = "-" if noise is None else chosen(noise, least=True)
+        releases = "; ".join(map(_release_words, phase["releases"])) or "the sum"
+        rows.append((str(phase["rounds"]), level, sampling, planned, releases))
     blocks: list[Block] = [Heading(4, f"Run {run['run']}: {line(run['name'])}")]
     if rows:
         blocks.append(Table(header, tuple(rows), f"Rounds of run {run['run']}"))

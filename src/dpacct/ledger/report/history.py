@@ -69,7 +69,10 @@ class History:
             self.facts |= {"created": time, "software": said.software}
         if state is None:
             return
-        run = self.runs.setdefault(entry.run, _empty_run() | {"started": time})
+        if entry.run not in self.runs:
+            run = dict[str, Any](started=time, ended="", resumed=0, left_at=None, abandonments=0)
+            self.runs[entry.run] = run | {"abandoned": [], "more_rounds": 0, "phases": []}
+        run = self.runs[entry.run]
         run["ended"] = time
         if state.initial:
             self._cursors[entry.run] = state.cursor
@@ -151,14 +154,9 @@ class History:
         return Schedule(Phase(round_, count) for round_, count in self.released.items())
 
     def _point(self, upper: float, lower: float | None, *, planned: bool) -> None:
-        self.points.append(
-            {
-                "round": self._charged,
-                "upper": upper if math.isfinite(upper) else None,
-                "lower": lower,
-                "guarantee": "planned" if planned else "adaptive",
-            }
-        )
+        kind, proven = "planned" if planned else "adaptive", upper if math.isfinite(upper) else None
+        point = {"round": self._charged, "upper": proven, "lower": lower, "guarantee": kind}
+        self.points.append(point)
 
     def _forget(self, rounds: int) -> None:
         """Drop the points from this number of rounds on: some of the rounds were given back."""
@@ -175,16 +173,3 @@ class History:
         return total > 0 and any(
             self._charged == max(1, round(total * k / points)) for k in range(points + 1)
         )
-
-
-def _empty_run() -> dict[str, Any]:
-    return {
-        "started": "",
-        "ended": "",
-        "resumed": 0,
-        "left_at": None,
-        "abandonments": 0,
-        "abandoned": [],
-        "more_rounds": 0,
-        "phases": [],
-    }
