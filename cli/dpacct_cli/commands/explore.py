@@ -44,7 +44,7 @@ MOST_SHOWN = 60
 MOST_LINES, MOST_PANELS = 6, 5
 # A scale with a larger ratio is logarithmic.
 WIDE = 30.0
-COLUMNS = (
+COLUMNS: tuple[str, ...] = (
     "noise_multiplier", "rounds", "sampling", "sampling_rate", "cohort_size", "num_clients",
     "adjacency", "delta", "accountant", "epsilon_lower", "epsilon_upper", "error",
 )  # fmt: skip

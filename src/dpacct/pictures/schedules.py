@@ -186,11 +186,12 @@ def tradeoff_picture(settings: Sequence[Setting], marked: Sequence[float]) -> Pi
     for setting in settings:
         attacks = Attacks(setting.schedule, find_accountant(setting.accountant))
         name = "proven" if len(settings) == 1 else setting.name
-        curves.append(_curve(name, [(rate, attacks.tpr(rate)) for rate in rates]))
         if setting is first:
             for rate in marked:
-                upper = attacks.tpr(rate).upper
+                upper = attacks.upper_tpr(rate)
                 marks.append(Mark(rate, upper, f"{of_thousand(upper)} of 1,000"))
+        found = [*attacks.curve(rates[:-1]), attacks.tpr(1.0)]
+        curves.append(_curve(name, zip(rates, found, strict=True)))
     title = "The best attack: true positive rate against false positive rate"
     if marks:
         which = f"{first.name}: an" if len(settings) > 1 else "An"

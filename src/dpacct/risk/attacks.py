@@ -22,7 +22,7 @@ upper side of all other accountants, the accountant's bound of the worse directi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 
@@ -227,6 +227,26 @@ class Attacks:
             lower = max(lower, second.tpr(fpr).lower)
         return Interval.bracket(lower, self.upper_tpr(fpr))
 
+    def curve(self, fprs: Sequence[float]) -> list[Interval]:
+        """Return the achieved and proven TPR at many FPRs in (0, 1), as sharp as a chart needs.
+
+        Each FPR contributes one eps at which the bound should be small. Any eps gives a valid bound
+        at every FPR, so that the least over all of them is proven without a search.
+        """
+        # The achieved side needs to see the bound rise beyond both ends.
+        beyond = [min(fprs) * share for share in (0.6, 0.3, 0.1)]
+        beyond += [1.0 - (1.0 - max(fprs)) * share for share in (0.6, 0.3, 0.1)]
+        for fpr in (*fprs, *beyond):
+            for attack in (*self._proven, *self._achieved):
+                attack.start(fpr)
+        found: list[Interval] = []
+        for fpr in fprs:
+            upper = max(attack.start(fpr)[1].upper for attack in self._proven)
+            lower = max(attack.achieved(fpr) for attack in self._achieved)
+            plain = self._by_advantage(fpr)
+            found.append(plain or Interval.bracket(lower, min(1.0, max(fpr, upper))))
+        return found
+
     def _by_advantage(self, fpr: float) -> Interval | None:
         """Return the TPR from the advantage alone, if that is sharp, else None.
 
@@ -317,13 +337,16 @@ class Attack:
                 if self.bound(fpr, best + side * away).lower > upper:
                     break
                 away *= 3.0
+        return Interval.bracket(self.achieved(fpr), upper)
+
+    def achieved(self, fpr: float) -> float:
+        """Return a TPR that this pair achieves at an FPR in (0, 1), by the eps seen so far."""
         top = -math.log(fpr)
         points = [(-math.inf, Interval(1.0, 1.0))]
         points += [(e, self.bound(fpr, e)) for e in sorted(self._seen) if e < top]
         # F is at least x FPR, so at least 1 from here on, up to the rounding of the logarithm.
         points.append((top, Interval(1 - 1e-12, 2.0)))
-        lower = max(fpr, least_convex_value(points))
-        return Interval.bracket(min(lower, 1.0), upper)
+        return min(max(fpr, least_convex_value(points)), 1.0)
 
     def _scale(self) -> float:
         """Return about the range of eps on which delta changes."""
