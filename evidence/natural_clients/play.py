@@ -16,14 +16,15 @@ update.
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 from pathlib import Path
 from typing import Any
 
+from dpacct.pictures import Curve, Drawing, Level, Panel, Picture
 from evidence.natural_clients.runs import METHODS, TASKS, Task, comparison, play, tuning
 from evidence.pages import add_into, home, markdown, put_tables
 from evidence.records import Records, spread
-from evidence.strokes import stroke
 
 PAGE, RUNS = "natural_clients/README.md", "natural_clients/runs.jsonl"
 PICTURE = "natural_clients/picture.png"
@@ -123,54 +124,39 @@ def _new_writers_table(records: Records) -> str:
 
 
 def draw(records: Records, file: Path) -> None:
-    """Draw accuracy over the epsilon that the last round of each run had spent."""
-    from matplotlib import pyplot as plt  # noqa: PLC0415 - tables need no pictures
+    """Draw accuracy over epsilon: a panel for each data set, a line for each method."""
+    panels: list[Panel] = []
+    ahead: list[float] = []
+    for name, task in TASKS.items():
+        wanted = {"stage": "comparison", "data": name}
 
-    figure, panels = plt.subplots(1, len(TASKS), figsize=(10, 4.2))
-    for panel, (name, task) in zip(panels, TASKS.items(), strict=True):
-        for place, method in enumerate(task.methods):
-            strokes = stroke(place)
-            color, dashes = strokes["color"], strokes["linestyle"]
-            for epsilon in task.epsilons:
-                wanted = {"stage": "comparison", "data": name, "epsilon": epsilon}
-                curve = _mean_history(records, **wanted, method=method)
-                style: dict[str, Any] = {"color": color, "linewidth": 1, "alpha": 0.5}
-                style["linestyle"] = dashes
-                panel.plot([x for x, _ in curve], [y for _, y in curve], **style)
-            ends = [
-                (epsilon, statistics.mean(values), min(values), max(values))
-                for epsilon in task.epsilons
-                if (values := records.values(
-                    "accuracy", stage="comparison", data=name, epsilon=epsilon, method=method
-                ))
-            ]  # fmt: skip
-            label = METHODS[method][0]
-            panel.plot([x for x, *_ in ends], [y for _, y, *_ in ends], **strokes, label=label)
-            panel.vlines(
-                [x for x, *_ in ends], [r[2] for r in ends], [r[3] for r in ends], color=color
+        def accuracies(method: str, epsilon: int | None, wanted: Any = wanted) -> list[float]:
+            return records.values("accuracy", **wanted, method=method, epsilon=epsilon)
+
+        curves: list[Curve] = []
+        for method in task.methods:
+            runs = {epsilon: accuracies(method, epsilon) for epsilon in task.epsilons}
+            runs = {epsilon: values for epsilon, values in runs.items() if values}
+            means = [*map(statistics.mean, runs.values())]
+            worst = [*map(min, runs.values())]
+            curves.append(Curve(METHODS[method][0], [*map(float, runs)], means, worst))
+        ceiling = statistics.mean(accuracies("dp-fedavg", None))
+        panels.append(
+            Panel(
+                "epsilon spent, proven",
+                f"{task.title}: test accuracy [%]",
+                tuple(curves),
+                levels=(Level(ceiling, "DP-FedAvg,\nalmost no noise"),),
+                log_x=True,
+                from_zero=False,
             )
-        ceiling = records.values(
-            "accuracy", stage="comparison", data=name, epsilon=None, method="dp-fedavg"
         )
-        if ceiling:
-            style = {"color": "0.5", "linewidth": 0.8, "label": "DP-FedAvg, almost no noise"}
-            panel.axhline(statistics.mean(ceiling), **style)
-        panel.set(xscale="log", xlabel="epsilon spent (proven)", title=task.title)
-        panel.set_xticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
-        panel.grid(alpha=0.3)
-        panel.set_ylabel("test accuracy in percent")
-    panels[0].legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(file, dpi=110)  # pyright: ignore[reportUnknownMemberType]
-    plt.close(figure)
-
-
-def _mean_history(records: Records, **wanted: Any) -> list[tuple[float, float]]:
-    histories = [record.result["history"] for record in records if record.matches(**wanted)]
-    return [
-        (points[0]["epsilon"], statistics.mean(point["accuracy"] for point in points))
-        for points in zip(*histories, strict=True)
-    ]
+        plain, *others = (curve.y for curve in curves)
+        ahead += [max(each) - base for base, *each in zip(plain, *others, strict=True)]
+    most = math.ceil(10 * max(ahead)) / 10
+    title = f"At no epsilon does a method beat DP-FedAvg by more than {most:g} points"
+    note = "Lines are means over runs. Bands reach down to the worst run. Zero-out a client."
+    Drawing(Picture(title, tuple(panels), note)).save(file, replace=True)
 
 
 def main() -> None:
