@@ -38,24 +38,16 @@ def label_counts(labels: np.ndarray, partition: Partition) -> np.ndarray:
     return np.stack([np.bincount(labels[part], minlength=labels.max() + 1) for part in partition])
 
 
-@given(total=st.integers(1, 300), share=st.floats(0, 1), seed=st.integers(0, 2**64))
-def test_iid_covers_exactly_and_evenly(total: int, share: float, seed: int) -> None:
-    clients = 1 + int(share * (total - 1))
-    partition = iid(total, clients, seed=seed)
-    assert len(partition) == clients
-    assert_exact_cover(partition, total)
-    assert partition.sizes.max() - partition.sizes.min() <= 1
-
-
-@given(labels=labels_of, share=st.floats(0, 1), alpha=concentrations, seed=st.integers(0, 99))
-def test_dirichlet_covers_exactly_and_evenly(
-    labels: list[int], share: float, alpha: float, seed: int
-) -> None:
+@given(labels=labels_of, share=st.floats(0, 1), alpha=concentrations, seed=st.integers(0, 2**64))
+def test_simulations_cover_exactly_and_evenly(labels, share, alpha, seed) -> None:
     clients = 1 + int(share * (len(labels) - 1))
-    partition = dirichlet(labels, clients, alpha, seed=seed)
-    assert len(partition) == clients
-    assert_exact_cover(partition, len(labels))
-    assert partition.sizes.max() - partition.sizes.min() <= 1
+    for partition in (
+        iid(len(labels), clients, seed=seed),
+        dirichlet(labels, clients, alpha, seed=seed),
+    ):
+        assert len(partition) == clients
+        assert_exact_cover(partition, len(labels))
+        assert partition.sizes.max() - partition.sizes.min() <= 1
 
 
 @given(owners=labels_of)

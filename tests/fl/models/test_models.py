@@ -37,6 +37,12 @@ def size(model: nn.Module) -> int:
 CIFAR, MNIST = (3, 32, 32), (1, 28, 28)
 
 
+# Convolutions 3 x 3 of 16, 32, 64 channels, three blocks each (He et al. count 0.27M), their norms,
+# projections and the last layer.
+RESNET20 = 27 * 16 + 9 * (16 * 16 * 6 + 16 * 32 + 32 * 32 * 5 + 32 * 64 + 64 * 64 * 5)
+RESNET20 += 2 * (16 * 7 + 32 * 6 + 64 * 6) + 16 * 32 + 2 * 32 + 32 * 64 + 2 * 64 + 64 * 10 + 10
+
+
 @pytest.mark.parametrize(
     ("name", "shape", "classes", "expected"),
     [
@@ -48,27 +54,15 @@ CIFAR, MNIST = (3, 32, 32), (1, 28, 28)
         # As with batch normalization, which has as many parameters (public implementations).
         ("resnet18", CIFAR, 10, 11_173_962),
         ("resnet10", CIFAR, 10, 4_903_242),
+        ("resnet20", CIFAR, 10, RESNET20),
+        # Two layers of 256, or one of 64, with a bias each, and an embedding of 8.
+        ("lstm", None, 97, 97 * 8 + 1024 * (8 + 256 + 1) + 1024 * (256 + 256 + 1) + 257 * 97),
+        ("lstm-small", None, 97, 97 * 8 + 256 * (8 + 64 + 1) + 65 * 97),
     ],
 )
-def test_sizes(name: str, shape: tuple[int, ...], classes: int, expected: int) -> None:
-    assert size(build_model(name, images(shape, classes))) == expected
-
-
-def test_resnet20_is_that_of_its_paper_but_for_projections() -> None:
-    """He et al. count 0.27M; convolutions 3 x 3 of 16, 32, 64 channels, three blocks each."""
-    convolutions = 27 * 16 + 9 * 16 * 16 * 6 + 9 * (16 * 32 + 32 * 32 * 5)
-    convolutions += 9 * (32 * 64 + 64 * 64 * 5)
-    norms = 2 * (16 * 7 + 32 * 6 + 64 * 6)
-    projections = 16 * 32 + 2 * 32 + 32 * 64 + 2 * 64
-    found = size(build_model("resnet20", images(CIFAR, 10)))
-    assert found == convolutions + norms + projections + 64 * 10 + 10
-
-
-def test_the_lstm_has_two_layers_of_256_and_an_embedding_of_8() -> None:
-    expected = 97 * 8 + 4 * 256 * (8 + 256 + 1) + 4 * 256 * (256 + 256 + 1) + 256 * 97 + 97
-    assert size(build_model("lstm", text(80))) == expected
-    small = 97 * 8 + 4 * 64 * (8 + 64 + 1) + 64 * 97 + 97
-    assert size(build_model("lstm-small", text(80))) == small
+def test_sizes(name: str, shape: tuple[int, ...] | None, classes: int, expected: int) -> None:
+    data = text(80) if shape is None else images(shape, classes)
+    assert size(build_model(name, data)) == expected
 
 
 @pytest.mark.sampled(4)

@@ -55,24 +55,18 @@ def test_tensorboard_is_needed_only_where_it_is_used(tmp_path, monkeypatch):
         TensorBoardWriter(tmp_path)
 
 
-def test_evaluation_counts_what_is_right():
-    data = fl.ClientData(torch.eye(3), torch.tensor([0, 1, 1]))
+def test_evaluation_counts_what_is_right_at_every_position():
     model = torch.nn.Identity()
     model.register_parameter("unused", torch.nn.Parameter(torch.zeros(1)))
-    model.train()
-    found = fl.evaluate(model, cross_entropy, data, batch_size=2)
+    data = fl.ClientData(torch.eye(3), torch.tensor([0, 1, 1]))
+    found = fl.evaluate(model.train(), cross_entropy, data, batch_size=2)
     assert found.accuracy == pytest.approx(2 / 3)
     assert found.loss == pytest.approx(float(cross_entropy(torch.eye(3), data.targets)))
     assert model.training
-
-
-def test_evaluation_of_sequences_counts_every_position():
     outputs = torch.zeros(2, 4, 5)
     outputs[:, 1, :3] = 1
-    data = fl.ClientData(outputs, torch.ones(2, 5, dtype=torch.int64))
-    model = torch.nn.Identity()
-    model.register_parameter("unused", torch.nn.Parameter(torch.zeros(1)))
-    assert fl.evaluate(model, cross_entropy, data).accuracy == pytest.approx(0.6)
+    sequences = fl.ClientData(outputs, torch.ones(2, 5, dtype=torch.int64))
+    assert fl.evaluate(model, cross_entropy, sequences).accuracy == pytest.approx(0.6)
 
 
 def test_settings_of_local_training_out_of_range_are_refused():
