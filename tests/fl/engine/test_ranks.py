@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +14,6 @@ from dpacct.errors import InvalidParameter
 from tests.fl.engine.ranked import SETTINGS, audit_of, seeded, weights
 
 ROOT = Path(__file__).resolve().parents[3]
-IP = shutil.which("ip") or ""
 
 
 def played(folder: Path, size: int, *cases: str) -> list[int]:
@@ -71,64 +66,6 @@ def test_three_processes_train_the_model_of_one(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_rank_ends_the_run_and_leaves_the_round_spent(tmp_path: Path) -> None:
     assert played(tmp_path, 2, "killed") == [0, -signal.SIGKILL]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0 or not IP, reason="needs network namespaces")
-def test_two_hosts_train_the_model_of_one(tmp_path: Path) -> None:
-    with hosts("dpacct0", "dpacct1") as addresses:
-        command = [sys.executable, "-m", "tests.fl.engine.ranked"]
-        command += [f"tcp://{addresses[0]}:29517", str(tmp_path)]
-        cable = os.environ | {"GLOO_SOCKET_IFNAME": "veth"}
-        ranks = [
-            subprocess.Popen(
-                [IP, "netns", "exec", f"dpacct{rank}", *command, str(rank), "2", "identity"],
-                cwd=ROOT,
-                env=cable,
-            )
-            for rank in range(2)
-        ]
-        assert [rank.wait(timeout=300) for rank in ranks] == [0, 0]
-    found = torch.load(tmp_path / "1.pt")
-    alone = seeded("plain")
-    alone.run()
-    assert all(map(torch.equal, weights(alone), found["plain"]))
-
-
-@contextmanager
-def hosts(*names: str) -> Iterator[list[str]]:
-    """Two network namespaces with a cable between them; yields their addresses."""
-    addresses = [f"10.77.0.{number}" for number in (1, 2)]
-    try:
-        for name in names:
-            ip("netns", "add", name)
-        one, other = names
-        ip(
-            "link",
-            "add",
-            "veth",
-            "netns",
-            one,
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "veth",
-            "netns",
-            other,
-        )
-        for name, address in zip(names, addresses, strict=True):
-            ip("-n", name, "address", "add", f"{address}/24", "dev", "veth")
-            ip("-n", name, "link", "set", "veth", "up")
-            ip("-n", name, "link", "set", "lo", "up")
-        yield addresses
-    finally:
-        for name in names:
-            subprocess.run([IP, "netns", "delete", name], check=False, capture_output=True)
-
-
-def ip(*words: str) -> None:
-    subprocess.run([IP, *words], check=True)
 
 
 def test_ranks_need_processes_that_have_met() -> None:
