@@ -17,7 +17,7 @@ Rule 6: if the charge of a plan depends on the order of its rounds, they are rel
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from operator import le
+from operator import gt
 from typing import Any, NamedTuple
 
 from dpacct.errors import LedgerError
@@ -98,14 +98,6 @@ class RunState:
         """True for a run that has a plan and kept to it."""
         return self.planned and not self.left
 
-    def within(self, ledger: LedgerState) -> bool:
-        """Return whether its totals are at most those of all runs."""
-        return (
-            self.rounds <= ledger.rounds
-            and all(map(le, self.spent, ledger.spent))
-            and all(map(le, self.held, ledger.held))
-        )
-
 
 # Totals behind an entry: of all runs, and of its run.
 States = tuple[LedgerState, RunState | None]
@@ -136,7 +128,8 @@ def read_state(entry: Entry, orders: int) -> States:
     run = RunState(**_parsed("state.run", state["run"], RunState, orders))
     if run.committed > run.rounds:
         refuse("state.run.committed", run.committed, "at most the number of rounds")
-    if not run.within(ledger):
+    more = run.rounds > ledger.rounds or any(map(gt, run.spent, ledger.spent))
+    if more or any(map(gt, run.held, ledger.held)):
         raise LedgerError("its run has more than all runs together")
     return ledger, run
 
