@@ -251,12 +251,11 @@ def app(typed: Sequence[str] | None = None) -> NoReturn:
 
 def usage_line(error: Any, given: Sequence[str]) -> str:
     """Return one line for a complaint of Click, with a suggestion where one is near."""
-    program = "dpacct" if error.ctx is None else error.ctx.command_path
-    command = ROOT if error.ctx is None else error.ctx.command
-    known = [name for parameter in command.params for name in parameter.opts]
-    known = [name for name in known if name.startswith("-")]
-    kind = type(error).__name__
-    message = error.message
+    program, command = "dpacct", ROOT
+    if error.ctx is not None:
+        program, command = error.ctx.command_path, error.ctx.command
+    known = [name for each in command.params for name in each.opts if name.startswith("-")]
+    kind, message = type(error).__name__, error.message
     if kind == "NoSuchOption":
         # Click reports a mistyped cluster such as -eps by its first letter.
         name = next((w for w in given if w.partition("=")[0] == error.option_name), None)

@@ -192,35 +192,8 @@ Clients = Annotated[
 ClientsOnly = Annotated[
     str | None, option("--clients", metavar="N", help=CLIENTS_HELP, panel=WHAT_RUNS)
 ]
-Epochs = Annotated[str | None, option(
-    "--epochs", metavar="E", panel=WHAT_RUNS, advanced=True,
-    help="Epochs instead of --rounds: how often each example takes part on average. Runs E / rate "
-    "rounds, rounded up.",
-)]  # fmt: skip
-Steps = Annotated[str | None, option(
-    "--steps", metavar="T", panel=WHAT_RUNS, advanced=True,
-    help="Steps of an epoch, with --sampling allocation or shuffle.",
-)]  # fmt: skip
-Records = Annotated[str | None, option(
-    "--records", metavar="K", panel=WHAT_RUNS, advanced=True,
-    help="Records of one user at most: each joins a Poisson round by itself and is clipped alone.",
-)]  # fmt: skip
-MaxCohort = Annotated[str | None, option(
-    "--max-cohort", "--max-batch", metavar="B", panel=WHAT_RUNS, advanced=True,
-    help="Largest cohort of a Poisson round, with --clients; a random part of this size is kept.",
-)]  # fmt: skip
-BestOfRuns = Annotated[str | None, option(
-    "--best-of", metavar="LAW:MEAN", panel=WHAT_RUNS, advanced=True,
-    help="The best of a random number of such runs: poisson:10, geometric:10 or "
-    "negative-binomial:10,0.5.",
-)]  # fmt: skip
 # Strategies of correlated noise that need no more than a number.
 CORRELATED = ("independent", "square-root", "optimized", "buffered-toeplitz")
-CorrelatedName = Annotated[str | None, option(
-    "--correlated", metavar="|".join(CORRELATED), panel=WHAT_RUNS, advanced=True,
-    help="Correlated noise (DP-FTRL) over all rounds, with --separation; no sampling is needed. "
-    "With --q, cyclic Poisson sampling inside --separation groups.",
-)]  # fmt: skip
 Bands = Annotated[str | None, option(
     "--bands", metavar="B", panel=WHAT_RUNS, advanced=True,
     help="With --correlated: the bands of the strategy, or the buffers of buffered-toeplitz.",
@@ -375,12 +348,35 @@ class MechanismOptions(NamedTuple):
     cohort: Cohort = None
     clients: Clients = None
     adjacency: AdjacencyName = None
-    epochs: Epochs = None
-    steps: Steps = None
-    records: Records = None
-    max_cohort: MaxCohort = None
-    best_of: BestOfRuns = None
-    correlated: CorrelatedName = None
+    epochs: Annotated[str | None, option(
+        "--epochs", metavar="E", panel=WHAT_RUNS, advanced=True,
+        help="Epochs instead of --rounds: how often each example takes part on average. Runs "
+        "E / rate rounds, rounded up.",
+    )] = None  # fmt: skip
+    steps: Annotated[str | None, option(
+        "--steps", metavar="T", panel=WHAT_RUNS, advanced=True,
+        help="Steps of an epoch, with --sampling allocation or shuffle.",
+    )] = None  # fmt: skip
+    records: Annotated[str | None, option(
+        "--records", metavar="K", panel=WHAT_RUNS, advanced=True,
+        help="Records of one user at most: each joins a Poisson round by itself and is clipped "
+        "alone.",
+    )] = None  # fmt: skip
+    max_cohort: Annotated[str | None, option(
+        "--max-cohort", "--max-batch", metavar="B", panel=WHAT_RUNS, advanced=True,
+        help="Largest cohort of a Poisson round, with --clients; a random part of this size is "
+        "kept.",
+    )] = None  # fmt: skip
+    best_of: Annotated[str | None, option(
+        "--best-of", metavar="LAW:MEAN", panel=WHAT_RUNS, advanced=True,
+        help="The best of a random number of such runs: poisson:10, geometric:10 or "
+        "negative-binomial:10,0.5.",
+    )] = None  # fmt: skip
+    correlated: Annotated[str | None, option(
+        "--correlated", metavar="|".join(CORRELATED), panel=WHAT_RUNS, advanced=True,
+        help="Correlated noise (DP-FTRL) over all rounds, with --separation; no sampling is "
+        "needed. With --q, cyclic Poisson sampling inside --separation groups.",
+    )] = None  # fmt: skip
     bands: Bands = None
     separation: Separation = None
     participations: Participations = None

@@ -47,33 +47,24 @@ def read_output(output: str | None, *, force: bool) -> Path | None:
     return Path(output)
 
 
-def write_output(content: str | bytes, target: Path | None, *, force: bool) -> None:
-    """Write to the named file, or, a text, to stdout. Errors are as for `write_bytes`."""
-    if target is None:
-        sys.stdout.write(str(content))
-    elif isinstance(content, str):
-        write_new(content, target, LABEL, replace=force)
-    else:
-        write_bytes(content, target, force=force)
-
-
-def write_new(text: str, file: Path, name: str, *, replace: bool = False) -> None:
-    """Write a text to a file that an option names. Errors are as for `write_bytes`."""
-    write_bytes(text.encode("utf-8", "surrogateescape"), file, force=replace, name=name)
-
-
-def write_bytes(content: bytes, target: Path, *, force: bool, name: str = LABEL) -> None:
-    """Write to the file that an option names.
+def write_output(
+    content: str | bytes, target: Path | None, *, force: bool = False, name: str = LABEL
+) -> None:
+    """Write to the file that an option called ``name`` names, or, a text, to stdout.
 
     Raises:
         InvalidParameter: the file exists and ``force`` is missing, it is a ledger or a folder, or
             it cannot be written.
     """
+    if target is None:
+        sys.stdout.write(str(content))
+        return
     # With the ledger comes SQLite, which most commands never need.
     from dpacct.ledger.disk.outputs import write_file
 
+    held = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
     try:
-        write_file(target, lambda stream: stream.write(content), name=name, replace=force)
+        write_file(target, lambda stream: stream.write(held), name=name, replace=force)
     except OSError as error:
         reason = error.strerror or "unknown reason"
         raise InvalidParameter(name, str(target), f"it cannot be written ({reason})") from None

@@ -28,7 +28,7 @@ from dpacct.rounds import MAX_CLIENTS, Full, Uniform
 from dpacct_cli import errors, options, render, waiting
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import OUTPUT, PRIVACY, WHAT_RUNS, MechanismOptions, option
-from dpacct_cli.output import LABEL, Force, read_output, write_bytes
+from dpacct_cli.output import LABEL, Force, read_output, write_output
 from dpacct_cli.render import Style, down, up
 from dpacct_cli.words import quoted, spelling
 
@@ -131,7 +131,7 @@ def explore(
         waiting.say("dpacct explore", len(rows), len(settings))
         rows.append(compute(row_typed, row_delta, accountant))
     if target is not None:
-        write_bytes(to_bytes(rows, suffix), target, force=force)
+        write_output(to_bytes(rows, suffix), target, force=force)
     else:
         numbers = "\n".join("inf" if row["error"] else repr(row["epsilon_upper"]) for row in rows)
         render.show(render.Answer(to_data(rows), numbers, lambda: to_page(rows)), style)

@@ -80,7 +80,7 @@ Part = Annotated[str | None, option(
     help="Part of the data that it uses, e.g. country=DE. A partition costs as much as its worst "
     "part.",
 )]  # fmt: skip
-PromisedDelta = Annotated[str | None, option(
+PromisedDelta = Annotated[str, option(
     "--promised-delta", advanced=True, metavar="D", panel=options.PRIVACY,
     help="Part of delta for promises whose loss may be infinite, such as (epsilon, delta)-DP.",
 )]  # fmt: skip
@@ -108,7 +108,7 @@ def init(
     delta: BudgetDelta = f"{DEFAULT_DELTA:g}",
     adjacency: options.AdjacencyName = None,
     unit: Unit = "client",
-    promised_delta: PromisedDelta = None,
+    promised_delta: PromisedDelta = "0",
     partition: Partition = None,
     shown: StyleOptions,
 ) -> None:
@@ -127,10 +127,8 @@ def init(
         raise InvalidParameter("FILE", file, "it exists already, and no ledger is ever replaced")
     if not has_folder(file):
         raise InvalidParameter("FILE", file, "there is no such folder")
-    aside = 0.0
-    if promised_delta is not None:
-        rule = "a part of delta is a number"
-        aside = validate.real("promised_delta", options.number(promised_delta), rule)
+    rule = "a part of delta is a number"
+    aside = validate.real("promised_delta", options.number(promised_delta), rule)
     partitions = dict(map(_read_partition, partition or ()))
     with Ledger.open(
         file, budget, adjacency=relation, unit=unit, promised_delta=aside, partitions=partitions
@@ -151,7 +149,7 @@ def show_ledger(file: File, *, shown: StyleOptions) -> None:
     style = shown.style
     with opened(file) as ledger:
         summary = ledger.summary()
-    show(Answer(summary, _spent_number(summary), lambda: spent_page(summary)), style)
+    show(Answer(summary, spent_number(summary), lambda: spent_page(summary)), style)
 
 
 def verify(file: File, *, head: Head = None, shown: StyleOptions) -> None:
@@ -304,7 +302,7 @@ def charge(
         _budget_row(summary),
     ]
     page = Page(rows, closing=_show_again(summary))
-    show(Answer(data, _spent_number(summary), lambda: page), style)
+    show(Answer(data, spent_number(summary), lambda: page), style)
 
 
 def _read_partition(text: str) -> tuple[str, list[str]]:
@@ -412,7 +410,7 @@ COMMANDS = {
 }
 
 
-def _spent_number(summary: dict[str, Any]) -> str:
+def spent_number(summary: dict[str, Any]) -> str:
     """Return the epsilon that holds even if results influenced when to stop."""
     promise = summary["epsilon_any_stop"]
     return "inf" if promise is None else repr(promise)

@@ -16,7 +16,7 @@ from dpacct.errors import InvalidParameter, NotConverged, Unsupported
 from dpacct_cli import options, waiting
 from dpacct_cli.errors import OptionConflict
 from dpacct_cli.options import MechanismOptions, argument, flag, option
-from dpacct_cli.output import LABEL, Force, opened, read_output, write_bytes
+from dpacct_cli.output import LABEL, Force, opened, read_output, write_output
 from dpacct_cli.render import to_json
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class PictureOptions(NamedTuple):
         from dpacct.pictures.drawing import format_of
 
         content = Drawing(picture, dark=self.dark).to_bytes(format_of(file, LABEL))
-        write_bytes(content, file, force=self.force)
+        write_output(content, file, force=self.force)
 
     def put(self, picture: Picture) -> None:
         """Draw a picture, and write or print it."""

@@ -17,7 +17,7 @@ from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.packages import import_package
 from dpacct.rounds import Adjacency, Phase, Poisson, Round, Schedule
-from dpacct_cli.commands.ledger import spent_page
+from dpacct_cli.commands.ledger import spent_number, spent_page
 from dpacct_cli.errors import conflict
 from dpacct_cli.options import MechanismOptions
 from dpacct_cli.output import is_there, opened
@@ -84,7 +84,7 @@ def _of_ledger(file: str) -> Answer:
         summary = ledger.summary()
     lower, upper = summary["epsilon"]["lower"], summary["epsilon_any_stop"]
     data = _record("ledger", lower, upper, summary, summary["rounds"])
-    return Answer(data, "inf" if upper is None else repr(upper), lambda: spent_page(summary))
+    return Answer(data, spent_number(summary), lambda: spent_page(summary))
 
 
 def _of_report(path: Path) -> Answer:

@@ -31,7 +31,7 @@ from dpacct.fl.report.evaluation import evaluate
 from dpacct.fl.report.reports import Report
 from dpacct_cli import waiting
 from dpacct_cli.options import Style
-from dpacct_cli.output import write_new
+from dpacct_cli.output import write_output
 from dpacct_cli.render import plain, up
 from dpacct_cli.train.files import RunFiles
 from dpacct_cli.train.job import Job
@@ -65,7 +65,7 @@ class _Beginning(Callback):
         """Write both before the first round is charged."""
         if run.round == 0:
             if not self.file.exists():
-                write_new(self.settings, self.file, "ledger")
+                write_output(self.settings, self.file, name="ledger")
             run.save()
 
 
