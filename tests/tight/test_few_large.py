@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import pytest
 from mpmath import mpf
@@ -49,13 +50,18 @@ def compose(*rounds: tuple[float, float, int]) -> Composition:
     return Composition.of({**pairs}, REMOVE)
 
 
+@cache
+def exact_delta(first: tuple[float, float], second: tuple[float, float], at: float) -> mpf:
+    return contour.two_rounds(at, first, second, remove=True)
+
+
 @pytest.mark.parametrize(
     ("first", "second", "at"), [*PAIRS[:3], *(pytest.param(*p, marks=SLOW) for p in PAIRS[3:])]
 )
 def test_two_rounds_hold_the_truth(
     first: tuple[float, float], second: tuple[float, float], at: float
 ) -> None:
-    exact = contour.two_rounds(at, first, second, remove=True)
+    exact = exact_delta(first, second, at)
     composition = compose((*first, 1), (*second, 1))
     found = few_large_delta(composition, at)
     assert found.lower <= exact * (1 + mpf(10) ** -15)
@@ -71,7 +77,7 @@ def test_two_rounds_hold_the_truth(
 @pytest.mark.parametrize("case", [0, *(pytest.param(k, marks=SLOW) for k in (2, 3))])
 def test_a_bad_guess_costs_width_and_nothing_else(case: int, wrong: float) -> None:
     first, second, at = PAIRS[case]
-    exact = contour.two_rounds(at, first, second, remove=True)
+    exact = exact_delta(first, second, at)
     composition = compose((*first, 1), (*second, 1))
     try:
         bounds = FewLarge(composition, wrong * at, math.log(float(exact)))

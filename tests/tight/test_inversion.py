@@ -64,9 +64,12 @@ def holds(bracket: Interval, truth: mpf) -> bool:
 def test_delta_holds_the_truth(
     rounds: contour.Rounds, epsilon: float, direction: Direction
 ) -> None:
-    bracket = inversion_delta(compose(rounds, direction), epsilon)
-    assert holds(bracket, true_delta(epsilon, rounds, direction))
+    composition, truth = compose(rounds, direction), true_delta(epsilon, rounds, direction)
+    bracket = inversion_delta(composition, epsilon)
+    assert holds(bracket, truth)
     assert bracket.upper - bracket.lower <= 1e-8 * bracket.upper
+    # Chernoff's bound is rarely far off.
+    assert truth <= chernoff_delta(composition, epsilon) <= 30 * truth
 
 
 @pytest.mark.sampled(3)
@@ -88,7 +91,7 @@ def test_a_tiny_tilt_is_what_its_order_says() -> None:
     assert bracket.upper - bracket.lower <= 1e-6 * bracket.upper
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize("delta", [0.05, 1e-15, 1e-20])
 @pytest.mark.parametrize("rounds", [SETTINGS[0][0], SETTINGS[6][0], SETTINGS[9][0]])
@@ -104,7 +107,7 @@ def test_epsilon_holds_the_truth(
     assert below <= delta <= above
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize("epsilon", [0.0, 1e-9, 0.3, 6.0, 9.0])
 def test_any_epsilon_is_fine(epsilon: float, direction: Direction) -> None:
@@ -115,7 +118,7 @@ def test_any_epsilon_is_fine(epsilon: float, direction: Direction) -> None:
     assert bracket.upper - bracket.lower <= 1e-7 * bracket.upper
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.0, 1.0])
 @pytest.mark.parametrize("direction", Direction)
 def test_both_oracles_agree(epsilon: float, direction: Direction) -> None:
@@ -252,16 +255,6 @@ def test_two_rounds_by_an_integral_of_closed_forms(
         except NotConverged:
             continue
         assert bracket.lower * (1 - 1e-12) <= truth <= bracket.upper * (1 + 1e-12)
-
-
-@pytest.mark.sampled(5)
-@pytest.mark.parametrize("direction", Direction)
-@pytest.mark.parametrize(("rounds", "epsilon"), SETTINGS)
-def test_chernoff_is_an_upper_bound_and_rarely_far_off(
-    rounds: contour.Rounds, epsilon: float, direction: Direction
-) -> None:
-    truth = true_delta(epsilon, rounds, direction)
-    assert truth <= chernoff_delta(compose(rounds, direction), epsilon) <= 30 * truth
 
 
 def test_the_largest_loss_of_the_add_direction() -> None:

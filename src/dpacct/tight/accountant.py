@@ -42,15 +42,11 @@ from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Unif
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import (
     NEXT_TO_NOTHING,
-    Solver,
     chernoff_delta,
     composed_delta,
     composed_epsilon,
 )
 from dpacct.tight.game import is_played
-
-# Whether a bound, found for one direction, surely covers the other direction.
-Covers = Callable[[Composition, float], bool]
 
 _PLAYING = ("auto", "game")
 GAME, _PAIR = "an adaptive game", "one fixed pair a round"
@@ -69,7 +65,7 @@ class TightAccountant:
 
     Args:
         engine: "auto" or "game" uses fixed pairs, and the game if it applies. "pairs" uses fixed
-            pairs alone. "contour" or "grid" uses fixed pairs by one method alone.
+            pairs alone.
         gap: for games, the requested relative width of epsilon. See `game_epsilon`.
     """
 
@@ -172,7 +168,7 @@ class TightAccountant:
         certain = certain_delta(schedule, epsilon)
         if certain >= _CERTAIN:
             return Interval(certain, 1.0)
-        proven = _pairs_delta(proven_pairs, schedule, epsilon)
+        proven = _worse_direction(proven_pairs, schedule, composed_delta, epsilon)
         upper = proven.upper
         wide = proven.lower < _WIDE * upper and upper > NEXT_TO_NOTHING
         wide = wide or _has_promises(schedule)
@@ -185,7 +181,7 @@ class TightAccountant:
             schedule,
             proven.lower,
             upper,
-            lambda played: _pairs_delta(achieved_pairs, played, epsilon).lower,
+            lambda played: _worse_direction(achieved_pairs, played, composed_delta, epsilon).lower,
             lambda: achieved_delta(schedule, epsilon),
         )
         if self.plays(schedule):
@@ -304,30 +300,17 @@ def _check_gap_has_a_game(accountant: TightAccountant, schedule: Schedule) -> No
 # A search asks for the proven end, and a report on its result for both.
 @lru_cache(maxsize=_REMEMBERED)
 def _pairs_epsilon(pairs: PairsOf, schedule: Schedule, delta: float) -> Interval:
-    def covers(other: Composition, upper: float) -> bool:
-        return chernoff_delta(other, upper) <= delta
-
-    return _worse_direction(
-        pairs, schedule, composed_epsilon, delta, covers, lambda whole: whole.largest_loss
-    )
-
-
-def _pairs_delta(pairs: PairsOf, schedule: Schedule, epsilon: float) -> Interval:
-    def covers(other: Composition, upper: float) -> bool:
-        return chernoff_delta(other, epsilon) <= upper
-
-    return _worse_direction(pairs, schedule, composed_delta, epsilon, covers, lambda _: 1.0)
+    return _worse_direction(pairs, schedule, composed_epsilon, delta)
 
 
 def _worse_direction(
-    pairs: PairsOf,
-    schedule: Schedule,
-    solve: Solver,
-    at: float,
-    covers: Covers,
-    most: Callable[[Composition], float],
+    pairs: PairsOf, schedule: Schedule, solve: Callable[[Composition, float], Interval], at: float
 ) -> Interval:
-    """Return the larger of both directions' answers, up to ``most`` if the engine has none."""
+    """Return the larger of both directions' epsilon at a delta, or delta at an epsilon."""
+    for_epsilon = solve is composed_epsilon
+
+    def most(composition: Composition) -> float:
+        return composition.largest_loss if for_epsilon else 1.0
 
     def solved(composition: Composition) -> Interval:
         try:
@@ -344,7 +327,9 @@ def _worse_direction(
         # Gaussians without sampling and pairs of C_q are the same in both directions.
         return found
     with suppress(NotConverged):
-        if found.upper < most(remove) and covers(add, found.upper):
+        epsilon, delta = (found.upper, at) if for_epsilon else (at, found.upper)
+        # Then the bound of one direction surely covers the other one.
+        if found.upper < most(remove) and chernoff_delta(add, epsilon) <= delta:
             return found
     other = solved(add)
     return Interval(max(found.lower, other.lower), max(found.upper, other.upper))

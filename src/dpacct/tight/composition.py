@@ -30,7 +30,7 @@ from dpacct.pairs.dominating import (
 )
 from dpacct.pairs.moments import log_moment, replacement_log_moment, symmetrized_log_moment
 from dpacct.pairs.panels import LossFunction
-from dpacct.rounds import MAX_PHASES, Phase, Poisson, Round, Schedule
+from dpacct.rounds import Phase, Poisson, Round, Schedule
 from dpacct.tight.laws import (
     GeneralLosses,
     Law,
@@ -385,7 +385,7 @@ class Composition(Composed):
         return replace(self, rates=rates, noise=noise, counts=counts)
 
     def _cumulants_of_laws(self, tilt: float) -> Iterator[tuple[float, Cumulants]]:
-        for nodes, noise, counts in self._nodes(tilt, ACCURACY, 0.0, MAX_NODES, _ROWS):
+        for nodes, noise, counts in self._nodes(tilt, ACCURACY, 0.0, MAX_NODES):
             yield 1.0, nodes_cumulants(nodes, noise, counts)
         for pair, count in self.symmetrized:
             yield count, symmetrized_cumulants(pair.sampling_rate, pair.noise_std, tilt)
@@ -396,7 +396,7 @@ class Composition(Composed):
         found: list[Law] = []
         # A law of many rounds has to be known the better.
         accuracy = _CLOSE + math.log(max(self.sampled_rounds, 1.0))
-        parts = self._nodes(tilt, accuracy, frequency, _MOST_NODES, _ROWS)
+        parts = self._nodes(tilt, accuracy, frequency, _MOST_NODES)
         found += [TiltedLosses(nodes, noise, counts) for nodes, noise, counts in parts]
         for pair, count in self.symmetrized:
             setting = (pair.sampling_rate, pair.noise_std, float(count))
@@ -404,14 +404,14 @@ class Composition(Composed):
         return found + general_laws(self.general, tilt)
 
     def _nodes(
-        self, tilt: float, accuracy: float, frequency: float, most: int, block: int = MAX_PHASES
+        self, tilt: float, accuracy: float, frequency: float, most: int
     ) -> Iterator[tuple[TiltedNodes, Array, Array]]:
-        """Yield nodes of the rounds, with their noise and counts, in blocks of ``block`` kinds."""
+        """Yield nodes of the rounds, with their noise and counts, in blocks of kinds."""
         plain = Rows(self.rates, self.noise, self.counts)
         setting = (tilt, accuracy, frequency, most)
         for rows, direction in ((plain, self.direction), (self.replaced, None)):
-            for start in range(0, len(rows.rates), block):
-                rates, noise, counts = (part[start : start + block] for part in rows)
+            for start in range(0, len(rows.rates), _ROWS):
+                rates, noise, counts = (part[start : start + _ROWS] for part in rows)
                 yield TiltedNodes(rates, noise, direction, *setting), noise, counts
 
 

@@ -55,8 +55,6 @@ from dpacct.tight.contour import (
     tilt_at_epsilon,
 )
 
-Solver = Callable[[Composition, float], Interval]
-
 # Up to this number of kinds bounds delta from below.
 _SOME_KINDS = 50
 # A bound of delta that is as good as zero.

@@ -219,10 +219,10 @@ def test_poisson_and_full_rounds_stand_between() -> None:
 
 def test_curve_prefixes_and_gap() -> None:
     round_ = Round(2.0, Uniform(10, 100), "zero-out")
-    found = prefix_upper_epsilons(round_, 20, 1e-4)
-    alone = game_epsilon(20 * round_, 1e-4)
-    assert alone.lower <= found[20] <= alone.upper * 1.002
-    assert curve_delta(20 * round_, alone.upper) <= 1.1e-4
+    found = prefix_upper_epsilons(round_, 8, 1e-4)
+    alone = game_epsilon(8 * round_, 1e-4)
+    assert alone.lower <= found[8] <= alone.upper * 1.002
+    assert curve_delta(8 * round_, alone.upper) <= 1.1e-4
     narrow = game_epsilon(2 * round_, 1e-4, gap=0.002)
     assert narrow.upper <= narrow.lower * 1.002
 

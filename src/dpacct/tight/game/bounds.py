@@ -364,12 +364,6 @@ def _at_delta(
     return lambda share: plan_at_delta(schedule, delta, share, both=False, direction=direction)
 
 
-def two_strategies_delta(schedule: Schedule, epsilon: float) -> float:
-    """Return a lower bound of the better of two strategies in each round, at eps >= 0."""
-    directions(schedule)
-    return lower_delta(schedule, plan_at_epsilon(schedule, epsilon), epsilon)
-
-
 def forget() -> None:
     """Clear the caches of laws and answers, for measurements of time."""
     for kept in (

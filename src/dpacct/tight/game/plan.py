@@ -369,34 +369,17 @@ def are_bounded(schedule: Schedule, plan: GamePlan, positions: Positions) -> boo
 
 def window_above(schedule: Schedule, plan: GamePlan, positions: Positions) -> int:
     """Return the number of losses worth keeping at a time in the upper frame, 0 for all."""
+    frame, first = plan.upper, schedule.round_phases()[0][0]
     return _window(
         plan,
-        plan.upper,
+        frame,
         schedule.rounds,
-        lambda step: _laws_of_one(schedule, plan, positions, step),
-    )
-
-
-def _laws_of_one(
-    schedule: Schedule, plan: GamePlan, positions: Positions, step: float
-) -> list[Kernel]:
-    round_ = schedule.round_phases()[0][0]
-    return laws_above(round_, positions, step, plan.negligible, plan.direction)
-
-
-def _window_below(schedule: Schedule, plan: GamePlan) -> int:
-    """Return the number of losses worth keeping at a time in the lower frame, 0 for all."""
-    round_ = schedule.round_phases()[0][0]
-    return _window(
-        plan,
-        plan.lower,
-        schedule.rounds,
-        lambda step: laws_below(round_, step, plan.negligible, plan.direction),
+        lambda: laws_above(first, positions, frame.step, plan.negligible, plan.direction),
     )
 
 
 def _window(
-    plan: GamePlan, frame: Frame, rounds: int, laws_with: Callable[[float], list[Kernel]]
+    plan: GamePlan, frame: Frame, rounds: int, laws_of_first: Callable[[], list[Kernel]]
 ) -> int:
     """Return the most losses with shorter transforms that hold all that matters, or 0.
 
@@ -408,7 +391,7 @@ def _window(
     least = math.ceil(_DEVIATIONS * spread / frame.step)
     if not 0 < least < frame.size:
         return 0
-    laws = laws_with(frame.step)
+    laws = laws_of_first()
     reach, usual = reach_of_laws(laws), plan.epsilon / (rounds * frame.step)
     found, length = 0, length_of(frame.size, reach)
     while True:
@@ -440,11 +423,16 @@ def stages_below(
     most = _CHEAP_ZERO_OUT if schedule.adjacency is Adjacency.ZERO_OUT else _CHEAP
     if effort_below(schedule, frame) > most:
         return _stages_of_one_strategy(schedule, plan, frame), 0
-    window = _window_below(schedule, plan) if windowed else 0
-    ready: dict[Round, Stage] = {}
-    for round_ in schedule.only_rounds():
-        laws = laws_below(round_, frame.step, plan.negligible, plan.direction)
-        ready[round_] = prepare(laws, frame, upper=False, window=window)
+
+    def laws_of(round_: Round) -> list[Kernel]:
+        return laws_below(round_, frame.step, plan.negligible, plan.direction)
+
+    first = schedule.round_phases()[0][0]
+    window = _window(plan, plan.lower, schedule.rounds, lambda: laws_of(first)) if windowed else 0
+    ready = {
+        round_: prepare(laws_of(round_), frame, upper=False, window=window)
+        for round_ in schedule.only_rounds()
+    }
     return [(ready[round_], count) for round_, count in schedule.round_phases()], window
 
 
