@@ -23,7 +23,7 @@ from dpacct_cli.train import options as own
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dpacct_cli.commands.attack_target import Limit, People, Proven, Target
+    from dpacct_cli.commands.attack_target import Limit, People, Target
 
 ATTACKS = ("loss", "lira")
 SHADOWS = "16"
@@ -103,31 +103,31 @@ def attack(
     # PyTorch is imported here, once everything that can be checked without it has been.
     from dpacct.fl.attacks import likelihood_attack, loss_attack
     from dpacct.fl.models import cross_entropy
-    from dpacct_cli.commands.attack_target import LikeTheRun, people_of, proven, read_target
+    from dpacct_cli.commands.attack_target import people_of, proven, read_target, shadows_of
 
     target = read_target(checkpoint, data, {"data_dir": data_dir, "device": device})
     people = people_of(target, most)
-    limits = proven(target, strangers=people.strangers)
+    by_client, by_example = proven(target, strangers=people.strangers)
     model, sides = target.job.model, (people.members, people.nonmembers)
     tried = {
         "loss threshold": loss_attack(model, cross_entropy, *sides, confidence=sure, fpr=rates)
     }
     if count:
-        shadowed = LikeTheRun(target, count)
+        trained = shadows_of(target, count)
         tried["likelihood ratio"] = likelihood_attack(
-            model, *sides, shadowed, shadows=count, confidence=sure, fpr=rates
+            model, *sides, trained, shadows=count, confidence=sure, fpr=rates
         )
     found: list[Found] = []
     for name, result in tried.items():
         if people.strangers:
-            found.append(Found(name, "client", result.clients, limits.clients))
-        found.append(Found(name, "example", result.examples, limits.examples))
+            found.append(Found(name, "client", result.clients, by_client))
+        found.append(Found(name, "example", result.examples, by_example))
     if file is not None:
         _draw(found, to, file)
     answer = Answer(
-        _keys(target, people, limits, found),
+        _keys(target, people, by_client, found),
         repr(found[0].roc.auc.value),
-        lambda: _page(target, people, limits, found),
+        lambda: _page(target, people, by_client, found),
     )
     show(answer, style)
     if file is not None and style is Style.HUMAN:
@@ -166,7 +166,7 @@ class Found:
     @property
     def above_limit(self) -> bool:
         """True if an interval lies above the limit, which cannot be on average over trainings."""
-        auc, advantage = self.limit.auc(), self.limit.advantage()
+        auc, advantage = self.limit.auc, self.limit.advantage
         if auc is None or advantage is None:
             return False
         if self.roc.auc.lower > auc or self.roc.advantage.lower > advantage:
@@ -187,10 +187,10 @@ def _draw(found: list[Found], to: PictureOptions, file: Path) -> None:
     limit = found[0].limit
     curves = [(one.name, one.roc) for one in found if one.limit is limit]
     note = limit.because or "one model; the limit is proven on average over trainings"
-    to.write(roc_picture(curves, None if limit.attacks is None else limit.tpr, note), file)
+    to.write(roc_picture(curves, None if limit.auc is None else limit.tpr, note), file)
 
 
-def _keys(target: Target, people: People, proven: Proven, found: list[Found]) -> dict[str, object]:
+def _keys(target: Target, people: People, proven: Limit, found: list[Found]) -> dict[str, object]:
     """Return the keys of --json."""
 
     def bounded(value: Estimate, limit: float | None) -> dict[str, float | None]:
@@ -214,8 +214,8 @@ def _keys(target: Target, people: People, proven: Proven, found: list[Found]) ->
                 "unit": one.unit,
                 "members": roc.members,
                 "nonmembers": roc.nonmembers,
-                "auc": bounded(roc.auc, limit.auc()),
-                "advantage": bounded(roc.advantage, limit.advantage()),
+                "auc": bounded(roc.auc, limit.auc),
+                "advantage": bounded(roc.advantage, limit.advantage),
                 "rates": rates,
                 "limit_adjacency": limit.told or None,
                 "above_limit": one.above_limit,
@@ -226,7 +226,7 @@ def _keys(target: Target, people: People, proven: Proven, found: list[Found]) ->
         "data": target.job.dataset.name,
         "model": target.settings.values["model"],
         "rounds": target.rounds,
-        "private": proven.private,
+        "private": proven.auc is not None,
         "not_private_because": proven.because or None,
         "confidence": found[0].roc.confidence,
         "held_out": people.told,
@@ -238,7 +238,7 @@ def _keys(target: Target, people: People, proven: Proven, found: list[Found]) ->
     }
 
 
-def _page(target: Target, people: People, proven: Proven, found: list[Found]) -> Page:
+def _page(target: Target, people: People, proven: Limit, found: list[Found]) -> Page:
     rows = [
         Row(
             "AUC" if number == 0 else "",
@@ -249,12 +249,12 @@ def _page(target: Target, people: People, proven: Proven, found: list[Found]) ->
         for number, one in enumerate(found)
     ]
     rows.append(Row("", "0.5", "  for guessing, or a model without training"))
-    if not proven.private:
+    if proven.auc is None:
         rows.append(Row("limit", "none", f"  {proven.because}"))
     else:
         units: dict[tuple[float | None, str], list[str]] = {}
         for one in found:
-            named = units.setdefault((one.limit.auc(), one.limit.because), [])
+            named = units.setdefault((one.limit.auc, one.limit.because), [])
             named += [f"by {one.unit}"] if f"by {one.unit}" not in named else []
         for (most, because), names in units.items():
             by = " or ".join(names)
@@ -270,7 +270,7 @@ def _page(target: Target, people: People, proven: Proven, found: list[Found]) ->
     rows += [Row("model", f"{model} of {target.files.stem}"), Row("held out", held)]
     lines: list[list[str]] = []
     for one in found:
-        lines.append([one.name, "advantage", *_cells(one.roc.advantage, one.limit.advantage())])
+        lines.append([one.name, "advantage", *_cells(one.roc.advantage, one.limit.advantage)])
         for rate in one.roc.rates:
             cells = _cells(rate.tpr, one.limit.tpr(rate.asked))
             if one.needed(rate):
@@ -288,12 +288,12 @@ def _between(value: Estimate) -> str:
     return f"{down(value.lower, 3)} to {up(value.upper, 3)}"
 
 
-def _remarks(people: People, proven: Proven, found: list[Found]) -> list[str]:
+def _remarks(people: People, proven: Limit, found: list[Found]) -> list[str]:
     sure = plain(found[0].roc.confidence)
     alone = f"Each interval holds by itself with confidence {sure}, for this one model."
     dependent = "Examples count as independent, and those of one client rarely are."
     remarks = [f"{alone} {dependent}"]
-    if proven.private:
+    if proven.auc is not None:
         remarks.append(
             "The limit holds on average over trainings, for telling clients who took part from "
             "clients who did not, and for their examples. One model may lie above it by chance. "

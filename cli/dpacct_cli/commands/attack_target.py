@@ -10,10 +10,10 @@ Rule 3: without a guarantee there is no limit, and the answer gives the reason.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,7 +38,7 @@ from dpacct.ledger import Ledger, Run
 from dpacct.ledger.record.events import noise_of as noise_level
 from dpacct.ledger.record.events import with_noise
 from dpacct.risk.attacks import Attacks
-from dpacct.risk.measures import Accusations, AnyMechanism, accusations
+from dpacct.risk.measures import AnyMechanism, accusations
 from dpacct.rounds import Adjacency, Phase, Round, Schedule, Uniform, first_rounds
 from dpacct_cli import waiting
 from dpacct_cli.errors import conflict
@@ -48,6 +48,7 @@ from dpacct_cli.train.job import Job, build_job, build_method, read_data
 from dpacct_cli.train.settings import Settings, load
 
 ARGUMENT = "CHECKPOINT"
+LEAST_NOISE = validate.NOISE_MULTIPLIER_RANGE[0]
 # Settings of the run that shadow models share.
 LIKE_THE_RUN = ("bound", "local", "server", "server_lr", "device", "vectorize")
 _SUFFIX = ".checkpoint"
@@ -115,7 +116,7 @@ def read_target(text: str, data: str | None, changed: Mapping[str, str | None]) 
     done = content.get("round")
     if type(done) is not int or done < 0:
         raise InvalidParameter(ARGUMENT, text, "it does not say how many rounds it holds")
-    files = RunFiles(ledger_of_settings(beside, settings), stem)
+    files = RunFiles.of(ledger_of_settings(beside, settings), stem)
     return Target(path, content, settings, files, job, done)
 
 
@@ -145,8 +146,7 @@ def _check_sizes(job: Job, content: Mapping[str, Any], path: Path) -> None:
 # The compared clients.
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class People:
+class People(NamedTuple):
     """The two sides of a comparison.
 
     Attributes:
@@ -230,55 +230,27 @@ def _some(clients: PartitionedClients, most: int, seed: int) -> list[ClientData]
 # charged them, and holds on average over trainings.
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Limit:
+class Limit(NamedTuple):
     """The proven bounds on every attack.
 
     Attributes:
-        attacks: of the run's rounds, or of any mechanism with its epsilon, or None.
-        because: the reason if there are none.
+        auc, advantage: the largest AUC and TPR - FPR of any score, None if nothing is proven.
+        tpr: the largest TPR at an FPR.
+        because: the reason if nothing is proven.
         told: the adjacency, or the mechanism in words.
     """
 
-    attacks: Accusations | AnyMechanism | None
+    auc: float | None = None
+    advantage: float | None = None
+    tpr: Callable[[float], float | None] = lambda _: None
     because: str = ""
     told: str = ""
 
-    def auc(self) -> float | None:
-        """Return the largest AUC of any score."""
-        found = self.attacks
-        return found.auc() if isinstance(found, AnyMechanism) else found and found.auc
 
-    def advantage(self) -> float | None:
-        """Return the largest TPR - FPR."""
-        found = self.attacks
-        return found.advantage() if isinstance(found, AnyMechanism) else found and found.advantage
+def proven(target: Target, *, strangers: bool) -> tuple[Limit, Limit]:
+    """Return the limits of a run for comparing clients, and for comparing examples.
 
-    def tpr(self, fpr: float) -> float | None:
-        """Return the largest TPR at an FPR."""
-        return None if self.attacks is None else self.attacks.tpr(fpr)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Proven:
-    """The limits for comparing clients, and for comparing examples.
-
-    Attributes:
-        because: the reason if the run has no guarantee, else empty.
-    """
-
-    clients: Limit
-    examples: Limit
-    because: str = ""
-
-    @property
-    def private(self) -> bool:
-        """True if the run has a guarantee."""
-        return not self.because
-
-
-def proven(target: Target, *, strangers: bool) -> Proven:
-    """Return the limits of a run.
+    Without a guarantee of the run, the first one is unknown.
 
     Args:
         target: its model.
@@ -292,7 +264,7 @@ def proven(target: Target, *, strangers: bool) -> Proven:
     saved = saved_in(dict(target.content))
     if saved is None:
         nothing = _limit(Schedule(), DEFAULT_ACCOUNTANT)
-        return Proven(nothing, nothing)
+        return nothing, nothing
     because = f"its ledger {path} is not there"
     if path.is_file():
         with Ledger.open(path, read_only=True) as ledger:
@@ -303,19 +275,20 @@ def proven(target: Target, *, strangers: bool) -> Proven:
                 return _of_run(run, target.rounds, strangers=strangers)
             why = target.job.keywords["method"].not_private_because or SEEDED
             because = f"the run is not private: {why}"
-    return Proven(Limit(None, because), Limit(None, because), because)
+    return Limit(because=because), Limit(because=because)
 
 
-def _of_run(run: Run, rounds: int, *, strangers: bool) -> Proven:
+def _of_run(run: Run, rounds: int, *, strangers: bool) -> tuple[Limit, Limit]:
     if rounds and (run.plan is None or not run.on_plan):
         spent = run.epsilon()
         if not 0.0 < spent.upper < float("inf"):
-            because = "no epsilon is proven for its rounds"
-            return Proven(Limit(None, because), Limit(None, because), because)
+            unknown = Limit(because="no epsilon is proven for its rounds")
+            return unknown, unknown
         told = f"any mechanism with epsilon {up(spent.upper)} at delta {plain(spent.delta)}"
-        clients = Limit(AnyMechanism(spent.upper, spent.delta), told=told)
-        none = Limit(None, "the held-out examples are of clients who took part")
-        return Proven(clients, clients if strangers else none)
+        found = AnyMechanism(spent.upper, spent.delta)
+        clients = Limit(found.auc(), found.advantage(), found.tpr, told=told)
+        none = Limit(because="the held-out examples are of clients who took part")
+        return clients, clients if strangers else none
     schedule = Schedule()
     if rounds and run.plan is not None:
         kinds = run.plan.distinct()
@@ -324,53 +297,47 @@ def _of_run(run: Run, rounds: int, *, strangers: bool) -> Proven:
         schedule = rounds * next(iter(kinds)) if equal else run.plan
     clients = _limit(schedule, run.accountant)
     if strangers or not rounds or schedule.adjacency is Adjacency.REPLACE_ONE:
-        return Proven(clients, clients)
+        return clients, clients
     if len(schedule.only_rounds()) < len(schedule.distinct()):
-        because = "no bound under replace-one is proven for epochs"
-        return Proven(clients, Limit(None, because))
+        return clients, Limit(because="no bound under replace-one is proven for epochs")
     replaced = Schedule(
         Phase(Round(round_.noise_multiplier, round_.sampling, Adjacency.REPLACE_ONE), count)
         for round_, count in schedule
         if isinstance(round_, Round)
     )
-    return Proven(clients, _limit(replaced, run.accountant))
+    return clients, _limit(replaced, run.accountant)
 
 
 def _limit(schedule: Schedule, accountant: str) -> Limit:
     found = accusations(Attacks(schedule, find_accountant(accountant)))
-    return Limit(found, told=str(schedule.adjacency))
+    return Limit(found.auc, found.advantage, found.tpr, told=str(schedule.adjacency))
 
 
 # Shadow models.
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LikeTheRun:
-    """Trains shadow models like the model of a checkpoint, on other clients.
+def shadows_of(target: Target, count: int) -> Callable[[Sequence[ClientData], int], Model]:
+    """Return a function that trains shadow models like the model of a checkpoint.
 
     An attacker knows how a model was trained, and has clients of the same kind. Shadow models have
     fewer clients. Their noise on the sum is smaller by as much as their cohorts, so that the noise
     on the mean is that of the run.
 
-    Attributes:
+    Args:
         target: the checkpoint. count: the number of shadow models, for the progress bar.
     """
+    job, settings = target.job, target.settings
 
-    target: Target
-    count: int
-
-    def __call__(self, clients: Sequence[ClientData], number: int) -> Model:
-        """Return a shadow model."""
-        waiting.say("dpacct attack, shadow models", number, self.count)
-        job, settings = self.target.job, self.target.settings
-        model = build_model(settings.values["model"], job.dataset, seed=self.target.seed)
-        if self.target.rounds == 0:
+    def train(clients: Sequence[ClientData], number: int) -> Model:
+        waiting.say("dpacct attack, shadow models", number, count)
+        model = build_model(settings.values["model"], job.dataset, seed=target.seed)
+        if target.rounds == 0:
             return model.to(job.keywords["device"])
         with Federation(
             model,
             cross_entropy,
             list(clients),
-            schedule=_shrunk(self._plan(), len(clients), len(clients) / len(job.clients)),
+            schedule=_shrunk(_plan(target), len(clients), len(clients) / len(job.clients)),
             method=build_method(settings.method, settings.method_options),
             delta=0.5,
             seed=number,
@@ -380,36 +347,37 @@ class LikeTheRun:
             run.run()
         return model
 
-    def _plan(self) -> Schedule:
-        """Return the rounds that the checkpoint has seen."""
-        job, rounds = self.target.job, self.target.rounds
-        if isinstance(job.sampling, Cyclic):
-            raise Unsupported("shadow models of a run with correlated noise: they train by rounds")
-        if job.keywords["schedule"] is None:
-            noise = noise_of(dict(self.target.content)) or validate.NOISE_MULTIPLIER_RANGE[0]
-            if isinstance(job.sampling, Allocation):
-                epochs = -(-rounds // job.sampling.rounds)
-                return epochs * job.sampling.epoch(noise, Adjacency(job.adjacency))
-            return rounds * Round(noise, job.sampling, job.adjacency)
-        plan, budget = job.keywords["schedule"], job.keywords["budget"]
-        if budget is not None:
-            plan = calibrate(schedule=plan, epsilon=budget.epsilon, delta=budget.delta).schedule
-        return first_rounds(plan, rounds)
+    return train
+
+
+def _plan(target: Target) -> Schedule:
+    """Return the rounds that the checkpoint has seen."""
+    job, rounds = target.job, target.rounds
+    plan, budget, sampling = job.keywords["schedule"], job.keywords["budget"], job.sampling
+    if isinstance(sampling, Cyclic):
+        raise Unsupported("shadow models of a run with correlated noise: they train by rounds")
+    if plan is None:
+        noise = noise_of(dict(target.content)) or LEAST_NOISE
+        if isinstance(sampling, Allocation):
+            return -(-rounds // sampling.rounds) * sampling.epoch(noise, Adjacency(job.adjacency))
+        return rounds * Round(noise, sampling, job.adjacency)
+    if budget is not None:
+        plan = calibrate(schedule=plan, epsilon=budget.epsilon, delta=budget.delta).schedule
+    return first_rounds(plan, rounds)
 
 
 def _shrunk(plan: Schedule, clients: int, share: float) -> Schedule:
     """Return the same rounds for fewer clients, with so much less noise on the sum."""
     phases: list[Phase] = []
-    for round_, count in plan:
-        if not isinstance(round_, Round):
-            # An epoch, of which shadow models play all steps.
-            level = max(validate.NOISE_MULTIPLIER_RANGE[0], share * noise_level(round_))
-            phases.append(Phase(with_noise(round_, level), count))
-            continue
-        sampling = round_.sampling
-        if isinstance(sampling, Uniform):
-            sampling = Uniform(max(1, round(sampling.sampling_rate * clients)), clients)
-        noise = max(validate.NOISE_MULTIPLIER_RANGE[0], share * round_.noise_multiplier)
-        # Shadow models are not charged, so their adjacency is the one that always applies.
-        phases.append(Phase(Round(noise, sampling, "zero-out"), count))
+    for item, count in plan:
+        noise = max(LEAST_NOISE, share * noise_level(item))
+        # An epoch, of which shadow models play all steps.
+        less = with_noise(item, noise)
+        if isinstance(item, Round):
+            sampling = item.sampling
+            if isinstance(sampling, Uniform):
+                sampling = Uniform(max(1, round(sampling.sampling_rate * clients)), clients)
+            # Shadow models are not charged, so their adjacency is the one that always applies.
+            less = Round(noise, sampling, "zero-out")
+        phases.append(Phase(less, count))
     return Schedule(phases)

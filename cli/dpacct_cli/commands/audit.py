@@ -168,7 +168,8 @@ def repeat_round(
     people = job.clients
     if isinstance(job.sampling, Uniform):
         job = _grown(job, 1)
-    elif others == "silent":
+    elif others == "silent" and settings.get("adaptive_clip") is None:
+        # The noise on what an adaptive norm learns grows with the cohort, which therefore stays.
         few = range(min(len(people), COMPANY))
         if isinstance(people, Examples):
             people = Examples(people.batch(list(few)), unit=people.unit)

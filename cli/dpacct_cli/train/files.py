@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct_cli.errors import OptionConflict
@@ -22,40 +22,30 @@ SETTINGS = ".settings.json"
 _LISTED = 6
 
 
-@dataclass(frozen=True, slots=True)
-class RunFiles:
+class RunFiles(NamedTuple):
     """Paths of one run.
 
     Attributes:
         ledger: the record of the spent budget, which several runs share.
         stem: the beginning of the names of the run's other files.
+        settings: of the run as JSON, written first.
+        checkpoint: the state from which the run can resume.
+        model: the trained parameters.
+        report: a line of JSON for each round.
     """
 
     ledger: Path
     stem: str
+    settings: Path
+    checkpoint: Path
+    model: Path
+    report: Path
 
-    def _beside(self, suffix: str) -> Path:
-        return self.ledger.with_name(self.stem + suffix)
-
-    @property
-    def settings(self) -> Path:
-        """The settings of the run as JSON, written first."""
-        return self._beside(SETTINGS)
-
-    @property
-    def checkpoint(self) -> Path:
-        """The state from which the run can resume."""
-        return self._beside(".checkpoint")
-
-    @property
-    def model(self) -> Path:
-        """The trained parameters."""
-        return self._beside(".model.pt")
-
-    @property
-    def report(self) -> Path:
-        """A line of JSON for each round."""
-        return self._beside(".report.jsonl")
+    @classmethod
+    def of(cls, ledger: Path, stem: str) -> RunFiles:
+        """Return the paths of a run by its ledger and the beginning of its names."""
+        suffixes = (SETTINGS, ".checkpoint", ".model.pt", ".report.jsonl")
+        return cls(ledger, stem, *(ledger.with_name(stem + suffix) for suffix in suffixes))
 
     @property
     def free(self) -> bool:
@@ -68,8 +58,7 @@ class RunFiles:
         return self.stem if self.stem.startswith(method) else f"{method} {self.stem}"
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
+class Begun(NamedTuple):
     """The files and settings of a run that was begun."""
 
     files: RunFiles
@@ -113,7 +102,7 @@ def begin(ledger: str | None, method: str, data: str, *, new_ledger: bool = Fals
         raise InvalidParameter("ledger", str(path), f"there is no folder {path.parent}")
     if path.is_dir():
         raise InvalidParameter("ledger", str(path), "a ledger is a file, and this is a folder")
-    return next(found for stem in _numbered(name) if (found := RunFiles(path, stem)).free)
+    return next(found for stem in _numbered(name) if (found := RunFiles.of(path, stem)).free)
 
 
 def ledger_of_data(data: str) -> Path:
@@ -205,7 +194,7 @@ def _begun_in(folder: Path) -> list[Begun]:
 
 def _read(file: Path) -> Begun:
     settings, stem = load(file), file.name.removesuffix(SETTINGS)
-    return Begun(RunFiles(ledger_of_settings(file, settings), stem), settings)
+    return Begun(RunFiles.of(ledger_of_settings(file, settings), stem), settings)
 
 
 def _numbered(name: str) -> Iterator[str]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -29,7 +27,6 @@ from dpacct.fl.report.reports import RELEASED, UNPROTECTED
 from dpacct.ledger import Ledger
 from dpacct_cli.options import Style
 from dpacct_cli.train import command
-from dpacct_cli.train import run as train_run
 from dpacct_cli.train.run import bar, describe
 from dpacct_cli.train.settings import Settings
 
@@ -337,7 +334,7 @@ BAD = [
     ("dp-fedavg --weight-decay -1", ("--weight-decay is -1",)),
     ("dp-fedavg --lr-decay 2", ("--lr-decay is 2",)),
     ("dp-fedavg --server-lr 0", ("--server-lr is 0",)),
-    ("dp-fedpgn --local-total-lr", ("--local-total-lr", "Drop it")),
+    ("dp-fedpgn --local-total-lr", ("--local-total-lr", "without it")),
     ("dp-fedavg --eval-every 0", ("--eval-every is 0",)),
     ("dp-fedavg --vectorize maybe", ("--vectorize is 'maybe'", "auto, yes or no")),
     ("dp-fedavg --device tpu9", ("--device is 'tpu9'", "cuda")),
@@ -444,25 +441,9 @@ def test_examples_of_the_help_mean_something(
 # Stopping and going on.
 
 
-def stop_after(monkeypatch: pytest.MonkeyPatch, number: int, times: int = 1) -> None:
-    """Somebody presses Ctrl-C while round ``number`` is written down."""
-    append = train_run._append
-
-    def interrupting(file: Path, report: Any, accuracy: float | None) -> None:
-        append(file, report, accuracy)
-        if report.round == number:
-            for _ in range(times):
-                os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(train_run, "_append", interrupting)
-
-
 @pytest.mark.parametrize("times", [1, 2])
-def test_ctrl_c_saves_and_says_how_to_go_on(
-    dpacct: Any, monkeypatch: pytest.MonkeyPatch, times: int
-) -> None:
-    with monkeypatch.context() as patch:
-        stop_after(patch, 2, times)
+def test_ctrl_c_saves_and_says_how_to_go_on(dpacct: Any, stop_after: Any, times: int) -> None:
+    with stop_after(2, times):
         ran = dpacct(small(rounds=5), "--ledger run.ledger")
     assert (ran.code, ran.out) == (130, "")
     _, said = ran.err.splitlines()
@@ -479,12 +460,11 @@ def test_ctrl_c_saves_and_says_how_to_go_on(
 
 @pytest.mark.slow
 def test_a_stopped_seeded_run_ends_where_an_unstopped_one_does(
-    dpacct: Any, monkeypatch: pytest.MonkeyPatch
+    dpacct: Any, stop_after: Any
 ) -> None:
     words = f"{small(rounds=4)} --seed 3"
     whole = dpacct(words, "--ledger whole.ledger --json").json
-    with monkeypatch.context() as patch:
-        stop_after(patch, 1)
+    with stop_after(1):
         assert dpacct(words, "--ledger parts.ledger").code == 130
     resumed = dpacct("train dp-fedavg --ledger parts.ledger --resume --json").json
     assert resumed["test_accuracy"] == whole["test_accuracy"]
@@ -492,19 +472,16 @@ def test_a_stopped_seeded_run_ends_where_an_unstopped_one_does(
     assert torch.equal(weights[0]["linear.weight"], weights[1]["linear.weight"])
 
 
-def test_ctrl_c_in_the_last_round_is_just_the_end(
-    dpacct: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stop_after(monkeypatch, 3)
-    ran = dpacct(SMALL, "--json")
+def test_ctrl_c_in_the_last_round_is_just_the_end(dpacct: Any, stop_after: Any) -> None:
+    with stop_after(3):
+        ran = dpacct(SMALL, "--json")
     assert ran.code == 0
     with Ledger.open(ran.json["ledger"], read_only=True) as ledger:
         assert ledger.runs[0].finished
 
 
-def test_a_run_goes_on_only_as_it_was(dpacct: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        stop_after(patch, 1)
+def test_a_run_goes_on_only_as_it_was(dpacct: Any, stop_after: Any) -> None:
+    with stop_after(1):
         assert dpacct(SMALL, "--ledger run.ledger").code == 130
     ran = dpacct("train dp-fedavg --ledger run.ledger --resume --rounds 9")
     assert ran.code == 2

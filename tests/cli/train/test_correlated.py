@@ -12,7 +12,6 @@ import dpacct as library
 from dpacct.correlated import Correlated, optimized, square_root
 from dpacct.ledger import Ledger
 from dpacct.rounds import Poisson
-from dpacct_cli.train import run as train_run
 
 pytestmark = pytest.mark.usefixtures("one_thread", "folder")
 
@@ -47,18 +46,9 @@ def test_examples_take_turns(dpacct):
     assert data["unit"] == "example"
 
 
-def test_a_run_goes_on_with_its_next_row(dpacct, monkeypatch):
-    class StopError(Exception):
-        pass
-
-    def stopping(_file, report, _tested):
-        if report.round == 3:
-            raise StopError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(train_run, "_append", stopping)
-        with pytest.raises(StopError):
-            dpacct(f"{RUN} --rounds 8 --noise 3 --delta 1e-5")
+def test_a_run_goes_on_with_its_next_row(dpacct, stop_after):
+    with stop_after(3, error=ZeroDivisionError), pytest.raises(ZeroDivisionError):
+        dpacct(f"{RUN} --rounds 8 --noise 3 --delta 1e-5")
     [ledger] = Path().glob("*.ledger")
     data = dpacct(f"train --ledger {ledger} --resume --json").json
     assert data["rounds"] == 8

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,6 @@ import torch
 
 import dpacct as library
 from dpacct.ledger import Ledger
-from dpacct_cli.train import run as train_run
 from dpacct_cli.train.options import SERVERS
 
 pytestmark = pytest.mark.usefixtures("one_thread", "folder")
@@ -119,22 +116,14 @@ def test_every_name_of_a_server_is_known():
 
 
 @pytest.mark.parametrize("start", [CLIENTS, SINGLE], ids=["clients", "examples"])
-def test_a_servers_optimizer_trains_is_named_and_resumed(dpacct, monkeypatch, start):
+def test_a_servers_optimizer_trains_is_named_and_resumed(dpacct, stop_after, start):
     words = f"{start} --seed 3 --server adam --server-set lr=0.02"
     whole = dpacct(words, "--ledger whole.ledger --json").json
     plain = dpacct(f"{start} --seed 3 --ledger plain.ledger --json").json
     assert (whole["server"], plain["server"]) == ("adam", None)
     # Adam's first step moves every weight by its rate, whatever the noise.
     assert not torch.equal(weights(whole), weights(plain))
-    append = train_run._append
-
-    def interrupting(file, report, accuracy):
-        append(file, report, accuracy)
-        if report.round == 1:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(train_run, "_append", interrupting)
+    with stop_after(1):
         assert dpacct(words, "--ledger parts.ledger").code == 130
     failed = dpacct("train --ledger parts.ledger --resume --server adam --server-set lr=0.3")
     assert "--server-set lr=0.3 contradicts --resume" in failed.err

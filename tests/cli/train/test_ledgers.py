@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ pytest.importorskip("torch")
 import dpacct as library
 from dpacct import Budget, Ledger, Round
 from dpacct.renyi.odometer import Odometer
-from dpacct_cli.train import run as train_run
 
 pytestmark = pytest.mark.usefixtures("one_thread", "folder")
 
@@ -31,20 +28,8 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def stop_after(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    append = train_run._append
-
-    def interrupting(file: Path, report: Any, accuracy: float | None) -> None:
-        append(file, report, accuracy)
-        if report.round == number:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(train_run, "_append", interrupting)
-
-
-def stopped(dpacct: Any, monkeypatch: pytest.MonkeyPatch, words: str) -> Any:
-    with monkeypatch.context() as patch:
-        stop_after(patch, 1)
+def stopped(dpacct: Any, stop_after: Any, words: str) -> Any:
+    with stop_after(1):
         ran = dpacct(words)
     assert ran.code == 130
     return ran
@@ -191,9 +176,9 @@ def test_another_adjacency_is_refused_with_what_the_ledger_has(dpacct: Any) -> N
 
 
 def test_a_start_names_the_run_that_holds_the_room_and_both_ways_are_open(
-    dpacct: Any, monkeypatch: pytest.MonkeyPatch
+    dpacct: Any, monkeypatch: pytest.MonkeyPatch, stop_after: Any
 ) -> None:
-    stopped(dpacct, monkeypatch, f"train dp-fedavg {TINY}")
+    stopped(dpacct, stop_after, f"train dp-fedavg {TINY}")
     for way in ("finish", "resume"):
         refused = dpacct(f"train dp-fedavg {TINY}")
         assert refused.code == 1
@@ -210,8 +195,8 @@ def test_a_start_names_the_run_that_holds_the_room_and_both_ways_are_open(
         monkeypatch.chdir(home)
 
 
-def test_resume_alone_knows_what_ran(dpacct: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = stopped(dpacct, monkeypatch, f"train blur {TINY} --set radius=0.5")
+def test_resume_alone_knows_what_ran(dpacct: Any, stop_after: Any) -> None:
+    ran = stopped(dpacct, stop_after, f"train blur {TINY} --set radius=0.5")
     found = re.search(r"dpacct (train blur .* --resume) goes on\.$", ran.err)
     assert found is not None
     data = dpacct("train --resume --json").json
@@ -234,20 +219,18 @@ def test_resume_alone_knows_what_ran(dpacct: Any, monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_what_was_a_default_is_one_when_the_run_goes_on(
-    dpacct: Any, monkeypatch: pytest.MonkeyPatch, words: str
+    dpacct: Any, stop_after: Any, words: str
 ) -> None:
-    stopped(dpacct, monkeypatch, f"train {words}")
+    stopped(dpacct, stop_after, f"train {words}")
     ran = dpacct("train --resume --json")
     assert ran.code == 0, ran.err
     assert ran.json["rounds"] == 2
 
 
-def test_of_several_unfinished_runs_one_is_named(
-    dpacct: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_several_unfinished_runs_one_is_named(dpacct: Any, stop_after: Any) -> None:
     dpacct("ledger init digits.ledger --eps 30 --delta 1e-3")
     hints = [
-        stopped(dpacct, monkeypatch, f"train {words} {TINY} --noise 2").err
+        stopped(dpacct, stop_after, f"train {words} {TINY} --noise 2").err
         for words in ("dp-fedavg", "blur", "dp-fedavg")
     ]
     ran = dpacct("train --resume")
@@ -269,11 +252,9 @@ def test_of_several_unfinished_runs_one_is_named(
     assert [run["committed"] for run in shown["runs"]] == [2, 2, 2]
 
 
-def test_a_run_with_the_ledger_of_another_is_refused(
-    dpacct: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stopped(dpacct, monkeypatch, f"train dp-fedavg {TINY} --ledger a.ledger")
-    stopped(dpacct, monkeypatch, f"train dp-fedavg {TINY} --ledger b.ledger")
+def test_a_run_with_the_ledger_of_another_is_refused(dpacct: Any, stop_after: Any) -> None:
+    stopped(dpacct, stop_after, f"train dp-fedavg {TINY} --ledger a.ledger")
+    stopped(dpacct, stop_after, f"train dp-fedavg {TINY} --ledger b.ledger")
     for name in ("ledger", "ledger.witness"):
         shutil.copy(f"b.{name}", f"a.{name}")
     ran = dpacct("train --resume --run a")
@@ -305,9 +286,9 @@ def test_names_that_lead_nowhere_are_refused_in_one_line(
 
 
 def test_damaged_settings_of_others_do_not_stand_in_the_way(
-    dpacct: Any, monkeypatch: pytest.MonkeyPatch, folder: Path
+    dpacct: Any, stop_after: Any, folder: Path
 ) -> None:
-    stopped(dpacct, monkeypatch, f"train dp-fedavg {TINY}")
+    stopped(dpacct, stop_after, f"train dp-fedavg {TINY}")
     (folder / "other.settings.json").write_text("{", encoding="utf-8")
     (folder / "odd.settings.json").write_text(
         '{"method": "blur", "ledger": "../../etc/x"}', encoding="utf-8"

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 
 import pytest
 
 pytest.importorskip("torch")
 
 from dpacct.ledger import Ledger
-from dpacct_cli.train import run as train_run
 
 OWN = """
 from dataclasses import dataclass
@@ -52,16 +49,9 @@ def modules(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_class_of_ones_own_is_trained_named_and_resumed(dpacct, modules, monkeypatch):
+def test_a_class_of_ones_own_is_trained_named_and_resumed(dpacct, modules, stop_after):
     words = f"train ours.tried:Proximal --set strength=0.5 {SETTINGS}"
-    append = train_run._append
-
-    def interrupting(file, report, accuracy):
-        append(file, report, accuracy)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(train_run, "_append", interrupting)
+    with stop_after(1):
         stopped = dpacct(words)
     assert stopped.code == 130
     assert "dpacct train ours.tried:Proximal --ledger digits.ledger" in stopped.err

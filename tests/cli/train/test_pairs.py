@@ -6,9 +6,7 @@ Every pair of values of two columns stands together in some row.
 from __future__ import annotations
 
 import itertools
-import os
 import re
-import signal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +17,6 @@ pytest.importorskip("torch")
 
 import dpacct as library
 from dpacct import Adjacency, Budget, Ledger, Round
-from dpacct_cli.train import run as train_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -146,20 +143,13 @@ def ran(name: str) -> tuple[library.Schedule, float]:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: " ".join(map(str, row)))
 def test_what_is_printed_is_what_ran_or_nothing(
-    dpacct: Any, row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dpacct: Any, row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_after: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
     delta = "--delta 1e-3" if row.typed else ""
     words = f"train {row.method} {QUICK} --clients {row.clients} --eps 4 {delta}"
     if row.resumed:
-        with monkeypatch.context() as patch:
-            append = train_run._append
-
-            def interrupting(file: Path, report: Any, accuracy: float | None) -> None:
-                append(file, report, accuracy)
-                os.kill(os.getpid(), signal.SIGINT)
-
-            patch.setattr(train_run, "_append", interrupting)
+        with stop_after(1):
             assert dpacct(words).code == 130
         change(row.ledger)
         words = "train --resume"
