@@ -43,7 +43,7 @@ def test_luck_is_called_luck() -> None:
 
     typed = {"rounds": "1", "sampling": "full", "noise": "2", "device": "cpu", "clients": "20"}
     settings = combine("dp-fedavg", typed)
-    found, job = audit_whole_run(settings, 30, "silent", 1e-6, 0.95)
+    found, job = audit_whole_run(settings, 30)
     lucky = replace(found, gaussian_epsilon=found.charged.upper + 1e-3)
     assert found.passed
     assert any("may err with 5 %" in each for each in page(settings, job, lucky).remarks)

@@ -102,10 +102,11 @@ def audit(
     )
     if find_spec("torch") is None:
         raise Unsupported("an audit trains, which needs PyTorch: pip install -e '.[fl]'")
+    test: dict[str, Any] = {"others": others, "error": wrong, "confidence": sure}
     if repeated:
-        found, job = repeat_round(settings, int(repeated), others, wrong, sure)
+        found, job = repeat_round(settings, int(repeated), **test)
     else:
-        found, job = audit_whole_run(settings, planted, others, wrong, sure)
+        found, job = audit_whole_run(settings, planted, **test)
     words = "passed" if found.passed else "failed"
     show(Answer(_keys(settings, job, found), words, lambda: page(settings, job, found)), style)
     if not found.passed:
@@ -127,11 +128,11 @@ def _settings(method: str | None, run: str | None, training: Training) -> Settin
 # PyTorch is imported here, once everything that can be checked without it has been.
 
 
-def audit_whole_run(
-    settings: Settings, canaries: int, others: str, error: float, confidence: float
-) -> tuple[RunAudit, Job]:
+def audit_whole_run(settings: Settings, canaries: int, **test: Any) -> tuple[RunAudit, Job]:
     """Train the run that the settings describe, with canaries. Nothing of it is kept.
 
+    Args:
+        settings: of the run. canaries: their number. test: other arguments of `audit_run`.
     Raises:
         DpacctError: as training does, or there are too few canaries.
     """
@@ -140,22 +141,15 @@ def audit_whole_run(
     from dpacct_cli.train.run import federation
 
     job = _grown(build_job(settings), canaries)
-    found = audit_run(
-        lambda people: federation(job, people),
-        job.clients,
-        canaries=canaries,
-        others=others,
-        error=error,
-        confidence=confidence,
-    )
-    return found, job
+    people = job.clients
+    return audit_run(lambda some: federation(job, some), people, canaries=canaries, **test), job
 
 
-def repeat_round(
-    settings: Settings, runs: int, others: str, error: float, confidence: float
-) -> tuple[RoundAudit, Job]:
+def repeat_round(settings: Settings, runs: int, **test: Any) -> tuple[RoundAudit, Job]:
     """Repeat the first round of the run that the settings describe. Nothing of it is kept.
 
+    Args:
+        settings: of the run. runs: repetitions. test: other arguments of `audit_round`.
     Raises:
         DpacctError: as training does, or there are too few repetitions.
     """
@@ -168,22 +162,14 @@ def repeat_round(
     people = job.clients
     if isinstance(job.sampling, Uniform):
         job = _grown(job, 1)
-    elif others == "silent" and settings.get("adaptive_clip") is None:
+    elif test["others"] == "silent" and settings.get("adaptive_clip") is None:
         # The noise on what an adaptive norm learns grows with the cohort, which therefore stays.
         few = range(min(len(people), COMPANY))
         if isinstance(people, Examples):
             people = Examples(people.batch(list(few)), unit=people.unit)
         else:
             people = [people[place] for place in few]
-    found = audit_round(
-        lambda clients: federation(job, clients),
-        people,
-        runs=runs,
-        others=others,
-        error=error,
-        confidence=confidence,
-    )
-    return found, job
+    return audit_round(lambda some: federation(job, some), people, runs=runs, **test), job
 
 
 def _grown(job: Job, more: int) -> Job:
