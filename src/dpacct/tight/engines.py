@@ -382,8 +382,7 @@ def inversion_delta(composition: Composition, epsilon: float) -> Interval:
     if epsilon >= composition.largest_loss:
         return Interval(0.0, 0.0)
     question, best = _AtEpsilon(epsilon), Interval(0.0, 1.0)
-    apart = _atoms_apart_delta if composition.general else _few_large
-    for attempt in (_unblurred, _without_far_tail, apart, _left_of_zero):
+    for attempt in (_unblurred, _without_far_tail, _large_or_atoms_apart, _left_of_zero):
         with suppress(NotConverged):
             best = _intersection(best, attempt(composition, epsilon, best))
         if best.width <= _WIDE * best.upper or best.upper <= NEXT_TO_NOTHING:
@@ -420,18 +419,16 @@ def _without_far_tail(composition: Composition, epsilon: float, best: Interval) 
     return best
 
 
-def _few_large(composition: Composition, epsilon: float, _: Interval) -> Interval:
+def _large_or_atoms_apart(composition: Composition, epsilon: float, _: Interval) -> Interval:
+    """Return delta with the few large losses, or the atoms of general pairs, counted apart."""
     # Hardly any contour gets here, and none pays for the import before.
+    if composition.general:
+        from dpacct.tight.atoms_apart import AtomsApart  # noqa: PLC0415 - as said
+
+        return AtomsApart(composition, epsilon).delta(epsilon)
     from dpacct.tight.few_large import few_large_delta  # noqa: PLC0415 - as said
 
     return few_large_delta(composition, epsilon)
-
-
-def _atoms_apart_delta(composition: Composition, epsilon: float, _: Interval) -> Interval:
-    # Schedules of rounds do not pay for the import.
-    from dpacct.tight.atoms_apart import AtomsApart  # noqa: PLC0415 - as said
-
-    return AtomsApart(composition, epsilon).delta(epsilon)
 
 
 def _atoms_apart_epsilon(question: _AtDelta, composition: Composition, delta: float) -> Interval:
