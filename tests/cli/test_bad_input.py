@@ -260,7 +260,7 @@ MEANT = [
     ("epsilon --max-grad-norm 9", "Did you mean --clip?"),
     ("epsilon --num_clients 9", "Did you mean --clients?"),
     ("train dp-fedavg --epochs 9", "--local-epochs are a client's own"),
-    ("train dp-fedavg --max-grad-norm 9", "Did you mean --clip?"),
+    ("train dp-fedavg --clipping 9", "Did you mean --clip?"),
     ("rdp --alphas 9", "Did you mean --orders?"),
     ("version", "Did you mean dpacct --version?"),
     ("calibrate --version", "Did you mean dpacct --version?"),
