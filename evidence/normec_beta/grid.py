@@ -36,6 +36,9 @@ PARTIAL = (
     ("cifar", 20, "none", NORMEC, 0.01),
     ("mnist", 100, "epsilon 8", NORMEC, 0.01),
 )
+# MNIST with pixels from 0 to 1, in two cells that are best with standardized pixels.
+UNIT = "mnist, pixels 0 to 1"
+PIXELS = ((NORMEC, 0.001, 0.1), (FEDAVG, 0.1, 0.1))
 # Rates beyond the published grid, at one beta: rates that the grid excludes.
 WIDER = {NORMEC: ((0.001, 1.0), (0.1, 1.0)), FEDAVG: ((0.1, 1.0), (0.1, 10.0))}
 # Cells in which a method does not move the model, or the noise alone moves it far, are not run:
@@ -116,6 +119,38 @@ def partial_settings(records: Records) -> list[Setting]:
         gamma = best_gamma(records, data, clients, noise, method, beta)
         found += [setting(data, clients, noise, method, beta, gamma, p) for p in (0.5, 0.25)]
     return found
+
+
+def pixel_settings(records: Records) -> list[Setting]:
+    """Return two cells again, with pixels from 0 to 1."""
+    del records
+    return [
+        setting(UNIT, 100, "epsilon 8", method, beta, gamma, run=run)
+        for run in (1, 2)
+        for method, beta, gamma in PIXELS
+    ]
+
+
+def pixel_table(records: Records) -> str:
+    """Return final accuracy of these cells with both scales of the pixels."""
+    rows = [
+        [
+            TITLES[method],
+            f"{beta:g}",
+            *(
+                spread(
+                    records.values(
+                        "accuracy",
+                        data=data, clients=100, noise="epsilon 8", sampling_rate=1.0,
+                        method=method, beta=beta, gamma=gamma,
+                    )
+                )
+                for data in ("mnist", UNIT)
+            ),
+        ]
+        for method, beta, gamma in PIXELS
+    ]  # fmt: skip
+    return markdown(["method", "beta", "standardized", "from 0 to 1"], rows)
 
 
 def best_gamma(

@@ -12,6 +12,8 @@ gamma is chosen for every beta (and here for every noise).
   linear layer, 3962 weights, 50000 images, accuracy on the first 5000 test images.
 - ``mnist``: logistic regression, 7850 weights, 50000 images, 10000 test images, 20 or 100 clients.
 
+Pixels are standardized: mean 0 and standard deviation 1 over all training images.
+
 Noises are those of `evidence.normec_beta.noise`.
 """
 
@@ -35,11 +37,14 @@ from evidence.normec_beta.grid import (
     FEDAVG,
     GRIDS,
     NORMEC,
+    UNIT,
     best_table,
     grid_settings,
     grid_table,
     partial_settings,
     partial_table,
+    pixel_settings,
+    pixel_table,
     repeated_settings,
 )
 from evidence.normec_beta.noise import DELTA, ROUNDS, multiplier, noise_tables
@@ -54,6 +59,7 @@ KINDS = {
     "grids": grid_settings,
     "partial": partial_settings,
     "repeated": repeated_settings,
+    "pixels": pixel_settings,
     "scale": scale_settings,
 }
 
@@ -77,10 +83,14 @@ class Task:
 @cache
 def task(name: str, folder: str) -> Task:
     """Return the data of a setting."""
-    data: Dataset = load_mnist(folder) if name == "mnist" else load_cifar10(folder)
+    digits = name in ("mnist", UNIT)
+    data: Dataset = load_mnist(folder) if digits else load_cifar10(folder)
     images, labels = data.train.batch(slice(0, 50_000))
-    seen, truth = data.test.batch(slice(0, 10_000 if name == "mnist" else 5_000))
-    if name == "mnist":
+    seen, truth = data.test.batch(slice(0, 10_000 if digits else 5_000))
+    if digits:
+        if name == UNIT:
+            low, high = images.min(), images.max()
+            images, seen = ((values - low) / (high - low) for values in (images, seen))
         test = fl.ClientData(seen, truth)
         return Task(images, labels, test, lambda: LogisticRegression(784, 10))
     if name == DATA:
@@ -156,6 +166,7 @@ def tables(records: Records) -> dict[str, str]:
         for data, clients, noise, _ in GRIDS
     }
     found = {"best": best_table(records), "partial": partial_table(records)}
+    found["pixels"] = pixel_table(records)
     return {**noise_tables(), **found, "scale": scale_table(records), **grids}
 
 
