@@ -342,17 +342,17 @@ class MechanismOptions(NamedTuple):
 
     noise: Noise = None
     rounds: Rounds = None
+    epochs: Annotated[str | None, option(
+        "--epochs", metavar="E", panel=WHAT_RUNS, advanced=True,
+        help="Epochs instead of --rounds: how often each example takes part on average. Runs "
+        "E / rate rounds, rounded up.",
+    )] = None  # fmt: skip
     rate: Rate = None
     schedule: ScheduleFile = None
     sampling: SamplingName = None
     cohort: Cohort = None
     clients: Clients = None
     adjacency: AdjacencyName = None
-    epochs: Annotated[str | None, option(
-        "--epochs", metavar="E", panel=WHAT_RUNS, advanced=True,
-        help="Epochs instead of --rounds: how often each example takes part on average. Runs "
-        "E / rate rounds, rounded up.",
-    )] = None  # fmt: skip
     steps: Annotated[str | None, option(
         "--steps", metavar="T", panel=WHAT_RUNS, advanced=True,
         help="Steps of an epoch, with --sampling allocation or shuffle.",

@@ -114,7 +114,10 @@ def explore(
       dpacct explore --noise 1..4*2 --rounds 100 --q 0.01,0.1 -o sweep.csv
     """
     style = shown.style
-    typed = MechanismOptions(noise, rounds, q, None, sampling, cohort, clients, adjacency)
+    typed = MechanismOptions(
+        noise, rounds, rate=q, sampling=sampling, cohort=cohort, clients=clients,
+        adjacency=adjacency,
+    )  # fmt: skip
     find_accountant(accountant)
     settings = read_settings(typed, delta)
     if output is not None and style is not Style.HUMAN:
