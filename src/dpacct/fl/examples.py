@@ -244,9 +244,14 @@ def _stacked(data: Any) -> ClientData:
             raise InvalidParameter("data", f"example {row}", rule)
         value, target = cast("Sequence[Any]", pair)
         several = isinstance(value, dict) or _are_tensors(value)
-        own = cast("Inputs", value) if several else torch.as_tensor(value)
-        inputs = each(own, lambda values: values.unsqueeze(0))
-        pairs.append(ClientData(inputs, torch.as_tensor(target).unsqueeze(0)))
+        try:
+            own = cast("Inputs", value) if several else torch.as_tensor(value)
+            inputs = each(own, lambda values: torch.as_tensor(values).unsqueeze(0))
+            targets = torch.as_tensor(target).unsqueeze(0)
+        except (TypeError, ValueError, RuntimeError) as error:
+            rule = f"its input and its target are tensors or numbers ({error})"
+            raise InvalidParameter("data", f"example {row}", rule) from None
+        pairs.append(ClientData(inputs, targets))
         if _shapes(pairs[0]) != _shapes(pairs[-1]):
             rule = "all examples have the shapes of the first one. Pad them to a public length"
             raise InvalidParameter("data", f"example {row}", rule)
@@ -260,6 +265,6 @@ def _are_tensors(value: Any) -> bool:
     return isinstance(value, tuple) and all(map(torch.is_tensor, cast("Any", value)))
 
 
-def _shapes(data: ClientData) -> list[tuple[str, torch.Size]]:
+def _shapes(data: ClientData) -> tuple[type, list[tuple[str, torch.Size]]]:
     tensors = [*parts_of(data.inputs), ("targets", data.targets)]
-    return [(name, values.shape) for name, values in tensors]
+    return type(data.inputs), [(name, values.shape) for name, values in tensors]

@@ -186,9 +186,14 @@ def test_a_partitioner_of_flower_deals_out_the_rows(monkeypatch):
     assert_exact_cover(partition, 7)
     assert partition.simulated
     assert [labels[part].tolist() for part in partition] == [[0, 1, 2], [0, 1], [1, 2]]
+    for columns in ({}, {"label": labels, "size": labels[1:]}):
+        with pytest.raises(InvalidParameter, match="columns of one length"):
+            from_flower(EveryThird(), **columns)
     monkeypatch.setattr(EveryThird, "num_partitions", 2)
     with pytest.raises(InvalidParameter, match="exactly one client"):
         from_flower(EveryThird(), label=labels)
+    with pytest.raises(InvalidParameter, match="exactly one client"):
+        from_flower(EveryThird(), label=np.array([0, 0, 1]))  # the last row is left out
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(Unsupported, match="flwr-datasets"):
         from_flower(EveryThird(), label=labels)

@@ -32,7 +32,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "secure": {"sampling": fl.Poisson(0.5), "secure_noise": True},
     "side by side": {"vectorize": True},
     "memories": {"method": fl.FedAlphaNormEC(), "clip_norm": None, "bound": None},
-    "adaptive": {"bound": fl.AdaptiveClip(1.0, indicator_noise=2.0), "clip_norm": None},
+    # As little noise of the indicator as the noise of the run allows.
+    "adaptive": {
+        "bound": fl.AdaptiveClip(1.0, indicator_noise=0.45),
+        "clip_norm": None,
+        "noise_multiplier": 0.3,
+    },
     "half the memory": {"sampling": fl.Uniform(3, 8), "local": fl.SGD(lr=0.1, steps=3)},
     "shares": {"sampling": fl.Uniform(5, 8), "noise": fl.NoiseShares(2, dropout_rate=0.2)},
     "schedule": {

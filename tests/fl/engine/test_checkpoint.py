@@ -151,6 +151,25 @@ def test_the_checkpoint_of_another_setting_is_refused(tmp_path):
         federation(linear(), clients, **options(path, seed=None)).resume()
 
 
+@pytest.mark.parametrize(
+    ("begun", "other"),
+    [
+        (fl.AdaptiveClip(1.0, quantile=0.5), fl.AdaptiveClip(1.0, quantile=0.9)),
+        (fl.AdaptiveClip(1.0), fl.AdaptiveClip(2.0)),
+        (fl.PerLayerClip((0.3, 0.4)), fl.PerLayerClip((0.4, 0.3))),
+        (fl.SmoothedNormalization(0.1), fl.SmoothedNormalization(1.0)),
+    ],
+)
+def test_the_checkpoint_of_another_bound_is_refused(tmp_path, begun, other):
+    path = tmp_path / "run.pt"
+    given = {"clip_norm": None, "noise_multiplier": 0.2, "method": fl.DPFedAvg()}
+    with federation(linear(), make_clients([5] * 6), **options(path, bound=begun, **given)) as run:
+        next(iter(run))
+    again = federation(linear(), make_clients([5] * 6), **options(path, bound=other, **given))
+    with pytest.raises(InvalidParameter, match="another setting"):
+        again.resume()
+
+
 def test_a_finished_run_has_no_round_left(tmp_path):
     path = tmp_path / "run.pt"
     clients = make_clients([5] * 6)

@@ -43,6 +43,21 @@ def test_the_average_is_that_of_the_released_iterates(average):
         assert other.planned_epsilon.upper == upper
 
 
+def test_a_parameter_may_be_called_count():
+    class Counting(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.count = perceptron(), torch.nn.Parameter(torch.ones(3))
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.layer(inputs) + self.count.mean()
+
+    model = Counting()
+    with run(model, average=fl.Average(decay=0.7)) as going:
+        next(iter(going))
+        assert torch.equal(flat(going.averaged()), flat(model))
+
+
 @pytest.mark.parametrize("average", [fl.Average(last=3), fl.Average(decay=0.7)], ids=repr)
 def test_an_average_goes_on_from_a_checkpoint(average, tmp_path):
     settings = {"average": average, "server": fl.Momentum(0.5), "method": fl.DPFedPGN()}

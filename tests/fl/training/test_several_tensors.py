@@ -107,6 +107,20 @@ def test_examples_of_several_tensors(form: type, source: str):
     assert float((ends[0] - ends[1]).norm()) < 1e-4 * moved
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [({"a": "text"}, 0)],
+        [([torch.zeros(2), torch.zeros(3)], 0)],
+        [("text", 0)],
+        [((torch.zeros(2),), 0), ({"0": torch.zeros(2)}, 0)],
+    ],
+)
+def test_rows_that_are_no_examples_are_named(rows: Any):
+    with pytest.raises(InvalidParameter, match=r"example [01]"):
+        fl.Examples(rows)
+
+
 def test_a_client_of_another_form_trains_alone_or_contributes_zero():
     people = [*readers([6, 6, 6]), *readers([6], dict), make_clients([6])[0]]
     model = Reader()
@@ -126,7 +140,9 @@ def test_attacks_read_several_tensors():
     torch.testing.assert_close(torch.tensor(losses), expected.double(), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("inputs", [(), {}, [torch.zeros(2)], (torch.zeros(2), 3), {"a": None}])
+@pytest.mark.parametrize(
+    "inputs", [(), {}, [torch.zeros(2)], (torch.zeros(2), 3), {"a": None}, {1: torch.zeros(2)}]
+)
 def test_inputs_that_are_no_tensors(inputs: Any):
     with pytest.raises(InvalidParameter) as refused:
         fl.ClientData(inputs, torch.zeros(2))
@@ -236,6 +252,31 @@ def test_attention_is_that_of_torch(options: dict[str, Any], monkeypatch: pytest
         found = functional.scaled_dot_product_attention(query, key, value, dropout_p=0.2, **options)
     torch.testing.assert_close(found, expected)
     assert rates == [0.2]
+
+
+@pytest.mark.parametrize("kind", ["attention", "heads"])
+def test_a_query_that_may_see_nothing_reads_zeros_as_in_torch(kind: str):
+    """A sequence of padding alone: its NaN would drop the whole client."""
+    torch.manual_seed(7)
+    values = torch.randn(2, 5, 8, requires_grad=True)
+    hidden = torch.tensor([[False] * 3 + [True] * 2, [True] * 5])
+    layer = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def output() -> Tensor:
+        if kind == "heads":
+            named = {"key_padding_mask": hidden, "need_weights": False}
+            return layer(values, values, values, **named)[0]
+        return functional.scaled_dot_product_attention(
+            values, values, values, ~hidden[:, None].expand(2, 5, 5)
+        )
+
+    expected = output()
+    slopes = torch.autograd.grad(expected.square().sum(), values)
+    with OwnFunctions(torch.tensor(3)):
+        found = output()
+    assert found.isfinite().all()
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(torch.autograd.grad(found.square().sum(), values), slopes)
 
 
 def test_dropped_attention_weights_keep_their_mean():

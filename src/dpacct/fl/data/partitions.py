@@ -220,13 +220,19 @@ def from_flower(partitioner: Any, **columns: Sequence[Any] | NDArray[Any]) -> Pa
         table: Any = import_module("datasets").Dataset
     except ModuleNotFoundError:
         raise Unsupported("pip install flwr-datasets for its partitioners") from None
-    number = len(next(iter(columns.values()), ()))
+    number, *others = {len(column) for column in columns.values()} or {0}
+    if others or not number or not hasattr(partitioner, "load_partition"):
+        rule = "a partitioner reads columns of one length, one entry for each example"
+        raise InvalidParameter("partitioner", type(partitioner).__name__, rule)
     cells = {name: np.asarray(column).tolist() for name, column in columns.items()}
     partitioner.dataset = table.from_dict({**cells, "row of dpacct": list(range(number))})
     clients = range(int(partitioner.num_partitions))
     parts = [np.array(partitioner.load_partition(k)["row of dpacct"], np.int64) for k in clients]
-    bounds = np.cumsum([0, *(len(part) for part in parts)])
-    return Partition(np.concatenate(parts), bounds)
+    order = np.concatenate([np.empty(0, np.int64), *parts])
+    if len(order) != number:
+        rule = f"each of {number} examples has exactly one client"
+        raise InvalidParameter("partitioner", f"gave out {len(order)}", rule)
+    return Partition(order, np.cumsum([0, *(len(part) for part in parts)]))
 
 
 def divided(partition: Partition, share: float, *, seed: int = 0) -> tuple[Indices, Indices]:

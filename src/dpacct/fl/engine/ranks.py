@@ -40,6 +40,7 @@ from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
 from dpacct.fl.settings import LocalSettings
 from dpacct.fl.training.choose import TrainerChooser, TrainingPlan
+from dpacct.validate import NOISE_MULTIPLIER_RANGE
 
 Made = TypeVar("Made")
 Held = TypeVar("Held", TrainingState, Collected)
@@ -329,7 +330,8 @@ class RankedLoop(RoundLoop):
 
 def follower_settings(settings: LocalSettings) -> LocalSettings:
     """Return settings for a rank other than 0, which receives the noise from rank 0."""
-    noise = 1.0 if settings.schedule is None else None
+    # The least noise: a bound may refuse more of it than rank 0 has.
+    noise = NOISE_MULTIPLIER_RANGE[0] if settings.schedule is None else None
     return replace(
         settings, ledger=None, checkpoint=None, budget=None, delta=None, noise_multiplier=noise
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from numbers import Integral
 from typing import Any, cast
 
@@ -532,6 +532,7 @@ class Rounds:
             f"{engine.method!r}, {engine.local!r}, {self.plan.words()}, "
             f"{source}, {engine.plan.public}, "
             f"{engine.layout.size} parameters, server_lr={engine.server_lr!r}"
+            + (f", bound={self.first_bound!r}" if is_dataclass(self.first_bound) else "")
             + ("" if norms is None else f", clip_norms={norms!r}")
             + ("" if engine.server is None else f", server={engine.server!r}")
             + ("" if engine.average is None else f", average={engine.average!r}")

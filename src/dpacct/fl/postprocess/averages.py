@@ -15,7 +15,8 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import Params, State
 
-_COUNT = "count"
+# The number of rounds in an exponential average. Names of parameters hold no colon.
+_COUNT = "count:"
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ class OwnFunctions(TorchFunctionMode):
         if func is functional.multi_head_attention_forward:
             given = inspect.signature(func).bind(*args, **named)
             given.apply_defaults()
-            return self._heads(func, **given.arguments)
+            return self._heads(**given.arguments)
         return func(*args, **named)
 
     def _dropout(
@@ -96,45 +96,72 @@ class OwnFunctions(TorchFunctionMode):
             scores = scores.masked_fill(~attn_mask, -torch.inf)
         elif attn_mask is not None:
             scores = scores + attn_mask
-        weights = scores.softmax(dim=-1)
+        # As in torch, a query that may see nothing reads zeros.
+        blind = (scores == -torch.inf).all(dim=-1, keepdim=True)
+        weights = scores.masked_fill(blind, 0.0).softmax(dim=-1).masked_fill(blind, 0.0)
         return (self._dropout(weights, dropout_p) if dropout_p else weights) @ value
 
-    def _heads(self, func: Callable[..., Any], **given: Any) -> tuple[Tensor, Tensor | None]:
-        """Return the output of `torch.nn.MultiheadAttention` and the weights of its heads.
+    def _heads(self, **given: Any) -> tuple[Tensor, Tensor | None]:
+        """Return the output of `torch.nn.MultiheadAttention`, and its weights if they are needed.
 
-        Without dropout torch returns the weights of each head. Dropped, they are applied again to
-        the projected values. Arguments are those of ``multi_head_attention_forward``.
+        Arguments are those of ``multi_head_attention_forward``. Shapes: l queries and s keys of n
+        examples, with h heads: [l, n, e] and [s, n, e], or [l, e] and [s, e].
         """
-        rate = given["dropout_p"] if given["training"] else 0.0
-        if not rate:
-            outputs, weights = func(**(given | {"need_weights": True}))
-            return outputs, weights if given["need_weights"] else None
-        plain = {"dropout_p": 0.0, "need_weights": True, "average_attn_weights": False}
-        _, weights = func(**(given | plain))
-        value, heads = given["value"], given["num_heads"]
-        batched = value.ndim == 3
-        value = value if batched else value.unsqueeze(1)
-        weights = self._dropout(weights if batched else weights.unsqueeze(0), rate)
-        size = given["embed_dim_to_check"]
-        matrix, bias = given["v_proj_weight"], given["in_proj_bias"]
+        batched, heads = given["query"].ndim == 3, given["num_heads"]
+        parts = [given[name] for name in ("query", "key", "value")]
+        parts = parts if batched else [part.unsqueeze(1) for part in parts]
+        matrices = [given[f"{name}_proj_weight"] for name in "qkv"]
         if not given["use_separate_proj_weight"]:
-            matrix = given["in_proj_weight"][2 * size :]
-        values: Tensor = functional.linear(
-            value, matrix, None if bias is None else bias[2 * size :]
-        )
-        if given["bias_v"] is not None:
-            values = torch.cat([values, given["bias_v"].expand(1, values.shape[1], -1)])
+            matrices = given["in_proj_weight"].chunk(3)
+        bias = given["in_proj_bias"]
+        biases = [None] * 3 if bias is None else bias.chunk(3)
+        query, *kept = map(functional.linear, parts, matrices, biases)
+        if given["bias_k"] is not None:
+            more = (given[name].expand(1, query.shape[1], -1) for name in ("bias_k", "bias_v"))
+            kept = [torch.cat(pair) for pair in zip(kept, more, strict=True)]
         if given["add_zero_attn"]:
-            values = torch.cat([values, torch.zeros_like(values[:1])])
-        # [s, n, e] to [n, heads, s, e / heads], and back to [l, n, e].
-        values = values.view(*values.shape[:2], heads, -1).permute(1, 2, 0, 3)
-        outputs = (weights @ values).permute(2, 0, 1, 3).flatten(2)
+            kept = [torch.cat([part, torch.zeros_like(part[:1])]) for part in kept]
+        query, key, value = (
+            part.reshape(*part.shape[:2], heads, -1).permute(1, 2, 0, 3) for part in (query, *kept)
+        )
+        mask = _mask_of_heads(given, query, key.shape[2])
+        rate = given["dropout_p"] if given["training"] else 0.0
+        weights: Tensor | None = None
+        if given["need_weights"]:
+            scores = (query * query.shape[-1] ** -0.5) @ key.mT
+            weights = (scores if mask is None else scores + mask).softmax(dim=-1)
+            weights = self._dropout(weights, rate) if rate else weights
+            outputs = weights @ value
+        else:
+            outputs = self._attention(query, key, value, mask, rate)
+        outputs = outputs.permute(2, 0, 1, 3).flatten(2)
         outputs = functional.linear(outputs, given["out_proj_weight"], given["out_proj_bias"])
+        if weights is not None and given["average_attn_weights"]:
+            weights = weights.mean(dim=1)
         if not batched:
-            outputs, weights = outputs.squeeze(1), weights.squeeze(0)
-        if not given["need_weights"]:
-            return outputs, None
-        return outputs, weights.mean(dim=-3) if given["average_attn_weights"] else weights
+            outputs = outputs.squeeze(1)
+            weights = None if weights is None else weights.squeeze(0)
+        return outputs, weights
+
+
+def _mask_of_heads(given: Mapping[str, Any], query: Tensor, columns: int) -> Tensor | None:
+    """Return what is added to the scores [n, h, l, columns] of an attention, or None."""
+    examples, heads = query.shape[:2]
+    mask, padding = given["attn_mask"], given["key_padding_mask"]
+    if mask is not None and mask.ndim == 3:
+        mask = mask.view(examples, heads, *mask.shape[1:])
+    if padding is not None:
+        padding = padding.view(examples, 1, 1, -1)
+    added: Tensor | None = None
+    for part in (mask, padding):
+        if part is None:
+            continue
+        if part.dtype == torch.bool:
+            zeros = torch.zeros(part.shape, dtype=query.dtype, device=part.device)
+            part = zeros.masked_fill(part, -torch.inf)  # noqa: PLW2901 - in the one form
+        added = part if added is None else added + part
+    # Columns behind the given keys are seen by every query.
+    return added if added is None else functional.pad(added, (0, columns - added.shape[-1]))
 
 
 def _embedding(
