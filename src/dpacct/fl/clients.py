@@ -75,10 +75,9 @@ class ClientData:
         if isinstance(given, dict | tuple):
             own = cast("dict[str, Any] | tuple[Any, ...]", given)
             inputs = list(own.values()) if isinstance(own, dict) else list(own)
-        names: Any = given if isinstance(given, dict) else ()
-        if not all(isinstance(name, str) for name in names):
-            rule = "the names of several inputs are those of the model's arguments"
-            raise InvalidParameter("inputs", "a name that is no text", rule)
+            if isinstance(own, dict) and not all(isinstance(name, str) for name in own):
+                rule = "the names of several inputs are those of the model's arguments"
+                raise InvalidParameter("inputs", "a name that is no text", rule)
         if not inputs:
             raise InvalidParameter("inputs", "empty", "a client has at least one tensor of inputs")
         for name, value in [*(("inputs", value) for value in inputs), ("targets", self.targets)]:

@@ -121,23 +121,23 @@ class OwnFunctions(TorchFunctionMode):
             kept = [torch.cat(pair) for pair in zip(kept, more, strict=True)]
         if given["add_zero_attn"]:
             kept = [torch.cat([part, torch.zeros_like(part[:1])]) for part in kept]
-        query, key, value = (
+        split: list[Tensor] = [
             part.reshape(*part.shape[:2], heads, -1).permute(1, 2, 0, 3) for part in (query, *kept)
-        )
+        ]
+        query, key, value = split
         mask = _mask_of_heads(given, query, key.shape[2])
         rate = given["dropout_p"] if given["training"] else 0.0
         weights: Tensor | None = None
         if given["need_weights"]:
             scores = (query * query.shape[-1] ** -0.5) @ key.mT
-            weights = (scores if mask is None else scores + mask).softmax(dim=-1)
-            weights = self._dropout(weights, rate) if rate else weights
-            outputs = weights @ value
+            seen = (scores if mask is None else scores + mask).softmax(dim=-1)
+            seen = self._dropout(seen, rate) if rate else seen
+            outputs = seen @ value
+            weights = seen.mean(dim=1) if given["average_attn_weights"] else seen
         else:
             outputs = self._attention(query, key, value, mask, rate)
         outputs = outputs.permute(2, 0, 1, 3).flatten(2)
         outputs = functional.linear(outputs, given["out_proj_weight"], given["out_proj_bias"])
-        if weights is not None and given["average_attn_weights"]:
-            weights = weights.mean(dim=1)
         if not batched:
             outputs = outputs.squeeze(1)
             weights = None if weights is None else weights.squeeze(0)
