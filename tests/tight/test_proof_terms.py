@@ -23,6 +23,7 @@ from dpacct.pairs.dominating import (
 )
 from dpacct.pairs.moments import log_moment
 from dpacct.pairs.panels import LossFunction
+from dpacct.tight import engines
 from dpacct.tight.composition import Composition, TruncatedComposition
 from dpacct.tight.contour import Contour, tilt_at_epsilon
 from dpacct.tight.engines import _AtDelta, _AtEpsilon, _plain, composed_delta, composed_epsilon
@@ -32,6 +33,11 @@ from dpacct.tight.laws import PanelIntegrand, PanelLaw, TiltedLosses, TiltedNode
 
 REMOVE, ADD = Direction.REMOVE, Direction.ADD
 MOST = 1e-5
+# Some of the rounds matter hardly, but not so little: a few per cent of delta.
+LEAST: dict[DominatingPair, int] = {
+    SampledGaussianPair(0.1, 1.3, REMOVE): 100,
+    SampledGaussianPair(2e-6, 1.0, REMOVE): 3,
+}
 PLANS: list[dict[DominatingPair, int]] = [
     {SampledGaussianPair(0.1, 2.0, REMOVE): 100},
     {SampledGaussianPair(0.1, 2.0, ADD): 100},
@@ -43,6 +49,33 @@ PLANS: list[dict[DominatingPair, int]] = [
 def compose(pairs: dict[DominatingPair, int]) -> Composition:
     directions = {p.direction for p in pairs if isinstance(p, SampledGaussianPair)}
     return Composition.of(pairs, next(iter(directions), REMOVE))
+
+
+def test_rounds_that_are_left_out_are_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    composition = compose(LEAST)
+    truth = composed_epsilon(composition, MOST)
+    monkeypatch.setattr(engines, "_NEGLIGIBLE", 0.3)
+    _, lost = composition.without_least(0.3 * MOST)
+    assert 0.1 * MOST < lost < 0.3 * MOST
+    coarse = composed_epsilon(composition, MOST)
+    assert coarse.lower <= truth.upper
+    assert coarse.upper >= truth.lower
+    # Paid for as an equal part of the target.
+    kept = compose({SampledGaussianPair(0.1, 1.3, REMOVE): 100})
+    assert coarse.upper >= composed_epsilon(kept, MOST - lost).lower
+
+
+def test_rounds_that_are_left_out_are_added_to_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs: dict[DominatingPair, int] = {
+        SampledGaussianPair(0.1, 1.3, REMOVE): 4,
+        SampledGaussianPair(1e-3, 3.0, REMOVE): 20,
+    }
+    truth = composed_delta(compose(pairs), 0.01)
+    monkeypatch.setattr(engines, "_NEGLIGIBLE", 0.3)
+    found = composed_delta(compose(pairs), 0.01)
+    assert found.width > 1e-3 * found.upper
+    assert found.lower <= truth.upper
+    assert found.upper >= truth.lower
 
 
 @pytest.mark.parametrize("pairs", PLANS)

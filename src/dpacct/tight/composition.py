@@ -307,6 +307,45 @@ class Composition(Composed):
         """Return the composition of the pairs that stand for the rounds of a schedule."""
         return cls.of(pairs_of(schedule.distinct(), pairs, direction), direction)
 
+    def without_least(self, mass: float) -> tuple[Composition, float]:
+        """Return the composition without negligible rounds, and the delta(eps) that this loses.
+
+        Leaving out a round costs at most its total variation distance in delta(eps). The
+        sum stays below ``mass``: q times that of the unsampled Gaussians, at most
+        0.4 shift / sigma.
+        """
+        symmetrized = [(p.sampling_rate, p.noise_std, float(n)) for p, n in self.symmetrized]
+        kinds = [
+            (1.0, self.rates, self.noise, self.counts),
+            (1.0, *np.array(symmetrized).reshape(-1, 3).T),
+            (2.0, *self.replaced),
+        ]
+        sizes = [n * q * np.minimum(1.0, 0.4 * shift / z) for shift, q, z, n in kinds]
+        sizes.append(np.array([n * pair.delta(0.0).upper for pair, n in self.general]))
+        full = 0.4 * math.sqrt(self.precision)
+        every = np.concatenate([*sizes, [full]])
+        if not every.size or not np.min(every) <= mass:
+            return self, 0.0
+        # The least first, as long as their sum is small.
+        order = np.argsort(every, kind="stable")
+        dropped = np.zeros(len(every), dtype=bool)
+        dropped[order] = np.cumsum(every[order]) <= mass
+        lost = float(every[dropped].sum()) * (1 + UNIT * (2 * len(every) + 8))
+        kept = np.split(~dropped, np.cumsum([len(part) for part in sizes]))
+        plain, symmetric, opposed, others, gaussian = kept
+        rest = Composition(
+            self.rates[plain],
+            self.noise[plain],
+            self.counts[plain],
+            self.precision if gaussian[0] else 0.0,
+            self.direction,
+            tuple(pair for pair, keep in zip(self.symmetrized, symmetric, strict=True) if keep),
+            Rows(*(part[opposed] for part in self.replaced)),
+            self.kinds,
+            tuple(pair for pair, keep in zip(self.general, others, strict=True) if keep),
+        )
+        return rest, lost
+
     def sampled_pairs(self) -> list[tuple[AchievedPair, float]]:
         """Return the pairs of all sampled rounds except C_q, with multiplicities."""
         rows = zip(self.rates.tolist(), self.noise.tolist(), self.counts.tolist(), strict=True)

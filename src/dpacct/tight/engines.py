@@ -2,12 +2,13 @@
 
 The accountant calls `composed_epsilon` and `composed_delta`. They proceed in this order:
 
-1. A single sampled round has a closed form. Gaussians without sampling compose to one Gaussian.
-2. A contour through the saddle point (`contour`) gives a narrow bracket in nearly all cases.
-3. With much noise, the far tail of the losses is cut off first. Otherwise the moments are
+1. Rounds that matter less than a share of delta are left out. Their total variation is added.
+2. A single sampled round has a closed form. Gaussians without sampling compose to one Gaussian.
+3. A contour through the saddle point (`contour`) gives a narrow bracket in nearly all cases.
+4. With much noise, the far tail of the losses is cut off first. Otherwise the moments are
    dominated by losses that never occur.
-4. A few rounds with a large loss are treated separately (`few_large`).
-5. Brackets that are still wide are refined: contours with less and less blur are intersected.
+5. A few rounds with a large loss are treated separately (`few_large`).
+6. Brackets that are still wide are refined: contours with less and less blur are intersected.
 
 Where no contour reaches, Chernoff's and Pinsker's inequalities bound delta from above.
 
@@ -46,6 +47,7 @@ from dpacct.tight.contour import (
     Bounding,
     Complement,
     Contour,
+    cheapest_tilt,
     crossing,
     epsilon_estimate,
     lies_below,
@@ -55,8 +57,8 @@ from dpacct.tight.contour import (
     tilt_at_epsilon,
 )
 
-# Up to this number of kinds bounds delta from below.
-_SOME_KINDS = 50
+# Rounds have to matter for this share of delta. Up to this number of kinds bounds delta from below.
+_NEGLIGIBLE, _SOME_KINDS = 1e-13, 50
 # A bound of delta that is as good as zero.
 NEXT_TO_NOTHING = 1e-290
 # Where delta is wide by more than this, its total variation is asked, too.
@@ -65,8 +67,9 @@ _WIDE_DELTA, _TOLERANCE = 1e-3, 1e-11
 # first blur's.
 _WIDE, _BLUR, _COARSE = 1e-6, 4e-7, 1e-3
 _ATTEMPTS, _FAILURES = 4, 8
-# The last contour is the one that leaves more of the width than this.
-_WORTH = 0.7
+# The last contour is the one that leaves more of the width than this. The tilt was bad if epsilon
+# falls below this share of its guess.
+_WORTH, _FAR_OFF = 0.7, 0.7
 # Factors for a tilt or a width that was too large or too small.
 _LESS, _MORE = 0.7, 2.5
 # The share of delta that a truncation may lose: no more than is seen, and next to nothing.
@@ -102,8 +105,9 @@ def composed_delta(composition: Composition, epsilon: float) -> Interval:
     # Any one round bounds delta from below.
     pairs = _pairs(composition) if composition.kinds <= _SOME_KINDS else []
     least = max((one_round_delta(epsilon, pair).lower for pair, _ in pairs), default=0.0)
+    rest, lost = composition.without_least(_NEGLIGIBLE * least)
     try:
-        found = _some_delta(composition, epsilon)
+        found = _delta_of_rest(rest, epsilon)
     except NotConverged:
         # The moments bound delta all the same, unless they say nothing either.
         upper = 1.0
@@ -113,7 +117,7 @@ def composed_delta(composition: Composition, epsilon: float) -> Interval:
         if upper >= 1.0:
             raise
         return Interval.bracket(least, upper)
-    upper = found.upper
+    upper = min(1.0, (found.upper + lost) * (1 + 2 * UNIT)) if lost else found.upper
     if upper > NEXT_TO_NOTHING and found.lower < _WIDE_DELTA * upper:
         # Next to nothing a contour knows less than the total variation.
         with suppress(NotConverged):
@@ -121,7 +125,7 @@ def composed_delta(composition: Composition, epsilon: float) -> Interval:
     return Interval.bracket(found.lower, upper)
 
 
-def _some_delta(composition: Composition, epsilon: float) -> Interval:
+def _delta_of_rest(composition: Composition, epsilon: float) -> Interval:
     alone, low, high = _alone(composition), *_precision_bounds(composition)
     if alone is None and is_repeated(composition):
         # As below.
@@ -150,6 +154,15 @@ def composed_epsilon(composition: Composition, delta: float) -> Interval:
     """
     if _costs_nothing(composition, delta):
         return Interval(0.0, 0.0)
+    rest, lost = composition.without_least(_NEGLIGIBLE * delta)
+    found = _epsilon_of_rest(rest, delta)
+    if not lost:
+        return found
+    left = math.nextafter(delta - lost, 0.0)
+    return Interval(found.lower, max(found.upper, _epsilon_of_rest(rest, left).upper))
+
+
+def _epsilon_of_rest(composition: Composition, delta: float) -> Interval:
     alone, low, high = _alone(composition), *_precision_bounds(composition)
     if alone is not None:
         return _alone_epsilon(alone, delta)
@@ -473,7 +486,7 @@ def _refine(
 ) -> Interval:
     """Return ever less blurred contours, intersected."""
     saddle, at, place = question.saddle(composition)
-    tilt = saddle
+    tilt = cheapest = cheapest_tilt(composition, saddle, *place)
     # Coarse first: it says where the answer is.
     width = _COARSE * max(place.epsilon, question.least_unit / tilt)
     before, failed = math.inf, 0
@@ -493,15 +506,19 @@ def _refine(
         best = _intersection(best, found)
         if best.width <= _WIDE * best.upper or (not contour.blur and tilt == saddle):
             break
-        place = question.moved(place, best)
+        guess, place = place.epsilon, question.moved(place, best)
+        if place.epsilon < _FAR_OFF * guess:
+            tilt = cheapest = cheapest_tilt(composition, saddle, *place)
         worth, before = best.width <= _WORTH * before, best.width
         if contour.rounding_dominates:
             # Nearer to the saddle point less is lost against M(c) e^{-c eps}.
             tilt = min(saddle, tilt / _LESS)
             continue
         if contour.blur > 1.01 * width / (1 + tilt) or not worth:
-            # As fine as it can be.
-            break
+            if tilt <= cheapest:
+                # As fine as it can be.
+                break
+            tilt = cheapest
         most = _BLUR * max(place.epsilon, question.least_unit / tilt)
         width = min(width * 0.5 * _WIDE * best.upper / best.width, most)
     return best

@@ -30,6 +30,7 @@ from dpacct.tight.contour import (
     Bounding,
     Complement,
     Contour,
+    cheapest_tilt,
     crossing,
     lies_below,
     log_chernoff_factor,
@@ -316,6 +317,8 @@ _FEW_NODES, _MOST_NODES = 4000, MAX_FREQUENCIES // 2
 # The contour was made for another epsilon if it is this much too large or too small.
 _BADLY_GUESSED, _ATTEMPTS = 0.03, 4
 _WIDE = 1e-6
+# Limits to the rise of the logarithm of Chernoff's bound by a cheaper tilt, and above delta.
+_LOOSEST, _LOOSE_IN_ALL = 4.0, 12.5
 # Beyond this multiple of it nothing is asked for.
 _TOO_FAR = 3.0
 # Guesses of log delta for the cut if delta is unknown, and the margin of delta below a guess.
@@ -440,7 +443,10 @@ def _of_large(split: SplitComposition, epsilon: float, log_delta: float, most: i
     if saddle < 1.0 and lies_below(split, epsilon):
         with suppress(NotConverged):
             return Complement(split, epsilon, log_delta, most)
-    return Contour(split, saddle, epsilon, log_delta, 0.0, at.variance, most)
+    loose = at.log_moment - saddle * epsilon - log_delta
+    loosest = min(max(_LOOSE_IN_ALL - loose, 0.0), _LOOSEST)
+    tilt = cheapest_tilt(split, saddle, epsilon, log_delta, loosest)
+    return Contour(split, tilt, epsilon, log_delta, 0.0, at.variance, most)
 
 
 def _log_chernoff(at: Cumulants, tilt: float, epsilon: float) -> float:
