@@ -185,18 +185,7 @@ def load_parameters(content: dict[str, Any], path: Path, model: nn.Module) -> No
 
 def _state(content: dict[str, Any], path: Path, rounds: Rounds, setting: str) -> TrainingState:
     """Return the training state of a checkpoint, checked against the run that goes on."""
-    theirs = content["setting"]
-    if relabeled(theirs) != setting:
-        rule = f"it was written by a run of another setting ({theirs}, and this is {setting})"
-        raise InvalidParameter("checkpoint", str(path), rule)
     engine, ours, number = rounds.engine, rounds.state.params, content["round"]
-    memories, clients = content["client_states"], content["num_clients"]
-    if memories and clients not in (None, engine.num_clients):
-        rule = (
-            f"it holds the memories of {clients} clients, and here are {engine.num_clients}: a "
-            "memory would go to another client"
-        )
-        raise InvalidParameter("checkpoint", str(path), rule)
     bound = rounds.plan.bound(rounds.first_bound, number + 1)
     norm, kind = content["clip_norm"], content["bound"]
     if kind not in (None, type(bound).__name__):
@@ -206,6 +195,17 @@ def _state(content: dict[str, Any], path: Path, rounds: Rounds, setting: str) ->
         bound = replace(bound, clip_norm=norm)
     elif isinstance(norm, float) and not math.isclose(norm, bound.clip_norm, rel_tol=1e-9):
         rule = f"its clip norm is {norm}, and here it is {bound.clip_norm!r}"
+        raise InvalidParameter("checkpoint", str(path), rule)
+    theirs = content["setting"]
+    if relabeled(theirs) != setting:
+        rule = f"it was written by a run of another setting ({theirs}, and this is {setting})"
+        raise InvalidParameter("checkpoint", str(path), rule)
+    memories, clients = content["client_states"], content["num_clients"]
+    if memories and clients not in (None, engine.num_clients):
+        rule = (
+            f"it holds the memories of {clients} clients, and here are {engine.num_clients}: a "
+            "memory would go to another client"
+        )
         raise InvalidParameter("checkpoint", str(path), rule)
     params = _tensors(content["params"], ours, "params", path)
     device, released = engine.device, content["released"]

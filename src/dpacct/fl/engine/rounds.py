@@ -38,7 +38,7 @@ from dpacct.fl.engine.states import (
 from dpacct.fl.layout import State, copies
 from dpacct.fl.privacy.account import Account, RowTicket
 from dpacct.fl.privacy.allocation import rounds_of
-from dpacct.fl.privacy.bounds import Bound, SmoothedNormalization, check_limits
+from dpacct.fl.privacy.bounds import Bound, Clip, SmoothedNormalization, check_limits
 from dpacct.fl.privacy.correlated import CorrelatedNoise
 from dpacct.fl.privacy.noise import SharesElsewhere, drawn_std, grid_exponent
 from dpacct.fl.report.reports import Diagnostics, Report, Timing
@@ -528,11 +528,13 @@ class Rounds:
         engine, norms = self.engine, self.plan.clip_norms
         noise = engine.noise
         source = repr(noise) if isinstance(noise, CorrelatedNoise) else type(noise).__name__
+        # The norm of a plain clip is compared apart, and a bound of the caller has no stable form.
+        plain = type(self.first_bound) is Clip or not is_dataclass(self.first_bound)
         return (
             f"{engine.method!r}, {engine.local!r}, {self.plan.words()}, "
             f"{source}, {engine.plan.public}, "
             f"{engine.layout.size} parameters, server_lr={engine.server_lr!r}"
-            + (f", bound={self.first_bound!r}" if is_dataclass(self.first_bound) else "")
+            + ("" if plain else f", bound={self.first_bound!r}")
             + ("" if norms is None else f", clip_norms={norms!r}")
             + ("" if engine.server is None else f", server={engine.server!r}")
             + ("" if engine.average is None else f", average={engine.average!r}")
