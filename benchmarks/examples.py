@@ -88,7 +88,7 @@ def opacus(data: fl.ClientData, batch: int) -> Iterator[object]:
     engine: Any = import_module("opacus").PrivacyEngine()
     model: Any = OpacusNet()
     loader: Any = torch.utils.data.DataLoader(
-        torch.utils.data.TensorDataset(data.inputs, data.targets), batch_size=batch
+        torch.utils.data.TensorDataset(data.tensor, data.targets), batch_size=batch
     )
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = engine.make_private(

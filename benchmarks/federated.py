@@ -53,7 +53,7 @@ def by_hand(job: Job) -> None:
 
     Cohorts and noise come from torch's generator. Nothing is charged, checked, or isolated.
     """
-    inputs = torch.stack([client.inputs for client in job.clients])
+    inputs = torch.stack([client.tensor for client in job.clients])
     targets = torch.stack([client.targets for client in job.clients])
     weight, bias = torch.zeros(784, 10), torch.zeros(10)
     for number in range(ROUNDS):
@@ -104,7 +104,7 @@ def speed() -> str:
     }
     if pfl_research.PYTHON:
         same = PflJob("logistic", 50, 5, 10, 0.1, 0.4, 1.1359, weight_decay=4e-5)
-        path = pfl_research.written(same, [(one.inputs, one.targets) for one in job.clients])
+        path = pfl_research.written(same, [(one.tensor, one.targets) for one in job.clients])
         calls["pfl-research"] = lambda: pfl(path)
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
     for _ in range(REPEATS):

@@ -52,7 +52,7 @@ def mnist_job(
     inputs, targets = parts[1].batch(slice(None))
     shape = (1, 28, 28) if images else (784,)
     # Made once, so that only training is timed.
-    people = [fl.ClientData(c.inputs.reshape(-1, *shape), c.targets) for c in population]
+    people = [fl.ClientData(c.tensor.reshape(-1, *shape), c.targets) for c in population]
     return Job(
         people,
         fl.ClientData(inputs.reshape(-1, *shape), targets),

@@ -71,7 +71,7 @@ def by_hand(model: nn.Module, data: fl.ClientData, batch: int) -> Callable[[], N
 
     def step() -> None:
         rows = (torch.rand(len(data)) < batch / len(data)).nonzero().flatten()
-        found: dict[str, Tensor] = gradients(params, data.inputs[rows], data.targets[rows])
+        found: dict[str, Tensor] = gradients(params, data.tensor[rows], data.targets[rows])
         squares = [g.flatten(1).square().sum(dim=1) for g in found.values()]
         norms = torch.stack(squares, 1).sum(dim=1).sqrt()
         factors = torch.clamp(1.0 / (norms + 1e-6), max=1.0)

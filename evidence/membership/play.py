@@ -109,7 +109,7 @@ def fitted(clients: Sequence[fl.ClientData], number: int) -> nn.Module:
     """Return a shadow model: plain training on all its clients, for as long as a run's clients."""
     seed_generators(number, torch.device("cpu"))
     model = blank()
-    inputs = torch.cat([data.inputs for data in clients])
+    inputs = torch.cat([data.tensor for data in clients])
     targets = torch.cat([data.targets for data in clients])
     weights = list(model.parameters())
     for _ in range(round(ROUNDS * SAMPLING.sampling_rate * EPOCHS)):
@@ -147,7 +147,7 @@ def play(setting: Setting, folder: str) -> dict[str, Any]:
     found: dict[str, Any] = {"epsilon": spent}
     for side, data in (("train", members), ("held_out", others)):
         together = fl.ClientData(
-            torch.cat([one.inputs for one in data]), torch.cat([one.targets for one in data])
+            torch.cat([one.tensor for one in data]), torch.cat([one.targets for one in data])
         )
         accuracy = fl.evaluate(model, cross_entropy, together).accuracy
         found[f"{side}_accuracy"] = round(100 * accuracy, 2)

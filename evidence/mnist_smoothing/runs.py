@@ -148,7 +148,7 @@ def as_seen(data: fl.ClientData, inputs: str) -> fl.ClientData:
     """Return pixels as the model sees them."""
     if inputs == "unit":
         return data
-    return fl.ClientData((data.inputs - PIXEL_MEAN) / PIXEL_STD, data.targets)
+    return fl.ClientData((data.tensor - PIXEL_MEAN) / PIXEL_STD, data.targets)
 
 
 @lru_cache(maxsize=1)
@@ -157,7 +157,7 @@ def people(folder: str, sampling: str, run: int, inputs: str) -> list[fl.ClientD
     everything = as_seen(images(folder).clients[0], inputs)
     parts = iid(TRAIN, CLIENTS[sampling], seed=run)
     return [
-        fl.ClientData(everything.inputs[part], everything.targets[part])
+        fl.ClientData(everything.tensor[part], everything.targets[part])
         for part in (torch.as_tensor(indices) for indices in parts)
     ]
 
@@ -221,7 +221,7 @@ def spectrum(order: str, smoothing: float, folder: str) -> dict[str, float]:
     G keeps <G, A^-1 G> / |G|^2 of its decrease of the loss (all test images, weights zero).
     """
     test = images(folder).test
-    centered = test.inputs - test.inputs.mean(dim=0)
+    centered = test.tensor - test.tensor.mean(dim=0)
     left = whole = 0.0
     for number, image in enumerate(centered[:SHOWN_IMAGES]):
         row = torch.zeros(10, 784)
@@ -229,7 +229,7 @@ def spectrum(order: str, smoothing: float, folder: str) -> dict[str, float]:
         left += float(smooth(row, smoothing, order).square().sum())
         whole += float(row.square().sum())
     errors = 0.1 - nn.functional.one_hot(test.targets, 10).float()
-    gradient = errors.T @ test.inputs / len(test.inputs)
+    gradient = errors.T @ test.tensor / len(test.tensor)
     kept = (gradient * smooth(gradient, smoothing, order)).sum() / gradient.square().sum()
     return {
         "noise_in_weights": round(noise_gain(7840, smoothing), 4),

@@ -95,6 +95,18 @@ class ClientData:
     def __len__(self) -> int:
         return len(self.targets)
 
+    @property
+    def tensor(self) -> Tensor:
+        """The inputs of a client whose model takes one tensor.
+
+        Raises:
+            InvalidParameter: there are several tensors.
+        """
+        if not isinstance(self.inputs, Tensor):
+            rule = "this use takes clients whose inputs are one tensor"
+            raise InvalidParameter("inputs", f"{len(self.inputs)} tensors", rule)
+        return self.inputs
+
     def map(self, change: Callable[[Tensor], Tensor]) -> ClientData:
         """Return the data with each tensor changed, such as ``data.map(lambda v: v[rows])``."""
         return ClientData(each(self.inputs, change), change(self.targets))
