@@ -189,6 +189,11 @@ def test_a_partitioner_of_flower_deals_out_the_rows(monkeypatch):
     for columns in ({}, {"label": labels, "size": labels[1:]}):
         with pytest.raises(InvalidParameter, match="columns of one length"):
             from_flower(EveryThird(), **columns)
+    halves = SimpleNamespace(
+        num_partitions=1, load_partition=lambda _: {"row of dpacct": [0.0, 1.9]}
+    )
+    with pytest.raises(InvalidParameter, match="whole numbers"):
+        from_flower(halves, label=labels[:2])
     monkeypatch.setattr(EveryThird, "num_partitions", 2)
     with pytest.raises(InvalidParameter, match="exactly one client"):
         from_flower(EveryThird(), label=labels)

@@ -279,6 +279,29 @@ def test_a_query_that_may_see_nothing_reads_zeros_as_in_torch(kind: str):
     torch.testing.assert_close(torch.autograd.grad(found.square().sum(), values), slopes)
 
 
+def test_groups_that_drop_other_clients_are_refused(monkeypatch: pytest.MonkeyPatch):
+    def failing(_: OwnFunctions, query: Tensor, *__: Any, **___: Any) -> Tensor:
+        return query * torch.nan
+
+    class Attending(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = linear(6, 3)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            one = self.first(inputs).unsqueeze(1)
+            return functional.scaled_dot_product_attention(one, one, one).squeeze(1)
+
+    def begun() -> fl.Federation:
+        return federation(Attending(), make_clients([4] * 6), vectorize=True)
+
+    with begun() as run:
+        next(iter(run))
+    monkeypatch.setattr(OwnFunctions, "_attention", failing)
+    with begun() as run, pytest.raises(Unsupported, match="another result"):
+        next(iter(run))
+
+
 def test_dropped_attention_weights_keep_their_mean():
     """Over many seeds the output is that without dropout."""
     torch.manual_seed(6)

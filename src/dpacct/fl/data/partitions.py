@@ -227,7 +227,7 @@ def from_flower(partitioner: Any, **columns: Sequence[Any] | NDArray[Any]) -> Pa
     cells = {name: np.asarray(column).tolist() for name, column in columns.items()}
     partitioner.dataset = table.from_dict({**cells, "row of dpacct": list(range(number))})
     clients = range(int(partitioner.num_partitions))
-    parts = [np.array(partitioner.load_partition(k)["row of dpacct"], np.int64) for k in clients]
+    parts = [_whole(partitioner.load_partition(k)["row of dpacct"], "partitioner") for k in clients]
     order = np.concatenate([np.empty(0, np.int64), *parts])
     if len(order) != number:
         rule = f"each of {number} examples has exactly one client"

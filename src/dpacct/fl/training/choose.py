@@ -328,10 +328,13 @@ class TrainerChooser:
     def _agree(self, tasks: Sequence[Task], broadcast: Broadcast) -> bool:
         expected = self.alone.train(tasks, broadcast)
         updates = self.vectorized.train(tasks, broadcast)
+        finite = expected.isfinite().all(dim=1)
+        # An update that is not finite is dropped, so both have to drop the same clients.
+        if not torch.equal(finite, updates.isfinite().all(dim=1)):
+            return False
         gap, scale = norm(updates - expected, dim=1), norm(expected, dim=1)
         floor = 1e-6 * norm(self._layout.flatten(broadcast.anchor))
-        near = (gap <= self._tolerance * scale + floor).all()
-        return bool(near) or not bool(gap.isfinite().all())
+        return bool((gap <= self._tolerance * scale + floor)[finite].all())
 
     @contextmanager
     def _evaluating(self) -> Generator[None]:
