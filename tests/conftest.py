@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 # What everybody runs is nearly the same every time (constants of modules that a worker has loaded
 # are drawn too, so that it depends a little on which tests came before); exploration is asked for.
-settings.register_profile("quick", max_examples=20, derandomize=True, database=None, **SLOW)
+settings.register_profile("quick", max_examples=10, derandomize=True, database=None, **SLOW)
 settings.register_profile("thorough", max_examples=60, derandomize=True, database=None, **SLOW)
 settings.register_profile("explore", max_examples=200, print_blob=True, **SLOW)
 PROFILE = os.environ.get("DPACCT_TESTS", "quick")

@@ -58,6 +58,7 @@ def test_small_epsilons_are_infeasible(sampling: Sampling, epsilon: int) -> None
         noise_rule(epsilon, delta_of(sampling), ROUNDS, sampling)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("sampling", "epsilon", "noise", "share", "order"), TABLE)
 def test_what_the_rule_asks_for_is_far_more_than_needed(
     sampling: Sampling, epsilon: int, noise: float, share: float, order: float
@@ -142,6 +143,7 @@ def test_the_poisson_rule_keeps_its_promise(
     assert closed <= epsilon * (1 + 1e-6)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("sampling", [UNIFORM, POISSON])
 @pytest.mark.parametrize("epsilon", [8, 20, 60])
 def test_the_true_epsilon_is_never_above_the_stated_one(sampling: Sampling, epsilon: int) -> None:

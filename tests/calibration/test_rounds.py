@@ -24,6 +24,7 @@ deltas = log_uniform(1e-15, 1e-2)
 # Rounds.
 
 
+@pytest.mark.slow
 @FEWER
 @given(
     epsilon=log_uniform(0.05, 50.0),

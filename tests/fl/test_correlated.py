@@ -176,6 +176,7 @@ def test_a_population_that_cannot_keep_the_promise():
 # The charge
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("cohorts", COHORTS)
 @pytest.mark.parametrize("name", ["banded", "buffers", "uneven"])
 def test_one_charge_is_that_of_the_schedule_item(name: str, cohorts: str, tmp_path: Path):

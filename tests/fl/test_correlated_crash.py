@@ -121,6 +121,7 @@ KEEPS_ALL = {
 }
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_killed_run_goes_on_with_its_next_row(name: str, stage: str, tmp_path: Path):

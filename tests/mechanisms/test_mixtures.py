@@ -99,6 +99,7 @@ def _check(seed: int) -> None:
         assert found.lower >= found.upper * (1 - 3e-6), (seed, plan, delta, found)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_the_truth_of_random_mixtures_lies_inside_and_the_bracket_is_narrow(seed):
     _check(seed)

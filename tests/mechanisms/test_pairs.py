@@ -166,6 +166,7 @@ def _exact_profile(losses, masses, infinite_mass: float, epsilons: np.ndarray) -
     return found[::-1]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rho", [1e-6, 0.07, 0.81, 2.56, 20.0])
 def test_the_pair_of_zcdp_dominates_every_point_of_the_conversion(rho):
     pair = concentrated_pair(rho)

@@ -104,6 +104,7 @@ def test_every_entry_is_shipped_as_it_is_printed(entries: list[Entry]) -> None:
     assert len(entries) < len(shipped_claims().claims)
 
 
+@pytest.mark.slow
 def test_readings_of_one_cohort_agree_with_recomputed_figures(entries: list[Entry]) -> None:
     """Quickly, by fixed pairs; what only a game decides is slow."""
     for entry in with_key(entries, "wor_replace_one"):
@@ -274,6 +275,7 @@ def test_full_participation_agrees_to_all_printed_digits(entries: list[Entry]) -
         assert found.upper == pytest.approx(figures["replace_one_sensitivity_2"], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_rounds_and_multipliers_that_are_not_printed(entries: list[Entry]) -> None:
     for entry in with_key(entries, "implied_if_multiplier_fixed"):
         claim, delta, poisson = entry["claimed_epsilon"], entry["delta"], Poisson(0.1)

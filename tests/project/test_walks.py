@@ -30,6 +30,7 @@ def module_of(file: str) -> str:
     pytest.fail(f"{file} belongs to no package")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("heading", walks())
 def test_each_file_imports_the_next(heading: str) -> None:
     files = walks()[heading]

@@ -76,6 +76,7 @@ def test_a_badly_chosen_line_or_step_is_charged(case: int, factor: float, step: 
         assert bracket.width <= 1e-8 * bracket.upper
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", range(len(SETTINGS)))
 @pytest.mark.parametrize("width", [1e-9, 1e-6, 1e-3, 0.1])
 def test_a_blur_is_charged(case: int, width: float, monkeypatch: pytest.MonkeyPatch) -> None:

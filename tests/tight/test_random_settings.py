@@ -34,7 +34,7 @@ def drawn(number: int) -> list[tuple[float, float, int, float]]:
     return [case for case in found if case[3] > 1e-12]
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("case", [*HOSTILE, *drawn(32)])
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
 def test_a_grid_agrees(case: tuple[float, float, int, float], adjacency: str) -> None:

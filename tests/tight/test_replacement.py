@@ -267,6 +267,7 @@ def test_epsilon_is_monotone_and_narrow(line: slice) -> None:
         before = found.upper
 
 
+@pytest.mark.slow
 def test_calibrations_find_what_fits() -> None:
     """They answered one round, and a rate of 1.46e-9."""
     calibrate = functools.partial(

@@ -25,6 +25,7 @@ def read(name: str) -> Dataset:
         pytest.skip(f"{refusal}; DPACCT_DATA names another folder")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "mean", "std"), [("mnist", 0.13066, 0.30811), ("fashion-mnist", 0.28604, 0.35302)]
 )

@@ -26,6 +26,7 @@ def test_every_triangle_is_worth_less_than_the_best_law_that_is_kept() -> None:
     check_above_all_triangles(list(laws), 11)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("noise", "cohort"), [(1.2, 5), (1.2, 50), (4.0, 20)])
 def test_fewer_laws_prove_what_all_of_the_cells_do(noise: float, cohort: int) -> None:
     schedule, delta = 40 * Round(noise, Uniform(cohort, 100)), 1e-5

@@ -23,6 +23,7 @@ def shares(draw: st.DrawFn) -> tuple[float, float, float]:
     return low, high - low, 1.0 - high
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("rate", "noise", "b", "w"),
     [(0.05, 2.4, 0.2, 0.3), (0.3, 0.8, 0.45, 0.1), (0.01, 6.0, 0.15, 0.6), (0.2, 1.4, 0.05, 0.05)],

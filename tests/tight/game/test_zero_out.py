@@ -106,6 +106,7 @@ def test_laws_above_and_below(direction: Direction) -> None:
         assert math.fsum(other) <= first
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("noise", "uniform", "rounds", "delta"),
     [(2.4, Uniform(100, 2000), 200, 2000**-1.1), (1.4, Uniform(20, 100), 50, 1e-4)],
@@ -189,6 +190,7 @@ def test_one_round_costs_less_than_full_participation_and_than_two_rounds() -> N
     assert found.upper <= dpacct.epsilon(2 * one, delta=1.4e-7).lower
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_nearly_everybody_costs_no_more_than_everybody(rounds: int) -> None:
     part, full = (
