@@ -5,12 +5,12 @@ PYTHON := $(VENV)/bin/python
 FLOWER_VENV ?= .venv-flower
 FLOWER := $(FLOWER_VENV)/bin/python
 
-.PHONY: test slow thorough explore flower lint bench gpu docs pictures site
+.PHONY: test slow thorough explore flower lint bench gpu docs pictures release site
 
 test: | $(PYTHON)
 	$(PYTHON) -m pytest -n auto
 
-# Slow tests, in full.
+# Slow tests, in full: half an hour, so before a release and after a change to what they test.
 slow: | $(PYTHON)
 	DPACCT_TESTS=thorough $(PYTHON) -m pytest -n auto -m slow --ignore=tests/project/test_docs_examples.py
 
@@ -42,6 +42,10 @@ gpu: | $(PYTHON)
 
 docs: | $(PYTHON)
 	DPACCT_TESTS=thorough $(PYTHON) -m pytest -n auto tests/project/test_docs_examples.py tests/project/test_site_build.py
+
+# The archives of a release. Needs the group `release`.
+release: | $(PYTHON)
+	DPACCT_TESTS=thorough $(PYTHON) -m pytest tests/project/test_release.py
 
 # The pictures of the documentation, from the examples of its pages.
 pictures: | $(PYTHON)
