@@ -16,7 +16,7 @@ from dpacct_cli.__main__ import main
 SLOW = [
     "pydantic", "argparse", "scipy.stats", "scipy.optimize", "torch",
     "dp_accounting", "opacus", "matplotlib", "importlib.metadata", "tomllib", "tempfile",
-    "dpacct.tight.game.bounds", "dpacct.tight.few_large",
+    "dpacct.tight.game.bounds",
     "dpacct.risk.attacks", "dpacct.report", "dpacct.ledger.report.compose", "dpacct.pictures",
 ]  # fmt: skip
 CALIBRATE = ["calibrate", "--eps", "8", "--rounds", "300", "--q", "0.1"]

@@ -4,23 +4,17 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 import pytest
-from mpmath import mp, mpc, mpf
+from mpmath import mp, mpf
 
-from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import Array, Bounds
 from dpacct.pairs.dominating import Direction, SampledGaussianPair
 from dpacct.tight import contour, engines
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import Complement
-from dpacct.tight.engines import NEXT_TO_NOTHING, far_delta
-from dpacct.tight.few_large import FewLarge
-from dpacct.tight.large_losses import SplitLosses
-from dpacct.tight.split import JointLaw
+from dpacct.tight.engines import NEXT_TO_NOTHING, composed_delta, far_delta
 
 COMPOSITION = Composition.of(
     {SampledGaussianPair(0.05, 0.9, Direction.REMOVE): 60}, Direction.REMOVE
@@ -82,90 +76,6 @@ def test_left_of_zero_what_is_cut_off_is_paid_for(
     assert coarse.width > 1e-4
 
 
-def test_small_losses_within_the_step_count_for_their_decay() -> None:
-    split = FewLarge(COMPOSITION, 0.4, -12.0)._split
-    (kind,) = split.laws(4.0, 1.0)[0]._kinds
-    (cut,) = split.cuts
-    edge = math.log1p(cut.pair.sampling_rate * math.expm1(cut.first))
-    within = kind.small.weight[kind.small.loss > edge].sum()
-    assert within > 0.0
-    assert kind.small_panels()[1] >= within
-
-
-class FewRounds:
-    """One kind of round of which the odds of large losses are known up to a share."""
-
-    def __init__(
-        self, odds: float | mpf, off: float, count: float = 1e4, small_off: float = 0.0
-    ) -> None:
-        self.count = count
-        self.small = SimpleNamespace(log_moment=Bounds(np.array(-small_off), np.array(small_off)))
-        log_odds = float(mp.log(odds))
-        self.large = SimpleNamespace(
-            log_moment=Bounds(np.array(log_odds - off), np.array(log_odds + off))
-        )
-
-    def large_decay(self, times: Array) -> Array:
-        """A hundredth of the large losses is left."""
-        return np.full(len(times), 0.01)
-
-
-@pytest.mark.parametrize("share", [-0.9, 0.0, 0.9])
-def test_decay_holds_for_all_odds_within_their_bounds(share: float) -> None:
-    """Over many rounds the moment, which the integrand is divided by, depends on them a lot."""
-    odds, off = 0.1, 1e-3
-    law = JointLaw(cast("list[SplitLosses]", [FewRounds(odds, off)]))
-    exact = odds * math.exp(share * off)
-    left, every = (1e4 * math.log1p(exact * part) for part in (0.01, 1.0))
-    assert law.log_decay(1.0, 3).min() >= left - every
-
-
-@pytest.mark.parametrize("log_odds", [-600.0, 30.0, 599.0, 640.0, 680.0])
-@pytest.mark.parametrize("count", [1.0, 3.0])
-def test_odds_of_any_size_are_no_larger_than_they_say(log_odds: float, count: float) -> None:
-    law = JointLaw(cast("list[SplitLosses]", [FewRounds(mp.exp(log_odds), 1e-9, count)]))
-    with mp.workdps(700):
-        exact = mp.log((1 + mp.exp(mpf(log_odds))) ** count - 1)
-    assert law.log_moment.lower <= exact <= law.log_moment.upper
-    assert law.log_moment.upper - law.log_moment.lower <= 1e-5
-
-
-def test_odds_that_overflow_are_refused() -> None:
-    with pytest.raises(NotConverged, match="overflow"):
-        JointLaw(cast("list[SplitLosses]", [FewRounds(mp.exp(800), 1e-9)]))
-
-
-@pytest.mark.parametrize("moved", ["small", "large", "odds", "all"])
-@pytest.mark.parametrize("count", [2.0, 40.0, 150.0])
-@pytest.mark.parametrize("way", ["_by_difference", "_by_odds"])
-def test_powers_are_off_by_no_more_than_they_say(way: str, moved: str, count: float) -> None:
-    """Shifts and odds anywhere within their bounds, in 40-digit arithmetic.
-
-    In the first rows one of the two powers hardly counts, so that the other one's error does.
-    """
-    odds, off, much = 2.0, 1e-7, 1e-6
-    law = JointLaw(cast("list[SplitLosses]", [FewRounds(odds, off, count, off)]))
-    small = np.array([-0.2, -0.999, 0.0, -0.3 + 0.4j, -0.9j, -1.48])
-    large = np.array([-1.395, -0.5, 0.0, -1 + 0.3j, -0.5 - 0.5j, -0.51])
-    errors = {name: much if moved in (name, "all") else 1e-16 for name in ("small", "large")}
-    spread = [np.full(len(small), errors[name]) for name in ("small", "large")]
-    value, error = getattr(law, way)([(small, spread[0], large, spread[1])])
-    known = np.isfinite(error)
-    assert known.sum() >= 4
-    with mp.workdps(40):
-        for turn in range(8):
-            aside = mp.expjpi(mpf(turn) / 4)
-            drift = 2 * off * (-1) ** turn if moved in ("odds", "all") else 0.0
-            some = odds * mp.exp(drift)
-            scale = (1 + some) ** count - 1
-            for k in np.flatnonzero(known).tolist():
-                first = 1 + mpc(small[k]) + aside * errors["small"]
-                second = 1 + mpc(large[k]) + aside * errors["large"]
-                exact = ((first + some * second) ** count - first**count) / scale
-                assert abs(exact - mpc(value[k])) <= error[k]
-    assert np.all(error[known] < 1e-2)
-
-
 class Wide:
     """A composition of which the mass is known less well than it could be."""
 
@@ -222,6 +132,6 @@ def test_two_rounds_that_both_have_next_to_impossible_losses_hold_the_truth() ->
     first = SampledGaussianPair(2.502028065047188e-05, 0.08622599175274306, Direction.REMOVE)
     second = SampledGaussianPair(0.00011648133333613346, 0.2858051373105649, Direction.REMOVE)
     both = Composition.of({first: 1, second: 1}, Direction.REMOVE)
-    bounds = FewLarge(both, 456.32862316695696, -577.0).delta(456.32862316695696)
+    bounds = composed_delta(both, 456.32862316695696)
     assert bounds.lower <= math.exp(-577.7107191135354) * (1 + 1e-9)
     assert bounds.upper >= math.exp(-577.7107191135354) * (1 - 1e-9)

@@ -27,8 +27,6 @@ from dpacct.tight import engines
 from dpacct.tight.composition import Composition, TruncatedComposition
 from dpacct.tight.contour import Contour, tilt_at_epsilon
 from dpacct.tight.engines import _AtDelta, _AtEpsilon, _plain, composed_delta, composed_epsilon
-from dpacct.tight.few_large import FewLarge
-from dpacct.tight.large_losses import FadedMass, faded_delta
 from dpacct.tight.laws import PanelIntegrand, PanelLaw, TiltedLosses, TiltedNodes
 
 REMOVE, ADD = Direction.REMOVE, Direction.ADD
@@ -139,71 +137,6 @@ def test_the_cut_off_line_is_added(
         line._horizon, line._cut = -1.0, 0.0
         bare = line.delta(epsilon)
         assert bare.lower > MOST or bare.upper < MOST
-
-
-@pytest.mark.parametrize("replaced", [0, 1])
-def test_what_is_faded_out_and_not_enough_is_added(
-    replaced: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Fading begins at epsilon itself, though others lie far below zero now and then."""
-    pair: DominatingPair = SampledGaussianPair(0.02, 0.5, REMOVE)
-    if replaced:
-        pair = ReplacementPair(0.02, 0.5)
-    composition = Composition.of({pair: 20}, REMOVE)
-    epsilon = 3.0
-    truth = composed_delta(composition, epsilon)
-    monkeypatch.setattr("dpacct.tight.few_large.Others.rest", lambda _: 0.0)
-    monkeypatch.setattr("dpacct.tight.split._FADED", 1.05)
-    bounds = FewLarge(composition, epsilon, math.log(truth.upper))
-    found = bounds.delta(epsilon)
-    assert found.lower <= truth.upper
-    assert found.upper >= truth.lower
-    assert bounds._not_enough(epsilon) > 0.0
-    lower, upper = bounds._faded_part(epsilon)
-    assert upper - lower >= bounds._not_enough(epsilon) * (1 - 1e-9)
-
-
-def test_masses_of_several_faded_rounds_are_counted_once() -> None:
-    """Against the plain sum, which counts an outcome with two faded rounds twice."""
-    mass = FadedMass(1e-3, 1e-3, 0.05, 0.05)
-    lower, upper = faded_delta(0.5, np.array([10.0]), [mass])
-    exact = 1 - (1 - 0.051) ** 10 - math.exp(0.5) * (1 - (1 - 1e-3) ** 10)
-    assert lower <= exact <= upper
-    assert upper - lower < 1e-12
-
-
-@pytest.mark.parametrize("noise", [0.4, 1.0, 3.0])
-@pytest.mark.parametrize("rate", [2e-5, 0.01, 0.4])
-@pytest.mark.parametrize("kind", ["remove", "replace"])
-def test_paths_off_the_line_turn_and_grow_as_their_bounds_say(
-    kind: str, rate: float, noise: float
-) -> None:
-    """Where the imaginary part of a large loss is given, against the inverse in complex numbers."""
-    pair = ReplacementPair(rate, noise) if kind == "replace" else None
-    law = LossFunction(pair or SampledGaussianPair(rate, noise, REMOVE))
-    steepness = (1 - rate) / rate * math.exp(1 / (2 * noise**2))
-
-    def inverse(loss: np.ndarray) -> np.ndarray:
-        if kind == "remove":
-            return np.log((np.expm1(loss) + rate) / rate)
-        half = loss / 2
-        return half + np.arcsinh(steepness * np.sinh(half)) - 1 / (2 * noise**2)
-
-    losses = np.geomspace(0.05, 1e5, 60) * rate
-    losses = losses[losses < 30.0]
-    edges = np.array([law.inverse(loss) for loss in losses.tolist()])
-    assert np.abs(inverse(losses) - edges).max() < 1e-6
-    for angle in (1e-6, 1e-4, 0.01, 0.3, 1.0, 2.5):
-        turn, grown = law.turn(edges, angle)
-        for share in (0.3, 0.7, 1.0):
-            at = losses + 1j * share * angle
-            u = inverse(at)
-            assert np.all(u.imag <= turn * (1 + 1e-6))
-            assert np.all(u.real >= inverse(losses) - 1e-6)
-            step = 1e-4 * losses
-            slope = np.abs(inverse(at + step) - inverse(at - step))
-            before = inverse(losses + step) - inverse(losses - step)
-            assert np.all(slope <= before * grown * (1 + 1e-5))
 
 
 def test_both_ends_of_a_pair_of_c_q_are_lost() -> None:

@@ -8,10 +8,10 @@ import math
 import numpy as np
 import pytest
 
-from dpacct import Poisson, Round, Schedule
+from dpacct import Full, Poisson, Round, Schedule, epsilon
 from dpacct.pairs.dominating import Direction, proven_pairs
 from dpacct.rounds import Phase
-from dpacct.tight.composition import MANY, Composition, above, alike, cells
+from dpacct.tight.composition import MANY, Composition, above, alike, cells, merged
 from dpacct.tight.contour import Contour, epsilon_estimate, tilt_at_delta
 
 KINDS = 800
@@ -57,3 +57,18 @@ def test_many_kinds_need_few_nodes() -> None:
     found = Contour(whole, tilt, guess, log_delta, 0.0, at.variance)
     # Without paths off the line there were 129.
     assert len(found._t) < 80
+
+
+def test_many_kinds_are_merged_for_an_estimate() -> None:
+    kinds = [Round(1.0 + 1e-4 * k, Poisson(0.001 + 1e-6 * k)) for k in range(1000)]
+    plan = Schedule([Phase(kind, 1) for kind in kinds]) + 7 * Round(3.0, Full())
+    found = merged(plan)
+    assert len(found.distinct()) == 289
+    assert found.rounds == 1007
+    assert found.distinct()[Round(3.0, Full())] == 7
+    few = Schedule([Phase(kind, 2) for kind in kinds[:100]])
+    assert merged(few) is few
+    # Of the whole plan epsilon is about that of the kinds that are left.
+    assert epsilon(found, delta=1e-5).upper == pytest.approx(
+        epsilon(plan, delta=1e-5).upper, rel=1e-3
+    )

@@ -83,7 +83,7 @@ def test_where_tails_can_be_cut_off() -> None:
     assert not TruncatedComposition.applies(compose([(0.51, 1.0, 1)]))
     assert TruncatedComposition.applies(compose([(0.1, 1.0, 1)], Direction.ADD))
     assert not TruncatedComposition.applies(compose([(1.0, 1.0, 5)]))
-    assert not TruncatedComposition.applies(compose([(0.1, 1.0 + k, 1) for k in range(31)]))
+    assert not TruncatedComposition.applies(compose([(0.1, 1.0 + k, 1) for k in range(41)]))
     both = {SampledGaussianPair(0.1, 1.0, Direction.REMOVE): 1, SymmetrizedPair(0.6, 1.0): 1}
     assert not TruncatedComposition.applies(Composition.of(both, Direction.REMOVE))
     both = {SampledGaussianPair(0.1, 1.0, Direction.REMOVE): 1, SymmetrizedPair(0.4, 1.0): 1}

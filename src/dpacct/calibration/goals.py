@@ -134,7 +134,7 @@ class EpsilonGoal(Goal):
 
     def estimate(self, schedule: Schedule) -> float:
         """Return about the epsilon, by a saddle point."""
-        return estimate_epsilon(schedule, self.delta, self.target)
+        return estimate_epsilon(schedule, self.delta)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ r, of r(-x), and e^{itL}. `LossFunction` has L(u) of each kind of pair.
 These panels of Gauss-Legendre serve integrals over a half-line or a part of it, where the
 trapezoid rule of `trapezoid` loses its exponential convergence.
 
-Derivation: docs/derivations/uniform-sampling.md, docs/derivations/few-large-losses.md.
+Derivation: docs/derivations/uniform-sampling.md.
 """
 
 from __future__ import annotations
@@ -204,22 +204,6 @@ class LossFunction:
             return here, np.zeros_like(here)
         return here, probability(self.rate, -u - self._shift)
 
-    def inverse(self, loss: float) -> float:
-        """Return about the u at which L is this loss, except for pairs of the add direction."""
-        if not self.replaced:
-            if loss > 30.0:
-                return loss - math.log(self.rate)
-            return math.log1p(math.expm1(loss) / self.rate)
-        # x / sigma^2 = L / 2 + asinh(R sinh(L / 2)), R = (1 - q) / q e^{1 / (2 sigma^2)}.
-        log_sinh = loss / 2 + math.log(-math.expm1(-loss)) + self.log_steepness - math.log(2.0)
-        arc = math.asinh(math.exp(log_sinh)) if log_sinh < 300.0 else log_sinh + math.log(2.0)
-        return loss / 2 + arc - self._shift / 2
-
-    @property
-    def log_steepness(self) -> float:
-        """log of R = (1 - q) / q e^{1 / (2 sigma^2)}, at least 0."""
-        return math.log1p(-self.rate) - math.log(self.rate) + self._shift / 2
-
     def start(self, tilt: float, reach: float) -> float:
         """Return the u left of which about e^(-reach^2 / 2) of the tilted mass lies.
 
@@ -292,32 +276,6 @@ class LossFunction:
         below += np.exp(math.log(self.rate) + opposite_u - opposite) * moved
         return error + below + UNIT * (np.abs(ratio) + size), below, weight_error
 
-    def turn(self, edges: Array, angle: float) -> tuple[Array, Array]:
-        """Return bounds of Im u and of the growth of |du/dL| right of each edge, Im L = ``angle``.
-
-        For losses L > 0. ``angle`` is at most pi if a client is replaced. On the way there Re u
-        does not shrink, and the density of Q without g does not grow.
-
-        Derivation: docs/derivations/few-large-losses.md, *Decay*.
-        """
-        if not self.replaced:
-            # The argument of 1 - (1 - p) e^{-i angle}, by which u turns more than the loss.
-            p, _ = self.probabilities(edges)
-            versed = 2 * math.sin(angle / 2) ** 2
-            extra = np.arctan2((1 - p) * math.sin(angle), p + (1 - p) * versed)
-            return (angle + np.maximum(extra, 0.0)) * (1 + 1e-9), np.ones_like(edges)
-        loss, _ = self(edges)
-        loss = np.minimum(loss, 300.0)
-        extra = np.arctan(math.tan(angle / 2) / np.tanh(loss / 2))
-        # With k = 1 - 2 / R^2 and C = cosh L, |cosh(L + iy) - k| is at least C - k if k C >= 1,
-        # and else (C - k) / G with G = (C - k) / (sinh L (1 - k^2)^(1/2)).
-        inverse = 2 * math.exp(-2 * min(self.log_steepness, 300.0))
-        above_one = 2 * np.sinh(loss / 2) ** 2
-        growth = (above_one + inverse) / (np.sinh(loss) * math.sqrt(inverse * (2 - inverse)))
-        grows = above_one < inverse * (1 + above_one) * (1 + 1e-9)
-        growth = np.where(grows, np.sqrt(np.maximum(growth, 1.0)), 1.0)
-        return (angle / 2 + extra) * (1 + 1e-9), growth * (1 + 1e-9)
-
     def bounds(self, edges: Array) -> LossBounds:
         """Return suprema over the Bernstein ellipse of each panel."""
         return LossBounds(self, edges)
@@ -330,7 +288,6 @@ class LossBounds:
         half: half-widths of the panels.
         loss: bound of |L|.
         angle: bound of |Im L|.
-        log_smallest, log_largest: bounds of Re L.
     """
 
     def __init__(self, pair: LossFunction, edges: Array) -> None:
@@ -339,16 +296,10 @@ class LossBounds:
         self.half: Array = here.half
         self.loss: Array = here.loss
         self.angle: Array = here.angle
-        self.log_smallest: Array = here.log_smallest
-        self.log_largest: Array = here.log_largest
-        if pair.added:
-            self.log_smallest, self.log_largest = -here.log_largest, -here.log_smallest
-        elif pair.replaced:
+        if pair.replaced:
             mirrored = -edges[::-1] - 1 / pair.noise**2
             there = PanelBounds(pair.rate, pair.noise**2, mirrored)
             self._least_there, self._most_there = there.log_smallest[::-1], there.log_largest[::-1]
-            self.log_smallest = here.log_smallest - self._most_there
-            self.log_largest = here.log_largest - self._least_there
             self.loss, self.angle = here.loss + there.loss[::-1], here.angle + there.angle[::-1]
 
     def peak(self, order: float, offset: float | Array = 0.0) -> Array:

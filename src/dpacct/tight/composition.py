@@ -454,7 +454,7 @@ class Composition(Composed):
                 yield TiltedNodes(rates, noise, direction, *setting), noise, counts
 
 
-_MAX_KINDS = 30
+_MAX_KINDS = 40
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,7 +14,7 @@ In this order: the tilt c (the saddle point, nothing proven), `Contour`, its che
 `Complement`, a contour left of zero for epsilons below most losses, and `crossing`, from delta(eps)
 to eps(delta).
 
-Derivation and rounding: docs/derivations/inversion.md, docs/derivations/few-large-losses.md.
+Derivation and rounding: docs/derivations/inversion.md.
 """
 
 from __future__ import annotations
@@ -345,22 +345,11 @@ def alias_distance(
 _SHARES = (1.0, 0.85, 0.7, 0.55, 0.4)
 
 
-def cheapest_tilt(
-    composition: Composed,
-    tilt: float,
-    epsilon: float,
-    log_delta: float,
-    loosest: float = math.inf,
-) -> float:
+def cheapest_tilt(composition: Composed, tilt: float, epsilon: float, log_delta: float) -> float:
     """Return a tilt, at most the given one, at which a contour has the fewest nodes.
 
     Next to a heavy tail the moments explode soon, and the aliases of a smaller tilt are nearer.
-    But rounding counts relative to M(c) e^{-c eps}: smaller tilts may have e^loosest times the
-    least value.
     """
-
-    def loose(c: float) -> float:
-        return composition.cumulants(c).log_moment - c * epsilon
 
     def nodes(factor: float) -> float:
         c = factor * tilt
@@ -371,11 +360,7 @@ def cheapest_tilt(
         # The blur's variance is a width divided by 1 + c.
         return alias_distance(c, epsilon, log_delta, tops) * math.sqrt(1 + c)
 
-    shares: list[float] = list(_SHARES)
-    if math.isfinite(loosest):
-        most = loose(tilt) + loosest
-        shares = [share for share in _SHARES if share == 1.0 or loose(share * tilt) <= most]
-    return tilt * min(shares, key=nodes)
+    return tilt * min(_SHARES, key=nodes)
 
 
 # Aliases are about e^-32 of delta. The first truncation within reach is taken.
@@ -389,9 +374,8 @@ class Complement(_Line):
     """The integrand left of zero, ready for any epsilon near the one that it was made for.
 
     Args:
-        composition: the composition to invert. Its mass may be less than one.
+        composition: the composition to invert.
         epsilon, log_delta: estimates of the requested epsilon, and of log delta there.
-        most: largest number of nodes.
     Raises:
         NotConverged: the integrand decays too slowly, or next to everything is left.
     """
@@ -401,7 +385,6 @@ class Complement(_Line):
         composition: Composed,
         epsilon: float,
         log_delta: float,
-        most: int = MAX_FREQUENCIES,
     ) -> None:
         # The order is 1 + c. Rounding it must not change c.
         self._tilt = c = (1 + _tilt_left_of_zero(composition, epsilon)) - 1
@@ -413,9 +396,9 @@ class Complement(_Line):
         self._others = [(float(other), float(top)) for other, top in tops]
         self._step = 2 * math.pi / self._distance(epsilon, log_delta)
         variance = composition.cumulants(c).variance
-        laws = composition.laws(c, min(9.0 / math.sqrt(variance), most * self._step))
+        laws = composition.laws(c, min(9.0 / math.sqrt(variance), MAX_FREQUENCIES * self._step))
         log_scale = self._log_moment[0] - c * epsilon
-        number = self._nodes(composition.precision, laws, log_delta - log_scale, most)
+        number = self._nodes(composition.precision, laws, log_delta - log_scale)
         t: Array = self._step * np.arange(float(number))
         laws = composition.laws(c, float(t[-1]))
         self._evaluate(laws, t, composition.precision, composition.kinds, -1.0)
@@ -431,12 +414,12 @@ class Complement(_Line):
         # Where next to nothing is left any distance will do.
         return max(*sides, 1.0)
 
-    def _nodes(self, precision: float, laws: Sequence[Law], log_least: float, most: int) -> int:
+    def _nodes(self, precision: float, laws: Sequence[Law], log_least: float) -> int:
         """Return the number of nodes, and set the truncation."""
         table, decay, number = self._decay(precision, laws)
         terms = decay - np.log(table / table[0])
         for accuracy in _TRUNCATIONS:
-            enough = np.flatnonzero((terms <= log_least - accuracy) & (number <= most))
+            enough = np.flatnonzero((terms <= log_least - accuracy) & (number <= MAX_FREQUENCIES))
             if enough.size:
                 at = int(enough[0])
                 self._cut = 1.01 * math.exp(float(decay[at])) / (math.pi * float(table[at]))

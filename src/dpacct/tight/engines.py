@@ -7,15 +7,14 @@ The accountant calls `composed_epsilon` and `composed_delta`. They proceed in th
 3. A contour through the saddle point (`contour`) gives a narrow bracket in nearly all cases.
 4. With much noise, the far tail of the losses is cut off first. Otherwise the moments are
    dominated by losses that never occur.
-5. A few rounds with a large loss are treated separately (`few_large`).
-6. Brackets that are still wide are refined: contours with less and less blur are intersected.
+5. Brackets that are still wide are refined: contours with less and less blur are intersected.
 
 Where no contour reaches, Chernoff's and Pinsker's inequalities bound delta from above.
 
 Moments and contours leave infinite losses out. Their probability is added to delta(eps), or taken
 from the delta at which epsilon is asked for.
 
-Derivations: docs/derivations/inversion.md, docs/derivations/few-large-losses.md.
+Derivation: docs/derivations/inversion.md.
 """
 
 from __future__ import annotations
@@ -367,23 +366,17 @@ def _attempts(
     def without_far_tail() -> Interval:
         return _plain(question, *_truncated(composition, _FAR * delta))
 
-    def few_large() -> Interval:
-        # Hardly any contour gets here, and none pays for the import before.
-        from dpacct.tight.few_large import few_large_epsilon  # noqa: PLC0415 - as said
-
-        return few_large_epsilon(composition, delta)
-
     def atoms_apart() -> Interval:
         return _atoms_apart_epsilon(question, composition, delta)
 
     if composition.general:
         return [as_it_is, without_far_tail, atoms_apart]
     if not (TruncatedComposition.applies(composition) and _is_loud(composition)):
-        return [as_it_is, few_large]
+        return [as_it_is]
     # A client that is added and rarely drawn needs many nodes on the whole line, few on a part.
     if composition.direction is Direction.ADD and float(composition.rates.max(initial=0)) < _RARE:
         return [without_far_tail, as_it_is]
-    return [as_it_is, without_far_tail, few_large]
+    return [as_it_is, without_far_tail]
 
 
 def inversion_delta(composition: Composition, epsilon: float) -> Interval:
@@ -395,7 +388,7 @@ def inversion_delta(composition: Composition, epsilon: float) -> Interval:
     if epsilon >= composition.largest_loss:
         return Interval(0.0, 0.0)
     question, best = _AtEpsilon(epsilon), Interval(0.0, 1.0)
-    for attempt in (_unblurred, _without_far_tail, _large_or_atoms_apart, _left_of_zero):
+    for attempt in (_unblurred, _without_far_tail, _with_atoms_apart, _left_of_zero):
         with suppress(NotConverged):
             best = _intersection(best, attempt(composition, epsilon, best))
         if best.width <= _WIDE * best.upper or best.upper <= NEXT_TO_NOTHING:
@@ -432,16 +425,14 @@ def _without_far_tail(composition: Composition, epsilon: float, best: Interval) 
     return best
 
 
-def _large_or_atoms_apart(composition: Composition, epsilon: float, _: Interval) -> Interval:
-    """Return delta with the few large losses, or the atoms of general pairs, counted apart."""
+def _with_atoms_apart(composition: Composition, epsilon: float, best: Interval) -> Interval:
+    """Return delta with the atoms of general pairs counted apart."""
+    if not composition.general:
+        return best
     # Hardly any contour gets here, and none pays for the import before.
-    if composition.general:
-        from dpacct.tight.atoms_apart import AtomsApart  # noqa: PLC0415 - as said
+    from dpacct.tight.atoms_apart import AtomsApart  # noqa: PLC0415 - as said
 
-        return AtomsApart(composition, epsilon).delta(epsilon)
-    from dpacct.tight.few_large import few_large_delta  # noqa: PLC0415 - as said
-
-    return few_large_delta(composition, epsilon)
+    return AtomsApart(composition, epsilon).delta(epsilon)
 
 
 def _atoms_apart_epsilon(question: _AtDelta, composition: Composition, delta: float) -> Interval:
@@ -547,19 +538,12 @@ def without_far_tail(composition: Composition, delta: float) -> Composed:
     return _truncated(composition, _FAR * delta)[0] if _is_loud(composition) else composition
 
 
-def quick_epsilon(composition: Composition, delta: float, near: float) -> float:
-    """Estimate eps(delta) next to a heavy tail, without proof.
-
-    ``near``: a guess. The closer the guess, the more accurate the estimate.
+def quick_epsilon(composition: Composition, delta: float) -> float:
+    """Estimate eps(delta) next to a heavy tail by one coarse contour.
 
     Raises:
         NotConverged: a search needs too many nodes.
     """
-    from dpacct.tight.few_large import FewLarge, epsilon_near  # noqa: PLC0415 - as above
-
-    if FewLarge.applies(composition):
-        with suppress(NotConverged):
-            return epsilon_near(composition, math.log(delta), near)
     rest = _truncated(composition, _LOST * delta)
     found = _refine(_AtDelta(delta), *rest, Interval(0.0, math.inf), attempts=1)
     if math.isinf(found.upper):
@@ -567,10 +551,8 @@ def quick_epsilon(composition: Composition, delta: float, near: float) -> float:
     return (found.lower + found.upper) / 2
 
 
-def estimate_epsilon(schedule: Schedule, delta: float, near: float) -> float:
+def estimate_epsilon(schedule: Schedule, delta: float) -> float:
     """Estimate epsilon(delta) > 0 in the remove direction: the saddle point or a coarse contour.
-
-    ``near``: a guess if one is known, such as the target of a search.
 
     Error: often 1e-4 relative. About 1e-2 next to a heavy tail, where the saddle point gives no
         estimate. NaN if the searches need too many nodes.
@@ -582,7 +564,7 @@ def estimate_epsilon(schedule: Schedule, delta: float, near: float) -> float:
         tilt, cumulants = tilt_at_delta(without_far_tail(composition, delta), log_delta)
         usual = math.sqrt(-2 * log_delta)
         if tilt * math.sqrt(cumulants.variance) > min(_HEAVY, _HEAVIER * usual):
-            return max(quick_epsilon(composition, delta, near), _LEAST_EPSILON)
+            return max(quick_epsilon(composition, delta), _LEAST_EPSILON)
     except NotConverged:
         return math.nan
     return max(epsilon_estimate(tilt, cumulants, log_delta), _LEAST_EPSILON)

@@ -112,21 +112,6 @@ def log_of_power(
     return log_value, bound + 8 * UNIT * (np.abs(log_value) + 1)
 
 
-def log_one_plus(value: ComplexArray, error: Array) -> tuple[ComplexArray, Array]:
-    """Return log(1 + z) and an error bound from that of z. Infinite if z may be -1.
-
-    The result is accurate relative to z for small z.
-    """
-    x, y = value.real, value.imag
-    modulus, size = np.hypot(1 + x, y), np.hypot(x, y)
-    near = size < 0.5
-    log_modulus = 0.5 * np.log1p(np.where(near, x * (2 + x) + y * y, 0.0))
-    log_modulus = np.where(near, log_modulus, np.log(np.maximum(modulus, 1e-300)))
-    sure = modulus > 2 * error
-    relative = (2 * error + 48 * UNIT * size) / np.maximum(modulus, 1e-300)
-    return log_modulus + 1j * np.arctan2(y, 1 + x), np.where(sure, relative, np.inf)
-
-
 # Angles, times sigma, and the largest one.
 _ANGLES, _LARGEST_ANGLE = (0.15, 0.3, 0.6, 1.2, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0), 1.5
 
@@ -613,26 +598,16 @@ class PanelLaw:
         return shift, error + frequencies * self._phase_error + self._quadrature
 
     def masses(self, law: LossFunction, tilt: float, edges: Array, top: float) -> PanelMasses:
-        """Return the panels between ``edges``, the first ones of the law, all rounded up."""
+        """Return the panels between ``edges``, rounded up."""
         each = self.weight.reshape(len(self.size) - 1, -1).sum(axis=1)
         (loss,), (base,) = law(edges[-1:])
         exponent = float((1 + tilt) * loss + base + law.log_density(edges[-1:])[0]) - top
         return PanelMasses(
             *(law, tilt, edges),
-            masses=(each * (1 + 2 * self.slack) + 2 * self.size[:-1])[: len(edges) - 1],
+            masses=each * (1 + 2 * self.slack) + 2 * self.size[:-1],
             tail=2 * float(self.size[-1]),
             end=2 * math.exp(min(exponent, 700.0)) / self.total,
         )
-
-
-def log_decay_of_panels(first: float, number: int, panels: PanelMasses, rest: float) -> Array:
-    """Return bounds of log |phi(t')|, t' >= t in `decay_table`. ``rest``: mass of any phase."""
-    known = np.empty(doubled_length(number))
-    times = decay_table(first, len(known))[:_SHIFTED]
-    known[:_SHIFTED] = np.minimum(shifted_bounds(times, panels) + rest, 1.0)
-    known[_SHIFTED:] = known[min(_SHIFTED, len(known)) - 1]
-    nothing = np.ones((1, 1))
-    return log_decay(first, number, nothing, nothing, known[None, :])[0]
 
 
 class PanelLosses(Law):
@@ -680,7 +655,11 @@ class TruncatedLosses(PanelLosses):
 
     def log_decay(self, first: float, number: int) -> Array:
         """See `Law`."""
-        return self.count * log_decay_of_panels(first, number, self._panels, 0.0)
+        known = np.empty(doubled_length(number))
+        known[:_SHIFTED] = shifted_bounds(decay_table(first, len(known))[:_SHIFTED], self._panels)
+        known[_SHIFTED:] = known[min(_SHIFTED, len(known)) - 1]
+        nothing = np.ones((1, 1))
+        return self.count * log_decay(first, number, nothing, nothing, known[None, :])[0]
 
 
 class SymmetrizedLosses(PanelLosses):
