@@ -269,9 +269,7 @@ def usage_line(error: Any, given: Sequence[str]) -> str:
         return f"{error.option_name} {needs}"
     if "unexpected extra" in message:
         stray = message.rpartition("(")[2].rstrip(")").split(" ")[0]
-        place = given.index(stray) if stray in given else 0
-        before = given[place - 1] if place else ""
-        return suggestions.stray_word(stray, program, known, before)
+        return f"'{stray}' stands where {program} expects an option. {program} --help lists all."
     if "No such command" in message:
         name = message.partition("'")[2].partition("'")[0]
         return suggestions.unknown_command(name, program, command.list_commands(error.ctx))

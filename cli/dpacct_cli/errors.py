@@ -8,7 +8,6 @@ Rule 3: a text that is no number is called that, before any range is mentioned.
 
 from __future__ import annotations
 
-import math
 import re
 import sys
 
@@ -41,14 +40,12 @@ LABELS = {
     "lr": "--local-lr",
     "epochs": "--local-epochs",
     "num_epochs": "--epochs",
-    "total_lr": "--local-total-lr",
     "server_optimizer": "--server",
     "checkpoint": "--resume",
     "partitions": "--partition",
 }
 # How the library begins its rule for a text or for nothing where it takes a number.
 NO_NUMBER, NOTHING = (f"it has to be a number, not {kind}: " for kind in ("text", "nothing"))
-LISTS = {"orders", "fpr"}
 
 
 def line(error: DpacctError) -> str:
@@ -62,18 +59,12 @@ def line(error: DpacctError) -> str:
     if value is None:
         return f"{label} is missing; {words.in_units(error.rule.removeprefix(NOTHING))}."
     text = words.text_of(label)
-    typed = None if text is None else _typed_part(text, value)
     rule = error.rule.removeprefix(NO_NUMBER)
     if isinstance(value, str) and rule != error.rule:
-        if value.strip():
-            shown = f"{words.quoted(value)}, which is not a number"
-        elif (text or "").strip():
-            shown = f"{words.quoted(text or '')}, where a number is missing"
-        else:
-            shown = "empty"
-        hint = _meant(error.name, value, text, rule) or hint
-    elif isinstance(value, int | float) and typed is not None:
-        shown = f"{words.shortened(typed)}{_beyond(typed, value)}"
+        shown = f"{words.quoted(value if value.strip() else text or value)}, which is not a number"
+        hint = suggestions.meant_number(value if text is None else text, rule) or hint
+    elif isinstance(value, int | float) and text and (typed := _typed_part(text, value)):
+        shown = words.shortened(typed)
     else:
         if isinstance(value, str) and not hint:
             hint = suggestions.meant_value(value, rule)
@@ -100,25 +91,6 @@ def _typed_part(text: str, value: object) -> str | None:
         if number == value or (number != number and value != value):  # noqa: PLR0124 - NaN
             return part.strip()
     return None
-
-
-def _beyond(text: str, value: float) -> str:
-    """Describe the rounding of a number that no floating-point number is near."""
-    if value == 0 and re.search("[1-9]", re.split("[eE]", text)[0]):
-        return ", which is so small that it is read as 0"
-    if math.isinf(value) and "inf" not in text.lower():
-        return ", which is so large that it is read as infinite"
-    return ""
-
-
-def _meant(name: str, value: str, text: str | None, rule: str) -> str:
-    """Return a question on the meaning of a text that is no number, or an empty text."""
-    if name in LISTS and (found := suggestions.meant_numbers(value)):
-        return found
-    share, whole = re.search(r"lies in [(\[]0, 1[)\]]", rule), "a whole number" in rule
-    # A part of a list cannot hold the comma that it was split at.
-    typed = value if name in LISTS or text is None else text
-    return suggestions.meant_number(typed, share=share is not None, whole=whole)
 
 
 def exit_code(error: DpacctError) -> int:

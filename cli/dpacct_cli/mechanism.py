@@ -17,11 +17,10 @@ from dpacct.correlated import Correlated
 from dpacct.display import chosen
 from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.errors import Unsupported
-from dpacct.pairs.dominating import is_exact
 from dpacct.renyi.curve import RenyiAccountant, RenyiCurve, best_epsilon
 from dpacct.rounds import Adjacency, Phase, Poisson, Release, Round, Sampling, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
-from dpacct_cli.options import MechanismOptions, ReadDelta
+from dpacct_cli.options import MechanismOptions
 from dpacct_cli.render import Row, bracket, down, noise, plain, rate, shown_delta, up
 from dpacct_cli.words import in_units
 
@@ -37,8 +36,6 @@ MOST_KINDS = 4
 # A relative difference that is worth a line.
 WORTH_A_LINE = 1e-3
 BY_RDP = "RDP would say"
-# The relative width that both sides of the same pair reach, unless the loss of a round is sharp.
-NARROW, LITTLE_NOISE, SMALL_RATE = 1e-6, 0.1, 0.01
 # No delta this large suits any population. Used if the number of clients is unknown.
 LARGE_DELTA, SMALL_DELTA = 1e-3, 1e-5
 
@@ -325,19 +322,6 @@ def _fixed_size_rows(
     return found
 
 
-def note(
-    plan: Schedule, at: ReadDelta, clients: int | None, found: Interval, accountant: str
-) -> str:
-    """Return the note of an answer: on delta, else on a wide bracket, and on a moved default."""
-    said = delta_note(at.value, clients) or wide_bracket_note(plan, found, accountant)
-    return with_moved_delta(said, at)
-
-
-def with_moved_delta(note: str, at: ReadDelta) -> str:
-    """Return a note, and behind it that --clients does not change the default delta any more."""
-    return " ".join(filter(None, (note, at.moved_note)))
-
-
 def delta_note(delta: float, clients: int | None) -> str:
     """Return a note on a large delta: the one rule of all commands.
 
@@ -360,22 +344,3 @@ def delta_note(delta: float, clients: int | None) -> str:
     if most < LARGE_DELTA:
         return in_units(f"{words}Use --delta {plain(most)} or less (0.1 / clients).")
     return in_units(f"{words}Use --delta {plain(SMALL_DELTA)}.")
-
-
-def wide_bracket_note(plan: Schedule, found: Interval, accountant: str) -> str:
-    """Return why both sides differ, if one pair of data sets answers for both."""
-    if accountant != DEFAULT_ACCOUNTANT or found.width <= NARROW * found.upper:
-        return ""
-    rounds = plan.only_rounds()
-    if len(rounds) < len(plan.distinct()) or not all(is_exact(kind) for kind in rounds):
-        return ""
-    causes: list[str] = []
-    if min(round_.noise_multiplier for round_ in rounds) < LITTLE_NOISE:
-        causes.append("so little noise")
-    if min(round_.sampling_rate for round_ in rounds) < SMALL_RATE:
-        causes.append("so small a sampling rate")
-    why = f", because at {' and '.join(causes)} the loss of a round is nearly an atom"
-    return (
-        f"the bracket is wider than 1e-6 (relative){why if causes else ''}; the proven side still "
-        "holds."
-    )

@@ -35,7 +35,7 @@ from dpacct.rounds import (
 )
 from dpacct_cli import words
 from dpacct_cli.errors import OptionConflict, conflict
-from dpacct_cli.render import Style, plain, shown_delta
+from dpacct_cli.render import Style
 from dpacct_cli.words import called, pasted, unit
 
 # The headings of a help, in their order.
@@ -273,24 +273,11 @@ class ReadDelta(NamedTuple):
         value: in (0, 1).
         origin: its source, if neither --delta nor the default.
         typed: the text of --delta.
-        clients: the population, if --delta was left to its default.
     """
 
     value: float
     origin: str
     typed: str | None
-    clients: int | None = None
-
-    @property
-    def moved_note(self) -> str:
-        """The note, for one release, on a default that --clients used to change."""
-        if self.clients is None or self.clients == 1:
-            return ""
-        before = shown_delta(float(self.clients) ** -1.1)
-        return (
-            f"{called('--clients')} no longer changes delta (was {before}, now "
-            f"{plain(self.value)}). Pass --delta to choose."
-        )
 
     @property
     def retyped(self) -> str:
@@ -428,7 +415,7 @@ class MechanismOptions(NamedTuple):
         """Return the delta that was typed, or the default."""
         if typed is not None:
             return ReadDelta(validate.delta(number(typed)), "", typed)
-        return ReadDelta(DEFAULT_DELTA, "", None, self.num_clients)
+        return ReadDelta(DEFAULT_DELTA, "", None)
 
     def read_noise(self) -> float:
         """Return the noise multiplier."""
@@ -525,9 +512,9 @@ class MechanismOptions(NamedTuple):
         epochs = validate.count("num_epochs", math.ceil(1 if typed is None else typed), noun)
         kind = Epoch if self.sampling == Epoch.name else ShuffledEpoch
         relation = self.relation or Adjacency.ZERO_OUT
-        return epochs * kind(noise, self._read_steps(), adjacency=relation)
+        return epochs * kind(noise, self.read_steps(), adjacency=relation)
 
-    def _read_steps(self) -> int:
+    def read_steps(self) -> int:
         """Return the steps of an epoch: as typed, or as many as the batches take."""
         steps, clients = self.value("steps"), self.num_clients
         if self.cohort is None or clients is None:

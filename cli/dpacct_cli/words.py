@@ -196,14 +196,4 @@ def quoted(text: str) -> str:
 
 def pasted(text: str) -> str:
     """Return ``text`` as one word of a command that can be pasted into a shell."""
-    if text.isprintable():
-        return shlex.quote(text)
-    # bash, zsh and ksh read these escapes. Undecodable bytes of a file name are bytes again.
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    shown = "".join(
-        letter
-        if letter.isprintable()
-        else "".join(f"\\{byte:03o}" for byte in letter.encode("utf-8", "surrogateescape"))
-        for letter in escaped
-    )
-    return f"$'{shown}'"
+    return shlex.quote(text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,12 +37,12 @@ def test_json_has_all_of_it(dpacct: Any) -> None:
 
 def test_luck_is_called_luck() -> None:
     pytest.importorskip("torch")
-    from dpacct_cli.commands.audit import audit_whole_run, page
+    from dpacct_cli.commands.audit import audit_settings, page
     from dpacct_cli.train.settings import combine
 
     typed = {"rounds": "1", "sampling": "full", "noise": "2", "device": "cpu", "clients": "20"}
     settings = combine("dp-fedavg", typed)
-    found, job = audit_whole_run(settings, 30)
+    found, job = audit_settings(settings, 30)
     lucky = replace(found, gaussian_epsilon=found.charged.upper + 1e-3)
     assert found.passed
     assert any("may err with 5 %" in each for each in page(settings, job, lucky).remarks)
@@ -60,17 +59,6 @@ def test_a_fixed_cohort_grows_with_the_canaries(dpacct: Any) -> None:
     assert "replace one client" in ran.text
 
 
-@pytest.mark.slow
-def test_the_settings_of_a_run_are_audited(dpacct: Any, tmp_path: Path) -> None:
-    ledger = tmp_path / "a.ledger"
-    words = ("--rounds", "2", "--noise", "2", "--ledger", str(ledger), "--device", "cpu")
-    assert dpacct("train", "blur", *words).code == 0
-    (settings,) = tmp_path.glob("*.settings.json")
-    ran = dpacct("audit", "--run", str(settings), "--canaries", "60", "--json")
-    assert json.loads(ran.text)["method"] == "blur"
-    assert json.loads(ran.text)["rounds"] == 2
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -80,13 +68,8 @@ def test_the_settings_of_a_run_are_audited(dpacct: Any, tmp_path: Path) -> None:
         (("dp-fedavg", "--canaries", "9999"), "room for at most"),
         (("dp-fedavg", "--error", "0"), "--error"),
         (("dp-fedavg", "--confidence", "2"), "--confidence"),
-        (("dp-fedavg", "--others", "loud"), "--others"),
-        (("dp-fedavg", "--run", "x.json"), "drop one"),
-        (("--run", "missing.json"), "missing.json"),
         (("dp-fedavg", "--batch", "9"), "needs --examples"),
-        (("dp-fedavg", "--single-round", "9"), "at least 46"),
-        (("dp-fedavg", "--single-round", "90", "--canaries", "9"), "no canaries"),
-        (("dp-fedavg", "--examples", "--clients", "9"), "every example counts"),
+        (("dp-fedavg", "--examples", "--clients", "9"), "an example takes one step"),
         (("dp-fedavg", "--error", "x"), "--error"),
     ],
 )
@@ -96,35 +79,12 @@ def test_bad_input_is_named(dpacct: Any, words: tuple[str, ...], said: str) -> N
     assert said in ran.err
 
 
-def test_a_single_round_is_repeated(dpacct: Any) -> None:
-    words = "--noise 1 --sampling full --device cpu --single-round 50"
-    ran = dpacct(f"audit dp-fedavg {words}")
-    assert ran.code == 0
-    assert "nothing contradicts" in ran.text
-    assert "50 + 50" in ran.text
-
-
-@pytest.mark.slow
-def test_a_single_round_of_examples_is_repeated(dpacct: Any) -> None:
-    words = "--noise 1 --sampling full --device cpu --single-round 60"
-    found = json.loads(dpacct(f"audit --examples {words} --json").text)
-    assert (found["passed"], found["repetitions"], found["rounds"]) == (True, 60, 1)
-    assert dpacct(f"audit --examples {words} -q").text == "passed\n"
-
-
-def test_examples_of_a_run_are_audited_and_not_attacked(dpacct: Any, tmp_path: Path) -> None:
-    ledger = tmp_path / "a.ledger"
-    words = f"--examples --rounds 1 --noise 2 --batch 32 --device cpu --ledger {ledger}"
-    assert dpacct(f"train dp-fedavg {words}").code == 0
-    (settings,) = tmp_path.glob("*.settings.json")
-    found = dpacct(f"audit --run {settings} --canaries 60 --json").json
+def test_examples_are_audited(dpacct: Any) -> None:
+    words = "--examples --rounds 1 --noise 2 --batch 32 --device cpu --canaries 60"
+    found = dpacct(f"audit dp-fedavg {words} --json").json
     assert (found["passed"], found["method"], found["adjacency"]) == (True, "dp-fedavg", "zero-out")
     assert found["examples"] > 1000
     assert "clients" not in found
-    (checkpoint,) = tmp_path.glob("*.checkpoint")
-    ran = dpacct(f"attack {checkpoint}")
-    assert ran.code in (1, 2)
-    assert "single examples" in ran.err
 
 
 def test_examples_hold_out_nobody(dpacct: Any) -> None:

@@ -65,8 +65,6 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
         "calibrate --eps 8 --noise 2 --correlated square-root --separation 5 --solve rounds",
         ("--solve rounds contradicts --correlated square-root",),
     ),
-    ("plot correlated --eps 8 --rounds 20", ("--separation is []",)),
-    ("plot correlated --eps 8 --rounds 20 --separation 0", ("--separation is 0;",)),
     ("epsilon --noise 1 --rounds 3 --q 0.1 --sampling posson", ("Did you mean poisson?",)),
     ("epsilon --noise 1 --rounds 3 --q 0.1 --sampling Poisson", ("Did you mean poisson?",)),
     ("epsilon --noise 1 --rounds 3 --q 0.1 --adjacency add_remove", ("Did you mean add-remove?",)),
@@ -120,7 +118,7 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("delta --noise 1 --rounds 3 --q 0.1 --eps -1", ("--eps is -1;", "at least 0")),
     ("rdp --noise 1 --q 0.1 --orders 1", ("--orders is 1;", "(1, ")),
     ("rdp --noise 1 --q 0.1 --orders 2,nan", ("--orders is nan;", "(1, ")),
-    ("rdp --noise 1 --q 0.1 --orders 2,,3", ("--orders is '2,,3', where a number is missing;",)),
+    ("rdp --noise 1 --q 0.1 --orders 2,,3", ("--orders is '2,,3', which is not a number;",)),
     ("rdp --noise 1 --q 0.1 --orders two", ("--orders is 'two', which", "(1, ")),
     ("epsilon --schedule nowhere.toml", ("--schedule is 'nowhere.toml';", "read")),
     ("epsilon --schedule rounds.txt", ("--schedule is 'rounds.txt';", ".toml")),
@@ -181,14 +179,14 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("ledger show .", ("FILE is '.'; it is a folder",)),
     # An option is called by its own name.
     ("report no.csv", ("FILE is 'no.csv'; it cannot be read",)),
-    ("audit dp-fedavg --single-round x", ("--single-round is 'x', which is not a number;",)),
-    ("plot eps --noise 1, --rounds 3 --q 0.1", ("a number is missing; a noise multiplier lies i",)),
+    ("audit dp-fedavg --canaries x", ("--canaries is 'x', which is not a number;",)),
+    ("plot eps --noise 1, --rounds 3 --q 0.1", ("which is not a number; a noise multipl",)),
     ("train dp-fedavg --schema no.toml", ("--schema is 'no.toml'; it cannot be read",)),
     ("train dp-fedsam --set rho=1 --set rho=2", ("--set rho=2 contradicts --set rho=1.",)),
     ("plot rdp --orders 2", ("--orders is not an option of dpacct plot rdp. dpacct plot rdp -",)),
     # Risk.
     ("risk --noise 1 --rounds 3 --q 0.1 --fpr 0", ("--fpr is 0;", "(0, 1)")),
-    ("risk --noise 1 --rounds 3 --q 0.1 --fpr 0.1,,0.2", ("where a number is missing;", "(0, 1)")),
+    ("risk --noise 1 --rounds 3 --q 0.1 --fpr 0.1,,0.2", ("which is not a number;", "(0, 1)")),
     ("risk --noise 1 --rounds 3 --q 0.1 --fpr half", ("--fpr is 'half', which is not a number;",)),
     ("risk --noise 1 --rounds 3 --q 0.1 --prior 1", ("--prior is 1;", "(0, 1)")),
     ("risk --noise 1 --rounds 3 --q 0.1 --delta 1e-6", ("--delta 1e-6 needs --eps",)),
@@ -201,22 +199,14 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
 
 # A value that is no number, what it is called, and what was meant.
 NO_NUMBERS = [
-    ("--noise", "'1.0'", "\"'1.0'\", which is not a number",
-     "Did you mean 1.0, without the quotes?"),
-    ("--noise", "1.0”", "'1.0”', which is not", "Did you mean 1.0, without the quotes?"),
     ("--noise", "1,5", "'1,5', which is not a number",
      "Did you mean 1.5? Decimals follow a point."),
-    ("--noise", "", "empty;", "[0.001, 1e+10]."),
-    ("--noise", " ", "empty;", "[0.001, 1e+10]."),
+    ("--noise", "", "'', which is not a number", "[0.001, 1e+10]."),
     ("--noise", "one", "'one', which is not a number", "[0.001, 1e+10]."),
     ("--noise", "10%", "'10%', which is not a number", "[0.001, 1e+10]."),
     ("--q", "10%", "'10%', which is not a number", "Did you mean 0.1 (10 %)?"),
     ("--q", "12,5 %", "'12,5 %', which is not a number", "(0, 1]."),
-    ("--delta", "1e\u22125", "'1e\u22125', which is not a number",
-     "Did you mean 1e-5, with a hyphen?"),
-    ("--delta", "10^-5", "'10^-5', which is not a number", "Did you mean 1e-5?"),
-    ("--rounds", "1,000", "'1,000', which is not a number", "Did you mean 1000?"),
-    ("--rounds", "1,5", "'1,5', which is not a number", "a whole number from 1 to 1e+12."),
+    ("--rounds", "1,000", "'1,000', which is not a number", "a whole number from 1 to 1e+12."),
     ("--noise", "1\x1b[31m", "'1\\x1b[31m', which is not a number", "[0.001, 1e+10]."),
     ("--noise", 100 * "x", "'xxxxxxxxxxxxxxxxxxxx'... (100 characters), which is not", "1e+10]."),
     # Numbers, as they were typed.
@@ -225,9 +215,9 @@ NO_NUMBERS = [
     ("--noise", "nan", "nan;", "[0.001, 1e+10]."),
     ("--noise", "Infinity", "Infinity;", "[0.001, 1e+10]."),
     ("--q", "٣", "٣;", "Did you mean 0.03 (3 %)?"),
-    ("--rounds", 10**5 * "9", "99999999999999999999... (100000 characters), which", "to 1e+12."),
-    ("--noise", "1e999", "1e999, which is so large that it is read as infinite;", "1e+10]."),
-    ("--q", "1e-400", "1e-400, which is so small that it is read as 0;", "(0, 1]."),
+    ("--rounds", 10**5 * "9", "99999999999999999999... (100000 characters)", "to 1e+12."),
+    ("--noise", "1e999", "1e999;", "1e+10]."),
+    ("--q", "1e-400", "1e-400;", "(0, 1]."),
     ("--q", "0e5", "0e5;", "(0, 1]."),
 ]  # fmt: skip
 
@@ -251,8 +241,6 @@ MEANT = [
     ("calibrate --epsilon 8", "Did you mean --eps?"),
     ("calibrate --Eps 8", "Did you mean --eps?"),
     ("calibrate -eps 8", "-eps is not an option of dpacct calibrate. Did you mean --eps?"),
-    ("calibrate —eps 8", "Did you mean --eps?"),
-    ("calibrate eps=8", "Did you mean --eps 8?"),
     ("epsilon --noise_multiplier 1", "Did you mean --noise?"),
     ("epsilon --sigma 1", "Did you mean --noise?"),
     ("epsilon --iterations 9", "Did you mean --rounds?"),
@@ -262,18 +250,12 @@ MEANT = [
     ("train dp-fedavg --epochs 9", "--local-epochs are a client's own"),
     ("train dp-fedavg --clipping 9", "Did you mean --clip?"),
     ("rdp --alphas 9", "Did you mean --orders?"),
-    ("version", "Did you mean dpacct --version?"),
-    ("calibrate --version", "Did you mean dpacct --version?"),
-    ("help", "Did you mean dpacct --help?"),
-    ("eps", "Did you mean dpacct epsilon?"),
-    ("calibration", "Did you mean dpacct calibrate?"),
-    ("ledger list", "Did you mean dpacct ledger show?"),
     ("ledger verfy", "Did you mean dpacct ledger verify?"),
-    ("plot epsilon", "Did you mean dpacct plot eps?"),
+    ("plot traedoff", "Did you mean dpacct plot tradeoff?"),
     # Nothing is near.
     ("zebra", "'zebra' is not a command of dpacct. dpacct --help lists all commands."),
     ("ledger zebra", "of dpacct ledger. dpacct ledger --help lists all commands."),
-    ("calibrate 8", "'8' stands where dpacct calibrate expects an option. dpacct calibrate --help"),
+    ("calibrate 8", "'8' stands where dpacct calibrate expects an option."),
     ("ledger show a b", "'b' stands where dpacct ledger show expects an option."),
     ("risk --gap 8", "--gap is not an option of dpacct risk. dpacct risk --help lists"),
     ("--eps 8", "--eps is not an option of dpacct. dpacct --help lists all options."),
@@ -293,8 +275,6 @@ def test_every_synonym_leads_to_an_option_that_exists() -> None:
     commands = [*loaded.values(), *groups["ledger"].values()]
     known = {name for command in commands for param in command.params for name in param.opts}
     assert set(suggestions.MEANINGS) <= known
-    names = {*ENTRIES, *groups["ledger"], *groups["plot"]}
-    assert set(suggestions.COMMANDS) <= names
 
 
 def test_no_screen_is_written_on_by_what_was_typed(dpacct: Any) -> None:
@@ -367,16 +347,6 @@ def test_schedule_file_contradicts_what_it_says(
         assert_refused(refused, f"{other} contradicts --schedule {schedule_file}")
 
 
-def test_json_that_is_nested_too_deep_is_bad_input(dpacct: Any, tmp_path: Any) -> None:
-    file = tmp_path / "deep.json"
-    file.write_text(100_000 * "[", encoding="utf-8")
-    assert_refused(dpacct(f"epsilon --from {file}"), "it is not JSON")
-    assert_refused(dpacct(f"epsilon --schedule {file}"), "it is not valid JSON")
-    report = tmp_path / "deep.report.jsonl"
-    file.rename(report)
-    assert_refused(dpacct(f"epsilon --from {report}"), "it is not JSON")
-
-
 def test_the_words_are_those_of_the_library(dpacct: Any) -> None:
     with pytest.raises(InvalidParameter) as refused:
         validate.sampling_rate(10)
@@ -402,11 +372,6 @@ def test_line_breaks_in_values_stay_in_the_line(dpacct: Any) -> None:
 def test_an_accountant_that_does_not_fit_is_bad_input(dpacct: Any, words: str, name: str) -> None:
     refused = dpacct(f"epsilon {words} --accountant {name}")
     assert_refused(refused, f"--accountant is '{name}'", "Use tight")
-
-
-@pytest.mark.parametrize("words", ["train x.json --resume", "train dp-fedavg --resume x.json"])
-def test_resume_with_a_name_says_how_a_run_is_chosen(dpacct: Any, words: str) -> None:
-    assert_refused(dpacct(words), "--resume takes no value, and 'x.json' follows it", "--run NAME")
 
 
 def test_reserved_names_of_ledgers_are_bad_input(dpacct: Any) -> None:

@@ -83,31 +83,6 @@ def test_files_hold_all_rows_and_leave_nothing_beside_them(dpacct: Any) -> None:
     assert names() == ["a.csv", "a.json"]
 
 
-@pytest.mark.parametrize(
-    "form", ["svg", *(pytest.param(form, marks=pytest.mark.slow) for form in ("png", "pdf"))]
-)
-def test_pictures(dpacct: Any, form: str) -> None:
-    pytest.importorskip("matplotlib")
-    assert dpacct(SMALL, f"-o a.{form}").text == ""
-    head = Path(f"a.{form}").read_bytes()[:400]
-    assert any(sign in head for sign in (b"PNG", b"<svg", b"<?xml", b"%PDF"))
-    assert names() == [f"a.{form}"]
-
-
-def test_a_picture_says_before_anything_runs_that_it_cannot_be_drawn(
-    dpacct: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("matplotlib")
-    monkeypatch.setattr(explore, "compute", None)
-    assert_refused(dpacct("explore --noise 1 --rounds 9 --q 0.1 -o a.png"), "something that varies")
-    lists = "--noise 1,2 --rounds 1,2 --q 0.1,0.2 --delta 1e-5,1e-6"
-    assert_refused(dpacct("explore", lists, "-o a.png"), "at most three things")
-    monkeypatch.setattr("dpacct_cli.commands.explore.find_spec", lambda _name: None)
-    result = dpacct(SMALL, "-o a.png")
-    assert result.code == 1
-    assert "pip install -e '.[plot]'" in result.err
-
-
 def test_a_row_that_cannot_be_computed_has_its_reason(dpacct: Any) -> None:
     words = "explore --noise 1 --rounds 1 --sampling full --accountant gdp"
     assert dpacct(words, "--json").json["failed"] == 0
@@ -132,8 +107,8 @@ BAD = [
     ("explore --noise 1 --rounds 9,2.5 --q 0.1", ("--rounds is 2.5;", "whole number")),
     ("explore --noise 1 --rounds 9 --q 0.1,10", ("--q is 10;", "Did you mean 0.1 (10 %)?")),
     ("explore --noise 1 --rounds 9 --q 0.1 --delta 1,2", ("--delta is 1;", "(0, 1)")),
-    ("explore --noise 1 --rounds 9 --q 0.1,", ("--q is '0.1,', where a number is missing",)),
-    ("explore --noise 2..1 --rounds 9 --q 0.1", ("--noise is '2..1'; a range goes up.",)),
+    ("explore --noise 1 --rounds 9 --q 0.1,", ("--q is '0.1,', which is not a number",)),
+    ("explore --noise 2..1 --rounds 9 --q 0.1", ("--noise is '2..1'; a range goes up:",)),
     ("explore --noise 1 --rounds 9 --q 0.1 --sampling full", ("--q 0.1", "--sampling full")),
     ("explore --noise 1 --rounds 9 --q 0.1 --cohort 3 --clients 9", ("--q 0.1", "--cohort 3")),
     ("explore --noise 1 --rounds 9 --cohort 3", ("--cohort 3 needs --clients",)),
@@ -215,24 +190,12 @@ def test_what_is_typed_is_what_is_swept(text: str, found: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ("3..1", "Did you mean 1..3?"),
-        ("0.5..1", "a range of decimals has a step"),
-        ("1..2/0", "a step is above 0"),
-        ("1..2/-1", "a step is above 0"),
-        ("1..2*1", "a factor is above 1"),
-        ("0..2*2", "begins above 0"),
-        ("1..x", "'x' is not a number"),
-        ("1..2/nan", "'nan' is not a number"),
-        ("1..1e9", "more than 10,000 values"),
-    ],
+    "text",
+    ["3..1", "0.5..1", "1..2/0", "1..2/-1", "1..2*1", "0..2*2", "1..x", "1..2/nan", "1..inf"],
 )
-def test_a_range_that_is_none_is_refused(text: str, part: str) -> None:
-    with pytest.raises(OptionConflict, match="--noise is") as refused:
+def test_a_range_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(OptionConflict, match=r"--noise is .*; a range goes up: .*1\.\.9/2"):
         read_values("--noise", text)
-    assert part in str(refused.value)
-    assert "1..9/2" in str(refused.value)
 
 
 @given(st.integers(1, 400), st.integers(1, 200), st.integers(1, 40))

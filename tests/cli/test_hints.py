@@ -86,19 +86,6 @@ def test_options_that_are_suggested_leave_the_noise_as_it_is(dpacct: Any, words:
     assert "per coordinate" in dpacct("calibrate", words + again).out
 
 
-def test_clients_do_not_move_delta_and_a_note_says_that_they_did(dpacct: Any) -> None:
-    moved = "--clients no longer changes delta (was 8.54e-05, now 1e-05). Pass --delta to choose."
-    for command in (
-        "calibrate --eps 8 --rounds 30 --q 0.1",
-        f"epsilon --noise 1.3 {MECHANISM}",
-    ):
-        ran = dpacct(command, "--clients 5000")
-        assert "at delta 1e-05" in ran.out
-        assert ran.err.splitlines() == [f"note: {moved}"]
-        for words in ("", "--clients 5000 --delta 1e-6", "--clients 1"):
-            assert "no longer" not in dpacct(command, words).err
-
-
 def test_shuffled_batches_cost_up_to_one_participation_an_epoch(dpacct: Any) -> None:
     words = "epsilon --noise 1 --epochs 2.5 --examples 60000 --batch 256 --delta 1e-6"
     ran = dpacct(words, "--sampling shuffle")

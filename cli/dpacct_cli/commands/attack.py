@@ -1,51 +1,54 @@
-"""`dpacct attack`: membership inference on a checkpoint of `dpacct train`, and its limit."""
+"""`dpacct attack`: membership inference on a checkpoint of `dpacct train`, and its proven limit.
+
+Rule 1: a checkpoint, its settings, its data and its ledger belong together, or the attack is
+rejected: a model on other data would seem to remember no client.
+Rule 2: non-members are the clients that --hold-out kept out of the run at random. They differ from
+members in membership alone, and the limit is about them.
+Rule 3: without a guarantee there is no limit, and the answer gives the reason.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from dpacct import validate
+from dpacct.accountant import find_accountant
 from dpacct.display import down, up
 from dpacct.empirical.confidence import Estimate
 from dpacct.empirical.roc import AtRate, Roc, needed_nonmembers
 from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.rounds import Schedule
 from dpacct_cli import options
-from dpacct_cli.commands.plot import Dark, PictureOptions, read_rates
-from dpacct_cli.errors import conflict
+from dpacct_cli.commands.plot import PictureOptions, read_rates
 from dpacct_cli.options import StyleOptions, argument, number, option
 from dpacct_cli.output import LABEL, Force
 from dpacct_cli.render import Answer, Grid, Page, Row, Style, plain, show
 from dpacct_cli.train import options as own
+from dpacct_cli.train.files import SETTINGS, RunFiles, ledger_of_settings
+from dpacct_cli.train.settings import Settings, load
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from dpacct.fl.clients import ClientData
+    from dpacct.fl.data import PartitionedClients
+    from dpacct.ledger import Run
+    from dpacct_cli.train.job import Job
 
-    from dpacct_cli.commands.attack_target import Limit, People, Target
-
-ATTACKS = ("loss", "lira")
-SHADOWS = "16"
-THE_ATTACK = "The attack"
+ARGUMENT, THE_ATTACK = "CHECKPOINT", "The attack"
+# Examples of each side that are compared, in whole clients.
+EXAMPLES = 10_000
+_SUFFIX = ".checkpoint"
+_SIZES = re.compile(r"(?P<clients>\d+) clients, (?P<parameters>\d+) parameters")
 
 Checkpoint = Annotated[
     str,
-    argument(metavar="CHECKPOINT", help="Of a run of dpacct train; its settings stand beside it."),
+    argument(metavar=ARGUMENT, help="Of a run of dpacct train; its settings stand beside it."),
 ]
-AttackName = Annotated[str | None, option(
-    "--method", metavar="|".join(ATTACKS), panel=THE_ATTACK,
-    help="loss: a small loss makes a member. lira: also the likelihood ratio against shadow "
-    "models. Default loss, or lira with --shadows.",
-)]  # fmt: skip
-ShadowCount = Annotated[str | None, option(
-    "--shadows", metavar="N", panel=THE_ATTACK,
-    help=f"Shadow models of lira, each trained like the run; default {SHADOWS}.",
-)]  # fmt: skip
-Most = Annotated[str | None, option(
-    "--examples", metavar="N", panel=THE_ATTACK,
-    help="Compare clients with about so many examples on each side; default 10000.",
-)]  # fmt: skip
 Confidence = Annotated[str, option(
     "--confidence", metavar="C", panel=THE_ATTACK,
     help="Confidence of each interval, in (0, 1); default 0.95.",
@@ -63,97 +66,248 @@ PictureFile = Annotated[str | None, option(
 def attack(
     checkpoint: Checkpoint,
     *,
-    data: own.Data = None,
     data_dir: own.DataDir = None,
-    method: AttackName = None,
-    shadows: ShadowCount = None,
-    examples: Most = None,
     fpr: Rates = "0.01,0.001",
     confidence: Confidence = "0.95",
     output: PictureFile = None,
-    dark: Dark = False,
     force: Force = False,
     device: own.Device = None,
     shown: StyleOptions,
 ) -> None:
     """Run membership-inference attacks on a trained model, and show their proven limit.
 
-    -q prints the AUC alone, by client if clients can be compared.
+    Train with --hold-out first: the held-out clients are the non-members. A small loss makes a
+    member. -q prints the AUC by client alone.
 
     Examples:
       dpacct attack dp-fedavg-digits.checkpoint
-      dpacct attack dp-fedavg-digits.checkpoint --shadows 16 -o roc.png
-      dpacct attack dp-fedavg-mnist.checkpoint --data mnist --data-dir data --json
+      dpacct attack dp-fedavg-digits.checkpoint -o roc.png
+      dpacct attack dp-fedavg-mnist.checkpoint --data-dir data --json
     """
     style = shown.style
     if not checkpoint:
-        raise InvalidParameter("CHECKPOINT", None, "name a checkpoint of dpacct train")
-    count = _shadow_count(method, shadows)
+        raise InvalidParameter(ARGUMENT, None, "name a checkpoint of dpacct train")
     rates = read_rates(fpr)
     sure = validate.positive_probability(
         "--confidence", number(confidence), "a confidence", below_one=True
     )
-    most = validate.count("--examples", number(examples or "10000"), "the number of examples")
-    to = PictureOptions(output, dark, force)
+    to = PictureOptions(output, force)
     file = to.file()
     if find_spec("torch") is None:
         raise Unsupported(
             "attacks on models need PyTorch, which is not installed: pip install -e '.[fl]'"
         )
     # PyTorch is imported here, once everything that can be checked without it has been.
-    from dpacct.fl.attacks import likelihood_attack, loss_attack
+    from dpacct.fl.attacks import loss_attack
     from dpacct.fl.models import cross_entropy
-    from dpacct_cli.commands.attack_target import people_of, proven, read_target, shadows_of
 
-    target = read_target(checkpoint, data, {"data_dir": data_dir, "device": device})
-    people = people_of(target, most)
-    by_client, by_example = proven(target, strangers=people.strangers)
-    model, sides = target.job.model, (people.members, people.nonmembers)
-    tried = {
-        "loss threshold": loss_attack(model, cross_entropy, *sides, confidence=sure, fpr=rates)
-    }
-    if count:
-        trained = shadows_of(target, count)
-        tried["likelihood ratio"] = likelihood_attack(
-            model, *sides, trained, shadows=count, confidence=sure, fpr=rates
-        )
-    found: list[Found] = []
-    for name, result in tried.items():
-        if people.strangers:
-            found.append(Found(name, "client", result.clients, by_client))
-        found.append(Found(name, "example", result.examples, by_example))
-    if file is not None:
-        _draw(found, to, file)
-    answer = Answer(
-        _keys(target, people, by_client, found),
-        repr(found[0].roc.auc.value),
-        lambda: _page(target, people, by_client, found),
+    target = read_target(checkpoint, {"data_dir": data_dir, "device": device})
+    members, nonmembers, left_out = read_sides(target)
+    limit = limit_of(target)
+    result = loss_attack(
+        target.job.model, cross_entropy, members, nonmembers, confidence=sure, fpr=rates
     )
-    show(answer, style)
+    found = [
+        Found("client", result.clients, limit),
+        Found("example", result.examples, limit),
+    ]
+    if file is not None:
+        from dpacct.pictures import roc_picture
+
+        note = limit.because or "one model; the limit is proven on average over trainings"
+        curves = [(one.name, one.roc) for one in found]
+        to.write(roc_picture(curves, None if limit.auc is None else limit.tpr, note), file)
+    show(
+        Answer(
+            _data(target, limit, found, left_out),
+            repr(found[0].roc.auc.value),
+            lambda: _page(target, limit, found, left_out),
+        ),
+        style,
+    )
     if file is not None and style is Style.HUMAN:
         print(f"picture: {file}", file=sys.stderr)
 
 
-def _shadow_count(method: str | None, shadows: str | None) -> int:
-    """Return the number of shadow models, 0 for the loss alone."""
-    if method not in (None, *ATTACKS):
-        raise InvalidParameter("--method", method, f"an attack is one of {', '.join(ATTACKS)}")
-    if method == "loss" and shadows is not None:
-        raise conflict(f"--shadows {shadows}", "--method loss", "it trains no shadow models")
-    if method != "lira" and shadows is None:
-        return 0
-    noun = "the number of shadow models"
-    count = validate.count("--shadows", number(shadows or SHADOWS), noun, 10_000)
-    if count < 2:
-        raise InvalidParameter("--shadows", count, "a spread takes at least two shadow models")
-    return count
+class Target(NamedTuple):
+    """A trained model with its run.
+
+    Attributes:
+        path: of the checkpoint. content: of that file.
+        settings, files, job: of the run. The job's model has the parameters of the checkpoint.
+        rounds: released so far.
+    """
+
+    path: Path
+    content: Mapping[str, Any]
+    settings: Settings
+    files: RunFiles
+    job: Job
+    rounds: int
+
+
+def read_target(text: str, moved: Mapping[str, str | None]) -> Target:
+    """Return the model of a checkpoint.
+
+    Args:
+        text: the file. moved: settings that may differ from the settings of the run.
+    Raises:
+        InvalidParameter: no checkpoint of `dpacct train`, or of other settings or data.
+    """
+    from dpacct.fl.engine.checkpoint import load_parameters, read_checkpoint
+    from dpacct_cli.train.job import build_job
+
+    path = Path(text)
+    if path.suffix != _SUFFIX and path.is_file():
+        rule = f"a checkpoint of dpacct train ends in {_SUFFIX}"
+        raise InvalidParameter(ARGUMENT, text, rule)
+    stem = path.name.removesuffix(_SUFFIX)
+    beside = path.with_name(stem + SETTINGS)
+    if path.is_file() and not beside.is_file():
+        rule = f"the settings of its run belong in the same folder, and there is no {beside}"
+        hint = "dpacct train writes both; dpacct.fl.attacks takes any model."
+        raise InvalidParameter(ARGUMENT, text, rule, hint)
+    try:
+        content = read_checkpoint(path, "cpu")
+        settings = load(beside)
+        typed = {key: value for key, value in moved.items() if value is not None}
+        settings = replace(settings, values={**settings.values, **typed})
+        job = build_job(settings)
+        _check_sizes(job, content, text)
+        load_parameters(dict(content), path, job.model)
+    except InvalidParameter as error:
+        if error.name not in ("checkpoint", "resume"):
+            raise
+        raise InvalidParameter(ARGUMENT, error.value, error.rule, error.hint) from None
+    done = content.get("round")
+    if type(done) is not int or done < 0:
+        raise InvalidParameter(ARGUMENT, text, "it does not say how many rounds it holds")
+    files = RunFiles.of(ledger_of_settings(beside, settings), stem)
+    return Target(path, content, settings, files, job, done)
+
+
+def _check_sizes(job: Job, content: Mapping[str, Any], text: str) -> None:
+    from dpacct.fl.layout import trainable
+
+    sizes = _SIZES.search(str(content.get("setting")))
+    here = {
+        "clients": len(job.clients),
+        "parameters": sum(value.numel() for value in trainable(job.model).values()),
+    }
+    for what, count in here.items():
+        if sizes is not None and int(sizes[what]) != count:
+            rule = (
+                f"its run had {int(sizes[what]):,} {what}, and by the settings beside it there are "
+                f"{count:,}: it belongs to another model, or the data have changed"
+            )
+            raise InvalidParameter(ARGUMENT, text, rule)
+
+
+def read_sides(target: Target) -> tuple[list[ClientData], list[ClientData], int]:
+    """Return members, non-members, and how many held-out examples are a member's, too.
+
+    The public seed and the sizes alone choose them.
+
+    Raises:
+        InvalidParameter: the held-out examples were used for training.
+        Unsupported: the run held no clients out.
+    """
+    import numpy as np
+
+    from dpacct.fl.attacks import without_members
+    from dpacct.fl.data import PartitionedClients
+
+    job, seed = target.job, int(target.settings.get("public_seed") or 0)
+    clients, outside = job.clients, job.held_out
+    if outside is None or not isinstance(clients, PartitionedClients):
+        raise Unsupported(
+            "the run held no clients out, so there are no non-members that differ from members in "
+            "membership alone. dpacct train --hold-out 0.2 keeps some out at random."
+        )
+
+    def some(clients: PartitionedClients) -> list[ClientData]:
+        order = np.random.default_rng(seed).permutation(len(clients))
+        sizes = clients.sizes[order]
+        before = np.cumsum(sizes) - sizes
+        return [clients[int(client)] for client in sorted(order[before < EXAMPLES])]
+
+    # All clients are looked at, because one that is not compared may have a held-out example.
+    everybody = (clients[number] for number in range(len(clients)))
+    found = without_members(everybody, some(outside))
+    return some(clients), found.clients, found.left_out
+
+
+class Limit(NamedTuple):
+    """The proven bounds on every attack, on average over trainings.
+
+    Attributes:
+        auc, advantage: the largest AUC and TPR - FPR of any score, None if nothing is proven.
+        tpr: the largest TPR at an FPR.
+        because: the reason if nothing is proven.
+        told: the adjacency, or the mechanism in words.
+    """
+
+    auc: float | None = None
+    advantage: float | None = None
+    tpr: Callable[[float], float | None] = lambda _: None
+    because: str = ""
+    told: str = ""
+
+
+def limit_of(target: Target) -> Limit:
+    """Return the limit of the rounds which the checkpoint has learned from, as charged.
+
+    Raises:
+        LedgerError: the ledger is damaged, or not that of the checkpoint.
+    """
+    from dpacct.fl.engine.checkpoint import saved_in
+    from dpacct.fl.privacy.account import check_run
+    from dpacct.fl.privacy.randomness import SEEDED
+    from dpacct.ledger import Ledger
+
+    path = target.files.ledger
+    saved = saved_in(dict(target.content))
+    if saved is None:
+        # Nothing was charged yet.
+        return _limit_of_run(None, 0)
+    if not path.is_file():
+        return Limit(because=f"its ledger {path} is not there")
+    with Ledger.open(path, read_only=True) as ledger:
+        holder = f"the checkpoint {target.path}"
+        ledger.require(saved.position, holder)
+        run = check_run(ledger, saved, str(target.content.get("setting")), holder)
+        if run.private:
+            return _limit_of_run(run, target.rounds)
+    why = target.job.keywords["method"].not_private_because or SEEDED
+    return Limit(because=f"the run is not private: {why}")
+
+
+def _limit_of_run(run: Run | None, rounds: int) -> Limit:
+    from dpacct.risk.attacks import Attacks
+    from dpacct.risk.measures import AnyMechanism, accusations
+
+    schedule, accountant = Schedule(), "tight"
+    if run is not None and rounds:
+        if run.plan is None or not run.on_plan:
+            spent = run.epsilon()
+            if not 0.0 < spent.upper < float("inf"):
+                return Limit(because="no epsilon is proven for its rounds")
+            told = f"any mechanism with epsilon {up(spent.upper)} at delta {plain(spent.delta)}"
+            worst = AnyMechanism(spent.upper, spent.delta)
+            return Limit(worst.auc(), worst.advantage(), worst.tpr, told=told)
+        kinds = run.plan.distinct()
+        # The bound of a longer plan also bounds its beginning. Epochs are charged as a whole.
+        equal = len(kinds) == 1 and len(run.plan.only_rounds()) == 1
+        schedule = rounds * next(iter(kinds)) if equal else run.plan
+        accountant = run.accountant
+    found = accusations(Attacks(schedule, find_accountant(accountant)))
+    return Limit(found.auc, found.advantage, found.tpr, told=str(schedule.adjacency))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """The result of one attack on one kind of unit, client or example, and its limit."""
+    """The result on one kind of unit, client or example."""
 
-    attack: str
     unit: str
     roc: Roc
     limit: Limit
@@ -161,7 +315,7 @@ class Found:
     @property
     def name(self) -> str:
         """The name for curves and rows."""
-        return f"{self.attack}, by {self.unit}"
+        return f"loss threshold, by {self.unit}"
 
     @property
     def above_limit(self) -> bool:
@@ -180,104 +334,88 @@ class Found:
         return need if need > self.roc.nonmembers else 0
 
 
-def _draw(found: list[Found], to: PictureOptions, file: Path) -> None:
-    """Draw the attacks that have the limit of the first one, below it."""
-    from dpacct.pictures import roc_picture
-
-    limit = found[0].limit
-    curves = [(one.name, one.roc) for one in found if one.limit is limit]
-    note = limit.because or "one model; the limit is proven on average over trainings"
-    to.write(roc_picture(curves, None if limit.auc is None else limit.tpr, note), file)
+def _bounded(value: Estimate, limit: float | None) -> dict[str, float | None]:
+    return {"value": value.value, "lower": value.lower, "upper": value.upper, "limit": limit}
 
 
-def _keys(target: Target, people: People, proven: Limit, found: list[Found]) -> dict[str, object]:
+def _data(target: Target, limit: Limit, found: list[Found], left_out: int) -> dict[str, object]:
     """Return the keys of --json."""
-
-    def bounded(value: Estimate, limit: float | None) -> dict[str, float | None]:
-        return {"value": value.value, "lower": value.lower, "upper": value.upper, "limit": limit}
-
-    attacks: list[dict[str, object]] = []
-    for one in found:
-        roc, limit = one.roc, one.limit
-        rates = [
-            {
-                "fpr": rate.asked,
-                "observed_fpr": rate.fpr,
-                "fpr_upper": rate.fpr_upper,
-                "tpr": bounded(rate.tpr, limit.tpr(rate.asked)),
-            }
-            for rate in roc.rates
-        ]
-        attacks.append(
-            {
-                "attack": one.attack,
-                "unit": one.unit,
-                "members": roc.members,
-                "nonmembers": roc.nonmembers,
-                "auc": bounded(roc.auc, limit.auc),
-                "advantage": bounded(roc.advantage, limit.advantage),
-                "rates": rates,
-                "limit_adjacency": limit.told or None,
-                "above_limit": one.above_limit,
-            }
-        )
+    attacks = [
+        {
+            "attack": "loss threshold",
+            "unit": one.unit,
+            "members": one.roc.members,
+            "nonmembers": one.roc.nonmembers,
+            "auc": _bounded(one.roc.auc, limit.auc),
+            "advantage": _bounded(one.roc.advantage, limit.advantage),
+            "rates": [
+                {
+                    "fpr": rate.asked,
+                    "observed_fpr": rate.fpr,
+                    "fpr_upper": rate.fpr_upper,
+                    "tpr": _bounded(rate.tpr, limit.tpr(rate.asked)),
+                }
+                for rate in one.roc.rates
+            ],
+            "limit_adjacency": limit.told or None,
+            "above_limit": one.above_limit,
+        }
+        for one in found
+    ]
     return {
         "method": target.settings.method,
         "data": target.job.dataset.name,
         "model": target.settings.values["model"],
         "rounds": target.rounds,
-        "private": proven.auc is not None,
-        "not_private_because": proven.because or None,
+        "private": limit.auc is not None,
+        "not_private_because": limit.because or None,
         "confidence": found[0].roc.confidence,
-        "held_out": people.told,
-        "held_out_at_random": people.random,
-        "held_out_are_strangers": people.strangers,
-        "left_out": people.left_out,
+        "left_out": left_out,
         "adjacency": target.job.adjacency,
         "attacks": attacks,
     }
 
 
-def _page(target: Target, people: People, proven: Limit, found: list[Found]) -> Page:
-    rows = [
-        Row(
-            "AUC" if number == 0 else "",
-            up(one.roc.auc.value, 4),
-            f"  {_between(one.roc.auc)}, {one.name}: {one.roc.members:,} members, "
-            f"{one.roc.nonmembers:,} others",
-        )
-        for number, one in enumerate(found)
-    ]
+def _page(target: Target, limit: Limit, found: list[Found], left_out: int) -> Page:
+    rows: list[Row] = []
+    for one in found:
+        sides = f"{one.roc.members:,} members, {one.roc.nonmembers:,} others"
+        words = f"  {_between(one.roc.auc)}, {one.name}: {sides}"
+        rows.append(Row("" if rows else "AUC", up(one.roc.auc.value, 4), words))
     rows.append(Row("", "0.5", "  for guessing, or a model without training"))
-    if proven.auc is None:
-        rows.append(Row("limit", "none", f"  {proven.because}"))
-    else:
-        units: dict[tuple[float | None, str], list[str]] = {}
-        for one in found:
-            named = units.setdefault((one.limit.auc, one.limit.because), [])
-            named += [f"by {one.unit}"] if f"by {one.unit}" not in named else []
-        for (most, because), names in units.items():
-            by = " or ".join(names)
-            words = f"  AUC of any attack {by}, proven, on average over trainings"
-            rows.append(
-                Row("limit", "none", f"  {by}: {because}")
-                if most is None
-                else Row("limit", up(most, 4), words)
-            )
+    proven = Row("limit", "none", f"  {limit.because}")
+    if limit.auc is not None:
+        words = "  AUC of any attack, proven, on average over trainings"
+        proven = Row("limit", up(limit.auc, 4), words)
     settings, data = target.settings, target.job.dataset.name
     model = f"{settings.values['model']} on {data}, {settings.method}, {target.rounds} rounds"
-    held = f"{sum(map(len, people.nonmembers)):,} examples, {people.told}"
-    rows += [Row("model", f"{model} of {target.files.stem}"), Row("held out", held)]
+    rows += [proven, Row("model", f"{model} of {target.files.stem}")]
     lines: list[list[str]] = []
+    sure = plain(found[0].roc.confidence)
+    remarks = [
+        f"Each interval holds by itself with confidence {sure}, for this one model.",
+        "Examples count as independent, and those of one client rarely are.",
+    ]
+    if limit.auc is not None:
+        remarks.append(
+            "One model may lie above the limit by chance. Stronger attacks may find more than this."
+        )
     for one in found:
-        lines.append([one.name, "advantage", *_cells(one.roc.advantage, one.limit.advantage)])
+        lines.append([one.name, "advantage", *_cells(one.roc.advantage, limit.advantage)])
         for rate in one.roc.rates:
-            cells = _cells(rate.tpr, one.limit.tpr(rate.asked))
-            if one.needed(rate):
-                cells[:2] = "n/a", "too few non-members"
+            cells = _cells(rate.tpr, limit.tpr(rate.asked))
+            if need := one.needed(rate):
+                cells[:2] = "n/a", f"needs {need:,} non-members"
             lines.append(["", f"TPR at FPR {plain(rate.asked)}", *cells])
+    if any(one.above_limit for one in found):
+        remarks.append(
+            "An interval lies above the limit. If that is so in other trainings too, the run is "
+            "not the charged mechanism."
+        )
+    if left_out:
+        remarks.append(f"{left_out:,} held-out examples are a member's, too, and were left out.")
     grid = Grid(["attack", "", "observed", "interval", "proven limit"], lines)
-    return Page(rows, grid=grid, remarks=_remarks(people, proven, found))
+    return Page(rows, grid=grid, remarks=remarks)
 
 
 def _cells(value: Estimate, limit: float | None) -> list[str]:
@@ -286,45 +424,3 @@ def _cells(value: Estimate, limit: float | None) -> list[str]:
 
 def _between(value: Estimate) -> str:
     return f"{down(value.lower, 3)} to {up(value.upper, 3)}"
-
-
-def _remarks(people: People, proven: Limit, found: list[Found]) -> list[str]:
-    sure = plain(found[0].roc.confidence)
-    alone = f"Each interval holds by itself with confidence {sure}, for this one model."
-    dependent = "Examples count as independent, and those of one client rarely are."
-    remarks = [f"{alone} {dependent}"]
-    if proven.auc is not None:
-        remarks.append(
-            "The limit holds on average over trainings, for telling clients who took part from "
-            "clients who did not, and for their examples. One model may lie above it by chance. "
-            "Stronger attacks may find more than these."
-        )
-    if not people.strangers:
-        remarks.append(
-            "The held-out examples are of clients who took part, so that clients cannot be "
-            "compared, and examples only under the limit for replacing a client."
-        )
-    if not people.random:
-        remarks.append(
-            "The test set may differ from the training examples by more than chance. It is then "
-            "recognized without any memory, whatever the limit: dpacct train --hold-out 0.2 "
-            "keeps clients out at random."
-        )
-    for one in found:
-        coarse = [rate for rate in one.roc.rates if one.needed(rate)]
-        if coarse:
-            worst = min(coarse, key=lambda rate: rate.asked)
-            remarks.append(
-                f"n/a: {one.roc.nonmembers:,} held-out {one.unit}s cannot show an FPR of "
-                f"{plain(worst.asked)}, which takes {one.needed(worst):,}."
-            )
-    if any(one.above_limit for one in found):
-        remarks.append(
-            "An interval lies above the limit. If that is so in other trainings too, with clients "
-            "that were kept out at random, the run is not the charged mechanism."
-        )
-    if people.left_out:
-        remarks.append(
-            f"{people.left_out:,} held-out examples are a member's, too, and were left out."
-        )
-    return list(dict.fromkeys(remarks))

@@ -5,9 +5,8 @@ from typing import Annotated, Any
 import dpacct
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
-from dpacct.calibration.noise_rule import noise_rule
-from dpacct.errors import DpacctError, InvalidParameter, Unsupported
-from dpacct.rounds import Adjacency, Full, Poisson, Round, Uniform
+from dpacct.errors import DpacctError, InvalidParameter
+from dpacct.rounds import Full, Poisson, Round, Uniform
 from dpacct_cli import mechanism, options
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import Advanced, MechanismOptions, ReadDelta, StyleOptions, option
@@ -94,8 +93,7 @@ def calibrate(
         ]
         if found.risk is None:
             rows += _rdp_rows(found, asked)
-            rows += _printed_rule_rows(found, asked)
-        note = mechanism.note(plan, at, typed.num_clients, found.epsilon, accountant)
+        note = mechanism.delta_note(at.value, typed.num_clients)
         closing = _closing(typed, found, at, clip_norm)
         return Page(rows, closing=closing, note=note, title="Calibrated")
 
@@ -227,25 +225,6 @@ def _rdp_rows(found: dpacct.Calibration, asked: dict[str, Any]) -> list[Row]:
         return rows
     more = 100 * (theirs / ours.noise_multiplier - 1)
     return [Row("RDP would need", up(theirs, 7), f"{more:.1f} % more noise")]
-
-
-def _printed_rule_rows(found: dpacct.Calibration, asked: dict[str, Any]) -> list[Row]:
-    """Return, for noise by the closed forms, the noise of the printed theorem and of `tight`."""
-    ours = mechanism.single_round(found.schedule)
-    if found.accountant != "closed-form" or found.solved_for != "noise" or ours is None:
-        return []
-    tight = dpacct.calibrate(**asked).noise_multiplier
-    rows = [Row("tight would need", up(tight, 7), "noise multiplier, for the same epsilon")]
-    kinds = {(Uniform, Adjacency.REPLACE_ONE), (Poisson, Adjacency.ADD_REMOVE)}
-    if (type(ours.sampling), ours.adjacency) not in kinds or ours.sampling_rate == 1.0:
-        return rows
-    try:
-        rule = noise_rule(found.target or 0.0, found.delta, found.schedule.rounds, ours.sampling)
-    except Unsupported:
-        reason = "DP-Fed-LS proves nothing here: no lambda meets its conditions"
-        return [Row("printed theorem", "no noise", reason), *rows]
-    name = f"{rule.theorem} of DP-Fed-LS, at order {rule.order:.4g}"
-    return [Row("printed theorem", up(rule.noise_multiplier, 7), name), *rows]
 
 
 def _closing(

@@ -94,7 +94,7 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: Styl
         if not peers:
             closing = "pip install -e '.[interop]' adds dp-accounting and Opacus to the table."
         reasons = [f"{entry.shown_name}: {entry.note}" for entry in entries if entry.note]
-        note = mechanism.with_moved_delta(mechanism.delta_note(at.value, typed.num_clients), at)
+        note = mechanism.delta_note(at.value, typed.num_clients)
         reasons += [f"{cost.way.name}: {cost.note}" for cost in costs if cost.note]
         second = samplings.grid(costs) if costs else None
         return Page(rows, _grid(entries), reasons, closing, note, second=second)

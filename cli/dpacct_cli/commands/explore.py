@@ -1,4 +1,4 @@
-"""`dpacct explore`: epsilon over lists and ranges of settings, as a table, a file or a chart.
+"""`dpacct explore`: epsilon over lists and ranges of settings, as a table or a file.
 
 Rule 1: a list is ``0.8,1,1.2``. ``A..B/STEP`` goes from A by STEP, ``A..B*FACTOR`` by a factor,
 neither beyond B. Whole numbers need no step.
@@ -15,16 +15,15 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
-from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.budget import DEFAULT_DELTA
-from dpacct.errors import DpacctError, InvalidParameter, Unsupported
-from dpacct.rounds import MAX_CLIENTS, Full, Uniform
+from dpacct.errors import DpacctError, InvalidParameter
+from dpacct.rounds import Full, Uniform
 from dpacct_cli import errors, options, render, waiting
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import OUTPUT, PRIVACY, WHAT_RUNS, MechanismOptions, option
@@ -32,18 +31,10 @@ from dpacct_cli.output import LABEL, Force, read_output, write_output
 from dpacct_cli.render import Style, down, up
 from dpacct_cli.words import quoted, spelling
 
-if TYPE_CHECKING:
-    from dpacct.pictures import Panel, Picture
-
-PICTURES = (".png", ".svg", ".pdf")
-SUFFIXES = (".csv", ".json", *PICTURES)
+SUFFIXES = (".csv", ".json")
 MOST_ROWS, MOST_VALUES = 100_000, 10_000
 # This number of rows fits on a few screens.
 MOST_SHOWN = 60
-# Up to these numbers, lines look different and panels fit.
-MOST_LINES, MOST_PANELS = 6, 5
-# A scale with a larger ratio is logarithmic.
-WIDE = 30.0
 COLUMNS: tuple[str, ...] = (
     "noise_multiplier", "rounds", "sampling", "sampling_rate", "cohort_size", "num_clients",
     "adjacency", "delta", "accountant", "epsilon_lower", "epsilon_upper", "error",
@@ -58,7 +49,7 @@ AXES = {
 }
 # Up to which epsilon a guarantee counts as strong and as usual, with the colors of a terminal.
 STRENGTHS = ((3.0, "green"), (8.0, "yellow"), (math.inf, "red"))
-_RANGE = re.compile(r"(?P<first>[^/*]+?)\.\.(?P<last>[^/*]+)(?:(?P<kind>[/*])(?P<step>.+))?")
+_RANGE = re.compile(r"([^/*]+?)\.\.([^/*]+)(?:([/*])(.+))?")
 
 Rows = Sequence[dict[str, Any]]
 # What is swept: the options of one row, and its delta.
@@ -84,7 +75,7 @@ Deltas = Annotated[
 ]
 OutputFile = Annotated[str | None, option(
     LABEL, "-o", metavar="FILE", panel=OUTPUT,
-    help="Write a table (.csv, .json) or a chart (.png, .svg, .pdf).",
+    help="Write the table to a .csv or .json file.",
 )]  # fmt: skip
 
 
@@ -127,8 +118,6 @@ def explore(
     if output is not None and suffix not in SUFFIXES:
         raise InvalidParameter(LABEL, output, f"a sweep ends in one of {', '.join(SUFFIXES)}")
     target = read_output(output, force=force)
-    if suffix in PICTURES:
-        check_picture(settings)
     rows: list[dict[str, Any]] = []
     for row_typed, row_delta in settings:
         waiting.say("dpacct explore", len(rows), len(settings))
@@ -158,39 +147,37 @@ def read_settings(typed: MechanismOptions, delta: str | None) -> Settings:
     """
     # Refused here, before any row of the table.
     _ = typed.relation, typed.num_clients
-
-    def cohort_size(value: Any) -> int:
-        return validate.count("cohort_size", value, "the cohort size", MAX_CLIENTS)
-
-    noises = _values("--noise", typed.noise or "", validate.noise_multiplier)
-    rounds = _values("--rounds", typed.rounds or "", validate.rounds)
     none: list[str | None] = [None]
-    rates = none
-    if typed.rate is not None:
-        rates = [*_values("--q", typed.rate, validate.sampling_rate)]
-    cohorts = none
-    if typed.cohort is not None:
-        cohorts = [*_values("--cohort", typed.cohort, cohort_size)]
-    sources = (typed.scheme == Full.name) + (rates is not none) + (cohorts is not none)
-    if sources != 1 or (cohorts is not none and typed.clients is None) or typed.by_epochs:
-        # This refuses what is missing and what contradicts.
-        typed._replace(rate=rates[0], cohort=cohorts[0]).read_sampling()
+    lists = {"noise": none, "rounds": none, "rate": none, "cohort": none}
+    for field, name in (("noise", "--noise"), ("rounds", "--rounds"), ("rate", "--q"),
+                        ("cohort", "--cohort")):  # fmt: skip
+        text = getattr(typed, field)
+        if text is not None:
+            lists[field] = [*_values(name, text, options.CHECKS[field])]
+    # This refuses what is missing and what contradicts.
+    one = typed._replace(**{field: values[0] for field, values in lists.items()})
+    one.read_noise(), one.read_rounds()
+    sources = (typed.scheme == Full.name) + sum(
+        lists[key] is not none for key in ("rate", "cohort")
+    )
+    if sources != 1 or typed.clients is None or typed.by_epochs:
+        one.read_sampling()
     deltas = _values("--delta", f"{DEFAULT_DELTA:g}" if delta is None else delta, validate.delta)
-    count = len(noises) * len(rounds) * len(rates) * len(cohorts) * len(deltas)
+    count = math.prod(map(len, lists.values())) * len(deltas)
     if count > MOST_ROWS:
         raise OptionConflict(
             f"these are {count:,} rows, and a sweep has at most {MOST_ROWS:,}. Take larger steps."
         )
     return [
-        (typed._replace(noise=z, rounds=t, rate=q, cohort=m), float(d))
-        for z, t, q, m, d in product(noises, rounds, rates, cohorts, deltas)
+        (typed._replace(**dict(zip(lists, values, strict=True))), float(d))
+        for *values, d in product(*lists.values(), deltas)
     ]
 
 
 def _values(name: str, text: str, check: Callable[[Any], object]) -> list[str]:
     found = read_values(name, text)
     for value in found:
-        check(options.number(value) if text else None)
+        check(options.number(value))
     return found
 
 
@@ -204,53 +191,38 @@ def read_values(name: str, text: str) -> list[str]:
         OptionConflict: a range is malformed, or has too many values.
     """
     found: dict[str, None] = {}
-    for part in text.split(","):
-        for value in _part(name, part.strip()):
+    for part in map(str.strip, text.split(",")):
+        for value in _range(name, part) if ".." in part else (part,):
             found[value] = None
             if len(found) > MOST_VALUES:
-                raise _refused(name, text, f"that is more than {MOST_VALUES:,} values")
+                raise OptionConflict(
+                    f"{spelling(name)} is {quoted(text)}; that is more than {MOST_VALUES:,} values."
+                )
     return list(found)
 
 
-def _part(name: str, part: str) -> Iterator[str]:
+def _range(name: str, part: str) -> Iterator[str]:
+    """Yield the values of a range, in the usual spelling without an exponent."""
+    refused = OptionConflict(
+        f"{spelling(name)} is {quoted(part)}; a range goes up: 1..9 by one, 1..9/2 by steps, or "
+        "1..64*2 by factors."
+    )
     match = _RANGE.fullmatch(part)
     if match is None:
-        yield part
-        return
-
-    def decimal(text: str) -> Decimal:
-        try:
-            found = Decimal(text.strip())
-        except InvalidOperation:
-            found = Decimal("NaN")
-        if not found.is_finite():
-            raise _refused(name, part, f"{quoted(text)} is not a number")
-        return found
-
-    first, last = decimal(match["first"]), decimal(match["last"])
-    step, factor = decimal(match["step"] or "1"), match["kind"] == "*"
-    if last < first:
-        raise _refused(name, part, "a range goes up", f"Did you mean {last}..{first}?")
-    if factor and (step <= 1 or first <= 0):
-        raise _refused(name, part, "a factor is above 1, and the range begins above 0")
-    if step <= 0:
-        raise _refused(name, part, "a step is above 0")
-    if match["kind"] is None and (first != int(first) or last != int(last)):
-        hint = f"For example {part}/0.1."
-        raise _refused(name, part, "a range of decimals has a step", hint)
-    value = first
+        raise refused
+    try:
+        first, value, last, step = (Decimal(text or 1) for text in match.group(1, 1, 2, 4))
+        factor = match[3] == "*"
+        # Decimals need a step.
+        steps = match[3] or first % 1 == last % 1 == 0
+        grows = first > 0 and step > 1 if factor else step > 0
+        if not (steps and grows and first <= last and last.is_finite()):
+            raise refused
+    except InvalidOperation:
+        raise refused from None
     while value <= last:
-        # The usual spelling, without an exponent.
         yield f"{value.normalize():f}"
         value = value * step if factor else value + step
-
-
-def _refused(name: str, text: str, rule: str, hint: str = "") -> OptionConflict:
-    message = (
-        f"{spelling(name)} is {quoted(text)}; {rule}. Lists are 1,2,3 and ranges 1..9/2 (by "
-        "steps) or 1..64*2 (by factors)."
-    )
-    return OptionConflict(f"{message} {hint}".strip())
 
 
 def compute(typed: MechanismOptions, delta: float, accountant: str) -> dict[str, Any]:
@@ -291,11 +263,7 @@ def to_bytes(rows: Rows, suffix: str) -> bytes:
         writer.writeheader()
         writer.writerows(rows)
         return stream.getvalue().encode()
-    if suffix == ".json":
-        return f"{render.to_json(to_data(rows))}\n".encode()
-    from dpacct.pictures import Drawing
-
-    return Drawing(picture_of(rows)).to_bytes(suffix[1:])
+    return f"{render.to_json(to_data(rows))}\n".encode()
 
 
 def to_data(rows: Rows) -> dict[str, object]:
@@ -339,83 +307,10 @@ def to_page(rows: Rows) -> render.Page:
         lines.append([*(_text(key, row[key]) for key in axes), *bounds, row["error"] or ""])
         styles.append("" if upper is None else next(c for e, c in STRENGTHS if upper <= e))
     header = [*(AXES[key] for key in axes), "epsilon proven", "achieved", ""]
-    closing = "Save with -o FILE.csv, .json, .png or .svg."
+    closing = "Save with -o FILE.csv or .json."
     if len(rows) > len(lines):
         more = f"And {len(rows) - len(lines):,} more rows."
-        closing = f"{more} Save all with -o FILE.csv, .json, .png or .svg."
+        closing = f"{more} Save all with -o FILE.csv or .json."
     grid = render.Grid(header, lines, {len(axes): styles})
     figures = [render.Row("rows", f"{len(rows):,}", _constant(rows))]
     return render.Page(figures, grid, closing=closing)
-
-
-def check_picture(settings: Settings) -> None:
-    """Refuse a sweep that makes no chart, before it is computed.
-
-    Raises:
-        OptionConflict: nothing varies, or too much. Unsupported: matplotlib is missing.
-    """
-    if find_spec("matplotlib") is None:
-        raise Unsupported(
-            "pictures are drawn by matplotlib, which is missing: pip install -e '.[plot]'"
-        )
-    values = zip(*((t.noise, t.rounds, (t.rate, t.cohort), d) for t, d in settings), strict=True)
-    counts = sorted((len(set(kind)) for kind in values), reverse=True)
-    if counts[0] == 1:
-        raise OptionConflict("a picture needs something that varies: give a list or a range.")
-    if counts[1] > MOST_LINES or counts[2] > MOST_PANELS or counts[3] > 1:
-        raise OptionConflict(
-            f"a picture shows at most three things that vary, the second with {MOST_LINES} values "
-            f"and the third with {MOST_PANELS}. A .csv or .json file takes all."
-        )
-
-
-def picture_of(rows: Rows) -> Picture:
-    """Return the chart: epsilon over the setting that varies most.
-
-    The second setting has a line for each of its values, and the third a panel. Rows without an
-    epsilon are left out.
-    """
-    from dpacct.pictures import Picture
-
-    varying = [key for key in _varying(rows) if key != "cohort_size"]
-    varying.sort(key=lambda key: -len({row[key] for row in rows}))
-    across, (lines, panels, *_) = varying[0], [*varying[1:], None, None]
-    known = [row for row in rows if row["epsilon_upper"] is not None]
-    title = "No epsilon could be computed"
-    if known:
-        least, most = (f(row["epsilon_upper"] for row in known) for f in (min, max))
-        title = f"Epsilon is {up(least, 3)} to {up(most, 3)} over {across.replace('_', ' ')}"
-    drawn: list[Panel] = []
-    for value, part in (_groups(known, panels) or {None: []}).items():
-        which = "" if panels is None else f", {AXES[panels]} {_text(panels, value)}"
-        drawn.append(_panel(part, across, lines, f"epsilon{which}"))
-    note = f"{_constant(rows)}; a band reaches down to what is achieved"
-    return Picture(title, tuple(drawn), note)
-
-
-def _panel(rows: Rows, across: str, lines: str | None, label: str) -> Panel:
-    from dpacct.pictures import Curve, Panel
-
-    curves: list[Curve] = []
-    for value, part in _groups(rows, lines).items():
-        ordered = sorted(part, key=lambda row: row[across])
-        name = "" if lines is None else f"{AXES[lines]} {_text(lines, value)}"
-        x, y, low = (
-            [row[key] for row in ordered] for key in (across, "epsilon_upper", "epsilon_lower")
-        )
-        curves.append(Curve(name, x, y, low, points=len(ordered) == 1))
-    log_x, log_y = (
-        bool(rows) and max(values) > WIDE * min(values) > 0
-        for values in ([row[key] for row in rows] for key in (across, "epsilon_upper"))
-    )
-    return Panel(
-        across.replace("_", " "), label, tuple(curves), log_x=log_x or across == "delta",
-        log_y=log_y, from_zero=not log_y,
-    )  # fmt: skip
-
-
-def _groups(rows: Rows, key: str | None) -> dict[Any, list[dict[str, Any]]]:
-    found: dict[Any, list[dict[str, Any]]] = {}
-    for row in rows:
-        found.setdefault(None if key is None else row[key], []).append(row)
-    return found

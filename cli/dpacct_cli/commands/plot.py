@@ -7,11 +7,10 @@ import os
 import shutil
 import sys
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from dpacct import validate
 from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT, find_accountant
-from dpacct.budget import DEFAULT_DELTA
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
 from dpacct_cli import options, waiting
 from dpacct_cli.errors import OptionConflict
@@ -51,14 +50,6 @@ Marked = Annotated[
         help=f"False positive rates to mark; default {FPR_MARKED}.",
     ),
 ]  # fmt: skip
-Separations = Annotated[
-    str | None,
-    option(
-        "--separation", metavar="B,...", panel=options.WHAT_RUNS,
-        help="Least numbers of rounds between two participations of a client: a curve each.",
-    ),
-]  # fmt: skip
-Dark = Annotated[bool, flag("--dark", help="Draw on a dark background.", panel=options.OUTPUT)]
 
 
 class PictureOptions(NamedTuple):
@@ -71,7 +62,6 @@ class PictureOptions(NamedTuple):
             help="Write a .png, .svg or .pdf file instead of text.",
         ),
     ] = None  # fmt: skip
-    dark: Dark = False
     force: Force = False
     as_json: Annotated[
         bool, flag("--json", help="Print the data of the picture.", panel=options.OUTPUT)
@@ -95,7 +85,7 @@ class PictureOptions(NamedTuple):
         from dpacct.pictures import Drawing
         from dpacct.pictures.drawing import format_of
 
-        content = Drawing(picture, dark=self.dark).to_bytes(format_of(file, LABEL))
+        content = Drawing(picture).to_bytes(format_of(file, LABEL))
         write_output(content, file, force=self.force)
 
     def put(self, picture: Picture) -> None:
@@ -284,32 +274,6 @@ def train(
     to.put(runs_picture([read_run(part.strip()) for part in files.split(",")]))
 
 
-def correlated(
-    *,
-    rounds: options.Rounds = None,
-    separation: Separations = None,
-    participations: options.Participations = None,
-    eps: options.Eps = None,
-    delta: options.Delta = None,
-    to: PictureOptions,
-) -> None:
-    """Draw the error of correlated noise (DP-FTRL) against its bands and separation.
-
-    Example:
-      dpacct plot correlated --eps 8 --rounds 2000 --separation 20,100,500
-    """
-    to.file()
-    budget = validate.target_epsilon(options.number(eps))
-    at = DEFAULT_DELTA if delta is None else validate.delta(options.number(delta))
-    count = validate.rounds(options.number(rounds))
-    # The library checks what they are.
-    most: Any = None if participations is None else options.number(participations)
-    apart: Any = [] if separation is None else [options.number(x) for x in separation.split(",")]
-    from dpacct.pictures import correlated_picture
-
-    to.put(correlated_picture(count, apart, epsilon=budget, delta=at, participations=most))
-
-
 COMMANDS = {
     "eps": eps,
     "delta": delta,
@@ -317,7 +281,6 @@ COMMANDS = {
     "rdp": rdp,
     "schedule": schedule,
     "compare": compare,
-    "correlated": correlated,
     "samplings": samplings,
     "ledger": ledger,
     "train": train,

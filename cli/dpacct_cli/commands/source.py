@@ -1,7 +1,6 @@
-"""`dpacct epsilon --from FILE`: the cost of a file of another tool, or of a record of ours.
+"""`dpacct epsilon --from FILE`: the rounds of a file of another tool.
 
-A checkpoint of Opacus, an event of dp-accounting and a schedule say which rounds ran. A ledger and
-the report of a run hold an answer, with the delta at which it was computed.
+A checkpoint of Opacus and an event of dp-accounting say which rounds ran.
 """
 
 from __future__ import annotations
@@ -9,27 +8,22 @@ from __future__ import annotations
 import json
 import pickle
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.packages import import_package
 from dpacct.rounds import Adjacency, Phase, Poisson, Round, Schedule
-from dpacct_cli.commands.ledger import spent_number, spent_page
 from dpacct_cli.errors import conflict
 from dpacct_cli.options import MechanismOptions
-from dpacct_cli.output import is_there, opened
-from dpacct_cli.render import Answer, Page, Row, bracket, plain
-from dpacct_cli.words import about_examples, called, text_of
+from dpacct_cli.output import is_there
+from dpacct_cli.words import about_examples, called
 
 LABEL = "--from"
-KNOWN = "a ledger, a .report.jsonl, a schedule, an event as .json or a checkpoint of Opacus"
 
 
-def read_source(file: str, typed: MechanismOptions) -> tuple[str, Schedule] | Answer:
-    """Return the kind of a file and its rounds, or the answer that it holds.
+def read_source(file: str, typed: MechanismOptions) -> tuple[str, Schedule]:
+    """Return the kind of a file and its rounds.
 
     Raises:
         InvalidParameter, OptionConflict, Unsupported: the content of the file is not known, an
@@ -38,89 +32,14 @@ def read_source(file: str, typed: MechanismOptions) -> tuple[str, Schedule] | An
     path = Path(file)
     if not is_there(file):
         raise InvalidParameter(LABEL, file, "there is no such file")
-    kind = _kind(path)
-    _refuse_beside(kind, file, typed)
-    if kind == "ledger":
-        return _of_ledger(file)
-    if kind == "report":
-        return _of_report(path)
-    if kind == "event":
-        return kind, _of_event(path, typed.relation or Adjacency.ADD_REMOVE)
-    if kind == "checkpoint":
-        return kind, _of_checkpoint(path)
-    try:
-        return kind, MechanismOptions(schedule=file).read_schedule()
-    except InvalidParameter as error:
-        raise InvalidParameter(LABEL, error.value, error.rule, error.hint) from None
-
-
-def _refuse_beside(kind: str, file: str, typed: MechanismOptions) -> None:
-    """Reject the options that a file already determines."""
-    said = typed._replace(clients=None).by_option()
-    if kind == "event":
-        said.pop("--adjacency", None)
-    if kind in ("ledger", "report"):
-        others = {name: text_of(name) for name in ("--delta", "--accountant", "--gap", "--claim")}
-        said |= {name: text for name, text in others.items() if text is not None}
-    for name, text in said.items():
+    is_event = path.suffix.lower() == ".json"
+    kind = "event" if is_event else "checkpoint"
+    said = typed._replace(clients=None, adjacency=None if is_event else typed.adjacency)
+    for name, text in said.by_option().items():
         raise conflict(f"{called(name)} {text}", f"{LABEL} {file}", f"the {kind} says it")
-
-
-def _kind(path: Path) -> str:
-    from dpacct.ledger.disk.outputs import is_ledger
-
-    suffix = path.suffix.lower()
-    if is_ledger(path):
-        return "ledger"
-    if suffix == ".jsonl":
-        return "report"
-    if suffix == ".json" and "class_name" in _json(path, path.read_bytes()):
-        return "event"
-    return "schedule" if suffix in (".toml", ".csv", ".json") else "checkpoint"
-
-
-def _of_ledger(file: str) -> Answer:
-    with opened(file) as ledger:
-        summary = ledger.summary()
-    lower, upper = summary["epsilon"]["lower"], summary["epsilon_any_stop"]
-    data = _record("ledger", lower, upper, summary, summary["rounds"])
-    return Answer(data, spent_number(summary), lambda: spent_page(summary))
-
-
-def _of_report(path: Path) -> Answer:
-    """Return the answer of the last line of a run's report."""
-    lines = path.read_bytes().splitlines()
-    last = _json(path, lines[-1] if lines else b"{}")
-    keys = {"round", "rounds", "epsilon_lower", "epsilon_upper", "delta", "private"}
-    if not keys <= last.keys():
-        raise _refused(path, "its last line is not a round of dpacct train")
-    lower, upper, shown = None, None, "none"
-    if last["private"]:
-        lower, upper = last["epsilon_lower"], last["epsilon_upper"]
-        try:
-            shown = bracket(Interval(lower, upper))
-        except InvalidParameter as error:
-            raise _refused(path, f"its last line is damaged: {error}".rstrip(".")) from None
-    rows = [
-        Row("epsilon", shown, f"  at delta {plain(last['delta'])}"),
-        Row("rounds", str(last["round"]), f"of {last['rounds']} planned"),
-    ]
-    if last["round"] != last["rounds"]:
-        rows.append(Row("", "If results decided to stop here, the whole plan counts."))
-    closing = "This is one run. dpacct epsilon --from LEDGER answers for all runs on its data."
-    data = _record("report", lower, upper, last, last["round"])
-    page = Page(rows, closing=closing, title="Privacy spent")
-    return Answer(data, "inf" if upper is None else repr(upper), lambda: page)
-
-
-def _record(
-    kind: str, lower: object, upper: object, said: Mapping[str, Any], rounds: int
-) -> dict[str, object]:
-    """Return the keys of `dpacct epsilon`, of which a record leaves some open."""
-    unknown = dict.fromkeys(("accountant", "sampling", "sampling_rate", "noise_multiplier"))
-    adjacency = said.get("adjacency")
-    spent = {"epsilon": {"lower": lower, "upper": upper}, "delta": said["delta"]}
-    return {**spent, "rounds": rounds, "adjacency": adjacency, **unknown, "source": kind}
+    if is_event:
+        return kind, _of_event(path, typed.relation or Adjacency.ADD_REMOVE)
+    return kind, _of_checkpoint(path)
 
 
 def _of_event(path: Path, adjacency: Adjacency) -> Schedule:
@@ -140,13 +59,22 @@ def _of_event(path: Path, adjacency: Adjacency) -> Schedule:
         except TypeError as error:
             raise _refused(path, f"{name}: {error}") from None
 
-    # Inner objects become events first.
-    return schedule_of_event(json.loads(path.read_bytes(), object_hook=made), adjacency)
+    try:
+        # Inner objects become events first.
+        event: Any = json.loads(path.read_bytes(), object_hook=made)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InvalidParameter):
+            raise
+        raise _refused(path, "it is not JSON") from None
+    if not isinstance(event, package.DpEvent):
+        raise _refused(path, "it holds no event of dp-accounting")
+    return schedule_of_event(event, adjacency)
 
 
 def _of_checkpoint(path: Path) -> Schedule:
     if not zipfile.is_zipfile(path):
-        raise _refused(path, f"it is not {KNOWN}")
+        hint = "A ledger has dpacct ledger show, and a schedule --schedule."
+        raise _refused(path, "it is no checkpoint of Opacus, and no event as .json", hint)
     from dpacct.interop.opacus import TightAccountant
 
     torch = import_package("torch", "torch", "2", "opacus")
@@ -165,16 +93,6 @@ def _of_checkpoint(path: Path) -> Schedule:
         Phase(Round(noise, Poisson(rate), Adjacency.ZERO_OUT), steps)
         for noise, rate, steps in accountant.history
     )
-
-
-def _json(path: Path, text: bytes) -> dict[str, Any]:
-    try:
-        found: Any = json.loads(text)
-    except (ValueError, RecursionError):
-        raise _refused(path, "it is not JSON") from None
-    if not isinstance(found, dict):
-        raise _refused(path, "it has to hold one JSON object")
-    return cast("dict[str, Any]", found)
 
 
 def _refused(path: Path, rule: str, hint: str = "") -> InvalidParameter:

@@ -30,8 +30,7 @@ Stated = Annotated[str | None, option(
 )]  # fmt: skip
 Source = Annotated[str | None, option(
     "--from", metavar="FILE", panel=options.WHAT_RUNS,
-    help="Answer for an Opacus checkpoint, a dp-accounting event as .json, a ledger, a run's "
-    ".report.jsonl or a schedule.",
+    help="Answer for an Opacus checkpoint, or a dp-accounting event as .json.",
 )]  # fmt: skip
 AtEps = Annotated[str | None, option(
     "--eps", metavar="E", panel=options.PRIVACY,
@@ -61,7 +60,6 @@ def epsilon(
       dpacct epsilon --noise 2.4 --rounds 200 --sampling uniform --cohort 100 --clients 2000
       dpacct epsilon --noise 2 --rounds 200 --q 0.05 --claim 2.83
       dpacct epsilon --schedule rounds.toml --json
-      dpacct epsilon --from census.ledger
     """
     style = shown.style
     engine = find_accountant(accountant)
@@ -76,11 +74,7 @@ def epsilon(
     else:
         from dpacct_cli.commands.source import read_source
 
-        held = read_source(source, typed)
-        if isinstance(held, Answer):
-            show(held, style)
-            return
-        kind, plan = held
+        kind, plan = read_source(source, typed)
         typed = typed._replace(schedule=source)
     spent = spend(plan, at.value, engine.name, options.read_gap(gap))
     judged = None
@@ -102,9 +96,9 @@ def epsilon(
         if judged is None or not judged.data_sets:
             rows += _achieved_rows(plan, spent, accountant)
         closing = f"dpacct compare {typed.retyped()}{at.retyped} shows other accountants."
-        if kind in ("event", "checkpoint"):
+        if kind is not None:
             closing = ""
-        note = mechanism.note(plan, at, typed.num_clients, spent.interval, accountant)
+        note = mechanism.delta_note(at.value, typed.num_clients)
         return Page(rows, closing=closing, note=note, title="Privacy spent")
 
     data: dict[str, object] = {
@@ -192,8 +186,7 @@ def delta(
         if 0.0 < spent.upper < 1.0:
             again = f"{typed.retyped()} --delta {spent.upper!r}"
             closing = f"dpacct epsilon {again} asks the other way."
-        note = mechanism.wide_bracket_note(plan, spent, accountant)
-        return Page(rows, closing=closing, note=note)
+        return Page(rows, closing=closing)
 
     data: dict[str, object] = {
         "delta": {"lower": spent.lower, "upper": spent.upper},

@@ -10,13 +10,12 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dpacct import validate
 from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
 from dpacct.ledger.terms import EXAMPLE, Terms
 from dpacct.rounds import Schedule, first_rounds
-from dpacct_cli import errors, mechanism, suggestions
+from dpacct_cli import errors, mechanism
 from dpacct_cli.errors import OptionConflict, conflict
-from dpacct_cli.options import Style, StyleOptions, number
+from dpacct_cli.options import Style, StyleOptions
 from dpacct_cli.output import is_there
 from dpacct_cli.render import Answer, Page, Row, down, noise, plain, print_note, seconds, show, up
 from dpacct_cli.train.files import RunFiles, begin, find_run, other_ledgers
@@ -55,7 +54,6 @@ def train(
       dpacct train dp-fedavg
       dpacct train dp-fedavg --data mnist --data-dir data --eps 6 --ledger mnist.ledger
       dpacct train dp-fedavg --data cifar10 --partition dirichlet:0.1 --rounds 200
-      dpacct train dp-fedavg --preset mnist-logistic --eps 7
       dpacct train dp-fedpgn --set rho=0.1 --set beta=0.5
       dpacct train dp-fedavg --schedule plan.toml --eps 4
       dpacct train dp-fedavg --server adam --server-set lr=0.02
@@ -71,8 +69,6 @@ def train(
         raise conflict("--new-ledger", "--resume", "a run goes on in its own ledger")
     if record.run is not None and not record.resume:
         raise OptionConflict(f"--run {record.run} needs --resume; a new run is named by itself.")
-    if record.resume and method is not None and ("." in method or "/" in method):
-        raise OptionConflict(suggestions.resumed_by_name(method))
     if record.distributed and "RANK" not in os.environ:
         raise OptionConflict(
             "--distributed needs torchrun, which starts the processes: "
@@ -110,7 +106,6 @@ def read_settings(method: str | None, training: Training, record: Record | None 
         METHODS[0] if method is None else method,
         typed_values(training, record),
         tuple(training.assignments or ()),
-        training.preset,
         training.config,
         tuple(training.server_assignments or ()),
         training.schema,
@@ -161,9 +156,6 @@ def _run(
     from dpacct_cli.train.run import open_run, orderly_stop, train
 
     first = join_torchrun() if distributed else True
-    every = settings.get("eval_every")
-    if every is not None:
-        every = validate.count("eval_every", number(every), "the rounds between looks")
     terms = known_terms(files.ledger)
     job = build_job(settings, terms)
     file = shlex.quote(str(files.ledger))
@@ -182,7 +174,7 @@ def _run(
             line = f"plan: {what.value}{noises}, epsilon {spent} at the end"
             print(line, file=sys.stderr, flush=True)
         try:
-            outcome = train(run, job, files, style, every or max(1, run.rounds // 10))
+            outcome = train(run, job, files, style)
         except BudgetExceeded as refusal:
             ways = in_units(
                 f"dpacct ledger show {file} lists what was spent. --new-ledger begins a second "
@@ -345,7 +337,7 @@ def _page(done: Done) -> Page:
     return Page(
         rows,
         closing=f"dpacct ledger show {shlex.quote(str(files.ledger))} lists what was spent.",
-        note=mechanism.with_moved_delta(mechanism.delta_note(delta, job.public.size), job.delta),
+        note=mechanism.delta_note(delta, job.public.size),
         remarks=remarks,
     )
 

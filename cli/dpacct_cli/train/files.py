@@ -131,53 +131,41 @@ def find_run(ledger: str | None, run: str | None, method: str | None, data: str 
         ledger, run: as typed, the place of the run and its name.
         method, data: as typed. They choose among several runs.
     Raises:
-        InvalidParameter: the run does not exist, or its settings are damaged.
+        InvalidParameter: the settings of the run are missing or damaged.
         OptionConflict: no run or several runs are unfinished.
     """
-    if run is not None and not Path(run).name:
-        raise InvalidParameter("run", run or None, "a run is called as its files are")
-    if run is not None:
-        stem = Path(run) if ledger is None else Path(ledger).parent / run
-        file = stem.parent / f"{stem.name}{SETTINGS}"
-        if not file.is_file():
-            raise InvalidParameter("run", str(stem), f"no run to resume: there is no {file}")
-        return _read(file)
     folder = Path() if ledger is None else Path(ledger).parent
     if ledger is None and data is not None and is_table(data):
         folder = Path(data).parent
-    begun = _begun_in(folder)
-    if ledger is not None:
-        begun = [found for found in begun if _same(found.files.ledger, Path(ledger))]
-        if not begun:
-            raise InvalidParameter("ledger", ledger, "no run to resume: none was begun with it")
-    if not begun:
-        place = "this folder" if folder == Path() else str(folder)
-        raise OptionConflict(
-            f"--resume: there is no run to resume in {place}; --ledger or --run says where one was "
-            f"begun."
-        )
+    if run is not None:
+        stem = Path(run) if ledger is None else folder / run
+        return _read(stem.parent / f"{stem.name}{SETTINGS}")
+    begun = [
+        found
+        for found in _begun_in(folder)
+        if ledger is None or _same(found.files.ledger, Path(ledger))
+    ]
     wanted = [
         found
         for found in begun
         if method in (None, found.settings.method) and data in (None, found.settings.get("data"))
     ]
     # If no run has the method, the method contradicts --resume. It is not a missing run.
-    return _unfinished(wanted or begun)
-
-
-def _unfinished(begun: list[Begun]) -> Begun:
-    left = [found for found in begun if not found.finished]
+    left = [found for found in wanted or begun if not found.finished]
     if len(left) == 1:
         return left[0]
+    place = "this folder" if folder == Path() else str(folder)
     if not left:
-        named = ", ".join(found.files.stem for found in begun[:_LISTED])
-        raise OptionConflict(f"--resume: there is no run to resume; finished: {named}.")
-    shown = [f"{found.files.stem} (charged to {found.files.ledger})" for found in left[:_LISTED]]
-    if len(left) > _LISTED:
-        shown.append(f"{len(left) - _LISTED} more")
+        finished = ", ".join(found.files.stem for found in begun[:_LISTED])
+        others = f"; finished: {finished}" if finished else ""
+        raise OptionConflict(
+            f"--resume: there is no run to resume in {place}{others}. --ledger or --run says where "
+            "one was begun."
+        )
+    named = ", ".join(found.files.stem for found in left[:_LISTED])
     raise OptionConflict(
-        f"--resume continues one run, and {len(left)} are unfinished: {', '.join(shown)}. "
-        f"Choose with --run, e.g. --run {left[0].files.stem}."
+        f"--resume continues one run, and {len(left)} are unfinished in {place}: {named}. Choose "
+        f"with --run, e.g. --run {left[0].files.stem}."
     )
 
 

@@ -15,9 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from fractions import Fraction
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, TypeVar, cast
 
 from dpacct import validate
@@ -28,7 +26,7 @@ from dpacct.fl.clients import ClientData, Population
 from dpacct.fl.data import DATASETS, Dataset, PartitionedClients, TableSchema, load, load_table
 from dpacct.fl.data.partitions import Partition, dirichlet, divided, iid, natural, of_clients
 from dpacct.fl.examples import Examples
-from dpacct.fl.local.sgd import SGD, LocalAdam
+from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods import METHODS
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.methods.server_optimizers import Adam, Momentum, ServerOptimizer
@@ -47,9 +45,8 @@ from dpacct_cli.options import MechanismOptions, ReadDelta, number
 from dpacct_cli.train.settings import Settings, is_table, option
 from dpacct_cli.words import text_of
 
-# The names of ``SERVERS`` and ``OPTIMIZERS`` in `dpacct_cli.train.options`.
+# The names of ``SERVERS`` in `dpacct_cli.train.options`.
 SERVERS: dict[str, Callable[..., ServerOptimizer]] = {"momentum": Momentum, "adam": Adam}
-LOCAL: dict[str, type[SGD]] = {"sgd": SGD, "adam": LocalAdam}
 Made = TypeVar("Made")
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 # Arguments of `SGD`, by the settings that hold them.
@@ -60,7 +57,6 @@ _LOCAL = {
     "momentum": "momentum",
     "weight_decay": "weight_decay",
     "lr_decay": "lr_decay",
-    "max_grad_norm": "max_grad_norm",
     "precision": "precision",
 }
 
@@ -127,7 +123,7 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
     clients, held_out = _population(settings, dataset, public_seed, device)
     declared = _public_size(settings)
     typed = _mechanism(settings, declared or len(clients))
-    sampling, rounds, noise = _rounds(settings, schedule, typed)
+    sampling, rounds, noise = _rounds(schedule, typed)
     # Groups that take turns leave the number of clients public, like full participation.
     scheme = Full() if isinstance(sampling, Cyclic) else sampling
     public = PublicSize.choose(declared, scheme, len(clients))
@@ -298,16 +294,17 @@ def _mechanism(settings: Settings, clients: int) -> MechanismOptions:
         if isinstance(share, int | float):
             # A default, which knows nothing of this population.
             rate, cohort = None, str(max(1, round(share * clients)))
-    same = ("rounds", "epochs", "sampling", "adjacency", "correlated", "bands", "separation")
+    same = (
+        "rounds", "epochs", "steps", "sampling", "adjacency", "correlated", "bands", "separation",
+    )  # fmt: skip
     given = {key: settings.get(key) for key in same}
     return MechanismOptions(rate=rate, cohort=cohort, clients=str(clients), **given)
 
 
 def _rounds(
-    settings: Settings, schedule: Schedule | None, typed: MechanismOptions
+    schedule: Schedule | None, typed: MechanismOptions
 ) -> tuple[Sampling | Allocation | Cyclic, int, CorrelatedNoise | None]:
     """Return the sampling, the number of rounds, and correlated noise, if there is any."""
-    allocation = _allocation(settings, typed)
     if typed.correlated is not None:
         run = cast("Correlated", typed.read_correlated(1.0).phases[0].round)
         rate = run.sampling.sampling_rate if isinstance(run.sampling, Poisson) else None
@@ -317,47 +314,22 @@ def _rounds(
     if schedule is not None:
         rounds = sum(count * rounds_of(item) for item, count in schedule)
         return sampling_of(schedule.phases[0].round), rounds, None
-    if allocation is None:
-        return typed.read_sampling(), typed.read_rounds(), None
-    if typed.epochs is None:
-        rounds = validate.rounds(number(typed.rounds))
-        return allocation, allocation.epochs_of(rounds) * allocation.rounds, None
-    noun = "the number of epochs by random allocation"
-    epochs = validate.count("epochs", number(typed.epochs), noun)
-    return allocation, epochs * allocation.rounds, None
-
-
-def _allocation(settings: Settings, typed: MechanismOptions) -> Allocation | None:
-    """Return the steps of random allocation: as typed, or as many as the batches need."""
-    steps = settings.get("steps")
     if typed.sampling != Allocation.name:
-        if steps is not None:
-            why = "other samplings have a rate"
-            raise OptionConflict(f"--steps {steps} needs --sampling allocation; {why}.")
-        return None
-    if steps is not None:
-        return Allocation(cast("int", number(steps)))
-    if typed.cohort is not None:
-        size = int(typed.clients or 0)
-        cohort = validate.count("cohort_size", number(typed.cohort), "the batch", size)
-        share = Fraction(cohort, size)
+        return typed.read_sampling(), typed.read_rounds(), None
+    allocation = Allocation(typed.read_steps())
+    if typed.epochs is None:
+        epochs = allocation.epochs_of(validate.rounds(number(typed.rounds)))
     else:
-        share = Fraction(repr(validate.sampling_rate(number(typed.rate))))
-    if share.numerator != 1 and (1 / share).denominator != 1:
-        near = max(1, round(1 / share))
-        raise OptionConflict(
-            f"an epoch of random allocation has whole steps, and that would be "
-            f"{float(1 / share):.6g}. Give --steps {near}."
-        )
-    return Allocation(int(1 / share))
+        noun = "the number of epochs by random allocation"
+        epochs = validate.count("epochs", number(typed.epochs), noun)
+    return allocation, epochs * allocation.rounds, None
 
 
 def _delta(settings: Settings, typed: MechanismOptions, terms: Terms | None) -> ReadDelta:
     """Return the delta that was typed, that of the ledger, or the default."""
     text = settings.get("delta")
     if terms is None or text is not None:
-        at = typed.read_delta(text)
-        return at if "clients" in settings.chosen else at._replace(clients=None)
+        return typed.read_delta(text)
     return ReadDelta(terms.check(None), f"that of {terms.path}", None)
 
 
@@ -370,25 +342,13 @@ def _local(settings: Settings) -> SGD | None:
         precision = cast("Any", settings.get("precision"))
         one = precision is not None
         return SGD(lr=1.0, steps=1, batch_size=1, precision=precision) if one else None
-    batch, name = settings.get("batch_size"), settings.get("local_optimizer") or "sgd"
-    if name not in LOCAL:
-        rule = f"a client's optimizer is one of {', '.join(LOCAL)}"
-        raise InvalidParameter("local_optimizer", name, rule)
+    batch = settings.get("batch_size")
     given: dict[str, Any] = {
         key: number(settings.get(setting))
         for setting, key in _LOCAL.items()
         if settings.get(setting)
     }
-    given["batch_size"] = None if batch == "all" else number(batch)
-    if name == "adam":
-        for setting in ("momentum", "local_total_lr"):
-            if settings.get(setting):
-                raise conflict(option(setting), "--local-optimizer adam", "it belongs to sgd")
-    else:
-        # Adam has a default of its own.
-        given["lr"] = number(settings.get("local_lr"))
-        given["total_lr"] = settings.get("local_total_lr") is not None
-    return LOCAL[name](**given)
+    return SGD(**given, batch_size=None if batch == "all" else cast("Any", number(batch)))
 
 
 def _bound(settings: Settings, method: Method) -> Bound | None:
@@ -487,7 +447,7 @@ def _built(build: Callable[..., Made], name: str, options: Mapping[str, Any], fl
 
 
 def _own_class(name: str) -> type[Method]:
-    """Return your own class.
+    """Import your own class, also from the current folder. Installed modules come first.
 
     Raises:
         InvalidParameter: the module or class does not exist, or the class is no method.
@@ -495,40 +455,19 @@ def _own_class(name: str) -> type[Method]:
     if not _PATH.fullmatch(name):
         raise InvalidParameter("method", name, "a method of your own is package.module:Class")
     place, _, attribute = name.partition(":")
-    module = _imported(name, place)
-    found = getattr(module, attribute, None)
-    if found is None:
-        own = [key for key, value in vars(module).items() if _is_method(value)]
-        has = f"its methods are {', '.join(own)}" if own else "no class in it is a fl.Method"
-        raise InvalidParameter("method", name, f"{place} has no {attribute}; {has}")
-    if not _is_method(found):
-        kind = "a class of its own" if isinstance(found, type) else f"a {type(found).__name__}"
-        rule = f"{attribute} of {place} is {kind}; a method is a class that derives from"
-        hint = "docs/how-to/train-federated.md has an example."
-        raise InvalidParameter("method", name, f"{rule} dpacct.fl.Method", hint)
-    return found
-
-
-def _imported(name: str, place: str) -> ModuleType:
-    """Import a module, also from the current folder. Installed modules come first."""
     folder = os.getcwd()  # noqa: PTH109 - sys.path holds texts
     added = folder not in sys.path and "" not in sys.path
     if added:
         sys.path.append(folder)
     try:
-        return importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        missing = error.name or ""
-        rule = f"{place} imports {missing}, which is not installed"
-        if place == missing or place.startswith(f"{missing}."):
-            rule = f"there is no module {missing} in the current folder, or among what is installed"
-        raise InvalidParameter("method", name, rule) from None
+        found = getattr(importlib.import_module(place), attribute, None)
     except (ImportError, SyntaxError) as error:
         raise InvalidParameter("method", name, f"{place} cannot be imported ({error})") from None
     finally:
         if added:
             sys.path.remove(folder)
-
-
-def _is_method(value: Any) -> bool:
-    return isinstance(value, type) and value is not Method and Method in value.__mro__
+    if not (isinstance(found, type) and found is not Method and Method in found.__mro__):
+        rule = f"{place} has no class {attribute} that derives from dpacct.fl.Method"
+        hint = "docs/how-to/train-federated.md has an example."
+        raise InvalidParameter("method", name, rule, hint)
+    return cast("type[Method]", found)

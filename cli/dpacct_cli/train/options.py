@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 from dpacct.rounds import Adjacency, Full, Poisson, Uniform
 from dpacct_cli import options
 from dpacct_cli.options import PRIVACY, WHAT_RUNS, argument, flag, option, repeated
-from dpacct_cli.train.presets import DEFAULTS, PRESETS
+from dpacct_cli.train.defaults import DEFAULTS
 
 # Ways of drawing the members of a round.
 SAMPLINGS = (Poisson.name, Uniform.name, Full.name, "allocation")
@@ -25,7 +25,6 @@ METHODS = (
     "fedavg-smoothed", "scaffold", "feddyn", "fedcm",
 )  # fmt: skip
 SERVERS = ("momentum", "adam")
-OPTIMIZERS = ("sgd", "adam")
 PRECISIONS = ("float32", "tf32", "bfloat16")
 # Headings of the help.
 DATA, LOCAL, SETTINGS = "Data and model", "Local training", "Settings"
@@ -98,10 +97,6 @@ class Training(NamedTuple):
     model: Annotated[str | None, option(
         "--model", metavar="|".join(MODELS), help="The model; default by data.", panel=DATA
     )] = None  # fmt: skip
-    preset: Annotated[str | None, option(
-        "--preset", metavar="|".join(PRESETS), panel=SETTINGS, advanced=True,
-        help="Settings of published work.",
-    )] = None  # fmt: skip
     config: Annotated[str | None, option(
         "--config", metavar="FILE.toml", panel=SETTINGS,
         help="Options from a file, named as here without leading dashes, with _ for -.",
@@ -160,18 +155,10 @@ class Training(NamedTuple):
         "--secure-noise", panel=PRIVACY, advanced=True,
         help="Noise that withstands attacks on its last digits.",
     )] = False  # fmt: skip
-    local_optimizer: Annotated[str | None, option(
-        "--local-optimizer", metavar="|".join(OPTIMIZERS), panel=LOCAL, advanced=True,
-        help="Optimizer of the clients; default sgd.",
-    )] = None  # fmt: skip
     local_lr: Annotated[str | None, option(
         "--local-lr", metavar="R", panel=LOCAL, advanced=True,
         help="Learning rate of the clients.",
     )] = None  # fmt: skip
-    local_total_lr: Annotated[bool, flag(
-        "--local-total-lr", panel=LOCAL, advanced=True,
-        help="--local-lr is the rate of all steps of a client together.",
-    )] = False  # fmt: skip
     local_epochs: Annotated[str | None, option(
         "--local-epochs", metavar="E", panel=LOCAL, advanced=True,
         help="Passes over a client's examples.",
@@ -195,10 +182,6 @@ class Training(NamedTuple):
     lr_decay: Annotated[str | None, option(
         "--lr-decay", metavar="F", panel=LOCAL, advanced=True,
         help="Factor on --local-lr from round to round; default 1.",
-    )] = None  # fmt: skip
-    max_grad_norm: Annotated[str | None, option(
-        "--max-grad-norm", metavar="C", panel=LOCAL, advanced=True,
-        help="Bound on the norm of each local gradient; default none.",
     )] = None  # fmt: skip
     server_lr: Annotated[str | None, option(
         "--server-lr", metavar="R", panel=LOCAL, advanced=True,
@@ -247,10 +230,6 @@ class Record(NamedTuple):
         "--hold-out", metavar="S", panel=DATA, advanced=True,
         help="Fraction of clients held out as non-members for dpacct attack, chosen by a hash "
         "of each client's identity.",
-    )] = None  # fmt: skip
-    eval_every: Annotated[str | None, option(
-        "--eval-every", metavar="K", panel=RECORD, advanced=True,
-        help="Rounds between evaluations on the test set; default a tenth of all.",
     )] = None  # fmt: skip
     ledger: Annotated[str | None, option(
         "--ledger", metavar="FILE", panel=RECORD,

@@ -110,15 +110,16 @@ def federation(job: Job, clients: Population, **recorded: Any) -> Federation:
     )
 
 
-def train(run: Federation, job: Job, files: RunFiles, style: Style, eval_every: int) -> Outcome:
+def train(run: Federation, job: Job, files: RunFiles, style: Style) -> Outcome:
     """Run all rounds that are left, or stop in order.
 
     Args:
         run: from `open_run`, not yet iterated. job: to train. files: of report and model.
         style: of the output.
-        eval_every: rounds between evaluations on the test set.
     """
     started = time.perf_counter()
+    # The test set is looked at ten times.
+    eval_every = max(1, run.rounds // 10)
     test_data, budget = job.dataset.test_data, job.keywords["budget"]
     target = None if budget is None else budget.epsilon
     accuracy: float | None = None

@@ -1,4 +1,4 @@
-"""The settings of a run: the command line over a file over a preset over the defaults of its data.
+"""The settings of a run: the command line over a file over the defaults of its data.
 
 Rule 1: a higher layer replaces the keys that it names, and lower keys that contradict them.
 Rule 2: options of one layer that contradict each other are rejected.
@@ -20,18 +20,18 @@ from typing import Any, cast
 from dpacct.errors import InvalidParameter
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import number
-from dpacct_cli.train import presets
+from dpacct_cli.train import defaults
+from dpacct_cli.train.defaults import DEFAULT_DATA, DEFAULTS, Values
 from dpacct_cli.train.options import Record, Training
-from dpacct_cli.train.presets import DEFAULT_DATA, DEFAULTS, PRESETS, Values
 from dpacct_cli.words import spelling
 
 # Fields that are no settings of their own: they bring other settings.
-_LAYERS = ("preset", "config", "schema", "assignments", "server_assignments")
+_LAYERS = ("config", "schema", "assignments", "server_assignments")
 KEYS = (
     *(key for key in Training._fields if key not in _LAYERS),
-    "schedule", "hold_out", "eval_every",
+    "schedule", "hold_out",
 )  # fmt: skip
-FLAGS = ("secure_noise", "examples", "local_total_lr")
+FLAGS = ("secure_noise", "examples")
 TABLES = ("method_options", "data_options", "server_options")
 # A resumed run may have other values of these.
 FREE = ("device", "data_dir", "vectorize")
@@ -55,24 +55,13 @@ REPLACED = (
     # Clients that take turns need no other rule for the cohorts.
     ("correlated", None, ("q", "cohort", "sampling", "epochs", "steps")),
     ("sampling", "full", ("q", "cohort")),
-    # A rate for SGD is far too large for Adam, which has its own.
-    ("local_optimizer", "adam", ("local_lr", "local_total_lr", "momentum")),
+    ("sampling", "allocation", ("q",)),
 )
-_ONE_STEP = "an example takes one step in a round"
-FOR_CLIENTS: Values = {
-    "clients": "every example counts by itself",
-    "partition": "with --examples no client holds the examples",
-    "local_optimizer": "--server adam remembers",
-    "max_grad_norm": "--clip-norm bounds each example's gradient",
-    "local_lr": "--server-lr is the learning rate",
-    "local_total_lr": "--server-lr is the learning rate",
-    "local_epochs": f"{_ONE_STEP}; --epochs says how long all of it takes",
-    "local_steps": _ONE_STEP,
-    "batch_size": "--batch says how many examples a round has",
-    "momentum": f"{_ONE_STEP}; --server momentum remembers",
-    "weight_decay": "it would be clipped with each example's gradient",
-    "lr_decay": "it would be clipped with each example's gradient",
-}
+# Settings of clients and their local training. An example takes one step in a round.
+FOR_CLIENTS = (
+    "clients", "partition", "local_lr", "local_epochs", "local_steps", "batch_size", "momentum",
+    "weight_decay", "lr_decay",
+)  # fmt: skip
 
 
 def is_table(name: str) -> bool:
@@ -154,7 +143,6 @@ def combine(
     method: str,
     typed: Mapping[str, str | None],
     assignments: tuple[str, ...] = (),
-    preset: str | None = None,
     config: str | None = None,
     server: tuple[str, ...] = (),
     schema: str | None = None,
@@ -165,13 +153,12 @@ def combine(
         method: name of the method.
         typed: texts by key, None for an option that was not typed.
         assignments: ``name=value`` for the method.
-        preset: name of published settings.
         config: a TOML file.
         server: ``name=value`` for the server's optimizer.
         schema: a TOML file with the meaning of a table's columns.
 
     Raises:
-        InvalidParameter: a preset, file or key does not exist, or a file is damaged.
+        InvalidParameter: a file or key does not exist, or a file is damaged.
         OptionConflict: two options of one layer contradict each other.
     """
     words = {key: value for key, value in typed.items() if value is not None}
@@ -186,27 +173,17 @@ def combine(
     _check_layer(written, dashes=False)
     if schema is not None:
         tables["data_options"] |= read_toml("schema", Path(schema))
-    published: Values = {}
-    method_options: dict[str, Any] = {}
-    if preset is not None:
-        if preset not in PRESETS:
-            rule = f"a preset is one of {', '.join(PRESETS)}"
-            raise InvalidParameter("preset", preset, rule)
-        published = PRESETS[preset].values
-        method_options |= PRESETS[preset].methods.get(method, {})
     examples = bool(words.get("examples") or written.get("examples"))
-    _check_unit(examples, words, written, preset)
-    data = words.get("data") or written.get("data") or published.get("data") or DEFAULT_DATA
-    common = presets.EXAMPLES_COMMON if examples else presets.COMMON
-    usual = (presets.EXAMPLES_DEFAULTS if examples else DEFAULTS).get(data, {})
+    _check_unit(words, written, examples=examples)
+    data = words.get("data") or written.get("data") or DEFAULT_DATA
+    common = defaults.EXAMPLES_COMMON if examples else defaults.COMMON
+    usual = (defaults.EXAMPLES_DEFAULTS if examples else DEFAULTS).get(data, {})
     # The owners of rows are the natural clients. Dealing the rows of one person to several clients
     # has to be asked for.
     owned = words.get("owner") or written.get("owner") or tables["data_options"].get("owner")
     by_owner: Values = {"partition": "natural"} if owned and not examples else {}
-    merged = merge(common, usual, by_owner, published, written, words)
-    tables["method_options"] = (
-        method_options | tables["method_options"] | _assigned(assignments, "--set")
-    )
+    merged = merge(common, usual, by_owner, written, words)
+    tables["method_options"] |= _assigned(assignments, "--set")
     tables["server_options"] |= _assigned(server, "--server-set")
     if tables["server_options"] and not merged.get("server"):
         first = next(iter(tables["server_options"]))
@@ -232,7 +209,7 @@ def merge(*layers: Values) -> dict[str, str]:
             if layer["partition"] == "natural":
                 merged.pop("clients", None)
             elif not layer.get("clients") and not merged.get("clients"):
-                merged["clients"] = presets.COMMON["clients"]
+                merged["clients"] = defaults.COMMON["clients"]
         merged |= layer
     return {key: value for key, value in merged.items() if value}
 
@@ -263,12 +240,13 @@ def _check_layer(layer: Values, *, dashes: bool) -> None:
             raise conflict(f"{name(one)} {layer[one]}", f"{name(other)} {layer[other]}")
 
 
-def _check_unit(examples: bool, typed: Values, written: Values, preset: str | None) -> None:
+def _check_unit(typed: Values, written: Values, *, examples: bool) -> None:
     """Reject options that have no meaning for the protected unit (Rule 5)."""
     for layer, name in ((typed, option), (written, str)):
-        for key, why in FOR_CLIENTS.items():
-            if examples and layer.get(key):
-                raise conflict(f"{name(key)} {layer[key]}", "--examples", why)
+        wrong = [key for key in FOR_CLIENTS if layer.get(key)]
+        if examples and wrong:
+            why = "it is about clients, and an example takes one step in a round"
+            raise conflict(f"{name(wrong[0])} {layer[wrong[0]]}", "--examples", why)
         if not examples and layer.get("records"):
             raise OptionConflict(
                 f"{name('records')} {layer['records']} needs --examples: a client is clipped as a "
@@ -279,8 +257,6 @@ def _check_unit(examples: bool, typed: Values, written: Values, preset: str | No
                 f"{name('epochs')} {layer['epochs']} needs --examples: passes over all of them. "
                 "--local-epochs are a client's own."
             )
-    if examples and preset is not None:
-        raise conflict(f"--preset {preset}", "--examples", "presets are for clients")
 
 
 def _read_config(file: Path) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:

@@ -3,7 +3,6 @@
 Each ``..._picture`` function returns a `Picture`, which is data. `Drawing` shows and saves it.
 """
 
-from dpacct.pictures.correlated import correlated_picture
 from dpacct.pictures.drawing import Drawing
 from dpacct.pictures.picture import Bar, Curve, Level, Mark, Panel, Picture, as_data
 from dpacct.pictures.records import (
@@ -28,7 +27,7 @@ from dpacct.pictures.schedules import (
 
 __all__ = [
     "Bar", "Curve", "Drawing", "Level", "Mark", "Panel", "Picture", "Setting", "TrainedRun",
-    "as_data", "compare_picture", "correlated_picture", "delta_picture", "epsilon_chart",
+    "as_data", "compare_picture", "delta_picture", "epsilon_chart",
     "epsilon_picture", "ledger_picture", "people_picture", "rdp_picture", "read_run",
     "roc_picture", "runs_picture", "samplings_picture", "schedule_picture", "tradeoff_picture",
 ]  # fmt: skip

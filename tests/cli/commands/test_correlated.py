@@ -64,14 +64,3 @@ def test_searches_beat_independent_noise(dpacct: Any, kind: str) -> None:
         for name in (kind, "independent")
     }
     assert error[kind] < 0.6 * error["independent"]
-
-
-def test_the_picture_of_bands(dpacct: Any) -> None:
-    found = dpacct("plot correlated --eps 8 --rounds 60 --separation 5,20 --json").json
-    (panel,) = found["panels"]
-    assert [curve["name"] for curve in panel["curves"]] == ["separation 5", "separation 20"]
-    # One band is independent noise, and more separation is always better.
-    assert panel["curves"][0]["y"][0] == pytest.approx(panel["levels"][0]["y"])
-    near, far = (dict(zip(c["x"], c["y"], strict=True)) for c in panel["curves"])
-    assert all(far[x] < near[x] for x in near.keys() & far.keys())
-    assert min(far.values()) == pytest.approx(panel["marks"][1]["y"])

@@ -104,7 +104,7 @@ def test_a_schedule_is_played_and_charged_as_it_stands_in_its_file(dpacct: Any) 
 
 
 def test_files_hold_what_the_summary_says(dpacct: Any) -> None:
-    data = dpacct(SMALL, "--eval-every 2 --json").json
+    data = dpacct(SMALL, "--json").json
     digits = load_digits()
     model = build_model("logistic", digits)
     model.load_state_dict(torch.load(data["model_file"], weights_only=True))
@@ -113,7 +113,6 @@ def test_files_hold_what_the_summary_says(dpacct: Any) -> None:
     assert found == data["test_accuracy"]
     rows = report(data["report"])
     assert [row["round"] for row in rows] == [1, 2, 3]
-    assert rows[0]["test_accuracy"] is None
     assert rows[2]["test_accuracy"] == data["test_accuracy"]
     assert rows[1]["epsilon_upper"] < rows[2]["epsilon_upper"]
     assert all(name in RELEASED or name.startswith(UNPROTECTED) for row in rows for name in row)
@@ -136,10 +135,9 @@ def test_a_person_reads_accuracy_budget_and_files(dpacct: Any) -> None:
     for name in ("  digits.ledger", "dp-fedavg-digits.model.pt", ".report.jsonl"):
         assert name in ran.text
     assert "round 3" not in ran.err
-    planned, note = ran.err.splitlines()
+    [planned] = ran.err.splitlines()
     assert planned.startswith("plan: 3 rounds, Poisson sampling at rate 0.5, zero out one client, ")
     assert planned.endswith(", epsilon 8.00 at the end")
-    assert note.startswith("note: --clients no longer changes delta (was 0.0371, now 1e-05).")
 
 
 def test_the_number_alone(dpacct: Any) -> None:
@@ -158,18 +156,6 @@ def test_a_seed_repeats_the_run_and_takes_its_privacy(dpacct: Any) -> None:
     assert re.search(r"epsilon +infinite +a seed was given", text)
     with Ledger.open(one["ledger"], read_only=True) as ledger:
         assert ledger.runs[0].private is False
-
-
-def test_a_rate_of_all_steps_is_that_of_a_step_times_their_number(dpacct: Any) -> None:
-    words = "train fed-alpha-normec --rounds 2 --clients 10 --q 1 --local-steps 4 --seed 5 --json"
-    ran: list[Any] = []
-    for rate in ("--local-lr 0.4 --local-total-lr", "--local-lr 0.1", "--local-lr 0.4"):
-        found = dpacct(words, f"{rate} --new-ledger").json
-        ran.append(torch.load(found["model_file"], weights_only=True)["linear.weight"])
-    together, each, longer = ran
-    # In single precision 0.4 / 4 is not quite 0.1.
-    assert (together - each).norm() < 1e-4 * each.norm()
-    assert (together - longer).norm() > 1e-2 * each.norm()
 
 
 def test_a_public_seed_does_not(dpacct: Any) -> None:
@@ -334,24 +320,21 @@ BAD = [
     ("dp-fedavg --weight-decay -1", ("--weight-decay is -1",)),
     ("dp-fedavg --lr-decay 2", ("--lr-decay is 2",)),
     ("dp-fedavg --server-lr 0", ("--server-lr is 0",)),
-    ("dp-fedpgn --local-total-lr", ("--local-total-lr", "without it")),
-    ("dp-fedavg --eval-every 0", ("--eval-every is 0",)),
     ("dp-fedavg --vectorize maybe", ("--vectorize is 'maybe'", "auto, yes or no")),
     ("dp-fedavg --device tpu9", ("--device is 'tpu9'", "cuda")),
     ("dp-fedavg --device cuda:99", ("--device is 'cuda:99'", "CUDA")),
     ("dp-fedavg --seed -1", ("--seed is -1",)),
     ("dp-fedavg --public-seed x", ("--public-seed is 'x'",)),
     ("dp-fedavg --set rho=1", ("--set rho", "dp-fedavg")),
-    ("dp-fedavg --preset nothing", ("--preset is 'nothing'", "mnist-logistic")),
     ("dp-fedavg --config none.toml", ("--config is 'none.toml'", "cannot be read")),
     ("dp-fedavg --ledger no/where.ledger", ("--ledger is 'no/where.ledger'", "no folder no")),
     ("dp-fedavg --resume", ("--ledger", "no run to resume")),
     ("--resume", ("--ledger", "no run to resume")),
-    ("--resume --run x", ("--run is 'x'", "no run to resume", "x.settings.json")),
+    ("--resume --run x", ("--resume is 'x.settings.json'", "settings of the run belong")),
     ("dp-fedavg --run x", ("--run x needs --resume",)),
     ("dp-fedavg --new-ledger --resume", ("--new-ledger contradicts --resume",)),
     ("dp-fedavg --new-ledger --ledger x", ("--new-ledger contradicts --ledger x",)),
-    ("dp-fedavg --ledger x.ledger --resume", ("--ledger is 'x.ledger'", "no run to resume")),
+    ("dp-fedavg --ledger x.ledger --resume", ("there is no run to resume",)),
     ("dp-fedavg --label y", ("--label contradicts --data digits",)),
     ("dp-fedavg --json -q", ("-q contradicts --json",)),
 ]

@@ -33,10 +33,10 @@ def test_epochs_by_allocation_are_charged_whole(dpacct):
         assert ledger.verify().sound
 
 
-def test_the_steps_follow_from_batch_or_rate(dpacct):
+def test_the_steps_follow_from_the_batch(dpacct):
     assert dpacct(f"{ALLOCATED} --batch 479 --rounds 3 --noise 2 --json").json["steps"] == 3
     clients = "train dp-fedavg --sampling allocation --clients 20 --local-epochs 1 --new-ledger"
-    data = dpacct(f"{clients} --q 0.25 --epochs 1 --noise 2 --json").json
+    data = dpacct(f"{clients} --cohort 5 --epochs 1 --noise 2 --json").json
     assert (data["steps"], data["rounds"], data["unit"]) == (4, 4, "client")
 
 
@@ -61,7 +61,7 @@ def test_a_run_goes_on_within_its_epoch(dpacct, stop_after):
         (f"{EPOCHS} --epochs 1.5", "whole number"),
         (f"{EPOCHS} --epochs 2 --adjacency replace-one", "replace-one"),
         (f"{EPOCHS} --epochs 2 --batch 5", "contradicts"),
-        (f"{ALLOCATED} --batch 60 --epochs 2", "Give --steps 24"),
+        (f"{ALLOCATED} --epochs 2", "needs --steps, the steps of an epoch, or --batch"),
         ("train --examples --steps 4 --epochs 2", "needs --sampling allocation"),
         ("train dp-fedavg --records 3", "needs --examples"),
         ("train --examples --records 3", "does not say whose the examples are"),

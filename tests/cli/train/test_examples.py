@@ -76,9 +76,7 @@ def test_the_ledger_of_another_unit_is_refused(dpacct, first, then):
     [
         ("--examples --clients 5", "--clients 5 contradicts --examples"),
         ("--examples --partition iid", "--partition iid contradicts --examples"),
-        ("--examples --local-lr 1", "--server-lr is the learning rate"),
-        ("--examples --batch-size 9", "--batch says how many"),
-        ("--examples --preset mnist-logistic", "presets are for clients"),
+        ("--examples --local-lr 1", "an example takes one step in a round"),
         ("--examples --config people.toml", "partition natural contradicts --examples"),
         ("--examples --epochs 2 --rounds 3", "--epochs 2"),
         ("--examples --epochs 0", "--epochs is 0"),

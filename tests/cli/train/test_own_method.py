@@ -156,13 +156,12 @@ def test_a_method_that_says_that_it_leaks_is_reported_so(dpacct, modules):
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        ("ours.missing:Proximal", "there is no module ours.missing"),
-        ("nowhere.tried:Proximal", "there is no module nowhere"),
-        ("ours.tried:Proximo", "ours.tried has no Proximo; its methods are Proximal"),
-        ("ours.tried:Other", "Other of ours.tried is a class of its own; a method is a class"),
-        ("ours.tried:NUMBER", "NUMBER of ours.tried is a int"),
+        ("ours.missing:Proximal", "ours.missing cannot be imported (No module named"),
+        ("ours.tried:Proximo", "ours.tried has no class Proximo that derives from"),
+        ("ours.tried:Other", "ours.tried has no class Other that derives from"),
+        ("ours.tried:NUMBER", "ours.tried has no class NUMBER that derives from"),
         ("ours.broken:Proximal", "ours.broken cannot be imported"),
-        ("ours.needy:Proximal", "ours.needy imports not_installed_here"),
+        ("ours.needy:Proximal", "No module named 'not_installed_here'"),
         ("ours.tried:", "a method of your own is package.module:Class"),
         ("ours/tried.py:Proximal", "a method of your own is package.module:Class"),
         ("ours.tried:Proximal", "--set strength=... is missing"),

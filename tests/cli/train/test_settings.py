@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpacct.errors import DpacctError, InvalidParameter
+from dpacct_cli.train.defaults import COMMON, DEFAULTS
 from dpacct_cli.train.files import RunFiles, begin
-from dpacct_cli.train.job import build_job
 from dpacct_cli.train.options import METHODS, MODELS
-from dpacct_cli.train.presets import COMMON, DEFAULTS, PRESETS
 from dpacct_cli.train.settings import (
     ALTERNATIVES,
     KEYS,
@@ -58,14 +57,13 @@ def test_defaults_suit_the_data() -> None:
     assert text.get("clients") is None
 
 
-def test_typed_over_file_over_preset_over_defaults(tmp_path: Path) -> None:
+def test_typed_over_file_over_defaults(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text('rounds = 7\nlocal_lr = 0.5\npartition = "dirichlet:1"\n', encoding="utf-8")
-    found = combine("dp-fedavg", {"rounds": "3"}, (), "mnist-logistic", str(file)).values
+    found = combine("dp-fedavg", {"rounds": "3"}, config=str(file)).values
     assert found["rounds"] == "3"
     assert found["local_lr"] == "0.5"
     assert found["partition"] == "dirichlet:1"
-    assert found["clients"] == "500"  # the preset's
     assert found["server_lr"] == COMMON["server_lr"]
 
 
@@ -84,14 +82,6 @@ def test_what_is_typed_replaces_the_default_that_it_contradicts(
 ) -> None:
     assert settings().get(gone) is not None
     assert settings(**typed).get(gone) is None
-
-
-def test_a_rate_takes_a_presets_full_participation_away() -> None:
-    full = combine("dp-fedavg", {}, (), "cifar10-resnet20").values
-    assert full["sampling"] == "full"
-    assert "q" not in full
-    sampled = combine("dp-fedavg", {"q": "0.5"}, (), "cifar10-resnet20").values
-    assert "sampling" not in sampled
 
 
 def test_leaving_the_natural_partition_needs_no_number_of_clients() -> None:
@@ -146,15 +136,6 @@ def test_values_of_a_file_read_like_typed_ones(tmp_path: Path) -> None:
     assert "secure_noise" not in settings("secure_noise = false\n", tmp_path).values
 
 
-@pytest.mark.parametrize("total", [False, True])
-def test_the_local_rate_is_that_of_a_step_or_of_all_steps(total: bool) -> None:  # noqa: FBT001
-    typed = {"noise": "1", "local_lr": "0.5", "local_steps": "4"}
-    chosen = settings(**typed, **({"local_total_lr": "yes"} if total else {}))
-    local = build_job(chosen).keywords["local"]
-    assert local.total_lr is total
-    assert local.lr == 0.5
-
-
 def test_options_of_the_method() -> None:
     words = ("rho=0.5", "name = text", "flag=true", "sizes=[1, 2]", "rate=1e-3")
     found = combine("dp-fedavg", {}, words).method_options
@@ -162,11 +143,6 @@ def test_options_of_the_method() -> None:
     for wrong in ("rho", "=3"):
         with pytest.raises(DpacctError, match="NAME=VALUE"):
             combine("dp-fedavg", {}, (wrong,))
-
-
-def test_an_unknown_preset_is_refused() -> None:
-    with pytest.raises(InvalidParameter, match="a preset is one of mnist-logistic"):
-        combine("dp-fedavg", {}, (), "imagenet")
 
 
 def test_names_are_those_of_the_library() -> None:
@@ -177,7 +153,7 @@ def test_names_are_those_of_the_library() -> None:
     assert list(DEFAULTS) == ["digits", *DATASETS]
     assert list(MODELS) == list(BUILT)
     assert list(METHODS) == list(WRITTEN)
-    for layer in (COMMON, *DEFAULTS.values(), *(preset.values for preset in PRESETS.values())):
+    for layer in (COMMON, *DEFAULTS.values()):
         assert set(layer) <= set(KEYS)
         assert layer.get("data", "digits") in DEFAULTS
         assert layer.get("model", "lstm") in MODELS
@@ -187,13 +163,6 @@ def test_names_are_those_of_the_library() -> None:
 def test_every_data_set_has_all_that_a_run_needs(name: str) -> None:
     found = settings(data=name).values
     assert {"model", "rounds", "q", "eps", "clip_norm", "local_lr", "batch_size"} <= set(found)
-
-
-@pytest.mark.parametrize("name", list(PRESETS))
-def test_every_preset_says_one_noise_and_where_it_comes_from(name: str) -> None:
-    found = combine("dp-fedavg", {}, (), name).values
-    assert ("eps" in found) != ("noise" in found)
-    assert PRESETS[name].source
 
 
 # What is kept.

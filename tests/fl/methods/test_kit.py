@@ -17,7 +17,6 @@ from dpacct.errors import InvalidParameter
 from dpacct.fl.methods import METHODS
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.privacy.bounds import MARGIN
-from dpacct_cli.train.presets import PRESETS
 from tests.fl.methods import references as oracle
 from tests.fl.methods.stage import Curved, quadratics, simulate, vector
 from tests.fl.problems import cross_entropy, flat, make_clients, perceptron
@@ -61,11 +60,6 @@ def bounding(method: Method) -> dict:
 def test_the_names_are_those_of_the_command_line():
     assert list(METHODS) == NAMES
     assert len(PAPERS) == 7
-    for preset in PRESETS.values():
-        for name, options in preset.methods.items():
-            assert build(name, options).not_private_because is None
-    # The published run of DP-FedPGN.
-    assert PRESETS["cifar10-resnet18"].methods["dp-fedpgn"] == {"rho": 0.2, "beta": 0.3}
 
 
 @pytest.mark.parametrize("name", NAMES)
