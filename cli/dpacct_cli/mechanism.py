@@ -57,12 +57,7 @@ def single_round(schedule: Schedule) -> Round | None:
 
 
 def noise_multiplier(schedule: Schedule) -> float | None:
-    """Return the noise of all releases, or of all runs of which the best is released."""
-    only = next(iter(schedule.distinct()), None)
-    if only is not None and schedule.rounds == 1 and not isinstance(only, Round):
-        from dpacct.tuning import BestOf
-
-        schedule = only.schedule if isinstance(only, BestOf) else schedule
+    """Return the noise of all releases, None if it differs."""
     held = single(schedule)
     return None if held is None else held.noise_multiplier
 
@@ -197,58 +192,22 @@ def _sampling_words(sampling: Sampling, *, ratio_only: bool = False) -> str:
     return in_units(f"{cohort} without replacement")
 
 
-def all_rows(schedule: Schedule, typed: MechanismOptions, clip_norm: float | None) -> list[Row]:
-    """Return the mechanism and its noise, for options on the command line."""
-    return [
-        *rows(schedule, ratio_only=typed.ratio_only),
-        *_noise_rows(schedule, typed.num_clients, clip_norm),
-    ]
+def all_rows(schedule: Schedule, typed: MechanismOptions) -> list[Row]:
+    """Return the mechanism, and by how much a client moves the sum if that is twice the clip norm.
 
-
-def _noise_rows(schedule: Schedule, clients: int | None, clip_norm: float | None) -> list[Row]:
-    """Return the noise in units of the sum and of the mean, and one client's largest effect."""
-    only = single_round(schedule)
+    Args:
+        schedule: the rounds. typed: the options that describe them.
+    """
+    found, only = rows(schedule, ratio_only=typed.ratio_only), single_round(schedule)
     if only is None:
-        return []
-    std, cohort = _std_and_cohort(only, clients, clip_norm or 1.0)
-    unit = " x clip norm" if clip_norm is None else ""
-    parts = [f"{up(std)}{unit} on the sum"]
-    if cohort is not None:
-        mean = f"{up(std / cohort)}{unit}"
-        planned = in_units(f"the planned {plain(float(cohort))} clients")
-        parts.append(f"{mean} on the mean of {planned}")
-    moved = "2 x clip norm" if clip_norm is None else plain(2.0 * clip_norm)
-    found: list[Row] = []
-    if clients is not None or clip_norm is not None:
-        found.append(Row("noise std", ", ".join([*parts, "per coordinate"])))
-    elif schedule.adjacency is Adjacency.REPLACE_ONE:
-        found.append(Row("noise std", parts[0]))
+        return found
+    moved = "moves the sum by up to 2 x clip norm"
     if schedule.adjacency is Adjacency.REPLACE_ONE:
-        found.append(Row("", in_units(f"replacing a client moves the sum by up to {moved}")))
+        found.append(Row("", in_units(f"replacing a client {moved}")))
     elif schedule.adjacency is Adjacency.ADD_REMOVE and isinstance(only.sampling, Uniform):
-        why = in_units("the cohort stays full, so an added client displaces another")
-        found.append(Row("", f"{why} and moves the sum by up to {moved}"))
+        why = "the cohort stays full, so an added client displaces another"
+        found.append(Row("", in_units(f"{why} and {moved}")))
     return found
-
-
-def noise_keys(
-    schedule: Schedule, *, clients: int | None, clip_norm: float | None
-) -> dict[str, object]:
-    """Return the JSON keys that a clip norm adds: the noise in its units, on sum and mean."""
-    only = single_round(schedule)
-    if clip_norm is None or only is None:
-        return {}
-    std, cohort = _std_and_cohort(only, clients, clip_norm)
-    found: dict[str, object] = {"clip_norm": clip_norm, "noise_std": float(std)}
-    return found if cohort is None else found | {"noise_std_mean": float(std / cohort)}
-
-
-def _std_and_cohort(
-    only: Round, clients: int | None, clip_norm: float
-) -> tuple[Decimal, Decimal | None]:
-    """Return the noise on the sum and the planned cohort, as decimals: 2.4 / 100 is 0.024."""
-    std = Decimal(repr(only.noise_multiplier)) * Decimal(repr(clip_norm))
-    return std, None if clients is None else Decimal(repr(only.sampling_rate)) * clients
 
 
 def accountant_row(schedule: Schedule, delta: float, name: str) -> Row:

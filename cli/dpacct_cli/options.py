@@ -202,10 +202,6 @@ Separation = Annotated[str | None, option(
     "--separation", metavar="B", panel=WHAT_RUNS, advanced=True,
     help="With --correlated: the least number of rounds between two participations of a client.",
 )]  # fmt: skip
-Participations = Annotated[str | None, option(
-    "--participations", metavar="K", panel=WHAT_RUNS, advanced=True,
-    help="With --correlated: the most participations of a client; default as many as fit.",
-)]  # fmt: skip
 AdjacencyName = Annotated[str | None, option(
     "--adjacency", metavar="|".join(Adjacency), panel=WHAT_RUNS, advanced=True,
     help="When two data sets are neighbors; default add-remove, for uniform replace-one.",
@@ -218,10 +214,6 @@ Gap = Annotated[str | None, option(
     "--gap", metavar="G", panel=PRIVACY, advanced=True,
     help="Relative width of epsilon wanted for cohorts of fixed size, e.g. 0.003; slower.",
 )]  # fmt: skip
-Clip = Annotated[str | None, option(
-    "--clip", "--clip-norm", metavar="C", panel=OUTPUT, advanced=True,
-    help="Clip norm of one client's contribution; the noise is then shown in its units.",
-)]  # fmt: skip
 AsJson = Annotated[bool, flag("--json", help="Print one JSON object.", panel=OUTPUT)]
 Quiet = Annotated[bool, flag("--quiet", "-q", help="Print the number alone.", panel=OUTPUT)]
 
@@ -231,11 +223,6 @@ def read_gap(text: str | None) -> float | None:
     if text is None:
         return None
     return validate.real("gap", number(text), "a relative gap is a number")
-
-
-def read_clip_norm(text: str | None) -> float | None:
-    """Return the clip norm, if one was given."""
-    return None if text is None else validate.above_zero("clip_norm", number(text), "a clip norm")
 
 
 def read_list(text: str, check: Callable[[Any], float]) -> list[float]:
@@ -299,15 +286,7 @@ def _counted(name: str, noun: str, most: int = validate.MAX_ROUNDS) -> Callable[
     return lambda value: validate.count(name, value, noun, most)
 
 
-def _law_of_runs(value: Any) -> str:
-    from dpacct.tuning import Runs
-
-    Runs.parse(str(value))
-    return str(value)
-
-
-# The range of each value by itself. --records, --max-cohort and the options of correlated noise
-# are checked by the values of the library that they make.
+# The range of each value by itself. The library checks the options of correlated noise.
 CHECKS: dict[str, Callable[[Any], Any]] = {
     "noise": validate.noise_multiplier,
     "rounds": validate.rounds,
@@ -319,7 +298,6 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "adjacency": Adjacency.parse,
     "steps": _counted("steps", "the number of steps of an epoch"),
     "records": lambda value: Poisson(1.0, value).records,
-    "best_of": _law_of_runs,
     "correlated": _member("correlated", "a strategy", CORRELATED),
 }
 
@@ -349,16 +327,6 @@ class MechanismOptions(NamedTuple):
         help="Records of one user at most: each joins a Poisson round by itself and is clipped "
         "alone.",
     )] = None  # fmt: skip
-    max_cohort: Annotated[str | None, option(
-        "--max-cohort", "--max-batch", metavar="B", panel=WHAT_RUNS, advanced=True,
-        help="Largest cohort of a Poisson round, with --clients; a random part of this size is "
-        "kept.",
-    )] = None  # fmt: skip
-    best_of: Annotated[str | None, option(
-        "--best-of", metavar="LAW:MEAN", panel=WHAT_RUNS, advanced=True,
-        help="The best of a random number of such runs: poisson:10, geometric:10 or "
-        "negative-binomial:10,0.5.",
-    )] = None  # fmt: skip
     correlated: Annotated[str | None, option(
         "--correlated", metavar="|".join(CORRELATED), panel=WHAT_RUNS, advanced=True,
         help="Correlated noise (DP-FTRL) over all rounds, with --separation; no sampling is "
@@ -366,7 +334,6 @@ class MechanismOptions(NamedTuple):
     )] = None  # fmt: skip
     bands: Bands = None
     separation: Separation = None
-    participations: Participations = None
 
     def by_option(self) -> dict[str, str]:
         """Return the typed texts by the names of their options."""
@@ -473,18 +440,7 @@ class MechanismOptions(NamedTuple):
         return Uniform.at_rate(rate) if clients is None else self._exact_cohort(rate, clients)
 
     def read_schedule(self) -> Schedule:
-        """Return the rounds of the file, or the same round repeatedly, or the best of such runs."""
-        return self.tuned(self._read_run())
-
-    def tuned(self, run: Schedule) -> Schedule:
-        """Return a run, or with --best-of the best of several such runs as one release."""
-        if self.best_of is None:
-            return run
-        from dpacct.tuning import best_of
-
-        return 1 * best_of(run, self.best_of)
-
-    def _read_run(self) -> Schedule:
+        """Return the rounds of the file, or the same round repeatedly."""
         if self.schedule is not None:
             self.refuse_beside_schedule()
             from dpacct.schedules import load_schedule
@@ -532,21 +488,13 @@ class MechanismOptions(NamedTuple):
         return least
 
     def _poisson(self, rate: float) -> Poisson:
-        """Return Poisson sampling, of users with several records, or with a largest cohort."""
-        records = 1 if self.records is None else self.value("records")
-        if self.max_cohort is None:
-            return Poisson(rate, records)
-        if self.clients is None:
-            raise OptionConflict(
-                f"--max-cohort {self.max_cohort} needs {called('--clients')}, the population."
-            )
-        most: Any = number(self.max_cohort)
-        return Poisson(rate, records, most, self.num_clients)
+        """Return Poisson sampling, of clients or of users with several records."""
+        return Poisson(rate, 1 if self.records is None else self.value("records"))
 
     def refuse_without_correlated(self) -> None:
         """Reject options that belong to correlated noise or to another sampling."""
         typed = self.by_option()
-        for option in ("--bands", "--separation", "--participations"):
+        for option in ("--bands", "--separation"):
             if option in typed:
                 needs = "needs --correlated, the kind of the noise"
                 raise OptionConflict(f"{option} {typed[option]} {needs}.")
@@ -554,7 +502,7 @@ class MechanismOptions(NamedTuple):
             raise OptionConflict(f"--steps {self.steps} needs --sampling {' or '.join(EPOCHS)}.")
         if self.sampling not in (None, Poisson.name):
             why = "it belongs to Poisson sampling"
-            self._refuse(("--records", "--max-cohort"), f"--sampling {self.sampling}", why)
+            self._refuse(("--records",), f"--sampling {self.sampling}", why)
 
     def _refuse(self, options: Iterable[str], beside: str, why: str) -> None:
         """Reject the first of these options that was typed."""
@@ -569,7 +517,7 @@ class MechanismOptions(NamedTuple):
         from dpacct.correlated.entries import make_strategy
 
         kind = self.value("correlated")
-        others = ("--epochs", "--sampling", "--cohort", "--steps", "--records", "--max-cohort")
+        others = ("--epochs", "--sampling", "--cohort", "--steps", "--records")
         why = "each client takes part in rounds that are --separation apart"
         self._refuse(others, f"--correlated {kind}", why)
         rounds, rate = self.read_rounds(), self.value("rate")
@@ -580,27 +528,25 @@ class MechanismOptions(NamedTuple):
             )
         # The library checks what they are.
         apart: Any = number(self.separation)
-        most: Any = number(self.participations)
         bands: Any = number(self.bands)
         if kind == "optimized":
             strategy = optimized(rounds, apart if bands is None else bands, apart)
         elif kind == "buffered-toeplitz":
             count = validate.count("bands", 4 if bands is None else bands, "the number of buffers")
-            strategy = buffered_toeplitz(rounds, count, min_separation=apart, participations=most)
+            strategy = buffered_toeplitz(rounds, count, min_separation=apart)
         else:
             strategy = make_strategy(kind, rounds, {} if bands is None else {"bands": bands})
         return 1 * Correlated(
             noise,
             strategy,
             min_separation=apart,
-            participations=most,
             sampling=None if rate is None else Poisson(rate),
             adjacency=self.relation or Adjacency.ADD_REMOVE,
         )
 
     def refuse_beside_schedule(self) -> None:
         """Reject each option that a schedule file already determines."""
-        others = self._replace(schedule=None, clients=None, best_of=None)
+        others = self._replace(schedule=None, clients=None)
         self._refuse(others.by_option(), f"--schedule {self.schedule}", "the file says it")
 
     def retyped(self, *, noise: str | None = None) -> str:

@@ -20,7 +20,7 @@ MEANINGS = {
     "--rounds": "steps numsteps iterations numrounds epochs compositions",
     "--q": "samplingrate samplerate rate samplingprobability fraction",
     "--noise": "noisemultiplier sigma noisescale std",
-    "--clip": "maxgradnorm clipping l2normclip",
+    "--clip-norm": "maxgradnorm clipping l2normclip",
     "--batch": "batchsize lotsize",
     "--cohort": "cohortsize clientsperround batchsize lotsize",
     "--examples": "numexamples datasetsize samplesize",

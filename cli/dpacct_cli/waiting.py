@@ -6,7 +6,6 @@ Rule 2: it is gone before anything else is written.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Generator
@@ -18,11 +17,6 @@ PATIENCE = 2.0
 _progress: Any = None
 _timer: threading.Timer | None = None
 _state: dict[str, Any] = {}
-
-
-def knows_codes() -> bool:
-    """Return True if the terminal understands escape codes and may get them."""
-    return os.environ.get("TERM", "dumb") not in ("", "dumb") and not os.environ.get("NO_COLOR")
 
 
 @contextmanager

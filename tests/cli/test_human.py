@@ -34,12 +34,11 @@ PAGES: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
             r"^mechanism 300 rounds, Poisson sampling at rate 0\.1, add-remove a client$",
             r"^accountant tight$",
             r"^RDP would need 1\.359610 5\.7 % more noise$",
-            r"^Tip: add --clip and --clients to see the noise on the mean\.$",
+            "^dpacct compare .* --delta 1e-05 shows other accountants",
         ),
         (),
     ),
     (f"{CALIBRATE} --accountant rdp", (r"^accountant rdp, order [\d.]+ won$",), ("RDP would",)),
-    (f"{COUNTED} --clip 0.5", ("dpacct compare .* --delta 1e-05 shows", "planned 100 clien"), ()),
     ("calibrate --advantage 0.1 --rounds 30 --q 0.1", ("of any attack",), ("RDP",)),
     (
         "calibrate --eps 8 --noise 1.36 --q 0.1 --solve rounds",
@@ -53,7 +52,7 @@ PAGES: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ),
     ("calibrate --eps 2 --schedule rounds.toml", ("^noise scale", "RDP would say"), ()),
     ("calibrate --eps 2 --schedule many.csv", ("and 3 more phases",), ("RDP",)),
-    (EPSILON, (r"^RDP would say 7\.9964 for the same rounds$", "dpacct compare"), ("achieved so",)),
+    (EPSILON, (r"^RDP would say 7\.9964 for the same rounds$", "dpacct compare"), ()),
     (f"{EPSILON} --accountant rdp", (), ("RDP would",)),
     (
         "epsilon --schedule rounds.toml",
@@ -64,33 +63,24 @@ PAGES: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
         ),
         (),
     ),
-    (
-        "epsilon --noise 2.4 --rounds 3 --q 0.05 --clients 2000",
-        (r"^noise std 2\.4000 x clip norm on the sum, 0\.024000 x clip norm on the mean",),
-        (),
-    ),
     # Cohorts of fixed size: what is published, what is mistaken, who achieves it.
     (
         f"epsilon {UNIFORM} --delta 0.000234",
         (
             r"^epsilon 2\.65\d+ proven 2\.64\d+ achieved at delta 0\.000234$",
             "100 of 2000 clients without replacement, replace one client",
-            r"2\.4000 x clip norm on the sum",
             "^replacing a client moves the sum by up to 2 x clip norm$",
             r"^for comparison 6\.3[789]\d+ Renyi by Wang et al. 2019$",
             r"if the cohorts were Poisson \(add-remove\)$",
             "^accountant tight, an adaptive game$",
-            "^achieved so In every round",
-            "all other clients instead",
         ),
         (),
     ),
-    (f"epsilon {SMALL} --accountant rdp", ("promise the proven epsilon",), ()),
     (f"epsilon {SMALL} --adjacency add-remove", ("an added client displaces another",), ()),
     (
         "epsilon --noise 2.4 --rounds 50000 --sampling uniform --cohort 100 --clients 2000",
-        ("^accountant tight, one fixed pair a round: ", "achieved so"),
-        ("clients instead",),
+        ("^accountant tight, one fixed pair a round: ",),
+        (),
     ),
     (
         "epsilon --noise 9 --rounds 20 --sampling uniform --q 0.05",
@@ -173,12 +163,6 @@ def test_shown_numbers_err_on_the_safe_side(dpacct: Any) -> None:
     upper, _, lower = row(dpacct(EPSILON).text, "epsilon").split()[1:4]
     assert exact["upper"] <= float(upper) < exact["upper"] * 1.001
     assert exact["lower"] * 0.999 < float(lower) <= exact["lower"]
-    text = dpacct(COUNTED, "--clip 0.5").text
-    found = re.search(r"(\S+) on the sum, (\S+) on the mean of the planned 100 clients", text)
-    assert found is not None
-    noise = number_of(dpacct, COUNTED)
-    assert 0.5 * noise <= float(found[1]) < 0.5001 * noise
-    assert 0.005 * noise <= float(found[2]) < 0.005001 * noise
 
 
 # A question, its first row, and how to type that row's number in again.
@@ -311,9 +295,7 @@ def test_a_used_budget_is_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("columns", [40, 80])
-@pytest.mark.parametrize(
-    "line", [f"{COUNTED} --clip 0.5", "epsilon --noise 2.4 --rounds 3 --q 0.1 --claim 0.1"]
-)
+@pytest.mark.parametrize("line", [COUNTED, "epsilon --noise 2.4 --rounds 3 --q 0.1 --claim 0.1"])
 def test_lines_fit_the_terminal(
     dpacct: Any, line: str, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

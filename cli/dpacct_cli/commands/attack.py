@@ -43,7 +43,6 @@ ARGUMENT, THE_ATTACK = "CHECKPOINT", "The attack"
 # Examples of each side that are compared, in whole clients.
 EXAMPLES = 10_000
 _SUFFIX = ".checkpoint"
-_SIZES = re.compile(r"(?P<clients>\d+) clients, (?P<parameters>\d+) parameters")
 
 Checkpoint = Annotated[
     str,
@@ -173,34 +172,20 @@ def read_target(text: str, moved: Mapping[str, str | None]) -> Target:
         typed = {key: value for key, value in moved.items() if value is not None}
         settings = replace(settings, values={**settings.values, **typed})
         job = build_job(settings)
-        _check_sizes(job, content, text)
         load_parameters(dict(content), path, job.model)
     except InvalidParameter as error:
         if error.name not in ("checkpoint", "resume"):
             raise
         raise InvalidParameter(ARGUMENT, error.value, error.rule, error.hint) from None
+    size = re.search(r"(\d+) clients", str(content.get("setting")))
+    if size and int(size[1]) != len(job.clients):
+        rule = f"its run had {size[1]} clients, and by the settings beside it {len(job.clients)}"
+        raise InvalidParameter(ARGUMENT, text, rule, "Have the data changed?")
     done = content.get("round")
     if type(done) is not int or done < 0:
         raise InvalidParameter(ARGUMENT, text, "it does not say how many rounds it holds")
     files = RunFiles.of(ledger_of_settings(beside, settings), stem)
     return Target(path, content, settings, files, job, done)
-
-
-def _check_sizes(job: Job, content: Mapping[str, Any], text: str) -> None:
-    from dpacct.fl.layout import trainable
-
-    sizes = _SIZES.search(str(content.get("setting")))
-    here = {
-        "clients": len(job.clients),
-        "parameters": sum(value.numel() for value in trainable(job.model).values()),
-    }
-    for what, count in here.items():
-        if sizes is not None and int(sizes[what]) != count:
-            rule = (
-                f"its run had {int(sizes[what]):,} {what}, and by the settings beside it there are "
-                f"{count:,}: it belongs to another model, or the data have changed"
-            )
-            raise InvalidParameter(ARGUMENT, text, rule)
 
 
 def read_sides(target: Target) -> tuple[list[ClientData], list[ClientData], int]:

@@ -15,6 +15,13 @@ from dpacct_cli.words import called
 
 # The values of --solve, and the library's word for each.
 SOLVABLE = {"noise": "noise", "rounds": "rounds", "q": "sampling_rate", "delta": "delta"}
+# What cannot be typed beside it. A schedule file and a strategy set all but the scale of the noise.
+EXCLUDED = {
+    "noise": ("--noise",),
+    "rounds": ("--rounds", "--epochs", "--schedule", "--correlated"),
+    "q": ("--q", "--cohort", "--schedule", "--correlated", "--epochs", "--records"),
+    "delta": ("--delta",),
+}
 
 Solve = Annotated[str, option(
     "--solve", metavar="|".join(SOLVABLE), panel=options.FIND,
@@ -45,14 +52,13 @@ def calibrate(
     typed: Annotated[MechanismOptions, Advanced(("noise",))],
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
     gap: options.Gap = None,
-    clip: options.Clip = None,
     shown: StyleOptions,
 ) -> None:
     """Find the noise multiplier that meets a privacy budget, or the rounds, the rate or delta.
 
     Examples:
       dpacct calibrate --eps 8 --rounds 300 --q 0.1
-      dpacct calibrate --eps 8 --rounds 300 --cohort 100 --clients 1000 --clip 0.5
+      dpacct calibrate --eps 8 --rounds 300 --cohort 100 --clients 1000
       dpacct calibrate --eps 3 --examples 50000 --batch 256 --epochs 20
       dpacct calibrate --eps 8 --noise 1.5 --q 0.1 --solve rounds
       dpacct calibrate --eps 8 --noise 1 --rounds 300 --q 0.1 --solve delta
@@ -64,7 +70,6 @@ def calibrate(
     _refuse_what_is_solved(typed, solve, delta)
     limit = _read_limit(eps, advantage, tpr, fpr)
     engine = find_accountant(accountant)
-    clip_norm = options.read_clip_norm(clip)
     at = None if solve == "delta" else typed.read_delta(delta)
     asked: dict[str, Any] = {
         **limit,
@@ -79,7 +84,7 @@ def calibrate(
     def page() -> Page:
         plan = found.schedule
         if at is None:
-            runs = mechanism.all_rows(plan, typed, clip_norm)
+            runs = mechanism.all_rows(plan, typed)
             rows = [first_row, *runs, Row("accountant", found.accountant)]
             again = f"{typed.retyped()} --eps {plain(found.epsilon.upper)}"
             return Page(rows, closing=f"dpacct delta {again} shows the achieved delta as well.")
@@ -88,19 +93,16 @@ def calibrate(
             rows.append(Row(found.goal, bracket(found.risk), "  of any attack"))
         rows += [
             mechanism.epsilon_row(found.spent),
-            *mechanism.all_rows(plan, typed, clip_norm),
+            *mechanism.all_rows(plan, typed),
             mechanism.accountant_row(plan, at.value, accountant),
         ]
         if found.risk is None:
             rows += _rdp_rows(found, asked)
         note = mechanism.delta_note(at.value, typed.num_clients)
-        closing = _closing(typed, found, at, clip_norm)
+        closing = _closing(typed, found, at)
         return Page(rows, closing=closing, note=note, title="Calibrated")
 
-    data = _data(found) | mechanism.noise_keys(
-        found.schedule, clients=typed.num_clients, clip_norm=clip_norm
-    )
-    show(Answer(data, repr(number), page), style)
+    show(Answer(_data(found), repr(number), page), style)
 
 
 def _read_limit(
@@ -125,34 +127,13 @@ def _refuse_what_is_solved(typed: MechanismOptions, solve: str, delta: str | Non
     """Reject a typed value that is to be solved for, and mechanisms that do not leave it open."""
     if solve not in SOLVABLE:
         raise InvalidParameter("solve", solve, "it is one of " + ", ".join(SOLVABLE))
-    if typed.schedule is not None and solve in ("noise", "delta"):
-        typed.refuse_beside_schedule()
-    elif solve in ("rounds", "q"):
-        fixed = {
-            "--schedule": (typed.schedule, "the schedule file sets it; only its noise is scaled"),
-            "--best-of": (typed.best_of, "the best of several runs is one release"),
-            "--correlated": (typed.correlated, "a strategy fixes its rounds and its sampling"),
-            "--sampling": (typed.sampling if typed.by_epochs else None, "epochs are whole"),
-        }
-        for name, (text, why) in fixed.items():
-            if text is not None:
-                raise conflict(f"--solve {solve}", f"{name} {text}", why)
-    given = {
-        "noise": {"--noise": typed.noise},
-        "rounds": {"--rounds": typed.rounds, "--epochs": typed.epochs},
-        "q": {"--q": typed.rate, "--cohort": typed.cohort},
-        "delta": {"--delta": delta},
-    }
-    for name, text in given[solve].items():
-        if text is not None:
-            why = "it is the value to solve for"
-            raise conflict(f"{called(name)} {text}", f"--solve {solve}", why)
-    # The library solves for the rate of plain rounds, and how long epochs take depends on it.
-    beside = {"--epochs": typed.epochs, "--records": typed.records}
-    for name, text in (beside | {"--max-cohort": typed.max_cohort}).items():
-        if solve == "q" and text is not None:
-            why = "what it means depends on the rate"
-            raise conflict(f"{called(name)} {text}", "--solve q", why)
+    given = typed.by_option() | ({} if delta is None else {"--delta": delta})
+    for name in EXCLUDED[solve]:
+        if name in given:
+            why = "it is the value to solve for, or depends on it"
+            raise conflict(f"{called(name)} {given[name]}", f"--solve {solve}", why)
+    if typed.by_epochs and solve in ("rounds", "q"):
+        raise conflict(f"--solve {solve}", f"--sampling {typed.sampling}", "epochs are whole")
 
 
 def what_runs(typed: MechanismOptions, solve: str) -> dict[str, Any]:
@@ -160,7 +141,7 @@ def what_runs(typed: MechanismOptions, solve: str) -> dict[str, Any]:
     if typed.schedule is not None:
         return {"schedule": typed.read_schedule()}
     typed.check()
-    if typed.best_of is not None or typed.correlated is not None or typed.by_epochs:
+    if typed.correlated is not None or typed.by_epochs:
         # Only noise or delta is solved for, and the noise is scaled from any start.
         unit = typed._replace(noise="1") if solve == "noise" else typed
         return {"schedule": unit.read_schedule()}
@@ -227,18 +208,12 @@ def _rdp_rows(found: dpacct.Calibration, asked: dict[str, Any]) -> list[Row]:
     return [Row("RDP would need", up(theirs, 7), f"{more:.1f} % more noise")]
 
 
-def _closing(
-    typed: MechanismOptions, found: dpacct.Calibration, at: ReadDelta, clip_norm: float | None
-) -> str:
+def _closing(typed: MechanismOptions, found: dpacct.Calibration, at: ReadDelta) -> str:
     only = mechanism.single(found.schedule)
     if only is None:
         return "--json lists every phase with its noise, to the last digit."
     if not isinstance(only, Round):
         return ""
-    known = {"--clip": clip_norm, called("--clients"): typed.num_clients}
-    missing = [name for name, value in known.items() if value is None]
-    if missing:
-        return f"Tip: add {' and '.join(missing)} to see the noise on the mean."
     if typed.schedule is not None or typed.noise is not None:
         return ""
     again = typed.retyped(noise=up(only.noise_multiplier, 7))

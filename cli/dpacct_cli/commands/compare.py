@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -70,12 +71,7 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: Styl
 
     # The number alone is ours, so a peer would only cost time.
     peers = () if style is Style.QUIET else interop.installed_peers()
-    asked: list[tuple[str, str, Any]] = [(name, "ours", it) for name, it in ACCOUNTANTS.items()]
-    asked += [(peer.name, "peer", peer) for peer in peers]
-    entries: list[Entry] = []
-    for done, (name, kind, engine) in enumerate(asked):
-        waiting.say(f"dpacct compare: {name}", done, len(asked))
-        entries.append(_measure(name, kind, engine, plan, at.value))
+    entries = read_entries(plan, at.value, peers)
     proven = [entry for entry in entries if entry.kind == "ours" and entry.upper is not None]
     if not proven:
         raise Unsupported(f"no accountant applies: {entries[0].note}")
@@ -107,6 +103,17 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: Styl
     if costs:
         data["samplings"] = [samplings.as_json(cost) for cost in costs]
     show(Answer(data, repr(smallest.upper), page), style)
+
+
+def read_entries(plan: Schedule, delta: float, peers: Sequence[Any]) -> list[Entry]:
+    """Return the answers of all our accountants, and of these peers."""
+    asked: list[tuple[str, str, Any]] = [(name, "ours", it) for name, it in ACCOUNTANTS.items()]
+    asked += [(peer.name, "peer", peer) for peer in peers]
+    entries: list[Entry] = []
+    for done, (name, kind, engine) in enumerate(asked):
+        waiting.say(f"dpacct compare: {name}", done, len(asked))
+        entries.append(_measure(name, kind, engine, plan, delta))
+    return entries
 
 
 def _measure(name: str, kind: str, engine: Any, plan: Schedule, delta: float) -> Entry:

@@ -156,7 +156,7 @@ def read_settings(typed: MechanismOptions, delta: str | None) -> Settings:
             lists[field] = [*_values(name, text, options.CHECKS[field])]
     # This refuses what is missing and what contradicts.
     one = typed._replace(**{field: values[0] for field, values in lists.items()})
-    one.read_noise(), one.read_rounds()
+    _ = one.read_noise(), one.read_rounds()
     sources = (typed.scheme == Full.name) + sum(
         lists[key] is not none for key in ("rate", "cohort")
     )
@@ -170,7 +170,8 @@ def read_settings(typed: MechanismOptions, delta: str | None) -> Settings:
         )
     return [
         (typed._replace(**dict(zip(lists, values, strict=True))), float(d))
-        for *values, d in product(*lists.values(), deltas)
+        for values in product(*lists.values())
+        for d in deltas
     ]
 
 

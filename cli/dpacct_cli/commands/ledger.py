@@ -56,18 +56,10 @@ OverBudget = Annotated[bool, flag(
     help="Record rounds that have happened, even if they exceed the budget. No further round is "
     "admitted then.",
 )]  # fmt: skip
-Laplace = Annotated[str | None, option(
-    "--laplace", metavar="E",
-    help="One release with Laplace noise, by its own epsilon, instead of rounds.",
-)]  # fmt: skip
 Release = Annotated[str | None, option(
-    "--release", advanced=True, metavar="NAME:KEY=VALUE,...",
-    help="Any other release, e.g. approximate-dp:epsilon=0.2,delta=1e-7 or "
-    "discrete-gaussian:scale=2,shift=1;-1.",
-)]  # fmt: skip
-Source = Annotated[str | None, option(
-    "--source", advanced=True, metavar="TEXT",
-    help="Where the promise of such a release comes from.",
+    "--release", metavar="NAME:KEY=VALUE,...",
+    help="One release instead of rounds, e.g. laplace:epsilon=0.1, approximate-dp:epsilon=0.2,"
+    "delta=1e-7,source=notebook or discrete-gaussian:scale=2,shift=1;-1.",
 )]  # fmt: skip
 Times = Annotated[str | None, option(
     "--times", advanced=True, metavar="N", help="How often the release is made; default 1."
@@ -251,9 +243,7 @@ def charge(
     file: File,
     *,
     typed: MechanismOptions,
-    laplace: Laplace = None,
     release: Release = None,
-    source: Source = None,
     times: Times = None,
     name: Name = None,
     project: Project = None,
@@ -268,14 +258,14 @@ def charge(
 
     Examples:
       dpacct ledger charge census.ledger --noise 1.3 --rounds 20 --q 0.1 --name notebook
-      dpacct ledger charge census.ledger --laplace 0.1 --name "age histogram"
+      dpacct ledger charge census.ledger --release laplace:epsilon=0.1 --name "age histogram"
     """
     from dpacct.ledger.record.events import schedule_in_adjacency
 
     style = shown.style
     with opened(file, read_only=False) as ledger:
         relation = typed.adjacency or ledger.adjacency
-        plan = _read_release(laplace, release, source, times, typed, relation)
+        plan = _read_release(release, times, typed, relation)
         try:
             run = ledger.charge(
                 name or "elsewhere",
@@ -314,29 +304,21 @@ def _read_partition(text: str) -> tuple[str, list[str]]:
 
 
 def _read_release(
-    laplace: str | None, release: str | None, source: str | None, times: str | None,
-    typed: MechanismOptions, adjacency: str | None,
-) -> Schedule | None:  # fmt: skip
-    """Return the release that --laplace or --release describes, or None for rounds."""
+    release: str | None, times: str | None, typed: MechanismOptions, adjacency: str | None
+) -> Schedule | None:
+    """Return the release that --release describes, or None for rounds."""
     from dpacct.schedules.files import read_release
 
-    if laplace is not None and release is not None:
-        raise conflict(f"--laplace {laplace}", f"--release {release}", "one release at a time")
-    asked = f"--laplace {laplace}" if release is None else f"--release {release}"
-    if laplace is None and release is None:
-        for name, text in (("--times", times), ("--source", source)):
-            if text is not None:
-                raise InvalidParameter(name, text, "it belongs to --laplace or --release")
+    if release is None:
+        if times is not None:
+            raise InvalidParameter("times", times, "it belongs to --release")
         return None
     for name, text in typed._replace(adjacency=None).by_option().items():
-        raise conflict(f"{name} {text}", asked, "they are different releases")
-    kind, values = "laplace", {"epsilon": options.number(laplace)}
-    if release is not None:
-        kind, _, rest = release.partition(":")
-        pairs = [pair.partition("=") for pair in rest.split(",") if pair.strip()]
-        values = {key.strip(): _value(text) for key, _, text in pairs}
-    if source is not None:
-        values["source"] = source
+        why = "they are different releases"
+        raise conflict(f"{name} {text}", f"--release {release}", why)
+    kind, _, rest = release.partition(":")
+    pairs = [pair.partition("=") for pair in rest.split(",") if pair.strip()]
+    values = {key.strip(): _value(text) for key, _, text in pairs}
     count = 1 if times is None else validate.rounds(options.number(times))
     return count * read_release(kind.strip(), values, adjacency)
 

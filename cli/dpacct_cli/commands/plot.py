@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from dpacct import validate
 from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT, find_accountant
-from dpacct.errors import InvalidParameter, NotConverged, Unsupported
-from dpacct_cli import options, waiting
+from dpacct.errors import InvalidParameter
+from dpacct_cli import options
 from dpacct_cli.errors import OptionConflict
 from dpacct_cli.options import MechanismOptions, argument, flag, option
 from dpacct_cli.output import LABEL, Force, opened, read_output, write_output
@@ -201,22 +201,13 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, to: Picture
     plan = typed.read_schedule()
     from dpacct import interop
     from dpacct.pictures import compare_picture
+    from dpacct_cli.commands.compare import read_entries
 
-    answers: list[tuple[str, float | None, float | None, str]] = []
     # dpacct compare says why an accountant does not apply.
-    for name, engine in ACCOUNTANTS.items():
-        waiting.say(f"dpacct plot compare, {name}")
-        try:
-            found = engine.epsilon(plan, at.value)
-            answers.append((name, found.lower, found.upper, ""))
-        except (Unsupported, NotConverged):
-            answers.append((name, None, None, NONE))
-    for peer in interop.installed_peers():
-        waiting.say(f"dpacct plot compare, {peer.name}")
-        try:
-            answers.append((peer.name, None, peer.epsilon(plan, at.value), ""))
-        except (Unsupported, NotConverged):
-            answers.append((peer.name, None, None, NONE))
+    answers = [
+        (entry.name, entry.lower, entry.upper, NONE if entry.upper is None else "")
+        for entry in read_entries(plan, at.value, interop.installed_peers())
+    ]
     to.put(compare_picture(plan, at.value, answers))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT
 from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter
@@ -14,7 +13,7 @@ from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import Advanced, MechanismOptions, argument, option
 from dpacct_cli.output import Force, Output, names_a_file, opened, read_output, write_output
 from dpacct_cli.render import Page, Row, bracket, on_terminal, plain, show_page, wrapped
-from dpacct_cli.words import spelling, text_of
+from dpacct_cli.words import text_of
 
 if TYPE_CHECKING:
     from dpacct.report import Report
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
 SUFFIXES = {".html": "html", ".htm": "html", ".pdf": "pdf", ".md": "md", ".json": "json"}
 FORM_NAMES = ("html", "pdf", "md", "json", "registry", "model-card")
-# The formats that a file name cannot tell.
-MARKED = {"registry": (".yaml", ".yml"), "model-card": (".md",)}
 TABLES = (".toml", ".csv", ".json")
 
 Source = Annotated[
@@ -70,12 +67,7 @@ class CoverOptions(NamedTuple):
 
     def on(self, report: Report) -> Report:
         """Return the report with its cover."""
-        for key, text in self._asdict().items():
-            if text is not None:
-                validate.line(f"--{key}", text, f"the {key} of a report")
-        return report.with_cover(
-            title=self.title or "", author=self.author or "", date=self.date or ""
-        )
+        return report.with_cover(**{key: text or "" for key, text in self._asdict().items()})
 
 
 class Target(NamedTuple):
@@ -114,14 +106,10 @@ def read_target(output: str | None, form: str | None, *, as_json: bool, force: b
     asked = "json" if as_json else form
     file = read_output(output, force=force)
     suffix = "" if file is None else file.suffix.lower()
-    by_name = asked if asked and suffix in MARKED.get(asked, ()) else SUFFIXES.get(suffix)
-    form = asked or by_name or ("md" if file is None else None)
+    form = asked or SUFFIXES.get(suffix) or ("md" if file is None else None)
     if form is None:
         rule = "the name of a report ends in .html, .pdf, .md or .json"
         raise InvalidParameter("--output", output, rule, "--format says it otherwise.")
-    if by_name not in (None, form):
-        told = "--json" if as_json else f"--format {asked}"
-        raise conflict(told, f"{spelling('--output')} {output}")
     if form == "pdf" and file is None:
         raise OptionConflict("a PDF goes to a file: -o report.pdf")
     return Target(file, form, force, file is None and asked is None and on_terminal())

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from dpacct import calibrate, validate
 from dpacct.accountant import find_accountant
@@ -14,7 +14,7 @@ from dpacct_cli import mechanism, options
 from dpacct_cli.commands.calibrate import what_runs
 from dpacct_cli.errors import OptionConflict
 from dpacct_cli.options import MechanismOptions, StyleOptions, option
-from dpacct_cli.render import Answer, Grid, Page, Row, bracket, down, plain, show, shown_delta, up
+from dpacct_cli.render import Answer, Grid, Page, Row, bracket, down, plain, show, up
 from dpacct_cli.words import in_units
 
 RATES = "0.001,0.01,0.1"
@@ -55,7 +55,6 @@ def risk(
     eps: Guarantee = None,
     delta: options.Delta = None,
     accountant: options.AccountantName = RISK_ACCOUNTANT,
-    clip: options.Clip = None,
     shown: StyleOptions,
 ) -> None:
     """Translate a guarantee into attack success rates: advantage, TPR at FPR, posterior.
@@ -69,7 +68,6 @@ def risk(
     """
     style = shown.style
     engine = find_accountant(accountant)
-    clip_norm = options.read_clip_norm(clip)
     noun = "a false positive rate"
     rates = options.read_list(
         fpr, lambda rate: validate.positive_probability("fpr", rate, noun, below_one=True)
@@ -78,18 +76,18 @@ def risk(
     promise = None
     if eps is not None:
         epsilon = validate.target_epsilon(options.number(eps))
-        promise = Promise(epsilon, typed.read_delta(delta).value, rates, belief)
+        promise = _promised(epsilon, typed.read_delta(delta).value, rates, belief)
     elif delta is not None:
         raise OptionConflict(f"--delta {delta} needs --eps, the epsilon that goes with it.")
     # The population alone describes no mechanism.
     if promise is not None and not any(typed._replace(clients=None)):
-        data = {"prior": belief, "any_mechanism": promise.data()}
-        show(Answer(data, repr(promise.any.advantage()), promise.page), style)
+        data = {"prior": belief, "any_mechanism": promise}
+        show(Answer(data, repr(promise["advantage"]), lambda: _promise_page(promise)), style)
         return
     calibrated = promise is not None and typed.noise is None and typed.schedule is None
     if promise is not None and calibrated:
         asked = what_runs(typed, "noise")
-        asked |= {"epsilon": promise.epsilon, "delta": promise.delta}
+        asked |= {"epsilon": promise["epsilon"], "delta": promise["delta"]}
         plan = calibrate(**asked, accountant=engine.name).schedule
     else:
         plan = typed.read_schedule()
@@ -106,17 +104,13 @@ def risk(
         rows = [
             Row("advantage", bracket(advantage), "  TPR - FPR of the best attack"),
             Row("best guess", bracket(right), f"  of being right; {blindly} without any model"),
-            *([] if promise is None else promise.rows()),
-            *mechanism.all_rows(plan, typed, clip_norm),
+            *mechanism.all_rows(plan, typed),
             Row("accountant", accountant),
         ]
         if calibrated:
             noise = mechanism.noise_multiplier(plan) or 0.0
             rows.append(Row("noise", up(noise, 7), "calibrated"))
-        grid = _grid(found)
-        if promise is not None:
-            grid = promise.beside(grid)
-        return Page(rows, grid=grid, remarks=[_question(plan, belief)])
+        return Page(rows, grid=_grid(found), remarks=[_question(plan, belief)])
 
     data: dict[str, object] = {
         "advantage": _both(advantage),
@@ -130,7 +124,7 @@ def risk(
         **mechanism.keys(plan),
     }
     if promise is not None:
-        data["any_mechanism"] = promise.data()
+        data["any_mechanism"] = promise
     show(Answer(data, repr(advantage.upper), page), style)
 
 
@@ -154,64 +148,33 @@ def _question(plan: Schedule, prior: float) -> str:
     )
 
 
-class Promise:
-    """An epsilon at a delta, judged at some false positive rates and a prior.
+def _promised(epsilon: float, delta: float, rates: Sequence[float], prior: float) -> dict[str, Any]:
+    """Return the limits against the worst mechanism with this guarantee, as JSON keys."""
+    worst = AnyMechanism(epsilon, delta)
+    tprs = [worst.tpr(rate) for rate in rates]
+    return {
+        "epsilon": epsilon,
+        "delta": delta,
+        "advantage": worst.advantage(),
+        "best_guess": worst.guess(prior),
+        "rates": [
+            {"fpr": rate, "tpr": tpr, "posterior": precision(Interval(tpr, tpr), rate, prior).upper}
+            for rate, tpr in zip(rates, tprs, strict=True)
+        ],
+    }
 
-    Attributes:
-        any: the worst mechanism with this guarantee.
-        at: the false positive rates, each with the TPR and the posterior of the best attack.
-    """
 
-    def __init__(self, epsilon: float, delta: float, rates: Sequence[float], prior: float) -> None:
-        self.epsilon, self.delta, self.prior = epsilon, delta, prior
-        self.any = AnyMechanism(epsilon, delta)
-        self.at = [
-            (rate, tpr := self.any.tpr(rate), precision(Interval(tpr, tpr), rate, prior).upper)
-            for rate in rates
-        ]
-
-    def rows(self) -> list[Row]:
-        """Return the limits by the guarantee alone, below the figures of the rounds."""
-        at = f"{plain(self.epsilon)} at delta {shown_delta(self.delta)}"
-        against = f"  advantage against any mechanism with epsilon {at}"
-        return [
-            Row("", up(self.any.advantage()), against),
-            Row("", up(self.any.guess(self.prior)), "  best guess there"),
-        ]
-
-    def page(self) -> Page:
-        """Return the page on the guarantee alone."""
-        epsilon, delta = plain(self.epsilon), shown_delta(self.delta)
-        advantage, right = self.any.advantage(), self.any.guess(self.prior)
-        rows = [
-            Row("advantage", f"{up(advantage)} at most", "  TPR - FPR of the best attack"),
-            Row("best guess", f"{up(right)} at most", "  of being right"),
-            Row("of", "any mechanism", f"with epsilon {epsilon} at delta {delta}"),
-        ]
-        lines = [[plain(fpr), up(tpr), up(posterior)] for fpr, tpr, posterior in self.at]
-        remark = (
-            "Some mechanism with this guarantee lets an attacker do as well as this. One that is "
-            f"known lets out far less: dpacct risk --eps {epsilon} --rounds T --q Q shows it "
-            "beside."
-        )
-        return Page(rows, Grid(["FPR", "TPR", "accusation right"], lines), [remark])
-
-    def beside(self, grid: Grid) -> Grid:
-        """Return the table of the rounds, with two columns of any mechanism."""
-        lines = [
-            [*line, up(tpr), up(posterior)]
-            for line, (_, tpr, posterior) in zip(grid.lines, self.at, strict=True)
-        ]
-        return Grid([*grid.header, "TPR of any", "right, any"], lines)
-
-    def data(self) -> dict[str, object]:
-        """Return the JSON keys of the guarantee."""
-        return {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "advantage": self.any.advantage(),
-            "best_guess": self.any.guess(self.prior),
-            "rates": [
-                {"fpr": fpr, "tpr": tpr, "posterior": posterior} for fpr, tpr, posterior in self.at
-            ],
-        }
+def _promise_page(promise: dict[str, Any]) -> Page:
+    """Return the page on the guarantee alone."""
+    epsilon = plain(promise["epsilon"])
+    rows = [
+        Row("advantage", f"{up(promise['advantage'])} at most", "  TPR - FPR of the best attack"),
+        Row("best guess", f"{up(promise['best_guess'])} at most", "  of being right"),
+        Row("of", "any mechanism", f"with epsilon {epsilon} at delta {plain(promise['delta'])}"),
+    ]
+    lines = [[plain(row["fpr"]), up(row["tpr"]), up(row["posterior"])] for row in promise["rates"]]
+    remark = (
+        "Some mechanism with this guarantee lets an attacker do as well as this. A known one lets "
+        f"out far less: dpacct risk --eps {epsilon} --rounds T --q Q."
+    )
+    return Page(rows, Grid(["FPR", "TPR", "accusation right"], lines), [remark])

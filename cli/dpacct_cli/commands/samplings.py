@@ -39,7 +39,8 @@ class Cost(NamedTuple):
 
 def describes_job(typed: MechanismOptions) -> bool:
     """Return True if the options give examples, batch and epochs, and leave the sampling open."""
-    return None not in (typed.epochs, typed.cohort, typed.clients) and typed.sampling is None
+    given = None not in (typed.epochs, typed.cohort, typed.clients)
+    return given and typed.sampling is None and typed.records is None
 
 
 def read_ways(typed: MechanismOptions) -> list[Way]:
@@ -53,20 +54,8 @@ def read_ways(typed: MechanismOptions) -> list[Way]:
         raise OptionConflict(
             f"a training job is {called('--clients')}, {called('--cohort')}, --epochs and --noise."
         )
-    one_record = typed._replace(records=None)
-    noise, rounds, poisson = (
-        typed.read_noise(),
-        one_record.read_rounds(),
-        one_record.read_sampling(),
-    )
+    noise, rounds, poisson = typed.read_noise(), typed.read_rounds(), typed.read_sampling()
     one = rounds * Round(noise, Poisson(poisson.sampling_rate), RELATION)
-    if typed.records is not None:
-        each = f"up to {typed.records} records a user, each drawn and clipped by itself"
-        several = rounds * Round(noise, typed.read_sampling(), RELATION)
-        return [
-            Way("per record", each, several),
-            Way("per user", "all records of a drawn user are clipped together", one),
-        ]
     cohort, clients = typed.value("cohort"), typed.value("clients")
     epochs, steps = math.ceil(typed.value("epochs")), -(-clients // cohort)
     unit, whole = in_units("each client"), f"{epochs} x {steps} steps"

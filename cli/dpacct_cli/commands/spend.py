@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import dpacct
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant, spend
-from dpacct.budget import Spent
-from dpacct.rounds import Schedule
-from dpacct.tight.accountant import TightAccountant
 from dpacct_cli import mechanism, options
 from dpacct_cli.options import MechanismOptions, StyleOptions, option
 from dpacct_cli.render import Answer, Grid, Page, Row, bracket, down, plain, show, up, wrapped
@@ -21,8 +18,6 @@ if TYPE_CHECKING:
 
 DEFAULT_ORDERS = "1.5,2,4,8,16,32,64"
 DIGITS = 7
-PROMISE = "promise the proven epsilon; an explicit worst case reaches the achieved one"
-UPPER_ONLY = "promise the proven epsilon; no worst case is known that reaches more than 0"
 
 Stated = Annotated[str | None, option(
     "--claim", metavar="E", panel=options.PRIVACY, advanced=True,
@@ -50,7 +45,6 @@ def epsilon(
     claim: Stated = None,
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
     gap: options.Gap = None,
-    clip: options.Clip = None,
     shown: StyleOptions,
 ) -> None:
     """Compute the epsilon of a training run.
@@ -63,7 +57,6 @@ def epsilon(
     """
     style = shown.style
     engine = find_accountant(accountant)
-    clip_norm = options.read_clip_norm(clip)
     at = typed.read_delta(delta)
     stated = None
     if claim is not None:
@@ -84,17 +77,13 @@ def epsilon(
         judged = answer(stated, plan, spent.delta, spent.interval, engine.name)
 
     def page() -> Page:
-        promise = PROMISE if spent.lower > 0.0 else UPPER_ONLY
         rows = [] if judged is None else _claim_rows(judged, stated or 0.0)
         rows += [
             mechanism.epsilon_row(spent),
-            *([Row("", promise)] if spent.lower < 0.99 * spent.upper else []),
-            *mechanism.all_rows(plan, typed, clip_norm),
+            *mechanism.all_rows(plan, typed),
             mechanism.accountant_row(plan, at.value, accountant),
             *mechanism.epsilon_rows(plan, at.value, accountant, spent.interval),
         ]
-        if judged is None or not judged.data_sets:
-            rows += _achieved_rows(plan, spent, accountant)
         closing = f"dpacct compare {typed.retyped()}{at.retyped} shows other accountants."
         if kind is not None:
             closing = ""
@@ -116,17 +105,6 @@ def epsilon(
             "sufficient_noise": _least_noise(judged),
         }
     show(Answer(data, repr(spent.upper), page), style)
-
-
-def _achieved_rows(plan: Schedule, spent: Spent, accountant: str) -> list[Row]:
-    """Return the data sets that achieve it, if an adversary has a choice in each round."""
-    engine = find_accountant(accountant)
-    if not isinstance(engine, TightAccountant) or not engine.plays(plan):
-        return []
-    from dpacct.claims.judge import witness
-
-    plain_pair = engine.of_pairs.epsilon(plan, spent.delta).lower
-    return wrapped("achieved so", witness(plan, adaptive=plain_pair < spent.lower))
 
 
 def _claim_rows(judged: ClaimAnswer, stated: float) -> list[Row]:
@@ -159,7 +137,6 @@ def delta(
     typed: MechanismOptions,
     eps: AtEps = None,
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
-    clip: options.Clip = None,
     shown: StyleOptions,
 ) -> None:
     """Compute the delta of a training run.
@@ -170,7 +147,6 @@ def delta(
     """
     style = shown.style
     engine = find_accountant(accountant)
-    clip_norm = options.read_clip_norm(clip)
     at = validate.epsilon(options.number(eps))
     plan = typed.read_schedule()
     spent = dpacct.delta(plan, epsilon=at, accountant=engine.name)
@@ -181,7 +157,7 @@ def delta(
         if population is not None:
             share = up(spent.upper * population, 3)
             rows.append(Row("", in_units(f"that is {share} / clients")))
-        rows += [*mechanism.all_rows(plan, typed, clip_norm), Row("accountant", accountant)]
+        rows += [*mechanism.all_rows(plan, typed), Row("accountant", accountant)]
         closing = ""
         if 0.0 < spent.upper < 1.0:
             again = f"{typed.retyped()} --delta {spent.upper!r}"

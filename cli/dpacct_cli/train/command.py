@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
 from dpacct.ledger.terms import EXAMPLE, Terms
 from dpacct.rounds import Schedule, first_rounds
 from dpacct_cli import errors, mechanism
-from dpacct_cli.errors import OptionConflict, conflict
+from dpacct_cli.errors import OptionConflict
 from dpacct_cli.options import Style, StyleOptions
 from dpacct_cli.output import is_there
 from dpacct_cli.render import Answer, Page, Row, down, noise, plain, print_note, seconds, show, up
@@ -62,18 +61,8 @@ def train(
       dpacct train mymethods:Proximal --set strength=0.1
       dpacct train --ledger mnist.ledger --resume
     """
-    if record.new_ledger and record.ledger is not None:
-        why = "a ledger that is named is used, or made"
-        raise conflict("--new-ledger", f"--ledger {record.ledger}", why)
-    if record.new_ledger and record.resume:
-        raise conflict("--new-ledger", "--resume", "a run goes on in its own ledger")
     if record.run is not None and not record.resume:
         raise OptionConflict(f"--run {record.run} needs --resume; a new run is named by itself.")
-    if record.distributed and "RANK" not in os.environ:
-        raise OptionConflict(
-            "--distributed needs torchrun, which starts the processes: "
-            "torchrun --nproc-per-node 2 -m dpacct_cli train ..."
-        )
     begun = None
     if record.resume:
         begun = find_run(record.ledger, record.run, method, training.data)
@@ -93,8 +82,8 @@ def train(
     else:
         data = settings.values["data"]
         _propose_schema(settings)
-        files = begin(record.ledger, settings.method, data, new_ledger=record.new_ledger)
-    _run(settings, files, style.style, resume=record.resume, distributed=record.distributed)
+        files = begin(record.ledger, settings.method, data)
+    _run(settings, files, style.style, resume=record.resume)
 
 
 def read_settings(method: str | None, training: Training, record: Record | None = None) -> Settings:
@@ -146,25 +135,16 @@ def _propose_schema(settings: Settings) -> None:
         raise SystemExit(BAD_INPUT)
 
 
-def _run(
-    settings: Settings, files: RunFiles, style: Style, *, resume: bool, distributed: bool
-) -> None:
+def _run(settings: Settings, files: RunFiles, style: Style, *, resume: bool) -> None:
     # PyTorch is imported here, after everything that can be checked without it.
-    from dpacct.fl.engine.ranks import join_torchrun
     from dpacct.ledger.terms import known_terms
     from dpacct_cli.train.job import build_job
-    from dpacct_cli.train.run import open_run, orderly_stop, train
+    from dpacct_cli.train.run import open_run, train
 
-    first = join_torchrun() if distributed else True
     terms = known_terms(files.ledger)
     job = build_job(settings, terms)
     file = shlex.quote(str(files.ledger))
-    with open_run(job, files, settings, resume=resume, distributed=distributed) as run:
-        if not first:
-            # The first process alone writes, prints and decides when to stop.
-            with orderly_stop():
-                run.run()
-            return
+    with open_run(job, files, settings, resume=resume) as run:
         if style is Style.HUMAN:
             for note in _notes(settings, files, job, terms, private=run.has_private_checkpoint):
                 print_note(note)
@@ -177,7 +157,7 @@ def _run(
             outcome = train(run, job, files, style)
         except BudgetExceeded as refusal:
             ways = in_units(
-                f"dpacct ledger show {file} lists what was spent. --new-ledger begins a second "
+                f"dpacct ledger show {file} lists what was spent. --ledger FILE begins a second "
                 "budget for the same clients, whose epsilon adds up with this one."
             )
             raise BudgetExceeded(f"{refusal} {ways}") from None

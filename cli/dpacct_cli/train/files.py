@@ -78,13 +78,12 @@ class Begun(NamedTuple):
             return False
 
 
-def begin(ledger: str | None, method: str, data: str, *, new_ledger: bool = False) -> RunFiles:
+def begin(ledger: str | None, method: str, data: str) -> RunFiles:
     """Return the files of a new run, none of which exists yet except the ledger.
 
     Args:
         ledger: the named file, None for the ledger of the data.
         method, data: the source of the run's file names.
-        new_ledger: take the first free name with a number behind that of the data's ledger.
     Raises:
         InvalidParameter: the folder of the ledger does not exist, or the ledger is a folder.
     """
@@ -95,9 +94,6 @@ def begin(ledger: str | None, method: str, data: str, *, new_ledger: bool = Fals
         path = ledger_of_data(data)
         # `Class` for package.module:Class
         name = f"{method.rpartition(':')[2]}-{path.stem}"
-        if new_ledger:
-            names = (path.with_name(stem + SUFFIX) for stem in _numbered(path.stem))
-            path = next(path for path in names if not path.exists())
     if not path.parent.is_dir():
         raise InvalidParameter("ledger", str(path), f"there is no folder {path.parent}")
     if path.is_dir():
@@ -139,7 +135,10 @@ def find_run(ledger: str | None, run: str | None, method: str | None, data: str 
         folder = Path(data).parent
     if run is not None:
         stem = Path(run) if ledger is None else folder / run
-        return _read(stem.parent / f"{stem.name}{SETTINGS}")
+        file = stem.parent / f"{stem.name}{SETTINGS}"
+        if not file.is_file():
+            raise InvalidParameter("run", run or None, f"no run to resume: there is no {file}")
+        return _read(file)
     begun = [
         found
         for found in _begun_in(folder)

@@ -236,11 +236,6 @@ class Record(NamedTuple):
         help="File that records the spent budget; model, report and checkpoint stand beside "
         "it. Default one for each data set: DATA.ledger here, or beside FILE.csv.",
     )] = None  # fmt: skip
-    new_ledger: Annotated[bool, flag(
-        "--new-ledger", panel=RECORD, advanced=True,
-        help="Start a second budget for this data. The epsilons add up; dpacct does not track "
-        "the total.",
-    )] = False  # fmt: skip
     resume: Annotated[
         bool, flag("--resume", help="Continue a run that was stopped.", panel=RECORD)
     ] = False
@@ -248,7 +243,3 @@ class Record(NamedTuple):
         "--run", metavar="NAME", panel=RECORD, advanced=True,
         help="The run that --resume continues: the beginning of its file names.",
     )] = None  # fmt: skip
-    distributed: Annotated[bool, flag(
-        "--distributed", panel=MACHINE, advanced=True,
-        help="This process is one of several that torchrun has started, which share the clients.",
-    )] = False  # fmt: skip

@@ -69,16 +69,13 @@ class _Beginning(Callback):
             run.save()
 
 
-def open_run(
-    job: Job, files: RunFiles, settings: Settings, *, resume: bool, distributed: bool
-) -> Federation:
+def open_run(job: Job, files: RunFiles, settings: Settings, *, resume: bool) -> Federation:
     """Return the run of a job, at its beginning or at its checkpoint.
 
     Args:
         job: the job to run. files: of its record.
         settings: of the job, written when the run begins.
         resume: continue from the checkpoint, if it exists.
-        distributed: this process is one of several. See `join_torchrun`.
 
     Raises:
         DpacctError: as `Federation` and its ``resume``.
@@ -91,7 +88,6 @@ def open_run(
         name=files.run_name(settings.method),
         checkpoint=files.checkpoint,
         callbacks=[_Beginning(files.settings, kept)],
-        distributed=distributed,
     )
     # Without a checkpoint nothing was ever charged.
     return run.resume() if resume and files.checkpoint.exists() else run
@@ -193,8 +189,6 @@ def bar(
 ) -> Generator[Advance]:
     """Show a bar on a terminal, which each report with the latest accuracy advances.
 
-    A terminal without escape codes gets a line for each tenth of the rounds.
-
     Args:
         style: of the output. Only text output has a bar.
         done, rounds: rounds that an earlier part of the run has done, and rounds of the plan.
@@ -206,15 +200,6 @@ def bar(
     waiting.end()
     if style is not Style.HUMAN or (console is None and not sys.stderr.isatty()):
         yield lambda _report, _accuracy: None
-        return
-    if console is None and not waiting.knows_codes():
-
-        def print_line(report: Report, accuracy: float | None) -> None:
-            if report.round % max(1, rounds // 10) == 0:
-                text = describe(report, target, accuracy, test_data)
-                print(f"round {report.round}/{rounds}   {text}", file=sys.stderr, flush=True)
-
-        yield print_line
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn

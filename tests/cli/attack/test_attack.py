@@ -113,9 +113,9 @@ def test_without_a_guarantee_there_is_no_limit(dpacct: Any, folder: Path) -> Non
 
 
 def test_non_members_are_held_out_at_random(dpacct: Any, folder: Path) -> None:
-    for more in ("--clients 40", "--examples --new-ledger"):
+    for more in ("--clients 40", "--examples --ledger second.ledger"):
         assert dpacct(f"train dp-fedavg --rounds 1 --sampling full {more}").code == 0
-    for name in (CHECKPOINT, "dp-fedavg-digits-2.checkpoint"):
+    for name in (CHECKPOINT, "second.checkpoint"):
         ran = dpacct(f"attack {name}")
         assert (ran.code, "train --hold-out 0.2" in ran.err) == (1, True)
     generator = torch.Generator().manual_seed(1)
@@ -158,7 +158,7 @@ def test_checkpoints_of_other_models_are_refused(dpacct: Any, trained: Any, fold
     settings = folder / "dp-fedavg-digits.settings.json"
     content = json.loads(settings.read_text(encoding="utf-8"))
     for change, told in (
-        ({"model": "cnn-small"}, "650 parameters"),
+        ({"model": "cnn-small"}, "params"),
         ({"clients": "50"}, "25 clients"),
     ):
         settings.write_text(json.dumps(content | change), encoding="utf-8")

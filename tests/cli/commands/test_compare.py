@@ -136,23 +136,6 @@ def test_a_training_job_is_shown_by_each_sampling(
     assert "(3 x 11 steps)" in text
 
 
-def test_users_with_several_records_are_shown_by_record_and_by_user(
-    dpacct: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use(monkeypatch)
-    found = dpacct(f"{JOB} --records 4 --json").json["samplings"]
-    wanted = {
-        "per record": 30 * Round(2.0, Poisson(0.1, records=4), "zero-out"),
-        "per user": 30 * Round(2.0, Poisson(0.1), "zero-out"),
-    }
-    assert [row["sampling"] for row in found] == list(wanted)
-    for row, schedule in zip(found, wanted.values(), strict=True):
-        spent = library.epsilon(schedule, delta=1e-5)
-        assert row["epsilon"]["upper"] == pytest.approx(spent.upper, rel=1e-9)
-    assert found[0]["epsilon"]["lower"] > 4 * found[1]["epsilon"]["upper"]
-    assert "up to 4 records a user" in dpacct(f"{JOB} --records 4").text
-
-
 @pytest.mark.parametrize("more", [" --sampling uniform", " --sampling poisson", ""])
 def test_other_settings_have_no_such_table(
     dpacct: Any, more: str, monkeypatch: pytest.MonkeyPatch

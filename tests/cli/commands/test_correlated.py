@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-RUN = "--correlated square-root --rounds 2000 --bands 100 --separation 100 --participations 20"
+RUN = "--correlated square-root --rounds 2000 --bands 100 --separation 100"
 
 
 def test_calibration_of_a_run(dpacct: Any) -> None:

@@ -97,7 +97,7 @@ def test_a_schedule_is_played_and_charged_as_it_stands_in_its_file(dpacct: Any) 
     assert [phase["noise_multiplier"] for phase in data["phases"]] == [2.0, 1.5]
     with Ledger.open(data["ledger"], read_only=True) as ledger:
         assert [(r.noise_multiplier, n) for r, n in ledger.runs[0].plan] == [(2.0, 2), (1.5, 1)]
-    scaled = dpacct(usual, "--eps 2 --json --new-ledger").json
+    scaled = dpacct(usual, "--eps 2 --json --ledger second.ledger").json
     assert 1.99 < scaled["epsilon"]["upper"] <= 2
     assert "contradicts --rounds" in dpacct(usual, "--rounds 3").err
     assert "public_size" in dpacct(usual, "--adjacency add-remove").err
@@ -145,14 +145,14 @@ def test_the_number_alone(dpacct: Any) -> None:
 
 
 def test_a_seed_repeats_the_run_and_takes_its_privacy(dpacct: Any) -> None:
-    one, two = (dpacct(SMALL, "--seed 5 --new-ledger --json").json for _ in range(2))
+    one, two = (dpacct(SMALL, f"--seed 5 --ledger {n}.ledger --json").json for n in (1, 2))
     assert one["test_accuracy"] == two["test_accuracy"]
     weights = [torch.load(run["model_file"], weights_only=True) for run in (one, two)]
     assert torch.equal(weights[0]["linear.weight"], weights[1]["linear.weight"])
     assert one["private"] is False
     assert "seed" in one["not_private_because"]
     assert one["epsilon"]["upper"] is None
-    text = dpacct(SMALL, "--seed 5 --new-ledger").text
+    text = dpacct(SMALL, "--seed 5 --ledger second.ledger").text
     assert re.search(r"epsilon +infinite +a seed was given", text)
     with Ledger.open(one["ledger"], read_only=True) as ledger:
         assert ledger.runs[0].private is False
@@ -243,7 +243,7 @@ def test_a_table_of_ones_own_by_owner(dpacct: Any, folder: Path) -> None:
     assert data["ledger"] == "people.ledger"
     with Ledger.open("people.ledger", read_only=True) as ledger:
         assert ledger.runs[0].details["simulated_clients"] is False
-    dealt = "--partition iid --clients 5 --rounds 1 --noise 9 --new-ledger"
+    dealt = "--partition iid --clients 5 --rounds 1 --noise 9 --ledger second.ledger"
     data = dpacct(words, dealt).json
     assert (data["clients"], data["simulated_clients"]) == (5, True)
     with Ledger.open(data["ledger"], read_only=True) as ledger:
@@ -263,7 +263,7 @@ def test_owner_and_classes_can_be_typed(dpacct: Any, folder: Path) -> None:
     assert "not for the person behind an example" in shown
     assert "say --classes" in shown
     shown = dpacct(
-        "train --data people.csv --label answer --owner who --examples --rounds 1 --new-ledger"
+        "train --data people.csv --label answer --owner who --examples --rounds 1 --ledger b.ledger"
     ).text
     assert "an owner of several examples is protected less" in " ".join(shown.split())
     ran = dpacct(words, "--classes no,maybe")
@@ -332,8 +332,6 @@ BAD = [
     ("--resume", ("--ledger", "no run to resume")),
     ("--resume --run x", ("--resume is 'x.settings.json'", "settings of the run belong")),
     ("dp-fedavg --run x", ("--run x needs --resume",)),
-    ("dp-fedavg --new-ledger --resume", ("--new-ledger contradicts --resume",)),
-    ("dp-fedavg --new-ledger --ledger x", ("--new-ledger contradicts --ledger x",)),
     ("dp-fedavg --ledger x.ledger --resume", ("there is no run to resume",)),
     ("dp-fedavg --label y", ("--label contradicts --data digits",)),
     ("dp-fedavg --json -q", ("-q contradicts --json",)),
@@ -512,13 +510,3 @@ def test_the_bar_shows_budget_and_accuracy_and_nothing_private() -> None:
         with bar(style, 0, 3, 8.0, Console(file=silent, force_terminal=True)) as advance:
             advance(shown, 0.84)
         assert silent.getvalue() == ""
-
-
-def test_whoever_wants_no_codes_reads_lines(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    with bar(Style.HUMAN, 0, 3, 8.0) as advance:
-        advance(SHOWN, 0.84)
-    assert capsys.readouterr().err == "round 2/3   epsilon 4.72 of 8   accuracy 0.840\n"

@@ -35,7 +35,9 @@ def test_epochs_by_allocation_are_charged_whole(dpacct):
 
 def test_the_steps_follow_from_the_batch(dpacct):
     assert dpacct(f"{ALLOCATED} --batch 479 --rounds 3 --noise 2 --json").json["steps"] == 3
-    clients = "train dp-fedavg --sampling allocation --clients 20 --local-epochs 1 --new-ledger"
+    clients = (
+        "train dp-fedavg --sampling allocation --clients 20 --local-epochs 1 --ledger b.ledger"
+    )
     data = dpacct(f"{clients} --cohort 5 --epochs 1 --noise 2 --json").json
     assert (data["steps"], data["rounds"], data["unit"]) == (4, 4, "client")
 
@@ -94,6 +96,6 @@ def test_owners_of_several_rows_are_charged_as_owners(dpacct, folder):
     assert data["epsilon"]["upper"] == pytest.approx(wanted.upper, rel=1e-9)
     with Ledger.open(data["ledger"], read_only=True) as ledger:
         assert (ledger.unit, ledger.runs[0].plan) == ("client", plan)
-    text = dpacct(f"{line} --records 3 --q 0.2 --rounds 2 --noise 3 --new-ledger").text
+    text = dpacct(f"{line} --records 3 --q 0.2 --rounds 2 --noise 3 --ledger second.ledger").text
     assert "zero out one client" in text
     assert "Epsilon holds for a single example" not in text

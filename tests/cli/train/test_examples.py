@@ -50,7 +50,7 @@ def test_a_person_reads_of_examples(dpacct, folder):
     assert "client" not in text.replace("dp-fedavg", "")
     (folder / "run.toml").write_text("examples = true\nrounds = 2\nq = 0.05\n")
     # Nothing that is typed says so.
-    again = dpacct("train dp-fedavg --config run.toml --new-ledger")
+    again = dpacct("train dp-fedavg --config run.toml --ledger second.ledger")
     assert "zero out one example" in again.text
     assert "for the same examples" in again.err
 

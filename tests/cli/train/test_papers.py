@@ -1,10 +1,8 @@
-"""Settings that papers print: bounds, local optimizers, precision, and several processes."""
+"""Settings that papers print: bounds and precision."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -75,7 +73,6 @@ def test_a_stopped_run_keeps_its_list_of_norms():
         ("--precision float16", "--precision is 'float16'"),
         ("--momentum 1", "--momentum is 1"),
         ("--examples --momentum 0.5", "--momentum 0.5 contradicts --examples"),
-        ("--distributed", "--distributed needs torchrun"),
     ],
 )
 def test_what_does_not_fit_is_refused(dpacct, folder, typed, said):
@@ -90,26 +87,3 @@ def test_a_method_with_a_bound_of_its_own_takes_no_other(dpacct):
         ran = dpacct(f"train fed-alpha-normec {words}")
         assert ran.code == 2
         assert "SmoothedNormalization bounds the updates already" in ran.err
-
-
-@pytest.mark.slow
-def test_two_processes_train_what_one_does_and_the_first_one_writes(dpacct):
-    words = f"{RUN} --seed 3 --vectorize no --json"
-    one = dpacct(words, "--ledger one.ledger").json
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    line = [
-        *torchrun,
-        "-m",
-        "dpacct_cli",
-        *words.split(),
-        "--distributed",
-        "--ledger",
-        "two.ledger",
-    ]
-    ran = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    two = json.loads(ran.stdout)
-    for key in ("rounds", "test_accuracy", "epsilon", "clip_norm"):
-        assert one[key] == two[key]
-    assert len(Path("two.report.jsonl").read_text(encoding="utf-8").splitlines()) == 3
-    assert dpacct("ledger show two.ledger --json").json["rounds"] == 3

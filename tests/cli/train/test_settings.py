@@ -232,21 +232,6 @@ def test_the_ledger_of_a_table_stands_beside_it(tmp_path: Path) -> None:
         begin(None, "dp-fedavg", str(tmp_path / "no" / "people.csv"))
 
 
-def test_a_new_ledger_gets_the_first_free_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    names: list[str] = []
-    for _ in range(3):
-        files = touch(begin(None, "dp-fedavg", "digits", new_ledger=True))
-        names.append(f"{files.ledger} {files.stem}")
-    assert names == [
-        "digits.ledger dp-fedavg-digits",
-        "digits-2.ledger dp-fedavg-digits-2",
-        "digits-3.ledger dp-fedavg-digits-3",
-    ]
-
-
 def test_runs_may_share_a_ledger_that_is_named(tmp_path: Path) -> None:
     path = str(tmp_path / "shared.ledger")
     first = touch(begin(path, "dp-fedavg", "digits"))

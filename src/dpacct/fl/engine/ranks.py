@@ -15,7 +15,6 @@ Messages are neither encrypted nor authenticated: ranks are processes of one own
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -151,17 +150,6 @@ class Ranks:
                 f"rank {self.rank} of {self.size} has lost the others ({line[:200]}). A round that "
                 "was reserved stays spent. The run goes on from its checkpoint"
             ) from error
-
-
-def join_torchrun() -> bool:
-    """Join the processes that torchrun has started, and return whether this is rank 0.
-
-    Each process takes a GPU of its own, if there are enough.
-    """
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-    distributed.init_process_group("gloo")
-    return distributed.get_rank() == 0
 
 
 class RankedLoop(RoundLoop):
