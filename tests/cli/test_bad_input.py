@@ -48,7 +48,7 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ),
     (
         "calibrate --eps 8 --noise 2 --correlated square-root --separation 5 --solve rounds",
-        ("--solve rounds contradicts --correlated square-root",),
+        ("--correlated square-root contradicts --solve rounds",),
     ),
     ("epsilon --noise 1 --rounds 3 --q 0.1 --sampling posson", ("Did you mean poisson?",)),
     ("epsilon --noise 1 --rounds 3 --q 0.1 --sampling Poisson", ("Did you mean poisson?",)),
@@ -148,8 +148,8 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     (f"{BATCHES} --clients 7", ("--clients 7 contradicts --examples 50000",)),
     (f"{BATCHES} --cohort 7", ("--cohort 7 contradicts --batch 256",)),
     (f"{BATCHES} --sampling full", ("--batch 256 contradicts --sampling full",)),
-    ("calibrate --eps 3 --noise 1 --epochs 20 --solve rounds", ("(it is the value to solve for)",)),
-    ("calibrate --eps 3 --noise 1 --epochs 20 --solve q", ("--epochs 20", "depends on the rate)")),
+    ("calibrate --eps 3 --noise 1 --epochs 20 --solve rounds", ("(it is the value to solve for",)),
+    ("calibrate --eps 3 --noise 1 --epochs 20 --solve q", ("--epochs 20", "or depends on it)")),
     # Names of nothing.
     ("epsilon --schedule ''", ("--schedule is empty; it takes FILE.",)),
     ("epsilon --from ''", ("--from is empty;",)),

@@ -127,6 +127,8 @@ def _refuse_what_is_solved(typed: MechanismOptions, solve: str, delta: str | Non
     """Reject a typed value that is to be solved for, and mechanisms that do not leave it open."""
     if solve not in SOLVABLE:
         raise InvalidParameter("solve", solve, "it is one of " + ", ".join(SOLVABLE))
+    if typed.schedule is not None and solve in ("noise", "delta"):
+        typed.refuse_beside_schedule()
     given = typed.by_option() | ({} if delta is None else {"--delta": delta})
     for name in EXCLUDED[solve]:
         if name in given:

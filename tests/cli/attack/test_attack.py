@@ -120,8 +120,8 @@ def test_non_members_are_held_out_at_random(dpacct: Any, folder: Path) -> None:
         assert (ran.code, "train --hold-out 0.2" in ran.err) == (1, True)
     generator = torch.Generator().manual_seed(1)
     values = torch.randn(30, 2, generator=generator).round(decimals=3).tolist()
-    # Every row twice: most held-out examples are a member's, too.
-    rows = [f"{a},{b},{place % 2}" for place, (a, b) in enumerate(values)] * 2
+    # Every row five times: most held-out examples are a member's, too.
+    rows = [f"{a},{b},{place % 2}" for place, (a, b) in enumerate(values)] * 5
     (folder / "people.csv").write_text("\n".join(["a,b,label", *rows]), encoding="utf-8")
     words = "train dp-fedavg --data people.csv --clients 30 --rounds 1 --hold-out 0.5"
     assert dpacct(words).code == 0

@@ -330,7 +330,7 @@ BAD = [
     ("dp-fedavg --ledger no/where.ledger", ("--ledger is 'no/where.ledger'", "no folder no")),
     ("dp-fedavg --resume", ("--ledger", "no run to resume")),
     ("--resume", ("--ledger", "no run to resume")),
-    ("--resume --run x", ("--resume is 'x.settings.json'", "settings of the run belong")),
+    ("--resume --run x", ("--run is 'x'", "no run to resume", "x.settings.json")),
     ("dp-fedavg --run x", ("--run x needs --resume",)),
     ("dp-fedavg --ledger x.ledger --resume", ("there is no run to resume",)),
     ("dp-fedavg --label y", ("--label contradicts --data digits",)),
