@@ -41,7 +41,6 @@ LABELS = {
     "num_epochs": "--epochs",
     "server_optimizer": "--server",
     "checkpoint": "--resume",
-    "partitions": "--partition",
 }
 # How the library begins its rule for a text or for nothing where it takes a number.
 NO_NUMBER, NOTHING = (f"it has to be a number, not {kind}: " for kind in ("text", "nothing"))

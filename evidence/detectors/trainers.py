@@ -2,7 +2,7 @@
 
 Usage: python -m evidence.detectors.trainers [TRAINER ...]
 
-Needs Opacus and Flower as well as torch. Prints two tables of the page: lower bounds and the charge
+Needs Flower as well as torch. Prints two tables of the page: lower bounds and the charge
 with the audit's time over that of the run, and faults with the tests that detect them. A trainer is
 a function of a population and a fault. The audit and the run use the same code.
 """
@@ -12,20 +12,17 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
 
 import dpacct
-from dpacct import Full, Ledger, Poisson, Round, fl
-from dpacct.errors import LedgerError
-from dpacct.fl.auditing.canary_audit import passing_ledger
+from dpacct import Full, fl
 from dpacct.fl.tensors import norm
 from evidence.detectors.faults import DividedTwice
 
@@ -76,38 +73,6 @@ def federated(noise: float, fault: str) -> Shown:
     )
 
 
-def own_loop(noise: float, fault: str) -> Shown:
-    """Yield a loop written by hand around `privatize`."""
-    like = dict(model().named_parameters())
-    times = 2 if fault == "each client sends two rows" else 1
-
-    def training(plan: Any, run: Any, update: Any) -> Iterator[Any]:
-        while run.held:
-            updates = [update(number) for number in plan.draw_cohort() for _ in range(times)]
-            yield fl.privatize(updates[: plan.num_clients], plan, run, like=like)
-
-    def update(_: int) -> dict[str, Tensor]:
-        local = model()
-        loss: Any = cross_entropy(local(torch.randn(14, 64)), torch.randint(10, (14,)))
-        loss.backward()
-        return {name: cast("Tensor", value.grad) for name, value in local.named_parameters()}
-
-    sampling: Any = Poisson(0.3) if times > 1 else Full()
-    plan = fl.AggregationPlan(noise, CLIP, sampling, OTHERS)
-
-    def plain() -> None:
-        with passing_ledger(DELTA) as ledger:
-            list(training(plan, ledger.start_run("own", ROUNDS * plan.round), update))
-
-    def audit() -> fl.RunAudit:
-        rounds = ROUNDS * (3 if times > 1 else 1)
-        return fl.audit_loop(
-            training, update, plan, like=like, rounds=rounds, canaries=CANARIES, delta=DELTA
-        )
-
-    return timed(audit, plain)
-
-
 def flower(noise: float, fault: str) -> Shown:
     """Return Flower's strategy and ClientApps over its messages in one process."""
     # Imported here, not with all other packages.
@@ -145,79 +110,6 @@ def spoiled(fault: str) -> Generator[None]:
         yield
 
 
-def opacus(noise: float, fault: str) -> Shown:
-    """Return Opacus' engine with `attach_ledger`, everybody in every batch."""
-    library: Any = import_module("opacus")
-    plug_in: Any = import_module("dpacct.interop.opacus")
-
-    def training(data: Any, ledger: Ledger) -> None:
-        module = model()
-        made: Any = library.PrivacyEngine().make_private(
-            module=module,
-            optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
-            data_loader=DataLoader(data, len(data)),
-            noise_multiplier=noise,
-            max_grad_norm=CLIP,
-        )
-        private, optimizer, loader = made[0], made[1], made[-1]
-        loss = nn.CrossEntropyLoss()
-        run = ledger.start_run(
-            "audit", ROUNDS * Round(noise, Poisson(loader.sample_rate), "zero-out")
-        )
-        loader = plug_in.attach_ledger(loader, optimizer, run)
-        _spoil(fault, optimizer)
-        while run.held:
-            for inputs, targets in loader:
-                optimizer.zero_grad()
-                loss(private(inputs), targets).backward()
-                optimizer.step()
-
-    data = TensorDataset(torch.randn(OTHERS, 64), torch.randint(10, (OTHERS,)))
-
-    def plain() -> None:
-        with passing_ledger(DELTA) as ledger:
-            training(data, ledger)
-
-    return timed(lambda: plug_in.audit_loop(training, data, canaries=CANARIES, delta=DELTA), plain)
-
-
-def _spoil(fault: str, optimizer: Any) -> None:  # noqa: C901 - one fault a case
-    """Plant a fault in a training with Opacus."""
-    add, clip, pre_step = optimizer.add_noise, optimizer.clip_and_accumulate, optimizer.pre_step
-
-    def as_if(call: Callable[[], Any], **settings: float) -> None:
-        kept = {name: getattr(optimizer, name) for name in settings}
-        for name, value in settings.items():
-            setattr(optimizer, name, value)
-        call()
-        for name, value in kept.items():
-            setattr(optimizer, name, value)
-
-    def summed() -> None:
-        for parameter in optimizer.params:
-            parameter.summed_grad = parameter.grad_sample.sum(dim=0)
-
-    def off_again(*words: Any) -> Any:
-        done = pre_step(*words)
-        for parameter in optimizer.params:
-            mean = parameter.summed_grad / optimizer.expected_batch_size
-            parameter.grad = mean.view_as(parameter)
-        return done
-
-    multiplier, length = optimizer.noise_multiplier, optimizer.max_grad_norm
-    match fault:
-        case "noise divided twice":
-            optimizer.add_noise = lambda: as_if(add, noise_multiplier=multiplier / 2)
-        case "clip norm 1.5 times that of the noise":
-            optimizer.clip_and_accumulate = lambda: as_if(clip, max_grad_norm=1.5 * length)
-        case "gradients are not clipped":
-            optimizer.clip_and_accumulate = summed
-        case "noise taken off before the step":
-            optimizer.pre_step = off_again
-        case _:
-            pass
-
-
 def timed(audit: Callable[[], fl.RunAudit], plain: Callable[[], object]) -> Shown:
     """Return both, and what they take, imports and first calls not counted."""
     plain()
@@ -230,16 +122,8 @@ def timed(audit: Callable[[], fl.RunAudit], plain: Callable[[], object]) -> Show
 
 TRAINERS: dict[str, tuple[Callable[[float, str], Shown], tuple[str, ...]]] = {
     "`Federation`": (federated, ("noise divided twice",)),
-    "own loop": (own_loop, ("each client sends two rows",)),
     "Flower": (flower, ("noise divided twice", "clients do not clip")),
-    "Opacus": (
-        opacus,
-        (
-            "noise divided twice", "clip norm 1.5 times that of the noise",
-            "gradients are not clipped", "noise taken off before the step",
-        ),
-    ),
-}  # fmt: skip
+}
 
 
 def main(*names: str) -> None:
@@ -259,10 +143,7 @@ def main(*names: str) -> None:
             flush=True,
         )
         for fault in faults:
-            try:
-                seen = ", ".join(run(QUIET, fault).found.shown.faults)
-            except LedgerError:
-                seen = "refused by the plug-in"
+            seen = ", ".join(run(QUIET, fault).found.shown.faults)
             print(f"|| {name} | {fault} | {seen} |", flush=True)
 
 

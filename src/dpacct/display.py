@@ -37,10 +37,10 @@ class Drawn(Protocol):
         ...
 
 
-def drawn(function: str, value: Any, **options: Any) -> Drawn:
+def drawn(function: str, value: Any) -> Drawn:
     """Return the picture of a value by a function of `dpacct.pictures`."""
     pictures: Any = import_module(_PICTURES)
-    return pictures.Drawing(getattr(pictures, function)(value), **options)
+    return pictures.Drawing(getattr(pictures, function)(value))
 
 
 def up(value: float | Decimal, digits: int = 5) -> str:

@@ -350,15 +350,13 @@ class Schedule:
         factor = validate.above_zero("factor", factor, "a factor on the noise")
         return Schedule(Phase(kind.scale_noise(factor), count) for kind, count in self.phases)
 
-    def plot(self, *, dark: bool = False) -> Drawn:
+    def plot(self) -> Drawn:
         """Return a picture of noise and sampling rate over the rounds. A notebook shows it.
 
-        Args:
-            dark: draw for a dark background.
         Raises:
             InvalidParameter: there are no rounds.
         """
-        return drawn("schedule_picture", self, dark=dark)
+        return drawn("schedule_picture", self)
 
     def __repr__(self) -> str:
         return " + ".join(f"{count} * {round_!r}" for round_, count in self.phases) or "Schedule()"

@@ -166,7 +166,7 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("plot eps --noise 1, --rounds 3 --q 0.1", ("which is not a number; a noise multipl",)),
     ("train dp-fedavg --schema no.toml", ("--schema is 'no.toml'; it cannot be read",)),
     ("train dp-fedsam --set rho=1 --set rho=2", ("--set rho=2 contradicts --set rho=1.",)),
-    ("plot rdp --orders 2", ("--orders is not an option of dpacct plot rdp. dpacct plot rdp -",)),
+    ("plot delta --orders 2", ("--orders is not an option of dpacct plot delta.",)),
     # Risk.
     ("risk --noise 1 --rounds 3 --q 0.1 --fpr 0", ("--fpr is 0;", "(0, 1)")),
     ("risk --noise 1 --rounds 3 --q 0.1 --fpr 0.1,,0.2", ("which is not a number;", "(0, 1)")),

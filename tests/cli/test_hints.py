@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from dpacct import Budget, Ledger, Poisson, Round
 from dpacct.display import up
 from dpacct_cli import mechanism, render
 
@@ -150,31 +149,6 @@ def test_every_command_has_the_same_rule(dpacct: Any, words: str, noted: bool) -
 
 
 # Refusals of a ledger.
-
-
-def test_what_a_refused_round_is_told_fits(tmp_path: Path) -> None:
-    from dpacct.ledger import RoundRefused
-
-    for noise, rate in ((0.4, 0.1),):
-        with Ledger.open(tmp_path / f"{noise}", Budget(3, 1e-5)) as ledger:
-            run = ledger.start_run("one")
-            run.reserve(Round(3.0, Poisson(0.1))).commit()
-            with pytest.raises(RoundRefused) as refused:
-                run.reserve(Round(noise, Poisson(rate)))
-            words = str(refused.value)
-            more = re.search(r"noise multiplier (\S+) at this rate", words)
-            less = re.search(r"sampling rate (\S+) at this noise", words)
-            assert more is not None
-            assert less is not None
-            assert float(more[1]) > noise
-            assert float(less[1]) < rate
-            for round_ in (
-                Round(float(more[1]), Poisson(rate)),
-                Round(noise, Poisson(float(less[1]))),
-            ):
-                assert ledger.remaining(round_) >= 1
-            run.reserve(Round(float(more[1]), Poisson(rate))).commit()
-            assert ledger.upper_epsilon() <= 3
 
 
 def test_commands_that_ledgers_suggest_read_the_same_epsilon(

@@ -14,12 +14,11 @@ from scipy.optimize import brentq, linprog
 from scipy.stats import binom, chi2, norm, ttest_ind
 from scipy.stats import t as student
 
-from dpacct import Adjacency, Full, Poisson, Round, Uniform, epsilon
+from dpacct import Adjacency, Full, Poisson, Round, Uniform
 from dpacct.empirical.audits import (
     Guesses,
     Promise,
     Seen,
-    Separated,
     _quieter_part,
     best_number,
     guess,
@@ -27,7 +26,6 @@ from dpacct.empirical.audits import (
     least_epsilon,
     log_ratios,
     refutes,
-    separate,
     smallest_tail,
 )
 from dpacct.errors import InvalidParameter
@@ -350,103 +348,6 @@ def test_parts_of_sound_runs_are_seldom_called_quieter():
     assert 20 < sum(_quieter_part(run, 0.02) for run in runs) < 110
 
 
-# Many runs.
-
-
-def for_epsilon(test: Separated) -> float:
-    return test.epsilon(DELTA, 0.05)
-
-
-def drawn(random, runs, noise, rate=1.0, other=0.0):
-    inside = (random.random(runs) < rate) + noise * random.normal(size=runs)
-    outside = other * (random.random(runs) < rate) + noise * random.normal(size=runs)
-    return inside, outside
-
-
-def test_epsilon_is_that_of_the_limits():
-    test = Separated(90, 10, 5, 95)
-    tpr, fpr = test.tpr(0.025).lower, test.fpr(0.025).upper
-    assert tpr < 0.9 < test.tpr(0.025).upper
-    assert test.fpr(0.025).lower < 0.05 < fpr
-    most = max(math.log((tpr - DELTA) / fpr), math.log((1 - fpr - DELTA) / (1 - tpr)))
-    assert most - 1e-9 < for_epsilon(test) <= most
-    # The other way round the better of both is the other one.
-    assert for_epsilon(Separated(95, 5, 10, 90)) == pytest.approx(for_epsilon(test), rel=1e-6)
-    for counts in ((50, 50, 50, 50), (0, 100, 0, 100), (5, 95, 90, 10)):
-        assert for_epsilon(Separated(*counts)) == 0.0
-    assert math.isinf(Separated(50, 50, 50, 50).noise(1.0, 0.05, replaced=False))
-
-
-@pytest.mark.parametrize(
-    ("inside", "outside", "counts"),
-    [
-        # The second halves are the other way round: whoever looked at them would choose otherwise.
-        ([1.0] * 50 + [0.0] * 50, [0.0] * 50 + [1.0] * 50, (0, 50, 50, 0)),
-        # The middle of the gap of the first halves is 5, which halves the second ones.
-        (
-            [*np.linspace(9, 12, 403), *[4.0, 6.0] * 201],
-            [*np.linspace(-2, 1, 302), *[4.0, 6.0] * 151],
-            (201, 201, 151, 151),
-        ),
-    ],
-)
-def test_the_threshold_is_chosen_on_the_first_half_alone(inside, outside, counts):
-    assert separate(np.array(inside), np.array(outside), for_epsilon) == Separated(*counts)
-
-
-@pytest.mark.parametrize(
-    ("round_", "other"),
-    [
-        (Round(1.0, Full()), 0.0),
-        pytest.param(Round(0.7, Poisson(0.4)), 0.0, marks=pytest.mark.slow),
-        pytest.param(Round(1.5, Full(), REPLACE), -1.0, marks=pytest.mark.slow),
-    ],
-)
-def test_bounds_hold_and_come_close(round_, other):
-    random, truth, promise = rng(1), epsilon(round_, delta=DELTA), Promise.of(1 * round_)
-    sigma, rate = round_.noise_multiplier, round_.sampling_rate
-    wrong, shown = [0, 0, 0], []
-    for _ in range(8):
-        inside, outside = drawn(random, 1000, sigma, rate, other)
-        test = separate(inside, outside, for_epsilon)
-        wide = separate(inside, outside, lambda tried: tried.distance(rate, 0.1))
-        shown.append(wide.noise(rate, 0.1, replaced=other != 0))
-        wrong[0] += test.epsilon(DELTA, 0.1) > truth.upper
-        wrong[1] += shown[-1] < sigma
-        wrong[2] += test.refutes(promise, 0.1)
-        assert not test.refutes(promise, 1e-6)
-    # Each of 8 may be wrong one time in ten; 7 and more have a probability below 1e-6.
-    assert max(wrong) < 7
-    assert np.median(shown) < 1.5 * sigma
-
-
-def test_half_of_epsilon_is_shown_by_the_gaussian_form():
-    inside, outside = drawn(rng(2), 4000, 1.0)
-    test = separate(inside, outside, lambda tried: tried.distance(1.0, 0.05))
-    assert epsilon(Round(test.noise(1.0, 0.05, replaced=False), Full()), delta=DELTA).lower > 3.0
-    assert for_epsilon(separate(inside, outside, for_epsilon)) > 1.5
-
-
-def test_the_gaussian_form_inverts_the_trade_off():
-    # Counts so large that limits are the shares.
-    alpha, runs = 0.1, 10**9
-    tpr = norm.sf(norm.isf(alpha) - 1 / 0.8)
-
-    def counted(share: float) -> Separated:
-        return Separated(round(share * runs), round((1 - share) * runs), runs // 10, runs * 9 // 10)
-
-    assert counted(tpr).noise(1.0, 0.05, replaced=False) == pytest.approx(0.8, rel=1e-3)
-    assert counted(tpr).noise(1.0, 0.05, replaced=True) == pytest.approx(1.6, rel=1e-3)
-    sampled = counted(0.3 * tpr + 0.7 * alpha)
-    assert sampled.noise(0.3, 0.05, replaced=False) == pytest.approx(0.8, rel=1e-3)
-
-
-@pytest.mark.parametrize("noise", [0.2, 0.4])
-def test_less_noise_than_promised_is_seen(noise):
-    test = separate(*drawn(rng(3), 1000, noise), for_epsilon)
-    assert test.refutes(Promise.of(1 * Round(1.0, Full())), 1e-6)
-
-
 @pytest.mark.parametrize(
     ("call", "name"),
     [
@@ -454,8 +355,6 @@ def test_less_noise_than_promised_is_seen(noise):
         (lambda: Guesses(10, 5, 6), "right"),
         (lambda: Guesses(10, 5, -1), "right"),
         (lambda: Guesses(0, 1, 1), "canaries"),
-        (lambda: separate(np.zeros(3), np.zeros(10), for_epsilon), "inside"),
-        (lambda: separate(np.array([0, 1, np.nan, 2]), np.zeros(9), for_epsilon), "inside"),
     ],
 )
 def test_observations_that_cannot_be_are_refused(call, name):

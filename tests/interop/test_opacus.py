@@ -169,9 +169,9 @@ def test_what_is_no_delta_history_or_run_is_refused_in_a_sentence() -> None:
         with pytest.raises(InvalidParameter, match="a history of"):
             accountant.load_state_dict(state)
     assert len(accountant) == 1
-    job = Job()
-    with pytest.raises(InvalidParameter, match="a run of a ledger"):
-        job.attach("run")
+    for value in ("run", None):
+        with pytest.raises(InvalidParameter, match="a run of a ledger"):
+            Job().attach(value)
 
 
 @pytest.mark.parametrize("name", ["prv", pytest.param("rdp", marks=pytest.mark.slow)])
@@ -598,6 +598,13 @@ def test_a_loader_that_does_not_sample_by_poisson_is_refused(ledger: Ledger, run
     assert ledger.rounds == 0
 
 
+def test_several_processes_are_refused(run: Any) -> None:
+    job = Job()
+    job.optimizer.__class__ = opacus.optimizers.DistributedDPOptimizer
+    with pytest.raises(Unsupported, match="in one process"):
+        job.attach(run)
+
+
 def test_an_optimizer_whose_clip_norm_depends_on_the_data_is_refused(run: Any) -> None:
     """Opacus counts the noise of gradients and count together, at half the sensitivity."""
     job = Job(**ADAPTIVE)
@@ -624,8 +631,6 @@ def test_a_run_that_does_not_fit_the_loop_is_refused(ledger: Ledger, round_: Rou
     run.finish()
     with pytest.raises(LedgerError, match="is finished"):
         Job().attach(run)
-    with pytest.raises(InvalidParameter, match="rank 0 charges the run"):
-        Job().attach(None)
     assert ledger.rounds == 0
 
 
@@ -726,26 +731,6 @@ while True:
         if steps == 13:
             os.kill(os.getpid(), signal.SIGKILL)
 """
-RANK = """
-import sys, warnings
-warnings.simplefilter("ignore")
-sys.path.insert(0, {folder!r})
-import test_opacus as t
-from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as Parallel
-folder, rank, workers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-t.torch.distributed.init_process_group("gloo", f"file://{{folder}}/meet", rank=rank, world_size=2)
-module = Parallel(t.torch.nn.Linear(5, 2))
-job = t.Job(module=module, workers=workers)
-job.loss = lambda y, z: t.torch.nn.functional.cross_entropy(y, z) if len(z) else 0.0 * y.sum()
-run = None
-if rank == 0:
-    ledger = t.Ledger.open(f"{{folder}}/l.ledger", t.Budget(20, t.DELTA))
-    run = ledger.start_run("ranks", 25 * t.ROUND)
-job.attach(run)
-steps = sum(job.epoch() for _ in range(4))
-t.torch.save((steps, job.loader.ended, module.module.weight), f"{{folder}}/{{rank}}.pt")
-t.torch.distributed.destroy_process_group()
-"""
 BARE = """
 import sys
 from importlib import metadata
@@ -781,20 +766,6 @@ def test_a_killed_loop_goes_on_and_pays_for_what_was_drawn(tmp_path: Path) -> No
         assert (run.committed, run.rounds) == (23, 25)
         assert run.on_plan
         assert not ledger.verify().remarks
-
-
-@pytest.mark.slow
-def test_two_processes_share_one_run(tmp_path: Path) -> None:
-    script = RANK.format(folder=str(Path(__file__).parent))
-    words = [sys.executable, "-c", script, str(tmp_path)]
-    ranks = [subprocess.Popen([*words, str(rank), "1"]) for rank in range(2)]
-    assert [rank.wait(timeout=300) for rank in ranks] == [0, 0]
-    found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
-    assert [steps for steps, _, _ in found] == [25, 25]
-    assert found[0][1] == "the plan of the run is at its end"
-    assert torch.equal(found[0][2], found[1][2])
-    with Ledger.open(tmp_path / "l.ledger") as ledger:
-        assert (ledger.runs[0].committed, ledger.runs[0].rounds) == (25, 25)
 
 
 def test_without_opacus_and_torch_the_import_says_what_to_install() -> None:

@@ -139,15 +139,3 @@ def test_fixed_cohorts_beside_training_are_refused(tmp_path: Path) -> None:
     for read_only in (True, False):
         with pytest.raises(LedgerError, match="entry 10 has cohorts of fixed size"):
             Ledger.open(path, read_only=read_only)
-
-
-def test_an_entry_that_relabels_is_checked(tmp_path: Path) -> None:
-    path = copy("trained", tmp_path)
-    Ledger.open(path).close()
-    rows = read(path)
-    assert rows[-1].content["kind"] == "relabel"
-    rows[-1].content["data"]["adjacency"] = "replace-one"
-    write(path, rows)
-    with Ledger.open(path) as ledger:
-        (problem,) = ledger.verify().problems
-    assert "'replace-one', not the adjacency that rounds are relabelled to" in problem

@@ -20,7 +20,6 @@ from dpacct.pictures import (
     delta_picture,
     epsilon_picture,
     ledger_picture,
-    rdp_picture,
     read_run,
     runs_picture,
     schedule_picture,
@@ -85,15 +84,6 @@ def test_attacks_are_marked_on_the_tradeoff_curve() -> None:
     assert mark.y == pytest.approx(proven, rel=1e-6)
     guessing, curve = picture.panels[0].curves
     assert all(tpr >= fpr for fpr, tpr in zip(guessing.y, curve.y, strict=True))
-
-
-def test_the_best_order_is_marked_on_the_renyi_curve() -> None:
-    picture = as_json(rdp_picture([SETTING], 1e-5))
-    (mark,) = picture.panels[0].marks
-    epsilon = dpacct.epsilon(PLAN, delta=1e-5, accountant="rdp").upper
-    assert f"epsilon {dpacct.display.up(epsilon, 4)}" in mark.words
-    (curve,) = picture.panels[0].curves
-    assert min(curve.x) < mark.x < max(curve.x)
 
 
 def test_a_schedule_has_noise_and_rate() -> None:

@@ -1,4 +1,4 @@
-"""`dpacct report`: a report for reviewers, on a ledger, on rounds, or on a claim."""
+"""`dpacct report`: a report for reviewers, on a ledger or on rounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpacct.errors import InvalidParameter
 from dpacct_cli import options
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import Advanced, MechanismOptions, argument, option
-from dpacct_cli.output import Force, Output, names_a_file, opened, read_output, write_output
+from dpacct_cli.output import Force, Output, opened, read_output, write_output
 from dpacct_cli.render import Page, Row, bracket, on_terminal, plain, show_page, wrapped
 from dpacct_cli.words import text_of
 
@@ -20,23 +20,20 @@ if TYPE_CHECKING:
     from dpacct.rounds import Schedule
 
 SUFFIXES = {".html": "html", ".htm": "html", ".pdf": "pdf", ".md": "md", ".json": "json"}
-FORM_NAMES = ("html", "pdf", "md", "json", "registry", "model-card")
+FORM_NAMES = ("html", "pdf", "md", "json")
 TABLES = (".toml", ".csv", ".json")
 
 Source = Annotated[
     str,
     argument(
-        metavar="[FILE]", known=options.shipped_ids,
-        help="A ledger, a schedule (.toml, .csv, .json), a file of claims, or the id of a shipped "
-        "claim.",
+        metavar="[FILE]", help="A ledger, or a schedule (.toml, .csv, .json).",
     ),
 ]  # fmt: skip
 FormName = Annotated[
     str | None,
     option(
         "--format", metavar="|".join(FORM_NAMES), panel=options.OUTPUT,
-        help="Format of the report; default by the name of -o, else md. registry: a draft entry of "
-        "the OpenDP registry of deployments.",
+        help="Format of the report; default by the name of -o, else md.",
     ),
 ]  # fmt: skip
 Unit = Annotated[
@@ -46,10 +43,6 @@ Unit = Annotated[
         help="Privacy unit, by which neighbors differ; default client.",
     ),
 ]  # fmt: skip
-ClaimId = Annotated[
-    str | None,
-    option("--claim", metavar="ID", help="Which claim of a file that has several.", advanced=True),
-]
 
 
 class CoverOptions(NamedTuple):
@@ -105,8 +98,8 @@ def read_target(output: str | None, form: str | None, *, as_json: bool, force: b
         raise conflict(f"--format {form}", "--json")
     asked = "json" if as_json else form
     file = read_output(output, force=force)
-    suffix = "" if file is None else file.suffix.lower()
-    form = asked or SUFFIXES.get(suffix) or ("md" if file is None else None)
+    by_name = None if file is None else SUFFIXES.get(file.suffix.lower())
+    form = asked or by_name or ("md" if file is None else None)
     if form is None:
         rule = "the name of a report ends in .html, .pdf, .md or .json"
         raise InvalidParameter("--output", output, rule, "--format says it otherwise.")
@@ -135,14 +128,13 @@ def report(
     delta: options.Delta = None,
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
     unit: Unit = None,
-    claim: ClaimId = None,
     output: Output = None,
     form: FormName = None,
     cover: CoverOptions,
     force: Force = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write a privacy report for reviewers: on a ledger, on planned rounds, or on a claim.
+    """Write a privacy report for reviewers: on a ledger or on planned rounds.
 
     The first page states in plain words the guarantee, the protected people and the limits of
     attacks. Then come the assumptions, each with a line to sign, and the figures. A terminal shows
@@ -152,20 +144,13 @@ def report(
       dpacct report --noise 1.3 --rounds 300 --q 0.1 --unit patient
       dpacct report census.ledger -o privacy.pdf --author "A. Analyst" --date 2026-11-25
       dpacct report rounds.toml --format json
-      dpacct report rounds.toml --format model-card
-      dpacct report dp-fed-ls-t3-poisson-z2.4
     """
     target = read_target(output, form, as_json=as_json, force=force)
-    kind = kind_of(file) if file else "schedule"
-    if kind == "schedule":
+    if not file or kind_of(file) == "schedule":
         if file:
             if typed.schedule is not None:
                 raise conflict(f"--schedule {typed.schedule}", file, "both are schedules")
-            if claim is not None:
-                raise conflict(f"--claim {claim}", file, "it is a schedule")
             typed = typed._replace(schedule=file)
-        elif claim is not None:
-            raise OptionConflict(f"--claim {claim} needs a file of claims.")
         from dpacct.report import on_schedule
 
         at = typed.read_delta(delta)
@@ -177,18 +162,15 @@ def report(
             num_units=typed.num_clients,
         )
     else:
-        beside = {"--delta": delta, "--accountant": text_of("--accountant")}
-        if kind == "ledger":
-            beside |= {"--unit": unit, "--claim": claim}
+        beside = {
+            "--delta": delta, "--accountant": text_of("--accountant"), "--unit": unit,
+        }  # fmt: skip
         said = [f"{option} {value}" for option, value in beside.items() if value is not None]
         said = [part for part in (typed.retyped(), *said) if part]
         if said:
-            raise conflict(" ".join(said), file, f"the {kind} says it already")
-        if kind == "ledger":
-            with opened(file) as ledger:
-                found = ledger.report_document()
-        else:
-            found = _of_claim(file, claim, unit or "client")
+            raise conflict(" ".join(said), file, "the ledger says it already")
+        with opened(file) as ledger:
+            found = ledger.report_document()
     target.write(cover.on(found))
 
 
@@ -203,38 +185,9 @@ def _rounds(typed: MechanismOptions, file: str) -> Schedule:
 
 
 def kind_of(file: str) -> str:
-    """Return the kind of a file: a ledger by its content, a schedule or claims by their keys."""
+    """Return the kind of a file: a ledger by its content, a schedule by its name."""
     from dpacct.ledger.disk.outputs import is_ledger
 
     path = Path(file)
-    suffix = path.suffix.lower()
-    if not names_a_file(file, TABLES):
-        return "claim"
     # The reader of ledgers names the damaged part.
-    if is_ledger(path) or suffix not in TABLES:
-        return "ledger"
-    if suffix != ".toml":
-        return "schedule"
-    import tomllib
-
-    try:
-        found = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError):
-        return "schedule"
-    return "claim" if {"claim", "source", "statement"} & found.keys() else "schedule"
-
-
-def _of_claim(file: str, wanted: str | None, unit: str) -> Report:
-    from dpacct.claims.report import on_claim
-    from dpacct_cli.commands.claims import read_claims
-
-    claims = {one.id: one for one in read_claims(file).claims}
-    if not claims:
-        raise InvalidParameter("FILE", file, "it has no claims")
-    if wanted is None and len(claims) == 1:
-        wanted = next(iter(claims))
-    if wanted not in claims:
-        listed = ", ".join(list(claims)[:5]) + (" and more" if len(claims) > 5 else "")
-        rule = f"a report is on one claim of {file}, which has {listed}"
-        raise InvalidParameter("--claim", wanted, rule)
-    return on_claim(claims[wanted], unit=unit)
+    return "ledger" if is_ledger(path) or path.suffix.lower() not in TABLES else "schedule"

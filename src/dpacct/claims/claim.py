@@ -60,7 +60,6 @@ class Reading:
         rounds, round: the number of rounds, and one of them, or another release.
         num_clients: the population, if known.
         unprotected: anything released without noise, in words, or empty.
-        line: its first line in the file.
     """
 
     words: str
@@ -72,7 +71,6 @@ class Reading:
     clip_from: ClipFrom = ClipFrom.CONSTANT
     divisor: Divisor = Divisor.PLANNED
     unprotected: str = ""
-    line: int = 0
 
     @property
     def schedule(self) -> Schedule:
@@ -98,7 +96,6 @@ class Claim:
         delta_words: delta as the text gives it, such as ``num_clients^-1.1``, or empty.
         accountant: the method by which the text computed epsilon, or empty.
         note: one or two sentences for readers.
-        line: its first line in the file.
     """
 
     id: str
@@ -111,7 +108,6 @@ class Claim:
     delta_words: str = ""
     accountant: str = ""
     note: str = ""
-    line: int = 0
 
 
 @dataclass(frozen=True, slots=True)

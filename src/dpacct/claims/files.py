@@ -1,4 +1,4 @@
-"""Claim files in TOML: read and checked, with errors that name the line.
+"""Claim files in TOML: read and checked, with errors that name the claim and its reading.
 
 A file has a table ``[source]`` and a table ``[[claim]]`` for each claim. The mechanism stands in
 the claim itself, or in tables ``[[claim.reading]]`` below it, which inherit every key that they do
@@ -9,8 +9,7 @@ Rule 2: rounds, sampling, adjacency and noise have no default. If the text leave
 each possibility is a reading of its own.
 Rule 3: ``mechanism`` names a release beside the rounds, with its parameters in an inline table:
 ``mechanism = { name = "zcdp", rho = 0.81 }``. Then noise and sampling have no keys of their own.
-Rule 4: two figures for the same noise must agree to the printed digits. If they do not, the error
-names the mix-up of units that would explain it.
+Rule 4: sampling and mechanisms have the keys of schedule files.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 from dpacct import validate
 from dpacct.claims.claim import (
@@ -37,110 +36,33 @@ from dpacct.claims.claim import (
     Source,
     Statement,
 )
-from dpacct.errors import InvalidParameter, shown
-from dpacct.rounds import MAX_CLIENTS, Adjacency, Full, Poisson, Release, Round, Sampling, Uniform
-from dpacct.schedules.files import read_release
+from dpacct.errors import InvalidParameter
+from dpacct.rounds import Adjacency, Full, Release, Round, Sampling, Uniform
+from dpacct.schedules.files import clause, read_release, read_sampling
 
 LONGEST = 600
-# Printed figures may differ by half a unit of their second digit.
-PRINTED = 5e-3
 
-# The keys of each table, with the check of each value.
-Check = Callable[[str, Any], Any]
 Table = dict[str, Any]
 
-
-def _as_is(_: str, value: Any) -> Any:
-    return value
-
-
-def _text(name: str, value: Any) -> str:
-    """Check a text of one paragraph."""
-    if not isinstance(value, str) or not value.strip():
-        raise InvalidParameter(name, None, f"{name} is text")
-    flat = " ".join(value.split())
-    if len(flat) > LONGEST or not flat.isprintable():
-        raise InvalidParameter(name, None, f"{name} is at most {LONGEST} printable characters")
-    return flat
-
-
-def _one_of(words: Iterable[str]) -> Check:
-    def check(name: str, value: Any) -> Any:
-        for word in words:
-            if word == value:
-                return word
-        raise InvalidParameter(name, value, f"it is one of {', '.join(words)}")
-
-    return check
-
-
-def _above_zero(noun: str) -> Check:
-    return lambda name, value: validate.above_zero(name, value, noun)
-
-
-def _clients(noun: str) -> Check:
-    return lambda name, value: validate.count(name, value, noun, MAX_CLIENTS)
-
-
-_SOURCE: dict[str, Check] = {"name": _text, "about": _text, "link": _text}
-_STATEMENT: dict[str, Check] = {
-    "place": _text, "text": _text, "holds": _one_of(("yes", "no", "in part")), "why": _text,
-}  # fmt: skip
-_MECHANISM: dict[str, Check] = {
-    "mechanism": _as_is,
-    "rounds": lambda _, value: validate.rounds(value),
-    "sampling": _one_of((Poisson.name, Uniform.name, Full.name)),
-    "sampling_rate": lambda _, value: validate.sampling_rate(value),
-    "cohort_size": _clients("the cohort size"),
-    "num_clients": _clients("the number of clients"),
-    "adjacency": lambda _, value: Adjacency.parse(value),
-    "noise_multiplier": lambda _, value: validate.noise_multiplier(value),
-    "noise_std": _above_zero("a standard deviation"),
-    "noise_variance": _above_zero("a variance"),
-    "noise_on": _one_of(("sum", "mean", "client")),
-    "clip_norm": _above_zero("a clip norm"),
-    "sensitivity": _above_zero("a sensitivity"),
-    "noise_by": _one_of(NoiseBy),
-    "clip_from": _one_of(ClipFrom),
-    "divisor": _one_of(Divisor),
-    "unprotected": _text,
+_TEXTS = frozenset({
+    "name", "about", "link", "id", "place", "data", "accountant", "note", "words", "unprotected",
+    "text", "why",
+})  # fmt: skip
+_CHOICES: dict[str, Iterable[str]] = {
+    "noise_on": ("sum", "mean", "client"),
+    "noise_by": NoiseBy,
+    "clip_from": ClipFrom,
+    "divisor": Divisor,
+    "role": Role,
+    "holds": ("yes", "no", "in part"),
 }
-_CLAIM: dict[str, Check] = {
-    "id": _text,
-    "place": _text,
-    "data": _text,
-    "epsilon": lambda _, value: validate.target_epsilon(value),
-    "delta": lambda _, value: value if isinstance(value, str) else validate.delta(value),
-    "accountant": _text,
-    "note": _text,
-    "reading": _as_is,
-}
-_READING: dict[str, Check] = {"words": _text, "role": _one_of(Role)}
-_REQUIRED = {
-    "rounds": "their number",
-    "sampling": "one of poisson, uniform, full",
-    "adjacency": "one of add-remove, replace-one, zero-out",
-}
-# A reading that sets one key of a group inherits no other key of that group.
-_GROUPS = (
-    {"noise_multiplier", "noise_std", "noise_variance", "noise_on"},
-    {"sampling", "sampling_rate", "cohort_size"},
-)
-# A reading with a mechanism inherits no key of rounds, and a round no mechanism.
-_OF_ROUNDS = frozenset(_MECHANISM) - {
-    "mechanism",
-    "rounds",
-    "adjacency",
-    "num_clients",
-    "unprotected",
-}
-# Common names of a key elsewhere, and its name here.
-_MEANT = {
-    "sigma": "noise_multiplier", "z": "noise_multiplier", "noise": "noise_multiplier",
-    "std": "noise_std", "variance": "noise_variance", "q": "sampling_rate",
-    "rate": "sampling_rate", "steps": "rounds", "eps": "epsilon", "clients": "num_clients",
-    "cohort": "cohort_size", "clip": "clip_norm", "neighbors": "adjacency",
-}  # fmt: skip
+_SAMPLING = ("sampling", "sampling_rate", "cohort_size")
+_NOISE = ("noise_multiplier", "noise_std", "noise_on")
+# Keys of rounds alone, and those of any release.
+_OF_ROUNDS = (*_SAMPLING, *_NOISE, "clip_norm", "noise_by", "clip_from", "divisor")
+_OF_RELEASES = ("rounds", "adjacency", "num_clients", "unprotected", "mechanism")
+_MECHANISM = (*_OF_RELEASES, *_OF_ROUNDS)
+_CLAIM = ("id", "place", "data", "epsilon", "delta", "accountant", "note", "reading")
 
 
 def load_claims(path: str | os.PathLike[str]) -> Claims:
@@ -148,7 +70,7 @@ def load_claims(path: str | os.PathLike[str]) -> Claims:
 
     Raises:
         InvalidParameter: the file cannot be read, is not TOML, lacks a key or has a value out of
-            range. The message names the file and the line.
+            range. The message names the file, the claim and its reading.
     """
     file = validate.file_path("path", path)
     try:
@@ -170,7 +92,8 @@ def parse_claims(text: str, name: str) -> Claims:
     except (ValueError, RecursionError) as error:
         rule = f"it is not valid TOML ({' '.join(str(error).split())})"
         raise InvalidParameter("claims", name, rule) from None
-    return _File(name, text).claims(data)
+    with _within("", name):
+        return _claims(data)
 
 
 @cache
@@ -188,200 +111,92 @@ def shipped_claims() -> Claims:
     )
 
 
-# Lines. A path holds names of tables and keys, and for each table of a list its number from 0.
-Path = tuple[str | int, ...]
+def _claims(data: Table) -> Claims:
+    _check_known(data, ("source", "claim", "statement"))
+    table = data.get("source")
+    if not isinstance(table, dict):
+        raise _missing("[source]", "it names the text that makes the claims")
+    with _within("source: "):
+        source = Source(**_checked(cast("Table", table), ("name", "about", "link"), ("name",)))
+    claims: list[Claim] = []
+    for number, one in enumerate(_tables(data, "claim"), start=1):
+        with _within(f"claim {one.get('id', number)!r:.60}: "):
+            claim = _claim(one, source)
+            if claim.id in [other.id for other in claims]:
+                raise InvalidParameter("id", None, f"another claim is called {claim.id!r}")
+            claims.append(claim)
+    statements: list[Statement] = []
+    keys = ("place", "text", "holds", "why")
+    for number, one in enumerate(_tables(data, "statement"), start=1):
+        with _within(f"statement {number}: "):
+            statements.append(Statement(source=source, **_checked(one, keys, keys)))
+    if not claims and not statements:
+        raise InvalidParameter("claim", None, "there is no claim; each stands below [[claim]]")
+    return Claims(tuple(claims), tuple(statements))
 
-_HEADER = re.compile(r"\s*(\[\[?)\s*([A-Za-z0-9_.\-\s]+?)\s*\]\]?\s*(#.*)?$")
-_KEY = re.compile(r"\s*([A-Za-z0-9_\-]+|\"[^\"]*\"|'[^']*')\s*(\.|=)")
-_QUOTES = re.compile(r'"""|\'\'\'')
+
+def _claim(table: Table, source: Source) -> Claim:
+    values = _checked(table, (*_CLAIM, *_MECHANISM), ("id", "place", "delta"))
+    readings: list[Reading] = []
+    for number, own in enumerate(_tables(table, "reading"), start=1):
+        with _within(f"reading {number}: "):
+            given = _checked(own, ("words", "role", *_MECHANISM))
+            readings.append(_reading(_inherited(values, given) | given))
+    delta, epsilon = values["delta"], values.get("epsilon")
+    return Claim(
+        source=source,
+        epsilon=None if epsilon is None else validate.target_epsilon(epsilon),
+        delta=_delta(delta, values.get("num_clients")),
+        delta_words=delta if isinstance(delta, str) else "",
+        readings=tuple(readings) or (_reading(_inherited(values, {})),),
+        **{key: values[key] for key in _CLAIM if key in _TEXTS and key in values},
+    )
 
 
-def find_lines(text: str) -> dict[Path, int]:
-    """Return the line, from 1, of each table and key of a valid TOML text.
+def _inherited(claim: Table, own: Table) -> Table:
+    """Return the keys that a reading takes from its claim.
 
-    Keys of inline tables and dotted keys are left out.
+    A reading that sets one key of the noise, or of the sampling, inherits no other key of it. A
+    reading with a mechanism inherits no key of rounds, and a round no mechanism.
     """
-    found: dict[Path, int] = {}
-    counts: dict[Path, int] = {}
-    table: Path = ()
-    quote = ""
-    for number, line in enumerate(text.splitlines(), start=1):
-        header, key = (None, None) if quote else (_HEADER.match(line), _KEY.match(line))
-        if header:
-            table = ()
-            names = [name.strip() for name in header[2].split(".")]
-            for depth, name in enumerate(names, start=1):
-                table = (*table, name)
-                if header[1] == "[[" and depth == len(names):
-                    counts[table] = counts.get(table, -1) + 1
-                if table in counts:
-                    table = (*table, counts[table])
-            found.setdefault(table, number)
-        elif key:
-            found.setdefault((*table, key[1].strip("\"'")), number)
-        for mark in _QUOTES.findall(line):
-            quote = "" if quote == mark else quote or mark
-    return found
+    dropped = {key for group in (_NOISE, _SAMPLING) if own.keys() & set(group) for key in group}
+    if "mechanism" in own:
+        dropped |= set(_OF_ROUNDS)
+    elif own.keys() & set(_OF_ROUNDS):
+        dropped.add("mechanism")
+    return {key: claim[key] for key in _MECHANISM if key in claim and key not in dropped}
 
 
-class _File:
-    """Reads the tables of one file."""
-
-    def __init__(self, name: str, text: str) -> None:
-        self.name = name
-        self.lines = find_lines(text)
-
-    def line(self, *paths: Path) -> int:
-        """Return the line of the first path that has one, or of the nearest table around it."""
-        for path in paths:
-            if path in self.lines:
-                return self.lines[path]
-        path = paths[0]
-        while path and path not in self.lines:
-            path = path[:-1]
-        return self.lines.get(path, 1)
-
-    def fail(self, path: Path, rule: str, hint: str = "") -> NoReturn:
-        raise InvalidParameter("claims", self.name, f"line {self.line(path)}: {rule}", hint)
-
-    @contextmanager
-    def table_at(self, path: Path) -> Generator[None]:
-        """Add the line to an error about the table at ``path``, which may inherit from a claim."""
-        try:
-            yield
-        except InvalidParameter as error:
-            rule = error.rule
-            if error.value is not None:
-                rule = f"{error.name} is {shown(error.value)}; {rule}"
-            line = self.line((*path, error.name), (*path[:2], error.name))
-            rule = f"line {line}: {rule}"
-            raise InvalidParameter("claims", self.name, rule, error.hint) from None
-
-    def values(self, table: Table, path: Path, fields: Mapping[str, Check]) -> Table:
-        """Return the checked values of a table, of which all keys must be known."""
-        for key in table:
-            if key not in fields:
-                meant = _MEANT.get(key.lower())
-                if meant in fields:
-                    hint = f"Did you mean {meant}?"
-                    self.fail((*path, key), f"{key[:40]!r} is not a key of this table", hint)
-                self.fail((*path, key), f"{key[:40]!r} is not one of {', '.join(fields)}")
-        with self.table_at(path):
-            return {key: fields[key](key, value) for key, value in table.items()}
-
-    def tables(self, data: Table, path: Path) -> list[Table]:
-        """Return the tables below ``[[path]]``, or an empty list."""
-        found = data.get(cast("str", path[-1]), [])
-        if not isinstance(found, list) or not all(
-            isinstance(table, dict) for table in cast("list[Any]", found)
-        ):
-            name = ".".join(part for part in path if isinstance(part, str))
-            self.fail(path, f"each {path[-1]} stands below [[{name}]], with two brackets")
-        return cast("list[Table]", found)
-
-    def claims(self, data: Table) -> Claims:
-        self.values(data, (), dict.fromkeys(("source", "claim", "statement"), _as_is))
-        table = data.get("source")
-        if not isinstance(table, dict):
-            self.fail(("source",), "[source] is missing; it names the text that makes the claims")
-        texts = self.values(cast("Table", table), ("source",), _SOURCE)
-        if "name" not in texts:
-            self.fail(("source",), "name is missing; it names the text that makes the claims")
-        source = Source(**texts)
-        claims: dict[str, Claim] = {}
-        for number, one in enumerate(self.tables(data, ("claim",))):
-            claim = self.claim(one, source, ("claim", number))
-            if claim.id in claims:
-                self.fail(("claim", number, "id"), f"another claim is called {claim.id!r}")
-            claims[claim.id] = claim
-        statements: list[Statement] = []
-        for number, one in enumerate(self.tables(data, ("statement",))):
-            path = ("statement", number)
-            texts = self.values(one, path, _STATEMENT)
-            for key in _STATEMENT:
-                if key not in texts:
-                    self.fail(path, f"{key} is missing in this statement")
-            statements.append(Statement(source=source, **texts))
-        if not claims and not statements:
-            self.fail((), "there is no claim; each stands below [[claim]]")
-        return Claims(tuple(claims.values()), tuple(statements))
-
-    def claim(self, table: Table, source: Source, path: Path) -> Claim:
-        values = self.values(table, path, _CLAIM | _MECHANISM)
-        for key in ("id", "place", "delta"):
-            if key not in values:
-                self.fail(path, f"{key} is missing in this claim")
-        common = {key: values[key] for key in _MECHANISM if key in values}
-        own = self.tables(table, (*path, "reading")) or [{}]
-        readings = [
-            self.reading(common, one, (*path, "reading", number)) for number, one in enumerate(own)
-        ]
-        with self.table_at(path):
-            delta = _delta(values["delta"], values.get("num_clients"))
-        return Claim(
-            source=source,
-            epsilon=values.get("epsilon"),
-            delta=delta,
-            delta_words=values["delta"] if isinstance(values["delta"], str) else "",
-            readings=tuple(readings),
-            line=self.line(path),
-            **{key: values[key] for key in _CLAIM if _CLAIM[key] is _text and key in values},
-        )
-
-    def reading(self, common: Table, table: Table, path: Path) -> Reading:
-        own = self.values(table, path, _READING | _MECHANISM)
-        dropped = {key for group in _GROUPS if group & own.keys() for key in group}
-        if "mechanism" in own:
-            dropped |= _OF_ROUNDS
-        elif own.keys() & _OF_ROUNDS:
-            dropped.add("mechanism")
-        given = {key: value for key, value in common.items() if key not in dropped} | own
-        if "mechanism" in given:
-            return self.beside_rounds(given, path)
-        for key, words in _REQUIRED.items():
-            if key not in given:
-                rule = f"{key} is missing: {words}, in the claim or in each of its readings"
-                self.fail(path, rule)
-        with self.table_at(path):
-            sampling = _sampling(given)
-            _check_sensitivity(given, sampling)
-            noise = _noise_multiplier(given, sampling)
-        by_each = given.get("noise_on") == "client"
-        return Reading(
-            words=given.get("words", "as described"),
-            role=given.get("role", Role.RUN),
-            rounds=given["rounds"],
-            round=Round(noise, sampling, given["adjacency"]),
-            num_clients=given.get("num_clients"),
-            noise_by=given.get("noise_by", NoiseBy.PARTICIPANTS if by_each else NoiseBy.SERVER),
-            clip_from=given.get("clip_from", ClipFrom.CONSTANT),
-            divisor=given.get("divisor", Divisor.PLANNED),
-            unprotected=given.get("unprotected", ""),
-            line=self.line(path),
-        )
-
-    def beside_rounds(self, given: Table, path: Path) -> Reading:
-        """Return a reading about a release that is no round."""
-        known = ("mechanism", "rounds", "adjacency", "num_clients", "unprotected", "words", "role")
-        for key in given:
-            if key not in known:
-                self.fail((*path, key), f"{key} belongs to a round, and this reading has none")
-        if "adjacency" not in given:
-            self.fail(path, f"adjacency is missing: {_REQUIRED['adjacency']}")
-        with self.table_at(path):
-            release = _release(given["mechanism"], given["adjacency"])
-        return Reading(
-            words=given.get("words", "as described"),
-            role=given.get("role", Role.RUN),
-            rounds=given.get("rounds", 1),
-            round=release,
-            num_clients=given.get("num_clients"),
-            unprotected=given.get("unprotected", ""),
-            line=self.line(path),
-        )
-
-
-# Keys that belong together.
+def _reading(given: Table) -> Reading:
+    """Return a reading with these checked values, of which the noise follows from them."""
+    beside = "mechanism" in given
+    for key in ("adjacency",) if beside else ("rounds", "sampling", "adjacency"):
+        if key not in given:
+            raise _missing(key, "it stands in the claim or in each of its readings")
+    adjacency, by_each = Adjacency.parse(given["adjacency"]), given.get("noise_on") == "client"
+    if beside:
+        for key in _OF_ROUNDS:
+            if key in given:
+                rule = f"{key} belongs to a round, and this reading has none"
+                raise InvalidParameter(key, None, rule)
+        release = _release(given["mechanism"], adjacency)
+    else:
+        sampling = _sampling(given)
+        release = Round(_noise_multiplier(given, sampling), sampling, adjacency)
+    clients = given.get("num_clients")
+    if clients is not None:
+        clients = validate.count("num_clients", clients, "the number of clients")
+    return Reading(
+        words=given.get("words", "as described"),
+        role=Role(given.get("role", Role.RUN)),
+        rounds=validate.rounds(given.get("rounds", 1)),
+        round=release,
+        num_clients=clients,
+        noise_by=NoiseBy(given.get("noise_by", "participants" if by_each else "server")),
+        clip_from=ClipFrom(given.get("clip_from", ClipFrom.CONSTANT)),
+        divisor=Divisor(given.get("divisor", Divisor.PLANNED)),
+        unprotected=given.get("unprotected", ""),
+    )
 
 
 def _release(table: Any, adjacency: Adjacency) -> Release:
@@ -390,20 +205,27 @@ def _release(table: Any, adjacency: Adjacency) -> Release:
         rule = 'a mechanism is a table such as { name = "zcdp", rho = 0.81 }'
         raise InvalidParameter("mechanism", None, rule)
     values = {key: value for key, value in cast("Table", table).items() if key != "name"}
-    try:
-        return read_release(cast("Table", table)["name"], values, adjacency, also=("name",))
-    except InvalidParameter as error:
-        said = "" if error.value is None else f"{error.name} is {shown(error.value)}; "
-        raise InvalidParameter("mechanism", None, f"{said}{error.rule}", error.hint) from None
+    return read_release(cast("Table", table)["name"], values, adjacency, also=("name",))
+
+
+def _sampling(given: Table) -> Sampling:
+    """Return the sampling. The number of clients may stand beside any of them."""
+    keys = _SAMPLING if given["sampling"] != Uniform.name else (*_SAMPLING, "num_clients")
+    entry = {key: given[key] for key in keys if key in given}
+    if given["sampling"] == Full.name and entry.get("sampling_rate") == 1.0:
+        del entry["sampling_rate"]
+    found = read_sampling(entry)
+    if isinstance(found, Uniform) and "cohort_size" not in entry:
+        raise _missing("cohort_size", "uniform cohorts have cohort_size and num_clients")
+    return found
 
 
 def _delta(given: float | str, clients: int | None) -> float:
     """Return delta, which may be given in terms of the number of clients."""
     if not isinstance(given, str):
-        return given
+        return validate.delta(given)
     if clients is None:
-        rule = "delta in terms of num_clients needs num_clients in the same table"
-        raise InvalidParameter("delta", None, rule)
+        raise _missing("num_clients", "delta is given in terms of it")
     power = re.fullmatch(r"num_clients\s*\^\s*-\s*(\d+(?:\.\d+)?)", given.strip())
     over = re.fullmatch(r"(\d+(?:\.\d+)?)\s*/\s*num_clients", given.strip())
     if power:
@@ -413,130 +235,87 @@ def _delta(given: float | str, clients: int | None) -> float:
     raise InvalidParameter("delta", given, 'it is a number, "num_clients^-1.1" or "1/num_clients"')
 
 
-def _sampling(given: Table) -> Sampling:
-    name, rate = given["sampling"], given.get("sampling_rate")
-    cohort, clients = given.get("cohort_size"), given.get("num_clients")
-    if name == Full.name:
-        if cohort is not None or rate not in (None, 1.0):
-            raise InvalidParameter("sampling", name, "all clients take part, so it has no rate")
-        return Full()
-    if name == Poisson.name:
-        if cohort is not None:
-            rule = "Poisson cohorts have no fixed size. Give sampling_rate instead"
-            raise InvalidParameter("cohort_size", cohort, rule)
-        if rate is None:
-            raise InvalidParameter("sampling_rate", None, "sampling_rate is missing, for poisson")
-        return Poisson(rate)
-    if cohort is None or clients is None:
-        missing = "cohort_size" if cohort is None else "num_clients"
-        raise InvalidParameter(missing, None, f"{missing} is missing, for uniform")
-    uniform = Uniform(cohort, clients)
-    if rate is not None and abs(rate / uniform.sampling_rate - 1) > 1e-3:
-        rule = f"cohort_size / num_clients is {uniform.sampling_rate:g}"
-        raise InvalidParameter("sampling_rate", rate, rule, "One of them is enough.")
-    return uniform
-
-
-def _check_sensitivity(given: Table, sampling: Sampling) -> None:
-    """Check that a stated sensitivity is the C or 2 C of the adjacency."""
-    found, clip, adjacency = given.get("sensitivity"), given.get("clip_norm"), given["adjacency"]
-    if found is None:
-        return
-    if clip is None:
-        rule = "a sensitivity is compared with the clip norm, which is missing"
-        raise InvalidParameter("sensitivity", found, rule)
-    displaces = isinstance(sampling, Uniform) and adjacency is Adjacency.ADD_REMOVE
-    times = 2.0 if adjacency is Adjacency.REPLACE_ONE or displaces else 1.0
-    if math.isclose(found, times * clip, rel_tol=PRINTED):
-        return
-    why = "a cohort that stays full lets a client displace another" if displaces else str(adjacency)
-    rule = f"under {why} one client moves the sum by up to {times:g} x clip_norm, {times * clip:g}"
-    hint = ""
-    if math.isclose(found, (3.0 - times) * clip, rel_tol=PRINTED):
-        hint = f"That is {3.0 - times:g} x clip_norm, as under another adjacency."
-    raise InvalidParameter("sensitivity", found, rule, hint)
-
-
 def _noise_multiplier(given: Table, sampling: Sampling) -> float:
     """Return z, the standard deviation of the noise on the sum / clip norm.
 
-    The text may give the standard deviation or the variance, on the sum, on the mean over the
-    planned cohort, or of each client's own share.
+    The text may give the standard deviation, on the sum, on the mean over the planned cohort, or of
+    each client's own share.
     """
-    printed, std = given.get("noise_multiplier"), _deviation(given)
+    printed, std = given.get("noise_multiplier"), given.get("noise_std")
+    if (printed is None) is (std is None):
+        rule = "a reading has noise_multiplier, or noise_std with clip_norm"
+        raise InvalidParameter("noise_multiplier", printed, rule)
     if std is None:
-        if printed is None:
-            rule = "a noise multiplier is missing: std of the noise on the sum / clip norm"
-            hint = "Give it, or noise_std (or noise_variance) with clip_norm."
-            raise InvalidParameter("noise_multiplier", None, rule, hint)
-        return printed
-    clip, on = given.get("clip_norm"), given.get("noise_on", "sum")
-    if clip is None:
-        rule = "clip_norm is missing: the noise multiplier is the noise std / clip_norm"
-        raise InvalidParameter("clip_norm", None, rule)
-    clients = given.get("num_clients")
-    cohort = None if clients is None else sampling.sampling_rate * clients
+        return validate.noise_multiplier(printed)
+    if "clip_norm" not in given:
+        raise _missing("clip_norm", "the noise multiplier is noise_std / clip_norm")
+    clip = validate.above_zero("clip_norm", given["clip_norm"], "a clip norm")
+    multiplier = validate.above_zero("noise_std", std, "a standard deviation") / clip
+    on = given.get("noise_on", "sum")
+    if on == "sum":
+        return validate.noise_multiplier(multiplier)
     if isinstance(sampling, Uniform):
         cohort = float(sampling.cohort_size)
-    if on == "sum":
-        factor, units = 1.0, ""
-    elif cohort is None:
-        rule = "noise on the mean, or of each client, needs the number of clients"
-        raise InvalidParameter("noise_on", on, rule, "Give num_clients.")
-    elif on == "mean":
-        factor, units = cohort, f", on the mean of {cohort:g} clients"
-    else:  # Independent shares add up by their squares.
-        factor, units = math.sqrt(cohort), f", times the root of {cohort:g} clients"
-    computed = validate.noise_multiplier(std / clip * factor)
-    if printed is None:
-        return computed
-    if not math.isclose(printed, computed, rel_tol=PRINTED):
-        figure = "noise_std" if "noise_std" in given else "the root of noise_variance"
-        rule = f"{figure} / clip_norm is {computed:.6g}{units}"
-        slip = _slip(printed, std, clip, factor, cohort, on, by_std="noise_std" in given)
-        raise InvalidParameter("noise_multiplier", printed, rule, slip)
-    # If two figures agree to the printed digits, the one that protects less is judged.
-    return min(printed, computed)
+    elif "num_clients" in given:
+        cohort = sampling.sampling_rate * given["num_clients"]
+    else:
+        raise _missing("num_clients", "noise on the mean, or of each client, needs it")
+    # Independent shares add up by their squares.
+    return validate.noise_multiplier(multiplier * (cohort if on == "mean" else math.sqrt(cohort)))
 
 
-def _deviation(given: Table) -> float | None:
-    """Return the standard deviation of the noise in the units of the text, if it gives one."""
-    std, variance = given.get("noise_std"), given.get("noise_variance")
-    if std is None or variance is None:
-        return std if variance is None else math.sqrt(variance)
-    if not math.isclose(std * std, variance, rel_tol=2 * PRINTED):
-        rule = f"the square of noise_std is {std * std:.6g}"
-        hint = "Is one of them the other?" if math.isclose(std, variance) else ""
-        raise InvalidParameter("noise_variance", variance, rule, hint)
-    return min(std, math.sqrt(variance))
+# Tables, keys and errors.
 
 
-def _slip(
-    printed: float, std: float, clip: float, factor: float, cohort: float | None, on: str, *,
-    by_std: bool,
-) -> str:  # fmt: skip
-    """Return the mix-up of units that explains why two figures of one noise differ, or nothing."""
-    plain = std / clip * factor
-    squared = "The variance was divided by clip_norm; its root belongs there."
-    if not by_std:
-        squared = squared[:-1] + ", or it is a standard deviation: name it noise_std."
-    slips = [
-        (plain / 2, "It was divided by the sensitivity 2 x clip_norm. Divide by clip_norm."),
-        (2 * plain, "It was divided by half the clip norm. Divide by clip_norm itself."),
-        (std * plain, squared),
-        (plain * plain, "It looks like a variance: its root fits."),
-    ]
-    if by_std:
-        root = "noise_std looks like a variance: name it noise_variance."
-        slips.append((plain / math.sqrt(std), root))
-    if cohort is not None and on != "client":
-        shares = 'Does each client add noise of this size? noise_on = "client".'
-        slips.append((std / clip * math.sqrt(cohort), shares))
-        times, where = (cohort, "mean") if on == "sum" else (1 / cohort, "sum")
-        hint = f'The noise seems to be on the {where}: noise_on = "{where}".'
-        slips.append((plain * times, hint))
-        slips.append((plain / times, "It seems to be divided by the cohort size."))
-    slips.append((std, "It was not divided by clip_norm."))
-    return next(
-        (hint for value, hint in slips if math.isclose(printed, value, rel_tol=PRINTED)), ""
-    )
+def _checked(table: Table, known: Collection[str], needed: Collection[str] = ()) -> Table:
+    """Return a table of which all keys are known, with its texts and choices checked."""
+    _check_known(table, known)
+    for key in needed:
+        if key not in table:
+            raise _missing(key, "it has to be given")
+    found = dict(table)
+    for key, value in table.items():
+        if key in _TEXTS:
+            found[key] = _text(key, value)
+        elif key in _CHOICES and value not in list(_CHOICES[key]):
+            raise InvalidParameter(key, value, f"it is one of {', '.join(_CHOICES[key])}")
+    return found
+
+
+def _check_known(table: Table, known: Collection[str]) -> None:
+    for key in table:
+        if key not in known:
+            rule = f"{key[:40]!r} is not one of {', '.join(known)}"
+            raise InvalidParameter(key, None, rule)
+
+
+def _tables(data: Table, name: str) -> list[Table]:
+    """Return the tables below ``[[name]]``, or an empty list."""
+    found: Any = data.get(name, [])
+    if not isinstance(found, list) or not all(type(x) is dict for x in cast("list[Any]", found)):
+        rule = f"each {name} is a table with two brackets, such as [[claim]] and [[claim.reading]]"
+        raise InvalidParameter(name, None, rule)
+    return cast("list[Table]", found)
+
+
+def _text(name: str, value: Any) -> str:
+    """Check a text of one paragraph."""
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidParameter(name, None, f"{name} is text")
+    flat = " ".join(value.split())
+    if len(flat) > LONGEST or not flat.isprintable():
+        raise InvalidParameter(name, None, f"{name} is at most {LONGEST} printable characters")
+    return flat
+
+
+def _missing(key: str, why: str) -> InvalidParameter:
+    return InvalidParameter(key, None, f"{key} is missing: {why}")
+
+
+@contextmanager
+def _within(where: str, file: str | None = None) -> Generator[None]:
+    """Add a place to an error, and at last its file."""
+    try:
+        yield
+    except InvalidParameter as error:
+        raise InvalidParameter("claims", file, f"{where}{clause(error)}", error.hint) from None

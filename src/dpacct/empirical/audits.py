@@ -1,4 +1,4 @@
-"""Audits by canaries: lower bounds on epsilon from attackers' guesses, in one run or in many.
+"""Audits by canaries: lower bounds on epsilon from attackers' guesses in one run.
 
 **Guesses.** Each of m canaries sends one of two contributions, chosen by its own fair coin. An
 attacker sees the releases of one run, guesses r of the coins, and is right W times. Given any
@@ -20,33 +20,22 @@ took part, and noise alone if it did not, or along a direction that no canary ha
 err: guesses against the whole promise (sound for any mechanism), the spread of the noise, and the
 size of a contribution. The last two are sound for Gaussian noise, and other clients can only hide a
 fault there.
-
-**Many runs** on two neighboring data sets give a lower bound without assumptions. One number is
-read from each run. Half of the runs choose the threshold that separates the two data sets best. On
-the other half, its probabilities are bounded by Clopper and Pearson: these runs are independent of
-the choice, so the bounds hold as for a threshold fixed in advance. Source: Jagielski, Ullman, Oprea
-2020 (arXiv:2006.07709). The Gaussian form: Nasr et al. 2023 (arXiv:2302.07956).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaincinv, ndtr, ndtri, stdtrit  # pyright: ignore[reportMissingTypeStubs]
+from scipy.special import gammaincinv, stdtrit  # pyright: ignore[reportMissingTypeStubs]
 
 from dpacct import validate
 from dpacct.accountant import find_accountant
 from dpacct.empirical.confidence import (
-    OUTWARD,
-    Estimate,
     coin_divergence,
     first_beyond,
-    largest_probability,
-    least_probability,
 )
 from dpacct.errors import InvalidParameter
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array
@@ -399,142 +388,3 @@ def _least_contribution(seen: Seen, error: float) -> float:
     quantile = -float(stdtrit(freedom, tail))
     least = (float(inside.mean()) - base - quantile * spread) / share
     return least / (2.0 if seen.replaced else 1.0)
-
-
-# Many runs.
-
-_CANDIDATES, _FEWEST = 100, 4
-# Bounds the rounding of sums and logarithms of a few doubles, also if a limit of a million runs is
-# subtracted from one.
-_ROUNDING = 5e-10
-
-
-@dataclass(frozen=True, slots=True)
-class Separated:
-    """Counts of a test that was fixed in advance, on runs with a contribution and without it.
-
-    Attributes:
-        found, missed: runs with it, by the answer of the test.
-        accused, cleared: runs without it, likewise.
-    """
-
-    found: int
-    missed: int
-    accused: int
-    cleared: int
-
-    def tpr(self, error: float) -> Estimate:
-        """Return the share of recognized runs. Each limit errs with probability ``error``."""
-        return _estimate(self.found, self.found + self.missed, error)
-
-    def fpr(self, error: float) -> Estimate:
-        """Return the share of runs without the contribution that are taken for runs with it."""
-        return _estimate(self.accused, self.accused + self.cleared, error)
-
-    def _limits(self, error: float) -> tuple[float, float]:
-        """Return a lower limit of the TPR and an upper limit of the FPR, both with one error."""
-        return (
-            least_probability(self.found, self.found + self.missed, error / 2),
-            largest_probability(self.accused, self.accused + self.cleared, error / 2),
-        )
-
-    def epsilon(self, delta: float, error: float) -> float:
-        """Return an epsilon that the runs exceed at ``delta``, except with probability ``error``.
-
-        It is the larger of log((TPR - delta) / FPR) and log((1 - FPR - delta) / (1 - TPR)).
-        """
-        tpr, fpr = self._limits(error)
-        shown = 0.0
-        for more, less in ((tpr - delta, fpr), (1 - fpr - delta, 1 - tpr)):
-            if more > 0:
-                shown = max(shown, math.log(more / less) - _ROUNDING if less > 0 else math.inf)
-        return shown
-
-    def refutes(self, promise: Promise, error: float) -> bool:
-        """Return True if the runs break a promise, except with probability ``error``."""
-        tpr, fpr = self._limits(error)
-        growth = np.exp(promise.epsilons)
-        most = np.minimum(
-            promise.deltas + growth * fpr, 1 - (1 - promise.deltas - fpr) / growth
-        ).min()
-        return tpr > float(most) + _ROUNDING
-
-    def distance(self, sampling_rate: float, error: float) -> float:
-        """Estimate the distance of both kinds of runs in standard deviations of a Gaussian.
-
-        The estimate serves to choose a test. `noise` returns the proven result of that test.
-        """
-        tpr, fpr = self._limits(error)
-        missed = (1 - tpr - (1 - sampling_rate) * (1 - fpr)) / sampling_rate
-        return float(ndtri(1 - fpr) - ndtri(min(max(missed, 0.0), 1.0)))
-
-    def noise(self, sampling_rate: float, error: float, *, replaced: bool) -> float:
-        """Bound noise / contribution from above, if the noise is Gaussian.
-
-        Args:
-            sampling_rate: the probability that a contribution takes part.
-            error: the probability that the bound is below the truth.
-            replaced: True if the other runs have the opposite contribution, and not none.
-        Returns:
-            Infinite if nothing is shown.
-        """
-        tpr, fpr = self._limits(error)
-        low, high = 1e-6, 1e6
-        if not _power(high, fpr, sampling_rate, replaced=replaced) < tpr:
-            return math.inf
-        while high / low > 1 + 1e-9:
-            middle = math.sqrt(low * high)
-            refuted = _power(middle, fpr, sampling_rate, replaced=replaced) < tpr
-            low, high = (low, middle) if refuted else (middle, high)
-        return high * OUTWARD
-
-
-def separate(inside: Array, outside: Array, worth: Callable[[Separated], float]) -> Separated:
-    """Choose the threshold that is worth most on the first half of the runs. Count on the second.
-
-    Args:
-        inside, outside: the number of each run with the contribution, and without it, in the order
-            of the runs, float64 [n] and [m]. The numbers of runs with it are larger.
-    Raises:
-        InvalidParameter: fewer than four runs of a kind, or a NaN.
-    """
-    for name, values in (("inside", inside), ("outside", outside)):
-        if len(values) < _FEWEST or bool(np.isnan(values).any()):
-            rule = f"there are at least {_FEWEST} runs of each kind, and a number of each"
-            raise InvalidParameter(name, len(values), rule)
-    (seen, kept), (seen_out, kept_out) = (np.array_split(v, 2) for v in (inside, outside))
-    values = np.unique(np.concatenate([seen, seen_out]))
-    between = (values[1:] + values[:-1]) / 2 if len(values) > 1 else values
-
-    def best(places: range) -> int:
-        return max(places, key=lambda place: worth(_counted(seen, seen_out, between[place])))
-
-    step = -(-len(between) // _CANDIDATES)
-    near = best(range(0, len(between), step))
-    place = best(range(max(0, near - step), min(len(between), near + step + 1)))
-    return _counted(kept, kept_out, between[place])
-
-
-def _counted(inside: Array, outside: Array, threshold: float) -> Separated:
-    found = int(np.count_nonzero(inside > threshold))
-    accused = int(np.count_nonzero(outside > threshold))
-    return Separated(found, len(inside) - found, accused, len(outside) - accused)
-
-
-def _estimate(hits: int, runs: int, error: float) -> Estimate:
-    lower, upper = least_probability(hits, runs, error), largest_probability(hits, runs, error)
-    return Estimate(hits / runs, lower, upper)
-
-
-def _power(noise: float, fpr: float, rate: float, *, replaced: bool) -> float:
-    """Return the largest TPR at an FPR, of a Gaussian with this noise for each contribution."""
-    if not 0 < fpr < 1:
-        return fpr
-    other = -1.0 if replaced else 0.0
-
-    def accuses_more(threshold: float) -> bool:
-        accused = (1 - rate) * ndtr(-threshold / noise) + rate * ndtr((other - threshold) / noise)
-        return bool(accused > fpr)
-
-    threshold = first_beyond(1 + 40 * noise, other - 40 * noise, accuses_more)
-    return float((1 - rate) * ndtr(-threshold / noise) + rate * ndtr((1 - threshold) / noise))

@@ -16,9 +16,6 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 from dpacct.fl.auditing.audit import audit
 from dpacct.fl.auditing.canary_audit import RunAudit
 from dpacct.fl.auditing.runs import (
-    RoundAudit,
-    audit_loop,
-    audit_round,
     audit_run,
     audit_server,
 )
@@ -127,7 +124,6 @@ __all__ = [
     "PublicTopK",
     "RandomK",
     "Report",
-    "RoundAudit",
     "RunAudit",
     "RunView",
     "Scaffold",
@@ -138,8 +134,6 @@ __all__ = [
     "Timing",
     "Uniform",
     "audit",
-    "audit_loop",
-    "audit_round",
     "audit_run",
     "audit_server",
     "evaluate",

@@ -4,7 +4,6 @@ from dpacct.ledger.ledger import Ledger
 from dpacct.ledger.readings import Guarantee
 from dpacct.ledger.record.entries import Position
 from dpacct.ledger.record.events import Event, Release, joint_noise_multiplier
-from dpacct.ledger.refusals import Refusal, RoundRefused
 from dpacct.ledger.run import Run, Ticket
 
 __all__ = [
@@ -12,9 +11,7 @@ __all__ = [
     "Guarantee",
     "Ledger",
     "Position",
-    "Refusal",
     "Release",
-    "RoundRefused",
     "Run",
     "Ticket",
     "joint_noise_multiplier",

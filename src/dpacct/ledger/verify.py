@@ -33,7 +33,6 @@ from dpacct.ledger.record.entries import (
     Start,
     link,
     read,
-    read_time,
 )
 from dpacct.ledger.record.events import (
     covers,
@@ -42,7 +41,6 @@ from dpacct.ledger.record.events import (
     noise_of,
     schedule_in_adjacency,
 )
-from dpacct.ledger.record.parts import PartTotals, check_part
 from dpacct.ledger.record.plans import Plan, left_of, plan_room, schedule_cost
 from dpacct.ledger.record.state import Charge, LedgerState, RunState, States
 from dpacct.renyi.odometer import Totals, subtract
@@ -58,7 +56,7 @@ UNVERIFIED = (
     "names, details, reasons and sensitivities, as they were typed in",
     "times and versions, as the clocks and programs said",
     "that noise was secret in runs declared so, and nothing was drawn in abandoned rounds",
-    "that a promise made elsewhere is true, and each client belongs to one part of a partition",
+    "that a promise made elsewhere is true",
     "that no client remembers whether it took part, where a plan is charged by tight",
 )
 
@@ -115,8 +113,8 @@ def verify(now: Snapshot, store: Store, head: str | None = None) -> Verification
                 raise LedgerError(f"it is missing, and the next is entry {entry.number}")
             if link(latest, entry.text) != entry.hash:
                 raise LedgerError("its hash is not that of its text")
-            time = read_time(entry)
             replay.step(entry, closes)
+            time = str(entry.content["time"])
             if time < clock:
                 remarks.append(f"entry {entry.number}: the clock went backwards. Order is kept")
             clock, latest, count = time, entry.hash, entry.number
@@ -173,13 +171,10 @@ class Replay:
         self._open: dict[int, tuple[int, Charge]] = {}
         # Whether rounds were charged since the budget was checked.
         self._unchecked = False
-        self._partitions = opening.partitions
-        self._part_of: dict[int, str] = {}
-        self._parts = PartTotals((), self.mixture.zero())
 
     def step(self, entry: Entry, closes: object) -> None:
         """Apply one entry. Its index and its totals have to follow from it."""
-        said, found = read(entry), rules.read_state(entry, self.mixture.width)
+        said, found = read(entry), rules.read_state(entry)
         settles = said.round if isinstance(said, Settle) else None
         if repr(closes) != repr(settles):
             raise LedgerError("it contradicts its own index")
@@ -252,11 +247,6 @@ class Replay:
             self.check_budget()
             self.elsewhere.add(run)
         plan = said.plan
-        if said.part:
-            if plan is not None:
-                raise LedgerError("it uses a part with a plan")
-            check_part(said.part, self._partitions, ledger.adjacency)
-            self._part_of[run] = said.part
         if plan is None:
             return rules.started_run(ledger, None, ledger.adjacency, None, private=said.private)
         cost = schedule_cost(self.mixture, plan.schedule)
@@ -282,7 +272,7 @@ class Replay:
     def _reserve(
         self, ledger: LedgerState, run: RunState, entry: Entry, said: Reserve, states: States
     ) -> States:
-        found, own = states[0], states[1] or run
+        found = states[0]
         if said.noise_multiplier is not None:
             joint = joint_noise_multiplier(part.noise_multiplier for part in said.releases)
             least = min(joint, said.noise_multiplier)
@@ -298,15 +288,8 @@ class Replay:
             if planned is None or said.slot < run.cursor or not covers(planned, said.charged):
                 raise LedgerError("no round of the plan covers it")
         charge = rules.charge_of(self.mixture, plan, run, said.charged, said.slot)
-        part = self._part_of.get(entry.run, "")
-        if part:
-            check_part(part, self._partitions, adjacency)
-            # The stored cost is that of its run: the total of all runs grows by less.
-            charge = charge._replace(cost=_as_found(charge.cost, subtract(own.spent, run.spent)))
-            charge = charge._replace(shared=self._parts.charge(part, charge.cost))
-        else:
-            cost = _as_found(charge.cost, subtract(found.spent, ledger.spent))
-            charge = charge._replace(cost=cost)
+        cost = _as_found(charge.cost, subtract(found.spent, ledger.spent))
+        charge = charge._replace(cost=cost)
         if said.slot is not None:
             freed = subtract(ledger.held, found.held)
             inside = all(0 <= part <= held for part, held in zip(freed, run.held, strict=True))
@@ -321,8 +304,6 @@ class Replay:
         if owner != entry.run:
             raise LedgerError("it settles a round that is not open")
         if entry.kind == "abandon":
-            if entry.run in self._part_of:
-                raise LedgerError("no round of a part is ever abandoned")
             return rules.abandoned(ledger, run, charge)
         plan = self._plans.get(entry.run)
         if plan and charge.slot is not None and plan.keeps_order:

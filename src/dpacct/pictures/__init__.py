@@ -9,7 +9,6 @@ from dpacct.pictures.records import (
     TrainedRun,
     epsilon_chart,
     ledger_picture,
-    people_picture,
     read_run,
     roc_picture,
     runs_picture,
@@ -19,7 +18,6 @@ from dpacct.pictures.schedules import (
     compare_picture,
     delta_picture,
     epsilon_picture,
-    rdp_picture,
     samplings_picture,
     schedule_picture,
     tradeoff_picture,
@@ -27,7 +25,7 @@ from dpacct.pictures.schedules import (
 
 __all__ = [
     "Bar", "Curve", "Drawing", "Level", "Mark", "Panel", "Picture", "Setting", "TrainedRun",
-    "as_data", "compare_picture", "delta_picture", "epsilon_chart",
-    "epsilon_picture", "ledger_picture", "people_picture", "rdp_picture", "read_run",
-    "roc_picture", "runs_picture", "samplings_picture", "schedule_picture", "tradeoff_picture",
+    "as_data", "compare_picture", "delta_picture", "epsilon_chart", "epsilon_picture",
+    "ledger_picture", "read_run", "roc_picture", "runs_picture", "samplings_picture",
+    "schedule_picture", "tradeoff_picture",
 ]  # fmt: skip

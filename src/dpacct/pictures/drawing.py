@@ -27,15 +27,9 @@ ASCII = str.maketrans("─│┌┐└┘├┤┬┴┼", "-|+++++++++")
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A picture, shown by notebooks and by `print`, and saved to a file.
-
-    Attributes:
-        picture: the picture to draw.
-        dark: True if the background is dark.
-    """
+    """A picture, shown by notebooks and by `print`, and saved to a file."""
 
     picture: Picture
-    dark: bool = False
 
     def save(self, path: str | os.PathLike[str], *, replace: bool = False) -> None:
         """Write a file with a name in .png, .svg or .pdf.
@@ -58,8 +52,7 @@ class Drawing:
         Raises:
             Unsupported: matplotlib is missing.
         """
-        draw = _load("matplotlib", "dpacct.pictures.matplotlib").draw_bytes
-        return draw(self.picture, form, dark=self.dark)
+        return _load("matplotlib", "dpacct.pictures.matplotlib").draw_bytes(self.picture, form)
 
     def text(self, width: int = 80) -> str:
         """Return the picture as lines of text, 40 to 114 columns wide.

@@ -15,9 +15,9 @@ import numpy as np
 from dpacct.display import chosen, line, up
 from dpacct.empirical.roc import Roc
 from dpacct.errors import InvalidParameter
-from dpacct.pictures.picture import Bar, Curve, Level, Mark, Panel, Picture
+from dpacct.pictures.picture import Bar, Curve, Level, Panel, Picture
 from dpacct.pictures.schedules import rates_panel
-from dpacct.report.risks import Risks, chosen_of_thousand, of_thousand
+from dpacct.report.risks import of_thousand
 
 MOST_RUNS = 12
 ROC_POINTS = 121
@@ -69,12 +69,12 @@ def epsilon_panel(report: dict[str, Any]) -> Panel:
     """Draw epsilon by round from the facts of a report.
 
     Args:
-        report: ``points``, ``delta``, ``epsilon_any_stop``, ``part_of_plan``, and ``budget`` and
-            ``marks``, which may be null or empty. At least one point has a bound.
+        report: ``points``, ``delta``, ``epsilon_any_stop``, ``part_of_plan``, and ``budget``,
+            which may be null. At least one point has a bound.
     """
     points = [point for point in report["points"] if point["upper"] is not None]
     xs = [0.0, *(float(point["round"]) for point in points)]
-    known = all(point["lower"] is not None for point in points)
+    known = all(point.get("lower") is not None for point in points)
     curve = Curve(
         f"{up(points[-1]['upper'], 4)}{'' if report['budget'] is None else ' so far'}",
         xs,
@@ -88,27 +88,8 @@ def epsilon_panel(report: dict[str, Any]) -> Panel:
     if report["part_of_plan"] and report["epsilon_any_stop"] is not None:
         whole = float(report["epsilon_any_stop"])
         levels.append(Level(whole, f"whole plan {up(whole, 4)}"))
-    at = dict(zip(xs, curve.y, strict=True))
-    marks = tuple(
-        Mark(float(mark["round"]), at[float(mark["round"])], str(mark["words"]), above=True)
-        for mark in report.get("marks", ())
-        if float(mark["round"]) in at
-    )
     label = f"epsilon at delta {chosen(float(report['delta']), 3)}, proven"
-    return Panel("rounds charged", label, (curve,), levels=tuple(levels), marks=marks)
-
-
-def people_picture(risks: Risks) -> Picture:
-    """Draw how many of 1,000 members the best attacks find, with one bar a false positive rate."""
-    bars = [
-        Bar(
-            f"{chosen_of_thousand(row.fpr)} wrongly accused",
-            1000 * row.tpr,
-            words=of_thousand(row.tpr),
-        )
-        for row in risks.rates
-    ]
-    return Picture("", (Panel("members found at most, of 1,000", "", bars=tuple(bars)),))
+    return Panel("rounds charged", label, (curve,), levels=tuple(levels))
 
 
 @dataclass(frozen=True, slots=True)

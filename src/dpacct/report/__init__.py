@@ -9,11 +9,10 @@
 from collections.abc import Callable
 
 from dpacct.report.document import Report
-from dpacct.report.exports import to_model_card, to_registry
 from dpacct.report.pdf import to_pdf
 from dpacct.report.schedule import on_schedule
 
-__all__ = ["FORMATS", "Report", "on_schedule", "to_model_card", "to_pdf", "to_registry"]
+__all__ = ["FORMATS", "Report", "on_schedule", "to_pdf"]
 
 #: The formats of a report, each with its writer.
 FORMATS: dict[str, Callable[[Report], str | bytes]] = {
@@ -21,6 +20,4 @@ FORMATS: dict[str, Callable[[Report], str | bytes]] = {
     "pdf": to_pdf,
     "md": Report.to_markdown,
     "json": Report.to_json,
-    "registry": to_registry,
-    "model-card": to_model_card,
 }

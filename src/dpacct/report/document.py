@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any
 
 from dpacct import validate
 from dpacct.display import drawn, escaped, line
@@ -64,10 +64,9 @@ class Chart:
     """A chart, which Markdown leaves out.
 
     Attributes:
-        function: in `dpacct.pictures`. data: its argument. caption: a description of the chart.
+        data: for `dpacct.pictures.epsilon_chart`. caption: a description of the chart.
     """
 
-    function: Literal["epsilon_chart", "people_picture"]
     data: Any
     caption: str
 
@@ -77,7 +76,7 @@ class Chart:
         Raises:
             Unsupported: matplotlib is missing.
         """
-        return drawn(self.function, self.data).to_bytes(form)
+        return drawn("epsilon_chart", self.data).to_bytes(form)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from dpacct.display import chosen, line, trimmed, up
-from dpacct.report.document import Block, Chart, Heading, Paragraph, Table
+from dpacct.report.document import Block, Heading, Paragraph, Table
 from dpacct.report.risks import (
     EVEN,
     PRIORS,
@@ -205,11 +205,6 @@ def _attacks(promise: Promise, asked: Question) -> list[Block]:
             " The last column holds for any procedure with this epsilon and delta. The noise and "
             "sampling of this procedure allow only the smaller figures beside it."
         )
-    middle = best.rates[len(best.rates) // 2]
-    caption = (
-        f"An attack that wrongly accuses {chosen_of_thousand(middle.fpr)} of 1,000 finds at most "
-        f"{of_thousand(middle.tpr)} of 1,000 who {asked.member}"
-    )
     return [
         Heading(2, "What an attacker can find out"),
         Paragraph(
@@ -218,7 +213,6 @@ def _attacks(promise: Promise, asked: Question) -> list[Block]:
             f"this:"
         ),
         Table(tuple(header), tuple(map(tuple, rows)), "The best possible attacks, in people"),
-        Chart("people_picture", best, caption),
         Paragraph(averages),
     ]
 

@@ -94,7 +94,7 @@ def _put(pdf: Any, fpdf: Any, block: Block) -> None:
                 _text(pdf, item, before="•")
         case Table():
             _put_table(pdf, fpdf, block)
-        case Chart(_, _, caption):
+        case Chart(_, caption):
             png = block.to_bytes("png")
             width, height = struct.unpack(">II", png[16:24])
             _keep(pdf, CHART * height / width + 2 * LINE)

@@ -92,7 +92,7 @@ def on_schedule(
     if len(facts["points"]) > 1 and bounded:
         data = facts | {"budget": None, "part_of_plan": False, "epsilon_any_stop": None}
         caption = f"Epsilon is at most {up(spent.upper)} after {rounds_words(plan.rounds)}"
-        blocks.append(Chart("epsilon_chart", data, caption))
+        blocks.append(Chart(data, caption))
     return Report(facts, (*blocks, *glossary()))
 
 

@@ -29,7 +29,7 @@ from dpacct import validate
 from dpacct.correlated.entries import ENTRY_KEYS, from_entry, to_entry
 from dpacct.correlated.release import Correlated
 from dpacct.epochs import Epoch, ShuffledEpoch
-from dpacct.errors import InvalidParameter
+from dpacct.errors import InvalidParameter, shown
 from dpacct.mechanisms.names import BY_NAME
 from dpacct.rounds import (
     Full,
@@ -154,15 +154,15 @@ def load_schedule(path: str | os.PathLike[str], *, adjacency: str | None = None)
     for number, entry in enumerate(content.phases, start=1):
         try:
             relation = adjacency if content.adjacency is None else content.adjacency
-            phases.append(_phase(entry, relation))
+            phases.append(read_phase(entry, relation))
             # `Schedule` checks this as well, but cannot name the phase.
             Schedule([phases[0], phases[-1]])
         except InvalidParameter as error:
-            raise _invalid(file, f"in phase {number} {_clause(error)}", error.hint) from None
+            raise _invalid(file, f"in phase {number} {clause(error)}", error.hint) from None
     try:
         return Schedule(phases)
     except InvalidParameter as error:
-        raise _invalid(file, _clause(error), error.hint) from None
+        raise _invalid(file, clause(error), error.hint) from None
 
 
 def dump_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
@@ -183,7 +183,8 @@ def dump_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
         raise _invalid(file, f"it cannot be written ({reason})") from None
 
 
-def _phase(entry: dict[str, Any], adjacency: Any) -> Phase:
+def read_phase(entry: dict[str, Any], adjacency: Any) -> Phase:
+    """Return the phase with these keys and an adjacency (or None)."""
     if "mechanism" in entry:
         also = ("rounds", "mechanism")
         values = {key: value for key, value in entry.items() if key not in also}
@@ -192,7 +193,7 @@ def _phase(entry: dict[str, Any], adjacency: Any) -> Phase:
     else:
         _check_keys(entry, (*PHASE_KEYS, *_POISSON_KEYS, "mechanism"))
         _check_present(entry, ("rounds", "noise_multiplier"))
-        release = Round(entry["noise_multiplier"], _sampling(entry), adjacency)
+        release = Round(entry["noise_multiplier"], read_sampling(entry), adjacency)
         count = entry["rounds"]
     # `Schedule` checks the count.
     return Schedule([Phase(release, count)]).phases[0]
@@ -215,7 +216,8 @@ def read_release(
     return ITEMS[name].read(values, adjacency)
 
 
-def _sampling(entry: dict[str, Any]) -> Sampling:
+def read_sampling(entry: dict[str, Any]) -> Sampling:
+    """Return the sampling that the keys of a phase describe. Other keys are ignored."""
     given = _SCHEME_KEYS & entry.keys()
     others = {key: entry[key] for key in _POISSON_KEYS if key in entry}
     if "max_cohort" in others and "num_clients" in given:
@@ -390,8 +392,8 @@ def _invalid(file: Path, rule: str, hint: str = "") -> InvalidParameter:
     return InvalidParameter("schedule", str(file), rule, hint)
 
 
-def _clause(error: InvalidParameter) -> str:
+def clause(error: InvalidParameter) -> str:
     """Return the fault as a clause. An error without a value has it in its rule."""
     if error.value is None:
         return error.rule
-    return f"{error.name} is {reprlib.repr(error.value)}: {error.rule}"
+    return f"{error.name} is {shown(error.value)}: {error.rule}"

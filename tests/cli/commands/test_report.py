@@ -1,4 +1,4 @@
-"""`dpacct report`: one page for a ledger, rounds or a claim, in three forms, never over a file."""
+"""`dpacct report`: one page for a ledger or rounds, in three forms, never over a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tests.cli.test_bad_input import assert_refused
 from tests.cli.test_help import examples
 
 WORDS = "report --noise 4 --rounds 50 --q 0.1 --unit patient"
-CLAIM = "fed-alpha-normec-p1"
 
 
 @pytest.fixture(autouse=True)
@@ -44,14 +43,14 @@ def test_a_terminal_shows_the_headline_and_how_to_write_the_page(
 ) -> None:
     whole = dpacct(f"report {ledger}").text
     monkeypatch.setattr("dpacct_cli.commands.report.on_terminal", lambda: True)
-    for words in (f"report {ledger}", f"ledger report {ledger}", f"report {CLAIM}", WORDS):
+    for words in (f"report {ledger}", f"ledger report {ledger}", WORDS):
         text = dpacct(words).text
         assert "-o report.html writes the page." in text
         assert len(text.splitlines()) < 10
     assert dpacct(f"report {ledger} --format md").text == whole
 
 
-def test_a_cover_and_the_forms_for_other_places(dpacct: Any, ledger: str) -> None:
+def test_a_cover_stands_above_the_report(dpacct: Any) -> None:
     pytest.importorskip("fpdf")
     cover = "--title 'A |title|' --author 'An Author' --date 2026-11-25"
     assert dpacct(f"{WORDS} -o a.pdf {cover}").text == ""
@@ -60,17 +59,6 @@ def test_a_cover_and_the_forms_for_other_places(dpacct: Any, ledger: str) -> Non
     assert len(content) > 20_000
     text = dpacct(f"{WORDS} {cover}").text
     assert text.startswith("# A \\|title\\|\n\nAn Author, 2026-11-25\n")
-    upper = dpacct(f"{WORDS} --json").json["epsilon"]["upper"]
-    for words in (WORDS, f"report {ledger}"):
-        entry = dpacct(f"{words} --format registry {cover}").text
-        assert 'data_curators: ["An Author"]' in entry
-        assert "      delta: 1.0e-05" in entry
-        card = dpacct(f"{words} --format model-card").text
-        assert "| mechanism | 5" in card
-        assert "- Noise and cohorts came from" in card
-    assert "a claim is neither" in dpacct(f"report {CLAIM} --format registry").err
-    entry = dpacct(f"{WORDS} -o entry.yaml --format registry")
-    assert f"      epsilon: {upper!r}\n" in Path("entry.yaml").read_text(encoding="utf-8")
 
 
 def test_the_first_page_of_a_planned_ledger_is_about_its_plan(dpacct: Any, ledger: str) -> None:
@@ -107,33 +95,6 @@ def test_clients_are_counted(dpacct: Any) -> None:
     assert "client of the 100" in text
 
 
-def test_a_claim_by_its_id_and_in_a_file(dpacct: Any) -> None:
-    data = dpacct(f"report {CLAIM} --json").json
-    assert (data["kind"], data["verdict"]) == ("claim", "not private as described")
-    assert data["risk"] is None
-    text = dpacct(f"report {CLAIM}").text
-    assert "There is no privacy guarantee" in text
-    assert "to sign" not in text
-    Path("paper.toml").write_text(
-        '[source]\nname = "A paper"\n'
-        '[[claim]]\nid = "one"\nplace = "Table 1"\nepsilon = 3\ndelta = 1e-5\nrounds = 20\n'
-        'sampling = "poisson"\nsampling_rate = 0.1\nadjacency = "add-remove"\n'
-        "noise_multiplier = 2\n"
-        '[[claim]]\nid = "two"\nplace = "Table 1"\nepsilon = 0.3\ndelta = 1e-5\nrounds = 20\n'
-        'sampling = "poisson"\nsampling_rate = 0.1\nadjacency = "add-remove"\n'
-        "noise_multiplier = 2\n"
-    )
-    one = dpacct("report paper.toml --claim one").text
-    assert "A paper (Table 1) promises epsilon 3. This holds: no data sets exceed it." in one
-    two = dpacct("report paper.toml --claim two --json").json
-    assert two["verdict"] == "refuted"
-    # What people can be promised is what is proven, whatever is stated.
-    assert two["risk"]["epsilon"] == two["readings"][0]["epsilon"]["upper"] > 0.3
-    page = dpacct("report paper.toml --claim two").text
-    assert "This does not hold: there are data sets that exceed it" in page
-    assert "a multiplier of" in page
-
-
 BAD = [
     ("report", ("--noise is missing",)),
     ("report nowhere", ("FILE is 'nowhere';", "no such file")),
@@ -142,16 +103,12 @@ BAD = [
     ("report census.ledger --noise 1", ("--noise 1 contradicts census.ledger",)),
     ("report census.ledger --delta 1e-6", ("--delta 1e-6 contradicts census.ledger",)),
     ("report census.ledger --unit x", ("--unit x contradicts census.ledger",)),
-    ("report census.ledger --claim x", ("--claim x contradicts census.ledger",)),
     ("report census.ledger -o a.doc", ("-o is 'a.doc';", ".html", "--format")),
     ("report census.ledger --format doc", ("--format is 'doc';", "html, pdf, md, json")),
     ("report census.ledger --format pdf", ("a PDF goes to a file",)),
     ("report census.ledger --json --format md", ("--format md contradicts --json",)),
     ("report census.ledger -o census.ledger --format md", ("it is a ledger",)),
-    (f"{WORDS} --claim x", ("--claim x needs a file",)),
     (f"{WORDS} --unit ''", ("--unit",)),
-    (f"report {CLAIM} --noise 3", ("--noise 3 contradicts",)),
-    (f"report {CLAIM} --claim other", ("--claim is 'other';",)),
     ("ledger report census.ledger --format doc", ("--format is 'doc';",)),
 ]
 
@@ -176,7 +133,7 @@ def test_nothing_is_replaced_unasked(dpacct: Any) -> None:
 def test_the_examples_of_its_help_run(dpacct: Any) -> None:
     Path("rounds.toml").write_text(SCHEDULE, encoding="utf-8")
     found = examples(dpacct("report --help").text)
-    assert len(found) == 5
+    assert len(found) == 3
     for example in found:
         assert dpacct(example.removeprefix("dpacct ")).code == 0
     assert Path("privacy.pdf").exists()

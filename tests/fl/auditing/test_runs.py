@@ -12,7 +12,6 @@ from dpacct import Budget, Full, Poisson, Round, Uniform, epsilon, fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.auditing.canaries import Canaries, with_canaries
 from dpacct.fl.auditing.canary_audit import least_canaries
-from dpacct.fl.auditing.runs import least_runs
 from tests.fl.problems import cross_entropy, make_clients
 
 pytestmark = pytest.mark.usefixtures("uncounted")
@@ -23,7 +22,6 @@ SURE = 1 - 1e-8
 # A long audit, as the documentation has it.
 LONG = {"canaries": 120, "rounds": 15}
 # The fewest repetitions of a round for an error of 1e-6.
-LEAST = least_runs(1e-6)
 
 
 @dataclass(frozen=True)
@@ -319,63 +317,3 @@ def test_a_seed_does_not_choose_coins_and_a_generator_does():
     # 200 fair coins twice: one time in 2^200.
     assert not any(map(torch.equal, drawn[0], drawn[1]))
     assert all(map(torch.equal, drawn[2], drawn[3]))
-
-
-# One round, run many times.
-
-
-def repeated(people=None, runs=LEAST, **options):
-    given = {"noise_multiplier": 1.0, "local": None} | options
-
-    def build(clients):
-        settings = {"rounds": 3, "clip_norm": 0.5, "sampling": Full(), "delta": 1e-5} | given
-        return fl.Federation(nn.Linear(6, 5), cross_entropy, clients, **settings)
-
-    return fl.audit_round(build, people or make_clients([5, 3]), runs=runs)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {
-            "sampling": Poisson(0.5),
-            "clip_norm": None,
-            "bound": fl.AdaptiveClip(0.5, indicator_noise=30.0),
-        },
-        pytest.param({"people": fl.Examples(torch.randn(9, 6), torch.zeros(9).long())}, marks=SLOW),
-        pytest.param({"adjacency": "replace-one", "secure_noise": True}, marks=SLOW),
-    ],
-)
-def test_a_sound_round_passes(options):
-    found = repeated(**options)
-    found.require()
-    assert (found.passed, found.runs) == (True, LEAST)
-    assert found.tpr.lower <= found.tpr.value <= found.tpr.upper
-
-
-def test_the_client_is_recognized():
-    # Fourteen standard deviations apart, with the threshold in the middle.
-    found = repeated(noise_multiplier=0.07, runs=60)
-    assert min(found.epsilon, found.gaussian_epsilon) > 1.5
-    assert (found.tpr.value, found.fpr.value) == (1.0, 0.0)
-
-
-def test_a_fault_of_a_round_is_seen():
-    # Noise of 0.12 for what is charged as noise of 6: eight standard deviations apart.
-    found = repeated(noise=Quieter(part=0.02), preflight=False, noise_multiplier=6.0, runs=64)
-    assert not found.passed
-    with pytest.raises(fl.AuditFailed, match="recognized"):
-        found.require()
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "said"),
-    [
-        ({"runs": 10}, InvalidParameter, str(LEAST)),
-        ({"runs": 0}, InvalidParameter, "runs"),
-        ({"seed": 1}, Unsupported, "promised"),
-    ],
-)
-def test_bad_audits_of_a_round_are_refused(options, error, said):
-    with pytest.raises(error, match=said):
-        repeated(**options)

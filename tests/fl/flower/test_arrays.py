@@ -88,7 +88,7 @@ def test_what_numpy_and_torch_write_is_read(kind, shape):
 def test_local_training_arrives_as_it_was_sent(local):
     broadcast = Broadcast(3, {"w": torch.ones(2)}, {}, local, 1.0)
     given = wire.Assignment(
-        run="a", client=1, counted=True, contributions=1, seed=3, shares=None, memory=None,
+        run="a", client=1, counted=True, contributions=1, seed=3, memory=None,
         kept=None, bound=fl.Clip(1.0), broadcast=broadcast,
     )  # fmt: skip
     sent = wire.pack_assignment(given, wire.shared_records(broadcast, None))

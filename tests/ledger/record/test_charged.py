@@ -137,8 +137,6 @@ def test_a_forged_promise(path: Path, game: float) -> None:
     other = path.with_name("other")
     with Ledger.open(other, WIDE) as ledger:
         run_all(ledger, "pairs", PAIRS)
-    with pytest.raises(LedgerError, match="accountant"), Ledger.open(promise(other, "x")) as ledger:
-        ledger.summary()
     # That it was promised, nobody can check: `verify` lists it as unverified.
     with Ledger.open(promise(other, TIGHT)) as ledger:
         found = ledger.verify()

@@ -93,9 +93,9 @@ def test_the_report_says_what_a_reviewer_asks(eventful: Told) -> None:
         for fact in (
             "one patient", "add-remove", "1e-05", "Poisson, rate 0.05", "Renyi odometer",
             "update: noise multiplier 1.5, sensitivity 0.2", "left its plan at round 18",
-            "run 1 resumes, 1 lost", "no client answered", "clip_norm: 0.2", report["head"],
+            "clip_norm: 0.2", report["head"],
             f"dpacct {__version__}",
-            "sound", "budget is 8", "fixed in advance", "secret",
+            "sound", "budget is 8", "secret",
         ):  # fmt: skip
             assert fact in text, fact
         shown = re.search(r"epsilon (\d+\.\d+) at delta", text)
@@ -116,14 +116,13 @@ def test_epsilon_over_rounds_is_true_at_every_point_and_in_the_chart(eventful: T
     assert points[-1]["upper"] == report["epsilon"]["upper"]
     uppers = [p["upper"] for p in points]
     assert uppers == sorted(uppers)
-    assert all(p["lower"] <= p["upper"] * (1 + 1e-9) for p in points if p["lower"] is not None)
     kinds = [p["guarantee"] for p in points]
     assert kinds == sorted(kinds, reverse=True)
     assert set(kinds) == {"planned", "adaptive"}
     [panel] = epsilon_chart(report).panels
     assert list(panel.curves[0].y[1:]) == uppers
     assert [level.words for level in panel.levels] == ["budget 8"]
-    assert eventful.html.count('src="data:image/svg+xml;base64,') == 2
+    assert eventful.html.count('src="data:image/svg+xml;base64,') == 1
 
 
 def test_words_of_others_stay_words(path: Path) -> None:
@@ -170,7 +169,7 @@ def test_planned_ledgers_say_so(path: Path) -> None:
 
 
 def test_a_long_run_is_summed_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpacct.ledger.report.history.MAX_EVENTS", 5)
+    monkeypatch.setattr("dpacct.ledger.report.history.MAX_PHASES", 5)
     rounds = [Round(30.0 + n) for n in range(8)]
     with Ledger.open(path, BUDGET) as ledger:
         run = ledger.start_run("each round another noise")

@@ -7,12 +7,8 @@ model and bound are known, `see` for each release, and `conclude` at the end.
 from __future__ import annotations
 
 import math
-import sys
-import tempfile
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,20 +16,18 @@ from torch import Tensor
 
 from dpacct import validate
 from dpacct.accountant import find_accountant
-from dpacct.budget import Budget, Spent
+from dpacct.budget import Spent
 from dpacct.empirical.audits import Promise, Seen, Shown, best_number, judge
-from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.errors import InvalidParameter
 from dpacct.fl.auditing.canaries import Aimed, Canaries
 from dpacct.fl.privacy.findings import AuditFailed
-from dpacct.ledger import Event, Ledger
+from dpacct.ledger import Event
 from dpacct.ledger.record.events import noise_of, with_noise
 from dpacct.rounds import Adjacency, Phase, Schedule
 
 # Of canaries, and of repetitions of a round.
 MOST = 1_000_000
 OTHERS = ("silent", "heard")
-# If this many canaries are expected, chance leaves out all of them one time in 1e13.
-_SURELY = 30.0
 _FAULTS = {
     "guesses": "more canaries were recognized than the charged budget allows",
     "noise": "the released sums carry less noise than was charged for",
@@ -135,12 +129,6 @@ class CanaryAudit:
         self._terms += torch.bincount(self._tensors[empty], minlength=len(self._terms))
         self.events.append(event)
 
-    def check_asked(self, said: str) -> None:
-        """Raise `Unsupported` if no canary took part, and enough of them were expected to."""
-        expected = self._sampling_rate * len(self.canaries) * len(self.events)
-        if not self.canaries.asked and expected > _SURELY:
-            raise Unsupported(said)
-
     def conclude(self, charged: Spent, accountant: str, clients: int) -> RunAudit:
         """Return the result, after at least one release, for ``clients`` and the canaries."""
         events, count = self.events, len(self.canaries)
@@ -211,12 +199,3 @@ def check_functions(**given: object) -> None:
     for name, value in given.items():
         if not callable(value):
             raise InvalidParameter(name, type(value).__name__, "it is a function")
-
-
-@contextmanager
-def passing_ledger(delta: float) -> Generator[Ledger]:
-    """Provide a ledger that rejects nothing and is deleted afterward."""
-    with tempfile.TemporaryDirectory(prefix="dpacct-") as folder:
-        path, budget = Path(folder) / "passing.ledger", Budget(sys.float_info.max, delta)
-        with Ledger.open(path, budget, passing=True) as ledger:
-            yield ledger

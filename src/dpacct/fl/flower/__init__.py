@@ -10,7 +10,6 @@ from dpacct.packages import import_package
 import_package("flwr", "flwr", "1.41", "flower,fl")
 
 from dpacct.fl.flower.clients import (  # noqa: E402 - see above
-    OwnShare,
     client_app,
     partition_id,
     planted_mod,
@@ -21,7 +20,6 @@ from dpacct.fl.flower.strategy import PrivateStrategy  # noqa: E402 - see above
 
 __all__ = [
     "LocalGrid",
-    "OwnShare",
     "PrivateStrategy",
     "client_app",
     "partition_id",

@@ -3,27 +3,21 @@
 Rule 1: The answer holds the bounded update and the client's new memory. Metrics, losses and numbers
     of examples stay on the client, because no noise covers them.
 Rule 2: A client trains for this strategy alone: a training message without its sign is rejected.
-Rule 3: A client that was set up with a clip norm, or with a share of the noise, accepts no other.
+Rule 3: A client that was set up with a clip norm accepts no other.
 Rule 4: An assignment that public facts rule out is rejected before the data are read.
-Rule 5: If the server is not trusted with updates, a failure on a client's data must not show.
-    Flower sends the error's message to the server, which chose the parameters that led to it. Such
-    a client contributes zero, and the reason stays in its own log.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
-from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import Canary, ClientData, Population
 from dpacct.fl.flower import wire
@@ -35,8 +29,6 @@ from dpacct.fl.methods.fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.privacy.bounds import clip_norm as checked_norm
 from dpacct.fl.privacy.markers import scatter
-from dpacct.fl.privacy.noise import NoiseShares, with_share
-from dpacct.fl.privacy.randomness import Randomness
 from dpacct.fl.privacy.sums import contribute
 from dpacct.fl.surroundings import arithmetic, undisturbed
 from dpacct.fl.tensors import forked_generators
@@ -49,51 +41,6 @@ Handler = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Handler], Message]
 # The parts of a method that act inside local training, or keep something after it.
 _INSIDE = ("gradient", "after_step", "local_update", "init_client", "client_state")
-
-
-@dataclass(frozen=True, slots=True)
-class OwnShare:
-    """A client that adds its share of the noise, for a secure aggregator of your own.
-
-    Args:
-        minimum: shares that make up the whole noise, as in the server's `fl.NoiseShares`. At
-            least this number of clients of a sum have to be honest.
-        noise_multiplier: the least noise multiplier of a sum with ``minimum`` shares.
-        send: the aggregator's half on the client. ``send(row, message, context)`` takes the update
-            with its share, int64 [k], and returns the content of the reply. The aggregator forms
-            the sum of rows modulo 2^64. ``row`` itself must reach trusted parties only.
-
-    Raises:
-        InvalidParameter: a value out of range.
-    """
-
-    minimum: int
-    noise_multiplier: float
-    send: Callable[[Tensor, Message, Context], RecordDict]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "minimum", NoiseShares(self.minimum).minimum)
-        rule = "the least noise multiplier of a sum"
-        least = validate.above_zero("noise_multiplier", self.noise_multiplier, rule)
-        object.__setattr__(self, "noise_multiplier", least)
-
-    def check(self, given: Assignment) -> float:
-        """Return the standard deviation of the noise on the sum, if it is enough. Rule 3."""
-        if given.shares is None:
-            rule = "this client sends its update to a secure aggregator only"
-            hint = "On the server use fl.Server(noise=fl.NoiseShares(...))."
-            raise InvalidParameter("noise", "added by the server", rule, hint)
-        minimum, std = given.shares
-        if minimum != self.minimum:
-            rule = f"this client adds one of {self.minimum} shares"
-            raise InvalidParameter("minimum", minimum, rule)
-        # Exact, and of the shares that will be drawn: products and roots round either way.
-        least = Fraction(self.noise_multiplier) * Fraction(given.bound.clip_norm)
-        share = std / minimum**0.5
-        if not (0 < share < math.inf and minimum * Fraction(share) ** 2 >= least**2):
-            rule = f"this client asks for noise of at least {float(least):g} on the sum"
-            raise InvalidParameter("noise", std, rule)
-        return std
 
 
 def partition_id(context: Context) -> int:
@@ -117,7 +64,6 @@ def private_mod(
     method: Method | None = None,
     *,
     clip_norm: float | None = None,
-    share: OwnShare | None = None,
     client: Callable[[Context], int] = partition_id,
 ) -> Mod:
     """Return the mod for a ClientApp with its own training loop, to be the first of its mods.
@@ -128,7 +74,6 @@ def private_mod(
     Args:
         method: of the run, without a part in local training. Other methods need `client_app`.
         clip_norm: the only norm to accept. None: that of the server.
-        share: add noise here, for a secure aggregator.
         client: returns the client of a node.
 
     Raises:
@@ -142,7 +87,7 @@ def private_mod(
             "training loop of your own does not call. Use dpacct.fl.flower.client_app"
         )
     # A loop of one's own cannot be tried before the first round.
-    half = _ClientHalf(method, clip_norm, share, client, lambda _: "")
+    half = _ClientHalf(method, clip_norm, client, lambda _: "")
 
     def mod(message: Message, context: Context, call_next: Handler) -> Message:
         if not message.metadata.message_type.startswith("train"):
@@ -185,7 +130,6 @@ def client_app(
     *,
     method: Method | None = None,
     clip_norm: float | None = None,
-    share: OwnShare | None = None,
     client: Callable[[Context], int] = partition_id,
 ) -> ClientApp:
     """Return a ClientApp that trains by the engine's own local training, for any method.
@@ -194,13 +138,12 @@ def client_app(
         model: makes a model of the server's parameters. loss: as for `Federation`.
         data: reads the examples of the client of a node.
         method: of the run, the same as on the server.
-        clip_norm, share, client: as for `private_mod`.
+        clip_norm, client: as for `private_mod`.
     """
     method = DPFedAvg() if method is None else method
     half = _ClientHalf(
         method,
         clip_norm,
-        share,
         client,
         lambda context: _try_model(model, loss, lambda: data(context)),
     )
@@ -227,12 +170,11 @@ class _ClientHalf:
         self,
         method: Method,
         clip_norm: float | None,
-        share: OwnShare | None,
         client: Callable[[Context], int],
         trial: Callable[[Context], str],
     ) -> None:
         self._clip_norm = None if clip_norm is None else checked_norm(clip_norm)
-        self._method, self._share, self._client, self._trial = method, share, client, trial
+        self._method, self._client, self._trial = method, client, trial
 
     def respond(
         self, message: Message, context: Context, training: Callable[[Assignment], _Training]
@@ -249,21 +191,15 @@ class _ClientHalf:
         wire.check_protocol(record)
         if record.get("ask") == wire.HELLO:
             return Message(self._facts(context), reply_to=message)
-        given, share = wire.unpack_assignment(message.content), self._share
+        given = wire.unpack_assignment(message.content)
         self._check(given, self._client(context))
         sent, kept = given.broadcast, given.kept
         layout = Layout.of(sent.anchor)
-        std = None if share is None else share.check(given)
-        train = training(given)
-        trained = train() if share is None else _or_zero(given, train)
+        trained = training(given)()
         row = trained.row if kept is None else trained.row.index_select(1, kept)
         inner = layout if kept is None else layout.restrict(kept)
         inside, norms, bad = contribute(row, given.bound, inner, given.contributions)
         memory = trained.remember(scatter(inside, kept, layout.size))
-        if share is not None and std is not None:
-            limits, source = given.bound.limits(inner), Randomness()
-            [noisy] = with_share(inside, limits, std, share.minimum, source)
-            return Message(share.send(noisy, message, context), reply_to=message)
         # Whether an update was clipped is sent only if the run is charged for it.
         below = not given.counted or (not bool(bad[0]) and bool(norms[0] <= sent.clip_norm))
         answer = Answer(given.run, sent.round, given.client, inside[0], below, memory)
@@ -278,14 +214,10 @@ class _ClientHalf:
         if norm is not None and given.bound.clip_norm != norm:
             rule = f"this client answers to clip norm {norm:g} alone"
             raise InvalidParameter("clip_norm", given.bound.clip_norm, rule)
-        if self._share is None and given.shares is not None:
-            rule = "this client adds no noise of its own"
-            hint = "Give it client_app(..., share=OwnShare(minimum, noise_multiplier, send))."
-            raise InvalidParameter("noise", "of shares", rule, hint)
 
     def _facts(self, context: Context) -> RecordDict:
         """Return which client this is, and the settings that it shares with the server."""
-        number, missing, share = -1, "", self._share
+        number, missing = -1, ""
         try:
             number = self._client(context)
         except InvalidParameter as error:
@@ -296,8 +228,6 @@ class _ClientHalf:
             fails=self._trial(context),
             method=repr(self._method),
             clip_norm=self._clip_norm or 0.0,
-            minimum=0 if share is None else share.minimum,
-            noise_multiplier=0.0 if share is None else share.noise_multiplier,
         )
         return RecordDict({wire.SIGN: facts})
 
@@ -317,18 +247,6 @@ class _Trained:
 
 
 _Training = Callable[[], _Trained]
-
-
-def _or_zero(given: Assignment, train: _Training) -> _Trained:
-    """Train, and return an update that counts as zero if that fails. Rule 5.
-
-    Raises:
-        Unsupported: a program that no client can train.
-    """
-    with Trial() as trial:
-        return train()
-    _LOG.error("training failed, this client contributes zero", exc_info=trial.error)
-    return _Trained(torch.full((1, Layout.of(given.broadcast.anchor).size), torch.nan))
 
 
 def _engine_training(

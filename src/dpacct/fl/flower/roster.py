@@ -27,20 +27,11 @@ _LOG = logging.getLogger("flwr")
 class Roster:
     """The nodes that are online, by client. ``nodes`` has the node id of each client that answered.
 
-    ``clip_norm`` is None if it changes from round to round. If clients add the noise, ``shares`` is
-    how
-    many shares make it up, and the noise multiplier.
+    ``clip_norm`` is None if it changes from round to round.
     """
 
-    def __init__(
-        self,
-        num_clients: int,
-        method: str,
-        clip_norm: float | None,
-        shares: tuple[int, float] | None = None,
-    ) -> None:
-        self._num_clients, self._method = num_clients, method
-        self._clip_norm, self._shares = clip_norm, shares
+    def __init__(self, num_clients: int, method: str, clip_norm: float | None) -> None:
+        self._num_clients, self._method, self._clip_norm = num_clients, method, clip_norm
         self._asked: dict[str, int] = {}
         self._known: set[int] = set()
         self._failing: dict[int, str] = {}
@@ -134,10 +125,10 @@ class Roster:
         return client
 
     def _check_settings(self, facts: ConfigRecord, client: int) -> None:
-        """Check method, clip norm and noise share of a client against the server's."""
+        """Check method and clip norm of a client against the server's."""
 
-        def refuse(name: str, rule: str, hint: str = "") -> InvalidParameter:
-            return InvalidParameter(name, f"{facts.get(name)} on client {client}", rule, hint)
+        def refuse(name: str, rule: str) -> InvalidParameter:
+            return InvalidParameter(name, f"{facts.get(name)} on client {client}", rule)
 
         if facts.get("method") != self._method:
             raise refuse("method", f"the server's is {self._method}")
@@ -145,14 +136,6 @@ class Roster:
         if norm and norm != ours:
             word = "changes from round to round" if ours is None else f"is {ours:g}"
             raise refuse("clip_norm", f"the norm that the server charges for {word}")
-        minimum, least = self._shares or (0, 0.0)
-        if facts.get("minimum") != minimum:
-            rule = f"a sum holds at least {minimum} shares" if minimum else "the server adds noise"
-            hint = "OwnShare(minimum) on clients is that of fl.NoiseShares(minimum) on the server."
-            raise refuse("minimum", rule, hint)
-        asked = facts.get("noise_multiplier")
-        if minimum and not (isinstance(asked, float) and asked <= least):
-            raise refuse("noise_multiplier", f"the server charges for {least:g}")
 
 
 def exchange(

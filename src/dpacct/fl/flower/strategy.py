@@ -1,9 +1,7 @@
 """`PrivateStrategy`: `fl.Server` over Flower's messages.
 
 Rule 1: Clients answer, and are checked, before anything is charged.
-Rule 2: A round is reserved before a message leaves, and committed before the model changes. With
-    noise shares it is committed before a message leaves, since the noisy sum may be read as soon as
-    it exists.
+Rule 2: A round is reserved before a message leaves, and committed before the model changes.
 Rule 3: An answer counts once, for this process, this round and the client that its node is. Any
     other answer does not count, and neither does a late one.
 Rule 4: Clients are not asked for metrics and evaluations, as no noise covers them.
@@ -13,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +19,6 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
-from torch import Tensor
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
@@ -36,10 +33,6 @@ from dpacct.fl.report.reports import Report
 from dpacct.fl.server import Server
 
 _LOG = logging.getLogger("flwr")
-# The server's half of a secure aggregator: see `PrivateStrategy`.
-SecureSum = Callable[
-    [Grid, Iterable[Message], Mapping[int, int]], tuple[Sequence[int], Tensor] | None
-]
 
 
 class PrivateStrategy(Strategy):
@@ -55,18 +48,13 @@ class PrivateStrategy(Strategy):
         patience: seconds to wait for them. poll: seconds between looking for answers.
         on_round: called with each round's `Report`, of which only
             `dpacct.fl.report.reports.RELEASED` is private.
-        secure_sum: the server's half of a secure aggregator, for clients with `OwnShare`.
-            ``secure_sum(grid, replies, clients)`` takes the replies and the client of each node.
-            It returns the clients in the sum, and their sum modulo 2^64, int64 [k], or None if
-            there is no sum.
 
     Attributes:
         last: the report of the last round.
 
     Raises:
         InvalidParameter: a value out of range.
-        Unsupported: clients cannot be sent the bound, or clients add the noise and there is no
-            secure aggregator.
+        Unsupported: clients cannot be sent the bound, or clients add the noise.
     """
 
     def __init__(
@@ -77,37 +65,26 @@ class PrivateStrategy(Strategy):
         patience: float = 600.0,
         poll: float = 0.2,
         on_round: Callable[[Report], None] | None = None,
-        secure_sum: SecureSum | None = None,
     ) -> None:
         self.server = server
         engine, bound = server.engine, server.bound
         wire.bound_to_json(bound)
-        most, noise = engine.num_clients, engine.noise
+        most = engine.num_clients
         least = most if min_clients is None else min_clients
         self._enough = validate.count("min_clients", least, "the clients to wait for")
         if self._enough > most:
             raise InvalidParameter("min_clients", min_clients, f"the run has {most} clients")
         self._patience = validate.above_zero("patience", patience, "the seconds to wait")
         self._poll = validate.above_zero("poll", poll, "the seconds between looks")
-        self._on_round, self._secure_sum = on_round, secure_sum
+        self._on_round = on_round
         self._tag = secrets.token_hex(8)
-        # How many shares make up the noise, and its standard deviation. None: the server adds it.
-        self._shares: tuple[int, float] | None = None
-        asked: tuple[int, float] | None = None
-        if isinstance(noise, SharesElsewhere):
-            if self._enough < noise.minimum:
-                rule = f"a sum holds at least {noise.minimum} shares"
-                raise InvalidParameter("min_clients", min_clients, rule)
-            self._shares = noise.minimum, engine.plan.update_std(bound)
-            asked = noise.minimum, server.noise_multiplier
-        if (self._shares is None) is not (secure_sum is None):
+        if isinstance(engine.noise, SharesElsewhere):
             raise Unsupported(
-                "noise shares and a secure aggregator belong together: give both "
-                "fl.Server(noise=fl.NoiseShares(...)) and PrivateStrategy(secure_sum=...), or "
-                "neither. See docs/how-to/flower.md."
+                "Flower brings updates to the server, which adds the noise. With noise shares a "
+                "secure aggregator brings sums: see docs/how-to/flower.md."
             )
         norm = None if isinstance(bound, AdaptiveClip) else bound.clip_norm
-        self._roster = Roster(most, repr(engine.method), norm, asked)
+        self._roster = Roster(most, repr(engine.method), norm)
         self._rounds: Iterator[OpenRound] | None = None
         self._opened: OpenRound | None = None
         self.last: Report | None = None
@@ -149,12 +126,6 @@ class PrivateStrategy(Strategy):
         while (messages := self._open_round(grid)) is not None:
             # One by one, as they come: the updates of a whole cohort are never held at once.
             replies = exchange(grid, messages, timeout, self._poll)
-            if self._secure_sum is not None and self._opened is not None:
-                clients = {node: client for client, node in self._roster.nodes.items()}
-                summed = self._secure_sum(grid, replies, clients)
-                if summed is not None:
-                    self._opened.add_sum(*summed)
-                replies = ()
             arrays, metrics = self.aggregate_train(self.server.round + 1, replies)
             if arrays is not None and metrics is not None:
                 result.arrays = arrays
@@ -225,8 +196,6 @@ class PrivateStrategy(Strategy):
         self._opened = opened = next(self._rounds, None)
         if opened is None:
             return None
-        if self._shares is not None:
-            opened.commit()
         sent, bound, kept = opened.broadcast, self.server.bound, opened.found.kept
         sent = replace(sent, local=sent.local.of_round(opened.number), clip_norm=bound.clip_norm)
         shared = wire.shared_records(sent, kept)
@@ -244,7 +213,6 @@ class PrivateStrategy(Strategy):
                 kept=kept,
                 contributions=self.server.engine.plan.contributions,
                 seed=opened.draw.seed_of(client),
-                shares=self._shares,
             )
             messages.append(
                 Message(

@@ -28,7 +28,7 @@ from dpacct.fl.tensors import from_array
 from dpacct.fl.training.tasks import Broadcast
 
 # Counts up with every change of the messages.
-PROTOCOL = 6
+PROTOCOL = 7
 # The record that marks a message as ours, and the records of its tensors.
 SIGN = "dpacct"
 ARRAYS = "arrays"
@@ -50,8 +50,6 @@ class Assignment:
         counted: whether the norm is adaptive, and the answer has whether the update was below it.
         contributions: the most that a round can hold, which fixes the grid of the sum.
         seed: of the client's batches.
-        shares: if clients add the noise, how many shares make it up, and the standard deviation
-            of the whole. None if the server adds it.
     """
 
     run: str
@@ -63,11 +61,10 @@ class Assignment:
     kept: Tensor | None
     contributions: int
     seed: int
-    shares: tuple[int, float] | None = None
 
 
 # The parts of an assignment that JSON carries as they are.
-_PLAIN = ("run", "client", "counted", "contributions", "seed", "shares")
+_PLAIN = ("run", "client", "counted", "contributions", "seed")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

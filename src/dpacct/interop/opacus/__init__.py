@@ -9,8 +9,7 @@ engine = PrivacyEngine(accountant="dpacct")
 
 With this accountant `PrivacyEngine.make_private` returns a loader that allows one step per batch: a
 step without a separate batch raises. `attach_ledger` charges training to a run of a ledger, step
-by step, or by the epoch with a loader of `allocate`. `audit_loop` compares the steps with their
-charge, by canaries.
+by step, or by the epoch with a loader of `allocate`.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ from dpacct.rounds import Phase, Poisson, Round, Schedule
 _accountants = import_opacus("accountants")
 _engines = import_opacus("privacy_engine")
 
-from dpacct.interop.opacus.audit import audit_loop  # noqa: E402 - see above
-from dpacct.interop.opacus.loader import (  # noqa: E402 - likewise
+from dpacct.interop.opacus.loader import (  # noqa: E402 - see above
     LedgerLoader,
     allocate,
     attach_ledger,
@@ -52,7 +50,6 @@ __all__ = [
     "TightAccountant",
     "allocate",
     "attach_ledger",
-    "audit_loop",
     "register",
 ]
 

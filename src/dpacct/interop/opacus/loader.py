@@ -8,14 +8,10 @@ Rule 4: A batch without a step stays spent. Choosing among drawn batches would c
     sampled.
 Rule 5: Batches of a private run come from the operating system's randomness. Its noise comes from a
     generator with its whole state from there, regardless of the program's seeds.
-Rule 6: If several processes train one model, rank 0 reserves a batch and informs all ranks before
-    any of them draws its share. It commits before it gives its gradients to the common sum. Without
-    them no rank can change its model. Each rank draws from its own examples, and all ranks draw
-    equally often, empty batches included.
-Rule 7: Under add-remove the rate, the number of batches and the divisor of a step come from a
+Rule 6: Under add-remove the rate, the number of batches and the divisor of a step come from a
     public size. Opacus makes them from the number of examples. Without a public size they reveal
     that number, and the neighboring relation is zero-out.
-Rule 8: A pass over a loader of `allocate` is one epoch. It is reserved as a whole before its first
+Rule 7: A pass over a loader of `allocate` is one epoch. It is reserved as a whole before its first
     batch, and committed with its last step. A new pass draws afresh.
 
 Between draw and commit, Opacus computes gradients, norms and float32 noise as it always does.
@@ -24,11 +20,10 @@ Between draw and commit, Opacus computes gradients, norms and float32 noise as i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
-from torch import distributed
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 
 from dpacct import validate
@@ -37,7 +32,6 @@ from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsuppo
 from dpacct.fl.privacy.account import OpenEpoch
 from dpacct.fl.privacy.allocation import Allocation, Allocator
 from dpacct.fl.privacy.randomness import Randomness, Seeded, draw_cohort
-from dpacct.interop.opacus.audit import Audited
 from dpacct.interop.opacus.steps import Batch, Steps, check_precision
 from dpacct.ledger import Event, Run, Ticket
 from dpacct.ledger.record.events import covers
@@ -53,7 +47,6 @@ _KNOWN = (
     _optimizers.DPOptimizer,
     _optimizers.DPPerLayerOptimizer,
     _optimizers.DPOptimizerFastGradientClipping,
-    _optimizers.DistributedDPOptimizer,
 )
 
 
@@ -62,7 +55,7 @@ class CheckedSampler(_samplers.UniformWithReplacementSampler):
 
     Without an ``event``, the charge of a batch, there is no ledger, and ``inner`` draws the
     batches.
-    ``run`` is None on every rank but 0. ``ended`` says why the ledger has no more batches.
+    ``ended`` says why the ledger has no more batches.
     """
 
     def __init__(
@@ -74,7 +67,6 @@ class CheckedSampler(_samplers.UniformWithReplacementSampler):
         run: Run | None = None,
         *,
         private: bool = False,
-        together: bool = False,
     ) -> None:
         self._rate = getattr(inner, "sample_rate", 1.0 / len(inner))
         if event is not None and isinstance(event.round, Round):
@@ -86,7 +78,7 @@ class CheckedSampler(_samplers.UniformWithReplacementSampler):
             steps=len(inner) if batches is None else batches,
         )
         self.inner, self.event, self._checked, self._run = inner, event, steps, run
-        self._private, self._together = private, together
+        self._private = private
         self.ended: str | None = None
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -94,10 +86,8 @@ class CheckedSampler(_samplers.UniformWithReplacementSampler):
 
     def draws(self) -> Iterator[Batch]:
         """Yield the batches of one pass, until the budget or the plan ends."""
-        rank, size = _ranks(together=self._together)
-        own = range(rank, self.num_samples, size)
         if self.event is not None and not isinstance(self.event.round, Round):
-            yield from self._epoch(self.event, own)
+            yield from self._epoch(self.event)
             return
         drawn: Iterator[list[int]] = iter(self.inner)
         for _ in range(self.steps):
@@ -111,51 +101,43 @@ class CheckedSampler(_samplers.UniformWithReplacementSampler):
                     return
                 yield Batch(None, rows)
                 continue
-            ticket, there = self._reserve(self.event)
-            if not there:
+            if (ticket := self._reserve(self.event)) is None:
                 return
             if self._private:
-                places = draw_cohort(Poisson(self._rate), len(own), Randomness())
+                rows = draw_cohort(Poisson(self._rate), self.num_samples, Randomness())
             else:
-                coins: Any = torch.rand(len(own), generator=self.generator, dtype=torch.float64)
-                places = (coins < self._rate).nonzero().flatten().tolist()
-            yield Batch(ticket, [own[place] for place in places])
+                count = self.num_samples
+                coins: Any = torch.rand(count, generator=self.generator, dtype=torch.float64)
+                rows = (coins < self._rate).nonzero().flatten().tolist()
+            yield Batch(ticket, rows)
 
-    def _epoch(self, event: Event, own: Sequence[int]) -> Iterator[Batch]:
-        """Yield the batches of an epoch, which is charged as a whole. Rule 8."""
-        ticket, there = self._reserve(event)
-        if not there:
+    def _epoch(self, event: Event) -> Iterator[Batch]:
+        """Yield the batches of an epoch, which is charged as a whole. Rule 7."""
+        if (ticket := self._reserve(event)) is None:
             return
-        step = None if ticket is None else OpenEpoch(ticket, self.steps)
+        step = OpenEpoch(ticket, self.steps)
         source = Randomness()
         if not self._private and self.generator is not None:
             source = Seeded(int(torch.randint(2**62, (), generator=self.generator)))
         allocator = Allocator.start(Allocation(self.steps), source)
         for place in range(self.steps):
-            yield Batch(step, [own[row] for row in allocator.members(place, len(own))])
+            yield Batch(step, list(allocator.members(place, self.num_samples)))
 
-    def _reserve(self, event: Event) -> tuple[Ticket | None, bool]:
-        """Reserve a batch on rank 0, and tell all ranks whether there is one. Rule 6."""
-        if self.ended:
-            return None, False
-        ticket: Ticket | None = None
+    def _reserve(self, event: Event) -> Ticket | None:
+        """Reserve a batch, or return None at the end of the plan or of the budget."""
+        run = self._run
+        if self.ended or run is None:
+            return None
+        if run.plan is not None and run.on_plan and not run.held:
+            self.ended = "the plan of the run is at its end"
+            return None
         try:
-            run = self._run
-            if run is not None and run.plan is not None and run.on_plan and not run.held:
-                self.ended = "the plan of the run is at its end"
-            elif run is not None:
-                ticket = run.reserve(event)
-                ticket.draw()
+            ticket = run.reserve(event)
         except BudgetExceeded as refusal:
             self.ended = str(refusal)
-        finally:
-            # Also after an error: the other ranks end their loops then.
-            there = [ticket is not None]
-            if self._together:
-                distributed.broadcast_object_list(there, src=0)
-        if not there[0]:
-            self.ended = self.ended or "rank 0 has no more batches"
-        return ticket, there[0]
+            return None
+        ticket.draw()
+        return ticket
 
 
 class AllocatedSampler(Sampler[list[int]]):
@@ -204,9 +186,8 @@ def allocate(loader: DataLoader[Any], steps: int | None = None) -> DataLoader[An
 
 
 def _size_of(sampler: Any) -> int:
-    """Return the number of examples of all ranks."""
-    inner = getattr(sampler, "sampler", sampler)
-    return getattr(inner, "total_size", None) or inner.num_samples
+    """Return the number of examples."""
+    return getattr(sampler, "sampler", sampler).num_samples
 
 
 def _generator_of(sampler: Any) -> Any:
@@ -274,7 +255,8 @@ def check_steps(loader: Any, optimizer: Any) -> Any:
     For an optimizer of unknown kind the loader comes back as it is, unchecked.
     """
     sampler = loader.batch_sampler
-    if type(optimizer) not in _KNOWN:
+    # Without a ledger, each of several processes checks its own steps.
+    if type(optimizer) not in (*_KNOWN, _optimizers.DistributedDPOptimizer):
         return loader
     steps = Steps(optimizer, _lead(loader), seeded_batches=sampler.generator is not None)
     return LedgerLoader(loader, CheckedSampler(sampler, steps))
@@ -283,7 +265,7 @@ def check_steps(loader: Any, optimizer: Any) -> Any:
 def attach_ledger(
     loader: DataLoader[Any],
     optimizer: Any,
-    run: Run | None,
+    run: Run,
     *,
     public_size: int | None = None,
     batch_size: int | None = None,
@@ -297,7 +279,7 @@ def attach_ledger(
     Args:
         loader, optimizer: as `make_private` returned them, or the loader of `allocate`.
         run: of the ledger of this data set. The loader ends with the plan of the run, if it has
-            one. If several processes train one model, rank 0 gives the run and the others None.
+            one.
         public_size: a public number M that stands for the number of examples. The sampling rate is
             then batch_size / M, a pass has M / batch_size batches, rounded up, and a step divides
             by batch_size. Without it all three reveal the number of examples.
@@ -310,8 +292,8 @@ def attach_ledger(
         The loader to train from instead of the given one. `BatchMemoryManager` also takes it.
     Raises:
         Unsupported: batches that are no Poisson samples at one rate, noise or a clip norm of the
-            optimizer that differs from the round's, gradients on several devices, or less than
-            float32.
+            optimizer that differs from the round's, gradients on several devices, less than
+            float32, or several processes that train one model.
         InvalidParameter: noise from a given generator in a private run, a plan without such a
             round, or add-remove without a public size.
         LedgerError: the run is finished.
@@ -319,9 +301,8 @@ def attach_ledger(
     _check_run(run)
     _check_optimizer(optimizer)
     check_precision(optimizer)
-    together = isinstance(optimizer, _optimizers.DistributedDPOptimizer)
-    sampler = _known_sampler(loader, together=together)
-    plan = None if run is None else run.plan
+    sampler = _known_sampler(loader)
+    plan = run.plan
     allocated = isinstance(sampler, AllocatedSampler)
     rate, batches, divisor = _public_sizes(sampler, loader, public_size, batch_size)
     relation = Adjacency.ZERO_OUT if public_size is None else Adjacency.ADD_REMOVE
@@ -340,7 +321,7 @@ def attach_ledger(
     if plan is not None and not any(covers(planned, round_) for planned in plan.distinct()):
         rule = f"the plan of the run has no round that covers a step, which is {round_!r}"
         raise InvalidParameter("plan", plan, rule)
-    private = _agree(run, round_, together=together)
+    private = run.private
     if private and not optimizer.secure_mode:
         _check_secrecy(optimizer, sampler)
     watched = Steps.of(optimizer)
@@ -359,25 +340,16 @@ def attach_ledger(
     if public_size is not None:
         details["public_size"] = public_size
     if divisor is not None:
-        optimizer.expected_batch_size = divisor / _ranks(together=together)[1]
+        optimizer.expected_batch_size = divisor
     event = Event(round_, details=details)
-    charged = CheckedSampler(
-        sampler, steps, event, batches, run, private=private, together=together
-    )
-    if isinstance(loader.dataset, Audited):
-        loader.dataset.attach(optimizer, steps, run, event)
+    charged = CheckedSampler(sampler, steps, event, batches, run, private=private)
     return LedgerLoader(loader, charged, run)
-
-
-def _ranks(*, together: bool) -> tuple[int, int]:
-    """Return the number of this process, and how many processes train one model."""
-    return (distributed.get_rank(), distributed.get_world_size()) if together else (0, 1)
 
 
 def _public_sizes(
     sampler: Any, loader: Any, public_size: int | None, batch_size: int | None
 ) -> tuple[float, int, float | None]:
-    """Return the rate, the batches of a pass, and the divisor of a step if it changes. Rule 7."""
+    """Return the rate, the batches of a pass, and the divisor of a step if it changes. Rule 6."""
     batches = len(sampler)
     if public_size is None:
         if batch_size is not None:
@@ -397,27 +369,11 @@ def _public_sizes(
     return divisor / size, math.ceil(size / divisor), divisor
 
 
-def _agree(run: Run | None, round_: Round | Mechanism, *, together: bool) -> bool:
-    """Check that all ranks take the same step, and return whether the run is private. Rule 6."""
-    if (run is None) is (_ranks(together=together)[0] == 0):
-        rule = "rank 0 charges the run of its ledger, and every other rank gives None"
-        raise InvalidParameter("run", run, rule)
-    private = run is not None and run.private
-    if together:
-        terms = repr(round_)
-        first: list[Any] = [(private, terms)]
-        distributed.broadcast_object_list(first, src=0)
-        private, agreed = first[0]
-        if agreed != terms:
-            raise InvalidParameter("round", terms, f"rank 0 has {agreed!r}")
-    return private
-
-
 def _check_run(run: object) -> None:
-    """Check that there is a run that takes more rounds, or none (on another rank)."""
-    if run is not None and not isinstance(run, Run):
+    """Check that there is a run that takes more rounds."""
+    if not isinstance(run, Run):
         raise InvalidParameter("run", type(run).__name__, "steps are charged to a run of a ledger")
-    if run is not None and run.finished:
+    if run.finished:
         raise LedgerError(f"run {run.id} is finished and takes no more rounds.")
 
 
@@ -442,14 +398,15 @@ def _check_optimizer(optimizer: Any) -> None:
     if type(optimizer) not in _KNOWN:
         raise Unsupported(
             f"the steps of {kind} cannot be charged: known are flat and per-layer clip norms, "
-            "per-example gradients and ghost clipping, in several processes the first of each."
+            "per-example gradients and ghost clipping, in one process. Train on several with "
+            "fl.Federation(distributed=True)."
         )
     steps = Steps.of(optimizer)
     if steps is not None and steps.ledger:
         raise Unsupported("the optimizer is attached already; its steps would be charged twice.")
 
 
-def _known_sampler(loader: Any, *, together: bool) -> Any:
+def _known_sampler(loader: Any) -> Any:
     """Return the sampler of a loader: by Poisson or by allocation."""
     sampler = getattr(loader, "batch_sampler", None)
     if isinstance(sampler, AllocatedSampler):
@@ -461,10 +418,10 @@ def _known_sampler(loader: Any, *, together: bool) -> Any:
             "make_private(poisson_sampling=True) by Poisson. What an epoch of shuffled batches "
             "costs: dpacct.epsilon(dpacct.ShuffledEpoch(noise, steps), delta=...)."
         )
-    return _poisson_sampler(sampler, loader, together=together)
+    return _poisson_sampler(sampler, loader)
 
 
-def _poisson_sampler(sampler: Any, loader: Any, *, together: bool) -> Any:
+def _poisson_sampler(sampler: Any, loader: Any) -> Any:
     """Return Opacus' own sampler of a loader, if it samples by Poisson."""
     kind = type(sampler).__name__
     if isinstance(sampler, CheckedSampler):
@@ -479,8 +436,7 @@ def _poisson_sampler(sampler: Any, loader: Any, *, together: bool) -> Any:
             "the loader samples by weight: an example of more weight is in more batches than the "
             "rate says."
         )
-    word = "Distributed" if together else ""
-    if type(sampler) is not getattr(_samplers, f"{word}UniformWithReplacementSampler"):
+    if type(sampler) is not _samplers.UniformWithReplacementSampler:
         raise Unsupported(
             f"the loader does not sample by Poisson as its optimizer needs it ({kind}): no "
             "amplification is proven. make_private(poisson_sampling=True) returns both."

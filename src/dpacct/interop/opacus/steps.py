@@ -12,7 +12,7 @@ batches ahead of the one that it delivers, a loader without workers none.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -56,13 +56,10 @@ class Steps:
     """The steps of one optimizer, checked as soon as this object exists.
 
     ``lead`` is the number of batches or parts that the loader draws ahead. With a ``ledger`` the
-    noise
-    may not fall below the charge, and no other optimizer may step on the batches. In a ``private``
-    run
-    each step has a new secret generator for its noise, except in Opacus' secure mode, and a
-    replaced
-    generator is rejected. With ``scheduled_clip`` the clip norm may change between batches.
-    ``by_epoch`` says that a pass is charged as a whole, and not as Poisson steps.
+    noise may not fall below the charge, and no other optimizer may step on the batches. In a
+    ``private`` run each step has a new secret generator for its noise, except in Opacus' secure
+    mode, and a replaced generator is rejected. With ``scheduled_clip`` the clip norm may change
+    between batches. ``by_epoch`` says that a pass is charged as a whole, and not as Poisson steps.
     """
 
     def __init__(
@@ -149,14 +146,6 @@ class Steps:
         if self._batches and any(self._batches[-1].parts[-1:]):
             self._broken = True
         self._batches.append(batch)
-
-    def upcoming(self) -> Sequence[int]:
-        """Return the numbers of the examples of the next step, from its next part on."""
-        index = self._current()
-        if index < self._stepped or index >= len(self._batches):
-            return ()
-        batch = self._batches[index]
-        return batch.rows[self._examples if batch.parts else 0 :]
 
     # The optimizer calls these methods instead of its own.
 

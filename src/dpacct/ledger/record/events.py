@@ -17,28 +17,23 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import Any, cast
 
 from dpacct import validate
-from dpacct.correlated.entries import from_entry, to_entry
-from dpacct.correlated.release import Correlated
-from dpacct.display import line
-from dpacct.epochs import Epoch, ShuffledEpoch
-from dpacct.errors import InvalidParameter, LedgerError
-from dpacct.ledger.record.fields import items, typed, whole
-from dpacct.mechanisms.names import BY_NAME
+from dpacct.errors import InvalidParameter
 from dpacct.numerics.rounding import UNIT
-from dpacct.pairs.dominating import Mechanism
-from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Sampling, Schedule, Uniform
+from dpacct.rounds import Adjacency, Phase, Poisson, Round, Schedule, Uniform
 from dpacct.rounds import Release as ScheduleItem
+from dpacct.schedules.files import phase_entry, read_phase
 from dpacct.tuning import BestOf, Runs
 
 MAX_DETAILS = 100_000
 MAX_DEPTH = 50
 # The name of the main sum in federated rounds.
 MAIN = "update"
+_BEST_OF = "best-of"
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,72 +244,23 @@ def schedule_in_adjacency(schedule: Schedule, adjacency: str) -> Schedule:
     return Schedule(Phase(in_adjacency(round_, adjacency), count) for round_, count in schedule)
 
 
-_SCHEMES: dict[str, type[Sampling]] = {"poisson": Poisson, "uniform": Uniform, "full": Full}
-# Mechanisms by their names in entries (Rule 5). Their fields are numbers, texts or adjacencies.
-_BEST_OF = "best-of"
-MECHANISMS: dict[str, type[Mechanism]] = BY_NAME | {
-    "allocation": Epoch,
-    "shuffle": ShuffledEpoch,
-    "correlated": Correlated,
-}
-
-
 def round_to_json(item: ScheduleItem) -> dict[str, Any]:
-    """Return a round in the words of a schedule file, or a mechanism, with its adjacency."""
-    if isinstance(item, Round):
-        sampling = item.sampling
-        keys = sampling.fields() if isinstance(sampling, Poisson) else asdict(sampling)
-        found = {"noise_multiplier": item.noise_multiplier, "sampling": sampling.name, **keys}
-    elif isinstance(item, BestOf):
+    """Return a round or a mechanism in the words of a schedule file, with its adjacency."""
+    if isinstance(item, BestOf):
         runs, schedule = asdict(item.runs), schedule_to_json(item.schedule)
         found = {"mechanism": _BEST_OF, "runs": runs, "schedule": schedule}
     else:
-        name = next((name for name, kind in MECHANISMS.items() if type(item) is kind), None)
-        if name is None:
-            rule = "a ledger keeps rounds and these mechanisms: " + ", ".join(MECHANISMS)
-            raise InvalidParameter("round", item, rule)
-        values = to_entry(item) if isinstance(item, Correlated) else _fields_of(item)
-        found = {"mechanism": name, **values}
+        found = phase_entry(Phase(item, 1))
+        del found["rounds"]
     return found | {"adjacency": str(item.adjacency)}
 
 
-def _fields_of(item: Any) -> dict[str, Any]:
-    """Return the fields of a mechanism. A tuple is the list that it is read back as."""
-    found = {part.name: getattr(item, part.name) for part in fields(item)}
-    return {key: [*value] if isinstance(value, tuple) else value for key, value in found.items()}
-
-
-def round_from_json(value: Any, also: tuple[str, ...] = ()) -> ScheduleItem:
+def round_from_json(value: dict[str, Any], also: tuple[str, ...] = ()) -> ScheduleItem:
     """Return the item that `round_to_json` wrote. It may have the keys ``also``."""
-    entry = {key: part for key, part in typed("a round", value, dict).items() if key not in also}
-    try:
-        found = _item(dict(entry))
-        same = round_to_json(found) == entry
-    except (InvalidParameter, TypeError, ValueError, KeyError, OverflowError) as error:
-        why = f"{error} is missing or unknown" if isinstance(error, KeyError) else line(str(error))
-        raise LedgerError(f"a round cannot be read: {why}") from None
-    # A strategy has one form of its own, and no key of a default is left out.
-    if not same:
-        raise LedgerError("a round is not in its one form")
-    return found
-
-
-def _item(entry: dict[str, Any]) -> ScheduleItem:
-    """Return the item with these keys, of which all are used."""
-    if "mechanism" not in entry:
-        noise, adjacency = entry.pop("noise_multiplier"), entry.pop("adjacency")
-        return Round(noise, _SCHEMES[entry.pop("sampling")](**entry), adjacency)
-    name = entry.pop("mechanism")
-    if name == _BEST_OF:
-        if any("schedule" in phase for phase in entry["schedule"]):
-            raise InvalidParameter("round", name, "a run is no tuning of its own")
+    entry = {key: part for key, part in value.items() if key not in (*also, "adjacency")}
+    if entry.get("mechanism") == _BEST_OF:
         return BestOf(schedule_from_json(entry["schedule"]), Runs(**entry["runs"]))
-    if name not in MECHANISMS:
-        rule = f"it is not a mechanism that is known ({', '.join(MECHANISMS)})"
-        raise InvalidParameter("mechanism", name, rule)
-    if MECHANISMS[name] is Correlated:
-        return from_entry(entry, entry.pop("adjacency"))
-    return MECHANISMS[name](**entry)
+    return read_phase(entry | {"rounds": 1}, value["adjacency"]).round
 
 
 def schedule_to_json(schedule: Schedule) -> list[dict[str, Any]]:
@@ -322,15 +268,9 @@ def schedule_to_json(schedule: Schedule) -> list[dict[str, Any]]:
     return [{"rounds": count} | round_to_json(round_) for round_, count in schedule]
 
 
-def schedule_from_json(value: Any) -> Schedule:
+def schedule_from_json(value: list[dict[str, Any]]) -> Schedule:
     """Return the schedule that `schedule_to_json` wrote."""
-    try:
-        return Schedule(
-            Phase(round_from_json(phase, ("rounds",)), whole("rounds", phase.get("rounds"), 1))
-            for phase in items("a plan", value)
-        )
-    except InvalidParameter as error:
-        raise LedgerError(f"a plan cannot be read: {error}") from None
+    return Schedule(Phase(round_from_json(phase, ("rounds",)), phase["rounds"]) for phase in value)
 
 
 def event_to_json(event: Event, charged: ScheduleItem) -> dict[str, Any]:

@@ -16,20 +16,14 @@ Rule 6: if the charge of a plan depends on the order of its rounds, they are rel
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from operator import gt
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from dpacct.errors import LedgerError
-from dpacct.ledger.record.entries import Entry
-from dpacct.ledger.record.fields import items, members, real, refuse, typed, whole
+from dpacct.ledger.record.entries import Entry, reading
 from dpacct.ledger.record.plans import Plan, PlanRoom
 from dpacct.renyi.odometer import Mixture, Totals, add, subtract
 from dpacct.rounds import Adjacency
 from dpacct.rounds import Release as ScheduleItem
-
-# Far above `odometer.UNBOUNDED` times any number of rounds.
-_MAX_TOTAL = 1 << 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,49 +107,16 @@ def state_to_json(ledger: LedgerState, run: RunState | None) -> dict[str, Any]:
     }
 
 
-def read_state(entry: Entry, orders: int) -> States:
-    """Return the totals behind an entry of a ledger with this number of orders."""
-    state = members("state", entry.content["state"], ("ledger", "run"))
-    ledger = LedgerState(**_parsed("state.ledger", state["ledger"], LedgerState, orders))
-    if ledger.exposed > ledger.rounds:
-        refuse("state.ledger.exposed", ledger.exposed, "at most the number of rounds")
-    if ledger.adjacency not in ("", *Adjacency):
-        refuse("state.ledger.adjacency", ledger.adjacency, "an adjacency")
-    if entry.kind in ("ledger", "relabel"):
-        if state["run"] is not None:
-            refuse("state.run", state["run"], "null")
-        return ledger, None
-    run = RunState(**_parsed("state.run", state["run"], RunState, orders))
-    if run.committed > run.rounds:
-        refuse("state.run.committed", run.committed, "at most the number of rounds")
-    more = run.rounds > ledger.rounds or any(map(gt, run.spent, ledger.spent))
-    if more or any(map(gt, run.held, ledger.held)):
-        raise LedgerError("its run has more than all runs together")
-    return ledger, run
+def read_state(entry: Entry) -> States:
+    """Return the totals behind an entry."""
+    state = entry.content["state"]
+    with reading():
+        ledger = LedgerState(**_with_totals(state["ledger"]))
+        return ledger, state["run"] and RunState(**_with_totals(state["run"]))
 
 
-def _parsed(
-    name: str, value: Any, kind: type[LedgerState | RunState], orders: int
-) -> dict[str, Any]:
-    """Return the checked fields of totals. The annotation of a field gives its type."""
-    part = dict(members(name, value, tuple(field.name for field in fields(kind))))
-    for field in fields(kind):
-        key, found = f"{name}.{field.name}", part[field.name]
-        match field.type:
-            case "Totals":
-                if len(items(key, found)) != orders:
-                    why = f"{key} has {len(found)} numbers, and there are {orders} orders"
-                    raise LedgerError(why)
-                part[field.name] = tuple(whole(key, number, 0, _MAX_TOTAL) for number in found)
-            case "int":
-                whole(key, found)
-            case "float":
-                part[field.name] = real(key, found, 0.0, 1.0)
-            case "bool":
-                typed(key, found, bool)
-            case _:
-                typed(key, found, str)
-    return part
+def _with_totals(values: dict[str, Any]) -> dict[str, Any]:
+    return values | {name: tuple(values[name]) for name in ("spent", "held")}
 
 
 # The effect of each kind of entry
@@ -169,14 +130,12 @@ class Charge(NamedTuple):
         slot: the number of the planned round that covers it, from 0, or None outside a plan.
         freed: the part of `held` that ends: the cost of the planned round and of skipped ones.
         skipped: whether planned rounds before it are skipped.
-        shared: of a part of the data: by how much it raises the total of all runs.
     """
 
     cost: Totals
     slot: int | None = None
     freed: Totals = ()
     skipped: bool = False
-    shared: Totals | None = None
 
 
 def charge_of(
@@ -223,7 +182,7 @@ def reserved(
     freed = run.held if leaves else charge.freed or (0,) * len(charge.cost)
     loose = ledger.loose or charge.slot is None or not run.initial
     back = tuple(-part for part in freed)
-    ledger, run = _changed(ledger, run, charge.cost, back, 1, charge.shared)
+    ledger, run = _changed(ledger, run, charge.cost, back, 1)
     ledger = replace(ledger, started=True, loose=loose, adjacency=adjacency)
     cursor = run.cursor if charge.slot is None else charge.slot + 1
     return ledger, replace(run, cursor=cursor, left=run.left or leaves)
@@ -260,16 +219,12 @@ def _divided(ledger: LedgerState, room: Room | None) -> LedgerState:
 
 
 def _changed(
-    ledger: LedgerState, run: RunState, spent: Totals, held: Totals, rounds: int,
-    shared: Totals | None = None,
-) -> tuple[LedgerState, RunState]:  # fmt: skip
-    """Add to the totals of a run and of all runs. Amounts taken back are negative.
-
-    ``shared`` is added to the total of all runs, if it is not ``spent``.
-    """
+    ledger: LedgerState, run: RunState, spent: Totals, held: Totals, rounds: int
+) -> tuple[LedgerState, RunState]:
+    """Add to the totals of a run and of all runs. Amounts taken back are negative."""
     ledger = replace(
         ledger,
-        spent=add(ledger.spent, spent if shared is None else shared),
+        spent=add(ledger.spent, spent),
         held=add(ledger.held, held),
         rounds=ledger.rounds + rounds,
         exposed=ledger.exposed + (0 if run.private else rounds),

@@ -56,7 +56,6 @@ def verified_report(now: Snapshot, store: Store, reporter: str) -> Report:
         *_claim(facts, found),
         *_definition(facts),
         *_runs(facts),
-        *_events(facts),
         *_accounting(facts),
         *_checking(facts, found),
         *glossary(),
@@ -110,7 +109,7 @@ def _claim(report: dict[str, Any], found: Verification) -> list[Block]:
         Paragraph(words),
     ]
     if any(point["upper"] is not None for point in report["points"]):
-        blocks.append(Chart("epsilon_chart", report, "Proven epsilon by round, over all runs"))
+        blocks.append(Chart(report, "Proven epsilon by round, over all runs"))
     return blocks
 
 
@@ -205,23 +204,6 @@ def _release_words(release: dict[str, Any]) -> str:
     return text
 
 
-def _events(report: dict[str, Any]) -> list[Block]:
-    items: list[str] = []
-    if report["relabelled"]:
-        items.append(
-            "Rounds that version 0.2 called add-remove are zero-out, at the same epsilon: their "
-            "releases also show the number of clients."
-        )
-    items += [f"after round {mark['round']}: {mark['words']}" for mark in report["marks"]]
-    for run in report["runs"]:
-        items += [
-            f"run {run['run']} abandoned the round of entry {item['entry']} before anything was "
-            f"drawn: {line(item['reason'], MAX_DETAILS)}"
-            for item in run["abandoned"]
-        ]
-    return [Heading(3, "What happened"), Bullets(tuple(items))] if items else []
-
-
 def _accounting(report: dict[str, Any]) -> list[Block]:
     items: list[str] = []
     if report["guarantee"] != "none":
@@ -236,29 +218,16 @@ def _accounting(report: dict[str, Any]) -> list[Block]:
             f"Of delta, {up(report['promised_delta'], 4)} is set aside for promises of "
             f"(epsilon, delta)-DP, whose loss may be infinite with probability delta."
         )
-    for name, parts in report["partitions"].items():
+    if report["relabelled"]:
         items.append(
-            f"Each {line(report['unit'])} belongs to one part of {line(name)} by a public rule: "
-            f"{line(', '.join(parts), MAX_DETAILS)}. Releases about different parts cost as much "
-            f"as those about the worst part."
+            "Rounds that version 0.2 called add-remove are zero-out, at the same epsilon: their "
+            "releases also show the number of clients."
         )
-    items += [
-        f"Project {line(project['name'])}, runs {', '.join(map(str, project['runs']))}: "
-        f"epsilon {above(project['epsilon'])} by itself."
-        for project in report["projects"]
-    ]
     if report["plan_delta"]:
         items.append(
             f"Of delta, {up(report['plan_delta'], 4)} is reserved for the plans that were "
             f"registered first, and {down(report['adaptive_delta'], 4)} is left for unplanned "
             f"rounds."
-        )
-    same = report["rounds_as_if_planned"]
-    if same is not None and report["guarantee"] == "adaptive":
-        items.append(
-            f"For comparison only: had the released rounds been fixed in advance, they would cost "
-            f"epsilon {_bracket(same)}. That is no guarantee for rounds chosen as results came "
-            f"in."
         )
     return [Heading(3, "Accounting"), Bullets(tuple(items))]
 

@@ -16,7 +16,6 @@ from dpacct.budget import Interval, Spent
 from dpacct.display import up
 from dpacct.ledger.readings import WORDS, Guarantee, Snapshot
 from dpacct.ledger.record.events import schedule_to_json
-from dpacct.ledger.record.plans import Plan, achieved_epsilon, proven_epsilon
 from dpacct.ledger.report.history import History
 from dpacct.rounds import Adjacency
 
@@ -95,31 +94,12 @@ def summarize(now: Snapshot) -> dict[str, Any]:
         "adaptive_delta": state.delta,
         "promised_delta": now.mixture.promised_delta,
         "promised_delta_left": now.mixture.promises_left(state.charged),
-        "partitions": {name: list(parts) for name, parts in now.known.opening.partitions.items()},
-        "projects": _projects(now),
         "held": any(state.held),
         "rounds": state.rounds,
         "runs": [_run(now, number) for number in now.runs()],
         "head": now.head.hash.hex(),
         "entries": now.head.number,
     }
-
-
-def _projects(now: Snapshot) -> list[dict[str, Any]]:
-    """Return the groups of runs, each with its own epsilon by the adaptive bound."""
-    groups: dict[str, list[int]] = {}
-    for run in now.runs():
-        if now.start(run).project:
-            groups.setdefault(now.start(run).project, []).append(run)
-    found: list[dict[str, Any]] = []
-    for name, runs in groups.items():
-        states = [now.run_state(run) for run in runs]
-        total = now.part_totals(runs).total()
-        private = all(state.private or not state.rounds for state in states)
-        epsilon = now.mixture.epsilon(total, now.budget.delta) if private else math.inf
-        rounds = sum(state.rounds for state in states)
-        found.append({"name": name, "runs": runs, "rounds": rounds, "epsilon": _finite(epsilon)})
-    return found
 
 
 def _run(now: Snapshot, number: int) -> dict[str, Any]:
@@ -133,8 +113,6 @@ def _run(now: Snapshot, number: int) -> dict[str, Any]:
     return {
         "run": number,
         "name": start.name,
-        "project": start.project,
-        "part": start.part,
         "private": state.private,
         **claim_of(guarantee, spent, any_stop, state.rounds, slots, first=state.initial),
         "rounds": state.rounds,
@@ -173,17 +151,10 @@ def report_of(now: Snapshot, reporter: str) -> dict[str, Any]:
     from dpacct.report.front import risk_to_json  # noqa: PLC0415
     from dpacct.report.words import LEDGER_ASSUMPTIONS  # noqa: PLC0415
 
-    found, history, delta, same = summarize(now), History(now), now.budget.delta, None
-    if history.released:
-        # Had the released rounds been fixed in advance.
-        schedule = history.released_schedule()
-        upper = proven_epsilon(Plan(schedule), delta, math.inf)
-        same = _both(Interval.bracket(achieved_epsilon(schedule, delta), upper))
+    found, history = summarize(now), History(now)
     return found | {
         **history.facts,
-        "rounds_as_if_planned": same,
         "points": history.points,
-        "marks": history.marks,
         "runs": [run | history.runs[run["run"]] for run in found["runs"]],
         "kind": "ledger",
         "risk": risk_to_json(promise_of(now, found)),
