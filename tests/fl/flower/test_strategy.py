@@ -363,7 +363,7 @@ def test_another_version_is_refused_on_both_sides(monkeypatch):
     with pytest.raises(InvalidParameter, match="Install the same dpacct"):
         app()(message, None)
     for found, said in (
-        ({"protocol": 9, "client": 0, "version": "9.9"}, "version 6 of the messages"),
+        ({"protocol": 9, "client": 0, "version": "9.9"}, "version 7 of the messages"),
         ({"protocol": 6, "client": 0, "version": "0.0.9"}, "0.0.9 on node 1"),
     ):
         reply = Message(RecordDict({wire.SIGN: ConfigRecord(found)}), reply_to=message)
