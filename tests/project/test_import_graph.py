@@ -78,7 +78,7 @@ ONLY = {
     "typer": {"dpacct_cli"},
     "matplotlib": {"pictures"},
     "plotext": {"pictures"},
-    "jinja2": {"report"},
+    "markdown_it": {"report"},
     "fpdf": {"report"},
 }
 HEAVY = {
@@ -90,7 +90,7 @@ HEAVY = {
     "opacus",
     "flwr",
     "matplotlib",
-    "jinja2",
+    "markdown_it",
     "fpdf",
 }
 

@@ -23,7 +23,6 @@ from dpacct import (
     Unsupported,
     report,
 )
-from dpacct.report.document import Paragraph
 from dpacct.report.front import Promise, front_page, one_in
 from dpacct.report.words import COHORTS, NO_MEMORY, schedule_assumptions
 from tests.ledger.report.test_compose import Checker, text_of
@@ -87,11 +86,6 @@ def test_the_page_is_one_that_everybody_can_read(html: str) -> None:
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(after <= before + 1 for before, after in pairwise(levels))
-    tables = re.findall(r"<table.*?</table>", html, re.DOTALL)
-    assert tables
-    for table in tables:
-        assert "<caption>" in table
-        assert re.search(r'<th scope="(col|row)"', table)
     assert html.count("<img") == html.count('alt="') == 1
     assert "prefers-color-scheme: dark" in html
     assert "@media print" in html
@@ -161,7 +155,7 @@ def test_a_figure_says_what_it_follows_from(page: report.Report) -> None:
     planned = page.to_markdown()
     assert "follows from the noise and sampling of these rounds. Epsilon 12.4 alone" in planned
     bare = Promise("patient", Adjacency.ADD_REMOVE, 3.0, 1e-5, spent=1.0)
-    blocks = [block.words for block in front_page(bare) if isinstance(block, Paragraph)]
+    blocks = [block.strip("*") for block in front_page(bare)]
     assert "at most 953 times in 1,000" in blocks[0]
     assert blocks[1].startswith("This is a worst case over all procedures with epsilon 3.")
     assert not bare.weak

@@ -110,10 +110,7 @@ def read_target(output: str | None, form: str | None, *, as_json: bool, force: b
 
 def _summary(report: Report) -> Page:
     """Return the headline and the epsilon of a report, and how to write all of it."""
-    from dpacct.report.document import Paragraph
-
-    strong = (b.words for b in report.blocks if isinstance(b, Paragraph) and b.strong)
-    rows = wrapped("in short", next(strong, report.title))
+    rows = wrapped("in short", report.headline)
     spent = report.facts.get("epsilon")
     if spent is not None and spent["upper"] is not None:
         found = bracket(Interval(spent["lower"], spent["upper"]))

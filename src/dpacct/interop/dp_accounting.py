@@ -10,29 +10,24 @@ Rule 1: The noise multiplier of an event is the standard deviation of its noise 
     Replacing a record moves the sum by twice the clip norm. That factor is added here.
 Rule 2: A schedule becomes one event, and that event becomes the same schedule.
 Rule 3: Gaussians composed on one Poisson sample are one Gaussian on it, of noise multiplier (sum of
-    z_i^-2)^(-1/2). A Poisson sample of a Poisson sample is one at the product of the rates. Any
-    other nesting is rejected by its name.
+    z_i^-2)^(-1/2). Any other nesting is rejected by its name.
 Rule 4: Rounding charges more, never less.
 Rule 5: Rounds of fixed-size cohorts among rounds of other kinds stay in their order, on which
     their bound depends. Otherwise rounds are grouped by kind.
-Rule 6: Laplace noise, rho-zCDP and randomized response with two answers are mechanisms. Randomized
-    response becomes no event, since its probability would be rounded.
-Rule 7: RepeatAndSelect is the best of a random number of runs.
+Rule 6: Laplace noise and rho-zCDP are mechanisms.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
-from math import nextafter
 from typing import Any, cast
 
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.ledger.record.events import joint_noise_of
-from dpacct.mechanisms import Laplace, RandomizedResponse, ZeroConcentratedDP
+from dpacct.mechanisms import Laplace, ZeroConcentratedDP
 from dpacct.packages import import_package
 from dpacct.rounds import (
     MAX_PHASES,
@@ -45,7 +40,6 @@ from dpacct.rounds import (
     Schedule,
     Uniform,
 )
-from dpacct.tuning import BestOf, Runs
 
 __all__ = ["TightPrivacyAccountant", "UnmappedEvent", "event_of_schedule", "schedule_of_event"]
 
@@ -55,10 +49,6 @@ _RELATIONS: dict[Any, Adjacency] = {
     _events.NeighboringRelation.REPLACE_ONE: Adjacency.REPLACE_ONE,
     _events.NeighboringRelation.REPLACE_SPECIAL: Adjacency.ZERO_OUT,
 }
-
-
-# Relative rounding of the logarithm of odds, and the least chance of a random answer.
-_ROUNDED, _LEAST_CHANCE = 1e-14, 1e-250
 
 
 class UnmappedEvent(Unsupported):
@@ -176,10 +166,6 @@ def _event_of_release(release: Release) -> Any:
             return _events.LaplaceDpEvent(noise)
         case ZeroConcentratedDP(rho=rho):
             return _events.ZCDpEvent(rho)
-        case BestOf(schedule=schedule, runs=runs):
-            shape = math.inf if runs.kind == "poisson" else runs.shape
-            run = event_of_schedule(schedule)
-            return _events.dp_event.RepeatAndSelectDpEvent(run, runs.mean, shape)
         case Round(noise_multiplier=noise, sampling=sampling):
             event = _events.GaussianDpEvent(noise)
         case _:
@@ -262,26 +248,6 @@ def _mechanism(event: Any, adjacency: Adjacency) -> Release | None:
             if _plain(event.xi) != 0.0:
                 raise UnmappedEvent(event, "zCDP is known for xi = 0 only")
             return ZeroConcentratedDP(_plain(event.rho), adjacency)
-        case _events.dp_event.RepeatAndSelectDpEvent():
-            run = Schedule(_phases(event.event, adjacency))
-            if not run.rounds:
-                raise UnmappedEvent(event, "its runs release nothing")
-            mean, shape = _plain(event.mean), _plain(event.shape)
-            poisson = shape == math.inf
-            runs = Runs("poisson", mean) if poisson else Runs("negative-binomial", mean, shape)
-            return BestOf(run, runs)
-        case _events.RandomizedResponseDpEvent():
-            if event.num_buckets != 2:
-                raise UnmappedEvent(event, "randomized response is known for two answers only")
-            given = _plain(event.noise_parameter)
-            noise = validate.probability("noise_parameter", given, "it")
-            if noise == 1.0:
-                raise UnmappedEvent(event, "its answers are always random, so they cost nothing")
-            if noise < _LEAST_CHANCE:
-                raise _NotPrivate(event, "its answers are hardly ever random")
-            # The bit is told truly with probability 1 - p / 2. Rule 4.
-            epsilon = (math.log(2 - noise) - math.log(noise)) * (1 + _ROUNDED)
-            return RandomizedResponse(epsilon, adjacency)
         case _:
             return None
 
@@ -319,23 +285,15 @@ def _poisson(event: Any, rate: float, adjacency: Adjacency) -> Round | None:
             raise UnmappedEvent(event, f"{other!r} is not known on a sample")
     if not inner:
         return None
-    if all(isinstance(round_.sampling, Full) for round_ in inner):
-        if sum(inner.values()) > 1 and adjacency is Adjacency.REPLACE_ONE:
-            why = "several Gaussians on one sample are known only where no record is replaced"
-            raise UnmappedEvent(event, why)
-        try:
-            noise = joint_noise_of({r.noise_multiplier: count for r, count in inner.items()})
-        except InvalidParameter:
-            raise _NotPrivate(event, "its Gaussians together have too little noise") from None
-    else:
-        (round_, count), *more = inner.items()
-        if more or count > 1 or not isinstance(round_.sampling, Poisson):
-            why = "events on a Poisson sample may not sample again"
-            raise UnmappedEvent(event, why)
-        noise, outer = round_.noise_multiplier, round_.sampling_rate
-        product, exact = rate * outer, Fraction(rate) * Fraction(outer)
-        # Rule 4.
-        rate = nextafter(product, 1.0) if Fraction(product) < exact else product
+    if not all(isinstance(round_.sampling, Full) for round_ in inner):
+        raise UnmappedEvent(event, "events on a Poisson sample may not sample again")
+    if sum(inner.values()) > 1 and adjacency is Adjacency.REPLACE_ONE:
+        why = "several Gaussians on one sample are known only where no record is replaced"
+        raise UnmappedEvent(event, why)
+    try:
+        noise = joint_noise_of({r.noise_multiplier: count for r, count in inner.items()})
+    except InvalidParameter:
+        raise _NotPrivate(event, "its Gaussians together have too little noise") from None
     return Round(noise, Poisson(max(rate, validate.MIN_SAMPLING_RATE)), adjacency)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from dpacct.budget import Budget
 from dpacct.errors import Unsupported
-from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
+from dpacct.rounds import Adjacency, Phase, Poisson, Round, Schedule, Uniform
 
 _NOT_REPLACED = (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT)
 
@@ -143,23 +143,11 @@ def to_dp_event(schedule: Schedule) -> Any:
     Raises:
         Unsupported: dp-accounting is not installed.
     """
-    library = _dp_accounting()
-    events: list[Any] = []
-    for round_, count in schedule.distinct().items():
-        if not isinstance(round_, Round):
-            raise Unsupported(f"dp-accounting is asked about rounds only, not {round_!r}")
-        event = library.GaussianDpEvent(_noise_over_sensitivity(round_))
-        match round_.sampling:
-            case Poisson() as special if not special.is_plain:
-                raise Unsupported(f"dp-accounting is not asked about {special!r}")
-            case Uniform(cohort_size=cohort, num_clients=clients):
-                event = library.SampledWithoutReplacementDpEvent(clients, cohort, event)
-            case Poisson(sampling_rate=rate) if rate < 1.0:
-                event = library.PoissonSampledDpEvent(rate, event)
-            case Poisson() | Full():
-                pass
-        events.append(library.SelfComposedDpEvent(event, count))
-    return library.ComposedDpEvent(events)
+    from dpacct.interop.dp_accounting import event_of_schedule  # noqa: PLC0415 - Rule 1
+
+    replaced = schedule.adjacency is Adjacency.REPLACE_ONE
+    asked = schedule.scale_noise(0.5) if replaced else schedule
+    return event_of_schedule(Schedule(Phase(kind, n) for kind, n in asked.distinct().items()))
 
 
 def _opacus_epsilon(name: str, accountant: str, schedule: Schedule, delta: float) -> float:

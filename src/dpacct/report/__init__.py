@@ -9,15 +9,14 @@
 from collections.abc import Callable
 
 from dpacct.report.document import Report
-from dpacct.report.pdf import to_pdf
 from dpacct.report.schedule import on_schedule
 
-__all__ = ["FORMATS", "Report", "on_schedule", "to_pdf"]
+__all__ = ["FORMATS", "Report", "on_schedule"]
 
 #: The formats of a report, each with its writer.
 FORMATS: dict[str, Callable[[Report], str | bytes]] = {
     "html": Report.to_html,
-    "pdf": to_pdf,
+    "pdf": Report.to_pdf,
     "md": Report.to_markdown,
     "json": Report.to_json,
 }

@@ -1,4 +1,6 @@
-"""A report: facts for programs, and blocks for people, written as HTML, PDF, Markdown or JSON.
+"""A report: facts for programs, and a page for people, in Markdown.
+
+HTML is that Markdown in a page with a style, and PDF is that HTML on paper.
 
 Rule: text that comes from users stays text. No markup of theirs works in a page.
 """
@@ -8,85 +10,75 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from importlib import import_module
 from importlib.resources import files
+from pathlib import Path
+from string import Template
 from typing import Any
 
 from dpacct import validate
 from dpacct.display import drawn, escaped, line
 from dpacct.errors import Unsupported
 
-SIGNATURE_FIELDS = ("Name", "Date", "Signature")
-_MARKUP = re.compile(r"([\\`*_{}\[\]<>|#])")
+_MARKUP = re.compile(r"([\\`*_{}\[\]<>|#&!])")
+# Commands of dpacct, which it wrote itself.
+_CODE = re.compile(r"(`dpacct [^`]*`|`export`)")
+# The start of a table without a header, whose first column names the rows.
+_NO_HEADER = re.compile(
+    r"<thead>\s*<tr>(?:\s*<th[^>]*></th>)+\s*</tr>\s*</thead>\s*"
+    r"<tbody>\s*<tr>\s*<td>(.*?)</td>\s*<td>"
+)
+_NAMES = r'<tbody>\n<tr>\n<td width="25%">\1</td>\n<td width="75%">'
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
-    """A title. Level 1 is that of the page. ``new_page`` begins a page in print."""
-
-    level: int
-    words: str
-    new_page: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Paragraph:
-    """A few sentences. A ``strong`` paragraph states the claim."""
-
-    words: str
-    strong: bool = False
+def safe(words: str) -> str:
+    """Return words on one line in which no markup works, but for commands of dpacct."""
+    pieces = _CODE.split(escaped(" ".join(words.split())))
+    return "".join(
+        piece if n % 2 else _MARKUP.sub(r"\\\1", piece) for n, piece in enumerate(pieces)
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Bullets:
-    """A list."""
-
-    items: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows below a header. With an empty header the first column names the rows."""
-
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    caption: str = ""
-
-    def is_number(self, column: int) -> bool:
-        """Return True if a column holds whole numbers, which are aligned right."""
-        cells = [row[column].replace(",", "").replace(".", "", 1) for row in self.rows]
-        return bool(self.rows) and all(cell.isdigit() for cell in cells)
+def heading(level: int, words: str, *, new_page: bool = False) -> str:
+    """Return a title. Level 1 is that of the report. ``new_page`` begins a page in print."""
+    before = "---\n\n" if new_page else ""
+    return f"{before}{'#' * level} {safe(words)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A chart, which Markdown leaves out.
-
-    Attributes:
-        data: for `dpacct.pictures.epsilon_chart`. caption: a description of the chart.
-    """
-
-    data: Any
-    caption: str
-
-    def to_bytes(self, form: str) -> bytes:
-        """Return the chart as svg or png.
-
-        Raises:
-            Unsupported: matplotlib is missing.
-        """
-        return drawn("epsilon_chart", self.data).to_bytes(form)
+def paragraph(words: str, *, strong: bool = False) -> str:
+    """Return a few sentences. A ``strong`` paragraph states the claim."""
+    return f"**{safe(words)}**" if strong else safe(words)
 
 
-@dataclass(frozen=True, slots=True)
-class Signatures:
-    """Statements, each with a line for a signature."""
-
-    items: tuple[str, ...]
+def bullets(items: Iterable[str]) -> str:
+    """Return a list."""
+    return "\n".join(f"- {safe(item)}" for item in items)
 
 
-Block = Heading | Paragraph | Bullets | Table | Chart | Signatures
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return rows below a header. With an empty header the first column names the rows."""
+
+    def is_number(column: int) -> bool:
+        cells = [row[column].replace(",", "").replace(".", "", 1) for row in rows]
+        return bool(cells) and all(map(str.isdigit, cells))
+
+    rule = ["---:" if is_number(n) else "---" for n in range(len(header))]
+    lines = [map(safe, header), rule, *(map(safe, row) for row in rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def signatures(items: Iterable[str]) -> str:
+    """Return statements, each with a line for a signature."""
+    line_ = "Name: ............... Date: ............... Signature: ..............."
+    return "\n".join(f"{n}. {safe(item)}\\\n   {line_}" for n, item in enumerate(items, 1))
+
+
+def chart(caption: str) -> str:
+    """Return the place of the chart of epsilon by round, with a description of it."""
+    return f"![{safe(caption)}](chart)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +87,24 @@ class Report:
 
     Attributes:
         facts: as JSON has them. An epsilon without a bound is null.
-        blocks: the page.
+        blocks: the page, each block in Markdown. The first one is the title.
+        points: the facts of the chart of epsilon by round, if the page has one.
     """
 
     facts: dict[str, Any]
-    blocks: tuple[Block, ...]
+    blocks: tuple[str, ...]
+    points: dict[str, Any] | None = None
 
     @property
     def title(self) -> str:
         """The title of the page."""
-        return next((b.words for b in self.blocks if isinstance(b, Heading)), "Privacy report")
+        return _plain(self.blocks[0].lstrip("# "))
+
+    @property
+    def headline(self) -> str:
+        """The claim of the report."""
+        strong = (block.strip("*") for block in self.blocks if block.startswith("**"))
+        return _plain(next(strong, self.title))
 
     def with_cover(self, *, title: str = "", author: str = "", date: str = "") -> Report:
         """Return the report with another title, and with an author and a date below it.
@@ -116,35 +116,74 @@ class Report:
         said = {key: validate.line(key, text, f"the {key}") for key, text in said.items() if text}
         blocks = list(self.blocks)
         if title:
-            blocks[0] = Heading(1, line(title))
+            blocks[0] = heading(1, line(title))
         if author or date:
-            blocks.insert(1, Paragraph(", ".join(line(text) for text in (author, date) if text)))
+            blocks.insert(1, paragraph(", ".join(line(text) for text in (author, date) if text)))
         return replace(self, facts=self.facts | said, blocks=tuple(blocks))
+
+    def to_markdown(self) -> str:
+        """Return the page as Markdown, without its chart."""
+        return "\n\n".join(block for block in self.blocks if not block.startswith("![")) + "\n"
 
     def to_html(self) -> str:
         """Return one page of HTML that loads nothing and runs no script.
 
         Raises:
-            Unsupported: Jinja2 or matplotlib is missing.
+            Unsupported: matplotlib is missing.
         """
-        jinja2 = needed("jinja2", "Jinja2")
         page = files("dpacct.report").joinpath("page.html").read_text(encoding="utf-8")
-        environment = jinja2.Environment(
-            autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-        )
-        environment.filters |= {"plain": plain, "pieces": _pieces, "svg": _svg_address}
-        kinds = [(type(block).__name__, block) for block in self.blocks]
-        return environment.from_string(page).render(
-            blocks=kinds, title=self.title, fields=SIGNATURE_FIELDS
-        )
+        body = self._body("svg", "image/svg+xml")
+        return Template(page).substitute(title=escape(self.title), body=body)
 
-    def to_markdown(self) -> str:
-        """Return the page as Markdown, without charts."""
-        return "\n\n".join(filter(None, map(_markdown, self.blocks))) + "\n"
+    def to_pdf(self) -> bytes:
+        """Return the page in A4.
+
+        Raises:
+            Unsupported: fpdf2 or matplotlib is missing.
+        """
+        fpdf = needed("fpdf", "fpdf2")
+        # matplotlib brings a font with the letters of most languages. The fonts of PDF have few.
+        fonts = Path(needed("matplotlib", "matplotlib").get_data_path()) / "fonts" / "ttf"
+        pdf: Any = fpdf.FPDF(format="A4")
+        for style, file in (("", "DejaVuSans.ttf"), ("B", "DejaVuSans-Bold.ttf")):
+            pdf.add_font("body", style, fonts / file)
+        pdf.set_margins(20, 15, 20)
+        pdf.set_auto_page_break(auto=True, margin=15)
+        pdf.set_title(self.title)
+        pdf.set_author(str(self.facts.get("author", "")))
+        pdf.set_lang("en")
+        face, styles = fpdf.FontFace, {}
+        for number, size in enumerate((17, 13, 11, 10), 1):
+            styles[f"h{number}"] = fpdf.TextStyle(
+                font_style="B", font_size_pt=size, t_margin=4, b_margin=1
+            )
+        styles["code"] = face(family="body")
+        body = self._body("png", "image/png").replace("<img ", '<img width="430" ')
+        body = body.replace('style="text-align:right"', 'align="right"')
+        for part in body.split("<hr />"):
+            pdf.add_page()
+            pdf.set_font("body", size=9)
+            pdf.write_html(part, tag_styles=styles, table_line_separators=True)
+        return bytes(pdf.output())
 
     def to_json(self) -> str:
         """Return the facts as a JSON object."""
         return json.dumps({"schema": 1} | self.facts, indent=2, allow_nan=False) + "\n"
+
+    def _body(self, form: str, kind: str) -> str:
+        """Return the page as HTML, its chart inside it."""
+        markdown_it = needed("markdown_it", "markdown-it-py")
+        parser = markdown_it.MarkdownIt("commonmark", {"html": False}).enable("table")
+        body = _NO_HEADER.sub(_NAMES, parser.render("\n\n".join(self.blocks)))
+        if 'src="chart"' in body:
+            body = body.replace('src="chart"', f'src="{_image(self.points, form, kind)}"')
+        return body
+
+
+def _image(points: dict[str, Any] | None, form: str, kind: str) -> str:
+    """Return the chart of epsilon by round as an address that holds all of it."""
+    content = drawn("epsilon_chart", points).to_bytes(form)
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def needed(package: str, name: str) -> Any:
@@ -160,43 +199,6 @@ def needed(package: str, name: str) -> Any:
         raise Unsupported(rule) from None
 
 
-def plain(words: str) -> str:
-    """Return words on one line, with control characters escaped."""
-    return escaped(" ".join(words.split()))
-
-
-def _pieces(words: str) -> list[str]:
-    """Split words at backticks: every second piece is code."""
-    pieces = plain(words).split("`")
-    return pieces if len(pieces) % 2 else [plain(words)]
-
-
-def _svg_address(chart: Chart) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(chart.to_bytes('svg')).decode()}"
-
-
-def _markdown(block: Block) -> str:
-    match block:
-        case Heading(level, words):
-            return f"{'#' * level} {_safe(words)}"
-        case Paragraph(words, strong):
-            return f"**{_safe(words)}**" if strong else _safe(words)
-        case Bullets(items):
-            return "\n".join(f"- {_safe(item)}" for item in items)
-        case Table(header, rows):
-            rule = ["---:" if block.is_number(n) else "---" for n in range(len(header))]
-            cells = [map(_safe, header), rule, *(map(_safe, row) for row in rows)]
-            return "\n".join(f"| {' | '.join(row)} |" for row in cells)
-        case Chart():
-            return ""
-        case Signatures(items):
-            blanks = ", ".join(f"{word}:" for word in SIGNATURE_FIELDS)
-            return "\n".join(f"{n}. {_safe(item)} ({blanks})" for n, item in enumerate(items, 1))
-
-
-def _safe(words: str) -> str:
-    """Escape markup, except for commands in backticks that dpacct wrote itself."""
-    pieces = re.split(r"(`dpacct [^`]*`|`export`)", plain(words))
-    return "".join(
-        piece if n % 2 else _MARKUP.sub(r"\\\1", piece) for n, piece in enumerate(pieces)
-    )
+def _plain(markdown: str) -> str:
+    """Return the words of `safe` as they were."""
+    return re.sub(r"\\(.)", r"\1", markdown)

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from dpacct.display import chosen, line, trimmed, up
-from dpacct.report.document import Block, Heading, Paragraph, Table
+from dpacct.report.document import heading, paragraph, table
 from dpacct.report.risks import (
     EVEN,
     PRIORS,
@@ -101,7 +101,7 @@ def risk_to_json(promise: Promise | None) -> dict[str, Any] | None:
     }
 
 
-def front_page(promise: Promise) -> list[Block]:
+def front_page(promise: Promise) -> list[str]:
     """Return the blocks below the title."""
     asked, unit = question(promise.adjacency, promise.unit), line(promise.unit)
     rows = [
@@ -126,13 +126,13 @@ def front_page(promise: Promise) -> list[Block]:
             "earlier results influence later rounds."
         )
     return [
-        Paragraph(headline(promise), strong=True),
-        Paragraph(_basis(promise)),
-        *([Paragraph(_WEAK_WORDS)] if promise.weak else []),
-        Heading(2, "What is promised, and to whom"),
-        Paragraph(promised),
-        Heading(2, "Who is protected, and against whom"),
-        Table(("", ""), tuple(rows), "Who is protected, against whom, and what is not covered"),
+        paragraph(headline(promise), strong=True),
+        paragraph(_basis(promise)),
+        *([paragraph(_WEAK_WORDS)] if promise.weak else []),
+        heading(2, "What is promised, and to whom"),
+        paragraph(promised),
+        heading(2, "Who is protected, and against whom"),
+        table(("", ""), rows),
         *_attacks(promise, asked),
     ]
 
@@ -183,7 +183,7 @@ def one_in(delta: float) -> str:
     return f"1 in {many // step * step:,}" if many > 1 else "more than 1 in 2"
 
 
-def _attacks(promise: Promise, asked: Question) -> list[Block]:
+def _attacks(promise: Promise, asked: Question) -> list[str]:
     best = promise.best
     half, few = map(chosen_of_thousand, PRIORS)
     header = [
@@ -206,22 +206,22 @@ def _attacks(promise: Promise, asked: Question) -> list[Block]:
             "sampling of this procedure allow only the smaller figures beside it."
         )
     return [
-        Heading(2, "What an attacker can find out"),
-        Paragraph(
+        heading(2, "What an attacker can find out"),
+        paragraph(
             f"An attacker accuses some people. More accusations find more people who "
             f"{asked.member}, and wrong more people who {asked.other}. No attack does better than "
             f"this:"
         ),
-        Table(tuple(header), tuple(map(tuple, rows)), "The best possible attacks, in people"),
-        Paragraph(averages),
+        table(header, rows),
+        paragraph(averages),
     ]
 
 
-def nothing_promised(reason: str) -> list[Block]:
+def nothing_promised(reason: str) -> list[str]:
     """Return the first page without a guarantee. ``reason`` is whole sentences."""
     return [
-        Paragraph(f"There is no privacy guarantee: {reason}", strong=True),
-        Paragraph(
+        paragraph(f"There is no privacy guarantee: {reason}", strong=True),
+        paragraph(
             "An attacker who sees the releases may learn the data of every single person: 1,000 "
             "of 1,000."
         ),

@@ -9,7 +9,7 @@ from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant, spend
 from dpacct.budget import Spent
 from dpacct.display import chosen, line, up
-from dpacct.report.document import Block, Chart, Heading, Paragraph, Report, Table
+from dpacct.report.document import Report, chart, heading, paragraph, table
 from dpacct.report.front import Promise, front_page, nothing_promised, risk_to_json
 from dpacct.report.risks import risks_of_rounds
 from dpacct.report.words import (
@@ -84,16 +84,17 @@ def on_schedule(
         "points": _points(plan, spent, engine.name),
     }
     blocks = [
-        Heading(1, f"Privacy report: {line(title)}"),
+        heading(1, f"Privacy report: {line(title)}"),
         *(front_page(promise) if promise else nothing_promised("no epsilon is proven.")),
         *(to_sign(assumed) if promise else []),
         *_figures(plan, spent, engine.name, one),
     ]
+    points = None
     if len(facts["points"]) > 1 and bounded:
-        data = facts | {"budget": None, "part_of_plan": False, "epsilon_any_stop": None}
+        points = facts | {"budget": None, "part_of_plan": False, "epsilon_any_stop": None}
         caption = f"Epsilon is at most {up(spent.upper)} after {rounds_words(plan.rounds)}"
-        blocks.append(Chart(data, caption))
-    return Report(facts, (*blocks, *glossary()))
+        blocks.append(chart(caption))
+    return Report(facts, (*blocks, *glossary()), points)
 
 
 def _title(plan: Schedule) -> str:
@@ -126,7 +127,7 @@ def _points(plan: Schedule, spent: Spent, accountant: str) -> list[dict[str, Any
     ]
 
 
-def _figures(plan: Schedule, spent: Spent, accountant: str, unit: str) -> list[Block]:
+def _figures(plan: Schedule, spent: Spent, accountant: str, unit: str) -> list[str]:
     """Return the section for reviewers: the mechanism and its cost."""
     rows = (
         ("unit of privacy", f"one {line(unit)}, with all its data, in all rounds"),
@@ -148,13 +149,13 @@ def _figures(plan: Schedule, spent: Spent, accountant: str, unit: str) -> list[B
         )
         for kind, count in plan.phases[:_MOST_PHASES]
     )
-    blocks: list[Block] = [
-        Heading(2, "The figures", new_page=True),
-        Table(("", ""), rows, "What is claimed"),
-        Heading(3, "What runs"),
-        Table(("rounds", "noise multiplier", "sampling"), phases, "The rounds in order"),
+    blocks: list[str] = [
+        heading(2, "The figures", new_page=True),
+        table(("", ""), rows),
+        heading(3, "What runs"),
+        table(("rounds", "noise multiplier", "sampling"), phases),
     ]
     more = len(plan.phases) - len(phases)
     if more:
-        blocks.append(Paragraph(f"And {more} more phases. The JSON report lists all of them."))
+        blocks.append(paragraph(f"And {more} more phases. The JSON report lists all of them."))
     return blocks

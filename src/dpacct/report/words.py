@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from dpacct.display import chosen, down, line, up
-from dpacct.report.document import Block, Heading, Paragraph, Signatures, Table
+from dpacct.report.document import heading, paragraph, signatures, table
 from dpacct.rounds import Adjacency, Full, Poisson, Sampling, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
 
@@ -159,15 +159,15 @@ def _beside_rounds(schemes: list[Sampling]) -> list[str]:
     return [*found, *([COHORTS, RANDOMNESS] if sampled else [NOISE])]
 
 
-def to_sign(assumptions: tuple[str, ...]) -> list[Block]:
+def to_sign(assumptions: tuple[str, ...]) -> list[str]:
     """Return the section in which a person signs for each assumption."""
     return [
-        Heading(2, "Assumptions to sign", new_page=True),
-        Paragraph(
+        heading(2, "Assumptions to sign", new_page=True),
+        paragraph(
             "No computation can check these statements. If one of them is false, the figures of "
             "this report do not hold. A person who knows signs for each."
         ),
-        Signatures(assumptions),
+        signatures(assumptions),
     ]
 
 
@@ -190,9 +190,9 @@ _GLOSSARY = {
 }
 
 
-def glossary() -> list[Block]:
+def glossary() -> list[str]:
     """Return the section at the end."""
     return [
-        Heading(2, "Glossary"),
-        Table(("", ""), tuple(_GLOSSARY.items()), "Terms of the report"),
+        heading(2, "Glossary"),
+        table(("", ""), tuple(_GLOSSARY.items())),
     ]

@@ -18,7 +18,7 @@ from dpacct.ledger.record.events import MAX_DETAILS, round_from_json
 from dpacct.ledger.refusals import above
 from dpacct.ledger.report.facts import promise_of, report_of
 from dpacct.ledger.verify import Verification, verify
-from dpacct.report.document import Block, Bullets, Chart, Heading, Paragraph, Report, Table
+from dpacct.report.document import Report, bullets, chart, heading, paragraph, table
 from dpacct.report.front import Promise, front_page, nothing_promised
 from dpacct.report.words import (
     LEDGER_ASSUMPTIONS,
@@ -49,8 +49,8 @@ def verified_report(now: Snapshot, store: Store, reporter: str) -> Report:
     facts, found = report_of(now, reporter), verify(now, store)
     promise = promise_of(now, facts)
     name = str(facts["path"]).replace("\\", "/").rsplit("/", 1)[-1]
-    blocks: list[Block] = [
-        Heading(1, f"Privacy report: {line(name)}"),
+    blocks: list[str] = [
+        heading(1, f"Privacy report: {line(name)}"),
         *_front(facts, found, promise),
         *(to_sign(LEDGER_ASSUMPTIONS) if promise and found.sound else []),
         *_claim(facts, found),
@@ -60,10 +60,10 @@ def verified_report(now: Snapshot, store: Store, reporter: str) -> Report:
         *_checking(facts, found),
         *glossary(),
     ]
-    return Report(facts, tuple(blocks))
+    return Report(facts, tuple(blocks), facts)
 
 
-def _front(report: dict[str, Any], found: Verification, promise: Promise | None) -> list[Block]:
+def _front(report: dict[str, Any], found: Verification, promise: Promise | None) -> list[str]:
     if not found.sound:
         return nothing_promised(
             "the record of spent rounds is damaged. Restore a sound copy before reading anything."
@@ -73,7 +73,7 @@ def _front(report: dict[str, Any], found: Verification, promise: Promise | None)
             "some rounds had noise that did not come from a secret source (a seed was given)."
         )
     if not report["rounds"]:
-        return [Paragraph("Nothing was released yet, and nothing can be found out.", strong=True)]
+        return [paragraph("Nothing was released yet, and nothing can be found out.", strong=True)]
     if promise is None:
         return nothing_promised(
             "rounds that had run elsewhere were recorded beyond the budget, which does not hold. "
@@ -82,7 +82,7 @@ def _front(report: dict[str, Any], found: Verification, promise: Promise | None)
     return front_page(promise)
 
 
-def _claim(report: dict[str, Any], found: Verification) -> list[Block]:
+def _claim(report: dict[str, Any], found: Verification) -> list[str]:
     """Return the claim in figures, and the chart."""
     relation = report["adjacency"] or "no adjacency yet"
     runs = len(report["runs"])
@@ -103,17 +103,17 @@ def _claim(report: dict[str, Any], found: Verification) -> list[Block]:
             f"{f', {_ANY_STOP}' if report['part_of_plan'] else ''}. "
             f"The budget is {_budget(report)}."
         )
-    blocks: list[Block] = [
-        Heading(2, "The figures", new_page=True),
-        Paragraph(claim, strong=True),
-        Paragraph(words),
+    blocks: list[str] = [
+        heading(2, "The figures", new_page=True),
+        paragraph(claim, strong=True),
+        paragraph(words),
     ]
     if any(point["upper"] is not None for point in report["points"]):
-        blocks.append(Chart(report, "Proven epsilon by round, over all runs"))
+        blocks.append(chart("Proven epsilon by round, over all runs"))
     return blocks
 
 
-def _definition(report: dict[str, Any]) -> list[Block]:
+def _definition(report: dict[str, Any]) -> list[str]:
     unit, both = line(report["unit"]), _bracket(report["epsilon"])
     epsilon = [("epsilon [achieved, proven]", both)]
     if report["part_of_plan"]:
@@ -131,10 +131,10 @@ def _definition(report: dict[str, Any]) -> list[Block]:
         ("what is covered", "every noisy sum that was committed, and all that is computed of them"),
         ("what is not", "anything computed of the data that did not go through this ledger"),
     ]
-    return [Heading(3, "What is claimed"), Table(("", ""), tuple(rows), "What is claimed")]
+    return [heading(3, "What is claimed"), table(("", ""), rows)]
 
 
-def _runs(report: dict[str, Any]) -> list[Block]:
+def _runs(report: dict[str, Any]) -> list[str]:
     """Return the section on runs: a table of all, and one of the rounds of each."""
     header = ("run", "name", "rounds", "released", "lost", "abandoned", "epsilon", "claim")
     rows: list[tuple[str, ...]] = []
@@ -150,10 +150,10 @@ def _runs(report: dict[str, Any]) -> list[Block]:
         counts = (str(run[key]) for key in ("committed", "uncommitted", "abandonments"))
         charged = f"{run['rounds']}{planned}"
         rows.append((str(run["run"]), line(run["name"]), charged, *counts, epsilon, claim))
-    blocks: list[Block] = [
-        Heading(3, "Runs"),
-        Table(header, tuple(rows), "Runs, each with its own epsilon"),
-        Paragraph(
+    blocks: list[str] = [
+        heading(3, "Runs"),
+        table(header, rows),
+        paragraph(
             "Epsilon of each run is its own, [achieved, proven]. These numbers are not added up: "
             "the total is above. Lost rounds were reserved and never committed (a crash, or still "
             "under way) and count as spent."
@@ -164,7 +164,7 @@ def _runs(report: dict[str, Any]) -> list[Block]:
     return blocks
 
 
-def _one_run(run: dict[str, Any]) -> list[Block]:
+def _one_run(run: dict[str, Any]) -> list[str]:
     header = ("rounds", "noise multiplier", "sampling", "within the plan", "releases")
     rows: list[tuple[str, ...]] = []
     for phase in run["phases"]:
@@ -176,15 +176,15 @@ def _one_run(run: dict[str, Any]) -> list[Block]:
         level = "-" if noise is None else chosen(noise, least=True)
         releases = "; ".join(map(_release_words, phase["releases"])) or "the sum"
         rows.append((str(phase["rounds"]), level, sampling, planned, releases))
-    blocks: list[Block] = [Heading(4, f"Run {run['run']}: {line(run['name'])}")]
+    blocks: list[str] = [heading(4, f"Run {run['run']}: {line(run['name'])}")]
     if rows:
-        blocks.append(Table(header, tuple(rows), f"Rounds of run {run['run']}"))
+        blocks.append(table(header, rows))
     if run["more_rounds"]:
-        blocks.append(Paragraph(f"And {run['more_rounds']} more rounds. `export` lists them all."))
+        blocks.append(paragraph(f"And {run['more_rounds']} more rounds. `export` lists them all."))
     if run["planned_epsilon"] is not None:
         when = "before the first round" if run["planned_first"] else "after other rounds had run"
         blocks.append(
-            Paragraph(
+            paragraph(
                 f"The whole plan ({run['planned_rounds']} rounds, registered {when}) costs epsilon "
                 f"{above(run['planned_epsilon'])}, which covers stopping early for any reason."
             )
@@ -192,7 +192,7 @@ def _one_run(run: dict[str, Any]) -> list[Block]:
     details = sorted(run["details"].items())
     if details:
         items = tuple(line(f"{key}: {value}", MAX_DETAILS) for key, value in details)
-        blocks.append(Bullets(items))
+        blocks.append(bullets(items))
     return blocks
 
 
@@ -204,7 +204,7 @@ def _release_words(release: dict[str, Any]) -> str:
     return text
 
 
-def _accounting(report: dict[str, Any]) -> list[Block]:
+def _accounting(report: dict[str, Any]) -> list[str]:
     items: list[str] = []
     if report["guarantee"] != "none":
         items.append(
@@ -229,10 +229,10 @@ def _accounting(report: dict[str, Any]) -> list[Block]:
             f"registered first, and {down(report['adaptive_delta'], 4)} is left for unplanned "
             f"rounds."
         )
-    return [Heading(3, "Accounting"), Bullets(tuple(items))]
+    return [heading(3, "Accounting"), bullets(tuple(items))]
 
 
-def _checking(report: dict[str, Any], found: Verification) -> list[Block]:
+def _checking(report: dict[str, Any], found: Verification) -> list[str]:
     state = "sound" if found.sound else "damaged: " + "; ".join(found.problems)
     rows = (
         ("verification", f"chain and totals recomputed from {found.entries} entries: {state}"),
@@ -241,11 +241,11 @@ def _checking(report: dict[str, Any], found: Verification) -> list[Block]:
         ("first and latest entry", f"{report['created']} to {report['latest']}"),
     )
     return [
-        Heading(3, "Checking it"),
-        Table(("", ""), rows, "How to check it"),
-        *([Bullets(found.remarks)] if found.remarks else []),
-        Paragraph(f"Taken from the entries without a check: {'; '.join(found.unverified)}."),
-        Paragraph(
+        heading(3, "Checking it"),
+        table(("", ""), rows),
+        *([bullets(found.remarks)] if found.remarks else []),
+        paragraph(f"Taken from the entries without a check: {'; '.join(found.unverified)}."),
+        paragraph(
             "An earlier head that was kept elsewhere shows that no entry before it was changed or "
             "dropped: `dpacct ledger verify FILE --head HASH`."
         ),
