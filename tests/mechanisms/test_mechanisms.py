@@ -273,9 +273,9 @@ def test_pictures_and_reports_name_the_mechanisms():
     from dpacct.pictures import schedule_picture
 
     beside = schedule_picture(TRAINING + COUNTS + PROMISE)
-    assert "20 x Laplace(10.0)" in beside.note
-    alone = schedule_picture(COUNTS + PROMISE)
-    assert [bar.name for bar in alone.panels[0].bars] == ["Laplace(10.0)", repr(PROMISE)]
+    assert "releases that are no rounds" in beside.note
+    with pytest.raises(InvalidParameter, match="at least one round"):
+        schedule_picture(COUNTS + PROMISE)
     page = report.on_schedule(TRAINING + COUNTS + PROMISE, delta=1e-5).to_markdown()
     assert "Laplace(10.0)" in page
     assert "ApproximateDP" in page

@@ -206,12 +206,18 @@ def samplings(*, typed: MechanismOptions, delta: options.Delta = None, to: Pictu
     """
     to.file()
     at = typed.read_delta(delta)
-    from dpacct.pictures import samplings_picture
+    from dpacct.pictures import compare_picture
     from dpacct_cli.commands.samplings import read_costs
 
     costs = read_costs(typed, at.value)
-    answers = [(cost.way.name, cost.epsilon, cost.note) for cost in costs]
-    to.put(samplings_picture(costs[0].way.schedule, at.value, answers))
+    answers = [
+        (cost.way.name, *((found.lower, found.upper) if found else (None, None)), cost.note)
+        for cost in costs
+        for found in [cost.epsilon]
+    ]
+    plan = costs[0].way.schedule
+    note = f"{plan.rounds:,} steps of one job, {plan.adjacency}"
+    to.put(compare_picture(plan, at.value, answers, note))
 
 
 def ledger(

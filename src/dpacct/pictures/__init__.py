@@ -18,7 +18,6 @@ from dpacct.pictures.schedules import (
     compare_picture,
     delta_picture,
     epsilon_picture,
-    samplings_picture,
     schedule_picture,
     tradeoff_picture,
 )
@@ -26,6 +25,6 @@ from dpacct.pictures.schedules import (
 __all__ = [
     "Bar", "Curve", "Drawing", "Level", "Mark", "Panel", "Picture", "Setting", "TrainedRun",
     "as_data", "compare_picture", "delta_picture", "epsilon_chart", "epsilon_picture",
-    "ledger_picture", "read_run", "roc_picture", "runs_picture", "samplings_picture",
+    "ledger_picture", "read_run", "roc_picture", "runs_picture",
     "schedule_picture", "tradeoff_picture",
 ]  # fmt: skip

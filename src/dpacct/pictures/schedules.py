@@ -216,30 +216,6 @@ def rates_panel(curves: Sequence[Curve], marks: Sequence[Mark] = ()) -> Panel:
     )
 
 
-# Releases that are named in a note.
-_NAMED = 3
-
-
-def _others(schedule: Schedule) -> str:
-    """Return the releases that are no rounds, the first of them by name."""
-    rounds = schedule.only_rounds()
-    others = [f"{n} x {kind!r}" for kind, n in schedule.distinct().items() if kind not in rounds]
-    return ", ".join(others[:_NAMED]) + (", ..." if len(others) > _NAMED else "")
-
-
-def _releases_picture(schedule: Schedule) -> Picture:
-    """Draw how often each release runs, where none of them is a round.
-
-    Raises:
-        InvalidParameter: the schedule is empty.
-    """
-    if not schedule.rounds:
-        raise InvalidParameter("schedule", "empty", "a picture needs at least one round")
-    bars = [Bar(repr(kind), float(n), None) for kind, n in schedule.distinct().items()]
-    title = f"{schedule.rounds} releases, none of them a round"
-    return Picture(title, (Panel("releases", "", bars=tuple(bars)),), str(schedule.adjacency))
-
-
 def schedule_picture(schedule: Schedule) -> Picture:
     """Draw the noise multiplier and the sampling rate by round, in one panel each.
 
@@ -248,7 +224,7 @@ def schedule_picture(schedule: Schedule) -> Picture:
     """
     phases = schedule.round_phases()
     if not phases:
-        return _releases_picture(schedule)
+        raise InvalidParameter("schedule", repr(schedule), "a picture needs at least one round")
     step = max(1, len(phases) // MOST_PHASES)
     shown: list[tuple[int, Round]] = []
     start = 0
@@ -269,7 +245,7 @@ def schedule_picture(schedule: Schedule) -> Picture:
     kinds = {sampling_words(round_.sampling) for round_, _ in phases}
     note = f"{kinds.pop()}, {schedule.adjacency}" if len(kinds) == 1 else describe(schedule)
     if start < schedule.rounds:
-        note += f"; beside {_others(schedule)}"
+        note += f"; beside {schedule.rounds - start} releases that are no rounds"
     panels = (
         Panel("rounds", "noise / clip norm", (Curve("", xs, noises, steps=True),)),
         Panel("rounds", "sampling rate", (Curve("", xs, rates, steps=True),)),
@@ -281,40 +257,21 @@ def compare_picture(
     schedule: Schedule,
     delta: float,
     answers: Sequence[tuple[str, float | None, float | None, str]],
+    note: str = "",
 ) -> Picture:
-    """Draw one bar of epsilon for each accountant.
+    """Draw one bar of epsilon for each accountant, or for each way of drawing the batches of a job.
 
     An answer is a name, the lower and the upper bound (None if there is none), and the reason then.
+    The note is about the schedule, unless one is given.
     """
     bars = [
         Bar(name, math.inf if upper is None else upper, lower, why if upper is None else "")
         for name, lower, upper, why in answers
     ]
     known = [bar for bar in bars if math.isfinite(bar.upper)]
-    title = f"No accountant bounds epsilon at delta {chosen(delta, 3)}"
+    title = f"No bound of epsilon at delta {chosen(delta, 3)}"
     if known:
         best = min(known, key=lambda bar: bar.upper)
         title = f"The smallest epsilon is {up(best.upper)}, by {best.name}"
     label = f"epsilon at delta {chosen(delta, 3)}; dark: lower bound"
-    return Picture(title, (Panel(label, "", bars=tuple(bars)),), describe(schedule))
-
-
-def samplings_picture(
-    schedule: Schedule, delta: float, answers: Sequence[tuple[str, Interval | None, str]]
-) -> Picture:
-    """Draw one bar of epsilon for each way of drawing the batches of a job.
-
-    An answer is a name, both bounds, and the reason if there are none. ``schedule`` has the rounds
-    and the noise of the job.
-    """
-    bars = [
-        Bar(name, math.inf, None, why) if found is None else Bar(name, found.upper, found.lower)
-        for name, found, why in answers
-    ]
-    known = sorted((bar for bar in bars if math.isfinite(bar.upper)), key=lambda bar: bar.upper)
-    ends = " to ".join(f"{up(bar.upper, 3)} ({bar.name})" for bar in (known[0], known[-1]))
-    label = f"epsilon at delta {chosen(delta, 3)}; dark: lower bound"
-    noise = max(kind.noise_multiplier for kind in schedule.only_rounds())
-    note = f"{rounds_words(schedule.rounds)}, noise {chosen(noise)}, {schedule.adjacency}"
-    title = f"The sampling decides: epsilon {ends}"
-    return Picture(title, (Panel(label, "", bars=tuple(bars)),), note)
+    return Picture(title, (Panel(label, "", bars=tuple(bars)),), note or describe(schedule))

@@ -44,7 +44,7 @@ def test_one_job_has_a_bar_for_each_sampling(dpacct: Any) -> None:
     bars = found["panels"][0]["bars"]
     assert [bar["name"] for bar in bars] == ["poisson", "allocation", "uniform", "shuffle"]
     assert all(bar["lower"] <= bar["upper"] for bar in bars)
-    assert found["title"].startswith("The sampling decides: epsilon ")
+    assert found["title"].startswith("The smallest epsilon is ")
     ran = dpacct("plot samplings --noise 2 --epochs 2 --q 0.1")
     assert ran.code == 2
     assert "a training job is" in ran.err

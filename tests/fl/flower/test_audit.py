@@ -7,17 +7,8 @@ import torch
 
 pytest.importorskip("flwr", reason="flwr is not installed beside the other test extras")
 
-from flwr.app import ArrayRecord, Message, RecordDict
-from flwr.clientapp import ClientApp
-
 from dpacct import fl
-from dpacct.fl.flower import (
-    LocalGrid,
-    PrivateStrategy,
-    client_app,
-    planted_mod,
-    private_mod,
-)
+from dpacct.fl.flower import LocalGrid, PrivateStrategy, client_app
 from tests.fl.auditing.test_runs import SURE, Quieter
 from tests.fl.problems import cross_entropy, make_clients
 
@@ -32,21 +23,6 @@ def engines_loop(people, **options):
         return people[context.node_config["partition-id"]]
 
     return client_app(model, cross_entropy, data, **options)
-
-
-def own_loop(people):
-    app = ClientApp(mods=[private_mod(), planted_mod(people)])
-
-    @app.train()
-    def train(message, context):
-        # Called for clients that are no canaries, if others are heard.
-        moved = {
-            name: value + 0.01
-            for name, value in message.content["arrays"].to_torch_state_dict().items()
-        }
-        return Message(RecordDict({"arrays": ArrayRecord(moved)}), reply_to=message)
-
-    return app
 
 
 def played(app):
@@ -78,13 +54,13 @@ def by_sam(people):
     "options",
     [
         {},
-        {"app": own_loop, "others": "heard"},
+        {"others": "heard"},
         pytest.param(
             {"app": by_sam, "method": fl.DPFedSAM(), "sampling": fl.Poisson(0.5)},
             marks=pytest.mark.slow,
         ),
     ],
-    ids=["engine's loop", "own loop", "method"],
+    ids=["silent", "heard", "method"],
 )
 def test_a_sound_run_passes(options):
     found = audited(**options)
@@ -101,17 +77,3 @@ def test_canaries_reach_what_is_released():
 def test_less_noise_of_the_server_is_seen():
     found = audited(noise=Quieter(), preflight=False, noise_multiplier=2.0)
     assert found.shown.faults == ("noise",)
-
-
-def test_what_an_app_does_wrong_is_seen_by_its_author():
-    def broken(people):
-        app = ClientApp(mods=[private_mod(), planted_mod(people)])
-
-        @app.train()
-        def train(message, context):
-            raise ZeroDivisionError("in the app")
-
-        return app
-
-    with pytest.raises(ZeroDivisionError, match="in the app"):
-        audited(broken, others="heard")

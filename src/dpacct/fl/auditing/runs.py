@@ -113,7 +113,7 @@ def audit_server(
         build: makes the server for a number of clients, without ledger and checkpoint.
         play: ``play(server, people)`` runs the rounds, e.g. by Flower's strategy. Client k has
             ``people[k]``. An `fl.Canary` sends ``people[k].update``, bounded like any other:
-            `dpacct.fl.flower.client_app` does so, and `planted_mod` for a loop of your own.
+            `dpacct.fl.flower.client_app` does so.
         clients: the other clients.
         canaries, others, error, confidence, generator: as for `audit_run`.
     Returns:

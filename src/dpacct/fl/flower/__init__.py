@@ -12,7 +12,6 @@ import_package("flwr", "flwr", "1.41", "flower,fl")
 from dpacct.fl.flower.clients import (  # noqa: E402 - see above
     client_app,
     partition_id,
-    planted_mod,
     private_mod,
 )
 from dpacct.fl.flower.local import LocalGrid  # noqa: E402 - see above
@@ -23,6 +22,5 @@ __all__ = [
     "PrivateStrategy",
     "client_app",
     "partition_id",
-    "planted_mod",
     "private_mod",
 ]

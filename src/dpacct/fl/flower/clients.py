@@ -14,12 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.clients import Canary, ClientData, Population
+from dpacct.fl.clients import ClientData
 from dpacct.fl.flower import wire
 from dpacct.fl.flower.wire import Answer, Assignment
 from dpacct.fl.layout import Layout, State, check_tensors, copies, set_training_mode, trainable
@@ -97,28 +97,6 @@ def private_mod(
             context,
             lambda given: lambda: _own_training(given, message, context, call_next),
         )
-
-    return mod
-
-
-def planted_mod(people: Population, *, client: Callable[[Context], int] = partition_id) -> Mod:
-    """Return the mod, behind `private_mod`, that moves the parameters by a canary's update.
-
-    ``ClientApp(mods=[private_mod(), planted_mod(people)])``. The train function is called for all
-    clients but canaries.
-
-    Args:
-        people: as `dpacct.fl.audit_server` gives them. client: returns the client of a node.
-    """
-
-    def mod(message: Message, context: Context, call_next: Handler) -> Message:
-        data = people[client(context)]
-        if not isinstance(data, Canary) or wire.ARRAYS not in message.content.array_records:
-            return call_next(message, context)
-        params = wire.tensors_of(message.content.array_records[wire.ARRAYS])
-        update = Layout.of(params).unflatten(data.update)
-        moved = {name: value + update[name].to(value) for name, value in params.items()}
-        return Message(RecordDict({wire.ARRAYS: ArrayRecord(moved)}), reply_to=message)
 
     return mod
 
