@@ -211,7 +211,7 @@ def samplings(*, typed: MechanismOptions, delta: options.Delta = None, to: Pictu
 
     costs = read_costs(typed, at.value)
     answers = [
-        (cost.way.name, *((found.lower, found.upper) if found else (None, None)), cost.note)
+        (cost.way.name, found and found.lower, found and found.upper, cost.note)
         for cost in costs
         for found in [cost.epsilon]
     ]
