@@ -33,6 +33,7 @@ from dpacct.ledger.record.entries import (
     Start,
     link,
     read,
+    reading,
 )
 from dpacct.ledger.record.events import (
     covers,
@@ -113,7 +114,8 @@ def verify(now: Snapshot, store: Store, head: str | None = None) -> Verification
                 raise LedgerError(f"it is missing, and the next is entry {entry.number}")
             if link(latest, entry.text) != entry.hash:
                 raise LedgerError("its hash is not that of its text")
-            replay.step(entry, closes)
+            with reading():
+                replay.step(entry, closes)
             time = str(entry.content["time"])
             if time < clock:
                 remarks.append(f"entry {entry.number}: the clock went backwards. Order is kept")

@@ -144,8 +144,7 @@ def exchange(
     """Send messages, and yield one answer to each as it comes. Late answers are never fetched.
 
     Flower's own ``send_and_receive`` looks every three seconds, longer than a small round takes.
-    The
-    messages live for ``timeout`` seconds, the longest wait. ``poll`` is the time between looks.
+    The messages live for ``timeout`` seconds, the longest wait. ``poll`` is the time between looks.
     """
     end = time.monotonic() + timeout
     waiting: set[str] = set()

@@ -53,8 +53,7 @@ _KNOWN = (
 class CheckedSampler(_samplers.UniformWithReplacementSampler):
     """Poisson batches, each noted for its step and, with a ledger, reserved before it is drawn.
 
-    Without an ``event``, the charge of a batch, there is no ledger, and ``inner`` draws the
-    batches.
+    Without an ``event``, the charge of a batch, there is no ledger, and ``inner`` draws the batches.
     ``ended`` says why the ledger has no more batches.
     """
 
@@ -278,8 +277,7 @@ def attach_ledger(
 
     Args:
         loader, optimizer: as `make_private` returned them, or the loader of `allocate`.
-        run: of the ledger of this data set. The loader ends with the plan of the run, if it has
-            one.
+        run: of the ledger of this data set. The loader ends with the plan of the run, if any.
         public_size: a public number M that stands for the number of examples. The sampling rate is
             then batch_size / M, a pass has M / batch_size batches, rounded up, and a step divides
             by batch_size. Without it all three reveal the number of examples.
