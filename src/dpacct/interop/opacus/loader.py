@@ -53,7 +53,7 @@ _KNOWN = (
 class CheckedSampler(_samplers.UniformWithReplacementSampler):
     """Poisson batches, each noted for its step and, with a ledger, reserved before it is drawn.
 
-    Without an ``event``, the charge of a batch, there is no ledger, and ``inner`` draws the batches.
+    Without an ``event``, the charge of a batch, ``inner`` draws the batches and no ledger is kept.
     ``ended`` says why the ledger has no more batches.
     """
 
