@@ -15,7 +15,7 @@ from torch import nn
 
 from benchmarks.federated_jobs import cross_entropy
 from dpacct import Budget, fl
-from dpacct.fl.data import Examples, PartitionedClients, load_cifar10
+from dpacct.fl.data import Examples, PartitionedClients, load
 from dpacct.fl.data.partitions import iid
 from dpacct.fl.models import ConvNet, resnet18
 
@@ -25,7 +25,7 @@ CLIENTS, COHORT, IMAGES = 1000, 50, 50_000
 def cifar(folder: str) -> tuple[Examples, fl.ClientData]:
     """Return training images, and test images as the model takes them."""
     if folder:
-        data = load_cifar10(folder)
+        data = load("cifar10", folder)
         inputs, targets = data.test.batch(slice(None))
         return data.train, fl.ClientData(inputs, targets)
     generator = torch.Generator().manual_seed(0)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from dpacct import fl
-from dpacct.fl.data import Examples, PartitionedClients, Scaling, load_mnist
+from dpacct.fl.data import Examples, PartitionedClients, Scaling, load
 from dpacct.fl.data.partitions import iid
 
 # A folder with mnist.npz, or with the original idx files. Without it images are made up, of the
@@ -35,7 +35,7 @@ def mnist_job(
     """Return the first training images of MNIST, shared evenly, as vectors or as [1, 28, 28]."""
     place = folder or DATA
     if place:
-        data = load_mnist(place).first(train)
+        data = load("mnist", place).first(train)
         parts = [
             replace(part, scaling=Scaling.divided_by(255.0)) for part in (data.train, data.test)
         ]

@@ -93,7 +93,6 @@ def ours(model: nn.Module, data: fl.ClientData, batch: int) -> Iterator[object]:
         sampling=fl.Poisson(batch / len(data)),
         rounds=1_000_000,
         server_lr=0.1,
-        preflight=False,
     )
     with run:
         player: Any = run.player

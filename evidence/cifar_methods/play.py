@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from dpacct import Budget, fl
-from dpacct.fl.data import Dataset, Examples, PartitionedClients, load_cifar10
+from dpacct.fl.data import Dataset, Examples, PartitionedClients, load
 from dpacct.fl.data.partitions import dirichlet
 from dpacct.fl.layout import State
 from dpacct.fl.tensors import norm
@@ -73,7 +73,7 @@ def network() -> nn.Module:
 @cache
 def cifar(folder: str) -> tuple[Dataset, Examples, fl.ClientData]:
     """Return the data set, its training images standardized once, and the test images."""
-    data = load_cifar10(folder)
+    data = load("cifar10", folder)
     inputs, targets = data.test.batch(slice(None))
     train = Examples(*data.train.batch(slice(None)))
     return data, train, fl.ClientData(inputs, targets)

@@ -3,8 +3,8 @@
 Usage: python -m evidence.detectors.table [RUNS]
 
 Prints the table of the page. The checks, in the order in which a user meets them: errors of
-`Federation` when it is built or begins, the rehearsal included, its preflight, `fl.audit`, and the
-canaries of `fl.audit_run` in RUNS runs, without the preflight.
+`Federation` when it is built or begins, the rehearsal included, `fl.audit`, and the
+canaries of `fl.audit_run` in RUNS runs.
 """
 
 from __future__ import annotations
@@ -38,32 +38,26 @@ def people() -> list[fl.ClientData]:
     return [fl.ClientData(torch.randn(8, 20), torch.randint(4, (8,))) for _ in range(10)]
 
 
-def builder(fault: Fault, *, preflight: bool) -> Callable[[Population], fl.Federation]:
+def builder(fault: Fault) -> Callable[[Population], fl.Federation]:
     """Return makes the run with the fault."""
 
     def build(clients: Population) -> fl.Federation:
         options: dict[str, Any] = SETTINGS | fault.options
         model, loss = fault.model(), nn.functional.cross_entropy
-        return fl.Federation(model, loss, clients, preflight=preflight, **options)
+        return fl.Federation(model, loss, clients, **options)
 
     return build
 
 
-def at_the_start(fault: Fault) -> tuple[str, str]:
-    """Return the check that rejects the run before any charge: at the start, or the preflight."""
+def at_the_start(fault: Fault) -> str:
+    """Return whether the run is rejected before any charge."""
     try:
-        with builder(fault, preflight=False)(people()) as run:
+        with builder(fault)(people()) as run:
             marked = run.not_private_because is not None
             next(iter(run))
     except REFUSALS:
-        return "refused", ""
-    refused = "epsilon infinite" if marked else ""
-    try:
-        with builder(fault, preflight=True)(people()) as run:
-            next(iter(run))
-    except (fl.AuditFailed, *REFUSALS):
-        return refused, "refused"
-    return refused, ""
+        return "refused"
+    return "epsilon infinite" if marked else ""
 
 
 def audited(fault: Fault) -> str:
@@ -85,7 +79,7 @@ def recognized(fault: Fault, runs: int) -> str:
     seen: dict[str, int] = {}
     for _ in range(runs):
         try:
-            found = fl.audit_run(builder(fault, preflight=False), people(), canaries=150)
+            found = fl.audit_run(builder(fault), people(), canaries=150)
         except REFUSALS:
             return "refused"
         for name in found.shown.faults:
@@ -98,12 +92,12 @@ def main(runs: int = RUNS) -> None:
     rows: list[list[str]] = []
     for fault in (Fault("none", {}), *PLANTED):
         began = time.perf_counter()
-        refused, preflight = at_the_start(fault)
+        refused = at_the_start(fault)
         checks = audited(fault)
         canaries = "" if refused == "refused" else recognized(fault, runs)
-        rows.append([fault.name, refused, preflight, checks, canaries])
+        rows.append([fault.name, refused, checks, canaries])
         print(f"{fault.name}: {time.perf_counter() - began:.1f} s", file=sys.stderr)
-    header = ["fault", "at the start", "preflight", "`fl.audit`", f"canaries, {runs} runs"]
+    header = ["fault", "at the start", "`fl.audit`", f"canaries, {runs} runs"]
     for row in (header, ["---"] * len(header), *rows):
         print(f"| {' | '.join(row)} |")
 

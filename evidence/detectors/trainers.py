@@ -58,7 +58,7 @@ def settings(noise: float, fault: str) -> dict[str, Any]:
         "local": fl.SGD(lr=0.1, steps=2), "delta": DELTA,
     }  # fmt: skip
     if fault == "noise divided twice":
-        given |= {"noise": DividedTwice(), "preflight": False}
+        given["noise"] = DividedTwice()
     return given
 
 

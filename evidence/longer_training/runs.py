@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from dpacct import Uniform, fl
-from dpacct.fl.data import Dataset, load_fashion_mnist
+from dpacct.fl.data import Dataset, load
 from dpacct.fl.data.dataset import Examples, PartitionedClients
 from dpacct.fl.data.partitions import Partition, dirichlet, iid
 from dpacct.fl.models import ConvNet, cross_entropy
@@ -106,7 +106,7 @@ CLAIMS: Mapping[str, Claim] = {
 
 @lru_cache(maxsize=1)
 def _data(folder: Path) -> Dataset:
-    return load_fashion_mnist(folder)
+    return load("fashion-mnist", folder)
 
 
 def _halved(images: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,7 @@ from dpacct import Poisson, calibrate, fl
 from dpacct.accountant import find_accountant
 from dpacct.empirical.roc import Roc
 from dpacct.fl.attacks import Attacked, likelihood_attack, loss_attack
-from dpacct.fl.data import load_mnist
+from dpacct.fl.data import load
 from dpacct.fl.data.partitions import iid
 from dpacct.fl.tensors import seed_generators
 from dpacct.risk.attacks import Attacks
@@ -68,7 +68,7 @@ def settings() -> list[Setting]:
 @lru_cache(maxsize=1)
 def people(folder: str, run: int) -> tuple[list[fl.ClientData], list[fl.ClientData]]:
     """Return members and others of a run."""
-    data = load_mnist(folder)
+    data = load("mnist", folder)
     order = np.random.default_rng(run).permutation(len(data.train))[: CLIENTS * IMAGES]
     images = data.train.inputs[torch.as_tensor(order)].float().div(255).reshape(-1, 784)
     targets = data.train.targets[torch.as_tensor(order)]

@@ -30,7 +30,7 @@ import torch
 from torch import nn
 
 from dpacct import Budget, fl
-from dpacct.fl.data import Dataset, load_cifar10, load_mnist
+from dpacct.fl.data import Dataset, load
 from dpacct.fl.data.partitions import iid
 from dpacct.fl.models import ConvNet, LogisticRegression, cross_entropy, resnet20
 from evidence.normec_beta.grid import (
@@ -84,7 +84,7 @@ class Task:
 def task(name: str, folder: str) -> Task:
     """Return the data of a setting."""
     digits = name in ("mnist", UNIT)
-    data: Dataset = load_mnist(folder) if digits else load_cifar10(folder)
+    data: Dataset = load("mnist", folder) if digits else load("cifar10", folder)
     images, labels = data.train.batch(slice(0, 50_000))
     seen, truth = data.test.batch(slice(0, 10_000 if digits else 5_000))
     if digits:

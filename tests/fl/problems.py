@@ -75,7 +75,6 @@ def federation(model: nn.Module, clients: Any, loss: Any = cross_entropy, **opti
         "local": fl.SGD(lr=0.1, epochs=2, batch_size=4),
         "vectorize": False,
         # Tested for itself; many noises here are made for a test.
-        "preflight": False,
     }
     return fl.Federation(model, loss, clients, **(settings | options))
 

@@ -24,7 +24,7 @@ from dpacct.correlated import (
     square_root,
 )
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsupported
-from dpacct.fl.privacy.correlated import Correlation, NoiseStream, row_norm
+from dpacct.fl.privacy.correlated import NoiseStream, row_norm
 from dpacct.fl.privacy.randomness import Randomness, Seeded
 from dpacct.ledger import Ledger
 from tests.fl.problems import federation, flat, linear, make_clients
@@ -42,7 +42,6 @@ STRATEGIES = {
 }
 COHORTS = {
     "cyclic": fl.Cyclic(4),
-    "queue": fl.MinSeparation(3, 4, cohort=3),
     "full": fl.Full(),
     "drawn": fl.Cyclic(4, sampling_rate=0.5),
 }
@@ -138,10 +137,7 @@ def test_a_row_is_taken_once_and_in_its_place():
 
 
 @given(
-    st.one_of(
-        st.builds(fl.Cyclic, st.integers(1, 9)),
-        st.builds(fl.MinSeparation, st.integers(1, 9), st.integers(1, 9), st.integers(1, 5)),
-    ),
+    st.builds(fl.Cyclic, st.integers(1, 9)),
     st.integers(1, 30),
     st.integers(1, 40),
 )
@@ -163,14 +159,9 @@ def test_cohorts_keep_their_promise(cohorts: Any, num_clients: int, rounds: int)
 
 
 def test_a_population_that_cannot_keep_the_promise():
-    for cohorts, name in (
-        (fl.Cyclic(13), "groups"),
-        (fl.MinSeparation(5, 4, cohort=3), "separation"),
-        (fl.MinSeparation(3, 2, cohort=3), "participations"),
-    ):
-        with pytest.raises(InvalidParameter) as refused:
-            correlated(sampling=cohorts)
-        assert refused.value.name == name
+    with pytest.raises(InvalidParameter) as refused:
+        correlated(sampling=fl.Cyclic(13))
+    assert refused.value.name == "groups"
 
 
 # The charge
@@ -186,8 +177,8 @@ def test_one_charge_is_that_of_the_schedule_item(name: str, cohorts: str, tmp_pa
         with pytest.raises(InvalidParameter, match="amplify only"):
             correlated(strategy, sampling=rule)
         return
-    run = correlated(strategy, sampling=rule, ledger=tmp_path / "ledger", preflight=True)
-    separation = {"cyclic": 4, "queue": 3, "full": 1, "drawn": 4}[cohorts]
+    run = correlated(strategy, sampling=rule, ledger=tmp_path / "ledger")
+    separation = {"cyclic": 4, "full": 1, "drawn": 4}[cohorts]
     item = Correlated(
         4.0,
         strategy,
@@ -272,7 +263,7 @@ def test_releases_are_the_rows():
 
 
 @pytest.mark.parametrize("name", ["banded", "buffers", "uneven"])
-@pytest.mark.parametrize("cohorts", ["cyclic", "queue", "drawn"])
+@pytest.mark.parametrize("cohorts", ["cyclic", "drawn"])
 def test_a_resumed_run_is_the_same_to_the_bit(name: str, cohorts: str, tmp_path: Path):
     strategy = STRATEGIES[name]
     if cohorts == "drawn" and strategy.bands > 4:
@@ -412,9 +403,7 @@ def test_the_server_refuses_a_client_that_comes_too_early(tmp_path: Path):
 def test_examples_in_a_fixed_order():
     """DP-SGD: steps of an epoch are groups, and the privacy unit is an example."""
     data = make_clients((36,))[0]
-    run = correlated(
-        clients=fl.Examples(data), local=None, sampling=fl.Cyclic(4), server_lr=0.1, preflight=True
-    )
+    run = correlated(clients=fl.Examples(data), local=None, sampling=fl.Cyclic(4), server_lr=0.1)
     reports = list(run)
     assert len(reports) == ROUNDS
     assert reports[-1].unit == "example"
@@ -425,16 +414,11 @@ def test_examples_in_a_fixed_order():
 def test_every_private_method_trains(name: str):
     method = fl.METHODS[name]()
     options: dict[str, Any] = {} if method.bound is None else {"clip_norm": None}
-    run = correlated(method=method, preflight=True, **options)
+    run = correlated(method=method, **options)
     before = flat(run.model).clone()
     reports = [report for report, _ in zip(run, range(3), strict=False)]
     assert all(report.epsilon.upper < 3 for report in reports)
     assert not torch.equal(before, flat(run.model))
-
-
-def test_methods_with_noise_of_their_own_are_refused_by_name():
-    with pytest.raises(Unsupported, match="correlated gaussian noise: dp-fed-ls"):
-        correlated(method=fl.DPFedLS(paper_mode=True))
 
 
 @pytest.mark.parametrize(
@@ -491,22 +475,3 @@ def test_other_noise_refuses_public_cohorts():
         fl.AggregationPlan(1.0, 1.0, num_clients=12, noise=fl.CorrelatedNoise(STRATEGIES["full"]))
     with pytest.raises(InvalidParameter, match="strategy"):
         fl.CorrelatedNoise(np.eye(3))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("wrong", ["std", "row"])
-def test_the_preflight_finds_wrong_rows(wrong: str, monkeypatch: pytest.MonkeyPatch):
-    made = Strategy.noise_row
-
-    def broken(strategy: Strategy, round_: int, fresh: Any, memory: Any = ()) -> Any:
-        row, kept = made(strategy, round_, fresh, memory)
-        return (0.9 * row, kept) if wrong == "std" else (made(strategy, 0, fresh, ())[0], kept)
-
-    monkeypatch.setattr(Strategy, "noise_row", broken)
-    with pytest.raises(fl.AuditFailed, match="rows"):
-        correlated(preflight=True).run()
-
-
-def test_the_charge_covers_the_sensitivity(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Correlation, "charged", lambda _, z: z)
-    with pytest.raises(fl.AuditFailed, match="whole charge"):
-        correlated(preflight=True).run()

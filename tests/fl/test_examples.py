@@ -50,7 +50,7 @@ def step(population: Any, **options: Any) -> Tensor:
     model = options.pop("model", None) or linear(FEATURES, CLASSES)
     before = flat(model)
     # With so little noise, sums are on the fine grid of float64.
-    settings = {"noise": Silent(), "preflight": False, "rounds": 1, "noise_multiplier": 1e-3}
+    settings = {"noise": Silent(), "rounds": 1, "noise_multiplier": 1e-3}
     train(population, model, **(settings | options)).run()
     return flat(model) - before
 
@@ -167,7 +167,7 @@ def test_modes_of_the_thread_hold_for_every_group(members: int):
 def test_groups_are_the_rows_of_the_trainer_in_their_order(broken: int | None):
     """What is summed group by group is what is trained: no example twice, none left out."""
     rows = data(70)
-    run = train(fl.Examples(rows), perceptron(FEATURES, CLASSES), rounds=1, preflight=False)
+    run = train(fl.Examples(rows), perceptron(FEATURES, CLASSES), rounds=1)
     run.run()
     player: Any = run.player
     trainer, broadcast = player.choice.trainer, player.engine.broadcast(player.state)
@@ -227,7 +227,7 @@ def test_how_one_example_fails_changes_no_bit_of_others(make: Any, method: Any):
         rows.inputs[7] += value
         if target is not None:
             rows.targets[7] = target
-        options = {"method": method, "noise": Recorded(), "preflight": False, "clip_norm": 0.5}
+        options = {"method": method, "noise": Recorded(), "clip_norm": 0.5}
         report = train(fl.Examples(rows), make(), rounds=1, seed=5, **options).run()
         assert report is not None
         dropped.append(report.diagnostics.dropped_updates)
@@ -242,7 +242,7 @@ def test_how_one_example_fails_changes_no_bit_of_others(make: Any, method: Any):
 def test_clients_of_a_model_with_two_types_arrive(vectorize: Any):
     clients = [data(5, seed) for seed in range(9)]
     model, before = Mixed(), flat(Mixed())
-    options = {"vectorize": vectorize, "noise": Silent(), "preflight": False}
+    options = {"vectorize": vectorize, "noise": Silent()}
     report = train(clients, model, rounds=1, **options).run()
     assert report is not None
     assert report.diagnostics.dropped_updates == 0
@@ -258,7 +258,7 @@ def test_an_example_out_of_range_costs_its_own_contribution():
     ours = step(fl.Examples(broken))
     theirs = step(fl.Examples(ClientData(rows.inputs[kept], rows.targets[kept])))
     torch.testing.assert_close(ours * 40, theirs * 38, atol=1e-6, rtol=1e-5)
-    report = train(fl.Examples(broken), noise=Silent(), preflight=False).run()
+    report = train(fl.Examples(broken), noise=Silent()).run()
     assert report is not None
     assert report.diagnostics.dropped_updates == 2
 

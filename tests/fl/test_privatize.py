@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import weakref
 from contextlib import suppress
 
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import dpacct
 from dpacct import Budget, fl
@@ -65,12 +63,12 @@ class Recorded(fl.GaussianNoise):
 @pytest.mark.parametrize(
     "bound", [fl.Clip(0.3), fl.PerLayerClip((0.7,)), fl.SmoothedNormalization(0.1)]
 )
-def test_the_noise_is_that_of_the_charge_for_every_slab(ledger, bound, rows):
+def test_the_noise_is_that_of_the_charge(ledger, bound, rows):
     noise = Recorded()
     plan = planned(noise_multiplier=1.7, clip_norm=None, bound=bound, noise=noise)
-    fl.privatize(torch.ones(rows, 70_000), plan, ledger)
+    fl.privatize(torch.ones(rows, 70), plan, ledger)
     entry = next(entry for entry in ledger.export() if entry["kind"] == "reserve")["data"]
-    assert len(noise.stds) == 2
+    assert len(noise.stds) == 1
     assert entry["charged"]["noise_multiplier"] == 1.7
     for std in noise.stds:
         assert std == entry["details"]["noise_std"] >= 1.7 * bound.clip_norm
@@ -116,44 +114,6 @@ def test_a_given_layout_changes_nothing_for_a_cohort_that_is_not_empty(ledger, n
         fl.privatize(deltas, plan, ledger, like={"w": torch.zeros(3)})
     with pytest.raises(InvalidParameter, match="like"):
         fl.privatize(torch.ones(1, 2), plan, ledger, like={"w": torch.zeros(2)})
-
-
-class Peak(TorchDispatchMode):
-    """The peak of the bytes of tensors that operations have made."""
-
-    def __init__(self, given):
-        super().__init__()
-        self.given = given.data_ptr()
-        self.alive, self.now, self.most = {}, 0, 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        if isinstance(made, torch.Tensor):
-            storage = made.untyped_storage()
-            place, size = storage.data_ptr(), storage.nbytes()
-            if place != self.given:
-                self.now += 0 if self.alive.get(place) else size
-                self.alive[place] = self.alive.get(place, 0) + 1
-                self.most = max(self.most, self.now)
-                weakref.finalize(made, self.free, place, size)
-        return made
-
-    def free(self, place, size):
-        self.alive[place] -= 1
-        self.now -= 0 if self.alive[place] else size
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("shape", [(200, 12_000), (14, 400_000)])
-@pytest.mark.parametrize("as_dictionaries", [False, True])
-def test_memory_does_not_grow_with_the_number_of_updates(ledger, shape, as_dictionaries):
-    rows = torch.ones(shape)
-    rows[7, 7] = torch.nan
-    deltas = [{"w": row[:-6].view(2, -1), "b": row[-6:]} for row in rows]
-    with Peak(rows) as peak:
-        fl.privatize(deltas if as_dictionaries else rows, planned(num_clients=300), ledger)
-    # As its docstring promises: 12 bytes a coordinate, and a slab of a few MiB.
-    assert 0.01 * rows.nbytes < peak.most < 12 * shape[1] + 3 * 2**20
 
 
 def test_the_denominator_is_the_planned_one(ledger):

@@ -62,7 +62,6 @@ def run_of(population: Any, folder: Any, **options: Any) -> dict[str, Any]:
         "sampling": Poisson(0.3),
         "public_size": M,
         "clip_norm": 1.0,
-        "preflight": False,
         "vectorize": False,
     }
     settings |= options
@@ -182,7 +181,7 @@ def test_the_grid_of_a_sum_does_not_follow_a_secret_number():
     for size in (64, 63):
         with fl.Server(
             linear(), size, rounds=1, noise_multiplier=1.0, clip_norm=1.0, sampling=Full(),
-            public_size=M, preflight=False,
+            public_size=M,
         ) as server:  # fmt: skip
             [opened] = [opened for opened in server if _fill(opened, rows)]
             sums.append(opened.found.total.clone())

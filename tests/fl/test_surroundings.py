@@ -33,10 +33,6 @@ SAME: dict[str, Around] = {
     "a device": lambda: torch.device("meta"),
     "a default device": lambda: switched(torch.set_default_device, "meta", None),
 }
-HOOKS: dict[str, Around] = {
-    "hooks": lambda: torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x),
-    "save_on_cpu": torch.autograd.graph.save_on_cpu,
-}
 PATHS = pytest.mark.parametrize(
     ("vectorize", "single"),
     [(False, False), (True, False), (True, True)],
@@ -72,19 +68,6 @@ def test_it_trains_the_same(vectorize, single, name):
     expected = trained(vectorize, single, plain)
     assert torch.equal(trained(vectorize, single, [around] * 3, around), expected)
     assert torch.equal(trained(vectorize, single, [nullcontext, around, nullcontext]), expected)
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", HOOKS)
-@PATHS
-def test_hooks_around_a_run_are_refused(vectorize, single, name):
-    run = run_of(vectorize, single, perceptron(), rounds=3)
-    next(iter(run))
-    before = run.epsilon
-    with HOOKS[name](), pytest.raises(Unsupported, match="save_on_cpu"):
-        run.run()
-    assert run.epsilon == before
-    assert run.run()
 
 
 class Offloading(nn.Linear):

@@ -26,7 +26,7 @@ from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import Population
 from dpacct.fl.federation import Federation
 from dpacct.fl.models import cross_entropy, save_parameters
-from dpacct.fl.report.callbacks import Callback, RunView
+from dpacct.fl.report.callbacks import Callback
 from dpacct.fl.report.evaluation import evaluate
 from dpacct.fl.report.reports import Report
 from dpacct_cli import waiting
@@ -61,7 +61,7 @@ class _Beginning(Callback):
     file: Path
     settings: str
 
-    def start(self, run: RunView) -> None:
+    def start(self, run: Any) -> None:
         """Write both before the first round is charged."""
         if run.round == 0:
             if not self.file.exists():

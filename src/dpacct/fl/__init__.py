@@ -49,14 +49,14 @@ from dpacct.fl.methods.server_optimizers import Adam, Momentum, ServerOptimizer
 from dpacct.fl.postprocess.averages import Average
 from dpacct.fl.privacy.allocation import Allocation
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, PerLayerClip, SmoothedNormalization
-from dpacct.fl.privacy.cohorts import Cyclic, MinSeparation
+from dpacct.fl.privacy.cohorts import Cyclic
 from dpacct.fl.privacy.correlated import CorrelatedNoise
 from dpacct.fl.privacy.findings import Audit, AuditFailed, Finding
 from dpacct.fl.privacy.markers import Bounded, Noised
 from dpacct.fl.privacy.masks import Dense, Mask, PublicTopK, RandomK
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, NoiseShares, SecureGaussianNoise
 from dpacct.fl.privatize import AggregationPlan, privatize
-from dpacct.fl.report.callbacks import Callback, CSVWriter, JSONLinesWriter, RunView
+from dpacct.fl.report.callbacks import Callback, CSVWriter, JSONLinesWriter
 from dpacct.fl.report.evaluation import Evaluation, evaluate
 from dpacct.fl.report.reports import Diagnostics, Report, Timing
 from dpacct.fl.server import Server
@@ -111,7 +111,6 @@ __all__ = [
     "LocalAdam",
     "Mask",
     "Method",
-    "MinSeparation",
     "Momentum",
     "Noise",
     "NoiseShares",
@@ -125,7 +124,6 @@ __all__ = [
     "RandomK",
     "Report",
     "RunAudit",
-    "RunView",
     "Scaffold",
     "SecureGaussianNoise",
     "Server",

@@ -19,7 +19,6 @@ from torch import Tensor
 from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import ClientData, Inputs, each, joined, parts_of
-from dpacct.fl.tensors import one_thread
 from dpacct.ledger.terms import CLIENT, EXAMPLE
 
 
@@ -205,9 +204,7 @@ class _Tensors:
         return len(self._data)
 
     def batch(self, rows: Tensor) -> tuple[Inputs, Tensor]:
-        # Torch's other threads, once woken up, would wait for work during the steps that follow.
-        with one_thread(self._data.targets.device):
-            taken = self._data.map(lambda values: values.index_select(0, rows.to(values.device)))
+        taken = self._data.map(lambda values: values.index_select(0, rows.to(values.device)))
         return taken.inputs, taken.targets
 
 

@@ -237,7 +237,7 @@ class Federation(PrivateRun):
     Raises:
         InvalidParameter, Unsupported: a setting that makes no sense, or is not private.
         BudgetExceeded: (when the first round starts) the plan does not fit into the ledger.
-        AuditFailed: (likewise) the preflight found something.
+        AuditFailed: (likewise) the bound does not bound.
     """
 
     @_takes(LocalSettings)
@@ -252,11 +252,11 @@ class Federation(PrivateRun):
         rounds = prepare(follower_settings(settings) if follows else settings, model, clients)
         super().__init__(model, rounds, settings)
         chooser = choose_chooser(rounds.engine, model, loss, settings)
-        preflight, example = settings.preflight, settings.example
+        example = settings.example
         self.player: RoundLoop = (
-            RoundLoop(rounds, chooser, preflight=preflight, example=example)
+            RoundLoop(rounds, chooser, example=example)
             if ranks is None
-            else RankedLoop(ranks, rounds, chooser, preflight=preflight, example=example)
+            else RankedLoop(ranks, rounds, chooser, example=example)
         )
         self._callbacks = () if follows else tuple(settings.callbacks)
 
@@ -279,7 +279,7 @@ class Federation(PrivateRun):
     def training_path(self) -> str:
         """The way in which clients are trained, with its reason. Empty before the first round."""
         choice = self.player.choice
-        return "" if choice is None else choice.words
+        return "" if choice is None else choice.plan.reason
 
     def run(self) -> Report | None:
         """Train all remaining rounds, and return the last report (None if none was left)."""
@@ -290,10 +290,7 @@ class Federation(PrivateRun):
 
     def __iter__(self) -> Iterator[Report]:
         """Train, one report a round, until the plan ends or the budget allows no more."""
-        with self.player.to_the_end():
-            yield from self._play(self.player)
-
-    def _play(self, player: RoundLoop) -> Iterator[Report]:
+        player = self.player
         begun = self._rounds.account.begun
         player.begin()
         ahead = self.state.noise is not None or self.engine.allocator is not None

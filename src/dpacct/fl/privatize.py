@@ -31,9 +31,6 @@ from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Uniform
 
 Tensors = Mapping[str, Tensor]
 
-# Coordinates that are bounded at a time, and those that get their noise.
-_SLAB = 1 << 16
-
 # A cohort that is larger has a probability below this under Poisson sampling. If the number of
 # clients is public, refusing costs nothing: neighbors draw cohorts of equal size. If it is secret,
 # the refusal itself could tell, and happens to an honest caller with negligible probability only.
@@ -167,8 +164,7 @@ def privatize(
 ) -> Tensor | Params:
     """Bound, sum, noise and charge the updates of one round.
 
-    Updates are bounded a few at a time. Memory, with the result, is about 12 bytes a coordinate
-    and a few MiB: 3 % of 100 updates in float32.
+    Memory: a copy of the updates, which stay as they are.
 
     Args:
         deltas: tensor [m, d], one update a row (m may be 0), or m dictionaries of floating-point
@@ -197,29 +193,19 @@ def privatize(
     if std is None:
         rule = "fewer noise shares than the plan's minimum arrived, so nothing may be released"
         raise InvalidParameter("deltas", len(deltas), rule)
-    total = plan.noise.zeros(layout.size, empty.device)
+    if isinstance(deltas, Tensor):
+        rows = deltas.detach().to(empty.dtype, copy=True)
+    else:
+        rows = torch.cat([empty, *(layout.flatten(d).detach().to(empty)[None] for d in deltas)])
     ticket = _find_run(ledger).reserve(
         charge.event(bound, plan.noise, {"clip_norm": bound.clip_norm})
     )
     ticket.draw()
-    step = max(1, _SLAB // layout.size)
-    # Made once: an allocator may keep memory that is freed row by row.
-    room = empty.new_empty(step, layout.size)
-    for start in range(0, len(deltas), step):
-        part = deltas[start : start + step]
-        rows = room[: len(part)]
-        if isinstance(part, Tensor):
-            rows.copy_(part.detach())
-        else:
-            for row, tensors in zip(rows, part, strict=True):
-                for name, own in layout.unflatten(row).items():
-                    own.copy_(tensors[name].detach())
-        rows, _, _ = contribute(rows, bound, layout, charge.contributions)
-        add_rows(total, plan.noise.encode(rows, limits, std))
-    mean = room[0] if step == 1 else empty.new_empty(layout.size)
-    for start in range(0, layout.size, _SLAB):
-        noisy = plan.noise.add(total[start : start + _SLAB], limits, std, Randomness())
-        mean[start : start + _SLAB] = noisy.div_(charge.cohort_size)
+    total = plan.noise.zeros(layout.size, empty.device)
+    rows, _, _ = contribute(rows, bound, layout, charge.contributions)
+    add_rows(total, plan.noise.encode(rows, limits, std))
+    noisy = plan.noise.add(total, limits, std, Randomness())
+    mean = (noisy / charge.cohort_size).to(empty.dtype)
     ticket.commit()
     return mean if isinstance(deltas, Tensor) else layout.unflatten(mean)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Concatenate, NoReturn, ParamSpec, cast
 
 from torch import nn
@@ -17,12 +16,12 @@ from torch import nn
 from dpacct import validate
 from dpacct.errors import BudgetExceeded, Unsupported
 from dpacct.fl.clients import ClientData
-from dpacct.fl.engine.engine import for_rehearsal, reproduces
-from dpacct.fl.engine.rehearsal import check_kind, preflight
+from dpacct.fl.engine.engine import for_rehearsal
+from dpacct.fl.engine.rehearsal import check_kind, require_bound
 from dpacct.fl.engine.rounds import OpenRound
-from dpacct.fl.engine.setup import check_shares, elsewhere, prepare
+from dpacct.fl.engine.setup import check_shares, prepare
 from dpacct.fl.federation import PrivateRun
-from dpacct.fl.privacy.noise import NoiseShares
+from dpacct.fl.privacy.noise import NoiseShares, SharesElsewhere
 from dpacct.fl.privacy.randomness import Seeded
 from dpacct.fl.settings import Settings, place, with_keywords_of
 
@@ -80,23 +79,17 @@ class Server(PrivateRun):
     Raises:
         InvalidParameter, Unsupported: a setting that makes no sense, or is not private.
         BudgetExceeded: (when the first round is opened) the plan does not fit into the ledger.
-        AuditFailed: (likewise) bound, noise, denominator or charge are wrong.
+        AuditFailed: (likewise) the bound does not bound.
     """
 
     @_takes(Settings)
     def __init__(self, model: nn.Module, num_clients: int, settings: Settings) -> None:
         if isinstance(settings.noise, NoiseShares):
-            settings = replace(settings, noise=elsewhere(settings.noise))
+            settings = replace(settings, noise=SharesElsewhere(settings.noise.minimum))
         model = place(model, settings.device)
         rounds = prepare(settings, model, Elsewhere(num_clients))
         super().__init__(model, rounds, settings)
-        if reproduces(rounds.engine.method):
-            raise Unsupported(
-                f"{rounds.name} with paper_mode does what a paper prints with raw updates in one "
-                "place"
-            )
         check_shares(rounds)
-        self._preflight = settings.preflight
         self._rehearsed = False
         self._looks: list[Callable[[], None]] = []
 
@@ -106,12 +99,12 @@ class Server(PrivateRun):
         return self._rounds.setting()
 
     def begin(self) -> int:
-        """Audit the run, and register it in the ledger. Iterating does the same.
+        """Try a round of zeros, and register the run in the ledger. Iterating does the same.
 
         Returns:
             The planned number of rounds.
         Raises:
-            BudgetExceeded, AuditFailed: see the class.
+            BudgetExceeded: see the class.
         """
         rounds = self._rounds
         if not self._rehearsed and rounds.state.round < rounds.planned:
@@ -119,7 +112,7 @@ class Server(PrivateRun):
         begun = rounds.account.begun
         rounds.begin()
         if self._checkpoint and not begun:
-            # A process that dies in its first round leaves a run that can be taken over.
+            # A process that dies in its first round leaves a run that can be resumed.
             self.save()
         return rounds.planned
 
@@ -147,21 +140,11 @@ class Server(PrivateRun):
         """Call a function after each round, and when the rounds are left."""
         self._looks.append(look)
 
-    def _resume(self, path: Path) -> None:
-        """Go on, and open again the round that was open when the process ended.
-
-        Nothing of it was released, so it takes the place that the ledger has for it, once.
-        """
-        super()._resume(path)
-        self._rounds.take_over()
-
     def _rehearse(self) -> None:
         """Play a round of zeros before anything is charged."""
         engine, state = for_rehearsal(self._rounds.engine), self._rounds.state
         engine = replace(engine, source=Seeded(0))
-        if self._preflight:
-            correlated = self._rounds.engine if state.noise is not None else engine
-            preflight(correlated, state).require()
+        require_bound(engine, state)
         state = replace(state, noise=None)
         found = engine.open(state)
         found.arrived = math.ceil(engine.plan.cohort_size)

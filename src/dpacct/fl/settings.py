@@ -29,7 +29,7 @@ from dpacct.fl.methods.server_optimizers import ServerOptimizer
 from dpacct.fl.postprocess.averages import Average
 from dpacct.fl.privacy.allocation import Allocation, rounds_of, sampling_of
 from dpacct.fl.privacy.bounds import Bound, Clip
-from dpacct.fl.privacy.cohorts import Cohorts, Cyclic, MinSeparation
+from dpacct.fl.privacy.cohorts import Cyclic
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, SecureGaussianNoise
 from dpacct.fl.report.callbacks import Callback
 from dpacct.fl.surroundings import undisturbed
@@ -51,8 +51,8 @@ class Settings:
             change by round: a function of the round (1, 2, ...).
         bound: another bound.
         sampling: of the cohorts. Default: ``Poisson(0.1)``. ``Allocation(steps)`` puts each client
-            into one random round of every epoch. With `CorrelatedNoise` it is `Cyclic`,
-            `MinSeparation` or ``Full()``.
+            into one random round of every epoch. With `CorrelatedNoise` it is `Cyclic`
+            or ``Full()``.
         adjacency: of all rounds. Default: replace-one for `Uniform`, add-remove if ``public_size``
             is given, else zero-out (at the same epsilon, with a public number of clients).
         public_size: a public number M of clients. The divisor q M and every other printed or
@@ -63,8 +63,8 @@ class Settings:
             and no other delta is allowed. Otherwise the default is 1e-5.
         local: local training, an `SGD` or a `LocalAdam`. Default: ``SGD()``, and for `Examples`
             the gradient.
-        server_lr: factor on the noisy mean. It may change by round: a function of the round, or a
-            scheduler of `torch.optim.lr_scheduler`. ``local=SGD(lr=...)`` takes the same.
+        server_lr: factor on the noisy mean. It may be a function of the round (1, 2, ...), as may
+            ``local=SGD(lr=...)``.
         server: the server's optimizer, `Momentum` or `Adam`. None takes the plain step.
         average: of the released parameters, which `Federation.averaged` returns: `Average`.
         noise: source of the noise. Default: `GaussianNoise`, added by a trusted server.
@@ -80,13 +80,9 @@ class Settings:
             infinite. For tests and for comparing methods on public data.
         checkpoint: file that holds the run, written every ``checkpoint_every`` rounds.
         checkpoint_every: rounds between checkpoints. One is written at the end in any case.
-        weights, denominator: "equal" and "planned". Anything else is refused with the reason.
-        preflight: check on synthetic clients, before anything is charged, that bound, training,
-            noise and denominator of this run are those that are charged.
 
     Raises:
         InvalidParameter: a value of a wrong type or out of range.
-        Unsupported: other weights, or another denominator.
     """
 
     rounds: int | None = None
@@ -94,7 +90,7 @@ class Settings:
     method: Method | None = None
     clip_norm: float | Callable[[int], float] | None = None
     bound: Bound | None = None
-    sampling: Sampling | Allocation | Cohorts | None = None
+    sampling: Sampling | Allocation | Cyclic | None = None
     adjacency: Adjacency | str | None = None
     public_size: int | None = None
     budget: Budget | None = None
@@ -113,26 +109,13 @@ class Settings:
     seed: int | None = None
     checkpoint: str | Path | None = None
     checkpoint_every: int = 1
-    weights: str = "equal"
-    denominator: str = "planned"
-    preflight: bool = True
 
     def __post_init__(self) -> None:
-        if self.weights != "equal":
-            raise Unsupported(
-                f"weights={self.weights!r}: weights by data size release the sizes, which are "
-                "private, and give large clients a larger sensitivity. All clients weigh the same"
-            )
-        if self.denominator != "planned":
-            raise Unsupported(
-                f"denominator={self.denominator!r}: dividing by the number that came reveals the "
-                "cohort's size, which the noise does not cover. The planned cohort size is public"
-            )
         for name, (fits, rule) in _FORMS.items():
             value = getattr(self, name, None)
             if value is not None and not fits(value):
                 raise InvalidParameter(name, value, rule)
-        for name in ("secure_noise", "preflight", "distributed"):
+        for name in ("secure_noise", "distributed"):
             value = getattr(self, name, False)
             if not isinstance(value, bool):
                 raise InvalidParameter(name, value, "it is True or False")
@@ -198,9 +181,8 @@ class LocalSettings(Settings):
     Args:
         Others: as for `Settings`.
         vectorize: train clients in groups: "auto" measures, True, False.
-        chunk_size: clients in memory at a time, and in a group. Default: as many as
-            fit the memory limit.
-        memory_limit: in bytes. Default: 1 GiB, or 40 % of the free memory of a GPU.
+        chunk_size: clients in memory at a time, and in a group. Default: as many as fit into 1 GiB,
+            or into 40 % of the free memory of a GPU.
         callbacks: see `Callback`.
         example: a synthetic client to try all settings on. Default: random values.
         distributed: this process is one of ``torch.distributed``, and so are all others with the
@@ -209,7 +191,6 @@ class LocalSettings(Settings):
 
     vectorize: bool | Literal["auto"] = "auto"
     chunk_size: int | None = None
-    memory_limit: int | None = None
     callbacks: Sequence[Callback] = ()
     example: ClientData | None = None
     distributed: bool = False
@@ -267,7 +248,7 @@ _FORMS: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "average": (_is_a(Average), "an average of the released parameters is fl.Average(decay=0.9)"),
     "noise": (
-        lambda value: _has(value, "check", "arrivals", "encode", "add"),
+        lambda value: _has(value, "check", "encode", "add"),
         "noise is an object, such as fl.SecureGaussianNoise(). Its strength is noise_multiplier",
     ),
     "ledger": (
@@ -295,19 +276,19 @@ def choose_independent(sampling: Any) -> Sampling:
         f"sampling by {sampling!r}: cohorts that follow a public rule (a list, a cycle, a seed) "
         f"are not secret, so sampling does not amplify privacy. {rule[0].upper()}{rule[1:]}, drawn "
         "from the operating system's randomness. Without amplification use Full(), or correlated "
-        "noise: noise=fl.CorrelatedNoise(strategy) with fl.Cyclic or fl.MinSeparation"
+        "noise: noise=fl.CorrelatedNoise(strategy) with fl.Cyclic"
     )
 
 
-def choose_cohorts(sampling: Any) -> Cohorts:
+def choose_cohorts(sampling: Any) -> Cyclic:
     """Return the rule for the cohorts of correlated noise, or refuse another one."""
     if isinstance(sampling, Full):
         return Cyclic(1)
-    if isinstance(sampling, Cyclic | MinSeparation):
+    if isinstance(sampling, Cyclic):
         return sampling
     rule = (
         "the charge of correlated noise follows from how far apart a client's rounds are: "
-        "fl.Cyclic(groups), fl.MinSeparation(separation, participations, cohort) or Full()"
+        "fl.Cyclic(groups) or Full()"
     )
     hint = "For secret draws within groups take fl.Cyclic(groups, sampling_rate)."
     raise InvalidParameter("sampling", sampling, rule, hint)

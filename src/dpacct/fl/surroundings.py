@@ -13,21 +13,14 @@ from typing import Any, cast
 
 import torch
 
-from dpacct.errors import Unsupported
-
 _KINDS = ("cpu", "cuda")
-_HOOKED = (
-    "hooks on what backward passes save (torch.autograd.graph.saved_tensors_hooks, save_on_cpu) "
-    "are on around the run. A model may use them inside its forward"
-)
 
 
 @contextmanager
 def undisturbed() -> Generator[None]:
     """Turn gradients on, and inference mode, autocast and anomaly detection off.
 
-    The CPU is the default device. A model's own autocast, switched inside, stays on. Hooks on saved
-    tensors are Unsupported, since PyTorch cannot train in groups with them.
+    The CPU is the default device. A model's own autocast, switched inside, stays on.
     """
     with ExitStack() as stack:
         if torch.is_inference_mode_enabled():
@@ -42,11 +35,6 @@ def undisturbed() -> Generator[None]:
             stack.enter_context(torch.autograd.set_detect_anomaly(mode=False))
         if torch.get_default_device().type != "cpu":
             stack.enter_context(torch.device("cpu"))
-        try:
-            with torch.autograd.graph.disable_saved_tensors_hooks(_HOOKED):
-                pass
-        except RuntimeError:
-            raise Unsupported(_HOOKED) from None
         yield
 
 

@@ -77,20 +77,6 @@ def same_numbers(one: Tensor, two: Tensor) -> bool:
     return torch.equal(one, two) or bool(((one == two) | (one.isnan() & two.isnan())).all())
 
 
-@contextmanager
-def one_thread(device: torch.device) -> Generator[None]:
-    """Return a context in which operations on the CPU are not split over threads."""
-    before = torch.get_num_threads()
-    if device.type != "cpu" or before == 1:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 # Bytes that are sent without waiting, at most: pinned memory is dear.
 _MOST = 1 << 20
 

@@ -290,8 +290,7 @@ def test_a_broadcast_state_that_is_written_to_is_not_the_released_one():
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        ({"method": Smuggler()}, Unsupported, "Smuggler's attribute aside"),
-        ({"method": InPlace()}, Unsupported, "writes to the server state 'last'"),
+        ({"method": InPlace()}, Unsupported, "last is written to in place"),
         ({"bound": FreeIndicator(0.5, indicator_noise=3.0)}, InvalidParameter, "bound"),
         ({"model": linear()}, InvalidParameter, "all of model, loss and clients"),
         (

@@ -67,7 +67,7 @@ def test_a_sound_server_passes(options):
 
 
 def test_a_fault_of_a_server_is_seen():
-    assert "noise" in served(noise=Quieter(), preflight=False).shown.faults
+    assert "noise" in served(noise=Quieter()).shown.faults
 
 
 def test_a_round_that_is_left_is_charged_and_shows_nothing():

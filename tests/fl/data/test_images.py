@@ -16,13 +16,7 @@ import torch
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.data import (
     load,
-    load_cifar10,
-    load_cifar100,
-    load_emnist,
-    load_fashion_mnist,
     load_femnist,
-    load_mnist,
-    load_svhn,
     load_table,
 )
 from dpacct.fl.data.images import decode_planes
@@ -61,11 +55,11 @@ def test_mnist_comes_back_in_every_form(
         request.getfixturevalue("torchvision")
         write_raw(tmp_path / "MNIST" / "raw")
         write_raw(tmp_path / "FashionMNIST" / "raw")
-        assert len(load_fashion_mnist(tmp_path).train) == 5
+        assert len(load("fashion-mnist", tmp_path).train) == 5
     else:
         names = KEYS if form == "npz" else ("x_train", "y_train", "x_test", "y_test")
         np.savez_compressed(tmp_path / "mnist.npz", **dict(zip(names, MNIST.values(), strict=True)))
-    data = load_mnist(tmp_path)
+    data = load("mnist", tmp_path)
     for part, images, labels in (
         (data.train, MNIST["train_x"], MNIST["train_y"]),
         (data.test, MNIST["test_x"], MNIST["test_y"]),
@@ -81,15 +75,15 @@ def test_mnist_comes_back_in_every_form(
 @pytest.mark.usefixtures("torchvision")
 def test_emnist_is_upright_and_counts_from_zero(tmp_path: Path) -> None:
     write_raw(tmp_path / "EMNIST" / "raw", "emnist-balanced-", "test")
-    data = load_emnist(tmp_path)
+    data = load("emnist", tmp_path)
     assert data.num_classes == 47
     assert np.array_equal(data.train.inputs[:, 0].numpy(), MNIST["train_x"].transpose(0, 2, 1))
     assert data.test.targets.tolist() == MNIST["test_y"].tolist()
-    refusal(lambda: load_emnist(tmp_path, split="all"), "split")
+    refusal(lambda: load("emnist", tmp_path, split="all"), "split")
     for file in (tmp_path / "EMNIST" / "raw").iterdir():
         file.rename(file.with_name(file.name.replace("balanced", "letters")))
     # 0 is no letter of theirs.
-    assert "labels lie in 0..25" in refusal(lambda: load_emnist(tmp_path, split="letters"))
+    assert "labels lie in 0..25" in refusal(lambda: load("emnist", tmp_path, split="letters"))
     file = tmp_path / "EMNIST" / "raw" / "emnist-letters-train-labels-idx1-ubyte"
     file.write_bytes(file.read_bytes().replace(b"\0\t\3\1\1", b"\1\t\3\1\1"))
     assert load("emnist", tmp_path, split="letters").train.targets.tolist() == [0, 8, 2, 0, 0]
@@ -111,7 +105,7 @@ def test_cifar_by_torchvision(
     files = [file for file, _ in (*kind.train_list, *kind.test_list)]
     for file in [*files, kind.meta["filename"]]:
         (tmp_path / kind.base_folder / file).write_bytes(pickle.dumps(content))
-    data = {"cifar10": load_cifar10, "cifar100": load_cifar100}[name](tmp_path)
+    data = load(name, tmp_path)
     assert np.array_equal(data.test.inputs.numpy(), pixels)
     assert data.train.targets.tolist() == [9, 3] * len(kind.train_list)
     assert data.num_classes == {"cifar10": 10, "cifar100": 100}[name]
@@ -127,7 +121,7 @@ def test_svhn_by_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for half in ("train", "test"):
         content = {"X": pixels.transpose(2, 3, 1, 0), "y": np.array([[10], [4]], np.uint8)}
         savemat(tmp_path / f"{half}_32x32.mat", content)
-    data = load_svhn(tmp_path)
+    data = load("svhn", tmp_path)
     assert np.array_equal(data.train.inputs.numpy(), pixels)
     assert data.test.targets.tolist() == [0, 4]
 
@@ -140,23 +134,23 @@ def test_files_of_torchvision_without_torchvision(
     write_raw(tmp_path / "MNIST" / "raw")
     monkeypatch.setitem(sys.modules, "torchvision.datasets", None)
     with pytest.raises(Unsupported, match=r"pip install -e '.\[data\]'"):
-        load_mnist(tmp_path)
+        load("mnist", tmp_path)
     # What needs no torchvision is read without it.
     np.savez(tmp_path / "mnist.npz", **MNIST)
-    assert len(load_mnist(tmp_path).train) == 5
+    assert len(load("mnist", tmp_path).train) == 5
 
 
 @pytest.mark.usefixtures("torchvision")
 def test_damaged_files_of_torchvision(tmp_path: Path) -> None:
     write_raw(tmp_path / "MNIST" / "raw")
     (tmp_path / "MNIST" / "raw" / "train-labels-idx1-ubyte").write_bytes(gzip.compress(b"x"))
-    assert "torchvision cannot read" in refusal(lambda: load_mnist(tmp_path))
+    assert "torchvision cannot read" in refusal(lambda: load("mnist", tmp_path))
     # Batches of CIFAR-10 are pickles, which are opened only if their checksums are the known ones.
     batches = tmp_path / "cifar-10-batches-py"
     batches.mkdir()
     for name in (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch", "batches.meta"):
         (batches / name).write_bytes(pickle.dumps(Bomb(tmp_path / "bang")))
-    assert "torchvision cannot read CIFAR10" in refusal(lambda: load_cifar10(tmp_path))
+    assert "torchvision cannot read CIFAR10" in refusal(lambda: load("cifar10", tmp_path))
     assert not (tmp_path / "bang").exists()
 
 
@@ -213,7 +207,7 @@ def test_wrong_arrays(tmp_path: Path, change: dict[str, Any], words: str) -> Non
     file = tmp_path / "mnist.npz"
     arrays = MNIST | change
     np.savez(file, **{key: array for key, array in arrays.items() if array is not None})
-    text = refusal(lambda: load_mnist(tmp_path))
+    text = refusal(lambda: load("mnist", tmp_path))
     assert words in text
     assert str(file) in text
 
@@ -221,7 +215,7 @@ def test_wrong_arrays(tmp_path: Path, change: dict[str, Any], words: str) -> Non
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"text", b"\x93NUMPY\x01\x00"])
 def test_files_that_are_no_archive(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "mnist.npz").write_bytes(content)
-    assert "mnist.npz" in refusal(lambda: load_mnist(tmp_path))
+    assert "mnist.npz" in refusal(lambda: load("mnist", tmp_path))
     assert "mnist.npz" in refusal(lambda: load_table(tmp_path / "mnist.npz"), "data")
 
 
@@ -236,14 +230,14 @@ def test_cifar_decodes_its_planes(tmp_path: Path) -> None:
         across = np.diff(down, axis=3, prepend=np.uint8(0))
         assert np.array_equal(decode_planes(across), images)
         np.savez(tmp_path / name, d=across, y=own)
-    data = load_cifar10(tmp_path)
+    data = load("cifar10", tmp_path)
     assert np.array_equal(data.train.inputs.numpy(), np.concatenate(pixels[:5]))
     assert data.test.targets.tolist() == labels[5].tolist()
     inputs, _ = data.test.batch(slice(0, 4))
     red = (pixels[5, :, 0].astype(np.float64) / 255 - 0.4914) / 0.2470
     assert np.allclose(inputs[:, 0].numpy(), red, atol=1e-5)
     (tmp_path / names[2]).unlink()
-    assert names[2] in refusal(lambda: load_cifar10(tmp_path))
+    assert names[2] in refusal(lambda: load("cifar10", tmp_path))
 
 
 def femnist_arrays() -> dict[str, np.ndarray]:

@@ -20,11 +20,10 @@ from dpacct.fl.data import (
     Dataset,
     PartitionedClients,
     TableSchema,
+    load,
     load_adult,
-    load_cifar10,
     load_digits,
     load_femnist,
-    load_mnist,
     load_shakespeare,
     load_table,
 )
@@ -173,13 +172,13 @@ def test_loaders_without_owners_have_simulated_clients(tmp_path: Path, name: str
         arrays |= {"train_y": np.arange(12, dtype=np.uint8) % 10}
         arrays |= {"test_x": arrays["train_x"], "test_y": arrays["train_y"]}
         np.savez(tmp_path / "mnist.npz", **arrays)
-        data = load_mnist(tmp_path)
+        data = load("mnist", tmp_path)
     elif name == "cifar10":
         for part in (*(f"train_{k}" for k in range(1, 6)), "test"):
             planes = np.zeros(images[name], np.uint8)
             labels = np.arange(12, dtype=np.uint8) % 10
             np.savez(tmp_path / f"cifar10_{part}.npz", d=planes, y=labels)
-        data = load_cifar10(tmp_path)
+        data = load("cifar10", tmp_path)
     else:
         data = load_digits()
     assert (data.owners, data.test_data, data.label_set) == (None, "public", "public")

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "noise_multiplier": 0.3,
     },
     "half the memory": {"sampling": fl.Uniform(3, 8), "local": fl.SGD(lr=0.1, steps=3)},
-    "shares": {"sampling": fl.Uniform(5, 8), "noise": fl.NoiseShares(2, dropout_rate=0.2)},
+    "shares": {"sampling": fl.Uniform(5, 8), "noise": fl.NoiseShares(2)},
     "schedule": {
         "schedule": 2 * Round(2.0, fl.Poisson(0.5), "zero-out") + Round(3.0, fl.Full(), "zero-out"),
         "rounds": None,
@@ -128,32 +127,27 @@ def refusals(folder: Path, rank: int) -> None:
     del folder
     for options in ({"clip_norm": 1.0 + rank}, {"server_lr": 1.0 + rank}):
         run = seeded("plain", **options, distributed=True)
-        words = "rank 0 trains" if rank else "rank 1 of 2 failed: InvalidParameter"
-        with pytest.raises((InvalidParameter, Unsupported), match=words):
+        with pytest.raises(InvalidParameter, match="another rank trains"):
             run.run()
         if rank == 0:
             assert run.epsilon.upper == 0
 
 
-class Faulty(list[fl.ClientData]):
-    """Clients whose third reading ends the process that reads."""
+class Deadly(list[fl.ClientData]):
+    """Clients whose reading ends the process, once it is armed."""
 
-    def __init__(self, *, kill: bool) -> None:
-        super().__init__(CLIENTS)
-        self.kill, self.armed = kill, False
+    armed = False
 
     def __getitem__(self, index: Any) -> Any:
         if self.armed:
-            if self.kill:
-                os.kill(os.getpid(), signal.SIGKILL)
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.SIGKILL)
         return super().__getitem__(index)
 
 
-def failing(folder: Path, rank: int, *, kill: bool = False) -> None:
-    """A rank fails in its second round: that one stays spent, and nothing of it is released."""
-    clients = Faulty(kill=kill)
-    ledger = folder / ("killed.ledger" if kill else "failed.ledger")
+def killed(folder: Path, rank: int) -> None:
+    """A rank dies in its second round: that one stays spent, and nothing of it is released."""
+    clients = Deadly(CLIENTS)
+    ledger = folder / "killed.ledger"
     options = {"ledger": ledger} if rank == 0 else {}
     run = federation(linear(), clients, rounds=4, distributed=True, **options)
     before: list[torch.Tensor] = []
@@ -163,32 +157,13 @@ def failing(folder: Path, rank: int, *, kill: bool = False) -> None:
             before[:] = weights(run)
             clients.armed = rank == 1 and report.round == 1
 
-    with pytest.raises((Unsupported, ConnectionError, KeyboardInterrupt)) as refused:
+    with pytest.raises(RuntimeError):
         play()
-    if rank == 0:
-        words = "has lost the others" if kill else "rank 1 of 2 failed: KeyboardInterrupt"
-        assert words in str(refused.value)
-        assert all(map(torch.equal, before, weights(run)))
-        run.close()
-        with Ledger.open(ledger) as kept:
-            [entry] = kept.runs
-            assert (entry.rounds, entry.committed) == (2, 1)
-
-
-def killed(folder: Path, rank: int) -> None:
-    failing(folder, rank, kill=True)
-
-
-def leaving(folder: Path, rank: int) -> None:
-    """One rank leaves the loop early: the others hear of it, and can run again."""
-    del folder
-    run = seeded("plain", distributed=True)
-    with pytest.raises(Unsupported, match="has left the run") if rank == 0 else nullcontext():
-        for report in run:
-            if rank == 1 and report.round == 1:
-                break
-    assert run.round == 1
-    assert seeded("plain", distributed=True).run() is not None
+    assert all(map(torch.equal, before, weights(run)))
+    run.close()
+    with Ledger.open(ledger) as kept:
+        [entry] = kept.runs
+        assert (entry.rounds, entry.committed) == (2, 1)
 
 
 class DividedTwice(fl.GaussianNoise):
@@ -215,20 +190,11 @@ def audited(folder: Path, rank: int) -> None:
     """All ranks have the result of one process; a fault of the whole is a fault on each."""
     found = [audit_of(name, distributed=True) for name in ("plain", "memories")]
     (folder / f"audits{rank}.txt").write_text(repr(found))
-    wrong = audit_of("plain", distributed=True, noise=DividedTwice(), preflight=False)
+    wrong = audit_of("plain", distributed=True, noise=DividedTwice())
     assert wrong.shown.faults == ("noise",)
-    words = "rank 0 has stopped: Unsupported: an audit" if rank else "without ledger="
-    own = {} if rank else {"ledger": folder / "kept.ledger"}
-    with pytest.raises(Unsupported, match=words):
-        audit_of("plain", distributed=True, **own)
-    # And what fails at the end ends on all.
-    assert audit_of("plain", distributed=True).passed
 
 
-CASES = {
-    case.__name__: case
-    for case in (identity, resumed, charged, refusals, failing, killed, leaving, audited)
-}
+CASES = {case.__name__: case for case in (identity, resumed, charged, refusals, killed, audited)}
 
 
 def main(known: Mapping[str, Callable[[Path, int], None]]) -> None:

@@ -105,7 +105,6 @@ def test_a_federation_records_it(method: Method, accountant: str, by: str) -> No
         delta=1e-2,
         vectorize=False,
         accountant=accountant,
-        preflight=False,
     ) as run:
         plan = 4 * Round(1.5, Uniform(4, 12))
         run.run()

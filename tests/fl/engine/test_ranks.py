@@ -26,8 +26,8 @@ def played(folder: Path, size: int, *cases: str) -> list[int]:
 
 
 @pytest.mark.slow
-def test_several_processes_train_the_model_of_one_and_fail_together(tmp_path: Path) -> None:
-    cases = ("identity", "resumed", "charged", "refusals", "leaving", "failing")
+def test_several_processes_train_the_model_of_one(tmp_path: Path) -> None:
+    cases = ("identity", "resumed", "charged", "refusals")
     assert played(tmp_path, 2, *cases) == [0, 0]
     ours, theirs = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     for name in SETTINGS:

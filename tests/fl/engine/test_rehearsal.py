@@ -94,6 +94,56 @@ def test_an_error_of_any_part_surfaces_as_it_is_and_nothing_is_charged(part, vec
     assert "Nothing is charged" in error.__notes__[0]
 
 
+class Median(fl.Clip):
+    """Clips to the median of a cohort."""
+
+    def apply(self, rows, norms, layout, margin):
+        limit = min(float(norms.median()), self.clip_norm) * (1 - margin)
+        return rows * (limit / norms).clamp(max=1).unsqueeze(1).to(rows.dtype)
+
+
+class Half(fl.Clip):
+    """Rounds to half precision, which may lengthen an update."""
+
+    def apply(self, rows, norms, layout, margin):
+        return super().apply(rows, norms, layout, 0.0).half()
+
+
+@pytest.mark.parametrize(
+    ("bound", "words"), [(Median(0.5), "it looks at both"), (Half(0.3), "norm up to 0.30")]
+)
+def test_a_bound_that_does_not_bound_is_refused(bound, words, tmp_path):
+    refused(fl.AuditFailed, tmp_path / "run.ledger", words, bound=bound, clip_norm=None)
+
+
+class Understated(fl.Clip):
+    """Claims half the norm that its limits allow."""
+
+    def sensitivity(self, adjacency):
+        return super().sensitivity(adjacency) / 2
+
+
+class Unsaid(fl.GaussianNoise):
+    """Says itself that it draws less than it is asked for."""
+
+    def actual_std(self, std, arrived):
+        return std * (1 - 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"bound": Understated(0.5), "clip_norm": None}, r"claims a sensitivity of 0\.25"),
+        ({"noise": Unsaid()}, "is charged"),
+    ],
+)
+def test_what_contradicts_the_charge_is_refused(options, words, tmp_path):
+    path = tmp_path / "run.ledger"
+    with pytest.raises((InvalidParameter, Unsupported), match=words):
+        federation(linear(), CLIENTS, ledger=path, **options).run()
+    assert not path.exists()
+
+
 def test_parameters_of_another_kind_are_refused(tmp_path):
     for change in (lambda value: value[:1], lambda value: value.double()):
 

@@ -75,5 +75,5 @@ def test_canaries_reach_what_is_released():
 
 
 def test_less_noise_of_the_server_is_seen():
-    found = audited(noise=Quieter(), preflight=False, noise_multiplier=2.0)
+    found = audited(noise=Quieter(), noise_multiplier=2.0)
     assert found.shown.faults == ("noise",)

@@ -39,7 +39,7 @@ def play(run: fl.Server, network: FakeGrid) -> list[fl.Report]:
 
 
 def server(**options) -> fl.Server:
-    return fl.Server(linear(), len(CLIENTS), preflight=False, **(SETTINGS | options))
+    return fl.Server(linear(), len(CLIENTS), **(SETTINGS | options))
 
 
 def test_it_ends_with_the_bits_of_a_federation():

@@ -101,26 +101,11 @@ def test_an_empty_poisson_cohort_releases_smoothed_noise():
         assert float(vector(final.params).var()) == pytest.approx(0.16 * gain, rel=0.2)
 
 
-def test_as_printed_the_sum_is_divided_by_who_came():
-    clients = quadratics([[1.0, 0.0]] * 10)
-    method = DPFedLS(smoothing=0.0, paper_mode=True)
-    local = fl.SGD(lr=0.1, steps=1, batch_size=None)
-    options = {"sampling": fl.Poisson(0.5), "local": local, "clip_norm": 0.5, "rounds": 1}
-    for cohort, planned in (([0, 1, 2, 3, 4], 0.1), ([0, 1], 0.04), ([], 0.0)):
-        for paper, expected in ((method, 0.1 if cohort else 0.0), (DPFedLS(0.0), planned)):
-            noise = {} if paper is not method else {"noise": fl.GaussianNoise()}
-            final = simulate(
-                paper, points([0.0, 0.0]), clients, cohorts=[cohort], **options, **noise
-            )[-1]
-            # Noise of standard deviation at most 5e-4 where there is any.
-            assert vector(final.params)[0].item() == pytest.approx(expected, abs=3e-3)
-
-
 def test_what_is_projected_does_not_count_as_clipped():
     with fl.Federation(
         perceptron(), cross_entropy, make_clients([8] * 4), method=DPFedLS(smoothing=1.0),
         clip_norm=0.05, sampling=fl.Full(), noise_multiplier=1.0, rounds=1,
-        local=fl.SGD(lr=2.0, epochs=3, batch_size=4), vectorize=False, preflight=False,
+        local=fl.SGD(lr=2.0, epochs=3, batch_size=4), vectorize=False,
     ) as run:  # fmt: skip
         reports = list(run)
     assert all(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
 from collections.abc import Callable
 
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 import dpacct
-from dpacct import Budget, fl
+from dpacct import fl
 from dpacct.errors import InvalidParameter
 from dpacct.fl.methods import METHODS
 from dpacct.fl.methods.protocol import Method
@@ -40,7 +39,6 @@ VARIANTS: list[tuple[str, dict]] = [
     ("fed-alpha-normec", {"server_normalization": True}),
     ("fed-alpha-normec", {"operator": "incremental"}),
 ]
-PAPERS = [name for name in NAMES if "paper_mode" in inspect.signature(METHODS[name]).parameters]
 each = pytest.mark.parametrize(("name", "options"), VARIANTS, ids=str)
 
 
@@ -59,7 +57,6 @@ def bounding(method: Method) -> dict:
 
 def test_the_names_are_those_of_the_command_line():
     assert list(METHODS) == NAMES
-    assert len(PAPERS) == 7
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -67,7 +64,6 @@ def test_a_method_is_a_frozen_value_that_says_what_it_is(name):
     method = build(name)
     assert method.name == name
     assert method == build(name)
-    assert method.not_private_because is None
     assert dataclasses.is_dataclass(method)
     for field in dataclasses.fields(method):
         if field.init:
@@ -250,32 +246,6 @@ def test_epsilon_is_that_of_the_mechanism_and_of_nothing_else(name, options, tmp
     assert torch.isfinite(flat(run.model)).all()
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("name", PAPERS)
-def test_what_is_printed_runs_and_is_not_private(name, tmp_path):
-    method = build(name, {"paper_mode": True})
-    assert method.not_private_because
-    with fl.Federation(
-        perceptron(), cross_entropy, make_clients([4] * 8), method=method,
-        sampling=fl.Poisson(0.5), budget=Budget(4, 1e-4), rounds=3, vectorize=False,
-        ledger=tmp_path / "run.ledger", **bounding(method),
-    ) as run:  # fmt: skip
-        last = run.run()
-        assert last.epsilon.upper == math.inf
-        assert last.not_private_because == method.not_private_because
-    assert torch.isfinite(flat(run.model)).all()
-    with dpacct.Ledger.open(tmp_path / "run.ledger", read_only=True) as ledger:
-        assert not ledger.runs[0].private
-    found = fl.audit(method, sampling=fl.Poisson(0.5), draws=8)
-    assert not found.passed
-    # Its noise is its own.
-    with pytest.raises(dpacct.Unsupported, match="paper_mode"):
-        fl.Federation(
-            perceptron(), cross_entropy, make_clients([4] * 8), method=method, rounds=1,
-            noise_multiplier=1.0, secure_noise=True, **bounding(method),
-        )  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -288,7 +258,6 @@ def test_what_is_printed_runs_and_is_not_private(name, tmp_path):
         ("fed-smp-randk", {"seed": -1}),
         ("fed-smp-randk", {"unbiased": 1}),
         ("fed-smp-topk", {"refresh": -3}),
-        ("fed-smp-topk", {"paper_mode": "yes"}),
         ("dp-fedsam", {"rho": -0.1}),
         ("dp-fedsam", {"rho": math.nan}),
         ("dp-fedsam-topk", {"placement": "everywhere"}),

@@ -28,7 +28,6 @@ def run(model: nn.Module, **options: Any):
         "sampling": fl.Poisson(0.6),
         "local": fl.SGD(lr=0.2, epochs=1, batch_size=3),
         "vectorize": False,
-        "preflight": False,
         "seed": 12,
     }
     return fl.Federation(model, cross_entropy, make_clients([5, 3, 8, 6]), **(settings | options))

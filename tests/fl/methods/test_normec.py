@@ -208,19 +208,3 @@ def test_normalized_averaging_scales_contributions_and_noise_alike():
         noise_multiplier=2.0,
     )[-1]  # fmt: skip
     assert float(vector(final.params).std()) == pytest.approx(beta * 2.0 / 4, rel=0.1)
-
-
-def test_as_printed_the_noise_grows_with_the_cohort_and_is_absent_without_one():
-    clients = quadratics([[0.0] * 500] * 8)
-    method = FedAlphaNormEC(beta=1.0, paper_mode=True)
-    spread = []
-    for cohort in ([], [0], [0, 1, 2, 3]):
-        state = simulate(
-            method, points([0.0] * 500), clients, 1, sampling=fl.Poisson(0.5), cohorts=[cohort],
-            noise=fl.GaussianNoise(), noise_multiplier=3.0,
-        )[-1]  # fmt: skip
-        spread.append(float(vector(state.server_state).std()) * 4)
-    assert spread[0] == 0
-    # Five standard errors of a standard deviation from 500 values.
-    assert spread[1] == pytest.approx(3.0, rel=0.16)
-    assert spread[2] == pytest.approx(6.0, rel=0.16)

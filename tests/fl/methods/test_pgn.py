@@ -169,20 +169,3 @@ def test_smoothing_zero_is_without_smoothing():
         assert torch.equal(vector(one.params), vector(two.params))
     one, two = run(DPFedPGN())[-1], run(DPFedPGNLS(smoothing=0.5))[-1]
     assert not torch.allclose(vector(one.params), vector(two.params), atol=1e-4)
-
-
-def test_the_median_of_norms_as_printed_lets_one_client_switch_the_noise_off():
-    # Norms 0, 1 and that of the target: with a target at 0 the cohort's median is 0.
-    method = DPFedPGN(rho=0.0, beta=1.0, paper_mode=True)
-    local = fl.SGD(lr=0.1, steps=1, batch_size=None)
-    noise = {"noise": fl.GaussianNoise(), "noise_multiplier": 1.0, "local": local}
-    still, far = [0.0, 0.0], [10.0, 0.0]
-    quiet = simulate(method, points(still), quadratics([still, far, still]), 1, **noise)[-1]
-    loud = simulate(method, points(still), quadratics([still, far, far]), 1, **noise)[-1]
-    assert vector(quiet.params).tolist() == [0.0, 0.0]
-    assert float(vector(loud.params)[1].abs()) > 0
-    empty = simulate(
-        method, points(still), quadratics([far] * 3), 1, sampling=fl.Poisson(0.5), cohorts=[[]],
-        **noise,
-    )[-1]  # fmt: skip
-    assert vector(empty.params).tolist() == [0.0, 0.0]

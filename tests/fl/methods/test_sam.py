@@ -10,7 +10,6 @@ from dpacct.fl.layout import Layout
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.methods import DPFedAvg, DPFedSAM, DPFedSAMTopK
 from dpacct.fl.methods.protocol import Context
-from dpacct.fl.methods.published import PublishedRound, top_k_after_noise
 from tests.fl.methods.stage import Curved, moved, quadratics, same, simulate, vector
 from tests.fl.problems import cross_entropy, make_clients, perceptron
 
@@ -119,42 +118,3 @@ def test_where_the_coordinates_are_dropped():
     assert all(step == list(layout.sizes) for step in noisy)
     shared = run(DPFedSAMTopK(placement="shared", refresh=2), noise=fl.GaussianNoise())
     assert counted(shared, layout) == [list(layout.sizes), share, list(layout.sizes)]
-
-
-@pytest.mark.slow
-def test_option_two_as_printed_thins_the_noise_where_others_send_nothing():
-    size, cohort = 2000, 50
-    clients = quadratics([[0.0] * size] * cohort)
-    options = {"noise": fl.GaussianNoise(), "noise_multiplier": 0.95, "clip_norm": 1.0}
-    spread = {}
-    for paper in (False, True):
-        method = DPFedSAMTopK(rho=0.0, fraction=0.1, placement="client", paper_mode=paper)
-        model = Curved([0.0] * size, torch.eye(size))
-        state = simulate(method, model, clients, 1, server_lr=float(cohort), **options)[-1]
-        spread[paper] = float(vector(state.params).std())
-    # 0.95 sqrt(2 (t phi(t) + p / 2)) with t the quantile of a normal variate at 1 - p / 2.
-    assert spread[False] == pytest.approx(0.95, rel=0.08)
-    assert spread[True] == pytest.approx(0.630, rel=0.08)
-
-
-def test_option_two_as_printed_shows_by_a_zero_who_did_not_take_part():
-    # A tensor of ten entries, four kept; the others put C / 2 on entries 1 to 4. Entry 0 of the sum
-    # is exactly zero in a third of all rounds, and in none where the target puts C there.
-    others = torch.zeros(50, 10, dtype=torch.float64)
-    others[:, 1:5] = 0.5
-    target = others.clone()
-    target[0] = 0.0
-    target[0, 0] = 1.0
-    layout = Layout(("w",), (torch.Size([10]),), (10,))
-    generator = torch.Generator().manual_seed(3)
-
-    def normals(count, size):
-        return torch.randn(count, size, generator=generator, dtype=torch.float64)
-
-    zeros = []
-    for rows in (others, target):
-        cohort = PublishedRound(rows, layout, 0.95, 1.0, 50.0, torch.clone, normals)
-        sums = [float(top_k_after_noise(cohort, 0.4)[0]) for _ in range(600)]
-        zeros.append(sums.count(0.0) / 600)
-    assert zeros[0] == pytest.approx(0.358, abs=0.08)
-    assert zeros[1] == 0

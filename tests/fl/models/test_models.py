@@ -151,30 +151,6 @@ def test_our_lstm_is_that_of_pytorch() -> None:
     assert torch.allclose(grads, theirs.weight_hh_l0.grad, atol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_both_ways_of_the_lstm_are_one_function(dtype: torch.dtype) -> None:
-    """PyTorch's layer, and the plain operations that stand for it inside torch.func."""
-    torch.manual_seed(4)
-    layer = LSTMLayer(5, 7).to(dtype)
-    values = {name: value.detach() for name, value in layer.named_parameters()}
-    inputs = torch.randn(3, 11, 5, dtype=dtype)
-    weights = torch.randn(3, 11, 7, dtype=dtype)
-
-    def loss(parameters: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-        return (functional_call(layer, parameters, (x,)) * weights).sum()
-
-    batched = vmap(lambda x: functional_call(layer, values, (x[None],))[0])(inputs)
-    fused = layer(inputs)
-    close = {"rtol": 1e-5, "atol": 1e-5} if dtype is torch.float32 else {}
-    torch.testing.assert_close(fused, batched, **close)
-    leaves = {name: value.clone().requires_grad_() for name, value in values.items()}
-    ahead = inputs.clone().requires_grad_()
-    found = torch.autograd.grad(loss(leaves, ahead), [*leaves.values(), ahead])
-    expected, through = grad(loss, argnums=(0, 1))(values, inputs)
-    for one, other in zip(found, [*expected.values(), through], strict=True):
-        torch.testing.assert_close(one, other, **close)
-
-
 def test_a_character_depends_on_what_is_before_it_only() -> None:
     model = CharacterLSTM(97)
     codes = torch.randint(0, 97, (1, 12))

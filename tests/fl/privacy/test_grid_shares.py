@@ -96,7 +96,7 @@ def test_what_is_not_proven_is_refused(std, minimum, error):
 def server(**options) -> fl.Server:
     settings = {
         "clip_norm": 0.5, "noise_multiplier": 0.7, "sampling": fl.Full(), "rounds": 2,
-        "adjacency": "replace-one", "noise": fl.NoiseShares(4), "preflight": False,
+        "adjacency": "replace-one", "noise": fl.NoiseShares(4),
     }  # fmt: skip
     return fl.Server(linear(), 6, **(settings | options))
 
@@ -148,9 +148,3 @@ def test_too_few_shares_release_nothing_and_the_ledger_says_committed_once():
         opened.add_sum(range(3), torch.full((21,), 2**22))
         assert not opened.release().released
         assert torch.equal(flat(run.model), before)
-
-
-def test_preflight_draws_the_shares_of_made_up_clients():
-    with server(preflight=True) as run:
-        run.begin()
-        assert run.planned_epsilon.upper > 0

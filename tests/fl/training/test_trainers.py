@@ -438,10 +438,9 @@ class Writes(nn.Module):
 
     def __init__(self, how: str) -> None:
         super().__init__()
-        self.layer, self.how, self.calls, self.seen = nn.Linear(6, 3), how, 0, []
+        self.layer, self.how = nn.Linear(6, 3), how
         self.frozen = nn.Parameter(torch.ones(3), requires_grad=False)
         self.register_buffer("mean", torch.zeros(3))
-        self.plain = torch.zeros(3)
 
     def forward(self, inputs):
         outputs = self.layer(inputs) * self.frozen
@@ -451,20 +450,14 @@ class Writes(nn.Module):
                     self.layer.weight.mul_(0.999)
                 case "frozen":
                     self.frozen.mul_(0.999)
-                case "buffer":
-                    self.mean.add_(outputs.mean(dim=0).detach())
-                case "tensor":
-                    self.plain.add_(1)
-                case "counter":
-                    self.calls += 1
                 case _:
-                    self.seen.append(1)
+                    self.mean.add_(outputs.mean(dim=0).detach())
         return outputs
 
 
 @pytest.mark.sampled(6)
 @BOTH
-@pytest.mark.parametrize("how", ["parameter", "frozen", "buffer", "tensor", "counter", "list"])
+@pytest.mark.parametrize("how", ["parameter", "frozen", "buffer"])
 def test_a_model_that_keeps_something_is_refused(how, vectorize):
     words = r"while a client trains|vmap|leaf|inplace"
     with (
@@ -521,9 +514,8 @@ def test_the_batches_of_a_client_do_not_depend_on_the_trainer_or_the_chunk():
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize(("cohort", "size"), [(25, 32), (50, 64), (100, 128)])
-def test_groups_take_the_least_work(cohort, size):
-    """Of the sizes that hold most cohorts, the one with the least to compute."""
+@pytest.mark.parametrize(("cohort", "size"), [(25, 32), (50, 64), (100, 112), (200, 112)])
+def test_groups_are_equal_and_hold_most_cohorts(cohort, size):
     options = {"vectorize": True, "sampling": fl.Poisson(cohort / 500)}
     with federation(linear(), make_clients([4] * 500), **options) as run:
         next(iter(run))
@@ -571,14 +563,14 @@ def test_a_run_that_cannot_be_batched_is_trained_one_by_one(model, options, word
         run.run()
 
 
-def test_a_difference_that_is_gone_in_double_precision_was_rounding(monkeypatch):
-    agree = TrainerChooser._agree
+def test_a_difference_that_hardly_happens_twice_was_rounding(monkeypatch):
+    compare, calls = TrainerChooser.compare, list[int]()
 
     def rounded(self, tasks, broadcast):
-        wide = next(iter(broadcast.anchor.values())).dtype == torch.float64
-        return wide and agree(self, tasks, broadcast)
+        calls.append(1)
+        return compare(self, tasks, broadcast) or ("rounding" if len(calls) == 1 else "")
 
-    monkeypatch.setattr(TrainerChooser, "_agree", rounded)
+    monkeypatch.setattr(TrainerChooser, "compare", rounded)
     with federation(perceptron(), make_clients([8, 3, 5]), vectorize=True) as run:
         run.run()
         assert "clients at once" in run.training_path
@@ -609,16 +601,16 @@ def test_the_faster_trainer_is_taken_and_kept_and_a_seeded_run_does_not_measure(
         assert run.player.choice.plan == first
 
 
-def test_a_plan_that_is_not_possible_any_more_is_chosen_anew(tmp_path):
+def test_a_resumed_run_may_choose_otherwise(tmp_path):
     options, clients = {"checkpoint": tmp_path / "run.pt"}, make_clients([6] * 30)
     with federation(linear(), clients, vectorize=True, **options) as run:
         next(iter(run))
     with federation(linear(), clients, vectorize=False, **options).resume() as run:
         next(iter(run))
-        assert run.training_path.startswith("one client at a time; not as before")
+        assert run.training_path == "one client at a time"
 
 
-def test_little_memory_means_small_groups():
+def test_little_memory_means_small_groups(monkeypatch):
     [client] = make_clients([8])
     params = {name: value.detach() for name, value in trainable(perceptron()).items()}
     broadcast, layout = Broadcast(1, params, {}, LOCAL), Layout.of(params)
@@ -627,10 +619,11 @@ def test_little_memory_means_small_groups():
         return ClientData(client.inputs[:size], client.targets[:size])
 
     def choose(limit):
+        monkeypatch.setattr("dpacct.fl.training.choose._MEMORY", limit)
         arguments = (perceptron(), cross_entropy, fl.DPFedAvg(), layout, LOCAL)
-        chooser = TrainerChooser(*arguments, vectorize=True, memory_limit=limit)
+        chooser = TrainerChooser(*arguments, vectorize=True)
         return chooser.choose(Synthetic(make, Kind.of(client), None), broadcast, 100).plan
 
-    assert choose(20_000).group < choose(None).group == 128
+    assert choose(20_000).group < choose(1 << 30).group == 112
     with pytest.raises(Unsupported, match="memory has no room"):
         choose(1000)

@@ -175,7 +175,7 @@ def _check_promise(run: PrivateRun) -> None:
     if run.state.noise is not None:
         raise Unsupported(
             "correlated noise, which is charged for all rounds together: this audit tests rounds "
-            "one by one. The preflight tests the rows of noise and their charge"
+            "one by one"
         )
     if run.not_private_because is not None:
         raise Unsupported(f"nothing is promised that could be tested: {run.not_private_because}")

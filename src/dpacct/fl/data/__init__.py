@@ -1,4 +1,4 @@
-"""Data sets by name (`load`), from your own table (`load_table`) or by columns (`from_columns`).
+"""Data sets by name (`load`), or from your own table (`load_table`).
 
 ``load("digits")`` needs no file. The others are read from a folder that the user fills.
 """
@@ -6,22 +6,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from dpacct.errors import InvalidParameter
 from dpacct.fl.data.adult import load_adult
-from dpacct.fl.data.columns import from_columns
 from dpacct.fl.data.dataset import Dataset, Examples, PartitionedClients, Scaling
 from dpacct.fl.data.files import Folder
 from dpacct.fl.data.images import (
-    load_cifar10,
-    load_cifar100,
+    IMAGES,
     load_digits,
-    load_emnist,
-    load_fashion_mnist,
     load_femnist,
-    load_mnist,
-    load_svhn,
+    load_images,
 )
 from dpacct.fl.data.shakespeare import load_shakespeare
 from dpacct.fl.data.table import TableSchema, load_table
@@ -33,28 +29,16 @@ __all__ = [
     "PartitionedClients",
     "Scaling",
     "TableSchema",
-    "from_columns",
     "load",
     "load_adult",
-    "load_cifar10",
-    "load_cifar100",
     "load_digits",
-    "load_emnist",
-    "load_fashion_mnist",
     "load_femnist",
-    "load_mnist",
     "load_shakespeare",
-    "load_svhn",
     "load_table",
 ]
 
 DATASETS: dict[str, Callable[..., Dataset]] = {
-    "mnist": load_mnist,
-    "fashion-mnist": load_fashion_mnist,
-    "emnist": load_emnist,
-    "cifar10": load_cifar10,
-    "cifar100": load_cifar100,
-    "svhn": load_svhn,
+    **{name: partial(load_images, name) for name in IMAGES},
     "femnist": load_femnist,
     "shakespeare": load_shakespeare,
     "adult": load_adult,

@@ -16,7 +16,7 @@ Images stay bytes. Public constants scale them (rule 2 of `dpacct.fl.data.datase
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -108,45 +108,15 @@ def load_digits() -> Dataset:
     return _dataset("digits", train, test, Scaling.divided_by(16), 10)
 
 
-def load_mnist(folder: Folder = None) -> Dataset:
-    """Read MNIST: 60000 and 10000 images [1, 28, 28] of digits."""
-    return _load("mnist", folder)
-
-
-def load_fashion_mnist(folder: Folder = None) -> Dataset:
-    """Read Fashion-MNIST: as MNIST, with ten kinds of clothing."""
-    return _load("fashion-mnist", folder)
-
-
-def load_emnist(folder: Folder = None, *, split: str = "balanced") -> Dataset:
-    """Read a split of EMNIST, upright images [1, 28, 28] of letters and digits.
+def load_images(name: str, folder: Folder = None, *, split: str = "balanced") -> Dataset:
+    """Read a data set of `IMAGES`, from an archive or by torchvision, and check its arrays.
 
     Args:
-        folder: with its files. split: ``balanced``, ``byclass``, ``bymerge``, ``letters``,
-            ``digits`` or ``mnist``.
+        name: of the data set. folder: with its files.
+        split: of EMNIST, one of `EMNIST_SPLITS`.
     """
     if split not in EMNIST_SPLITS:
         raise InvalidParameter("split", split, f"it is one of {', '.join(EMNIST_SPLITS)}")
-    return _load("emnist", folder, EMNIST_SPLITS[split], split=split)
-
-
-def load_cifar10(folder: Folder = None) -> Dataset:
-    """Read CIFAR-10: 50000 and 10000 images [3, 32, 32]."""
-    return _load("cifar10", folder)
-
-
-def load_cifar100(folder: Folder = None) -> Dataset:
-    """Read CIFAR-100: 50000 and 10000 images [3, 32, 32] of 100 classes."""
-    return _load("cifar100", folder)
-
-
-def load_svhn(folder: Folder = None) -> Dataset:
-    """Read SVHN: 73257 and 26032 images [3, 32, 32] of digits on houses."""
-    return _load("svhn", folder)
-
-
-def _load(name: str, folder: Folder, classes: int | None = None, **options: str) -> Dataset:
-    """Read a data set of `IMAGES`, from an archive or by torchvision, and check its arrays."""
     known = IMAGES[name]
     archives = [f"{name.replace('-', '_')}.npz", f"{name}.npz"]
     coded = _CIFAR10_PLANES[:1] if name == "cifar10" else []
@@ -156,8 +126,8 @@ def _load(name: str, folder: Folder, classes: int | None = None, **options: str)
     elif file.suffix == ".npz":
         parts = _from_archive(file)
     else:
-        parts = _from_torchvision(known, file, options)
-    count = classes or known.classes
+        parts = _from_torchvision(known, file, split)
+    count = EMNIST_SPLITS[split] if name == "emnist" else known.classes
     channels = len(known.mean)
     for part, (images, labels) in zip(("train", "test"), parts, strict=True):
         check_array(file, f"{part}_x", images, (None, channels, known.side, known.side))
@@ -192,14 +162,18 @@ def decode_planes(coded: Bytes) -> Bytes:
     return np.stack([red + green, green, blue + green], axis=1)
 
 
-def _from_torchvision(known: PublicImages, file: Path, options: Mapping[str, str]) -> list[Part]:
+def _from_torchvision(known: PublicImages, file: Path, split: str) -> list[Part]:
     kind: Any = getattr(torchvision_datasets(), known.kind)
     root = file.parents[known.place.count("/")]
     parts: list[Part] = []
     for half in ("train", "test"):
-        chosen = {"split": half} if known.kind == "SVHN" else {"train": half == "train"}
+        chosen: dict[str, Any] = {"train": half == "train"}
+        if known.kind == "SVHN":
+            chosen = {"split": half}
+        elif known.kind == "EMNIST":
+            chosen["split"] = split
         try:
-            found: Any = kind(str(root), **chosen, **options, download=False)
+            found: Any = kind(str(root), **chosen, download=False)
         except (RuntimeError, OSError, ValueError, AssertionError) as error:
             raise invalid(root, f"torchvision cannot read {known.kind} in it ({error})") from None
         images = np.asarray(found.data)
@@ -207,7 +181,7 @@ def _from_torchvision(known: PublicImages, file: Path, options: Mapping[str, str
         if known.kind == "EMNIST":
             # Its files hold columns where others hold rows, and letters are counted from 1.
             images = images.transpose(0, 2, 1)
-            labels = labels - (options["split"] == "letters")
+            labels = labels - (split == "letters")
         parts.append((_channels_first(images), labels.astype(np.uint8)))
     return parts
 

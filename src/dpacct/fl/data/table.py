@@ -41,7 +41,7 @@ _MISSING = ("", "?", "na", "n/a", "nan", "none", "null")
 _DELIMITERS = ",;\t|"
 # Errors name the file, not its folder.
 _invalid = partial(invalid, name="data")
-_HINT = "Columns of words are declared with their categories."
+_HINT = "Columns of words are declared with their categories (--schema)."
 # A whole number beyond this may be rounded in float32.
 _EXACT_BELOW = 2**24
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import pickle
-import re
 import warnings
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from dpacct.errors import InvalidParameter
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.states import TrainingState, on_host
 from dpacct.fl.layout import Params, trainable
-from dpacct.fl.privacy.account import Saved, relabeled
+from dpacct.fl.privacy.account import Saved
 from dpacct.fl.privacy.bounds import AdaptiveClip
 from dpacct.fl.privacy.masks import reads_release
 from dpacct.fl.surroundings import undisturbed
@@ -35,7 +34,7 @@ from dpacct.fl.training.choose import TrainingPlan
 from dpacct.ledger import Position
 from dpacct.ledger.disk.outputs import write_file
 
-VERSION = 2
+VERSION = 3
 
 # Errors of torch.load and its readers of zip files and pickles, for a file of another kind.
 _DAMAGED = (
@@ -51,14 +50,6 @@ _DAMAGED = (
     TypeError,
     ValueError,
 )
-# Keys that version 0.2 did not write, and the keys that all versions write.
-_LATER: dict[str, Any] = {"bound": None, "num_clients": None, "training": None, "noise": None}
-_LATER["allocation"] = None
-_KEYS = frozenset(
-    {"setting", "round", "params", "server_state", "client_states", "clip_norm", "released"}
-    | {"run", "charged", "committed", "ledger", "randomness"}
-)
-_NOISE = re.compile(r"(?<=noise_multiplier=)[^,)]+(?=, cohort_size=)")
 
 
 def save(rounds: Rounds, path: Path, training: TrainingPlan | None = None) -> None:
@@ -72,6 +63,8 @@ def save(rounds: Rounds, path: Path, training: TrainingPlan | None = None) -> No
     released = state.released if reads_release(rounds.engine.method.mask) else None
     content = {
         "setting": rounds.setting(),
+        # Of equal rounds, for attacks on the model.
+        "noise_multiplier": rounds.engine.plan.noise_multiplier if rounds.plan.constant else None,
         "round": state.round,
         "params": on_host(state.params),
         "server_state": on_host(state.server_state),
@@ -117,12 +110,12 @@ def read_checkpoint(path: Path, device: torch.device | str) -> dict[str, Any]:
             # torch warns of a foreign pickle before its error, which is clear enough.
             warnings.simplefilter("ignore", UserWarning)
             loaded = torch.load(path, map_location=device, weights_only=True)
-        content = _LATER | cast("dict[str, Any]", loaded)
+        content = cast("dict[str, Any]", loaded)
         version = content["version"]
     except _DAMAGED as error:
         rule = f"it cannot be read as a checkpoint ({type(error).__name__})"
         raise InvalidParameter("checkpoint", str(path), rule) from None
-    if version != VERSION or not content.keys() >= _KEYS:
+    if version != VERSION:
         rule = f"it is of version {version}, and this dpacct reads checkpoints of version {VERSION}"
         raise InvalidParameter("checkpoint", str(path), rule)
     return content
@@ -140,9 +133,6 @@ def resume(rounds: Rounds, path: Path) -> TrainingPlan | None:
     saved = saved_in(content)
     if saved is not None:
         rounds.account.find(saved, holder)
-    noise = noise_of(content)
-    if rounds.calibrated and noise is not None:
-        rounds.take_noise(noise)
     setting = rounds.setting()
     state = _state(content, path, rounds, setting)
     allocator = rounds.engine.allocator
@@ -153,18 +143,10 @@ def resume(rounds: Rounds, path: Path) -> TrainingPlan | None:
         rounds.account.resume(rounds.event(), saved, setting, holder)
     rounds.state = state
     rounds.engine = replace(rounds.engine, allocator=allocator)
-    if rounds.account.plan is not None and not rounds.plan.constant:
-        rounds.plan = rounds.plan.as_registered(rounds.account.plan, calibrated=rounds.calibrated)
     rounds.advance()
     rounds.write_model()
     training = content["training"]
     return None if training is None else TrainingPlan(**training)
-
-
-def noise_of(content: dict[str, Any]) -> float | None:
-    """Return the noise multiplier in the setting of a checkpoint, None for a schedule."""
-    match = _NOISE.search(content["setting"])
-    return None if match is None else float(match[0])
 
 
 def saved_in(content: dict[str, Any]) -> Saved | None:
@@ -188,7 +170,7 @@ def _state(content: dict[str, Any], path: Path, rounds: Rounds, setting: str) ->
     engine, ours, number = rounds.engine, rounds.state.params, content["round"]
     bound = rounds.plan.bound(rounds.first_bound, number + 1)
     norm, kind = content["clip_norm"], content["bound"]
-    if kind not in (None, type(bound).__name__):
+    if kind != type(bound).__name__:
         rule = f"its bound is {kind}, and here it is {type(bound).__name__}"
         raise InvalidParameter("checkpoint", str(path), rule)
     if isinstance(bound, AdaptiveClip):
@@ -197,7 +179,7 @@ def _state(content: dict[str, Any], path: Path, rounds: Rounds, setting: str) ->
         rule = f"its clip norm is {norm}, and here it is {bound.clip_norm!r}"
         raise InvalidParameter("checkpoint", str(path), rule)
     theirs = content["setting"]
-    if relabeled(theirs) != setting:
+    if theirs != setting:
         rule = f"it was written by a run of another setting ({theirs}, and this is {setting})"
         raise InvalidParameter("checkpoint", str(path), rule)
     memories, clients = content["client_states"], content["num_clients"]

@@ -32,12 +32,11 @@ from dpacct.fl.local.batches import chunks
 from dpacct.fl.local.rates import RoundValues
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method, moves_plainly, overrides
-from dpacct.fl.methods.published import PublishedRound
 from dpacct.fl.methods.server_optimizers import ServerOptimizer, ServerState
 from dpacct.fl.postprocess.averages import Average
 from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.privacy.allocation import Allocation, Allocator
-from dpacct.fl.privacy.bounds import INDICATOR_NORM, MARGIN, AdaptiveClip, row_norms
+from dpacct.fl.privacy.bounds import INDICATOR_NORM, AdaptiveClip
 from dpacct.fl.privacy.markers import Bounded, Noised, scatter
 from dpacct.fl.privacy.noise import (
     GaussianNoise,
@@ -46,7 +45,7 @@ from dpacct.fl.privacy.noise import (
     drawn_std,
     sums_as_they_are,
 )
-from dpacct.fl.privacy.randomness import Randomness, draw_cohort, normals, torch_seed
+from dpacct.fl.privacy.randomness import Randomness, draw_cohort, torch_seed
 from dpacct.fl.privacy.sums import (
     add_clipped,
     add_rows,
@@ -56,7 +55,7 @@ from dpacct.fl.privacy.sums import (
     scales_rows,
 )
 from dpacct.fl.surroundings import undisturbed
-from dpacct.fl.tensors import listed, sent
+from dpacct.fl.tensors import sent
 from dpacct.fl.training.examples import ExampleTrainer, Gradients
 from dpacct.fl.training.tasks import Broadcast, Task, Trainer, join, plant
 
@@ -86,11 +85,6 @@ class Engine:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "num_clients", len(self.clients))
-        if reproduces(self.method) and type(self.noise) is not GaussianNoise:
-            raise Unsupported(
-                f"{self.noise.name} noise: {self.method.name} with paper_mode adds noise as its "
-                "paper prints it"
-            )
 
     def broadcast(self, state: TrainingState) -> Broadcast:
         """Return the public values that clients of the next round receive."""
@@ -112,7 +106,7 @@ class Engine:
             members = draw_cohort(sampling, count, self.source)
         else:
             raise Unsupported("a cohort without its row of noise, or its step of the epoch")
-        return self.draw_for(self.noise.arrivals(members, self.source))
+        return self.draw_for(members)
 
     def draw_for(self, members: Sequence[int]) -> Draw:
         """Return a draw with this cohort."""
@@ -130,7 +124,6 @@ class Engine:
             self.noise.zeros(self.kept_layout(kept).size, self.device),
             self.noise.zeros(1, self.device) if isinstance(state.bound, AdaptiveClip) else None,
             kept,
-            raw=[] if reproduces(self.method) else None,
         )
 
     def kept_layout(self, kept: Tensor | None) -> Layout:
@@ -167,9 +160,6 @@ class Engine:
             plant(rows, tasks)
             clock.end("local")
             ours = [place for place, client in enumerate(part) if client in members]
-            if found.raw is not None:
-                own = rows[listed(ours, self.device)]
-                found.raw.append(own if found.kept is None else own[:, found.kept])
             contributions = self.bound(state, found.kept, rows)
             self.add(state, found, contributions.take(ours))
             clock.end("privacy")
@@ -188,7 +178,7 @@ class Engine:
         """Mask, bound and add a group of examples. Rule 1."""
         bound, examples = state.bound, self.clients
         canaries = isinstance(examples, Examples) and examples.plants
-        simple = found.raw is None and scales_rows(bound) and sums_as_they_are(self.noise)
+        simple = scales_rows(bound) and sums_as_they_are(self.noise)
         if simple and found.kept is None and not canaries:
             norms, bad = add_clipped(
                 found.total,
@@ -206,8 +196,6 @@ class Engine:
                 update = examples.planted(number)
                 if update is not None:
                     row.copy_(update)
-        if found.raw is not None:
-            found.raw.append(rows if found.kept is None else rows[:, found.kept])
         self.add(state, found, self.bound(state, found.kept, rows))
 
     def bound(self, state: TrainingState, kept: Tensor | None, rows: Tensor) -> Contributions:
@@ -268,10 +256,8 @@ class Engine:
             made = stream.take(row)
             noisy = found.total + std * (made if kept is None else made[kept])
             std *= stream.std(row)
-        elif found.raw is None:
-            noisy = self.noise.add(found.total, limits, std, self.source)
         else:
-            noisy = self._published_sum(state, found, found.raw)
+            noisy = self.noise.add(found.total, limits, std, self.source)
         indicator_sum, indicator_std = None, plan.indicator_std(bound)
         if found.indicators is not None and indicator_std is not None:
             own = drawn_std(self.noise, indicator_std, found.arrived)
@@ -293,34 +279,6 @@ class Engine:
             sampling_rate=plan.cohort_share,
         )
         return Released(mean, indicator_sum)
-
-    def _published_sum(
-        self, state: TrainingState, found: Collected, raw: Sequence[Tensor]
-    ) -> Tensor:
-        """Return the sum [k] as the method's paper computes it, from raw masked rows [m, k].
-
-        Such a method has ``not_private_because``, and its epsilon is infinite.
-        """
-        bound, layout = state.bound, self.kept_layout(found.kept)
-        rows = torch.cat([found.total.new_zeros(0, layout.size), *raw])
-        good = torch.isfinite(rows).all(dim=1, keepdim=True)
-
-        def inside(values: Tensor) -> Tensor:
-            return bound.apply(values.clone(), row_norms(values), layout, MARGIN)
-
-        def draw(count: int, size: int) -> Tensor:
-            return normals(self.source, count * size, rows.device).reshape(count, size)
-
-        cohort = PublishedRound(
-            torch.where(good, rows, 0.0),
-            layout,
-            self.plan.noise_multiplier,
-            bound.clip_norm,
-            self.plan.cohort_size,
-            inside,
-            draw,
-        )
-        return self.method.published(cohort)
 
     @undisturbed()
     def apply(self, state: TrainingState, release: Released) -> TrainingState:
@@ -384,11 +342,6 @@ def for_rehearsal(engine: Engine) -> Engine:
     if engine.plan.correlation is None:
         return engine
     return replace(engine, noise=GaussianNoise(), plan=replace(engine.plan, correlation=None))
-
-
-def reproduces(method: Method) -> bool:
-    """Return whether the method replaces the engine's sum by the procedure of its paper."""
-    return method.not_private_because is not None and overrides(method, "published")
 
 
 class Clock:

@@ -7,16 +7,15 @@ the one that was charged. `dpacct.fl.engine.rounds` has the order of a round.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from dpacct.budget import Budget
-from dpacct.errors import Unsupported
 from dpacct.fl.clients import ClientData, check_population
 from dpacct.fl.engine.checkpoint import resume, save
 from dpacct.fl.engine.engine import Engine
-from dpacct.fl.engine.rehearsal import Rehearsal, preflight
+from dpacct.fl.engine.rehearsal import Rehearsal
 from dpacct.fl.engine.rounds import OpenRound, Rounds
 from dpacct.fl.engine.states import Collected, Draw, TrainingState
 from dpacct.fl.layout import set_training_mode
@@ -25,7 +24,6 @@ from dpacct.fl.report.reports import Report
 from dpacct.fl.surroundings import arithmetic, undisturbed
 from dpacct.fl.tensors import forked_generators, seed_generators
 from dpacct.fl.training.choose import Choice, TrainerChooser, TrainingPlan
-from dpacct.fl.training.isolation import Snapshot
 
 Made = TypeVar("Made")
 
@@ -44,14 +42,13 @@ class RoundLoop:
         rounds: Rounds,
         chooser: TrainerChooser,
         *,
-        preflight: bool,
         example: ClientData | None,
     ) -> None:
         self.rounds, self.chooser = rounds, chooser
         self.choice: Choice | None = None
         self.trained_before: TrainingPlan | None = None
         self.budget: Budget | None = rounds.account.budget
-        self._preflight, self._example = preflight, example
+        self._example = example
 
     @property
     def engine(self) -> Engine:
@@ -85,8 +82,6 @@ class RoundLoop:
         with forked_generators(), self._settled(0):
             rehearsal = Rehearsal(engine, self.chooser, state, self._example, self.trained_before)
             choice = rehearsal.run()
-            if self._preflight:
-                preflight(engine, state).require()
         self.choice = choice
         return choice
 
@@ -106,10 +101,6 @@ class RoundLoop:
     def agree(self, make: Callable[[], Made]) -> Made:
         """Return the result of a function, which other ranks would receive."""
         return make()
-
-    def to_the_end(self) -> AbstractContextManager[None]:
-        """Return a context around the rounds of a run. Other ranks would receive its end."""
-        return nullcontext()
 
     def play(self) -> Report:
         """Run one round.
@@ -139,20 +130,8 @@ class RoundLoop:
 
     @contextmanager
     def _settled(self, seed: int) -> Generator[None]:
-        """Prepare model, precision and seed for training. Restore a model that was written to."""
-        model = self.rounds.model
-        released = Snapshot(dict(model.named_parameters()) | dict(model.named_buffers()))
+        """Prepare model, precision and seed for training."""
         seed_generators(seed, self.engine.device)
-        try:
-            with arithmetic(self.engine.local.precision):
-                set_training_mode(self.chooser.model)
-                yield
-        finally:
-            name = released.changed()
-            if name is not None:
-                released.restore()
-        if name is not None:
-            raise Unsupported(
-                f"the model's {name} was written to while clients trained, by the method or the "
-                "loss. It would be released past the bound"
-            )
+        with arithmetic(self.engine.local.precision):
+            set_training_mode(self.chooser.model)
+            yield

@@ -1,56 +1,43 @@
-"""One round on synthetic clients and a short audit, before anything is charged.
+"""One round on synthetic clients, before anything is charged.
 
 Rule 1: an error of the model, the loss, the method or a setting is raised here, and costs nothing.
 Rule 2: a client's update must not depend on the clients before it, nor the next state on anything
 but the release. Both are compared between populations that differ in the other clients. This also
 finds state that `dpacct.fl.training.isolation` misses. Rule 3: no example of a client is used.
-Rule 4: the audit draws from a fixed seed, so it raises no false alarms. Its cost does not grow with
-cohort, rounds or local steps. `dpacct.fl.audit` looks longer, at neighboring populations.
+
+The cost does not grow with cohort, rounds or local steps. `dpacct.fl.audit` looks longer, and tests
+the noise.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
-from dpacct.fl.engine.engine import Engine, for_rehearsal, reproduces
-from dpacct.fl.engine.states import Collected, Draw, TrainingState
+from dpacct.fl.engine.engine import Engine, for_rehearsal
+from dpacct.fl.engine.states import Draw, TrainingState
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.sgd import SGD
-from dpacct.fl.privacy.bounds import Bound
-from dpacct.fl.privacy.correlated import CorrelatedNoise, NoiseStream
-from dpacct.fl.privacy.findings import (
-    Audit,
-    Draws,
-    Finding,
-    check_bound,
-    check_charge,
-    check_noise,
-    repeated,
-)
-from dpacct.fl.privacy.noise import drawn_std
+from dpacct.fl.privacy.findings import Audit, check_bound
 from dpacct.fl.privacy.randomness import Seeded
-from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.tensors import forked_generators, norm, same_numbers, seed_generators
 from dpacct.fl.training.choose import Choice, TrainerChooser, TrainingPlan
 from dpacct.fl.training.isolation import Isolation
 from dpacct.fl.training.synthetic import Kind, synthetic_clients, usual_kind
 from dpacct.fl.training.tasks import Trainer
-from dpacct.ledger.record.events import noise_of
-from dpacct.rounds import Adjacency
 
 # Examples of the two synthetic clients: two batches, of which one is not full, and one batch. None
 # holds a single example, which not every model takes.
 _SIZES = (5, 3)
 _BATCH = 3
+# Coordinates of all updates of the bound's check, and the least number of updates.
+_COORDINATES, _LEAST = 1 << 21, 2
 # Relative difference that is allowed on a machine which does not repeat its own sums.
 _NOISE = 1e-3
 _NOTE = (
@@ -98,6 +85,7 @@ class Rehearsal:
         chooser = self._chooser
         with _noted():
             self._try_model()
+            require_bound(self._engine, self._state)
             self._check_alone(chooser.alone)
             choice = self._choose()
             trainer = chooser.vectorized if choice.plan.vectorized else chooser.alone
@@ -114,23 +102,20 @@ class Rehearsal:
         broadcast = engine.broadcast(self._state)
         # A layer may prepare something when it is first called, like a table of positions.
         loss.gradient(dict(broadcast.anchor), batch)
-        with Isolation(loss, None).around(broadcast) as shown:
+        with Isolation(loss).around(broadcast) as shown:
             loss.gradient(shown.anchor, batch)
 
     def _choose(self) -> Choice:
-        """Choose as before the run was resumed if that is possible, else again."""
-        engine, chooser, note = self._engine, self._chooser, ""
-        synthetic, broadcast = self._synthetic, engine.broadcast(self._state)
-        if self._before is not None:
-            try:
-                return chooser.retake(self._before, synthetic, broadcast)
-            except Unsupported as refusal:
-                note = f"not as before the run was resumed ({self._before.reason}): {refusal}"
+        engine = self._engine
         everyone = engine.method.everyone_computes
         workers = engine.plan.public.size if everyone else engine.plan.cohort_size
-        cohort = max(1, round(workers))
-        choice = chooser.choose(synthetic, broadcast, cohort, timed=engine.source.private)
-        return replace(choice, note=note)
+        return self._chooser.choose(
+            self._synthetic,
+            engine.broadcast(self._state),
+            max(1, round(workers)),
+            timed=engine.source.private,
+            before=self._before,
+        )
 
     def _check_alone(self, trainer: Trainer) -> None:
         """Refuse training in which one client's update depends on another client. Rule 2."""
@@ -188,7 +173,7 @@ class Rehearsal:
 
 
 def _draw(engine: Engine) -> Draw:
-    return engine.draw_for(engine.noise.arrivals(range(len(_SIZES)), engine.source))
+    return engine.draw_for(range(len(_SIZES)))
 
 
 def _short(local: SGD) -> SGD:
@@ -197,6 +182,14 @@ def _short(local: SGD) -> SGD:
     if local.steps is None:
         return replace(local, epochs=1, batch_size=size)
     return replace(local, steps=min(local.steps, 2), batch_size=size)
+
+
+def require_bound(engine: Engine, state: TrainingState) -> None:
+    """Refuse a bound that lets updates be too long, or looks at more than one at a time."""
+    like, layout = next(iter(state.params.values())), engine.layout
+    tried = max(_LEAST, _COORDINATES // max(layout.size, 1))
+    found = check_bound(state.bound, layout, engine.plan.contributions, like, tried)
+    Audit((found,)).require()
 
 
 def check_kind(after: TrainingState, before: TrainingState) -> None:
@@ -220,110 +213,3 @@ def _noted() -> Generator[None]:
     except Exception as error:
         error.add_note(_NOTE)
         raise
-
-
-# Coordinates of all updates of the bound's check, and the least number of updates.
-_COORDINATES, _LEAST = 1 << 21, 2
-# Coordinates of a synthetic release, the number of these, and of releases of the indicator.
-_SHORT, _DRAWS, _COUNTS = 4096, 3, 256
-# Rows of correlated noise that are checked.
-_ROWS = 6
-
-
-@undisturbed()
-def preflight(engine: Engine, state: TrainingState) -> Audit:
-    """Check bound, noise, denominator and charge of a run.
-
-    Returns:
-        The findings: ``bound``, ``charge``, ``noise``, ``empty cohort``, ``fresh``,
-        ``denominator``. An adaptive clip norm adds ``joint charge`` and ``indicator``. A method
-        that reproduces a paper's procedure has none: its epsilon is infinite. Correlated noise
-        adds ``rows``, and the rest is checked with independent noise.
-    """
-    correlation, rows = engine.plan.correlation, tuple[Finding, ...]()
-    if correlation is not None:
-        rows = _check_rows(engine, state.bound), _check_whole(engine, state.bound)
-        engine, state = for_rehearsal(engine), replace(state, noise=None)
-    if reproduces(engine.method):
-        return Audit(())
-    like = next(iter(state.params.values()))
-    tried = max(_LEAST, _COORDINATES // max(engine.layout.size, 1))
-    return Audit(
-        (
-            check_bound(state.bound, engine.layout, engine.plan.contributions, like, tried),
-            *check_charge(engine.plan, state.bound, engine.noise),
-            *_check_noise(engine, state),
-            *rows,
-        )
-    )
-
-
-def _check_rows(engine: Engine, bound: Bound) -> Finding:
-    """Check that rows of noise times the strategy are independent, with the deviation charged."""
-    noise, std = engine.noise, engine.plan.update_std(bound)
-    if not isinstance(noise, CorrelatedNoise):
-        return Finding("rows", passed=False, detail="the noise has no rows")
-    strategy = noise.strategy
-    stream = NoiseStream.start(strategy, Seeded(21), _SHORT, torch.device("cpu"))
-    count = min(_ROWS, strategy.rounds)
-    made = [std * stream.take(row).numpy() for row in range(count)]
-    draws = np.stack(
-        [
-            sum(c * made[row - lag] for lag, c in enumerate(strategy.row(row)))
-            for row in range(count)
-        ]
-    )
-    found, again = check_noise("rows", draws, std), repeated(draws)
-    return Finding("rows", passed=False, detail=again) if found.passed and again else found
-
-
-def _check_whole(engine: Engine, bound: Bound) -> Finding:
-    """Check that the one charge has no more noise than the rows have, by the sensitivity."""
-    plan, correlation = engine.plan, engine.plan.correlation
-    charged = noise_of(plan.event(bound, engine.noise, {}).charged)
-    moved = bound.sensitivity(plan.adjacency) * (correlation.sensitivity if correlation else 1.0)
-    if plan.adjacency is Adjacency.REPLACE_ONE:
-        moved /= 2
-    real = plan.update_std(bound) / moved
-    detail = f"noise multiplier {charged:.6g} is charged, and all rows together have {real:.6g}"
-    return Finding("whole charge", charged <= real, detail)
-
-
-def _releases(
-    engine: Engine, state: TrainingState, arrived: int, size: int, count: int
-) -> Iterator[tuple[Draws, float]]:
-    """Yield the noise on sums that are zero: ``size`` coordinates and the indicator's (or 0)."""
-    engine, device, noise = replace(engine, source=Seeded(21)), engine.device, engine.noise
-    for _ in range(count):
-        found = Collected(noise.zeros(size, device), noise.zeros(1, device), None, arrived)
-        release = engine.release(state, found)
-        if release is None:
-            yield np.full(size, math.nan), math.nan
-        else:
-            vector = release.mean.vector.double().cpu() * engine.plan.cohort_size
-            yield vector.numpy(), release.indicator_sum or 0.0
-
-
-def _check_noise(engine: Engine, state: TrainingState) -> Iterator[Finding]:
-    """Check spread, law and freshness of the noise, and the divisor."""
-    planned, scaled = math.ceil(engine.plan.cohort_size), list[Draws]()
-    for name, arrived in (("noise", planned), ("empty cohort", 0)):
-        std = drawn_std(engine.noise, engine.plan.update_std(state.bound), arrived)
-        if std is None:
-            continue
-        draws = np.stack([draw for draw, _ in _releases(engine, state, arrived, _SHORT, _DRAWS)])
-        yield check_noise(name, draws, std)
-        if not np.isfinite(draws).all():
-            continue
-        again = repeated(draws)
-        yield Finding("fresh", not again, again or "no noise came twice")
-        scaled.append(draws / std)
-    same = len(scaled) < 2 or bool(np.allclose(*scaled, rtol=1e-4, atol=1e-4))
-    detail = "the sum is divided by the planned cohort, for every number of clients"
-    yield Finding("denominator", same, detail if same else "the release depends on how many came")
-    std = engine.plan.indicator_std(state.bound)
-    own = None if std is None else drawn_std(engine.noise, std, planned)
-    if own is not None:
-        releases = _releases(engine, state, planned, 1, _COUNTS)
-        counts = np.array([[indicator] for _, indicator in releases])
-        yield check_noise("indicator", counts, own)

@@ -46,7 +46,7 @@ from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.tensors import norm, numbers
 from dpacct.fl.training.tasks import Broadcast
 from dpacct.ledger import Event, Ticket
-from dpacct.ledger.record.events import noise_of, with_noise
+from dpacct.ledger.record.events import noise_of
 from dpacct.ledger.record.plans import Plan
 from dpacct.rounds import Schedule
 
@@ -385,7 +385,6 @@ class Rounds:
         account: its ledger. state: after the finished rounds. model: receives each release.
         name: of the run in the ledger. accountant: that charges the plan.
         limit: the budget of a run with a given noise, or None.
-        calibrated: whether the noise was found for the budget.
         not_private_because: for reports, or None if the run is private.
         planned: number of rounds, fewer than asked for if the budget allows no more.
         first_bound: of the first round.
@@ -399,13 +398,11 @@ class Rounds:
     name: str
     accountant: str
     limit: Budget | None
-    calibrated: bool
     not_private_because: str | None
 
     def __post_init__(self) -> None:
         self.planned = self.plan.rounds
         self.first_bound = self.state.bound
-        self._left: Ticket | None = None
 
     def begin(self) -> None:
         """Register the run in the ledger with its plan, unless it goes on.
@@ -457,15 +454,10 @@ class Rounds:
             return correlation.releases * self.event().charged
         return self.plan.charged(lambda plan: plan.event(bound, noise, {}).charged)
 
-    def advance(self, position: int | None = None) -> None:
-        """Give the engine noise, sampling and clip norm of the next round.
-
-        Args:
-            position: of the round in the plan, from 0. Default: the ledger's next one.
-        """
+    def advance(self) -> None:
+        """Give the engine noise, sampling and clip norm of the next round."""
         if not self.plan.constant:
-            at = self.account.position if position is None else position
-            self.engine = replace(self.engine, plan=self.plan.at(at))
+            self.engine = replace(self.engine, plan=self.plan.at(self.account.position))
         self.state.bound = self.plan.bound(self.state.bound, self.state.round + 1)
 
     def event(self) -> Event:
@@ -501,27 +493,12 @@ class Rounds:
             steps = rounds_of(event.charged)
             ticket = self.account.take_step(event, steps, self.planned, self.state.round)
         else:
-            left, self._left = self._left, None
-            ticket = left if left and left.event == self.event() else None
-            if ticket is None:
-                self.advance()
+            self.advance()
             event = self.event()
-            ticket = ticket or self.account.reserve(event)  # Rule 1.
+            ticket = self.account.reserve(event)  # Rule 1.
             # From here on randomness is drawn: the round stays spent, whatever happens.
             ticket.draw()
         return OpenRound(self, ticket, event, began, time.perf_counter() - began)
-
-    def take_over(self) -> None:
-        """Open the next round in the place of one that was reserved, and never released.
-
-        A row of correlated noise, or a step of an epoch, is given out once: its round stays lost.
-        """
-        if self.engine.plan.correlation is not None or self.engine.allocator is not None:
-            return
-        self.advance(max(self.account.position - 1, 0))
-        self._left = self.account.take_over(self.event())
-        if self._left is None:
-            self.advance()
 
     def setting(self) -> str:
         """Return the settings that must not change when a run goes on, in words."""
@@ -539,18 +516,6 @@ class Rounds:
             + ("" if engine.server is None else f", server={engine.server!r}")
             + ("" if engine.average is None else f", average={engine.average!r}")
         )
-
-    def take_noise(self, noise_multiplier: float) -> None:
-        """Use the noise of a checkpoint if it differs by less than a calibration promises.
-
-        Another version may have found the noise for the same budget in other last digits.
-        """
-        own = self.engine.plan.noise_multiplier
-        if self.plan.constant and math.isclose(noise_multiplier, own, rel_tol=1e-5):
-            [(round_, count)] = self.plan.schedule
-            same = count * with_noise(round_, noise_multiplier)
-            self.plan = replace(self.plan, schedule=same)
-            self.engine = replace(self.engine, plan=self.plan.at(0))
 
     def write_model(self) -> None:
         """Copy the released parameters into the model."""

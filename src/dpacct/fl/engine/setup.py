@@ -36,7 +36,7 @@ from dpacct.fl.privacy.account import Account, NoisePlan
 from dpacct.fl.privacy.allocation import Allocation, Allocator
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, check_limits, clip_norm
 from dpacct.fl.privacy.correlated import CorrelatedNoise, Correlation, NoiseStream
-from dpacct.fl.privacy.noise import Noise, NoiseShares, SharesElsewhere, share_sigma
+from dpacct.fl.privacy.noise import Noise, SharesElsewhere, share_sigma
 from dpacct.fl.privacy.randomness import SEEDED, Randomness, Seeded
 from dpacct.fl.public import PublicSize
 from dpacct.fl.settings import (
@@ -122,7 +122,6 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds
         name=settings.name or method.name or type(method).__name__,
         accountant=accountant,
         limit=settings.budget if given else None,
-        calibrated=settings.budget is not None and not given,
         not_private_because=reason,
     )
     if isinstance(noise, CorrelatedNoise):
@@ -248,7 +247,7 @@ def _choose_correlation(settings: Settings, noise: Noise, num_clients: int) -> C
         raise InvalidParameter("public_size", settings.public_size, rule, "Leave it out.")
     if settings.sampling is None:
         rule = "correlated noise needs a rule for the cohorts"
-        hint = "Take fl.Cyclic(groups), fl.MinSeparation(separation, participations, cohort)."
+        hint = "Take fl.Cyclic(groups), or Full()."
         raise InvalidParameter("sampling", None, rule, hint)
     if noise.strategy.rounds != settings.planned_rounds:
         rule = f"the strategy of the noise has {noise.strategy.rounds} rounds"
@@ -292,8 +291,7 @@ def plan_accountant(
     """
     if not has_memories(method, params):
         return accountant
-    by_cohort = not method.everyone_computes and method.not_private_because is None
-    if by_cohort and isinstance(sampling, Uniform):
+    if not method.everyone_computes and isinstance(sampling, Uniform):
         raise Unsupported(
             f"clients of {method.name or type(method).__name__} remember when they took part, and "
             f"in cohorts of fixed size one takes part in the place of another: what others "
@@ -318,21 +316,15 @@ def _local_training(clients: Population, method: Method, local: SGD | None) -> S
     if not isinstance(clients, Examples):
         return method.prepare(SGD() if local is None else local)
     one = method.prepare(SGD(lr=1.0, steps=1, batch_size=1) if local is None else local)
-    if one.count_steps(1) != 1:
-        rule = "an example takes one step in a round"
-        hint = "Leave it out, or take fl.SGD(lr=1.0, steps=1)."
-        raise InvalidParameter("local", f"{one.count_steps(1)} steps", rule, hint)
-    if one.momentum:
-        rule = "an example takes one step in a round, in which momentum does nothing"
-        hint = "For momentum from round to round give server=fl.Momentum(0.9)."
-        raise InvalidParameter("momentum", one.momentum, rule, hint)
-    if isinstance(one, LocalAdam):
-        rule = "an example takes one step in a round, in which Adam keeps no moments"
-        hint = "For Adam from round to round give server=fl.Adam(0.01)."
-        raise InvalidParameter("local", "LocalAdam", rule, hint)
-    if one.max_grad_norm is not None:
-        rule = "the clip norm of the run already bounds each example's gradient"
-        raise InvalidParameter("max_grad_norm", one.max_grad_norm, rule, "Drop it.")
+    later = "It takes one step in a round. Momentum(0.9) or Adam(0.01) as server= remember it."
+    for name, value, hint in (
+        ("local", one.count_steps(1) != 1 and f"{one.count_steps(1)} steps", later),
+        ("momentum", one.momentum, later),
+        ("local", isinstance(one, LocalAdam) and "LocalAdam", later),
+        ("max_grad_norm", one.max_grad_norm, "The clip norm of the run bounds its gradient."),
+    ):
+        if value:
+            raise InvalidParameter(name, value, "an example trains by plain SGD without it", hint)
     return replace(one, steps=1, epochs=None, batch_size=1)
 
 
@@ -352,7 +344,6 @@ def choose_chooser(
         engine.local,
         vectorize=settings.vectorize,
         chunk=settings.chunk_size,
-        memory_limit=settings.memory_limit,
         examples=examples,
     )
 
@@ -375,14 +366,6 @@ def _refuse_for_examples(model: nn.Module, method: Method) -> None:
             f"{method.name or type(method).__name__} gives each client a memory, and examples have "
             "none. Train clients, or take a method without memories"
         )
-
-
-def elsewhere(noise: NoiseShares) -> SharesElsewhere:
-    """Return noise with its shares added by real clients, which simulate no drop-outs."""
-    if noise.dropout_rate:
-        rule = "it simulates drop-outs, and real clients need no simulation"
-        raise InvalidParameter("dropout_rate", noise.dropout_rate, rule, "Leave it out.")
-    return SharesElsewhere(noise.minimum)
 
 
 def check_shares(rounds: Rounds) -> None:

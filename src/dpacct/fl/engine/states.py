@@ -128,7 +128,6 @@ class Collected:
         norms: of the raw updates. dropped: number of updates that were not finite.
         local_seconds, privacy_seconds: time of training, and of bounding and summing.
         memories: new client states, applied once the round is committed.
-        raw: unbounded rows, for a method that reproduces a paper's procedure, else None.
         clients: the workers that have answered, members or not.
         token: of the draw that the sums belong to.
     """
@@ -142,7 +141,6 @@ class Collected:
     local_seconds: float = 0.0
     privacy_seconds: float = 0.0
     memories: dict[int, State] = field(default_factory=dict[int, State])
-    raw: list[Tensor] | None = None
     clients: list[int] = field(default_factory=list[int])
     token: bytes = b""
 
@@ -161,8 +159,6 @@ class Collected:
         self.privacy_seconds += other.privacy_seconds
         self.memories |= other.memories
         self.clients += other.clients
-        if self.raw is not None:
-            self.raw += other.raw or []
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import Params, State
 from dpacct.fl.methods.parameters import whole_norm
 from dpacct.fl.methods.protocol import Context, Method
-from dpacct.fl.methods.published import PublishedRound
 from dpacct.fl.postprocess.denoisers import DENOISERS
 from dpacct.fl.postprocess.laplacian import AXES, check_order, check_strength, smooth
 from dpacct.fl.privacy.markers import Noised
-from dpacct.validate import flag
-
-REALIZED_COHORT = (
-    "the sum is divided by how many came (paper_mode), and by their number the noise tells "
-    "whether a client took part"
-)
 
 
 @dataclass(frozen=True)
@@ -42,15 +34,12 @@ class DPFedLS(Method):
         order: of flattening, as in `dpacct.fl.postprocess.smooth`.
         denoiser: instead of ``"laplacian"``: ``"james-stein"``, ``"james-stein-plus"`` (positive
             part), ``"soft-threshold"`` or ``"top-k"`` (0.4 of each tensor).
-        paper_mode: divide by the number of clients that came, with an infinite epsilon.
     Source: Liang, Wang, Gu, Osher, Yao, "DP-Fed-LS", arXiv:2005.00218.
     """
 
     smoothing: float = 1.0
     order: str = AXES
     denoiser: str = "laplacian"
-    paper_mode: bool = False
-    not_private_because: str | None = field(init=False, repr=False, default=None)
 
     name = "dp-fed-ls"
 
@@ -60,8 +49,6 @@ class DPFedLS(Method):
         if self.denoiser not in list(DENOISERS):
             rule = f"a denoiser is one of {', '.join(DENOISERS)}"
             raise InvalidParameter("denoiser", self.denoiser, rule)
-        if flag("paper_mode", self.paper_mode):
-            object.__setattr__(self, "not_private_because", REALIZED_COHORT)
 
     def after_step(self, params: Params, context: Context) -> Params:
         """Return the nearest point of the ball of radius C around w^t."""
@@ -79,12 +66,3 @@ class DPFedLS(Method):
             return noised.map_tensors(lambda tensor: smooth(tensor, self.smoothing, self.order))
         denoise = DENOISERS[self.denoiser]
         return noised.map_tensors(lambda tensor: denoise(tensor, noised.std))
-
-    def published(self, cohort: PublishedRound) -> Tensor:
-        """Return the noisy sum times q N / |S|, or 0 for an empty cohort (not in the paper)."""
-        rows = cohort.bound(cohort.rows).double()
-        if not len(rows):
-            return rows.sum(dim=0)
-        std = cohort.noise_multiplier * cohort.clip_norm
-        noisy = rows.sum(dim=0) + std * cohort.normals(1, rows.shape[1]).squeeze(0)
-        return noisy * cohort.cohort_size / len(rows)

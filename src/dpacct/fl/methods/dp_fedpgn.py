@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,15 +18,9 @@ from dpacct.fl.methods.parameters import (
     steps_with_momentum,
 )
 from dpacct.fl.methods.protocol import Context
-from dpacct.fl.methods.published import PublishedRound, median_clipped_sum
 from dpacct.fl.postprocess.laplacian import check_strength, smooth
 from dpacct.fl.privacy.markers import Noised
-from dpacct.validate import at_least_zero, flag, probability
-
-MEDIAN_CLIPPING = (
-    "updates are clipped to the median norm of the cohort (paper_mode), which is private, is not "
-    "protected, and sets the noise as well"
-)
+from dpacct.validate import at_least_zero, probability
 
 
 @dataclass(frozen=True)
@@ -55,8 +49,6 @@ class DPFedPGN(ZeroState, PlainSteps):
         rho: radius of the perturbation, at least 0. Printed: 0.2. The published program has no
             perturbation, which is 0 here, and local momentum 0.5.
         beta: share of the client's own gradient, in [0, 1]. Published: 0.3.
-        paper_mode: clip to the cohort's median norm (the run's clip norm is then only reported),
-            with an infinite epsilon.
 
     Raises:
         InvalidParameter: a value out of range, or a run with ``total_lr`` or ``max_grad_norm``,
@@ -66,8 +58,6 @@ class DPFedPGN(ZeroState, PlainSteps):
 
     rho: float = 0.2
     beta: float = 0.3
-    paper_mode: bool = False
-    not_private_because: str | None = field(init=False, repr=False, default=None)
 
     name = "dp-fedpgn"
     takes_momentum = True
@@ -76,8 +66,6 @@ class DPFedPGN(ZeroState, PlainSteps):
         put = object.__setattr__
         put(self, "rho", at_least_zero("rho", self.rho, "the radius of the perturbation"))
         put(self, "beta", probability("beta", self.beta, "the share of the client's gradient"))
-        if flag("paper_mode", self.paper_mode):
-            put(self, "not_private_because", MEDIAN_CLIPPING)
 
     def gradient(self, loss: Loss, params: Params, batch: Batch, context: Context) -> Params:
         """Return beta grad F_i(y + u) + (1 - beta) g, with weight decay as a part of F_i."""
@@ -112,10 +100,6 @@ class DPFedPGN(ZeroState, PlainSteps):
     def denoise(self, gradient: Tensor) -> Tensor:
         """Return each tensor of g' for its use, here unchanged."""
         return gradient
-
-    def published(self, cohort: PublishedRound) -> Tensor:
-        """Return the sum of updates clipped to their median norm, with noise in proportion."""
-        return median_clipped_sum(cohort)
 
 
 @dataclass(frozen=True)

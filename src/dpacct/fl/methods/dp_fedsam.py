@@ -12,7 +12,6 @@ from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import Loss
 from dpacct.fl.methods.parameters import step_along
 from dpacct.fl.methods.protocol import Context, Method
-from dpacct.fl.methods.published import TOP_K_AFTER_NOISE, PublishedRound, top_k_after_noise
 from dpacct.fl.postprocess.denoisers import keep_largest
 from dpacct.fl.privacy.markers import Noised
 from dpacct.fl.privacy.masks import Dense, Mask, PublicTopK, fraction_kept
@@ -84,16 +83,13 @@ class DPFedSAMTopK(DPFedSAM):
         placement: as above.
         refresh: with ``"shared"``, the number of rounds between those with all coordinates. 0:
             only the first round has them.
-        paper_mode: the printed procedure, with an infinite epsilon.
     Source: as `DPFedSAM`, Option II and Definition 5.
     """
 
     fraction: float = 0.4
     placement: str = "server"
     refresh: int = 10
-    paper_mode: bool = False
     mask: Mask = field(init=False, repr=False, default=Dense())
-    not_private_because: str | None = field(init=False, repr=False, default=None)
 
     name = "dp-fedsam-topk"
 
@@ -105,26 +101,20 @@ class DPFedSAMTopK(DPFedSAM):
             rule = f"a placement is one of {', '.join(PLACEMENTS)}"
             raise InvalidParameter("placement", self.placement, rule)
         mask = PublicTopK(self.fraction, self.refresh)
-        if flag("paper_mode", self.paper_mode):
-            put(self, "not_private_because", TOP_K_AFTER_NOISE)
-        elif self.placement == "shared":
+        if self.placement == "shared":
             put(self, "mask", mask)
 
     def local_update(self, delta: Tensor, client_state: State | None, context: Context) -> Tensor:
         """Return the client's own largest coordinates, where they are its own."""
         del client_state
-        if self.paper_mode or self.placement != "client":
+        if self.placement != "client":
             return delta
         return keep_largest(delta, Layout.of(context.anchor).sizes, self.fraction)
 
     def post(self, noised: Noised, server_state: State) -> Noised:
         """Return the largest coordinates of the noisy mean."""
         del server_state
-        if self.paper_mode or self.placement != "server":
+        if self.placement != "server":
             return noised
         sizes = noised.layout.sizes
         return noised.map(lambda mean: keep_largest(mean, sizes, self.fraction))
-
-    def published(self, cohort: PublishedRound) -> Tensor:
-        """See `top_k_after_noise`."""
-        return top_k_after_noise(cohort, self.fraction)

@@ -11,16 +11,11 @@ from dpacct.fl.layout import Params, State
 from dpacct.fl.local.sgd import SGD, LocalAdam
 from dpacct.fl.methods.parameters import MEMORY, ZeroMemory, step_along, steps_taken
 from dpacct.fl.methods.protocol import Context
-from dpacct.fl.methods.published import PublishedRound, participants_noise
 from dpacct.fl.privacy.bounds import Bound, SmoothedNormalization
 from dpacct.fl.privacy.markers import Noised
 from dpacct.validate import above_zero, flag
 
 OPERATORS = ("gradient", "incremental")
-PARTICIPANTS_NOISE = (
-    "noise comes from the participants (paper_mode): its variance tells their number, and a round "
-    "without participants has no noise"
-)
 
 
 @dataclass(frozen=True)
@@ -50,7 +45,6 @@ class FedAlphaNormEC(ZeroMemory):
         server_normalization: divide the server's step by |vhat|. Off in the published runs.
         operator: ``"gradient"``: the run's own local steps. ``"incremental"``: one pass, example by
             example, in the order in which the client holds them.
-        paper_mode: noise N(0, z^2) from each participant, with an infinite epsilon.
     Source: "Fed-alpha-NormEC", its algorithm (lines 4-8: all memories are updated).
     """
 
@@ -58,9 +52,7 @@ class FedAlphaNormEC(ZeroMemory):
     beta: float = 0.01
     server_normalization: bool = False
     operator: str = "gradient"
-    paper_mode: bool = False
     bound: Bound | None = field(init=False, repr=False, default=None)
-    not_private_because: str | None = field(init=False, repr=False, default=None)
 
     name = "fed-alpha-normec"
     everyone_computes = True
@@ -75,8 +67,6 @@ class FedAlphaNormEC(ZeroMemory):
         if self.operator not in OPERATORS:
             rule = f"a local operator is one of {', '.join(OPERATORS)}"
             raise InvalidParameter("operator", self.operator, rule)
-        if flag("paper_mode", self.paper_mode):
-            put(self, "not_private_because", PARTICIPANTS_NOISE)
 
     def prepare(self, local: SGD) -> SGD:
         """Return the local operator: for ``"incremental"`` one ordered pass over the examples."""
@@ -103,10 +93,6 @@ class FedAlphaNormEC(ZeroMemory):
         else:
             step = {name: rate * value for name, value in memory.items()}
         return {name: value - step[name] for name, value in params.items()}, memory
-
-    def published(self, cohort: PublishedRound) -> Tensor:
-        """Return the sum over participants of D_i + N(0, z^2)."""
-        return participants_noise(cohort, cohort.noise_multiplier).sum(dim=0)
 
 
 @dataclass(frozen=True)

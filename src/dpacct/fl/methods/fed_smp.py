@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
 
 from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import State
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.methods.published import TOP_K_AFTER_NOISE, PublishedRound, top_k_after_noise
 from dpacct.fl.privacy.markers import Noised
 from dpacct.fl.privacy.masks import Dense, Mask, PublicTopK, RandomK
 from dpacct.validate import flag
@@ -79,15 +77,12 @@ class FedSMPTopK(Method):
         fraction: p in (0, 1]. Published: 0.4. 1 is DP-FedAvg.
         refresh: the number of rounds between those with all coordinates, the first among them. A
             mask read from a masked release would never change. 0: only the first round has them.
-        paper_mode: clients' own masks after their noise, with an infinite epsilon.
     Source: as `FedSMPRandK`.
     """
 
     fraction: float = 0.4
     refresh: int = 10
-    paper_mode: bool = False
     mask: Mask = field(init=False, repr=False, default=Dense())
-    not_private_because: str | None = field(init=False, repr=False, default=None)
 
     name = "fed-smp-topk"
 
@@ -95,11 +90,4 @@ class FedSMPTopK(Method):
         put = object.__setattr__
         mask = PublicTopK(self.fraction, self.refresh)
         put(self, "fraction", mask.fraction)
-        if flag("paper_mode", self.paper_mode):
-            put(self, "not_private_because", TOP_K_AFTER_NOISE)
-        else:
-            put(self, "mask", mask)
-
-    def published(self, cohort: PublishedRound) -> Tensor:
-        """See `top_k_after_noise`."""
-        return top_k_after_noise(cohort, self.fraction)
+        put(self, "mask", mask)

@@ -26,7 +26,6 @@ from dpacct.fl.layout import Params, State
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import Loss
 from dpacct.fl.local.sgd import SGD
-from dpacct.fl.methods.published import PublishedRound
 from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.privacy.markers import Noised
 from dpacct.fl.privacy.masks import Dense, Mask
@@ -66,8 +65,7 @@ class Method(Protocol):
         bound: the bound that is part of the method. None leaves it to the user (`Clip`).
         everyone_computes: every client trains and updates its state in every round, and the
             cohort decides only which contributions are summed.
-        not_private_because: why no finite epsilon covers this method (for reproductions of
-            published code), or None for a private one.
+        not_private_because: why no finite epsilon covers this method, or None for a private one.
     """
 
     name: str = ""
@@ -121,13 +119,6 @@ class Method(Protocol):
         """
         del bounded, context
         return client_state
-
-    def published(self, cohort: PublishedRound) -> Tensor:
-        """Return the noisy sum [k] as a paper prints it, instead of bound, sum and noise.
-
-        Only a method with ``not_private_because`` gets here.
-        """
-        return cohort.bound(cohort.rows).sum(dim=0)
 
     def post(self, noised: Noised, server_state: State) -> Noised:
         """Post-process the release, by `Noised.map` or `Noised.map_tensors`."""

@@ -155,9 +155,8 @@ def resnet20(in_channels: int, num_classes: int) -> ResNet:
 class LSTMLayer(nn.Module):
     """One layer of long short-term memory, from a state of zeros.
 
-    Uses PyTorch's fused layer, except inside the transforms of `torch.func`, which cannot vectorize
-    it over clients: there plain tensor operations. Gates have PyTorch's order (input, forget, cell,
-    output), with one bias for both inputs.
+    Plain tensor operations, since `torch.func` cannot vectorize PyTorch's layer over clients. Gates
+    have its order (input, forget, cell, output), with one bias for both inputs.
 
     Args:
         num_inputs: values at each position. num_units: size of the state.
@@ -174,24 +173,6 @@ class LSTMLayer(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return hidden states [n, length, num_units] of inputs [n, length, num_inputs]."""
-        if not _can_be_fused(inputs, self.bias):
-            return self._unfused(inputs)
-        start = inputs.new_zeros(1, len(inputs), self.from_state.shape[1])
-        parameters = [self.from_inputs, self.from_state, self.bias, torch.zeros_like(self.bias)]
-        states, _, _ = torch.lstm(
-            inputs,
-            (start, start),
-            parameters,
-            has_biases=True,
-            num_layers=1,
-            dropout=0.0,
-            train=torch.is_grad_enabled(),
-            bidirectional=False,
-            batch_first=True,
-        )
-        return states
-
-    def _unfused(self, inputs: Tensor) -> Tensor:
         gates = inputs @ self.from_inputs.T + self.bias
         transposed = self.from_state.T
         hidden = cell = None
@@ -245,14 +226,3 @@ class CharacterLSTM(nn.Module):
         if not self.every_position:
             return self.head(values[:, -1])
         return self.head(values).transpose(1, 2)
-
-
-def _can_be_fused(inputs: Tensor, parameter: Tensor) -> bool:
-    """Return whether PyTorch's layer takes these inputs and computes the plain operations."""
-    try:
-        # Tensors inside a transform of torch.func have no memory of their own.
-        _ = inputs.data_ptr(), parameter.data_ptr()
-    except RuntimeError:
-        return False
-    # cuDNN would use TF32, and with autocast the states as well would be of reduced precision.
-    return inputs.is_cpu and not torch.is_autocast_enabled("cpu")

@@ -173,17 +173,6 @@ class Saved:
     position: Position
 
 
-def relabeled(setting: str) -> str:
-    """Return a setting as today's runs write it.
-
-    Version 0.2 called runs with Poisson or full participation add-remove, although their divisor
-    followed the number of clients. Their guarantee is zero-out, at the same epsilon.
-    """
-    if "public_size=" in setting or "sampling=Uniform(" in setting:
-        return setting
-    return setting.replace(repr(Adjacency.ADD_REMOVE), repr(Adjacency.ZERO_OUT))
-
-
 def check_run(ledger: Ledger, saved: Saved, setting: str, holder: str) -> Run:
     """Return the run of the checkpoint ``holder``, or reject a ledger without all of it. Rule 4."""
     runs = ledger.runs
@@ -194,7 +183,7 @@ def check_run(ledger: Ledger, saved: Saved, setting: str, holder: str) -> Run:
             "newer copy."
         )
     run = runs[saved.run - 1]
-    if relabeled(str(run.details.get("setting"))) != relabeled(setting):
+    if run.details.get("setting") != setting:
         raise LedgerError(
             f"{ledger.path}: run {run.id} ({run.name!r}) has another setting than {holder}, "
             "which belongs to another ledger."
@@ -299,11 +288,6 @@ class Account:
     def delta(self) -> float:
         """Return the delta at which epsilon is read."""
         return self.budget.delta
-
-    @property
-    def plan(self) -> Schedule | None:
-        """Return the registered plan of the run, or None before it is registered."""
-        return None if self._run is None else self._run.plan
 
     @property
     def position(self) -> int:
@@ -454,12 +438,6 @@ class Account:
             ticket = run.unsettled()
             self._epoch = None if ticket is None else OpenEpoch(ticket, steps, step)
         return RowTicket(run, run.take_row() - 1, self._epoch)
-
-    def take_over(self, event: Event) -> Ticket | None:
-        """Return the ticket of the round in which the run ended, if it is this event's."""
-        self._check_open()
-        self._ticket = None if self._run is None else self._run.take_over(event)
-        return self._ticket
 
     def finish(self) -> None:
         """End the run: it takes no more rounds."""

@@ -15,16 +15,16 @@ adjacencies in docs/derivations/federated.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.layout import Layout, trainable
+from dpacct.fl.layout import Layout
 from dpacct.fl.tensors import norm
 from dpacct.rounds import Adjacency
 
@@ -217,25 +217,6 @@ class PerLayerClip(ScaledRows):
         if not norms:
             raise InvalidParameter("clip_norms", "empty", "each trained tensor has a clip norm")
         object.__setattr__(self, "clip_norms", norms)
-
-    @classmethod
-    def named(cls, model: nn.Module, clip_norms: Mapping[str, float]) -> PerLayerClip:
-        """Take norms by parameter name.
-
-        Raises:
-            InvalidParameter: the names are not those of the model's trained parameters.
-        """
-        names = list(trainable(model))
-        if set(names) != set(clip_norms):
-            rule = f"the trained tensors are {', '.join(names)}"
-            raise InvalidParameter("clip_norms", ", ".join(clip_norms), rule)
-        return cls(tuple(clip_norms[name] for name in names))
-
-    @classmethod
-    def evenly(cls, model: nn.Module, total: float) -> PerLayerClip:
-        """Return a bound with equal norms, ``total`` together."""
-        count = len(trainable(model))
-        return cls((clip_norm(total) / math.sqrt(count),) * count)
 
     @property
     def clip_norm(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride] - constant

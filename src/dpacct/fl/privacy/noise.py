@@ -30,7 +30,7 @@ from torch import Tensor
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.privacy.exact_gaussian import MAX_SIGMA, rounded_gaussian
-from dpacct.fl.privacy.randomness import Randomness, draw_below, normals
+from dpacct.fl.privacy.randomness import Randomness, normals
 from dpacct.fl.public import HasRate
 from dpacct.fl.tensors import from_array
 from dpacct.rounds import Adjacency, Full, Uniform
@@ -64,11 +64,6 @@ class Noise(Protocol):
         Raises:
             Unsupported: it would not.
         """
-
-    def arrivals(self, cohort: Sequence[int], source: Randomness) -> list[int]:
-        """Return the clients of a cohort that contribute (with their noise share)."""
-        del source
-        return list(cohort)
 
     def actual_std(self, std: float, arrived: int) -> float | None:
         """Return the standard deviation of the noise on the sum of ``arrived`` contributions.
@@ -121,11 +116,10 @@ def sums_as_they_are(noise: Noise) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GaussianNoise(Noise):
-    """Gaussian noise in floating point, added once by the trusted server, on the device.
+    """Gaussian noise in floating point, added once by the trusted server.
 
-    Its law is Gaussian up to the resolution of doubles. Off the CPU it ends at 9.49 standard
-    deviations, beyond which 3e-21 of it is missing. Delta pays for neither. It proves nothing
-    against an attacker with the last bits of a release and the generator's algorithm
+    Its law is Gaussian up to the resolution of doubles, for which delta does not pay. It proves
+    nothing against an attacker with the last bits of a release and the generator's algorithm
     (Mironov 2012, 10.1145/2382196.2382264). `SecureGaussianNoise` does.
     """
 
@@ -194,19 +188,15 @@ class NoiseShares(Noise):
 
     Args:
         minimum: fewest shares that may arrive, not counting clients that help an attacker.
-        dropout_rate: in simulations, the probability in [0, 1) with which a client drops out,
-            independent of its data.
     """
 
     minimum: int
-    dropout_rate: float = 0.0
 
     name = "gaussian shares"
 
     def __post_init__(self) -> None:
         count = validate.count("minimum", self.minimum, "the minimum of noise shares")
         object.__setattr__(self, "minimum", count)
-        validate.below_one("dropout_rate", self.dropout_rate, "a dropout rate")
 
     def check(self, sampling: HasRate, adjacency: Adjacency, num_clients: int) -> None:
         """Accept fixed cohorts under replace-one or zero-out, at least as large as the minimum.
@@ -230,13 +220,6 @@ class NoiseShares(Noise):
         if self.minimum > cohort:
             rule = f"at most the whole cohort ({cohort}) can send shares"
             raise InvalidParameter("minimum", self.minimum, rule)
-
-    def arrivals(self, cohort: Sequence[int], source: Randomness) -> list[int]:
-        """Return the clients that do not drop out."""
-        if not self.dropout_rate:
-            return list(cohort)
-        stays = draw_below(len(cohort), 1 - self.dropout_rate, source)
-        return [cohort[place] for place in stays]
 
     def actual_std(self, std: float, arrived: int) -> float | None:
         """Return std sqrt(arrived / minimum), None below the minimum."""

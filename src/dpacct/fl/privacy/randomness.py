@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from dpacct.errors import InvalidParameter
-from dpacct.fl.privacy import philox
 from dpacct.fl.public import PublicSize
 from dpacct.fl.tensors import from_array
 from dpacct.rounds import Full, Poisson, Sampling, Uniform
@@ -135,17 +134,15 @@ def torch_seed(source: Randomness) -> int:
 def normals(source: Randomness, size: int, device: torch.device) -> Tensor:
     """Return standard normal variates, float64 [size], on the device, from a fresh generator.
 
-    They come from Philox with a key of 128 and a counter of 256 random bits, the same words
-    everywhere. The CPU uses NumPy and the ziggurat, other devices `dpacct.fl.privacy.philox`.
+    They come from NumPy's Philox with a key of 128 and a counter of 256 random bits, on the CPU:
+    the generators of torch have seeds of 64 bits at most.
     """
     key = np.frombuffer(source.take(16), dtype="<u8")
     counter = np.frombuffer(source.take(32), dtype="<u8")
-    if device.type not in ("cpu", "mps"):
-        return philox.normals(key.tolist(), counter.tolist(), size, device)
     generator = np.random.Generator(np.random.Philox(key=key, counter=counter))
     found = from_array(generator.standard_normal(size))
-    # That has no float64.
-    return found if device.type == "cpu" else found.float().to(device)
+    # An mps device has no float64.
+    return found.float().to(device) if device.type == "mps" else found.to(device)
 
 
 def secret_generator(device: torch.device) -> torch.Generator:

@@ -9,74 +9,26 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from torch import nn
-
 from dpacct import validate
-from dpacct.budget import Spent
 from dpacct.errors import Unsupported
 from dpacct.fl.report.reports import Report
 
 
-class RunView(Protocol):
-    """The attributes of a `Federation` that a callback gets."""
-
-    model: nn.Module
-
-    @property
-    def stopped_because(self) -> str | None:
-        """Why the run ended early, None if it did not."""
-        ...
-
-    @property
-    def round(self) -> int:
-        """Rounds done."""
-        ...
-
-    @property
-    def rounds(self) -> int:
-        """Rounds planned."""
-        ...
-
-    @property
-    def noise_multiplier(self) -> float:
-        """The noise multiplier of the next round."""
-        ...
-
-    @property
-    def not_private_because(self) -> str | None:
-        """Why epsilon is infinite, None if it is not."""
-        ...
-
-    @property
-    def epsilon(self) -> Spent:
-        """The epsilon of the releases."""
-        ...
-
-    @property
-    def training_path(self) -> str:
-        """The path of client training, and the reason for it."""
-        ...
-
-    def save(self, path: str | Path | None = None) -> Path:
-        """Write a checkpoint."""
-        ...
-
-
 class Callback(Protocol):
-    """The functions that `Federation` calls. Each may be left as it is.
+    """The functions that a `Federation` calls, with itself as ``run``. Each may be left as it is.
 
     A callback has the view of the trusted server. The ledger covers only the model and the fields
     of a `Report` in `dpacct.fl.report.reports.RELEASED`. All other values are not covered if they
     are shown to others, nor is the time of a call, which grows with the cohort.
     """
 
-    def start(self, run: RunView) -> None:
+    def start(self, run: Any) -> None:
         """Act before the first round (again after a resume)."""
 
-    def report(self, run: RunView, report: Report) -> None:
+    def report(self, run: Any, report: Report) -> None:
         """Act after each round. ``run.model`` holds the new parameters."""
 
-    def finish(self, run: RunView) -> None:
+    def finish(self, run: Any) -> None:
         """Act after the last round, or when the iteration is left early."""
 
 
@@ -89,7 +41,7 @@ class JSONLinesWriter(Callback):
     def __init__(self, path: str | Path) -> None:
         self._path = validate.file_path("path", path)
 
-    def report(self, run: RunView, report: Report) -> None:
+    def report(self, run: Any, report: Report) -> None:
         """Write one line."""
         del run
         row = {key: _plain(value) for key, value in report.to_dict().items()}
@@ -103,7 +55,7 @@ class CSVWriter(Callback):
     def __init__(self, path: str | Path) -> None:
         self._path = validate.file_path("path", path)
 
-    def report(self, run: RunView, report: Report) -> None:
+    def report(self, run: Any, report: Report) -> None:
         """Write one row."""
         del run
         row = report.to_dict()
@@ -137,14 +89,14 @@ class TensorBoardWriter(Callback):
             ) from None
         self._writer: Any = module.SummaryWriter(str(folder))
 
-    def report(self, run: RunView, report: Report) -> None:
+    def report(self, run: Any, report: Report) -> None:
         """Write one point of each curve."""
         del run
         for key, value in report.to_dict().items():
             if isinstance(value, float) and math.isfinite(value):
                 self._writer.add_scalar(key.replace("_", "/", 1), value, report.round)
 
-    def finish(self, run: RunView) -> None:
+    def finish(self, run: Any) -> None:
         """Flush."""
         del run
         self._writer.flush()

@@ -96,8 +96,8 @@ class ExampleTrainer(Trainer):
         labels: Labels | None = None,
     ) -> None:
         self.group, self.kind, self.labels = group, kind, labels
-        self._method, self._loss, self._layout = method, loss, layout
-        self._isolation = Isolation(loss, method)
+        self.method, self._loss, self._layout = method, loss, layout
+        self._isolation = Isolation(loss)
         changes = ("gradient", "after_step", "local_update")
         self._plain = not any(overrides(method, name) for name in changes)
 
@@ -213,11 +213,11 @@ class ExampleTrainer(Trainer):
         rate, decay = shown.step_size(1), shown.local.weight_decay
         context = shown.context(rate, 1)
         anchor = context.anchor
-        grads = self._method.gradient(self._loss, anchor, batch, context)
+        grads = self.method.gradient(self._loss, anchor, batch, context)
         moved = {n: anchor[n] - rate * (g + decay * anchor[n]) for n, g in grads.items()}
-        moved = self._method.after_step(moved, context)
+        moved = self.method.after_step(moved, context)
         delta = self._layout.flatten(moved) - self._layout.flatten(anchor)
-        return self._method.local_update(delta, None, context)
+        return self.method.local_update(delta, None, context)
 
 
 def _filled(values: Tensor, size: int) -> Tensor:

@@ -1,73 +1,35 @@
-"""Clients share a model, a loss and a method, and must leave them as they were.
+"""Clients share a model and a loss, and must leave them as they were.
 
 A write to a shared weight or buffer would reach the next client and so the release, past the bound
-on one client's update. So would an attribute that keeps something of one client's data.
+on one client's update. Rule 1: clients are shown copies of the released parameters. Rule 2: after
+each chunk of clients the copies, the parameters and the buffers are compared with their earlier
+values. A change is refused before anything is released.
 
-Rule 1: clients are shown copies of the released parameters. Rule 2: after each chunk of clients all
-shared tensors are compared with their earlier values. So are the public attributes of the layers,
-the loss and the method. A change is refused before anything is released.
-
-This finds mistakes. State that a program hides elsewhere (e.g. in a closure) is the user's
-responsibility. `dpacct.fl.engine.rehearsal` finds it if it changes updates of synthetic clients.
+This finds mistakes. `dpacct.fl.engine.rehearsal` finds state that a program keeps elsewhere, if it
+changes the updates of synthetic clients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, cast
 
-import torch
 from torch import Tensor
 
 from dpacct.errors import Unsupported
-from dpacct.fl.layout import copies, modules_of
+from dpacct.fl.layout import copies
 from dpacct.fl.local.losses import LocalLoss
-from dpacct.fl.methods.protocol import Method
 from dpacct.fl.tensors import same_numbers
 from dpacct.fl.training.tasks import Broadcast
 
-_REASON = "it would reach the next client, or the release, past the bound"
-_PLAIN = (type(None), bool, int, float, complex, str, bytes)
-
-
-class Snapshot:
-    """Tensors as they are now, by name, in storage of their own."""
-
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self._tensors, self._before = dict(tensors), copies(tensors)
-
-    def changed(self) -> str | None:
-        """Return the name of a tensor that has other values than before, or None."""
-        for name, before in self._before.items():
-            if not same_numbers(self._tensors[name].detach(), before):
-                return name
-        return None
-
-    def restore(self) -> None:
-        """Give the tensors the values that they had."""
-        for name, before in self._before.items():
-            self._tensors[name].data = before.clone()
-
 
 class Isolation:
-    """A check around the training of clients.
+    """A check around the training of clients, with the model of a loss."""
 
-    Args:
-        loss: with the model. method: None to try the model alone.
-    """
-
-    def __init__(self, loss: LocalLoss, method: Method | None) -> None:
+    def __init__(self, loss: LocalLoss) -> None:
         self._loss = loss
-        self._shared: Snapshot | None = None
-        self._owners: dict[str, object] = {
-            f"the layer {name}" if name else "the model": layer
-            for name, layer in modules_of(loss.model)
-        }
-        self._owners["the loss"] = loss.function
-        if method is not None:
-            self._owners[f"the method {method.name or type(method).__name__}"] = method
+        self._before: dict[str, Tensor] | None = None
 
     @contextmanager
     def around(self, broadcast: Broadcast) -> Generator[Broadcast]:
@@ -76,67 +38,30 @@ class Isolation:
         Raises:
             Unsupported: something that clients share has changed.
         """
-        if self._shared is None:
-            self._shared = Snapshot(self._tensors())
+        if self._before is None:
+            # A layer may have replaced a tensor when it was first called.
+            self._before = copies(self._shared())
         anchor, server = copies(broadcast.anchor), copies(broadcast.server_state)
-        shown = replace(broadcast, anchor=anchor, server_state=server)
-        attributes = dict(self._attributes())
         try:
-            yield shown
+            yield replace(broadcast, anchor=anchor, server_state=server)
         finally:
-            self._check(self._shared, broadcast, shown, attributes)
+            self._check(anchor, broadcast.anchor)
+            self._check(server, broadcast.server_state)
+            self._check(self._shared(), self._before)
 
-    def _check(
-        self,
-        shared: Snapshot,
-        released: Broadcast,
-        shown: Broadcast,
-        before: dict[str, tuple[object, int]],
-    ) -> None:
+    def _check(self, after: dict[str, Tensor], before: dict[str, Tensor]) -> None:
         """Compare the values that clients were shown with the values before. Rule 2."""
-        for what, copied, own in (
-            ("parameter", shown.anchor, released.anchor),
-            ("server state", shown.server_state, released.server_state),
-        ):
-            for name, value in copied.items():
-                if not same_numbers(value.detach(), own[name]):
-                    raise Unsupported(
-                        f"the model, the loss or the method writes to the {what} {name!r} in place "
-                        f"while a client trains: {_REASON}"
-                    )
-        changed, now = shared.changed(), dict(self._attributes())
-        for name in now.keys() | before.keys():
-            if name not in now or name not in before or not _same(now[name], before[name]):
-                changed = changed or name
-        if changed is not None:
-            raise Unsupported(
-                f"{changed} changes while a client trains: {_REASON}. Keep nothing between calls"
-            )
+        for name, value in before.items():
+            if not same_numbers(after[name].detach(), value):
+                raise Unsupported(
+                    f"{name} is written to in place while a client trains: it would reach the next "
+                    "client, or the release, past the bound"
+                )
 
-    def _tensors(self) -> dict[str, Tensor]:
-        """Return all tensors that clients share, by the words of an error."""
+    def _shared(self) -> dict[str, Tensor]:
         model = self._loss.model
-        shared = {f"the frozen tensor {n}": v for n, v in self._loss.constants.items()}
-        shared |= {f"the model's parameter {n}": p for n, p in model.named_parameters()}
-        shared |= {f"the model's buffer {n}": b for n, b in model.named_buffers()}
-        for title, owner in self._owners.items():
-            for name, value in getattr(owner, "__dict__", {}).items():
-                if isinstance(value, Tensor) and value.layout is torch.strided:
-                    shared[f"{title}'s tensor {name}"] = value
-        return shared
-
-    def _attributes(self) -> Iterator[tuple[str, tuple[object, int]]]:
-        """Yield the public attributes of the shared objects, with the lengths of containers."""
-        for title, owner in self._owners.items():
-            for name, value in getattr(owner, "__dict__", {}).items():
-                if not name.startswith("_"):
-                    sized = isinstance(value, list | dict | set)
-                    length = len(cast("Any", value)) if sized else -1
-                    yield f"{title}'s attribute {name}", (value, length)
-
-
-def _same(one: tuple[object, int], two: tuple[object, int]) -> bool:
-    """Return whether an attribute is the same object, or an equal plain value."""
-    (new, length), (old, known) = one, two
-    equal = isinstance(new, _PLAIN) and type(new) is type(old) and new == old
-    return (new is old or equal) and length == known
+        return {
+            **dict(model.named_parameters()),
+            **dict(model.named_buffers()),
+            **self._loss.constants,
+        }

@@ -13,7 +13,6 @@ the client that sent it contributes zero, as it does one by one.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
@@ -25,6 +24,9 @@ from torch.overrides import TorchFunctionMode
 _GOLDEN = 0x9E3779B97F4A7C15
 # Bits of a random number in [0, 1).
 _BITS = 24
+# While torch's function of heads runs, its module holds other ones.
+_INSIDE_HEADS = "dropout", "scaled_dot_product_attention"
+_DROPOUT = functional.dropout
 
 
 class OwnFunctions(TorchFunctionMode):
@@ -47,7 +49,7 @@ class OwnFunctions(TorchFunctionMode):
     ) -> Any:
         """Replace dropout, attention and embeddings, and call all other functions."""
         named = dict(kwargs or {})
-        if func is functional.dropout:
+        if func is _DROPOUT:
             return self._dropout(*args, **named)
         if func is cast("Any", torch).dropout:
             values = dict(zip(("input", "p", "train"), args, strict=False)) | named
@@ -57,9 +59,7 @@ class OwnFunctions(TorchFunctionMode):
         if func is functional.scaled_dot_product_attention:
             return self._attention(*args, **named)
         if func is functional.multi_head_attention_forward:
-            given = inspect.signature(func).bind(*args, **named)
-            given.apply_defaults()
-            return self._heads(**given.arguments)
+            return self._heads(*args, **named)
         return func(*args, **named)
 
     def _dropout(
@@ -70,7 +70,7 @@ class OwnFunctions(TorchFunctionMode):
         inplace: bool = False,  # noqa: FBT001, FBT002 - as in torch
     ) -> Tensor:
         if not training or not 0 < p < 1:
-            return functional.dropout(input, p, training, inplace)
+            return _DROPOUT(input, p, training, inplace)
         self._calls += 1
         stream = _mixed(self._seed + _signed(self._calls * _GOLDEN))
         places = torch.arange(input.numel(), device=input.device).view(input.shape)
@@ -101,67 +101,16 @@ class OwnFunctions(TorchFunctionMode):
         weights = scores.masked_fill(blind, 0.0).softmax(dim=-1).masked_fill(blind, 0.0)
         return (self._dropout(weights, dropout_p) if dropout_p else weights) @ value
 
-    def _heads(self, **given: Any) -> tuple[Tensor, Tensor | None]:
-        """Return the output of `torch.nn.MultiheadAttention`, and its weights if they are needed.
-
-        Arguments are those of ``multi_head_attention_forward``. Shapes: l queries and s keys of n
-        examples, with h heads: [l, n, e] and [s, n, e], or [l, e] and [s, e].
-        """
-        batched, heads = given["query"].ndim == 3, given["num_heads"]
-        parts = [given[name] for name in ("query", "key", "value")]
-        parts = parts if batched else [part.unsqueeze(1) for part in parts]
-        matrices = [given[f"{name}_proj_weight"] for name in "qkv"]
-        if not given["use_separate_proj_weight"]:
-            matrices = given["in_proj_weight"].chunk(3)
-        bias = given["in_proj_bias"]
-        biases = [None] * 3 if bias is None else bias.chunk(3)
-        query, *kept = map(functional.linear, parts, matrices, biases)
-        if given["bias_k"] is not None:
-            more = (given[name].expand(1, query.shape[1], -1) for name in ("bias_k", "bias_v"))
-            kept = [torch.cat(pair) for pair in zip(kept, more, strict=True)]
-        if given["add_zero_attn"]:
-            kept = [torch.cat([part, torch.zeros_like(part[:1])]) for part in kept]
-        split: list[Tensor] = [
-            part.reshape(*part.shape[:2], heads, -1).permute(1, 2, 0, 3) for part in (query, *kept)
-        ]
-        query, key, value = split
-        mask = _mask_of_heads(given, query, key.shape[2])
-        rate = given["dropout_p"] if given["training"] else 0.0
-        weights: Tensor | None = None
-        if given["need_weights"]:
-            scores = (query * query.shape[-1] ** -0.5) @ key.mT
-            seen = (scores if mask is None else scores + mask).softmax(dim=-1)
-            seen = self._dropout(seen, rate) if rate else seen
-            outputs = seen @ value
-            weights = seen.mean(dim=1) if given["average_attn_weights"] else seen
-        else:
-            outputs = self._attention(query, key, value, mask, rate)
-        outputs = outputs.permute(2, 0, 1, 3).flatten(2)
-        outputs = functional.linear(outputs, given["out_proj_weight"], given["out_proj_bias"])
-        if not batched:
-            outputs = outputs.squeeze(1)
-            weights = None if weights is None else weights.squeeze(0)
-        return outputs, weights
-
-
-def _mask_of_heads(given: Mapping[str, Any], query: Tensor, columns: int) -> Tensor | None:
-    """Return what is added to the scores [n, h, l, columns] of an attention, or None."""
-    examples, heads = query.shape[:2]
-    mask, padding = given["attn_mask"], given["key_padding_mask"]
-    if mask is not None and mask.ndim == 3:
-        mask = mask.view(examples, heads, *mask.shape[1:])
-    if padding is not None:
-        padding = padding.view(examples, 1, 1, -1)
-    added: Tensor | None = None
-    for part in (mask, padding):
-        if part is None:
-            continue
-        if part.dtype == torch.bool:
-            zeros = torch.zeros(part.shape, dtype=query.dtype, device=part.device)
-            part = zeros.masked_fill(part, -torch.inf)  # noqa: PLW2901 - in the one form
-        added = part if added is None else added + part
-    # Columns behind the given keys are seen by every query.
-    return added if added is None else functional.pad(added, (0, columns - added.shape[-1]))
+    def _heads(self, *args: Any, **named: Any) -> Any:
+        """Call torch's function of heads, with this dropout and this attention inside."""
+        module: Any = functional
+        before = {name: getattr(module, name) for name in _INSIDE_HEADS}
+        try:
+            module.dropout, module.scaled_dot_product_attention = self._dropout, self._attention
+            return functional.multi_head_attention_forward(*args, **named)
+        finally:
+            for name, value in before.items():
+                setattr(module, name, value)
 
 
 def _embedding(

@@ -22,8 +22,8 @@ class SequentialTrainer(Trainer):
     """A `Trainer` that treats clients one by one."""
 
     def __init__(self, method: Method, loss: LocalLoss, layout: Layout) -> None:
-        self._method, self._loss, self._layout = method, loss, layout
-        self._isolation = Isolation(loss, method)
+        self.method, self._loss, self._layout = method, loss, layout
+        self._isolation = Isolation(loss)
         self._projects = overrides(method, "after_step")
 
     def train(
@@ -39,20 +39,6 @@ class SequentialTrainer(Trainer):
                         row.copy_(self._update(task, shown))
         return rows
 
-    def remember(
-        self, tasks: Sequence[Task], rows: Tensor, broadcast: Broadcast
-    ) -> list[State] | None:
-        """See `Trainer`."""
-        if any(task.state is None for task in tasks):
-            return None
-        states: list[State] = []
-        with self._isolation.around(broadcast) as shown:
-            for row, task in zip(rows, tasks, strict=True):
-                context = self._context(task, shown)
-                # In storage of its own: a row of a matrix leads to all other rows.
-                states.append(self._method.client_state(task.state or {}, row.clone(), context))
-        return states
-
     def _context(self, task: Task, shown: Broadcast) -> Context:
         steps = task.plan.steps
         return shown.context(shown.step_size(steps), steps, task.state)
@@ -64,7 +50,7 @@ class SequentialTrainer(Trainer):
         context = self._context(task, shown)
         end = self._layout.flatten(self._descend(task, context))
         delta = end - self._layout.flatten(shown.anchor)
-        return self._method.local_update(delta, task.state, context).detach()
+        return self.method.local_update(delta, task.state, context).detach()
 
     def _descend(self, task: Task, context: Context) -> Params:
         """Return the parameters after the local steps, as torch's optimizers take them."""
@@ -76,11 +62,11 @@ class SequentialTrainer(Trainer):
             rows = indices[:count]
             data = task.data.map(lambda values: values[rows])  # noqa: B023 - called at once
             batch = Batch(data.inputs, data.targets, None)
-            grads = self._method.gradient(self._loss, params, batch, context)
+            grads = self.method.gradient(self._loss, params, batch, context)
             if local.max_grad_norm is not None:
                 grads = shortened(grads, local.max_grad_norm)
             grads, optimizer = local.direction(grads, params, optimizer)
             params = {n: p.sub(grads[n], alpha=float(context.lr)) for n, p in params.items()}
             if self._projects:
-                params = self._method.after_step(params, context)
+                params = self.method.after_step(params, context)
         return params

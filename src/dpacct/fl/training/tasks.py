@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -22,7 +23,7 @@ from dpacct.fl.clients import Canary, ClientData, checked
 from dpacct.fl.layout import Params, State, copies
 from dpacct.fl.local.batches import BatchPlan, plan_batches
 from dpacct.fl.local.sgd import SGD
-from dpacct.fl.methods.protocol import Context
+from dpacct.fl.methods.protocol import Context, Method
 
 
 class Trial:
@@ -102,7 +103,15 @@ class Broadcast:
 
 
 class Trainer:
-    """Turns a chunk of clients into their updates."""
+    """Turns a chunk of clients into their updates.
+
+    Attributes:
+        method: of the run.
+        lenient: whether an error with a client is that client's failure alone, or is raised.
+    """
+
+    method: Method
+    lenient = False
 
     def admit(self, data: ClientData) -> bool:
         """Return whether a client may be trained in a group, judged by its own data alone.
@@ -123,8 +132,23 @@ class Trainer:
     def remember(
         self, tasks: Sequence[Task], rows: Tensor, broadcast: Broadcast
     ) -> list[State] | None:
-        """Return new client states from bounded rows [c, d], or None for clients without memory."""
-        del tasks, rows, broadcast
+        """Return new client states from bounded rows [c, d], or None for clients without memory.
+
+        In real rounds a client that fails keeps its memory as it is.
+        """
+        if tasks[0].state is None:
+            return None
+        states: list[State] = []
+        anchor, server = copies(broadcast.anchor), copies(broadcast.server_state)
+        shown = replace(broadcast, anchor=anchor, server_state=server)
+        for task, row in zip(tasks, rows, strict=True):
+            states.append(task.state or {})
+            steps = task.plan.steps
+            context = shown.context(shown.step_size(steps), steps, task.state)
+            with Trial() if self.lenient else nullcontext():
+                # In storage of its own: a row of a matrix leads to all other rows.
+                states[-1] = self.method.client_state(task.state or {}, row.clone(), context)
+        return states
 
 
 NO_DATA = ClientData(torch.zeros(0), torch.zeros(0))

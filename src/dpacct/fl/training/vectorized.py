@@ -13,18 +13,18 @@ Rule 3: the order of its examples and its random numbers follow from the client'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import vmap
 
-from dpacct.fl.clients import ClientData, Inputs, each, joined
-from dpacct.fl.layout import Layout, Params, State, modules_of
-from dpacct.fl.local.batches import Batch, BatchPlan, padded_width
+from dpacct.fl.clients import Inputs, each, joined
+from dpacct.fl.layout import Layout, Params, State
+from dpacct.fl.local.batches import Batch, padded_width
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.local.sgd import SGD, shortened
 from dpacct.fl.methods.protocol import Method, overrides
@@ -46,16 +46,11 @@ class VectorizedTrainer(Trainer):
 
     def __init__(self, method: Method, loss: LocalLoss, layout: Layout, group: int = GROUP) -> None:
         self.group = group
-        self._method, self._loss, self._layout = method, loss, layout
-        self._isolation = Isolation(loss, method)
+        self.method, self._loss, self._layout = method, loss, layout
+        self._isolation = Isolation(loss)
         self._projects = overrides(method, "after_step")
         self._transforms = overrides(method, "local_update")
         self._steers = overrides(method, "gradient")
-        self._linear = {
-            f"{layer}.weight" if layer else "weight"
-            for layer, module in modules_of(loss.model)
-            if isinstance(module, nn.Linear)
-        }
 
     def train(self, tasks: Sequence[Task], broadcast: Broadcast) -> Tensor:
         """See `Trainer`."""
@@ -66,23 +61,6 @@ class VectorizedTrainer(Trainer):
                 updates = self._train_group(group, shown)
                 rows[listed(places, rows.device)] = updates[: len(places)].to(rows.dtype)
         return rows
-
-    def remember(
-        self, tasks: Sequence[Task], rows: Tensor, broadcast: Broadcast
-    ) -> list[State] | None:
-        """See `Trainer`."""
-        if tasks[0].state is None:
-            return None
-        states: list[State] = []
-        with self._isolation.around(broadcast) as shown:
-            for first in range(0, len(tasks), self.group):
-                group = self._filled(tasks[first : first + self.group])
-                own = rows[first : first + self.group]
-                padded = own.new_zeros(self.group, own.shape[1])
-                padded[: len(own)] = own
-                stacked = self._map_rows("client_state", group, padded, shown)
-                states += [{n: v[p].clone() for n, v in stacked.items()} for p in range(len(own))]
-        return states
 
     def _groups(self, tasks: Sequence[Task], local: SGD) -> Iterator[tuple[list[int], list[Task]]]:
         """Yield the places of clients of one width, and these clients, filled up. Rules 1, 2."""
@@ -105,30 +83,21 @@ class VectorizedTrainer(Trainer):
 
     def _train_group(self, tasks: Sequence[Task], shown: Broadcast) -> Tensor:
         """Return the updates [c, d] of a group."""
-        params = {n: self._stack(n, v, len(tasks)) for n, v in shown.anchor.items()}
+        params = {n: v.expand(len(tasks), *v.shape).clone() for n, v in shown.anchor.items()}
         if any(task.plan.steps for task in tasks):
             params = self._descend(params, tasks, shown)
         rows = self._layout.flatten(params).sub_(self._layout.flatten(shown.anchor))
         if self._transforms:
             # An update that is the same for all clients comes as one row seen several times.
-            rows = self._map_rows("local_update", tasks, rows, shown).contiguous()
+            rows = self._own_updates(tasks, rows, shown).contiguous()
         return rows.detach()
 
-    def _stack(self, name: str, value: Tensor, count: int) -> Tensor:
-        """Return ``count`` copies of a parameter [c, ...]."""
-        if name not in self._linear:
-            return value.expand(count, *value.shape).clone()
-        # Transposed in memory, as the gradient of a product is: updates then read both in order.
-        return value.mT.expand(count, *value.mT.shape).clone().mT
-
-    def _map_rows(self, member: str, tasks: Sequence[Task], rows: Tensor, shown: Broadcast) -> Any:
-        """Apply `Method.local_update` or `Method.client_state` to each row separately."""
-        change: Callable[..., Any] = getattr(self._method, member)
+    def _own_updates(self, tasks: Sequence[Task], rows: Tensor, shown: Broadcast) -> Tensor:
+        """Apply `Method.local_update` to each row separately."""
         known = _Known.of(tasks, shown, rows)
 
-        def one(row: Tensor, lr: Tensor, count: Tensor, state: State | None) -> Any:
-            first = (row, state) if member == "local_update" else (state, row)
-            return change(*first, shown.context(lr, count, state))
+        def one(row: Tensor, lr: Tensor, count: Tensor, state: State | None) -> Tensor:
+            return self.method.local_update(row, state, shown.context(lr, count, state))
 
         return vmap(one, in_dims=(0, *known.dims))(rows, *known)
 
@@ -170,8 +139,6 @@ class VectorizedTrainer(Trainer):
         group = _GroupData.of(tasks, local, like)
         seeds = listed([task.seed or 0 for task in tasks], like.device)
         rate, limit = shown.step_size(0), local.max_grad_norm
-        simple = not (self._steers or self._projects or local.keeps_state or local.total_lr)
-        simple = simple and limit is None
         optimizer: State = {}
         for step, seed in enumerate(seeds_of_steps(seeds, len(group.rows))):
             rows = group.rows[step]
@@ -183,11 +150,6 @@ class VectorizedTrainer(Trainer):
                 grads = self._gradients(params, *batch, seed)
             if limit is not None:
                 grads = vmap(partial(shortened, limit=limit))(grads)
-            if simple and group.all_active[step]:
-                # Gradients are fresh tensors: parameters may be changed in place.
-                for name, value in params.items():
-                    value.mul_(1 - rate * local.weight_decay).sub_(grads[name], alpha=rate)
-                continue
             grads, optimizer = local.direction(grads, params, optimizer)
             if local.total_lr:
                 moved = {n: v - grads[n] * _like(known.rates, v) for n, v in params.items()}
@@ -219,7 +181,7 @@ class VectorizedTrainer(Trainer):
         def one(own: Params, x: Inputs, y: Tensor, weights: Tensor, seed: Tensor, *of: Any) -> Any:
             with OwnFunctions(seed):
                 batch = Batch(x, y, weights)
-                return self._method.gradient(self._loss, own, batch, shown.context(*of))
+                return self.method.gradient(self._loss, own, batch, shown.context(*of))
 
         return vmap(one, in_dims=(0, 0, 0, 0, 0, *known.dims))(params, *batch, *known)
 
@@ -227,7 +189,7 @@ class VectorizedTrainer(Trainer):
         """Return the iterates after `Method.after_step`, separately for each client."""
 
         def one(own: Params, *of: Any) -> Params:
-            return self._method.after_step(own, shown.context(*of))
+            return self.method.after_step(own, shown.context(*of))
 
         return vmap(one, in_dims=(0, *known.dims))(params, *known)
 
@@ -274,7 +236,7 @@ class _GroupData(NamedTuple):
         working = [task for task in tasks if task.plan.steps]
         first = working[0].data
         nothing = first.map(lambda values: values.new_zeros(1, *values.shape[1:]))
-        parts = [_used(task) if task.plan.steps else (nothing, task.plan) for task in tasks]
+        parts = [(task.data if task.plan.steps else nothing, task.plan) for task in tasks]
         starts = list(accumulate((len(data) for data, _ in parts), initial=0))
         steps = max(plan.steps for _, plan in parts)
         width = padded_width(len(first), local)
@@ -311,16 +273,6 @@ class _GroupData(NamedTuple):
 def _taken(values: Tensor, rows: Tensor) -> Tensor:
     """Return values [c, b, ...] of rows [c, b], which is faster than an index of two dimensions."""
     return values.index_select(0, rows.flatten()).view(*rows.shape, *values.shape[1:])
-
-
-def _used(task: Task) -> tuple[ClientData, BatchPlan]:
-    """Return the examples that a client's plan uses, and the plan for these."""
-    data, plan = task.data, task.plan
-    if plan.indices.numel() >= len(data):
-        return data, plan
-    rows = sent(plan.indices.flatten(), data.targets.device)
-    places = torch.arange(len(rows)).view_as(plan.indices)
-    return data.map(lambda values: values.index_select(0, rows)), BatchPlan(places, plan.counts)
 
 
 def _like(values: Tensor, other: Tensor) -> Tensor:
