@@ -63,8 +63,6 @@ def save(rounds: Rounds, path: Path, training: TrainingPlan | None = None) -> No
     released = state.released if reads_release(rounds.engine.method.mask) else None
     content = {
         "setting": rounds.setting(),
-        # Of equal rounds, for attacks on the model.
-        "noise_multiplier": rounds.engine.plan.noise_multiplier if rounds.plan.constant else None,
         "round": state.round,
         "params": on_host(state.params),
         "server_state": on_host(state.server_state),
