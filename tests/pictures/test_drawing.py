@@ -44,6 +44,15 @@ def test_a_legend_names_curves_that_differ_in_gray_as_well() -> None:
     assert len({str(line._unscaled_dash_pattern) for line in axes.lines}) == 3
 
 
+def test_logarithmic_axes_are_labeled_by_plain_numbers() -> None:
+    pytest.importorskip("matplotlib")
+    from dpacct.pictures.matplotlib import draw
+
+    [axes] = draw(Picture("t", (LOG,))).axes
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "10", "100", "1000"]
+    assert [text.get_text() for text in axes.get_yticklabels()][-1] == "1"
+
+
 def test_a_notebook_shows_a_schedule() -> None:
     pytest.importorskip("matplotlib")
     drawing = (3 * Round(1.0, Poisson(0.1))).plot()

@@ -13,7 +13,7 @@ from textwrap import wrap
 from typing import Any
 
 from dpacct.display import down, escaped, up
-from dpacct.pictures.picture import Curve, Panel, Picture
+from dpacct.pictures.picture import Curve, Panel, Picture, log_ticks
 
 # matplotlib's types are not complete, so that its values are Any.
 mpl: Any = import_module("matplotlib")
@@ -98,9 +98,9 @@ def _draw_curves(axes: Any, panel: Panel) -> None:
         axes.axhline(level.y, color=INK, lw=1.1, ls=(0, (6, 3)), label=escaped(level.words))
     for mark in panel.marks:
         axes.plot([mark.x], [mark.y], "o", color=INK, markersize=5, zorder=5)
-        # Text on the left of marks in the right half, so that it stays inside.
+        # A letter is about 0.012 of the axes wide: the text goes left if it would not fit.
         place = axes.transAxes.inverted().transform(axes.transData.transform((mark.x, mark.y)))
-        side = 1 if place[0] < 0.5 else -1
+        side = 1 if place[0] + 0.012 * len(mark.words) < 1.0 else -1
         axes.annotate(
             escaped(mark.words), (mark.x, mark.y), textcoords="offset points", zorder=6,
             xytext=(7 * side, 5 if mark.above else -5), ha="left" if side > 0 else "right",
@@ -122,6 +122,15 @@ def _set_scales(axes: Any, panel: Panel) -> None:
         ends = bottom, high + (margin / 6 if panel.y_max is not None else margin)
     scales = ["log" if log else "linear" for log in (panel.log_x, panel.log_y)]
     axes.set(xscale=scales[0], yscale=scales[1], xlim=(left, right), ylim=ends)
+    for log, set_ticks, limits in (
+        (panel.log_x, axes.set_xticks, (left, right)),
+        (panel.log_y, axes.set_yticks, ends),
+    ):
+        if log:
+            # matplotlib's own labels are mathematics.
+            ticks = log_ticks(*limits)
+            set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+            set_ticks([], minor=True)
 
 
 def _draw_curve(axes: Any, curve: Curve, number: int) -> None:
