@@ -99,6 +99,8 @@ CLAIMS: Mapping[str, Claim] = {
             "rho 0": fl.DPFedAvg,
             "rho 0.1": lambda: fl.DPFedSAM(rho=0.1),
             "rho 0.5": lambda: fl.DPFedSAM(rho=0.5),
+            # The optimizer of the authors' code.
+            "adaptive, rho 0.5": lambda: fl.DPFedSAM(rho=0.5, adaptive=True),
         },
     ),
 }
