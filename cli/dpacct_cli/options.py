@@ -73,10 +73,6 @@ def flag(*names: str, help: str, panel: str = "", advanced: bool = False) -> Any
     )
 
 
-# An option that may be given several times. Its function takes a list of texts.
-repeated = option
-
-
 def argument(
     *,
     metavar: str,
@@ -92,17 +88,13 @@ def argument(
 def _completion(
     metavar: str, known: Callable[[], Iterable[str]] | None
 ) -> Callable[[str], list[str]] | None:
-    """Return completions of a value: of the part behind the last comma, if there are several."""
+    """Return a function that completes a value."""
     listed = [value for value in metavar.split("|") if value == value.lower()]
     if known is None and len(listed) < 2:
         return None
-
-    def complete(incomplete: str) -> list[str]:
-        before, comma, begun = incomplete.rpartition(",")
-        values = listed if known is None else known()
-        return [f"{before}{comma}{value}" for value in values if value.startswith(begun)]
-
-    return complete
+    return lambda incomplete: [
+        value for value in (known() if known else listed) if value.startswith(incomplete)
+    ]
 
 
 class Advanced(NamedTuple):
@@ -402,9 +394,7 @@ class MechanismOptions(NamedTuple):
         sampling, clients = self.read_sampling(), self.num_clients
         # The decimals that were typed, so that 20 epochs of 256 of 50000 are exactly that.
         rate = Fraction(repr(sampling.sampling_rate))
-        if isinstance(sampling, Uniform):
-            rate = Fraction(sampling.cohort_size, sampling.num_clients)
-        elif isinstance(sampling, Poisson) and self.cohort is not None and clients is not None:
+        if self.cohort is not None and clients is not None:
             rate = Fraction(self._read_cohort(clients), clients)
         return validate.rounds(math.ceil(Fraction(repr(epochs)) / rate))
 

@@ -161,7 +161,6 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("train dp-fedavg --config ''", ("--config is empty;",)),
     ("ledger show .", ("FILE is '.'; it is a folder",)),
     # An option is called by its own name.
-    ("report no.csv", ("FILE is 'no.csv'; it cannot be read",)),
     ("audit dp-fedavg --canaries x", ("--canaries is 'x', which is not a number;",)),
     ("plot eps --noise 1, --rounds 3 --q 0.1", ("which is not a number; a noise multipl",)),
     ("train dp-fedavg --schema no.toml", ("--schema is 'no.toml'; it cannot be read",)),

@@ -1,4 +1,4 @@
-"""`dpacct report`: a report for reviewers, on a ledger or on rounds."""
+"""`dpacct report`: a report for reviewers, on a ledger, or on rounds."""
 
 from __future__ import annotations
 
@@ -17,18 +17,13 @@ from dpacct_cli.words import text_of
 
 if TYPE_CHECKING:
     from dpacct.report import Report
-    from dpacct.rounds import Schedule
 
 SUFFIXES = {".html": "html", ".htm": "html", ".pdf": "pdf", ".md": "md", ".json": "json"}
 FORM_NAMES = ("html", "pdf", "md", "json")
-TABLES = (".toml", ".csv", ".json")
 
 Source = Annotated[
-    str,
-    argument(
-        metavar="[FILE]", help="A ledger, or a schedule (.toml, .csv, .json).",
-    ),
-]  # fmt: skip
+    str, argument(metavar="[FILE]", help="A ledger. Without it the report is on planned rounds.")
+]
 FormName = Annotated[
     str | None,
     option(
@@ -131,7 +126,7 @@ def report(
     force: Force = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write a privacy report for reviewers: on a ledger or on planned rounds.
+    """Write a privacy report for reviewers: on a ledger, or on planned rounds.
 
     The first page states in plain words the guarantee, the protected people and the limits of
     attacks. Then come the assumptions, each with a line to sign, and the figures. A terminal shows
@@ -140,51 +135,25 @@ def report(
     Examples:
       dpacct report --noise 1.3 --rounds 300 --q 0.1 --unit patient
       dpacct report census.ledger -o privacy.pdf --author "A. Analyst" --date 2026-11-25
-      dpacct report rounds.toml --format json
+      dpacct report --schedule rounds.toml --format json
     """
     target = read_target(output, form, as_json=as_json, force=force)
-    if not file or kind_of(file) == "schedule":
-        if file:
-            if typed.schedule is not None:
-                raise conflict(f"--schedule {typed.schedule}", file, "both are schedules")
-            typed = typed._replace(schedule=file)
-        from dpacct.report import on_schedule
-
-        at = typed.read_delta(delta)
-        found = on_schedule(
-            _rounds(typed, file),
-            delta=at.value,
-            accountant=accountant,
-            unit=unit or "client",
-            num_units=typed.num_clients,
-        )
-    else:
-        beside = {
-            "--delta": delta, "--accountant": text_of("--accountant"), "--unit": unit,
-        }  # fmt: skip
+    if file:
+        beside = {"--delta": delta, "--accountant": text_of("--accountant"), "--unit": unit}
         said = [f"{option} {value}" for option, value in beside.items() if value is not None]
         said = [part for part in (typed.retyped(), *said) if part]
         if said:
             raise conflict(" ".join(said), file, "the ledger says it already")
         with opened(file) as ledger:
             found = ledger.report_document()
+    else:
+        from dpacct.report import on_schedule
+
+        found = on_schedule(
+            typed.read_schedule(),
+            delta=typed.read_delta(delta).value,
+            accountant=accountant,
+            unit=unit or "client",
+            num_units=typed.num_clients,
+        )
     target.write(cover.on(found))
-
-
-def _rounds(typed: MechanismOptions, file: str) -> Schedule:
-    """Return the schedule, and call its file FILE if that is how it was typed."""
-    try:
-        return typed.read_schedule()
-    except InvalidParameter as error:
-        if file and error.name == "schedule":
-            raise InvalidParameter("FILE", error.value, error.rule, error.hint) from None
-        raise
-
-
-def kind_of(file: str) -> str:
-    """Return the kind of a file: a ledger by its content, a schedule by its name."""
-    from dpacct.ledger.disk.outputs import is_ledger
-
-    path = Path(file)
-    # The reader of ledgers names the damaged part.
-    return "ledger" if is_ledger(path) or path.suffix.lower() not in TABLES else "schedule"

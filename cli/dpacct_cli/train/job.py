@@ -422,18 +422,7 @@ def build_server(name: str | None, options: Mapping[str, Any]) -> ServerOptimize
 
 
 def _built(build: Callable[..., Made], name: str, options: Mapping[str, Any], flag: str) -> Made:
-    """Call a constructor with its options. Reject unknown and missing options by name."""
-    parameters = inspect.signature(build).parameters
-    named = [key for key, one in parameters.items() if one.kind is not one.VAR_KEYWORD]
-    for key in options:
-        if key not in named and len(named) == len(parameters):
-            has = f"it has {', '.join(named)}" if named else "it has none"
-            raise OptionConflict(f"{flag} {key} is not an option of {name}; {has}.")
-    for key in named:
-        one = parameters[key]
-        required = one.default is one.empty and one.kind is not one.VAR_POSITIONAL
-        if required and key not in options:
-            raise OptionConflict(f"{flag} {key}=... is missing; {name} has no default for it.")
+    """Call a constructor with its options."""
     try:
         return build(**options)
     except InvalidParameter as error:
@@ -443,7 +432,10 @@ def _built(build: Callable[..., Made], name: str, options: Mapping[str, Any], fl
     except DpacctError:
         raise
     except (TypeError, ValueError) as error:
-        raise OptionConflict(f"{name} refuses its options: {error}") from error
+        takes = ", ".join(inspect.signature(build).parameters) or "none"
+        raise OptionConflict(
+            f"{flag}: {name} refuses its options ({error}). They are {takes}."
+        ) from error
 
 
 def _own_class(name: str) -> type[Method]:

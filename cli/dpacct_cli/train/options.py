@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 
 from dpacct.rounds import Adjacency, Full, Poisson, Uniform
 from dpacct_cli import options
-from dpacct_cli.options import PRIVACY, WHAT_RUNS, argument, flag, option, repeated
+from dpacct_cli.options import PRIVACY, WHAT_RUNS, argument, flag, option
 from dpacct_cli.train.defaults import DEFAULTS
 
 # Ways of drawing the members of a round.
@@ -190,11 +190,11 @@ class Training(NamedTuple):
         "--server", metavar="|".join(SERVERS), panel=SETTINGS, advanced=True,
         help="Optimizer of the server; default SGD.",
     )] = None  # fmt: skip
-    server_assignments: Annotated[list[str] | None, repeated(
+    server_assignments: Annotated[list[str] | None, option(
         "--server-set", metavar="NAME=VALUE", panel=SETTINGS, advanced=True,
         help="An option of --server, e.g. beta=0.5.",
     )] = None  # fmt: skip
-    assignments: Annotated[list[str] | None, repeated(
+    assignments: Annotated[list[str] | None, option(
         "--set", metavar="NAME=VALUE", panel=SETTINGS,
         help="An option of the method, e.g. rho=0.5.",
     )] = None  # fmt: skip

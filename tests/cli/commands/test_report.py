@@ -84,8 +84,8 @@ def test_rounds_by_options_and_by_file_are_the_same(dpacct: Any) -> None:
     Path("rounds.toml").write_text(
         "[[phase]]\nrounds = 50\nnoise_multiplier = 4\nsampling_rate = 0.1\n"
     )
-    for words in ("rounds.csv", "rounds.toml", "--schedule rounds.toml"):
-        assert dpacct(f"report {words} --unit patient --json").json == data
+    for words in ("rounds.csv", "rounds.toml"):
+        assert dpacct(f"report --schedule {words} --unit patient --json").json == data
 
 
 def test_clients_are_counted(dpacct: Any) -> None:
@@ -98,8 +98,8 @@ def test_clients_are_counted(dpacct: Any) -> None:
 BAD = [
     ("report", ("--noise is missing",)),
     ("report nowhere", ("FILE is 'nowhere';", "no such file")),
-    ("report nowhere.toml", ("cannot be read",)),
     ("report nowhere.ledger", ("FILE is 'nowhere.ledger';",)),
+    ("report --schedule nowhere.toml", ("--schedule is 'nowhere.toml'; it cannot be read",)),
     ("report census.ledger --noise 1", ("--noise 1 contradicts census.ledger",)),
     ("report census.ledger --delta 1e-6", ("--delta 1e-6 contradicts census.ledger",)),
     ("report census.ledger --unit x", ("--unit x contradicts census.ledger",)),

@@ -325,7 +325,7 @@ BAD = [
     ("dp-fedavg --device cuda:99", ("--device is 'cuda:99'", "CUDA")),
     ("dp-fedavg --seed -1", ("--seed is -1",)),
     ("dp-fedavg --public-seed x", ("--public-seed is 'x'",)),
-    ("dp-fedavg --set rho=1", ("--set rho", "dp-fedavg")),
+    ("dp-fedavg --set rho=1", ("--set: dp-fedavg", "'rho'")),
     ("dp-fedavg --config none.toml", ("--config is 'none.toml'", "cannot be read")),
     ("dp-fedavg --ledger no/where.ledger", ("--ledger is 'no/where.ledger'", "no folder no")),
     ("dp-fedavg --resume", ("--ledger", "no run to resume")),
