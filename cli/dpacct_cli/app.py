@@ -132,13 +132,6 @@ class Root(TyperGroup):
 
     summarizing = False
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Show the help for --help-all as well, with the way to all options of a command."""
-        if args and args[0] == "--help-all":
-            ctx.meta[ALL] = True
-            args = ["--help"]
-        return super().parse_args(ctx, args)
-
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names in the order of the help."""
         return list(ENTRIES)
@@ -157,8 +150,7 @@ class Root(TyperGroup):
         self.summarizing = True
         super().format_help(ctx, formatter)
         self.summarizing = False
-        if ALL in ctx.meta:
-            print(" dpacct COMMAND --help-all lists all options of a command.\n")
+        print(" dpacct COMMAND --help-all lists all options of a command.\n")
 
 
 def load(name: str, entry: Entry) -> Any:

@@ -186,6 +186,25 @@ ClientsOnly = Annotated[
 ]
 # Strategies of correlated noise that need no more than a number.
 CORRELATED = ("independent", "square-root", "optimized", "buffered-toeplitz")
+Epochs = Annotated[str | None, option(
+    "--epochs", metavar="E", panel=WHAT_RUNS, advanced=True,
+    help="Epochs instead of --rounds: how often each example takes part on average. "
+    "E / rate rounds run, rounded up.",
+)]  # fmt: skip
+Steps = Annotated[str | None, option(
+    "--steps", metavar="T", panel=WHAT_RUNS, advanced=True,
+    help="Steps of an epoch, with --sampling allocation or shuffle.",
+)]  # fmt: skip
+Records = Annotated[str | None, option(
+    "--records", metavar="K", panel=WHAT_RUNS, advanced=True,
+    help="Records of one user at most: each joins a Poisson round by itself and is clipped "
+    "alone.",
+)]  # fmt: skip
+CorrelatedName = Annotated[str | None, option(
+    "--correlated", metavar="|".join(CORRELATED), panel=WHAT_RUNS, advanced=True,
+    help="Correlated noise (DP-FTRL) over all rounds, with --separation; no sampling is "
+    "needed. With --q, cyclic Poisson sampling inside --separation groups.",
+)]  # fmt: skip
 Bands = Annotated[str | None, option(
     "--bands", metavar="B", panel=WHAT_RUNS, advanced=True,
     help="With --correlated: the bands of the strategy, or the buffers of buffered-toeplitz.",
@@ -299,31 +318,16 @@ class MechanismOptions(NamedTuple):
 
     noise: Noise = None
     rounds: Rounds = None
-    epochs: Annotated[str | None, option(
-        "--epochs", metavar="E", panel=WHAT_RUNS, advanced=True,
-        help="Epochs instead of --rounds: how often each example takes part on average. Runs "
-        "E / rate rounds, rounded up.",
-    )] = None  # fmt: skip
+    epochs: Epochs = None
     rate: Rate = None
     schedule: ScheduleFile = None
     sampling: SamplingName = None
     cohort: Cohort = None
     clients: Clients = None
     adjacency: AdjacencyName = None
-    steps: Annotated[str | None, option(
-        "--steps", metavar="T", panel=WHAT_RUNS, advanced=True,
-        help="Steps of an epoch, with --sampling allocation or shuffle.",
-    )] = None  # fmt: skip
-    records: Annotated[str | None, option(
-        "--records", metavar="K", panel=WHAT_RUNS, advanced=True,
-        help="Records of one user at most: each joins a Poisson round by itself and is clipped "
-        "alone.",
-    )] = None  # fmt: skip
-    correlated: Annotated[str | None, option(
-        "--correlated", metavar="|".join(CORRELATED), panel=WHAT_RUNS, advanced=True,
-        help="Correlated noise (DP-FTRL) over all rounds, with --separation; no sampling is "
-        "needed. With --q, cyclic Poisson sampling inside --separation groups.",
-    )] = None  # fmt: skip
+    steps: Steps = None
+    records: Records = None
+    correlated: CorrelatedName = None
     bands: Bands = None
     separation: Separation = None
 

@@ -360,13 +360,6 @@ def test_reserved_names_of_ledgers_are_bad_input(dpacct: Any) -> None:
     assert_refused(refused, "are reserved", "Choose another name, e.g. x.ledger")
 
 
-def test_help_all_works_at_the_root(dpacct: Any) -> None:
-    result = dpacct("--help-all")
-    assert result.code == 0
-    assert "calibrate" in result.out
-    assert "COMMAND --help-all" in result.out
-
-
 def test_installed_entry_point_behaves_likewise() -> None:
     words = ["calibrate", "--eps", "8", "--rounds", "3", "--q", "10"]
     ran = subprocess.run(

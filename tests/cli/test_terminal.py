@@ -184,7 +184,11 @@ def test_ctrl_c_in_the_middle_of_a_file_leaves_nothing_of_it(tmp_path: Path, wor
 
 
 @pytest.mark.parametrize(
-    "words", ["ledger export census.ledger -o out", "report --noise 4 --rounds 50 --q 0.1 --format md -o out"]
+    "words",
+    [
+        "ledger export census.ledger -o out",
+        "report --noise 4 --rounds 50 --q 0.1 --format md -o out",
+    ],
 )
 def test_a_full_disk_leaves_what_was_there(
     tmp_path: Path, dpacct: Any, words: str, monkeypatch: pytest.MonkeyPatch

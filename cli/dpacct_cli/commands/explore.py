@@ -26,7 +26,7 @@ from dpacct.errors import DpacctError, InvalidParameter
 from dpacct.rounds import Full, Uniform
 from dpacct_cli import errors, options, render, waiting
 from dpacct_cli.errors import OptionConflict, conflict
-from dpacct_cli.options import OUTPUT, PRIVACY, WHAT_RUNS, MechanismOptions, option
+from dpacct_cli.options import OUTPUT, MechanismOptions, option
 from dpacct_cli.output import LABEL, Force, read_output, write_output
 from dpacct_cli.render import Style, down, up
 from dpacct_cli.words import quoted, spelling
@@ -54,25 +54,6 @@ _RANGE = re.compile(r"([^/*]+?)\.\.([^/*]+)(?:([/*])(.+))?")
 Rows = Sequence[dict[str, Any]]
 # What is swept: the options of one row, and its delta.
 Settings = Sequence[tuple[MechanismOptions, float]]
-Noises = Annotated[str | None, option(
-    "--noise", metavar="Z,...", panel=WHAT_RUNS,
-    help="Noise multipliers, e.g. 0.8,1,1.2 or 1..4/0.5.",
-)]  # fmt: skip
-Counts = Annotated[str | None, option(
-    "--rounds", metavar="T,...", panel=WHAT_RUNS,
-    help="Numbers of rounds, e.g. 100..1000/100.",
-)]  # fmt: skip
-Rates = Annotated[str | None, option(
-    "--q", metavar="Q,...", panel=WHAT_RUNS,
-    help="Sampling rates in (0, 1], e.g. 0.01..0.16*2.",
-)]  # fmt: skip
-Cohorts = Annotated[str | None, option(
-    "--cohort", "--batch", metavar="M,...", panel=WHAT_RUNS,
-    help="Cohorts, with --clients, instead of --q.",
-)]  # fmt: skip
-Deltas = Annotated[
-    str | None, option("--delta", metavar="D,...", help="Deltas; default 1e-05.", panel=PRIVACY)
-]
 OutputFile = Annotated[str | None, option(
     LABEL, "-o", metavar="FILE", panel=OUTPUT,
     help="Write the table to a .csv or .json file.",
@@ -81,14 +62,14 @@ OutputFile = Annotated[str | None, option(
 
 def explore(
     *,
-    noise: Noises = None,
-    rounds: Counts = None,
-    q: Rates = None,
+    noise: options.Noise = None,
+    rounds: options.Rounds = None,
+    q: options.Rate = None,
     sampling: options.SamplingName = None,
-    cohort: Cohorts = None,
+    cohort: options.Cohort = None,
     clients: options.Clients = None,
     adjacency: options.AdjacencyName = None,
-    delta: Deltas = None,
+    delta: options.Delta = None,
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
     output: OutputFile = None,
     force: Force = False,
@@ -96,9 +77,9 @@ def explore(
 ) -> None:
     """Sweep over noise, rounds, sampling rate and delta.
 
-    Every noise is combined with every number of rounds, every rate and every delta. A list is
-    1,2,4. A range is 100..1000/100 by steps, or 1..64*2 by factors. A row that cannot be computed
-    shows its reason. -q prints the proven epsilons, one a line.
+    Noise, rounds, rate (or cohort) and delta may be lists such as 1,2,4, or ranges: 100..1000/100
+    by steps, or 1..64*2 by factors. Each value is combined with all others. A row that cannot be
+    computed shows its reason. -q prints the proven epsilons, one a line.
 
     Examples:
       dpacct explore --noise 0.8,1,1.2 --rounds 100..300/100 --q 0.1

@@ -14,7 +14,7 @@ from dpacct.display import down, line
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
 from dpacct.rounds import Adjacency, Round, Schedule
 from dpacct_cli import mechanism, options
-from dpacct_cli.commands.report import CoverOptions, FormName, read_target
+from dpacct_cli.commands.report import CoverOptions, FormName, Unit, read_target
 from dpacct_cli.errors import conflict
 from dpacct_cli.options import (
     MechanismOptions,
@@ -36,10 +36,6 @@ from dpacct_cli.output import (
 from dpacct_cli.render import Answer, Grid, Page, Row, bracket, plain, show, up
 
 File = Annotated[str, argument(metavar="FILE", help="The ledger of a data set.")]
-Unit = Annotated[str, option(
-    "--unit", metavar="WORD", panel=options.PRIVACY,
-    help="Privacy unit, by which neighbors differ; default client.",
-)]  # fmt: skip
 BudgetDelta = Annotated[str, option(
     "--delta", metavar="D", panel=options.PRIVACY,
     help="Delta of the budget; default 1e-05.",
@@ -86,7 +82,7 @@ def init(
     eps: options.Eps = None,
     delta: BudgetDelta = f"{DEFAULT_DELTA:g}",
     adjacency: options.AdjacencyName = None,
-    unit: Unit = "client",
+    unit: Unit = None,
     promised_delta: PromisedDelta = "0",
     shown: StyleOptions,
 ) -> None:
@@ -107,7 +103,8 @@ def init(
         raise InvalidParameter("FILE", file, "there is no such folder")
     rule = "a part of delta is a number"
     aside = validate.real("promised_delta", options.number(promised_delta), rule)
-    with Ledger.open(file, budget, adjacency=relation, unit=unit, promised_delta=aside) as ledger:
+    kept: dict[str, Any] = {"unit": unit or "client", "promised_delta": aside}
+    with Ledger.open(file, budget, adjacency=relation, **kept) as ledger:
         summary = ledger.summary()
     rows = [Row("ledger", summary["path"]), _budget_row(summary), _unit_row(summary)]
     note = mechanism.delta_note(summary["budget"]["delta"], None)

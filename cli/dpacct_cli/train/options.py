@@ -100,31 +100,15 @@ class Training(NamedTuple):
         "--config", metavar="FILE.toml", panel=SETTINGS,
         help="Options from a file, named as here without leading dashes, with _ for -.",
     )] = None  # fmt: skip
-    correlated: Annotated[str | None, option(
-        "--correlated", metavar="|".join(options.CORRELATED), panel=WHAT_RUNS, advanced=True,
-        help="Correlated noise (DP-FTRL), charged once for the whole run: --separation groups "
-        "of clients take turns, and no sampling is needed. With --q, each client of the group "
-        "is drawn in secret.",
-    )] = None  # fmt: skip
+    correlated: options.CorrelatedName = None
     bands: options.Bands = None
     separation: options.Separation = None
     rounds: options.Rounds = None
-    epochs: Annotated[str | None, option(
-        "--epochs", metavar="E", panel=WHAT_RUNS, advanced=True,
-        help="With --examples, instead of --rounds: how often each example takes part on "
-        "average.",
-    )] = None  # fmt: skip
+    epochs: options.Epochs = None
     q: options.Rate = None
     cohort: options.Cohort = None
-    steps: Annotated[str | None, option(
-        "--steps", metavar="T", panel=WHAT_RUNS, advanced=True,
-        help="Rounds of an epoch with --sampling allocation, instead of --q or --batch.",
-    )] = None  # fmt: skip
-    records: Annotated[str | None, option(
-        "--records", metavar="K", panel=PRIVACY, advanced=True,
-        help="With --examples: protect owners of the data with up to K examples, each drawn "
-        "and clipped by itself. Further examples of an owner are left out.",
-    )] = None  # fmt: skip
+    steps: options.Steps = None
+    records: options.Records = None
     sampling: Annotated[str | None, option(
         "--sampling", metavar="|".join(SAMPLINGS), panel=WHAT_RUNS,
         help="How a round picks its clients; default poisson. allocation: each client is in "
