@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -21,7 +21,7 @@ from dpacct import validate
 from dpacct.accountant import find_accountant
 from dpacct.display import down, up
 from dpacct.empirical.confidence import Estimate
-from dpacct.empirical.roc import AtRate, Roc, needed_nonmembers
+from dpacct.empirical.roc import Roc, needed_nonmembers
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.rounds import Schedule
 from dpacct_cli import options
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from dpacct.ledger import Run
     from dpacct_cli.train.job import Job
 
-ARGUMENT, THE_ATTACK = "CHECKPOINT", "The attack"
+ARGUMENT, THE_ATTACK, ATTACK = "CHECKPOINT", "The attack", "loss threshold"
 # Examples of each side that are compared, in whole clients.
 EXAMPLES = 10_000
 _SUFFIX = ".checkpoint"
@@ -106,20 +106,17 @@ def attack(
     result = loss_attack(
         target.job.model, cross_entropy, members, nonmembers, confidence=sure, fpr=rates
     )
-    found = [
-        Found("client", result.clients, limit),
-        Found("example", result.examples, limit),
-    ]
+    found = {"client": result.clients, "example": result.examples}
     if file is not None:
         from dpacct.pictures import roc_picture
 
         note = limit.because or "one model; the limit is proven on average over trainings"
-        curves = [(one.name, one.roc) for one in found]
+        curves = [(f"{ATTACK}, by {unit}", roc) for unit, roc in found.items()]
         to.write(roc_picture(curves, None if limit.auc is None else limit.tpr, note), file)
     show(
         Answer(
             _data(target, limit, found, left_out),
-            repr(found[0].roc.auc.value),
+            repr(found["client"].auc.value),
             lambda: _page(target, limit, found, left_out),
         ),
         style,
@@ -289,50 +286,31 @@ def _limit_of_run(run: Run | None, rounds: int) -> Limit:
     return Limit(found.auc, found.advantage, found.tpr, told=str(schedule.adjacency))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """The result on one kind of unit, client or example."""
-
-    unit: str
-    roc: Roc
-    limit: Limit
-
-    @property
-    def name(self) -> str:
-        """The name for curves and rows."""
-        return f"loss threshold, by {self.unit}"
-
-    @property
-    def above_limit(self) -> bool:
-        """True if an interval lies above the limit, which cannot be on average over trainings."""
-        auc, advantage = self.limit.auc, self.limit.advantage
-        if auc is None or advantage is None:
-            return False
-        if self.roc.auc.lower > auc or self.roc.advantage.lower > advantage:
-            return True
-        most = [(rate, self.limit.tpr(min(rate.fpr_upper, 1.0))) for rate in self.roc.rates]
-        return any(limit is not None and rate.tpr.lower > limit for rate, limit in most)
-
-    def needed(self, rate: AtRate) -> int:
-        """Return the number of non-members that an FPR takes, or 0 if there are enough."""
-        need = needed_nonmembers(rate.asked, self.roc.confidence)
-        return need if need > self.roc.nonmembers else 0
+def _exceeds(roc: Roc, limit: Limit) -> bool:
+    """Return True if an interval lies above the limit, which cannot be on average."""
+    if limit.auc is None or limit.advantage is None:
+        return False
+    most = [(rate.tpr.lower, limit.tpr(min(rate.fpr_upper, 1.0))) for rate in roc.rates]
+    most += [(roc.auc.lower, limit.auc), (roc.advantage.lower, limit.advantage)]
+    return any(bound is not None and lower > bound for lower, bound in most)
 
 
 def _bounded(value: Estimate, limit: float | None) -> dict[str, float | None]:
     return {"value": value.value, "lower": value.lower, "upper": value.upper, "limit": limit}
 
 
-def _data(target: Target, limit: Limit, found: list[Found], left_out: int) -> dict[str, object]:
+def _data(
+    target: Target, limit: Limit, found: Mapping[str, Roc], left_out: int
+) -> dict[str, object]:
     """Return the keys of --json."""
     attacks = [
         {
-            "attack": "loss threshold",
-            "unit": one.unit,
-            "members": one.roc.members,
-            "nonmembers": one.roc.nonmembers,
-            "auc": _bounded(one.roc.auc, limit.auc),
-            "advantage": _bounded(one.roc.advantage, limit.advantage),
+            "attack": ATTACK,
+            "unit": unit,
+            "members": roc.members,
+            "nonmembers": roc.nonmembers,
+            "auc": _bounded(roc.auc, limit.auc),
+            "advantage": _bounded(roc.advantage, limit.advantage),
             "rates": [
                 {
                     "fpr": rate.asked,
@@ -340,12 +318,12 @@ def _data(target: Target, limit: Limit, found: list[Found], left_out: int) -> di
                     "fpr_upper": rate.fpr_upper,
                     "tpr": _bounded(rate.tpr, limit.tpr(rate.asked)),
                 }
-                for rate in one.roc.rates
+                for rate in roc.rates
             ],
             "limit_adjacency": limit.told or None,
-            "above_limit": one.above_limit,
+            "above_limit": _exceeds(roc, limit),
         }
-        for one in found
+        for unit, roc in found.items()
     ]
     return {
         "method": target.settings.method,
@@ -354,19 +332,28 @@ def _data(target: Target, limit: Limit, found: list[Found], left_out: int) -> di
         "rounds": target.rounds,
         "private": limit.auc is not None,
         "not_private_because": limit.because or None,
-        "confidence": found[0].roc.confidence,
+        "confidence": found["client"].confidence,
         "left_out": left_out,
         "adjacency": target.job.adjacency,
         "attacks": attacks,
     }
 
 
-def _page(target: Target, limit: Limit, found: list[Found], left_out: int) -> Page:
+def _page(target: Target, limit: Limit, found: Mapping[str, Roc], left_out: int) -> Page:
     rows: list[Row] = []
-    for one in found:
-        sides = f"{one.roc.members:,} members, {one.roc.nonmembers:,} others"
-        words = f"  {_between(one.roc.auc)}, {one.name}: {sides}"
-        rows.append(Row("" if rows else "AUC", up(one.roc.auc.value, 4), words))
+    lines: list[list[str]] = []
+    for unit, roc in found.items():
+        name = f"{ATTACK}, by {unit}"
+        sides = f"{roc.members:,} members, {roc.nonmembers:,} others"
+        words = f"  {_between(roc.auc)}, {name}: {sides}"
+        rows.append(Row("" if rows else "AUC", up(roc.auc.value, 4), words))
+        lines.append([name, "advantage", *_cells(roc.advantage, limit.advantage)])
+        for rate in roc.rates:
+            cells = _cells(rate.tpr, limit.tpr(rate.asked))
+            needed = needed_nonmembers(rate.asked, roc.confidence)
+            if needed > roc.nonmembers:
+                cells[:2] = "n/a", f"needs {needed:,} non-members"
+            lines.append(["", f"TPR at FPR {plain(rate.asked)}", *cells])
     rows.append(Row("", "0.5", "  for guessing, or a model without training"))
     proven = Row("limit", "none", f"  {limit.because}")
     if limit.auc is not None:
@@ -375,8 +362,7 @@ def _page(target: Target, limit: Limit, found: list[Found], left_out: int) -> Pa
     settings, data = target.settings, target.job.dataset.name
     model = f"{settings.values['model']} on {data}, {settings.method}, {target.rounds} rounds"
     rows += [proven, Row("model", f"{model} of {target.files.stem}")]
-    lines: list[list[str]] = []
-    sure = plain(found[0].roc.confidence)
+    sure = plain(found["client"].confidence)
     remarks = [
         f"Each interval holds by itself with confidence {sure}, for this one model.",
         "Examples count as independent, and those of one client rarely are.",
@@ -385,14 +371,7 @@ def _page(target: Target, limit: Limit, found: list[Found], left_out: int) -> Pa
         remarks.append(
             "One model may lie above the limit by chance. Stronger attacks may find more than this."
         )
-    for one in found:
-        lines.append([one.name, "advantage", *_cells(one.roc.advantage, limit.advantage)])
-        for rate in one.roc.rates:
-            cells = _cells(rate.tpr, limit.tpr(rate.asked))
-            if need := one.needed(rate):
-                cells[:2] = "n/a", f"needs {need:,} non-members"
-            lines.append(["", f"TPR at FPR {plain(rate.asked)}", *cells])
-    if any(one.above_limit for one in found):
+    if any(_exceeds(roc, limit) for roc in found.values()):
         remarks.append(
             "An interval lies above the limit. If that is so in other trainings too, the run is "
             "not the charged mechanism."

@@ -23,10 +23,6 @@ Stated = Annotated[str | None, option(
     "--claim", metavar="E", panel=options.PRIVACY, advanced=True,
     help="A stated epsilon to check: proven, refuted or open.",
 )]  # fmt: skip
-Source = Annotated[str | None, option(
-    "--from", metavar="FILE", panel=options.WHAT_RUNS,
-    help="Answer for an Opacus checkpoint, or a dp-accounting event as .json.",
-)]  # fmt: skip
 AtEps = Annotated[str | None, option(
     "--eps", metavar="E", panel=options.PRIVACY,
     help="Epsilon at which delta is computed.",
@@ -40,7 +36,6 @@ Orders = Annotated[str, option(
 def epsilon(
     *,
     typed: MechanismOptions,
-    source: Source = None,
     delta: options.Delta = None,
     claim: Stated = None,
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
@@ -61,14 +56,7 @@ def epsilon(
     stated = None
     if claim is not None:
         stated = validate.above_zero("claim", options.number(claim), "a stated epsilon")
-    kind = None
-    if source is None:
-        plan = typed.read_schedule()
-    else:
-        from dpacct_cli.commands.source import read_source
-
-        kind, plan = read_source(source, typed)
-        typed = typed._replace(schedule=source)
+    plan = typed.read_schedule()
     spent = spend(plan, at.value, engine.name, options.read_gap(gap))
     judged = None
     if stated is not None:
@@ -85,8 +73,6 @@ def epsilon(
             *mechanism.epsilon_rows(plan, at.value, accountant, spent.interval),
         ]
         closing = f"dpacct compare {typed.retyped()}{at.retyped} shows other accountants."
-        if kind is not None:
-            closing = ""
         note = mechanism.delta_note(at.value, typed.num_clients)
         return Page(rows, closing=closing, note=note, title="Privacy spent")
 
@@ -95,7 +81,6 @@ def epsilon(
         "delta": spent.delta,
         "accountant": accountant,
         **mechanism.keys(plan),
-        **({} if kind is None else {"source": kind}),
     }
     if judged is not None:
         data["claim"] = {
