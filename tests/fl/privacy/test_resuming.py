@@ -103,7 +103,7 @@ def test_another_clip_norm_is_refused(tmp_path, bound):
     path = play(tmp_path / "run.pt", 2)
     with (
         planned(checkpoint=path, clip_norm=None, bound=bound) as run,
-        pytest.raises(InvalidParameter, match=r"its (clip norm|bound) is"),
+        pytest.raises(InvalidParameter, match="another setting"),
     ):
         run.resume()
 

@@ -38,7 +38,7 @@ from dpacct.fl.engine.states import (
 from dpacct.fl.layout import State, copies
 from dpacct.fl.privacy.account import Account, RowTicket
 from dpacct.fl.privacy.allocation import rounds_of
-from dpacct.fl.privacy.bounds import Bound, Clip, SmoothedNormalization, check_limits
+from dpacct.fl.privacy.bounds import Bound, SmoothedNormalization, check_limits
 from dpacct.fl.privacy.correlated import CorrelatedNoise
 from dpacct.fl.privacy.noise import SharesElsewhere, drawn_std, grid_exponent
 from dpacct.fl.report.reports import Diagnostics, Report, Timing
@@ -478,10 +478,8 @@ class Rounds:
 
         Raises:
             BudgetExceeded: it does not fit. Nothing was drawn.
-            InvalidParameter: the model has changed. Nothing is charged.
         """
         began = time.perf_counter()
-        self._check_model()
         correlation, stream = self.engine.plan.correlation, self.state.noise
         if correlation is not None and stream is not None:
             event = self.event()
@@ -505,13 +503,13 @@ class Rounds:
         engine, norms = self.engine, self.plan.clip_norms
         noise = engine.noise
         source = repr(noise) if isinstance(noise, CorrelatedNoise) else type(noise).__name__
-        # The norm of a plain clip is compared apart, and a bound of the caller has no stable form.
-        plain = type(self.first_bound) is Clip or not is_dataclass(self.first_bound)
+        # A bound of the caller may have no stable form.
+        bound = self.first_bound
+        told = repr(bound) if is_dataclass(bound) else type(bound).__name__
         return (
             f"{engine.method!r}, {engine.local!r}, {self.plan.words()}, "
             f"{source}, {engine.plan.public}, "
-            f"{engine.layout.size} parameters, server_lr={engine.server_lr!r}"
-            + ("" if plain else f", bound={self.first_bound!r}")
+            f"{engine.layout.size} parameters, server_lr={engine.server_lr!r}, bound={told}"
             + ("" if norms is None else f", clip_norms={norms!r}")
             + ("" if engine.server is None else f", server={engine.server!r}")
             + ("" if engine.average is None else f", average={engine.average!r}")
@@ -524,12 +522,3 @@ class Rounds:
         with torch.no_grad():
             for name, value in self.state.params.items():
                 own[name].copy_(value)
-
-    def _check_model(self) -> None:
-        """Refuse a model that cannot take up the next release. Rule 3."""
-        own = {name: value.shape for name, value in self.model.named_parameters()}
-        for name, value in self.state.params.items():
-            if own.get(name) != value.shape:
-                rule = f"its parameter {name} of shape {tuple(value.shape)} is trained"
-                shown = "another shape" if name in own else f"without {name}"
-                raise InvalidParameter("model", shown, rule)

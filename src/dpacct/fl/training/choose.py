@@ -199,7 +199,8 @@ class TrainerChooser:
             before: the choice of another rank, or before the run was resumed. It is kept where it
                 is possible.
         """
-        if before is not None and self._vectorize in ("auto", before.vectorized):
+        here = broadcast.device.type
+        if before and before.device == here and self._vectorize in ("auto", before.vectorized):
             return self._build(before, synthetic)
         sequential = self._sequential(broadcast, cohort)
         few = not self._examples and (cohort < 2 or self._chunk == 1)
