@@ -33,6 +33,17 @@ _NO_HEADER = re.compile(
 )
 _NAMES = r'<tbody>\n<tr>\n<td width="25%">\1</td>\n<td width="75%">'
 
+_PAPER = {
+    "<p>": '<p line-height="1.3">',
+    "<ol>": '<ol line-height="1.8">',
+    "<ul>": '<ul line-height="1.3">',
+    "<th>": '<th align="left">',
+    "<td>": '<td align="left">',
+    "<td width": '<td align="left" width',
+    'style="text-align:right"': 'align="right"',
+    "<img ": '<img width="430" ',
+}
+
 
 def safe(words: str) -> str:
     """Return words on one line in which no markup works, but for commands of dpacct."""
@@ -72,8 +83,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def signatures(items: Iterable[str]) -> str:
     """Return statements, each with a line for a signature."""
-    line_ = "Name: ............... Date: ............... Signature: ..............."
-    return "\n".join(f"{n}. {safe(item)}\\\n   {line_}" for n, item in enumerate(items, 1))
+    blanks = f"Name: {'.' * 30} Date: {'.' * 16} Signature: {'.' * 40}"
+    return "\n".join(f"{n}. {safe(item)}\\\n   {blanks}" for n, item in enumerate(items, 1))
 
 
 def chart(caption: str) -> str:
@@ -152,18 +163,22 @@ class Report:
         pdf.set_title(self.title)
         pdf.set_author(str(self.facts.get("author", "")))
         pdf.set_lang("en")
-        face, styles = fpdf.FontFace, {}
-        for number, size in enumerate((17, 13, 11, 10), 1):
-            styles[f"h{number}"] = fpdf.TextStyle(
+        pdf.set_draw_color(200)
+        styles: dict[str, Any] = {"code": fpdf.FontFace(family="body")}
+        for level, size in enumerate((17, 13, 11, 10), 1):
+            styles[f"h{level}"] = fpdf.TextStyle(
                 font_style="B", font_size_pt=size, t_margin=4, b_margin=1
             )
-        styles["code"] = face(family="body")
-        body = self._body("png", "image/png").replace("<img ", '<img width="430" ')
-        body = body.replace('style="text-align:right"', 'align="right"')
+        body = self._body("png", "image/png")
+        # fpdf2 reads few styles: it takes attributes instead.
+        for html, said in _PAPER.items():
+            body = body.replace(html, said)
         for part in body.split("<hr />"):
             pdf.add_page()
             pdf.set_font("body", size=9)
-            pdf.write_html(part, tag_styles=styles, table_line_separators=True)
+            pdf.write_html(
+                part, tag_styles=styles, table_line_separators=True, li_prefix_color="#1c1c1c"
+            )
         return bytes(pdf.output())
 
     def to_json(self) -> str:
