@@ -95,13 +95,13 @@ def test_a_run_of_today_fits_into_it(tmp_path: Path) -> None:
         assert ledger.runs[0].epsilon().upper > EXPECTED["trained"]["runs"][0]
 
 
-def test_the_round_that_0_2_left_is_taken_over(tmp_path: Path) -> None:
+def test_the_round_that_0_2_left_is_settled(tmp_path: Path) -> None:
     path = copy("trained", tmp_path)
     with Ledger.open(path) as ledger:
         run = ledger.resume_run(2)
-        assert run.take_over(Round(3.0, Poisson(0.2), ZERO_OUT)) is None
-        ticket = run.take_over(Round(3.0, Poisson(0.1), ZERO_OUT))
+        ticket = run.unsettled()
         assert ticket is not None
+        assert ticket.event.round == Round(3.0, Poisson(0.1), ZERO_OUT)
         ticket.commit()
         assert (run.rounds, run.committed) == (3, 3)
         assert ledger.verify().sound

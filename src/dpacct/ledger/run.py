@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dpacct import validate
 from dpacct.budget import Spent
 from dpacct.errors import LedgerError
 from dpacct.ledger.readings import Guarantee, Snapshot
-from dpacct.ledger.record.entries import Entry, Reserve, Start
+from dpacct.ledger.record.entries import Reserve, Start
 from dpacct.ledger.record.events import (
     Event,
     checked_details,
-    event_to_json,
     in_adjacency,
-    round_to_json,
 )
 from dpacct.ledger.record.plans import PAIRS, plan_room
 from dpacct.ledger.record.state import Charge, RunState
@@ -228,52 +225,23 @@ class Run:
         """The latest row of correlated noise that was taken, 0 before the first."""
         return self._file.now().latest_row(self.id)
 
-    def take_over(self, event: Event | ScheduleItem) -> Ticket | None:
-        """Return the ticket of a round that another process reserved and left.
-
-        Nothing of such a round was released: `Ticket.commit` comes before that. So it is drawn
-        again, and counts once. If the other process is alive after all, the first to commit may
-        release the round, and the other one may not.
-
-        Args:
-            event: the round, equal to the reserved one in every detail.
-        Returns:
-            Its ticket, which cannot be abandoned, or None if the run's latest round is another
-            round, or was settled.
-        Raises:
-            LedgerError: the file is damaged.
-        """
-        whole, now = event if isinstance(event, Event) else Event(event), self._file.now()
-        found = self._latest_unsettled(now)
-        if found is None or found[1].left:
-            return None
-        last, said = found
-        charged = in_adjacency(whole.charged, now.state.adjacency)
-        # As it is read back, e.g. a list instead of a tuple.
-        ours = json.loads(json.dumps(event_to_json(whole, charged)))
-        theirs = last.content["data"] | {"charged": round_to_json(said.charged)}
-        if ours | {"slot": said.slot, "left": False} != theirs:
-            return None
-        return self._drawn_ticket(last.number, said, whole)
-
     def unsettled(self) -> Ticket | None:
         """Return the ticket of the latest charge of the run, or None if that was settled.
 
-        For a charge of several releases, of which a process that ended has made some.
-        """
-        found = self._latest_unsettled(self._file.now())
-        return found and self._drawn_ticket(found[0].number, found[1], Event(found[1].charged))
+        A process that ended has left it. Its ticket cannot be abandoned. If the process is alive
+        after all, the first to commit may release the round, and the other one may not.
 
-    def _latest_unsettled(self, now: Snapshot) -> tuple[Entry, Reserve] | None:
+        Raises:
+            LedgerError: the file is damaged.
+        """
+        now = self._file.now()
         last = now.read(lambda rows: rows.of_run(self.id, kind="reserve"))
         if last is None or now.read(lambda rows: rows.is_closed(last.number)):
             return None
-        said = now.said(last)
-        return (last, said) if isinstance(said, Reserve) else None
-
-    def _drawn_ticket(self, number: int, said: Reserve, event: Event) -> Ticket:
+        said = cast("Reserve", now.said(last))
         # Its cost is not known here, so it cannot be abandoned.
-        ticket = Ticket(self._file, Reservation(number, self.id, Charge((), said.slot)), event)
+        reservation = Reservation(last.number, self.id, Charge((), said.slot))
+        ticket = Ticket(self._file, reservation, Event(said.charged))
         ticket.draw()
         return ticket
 
