@@ -103,7 +103,7 @@ def init(
         raise InvalidParameter("FILE", file, "there is no such folder")
     rule = "a part of delta is a number"
     aside = validate.real("promised_delta", options.number(promised_delta), rule)
-    kept: dict[str, Any] = {"unit": unit or "client", "promised_delta": aside}
+    kept: dict[str, Any] = {"unit": "client" if unit is None else unit, "promised_delta": aside}
     with Ledger.open(file, budget, adjacency=relation, **kept) as ledger:
         summary = ledger.summary()
     rows = [Row("ledger", summary["path"]), _budget_row(summary), _unit_row(summary)]

@@ -153,7 +153,7 @@ def report(
             typed.read_schedule(),
             delta=typed.read_delta(delta).value,
             accountant=accountant,
-            unit=unit or "client",
+            unit="client" if unit is None else unit,
             num_units=typed.num_clients,
         )
     target.write(cover.on(found))

@@ -127,7 +127,10 @@ def _run(settings: Settings, files: RunFiles, style: Style, *, resume: bool) -> 
         if style is Style.HUMAN:
             for note in _notes(settings, files, job, terms, private=run.has_private_checkpoint):
                 print_note(note)
-            (what, *_), level = mechanism.rows(run.schedule), _noise_of(run.schedule)
+            (what, *_), level = (
+                mechanism.rows(run.schedule),
+                mechanism.noise_multiplier(run.schedule),
+            )
             noises = "" if level is None else f", noise multiplier {noise(level)}"
             spent = up(run.planned_epsilon.upper, 3)
             line = f"plan: {what.value}{noises}, epsilon {spent} at the end"
@@ -190,12 +193,6 @@ class Done(NamedTuple):
 
         plan = self.run.schedule
         return first_rounds(plan, max(1, -(-self.run.round // rounds_of(plan.phases[0].round))))
-
-
-def _noise_of(schedule: Schedule) -> float | None:
-    """Return the noise multiplier of all rounds, or None if it changes."""
-    kinds = list(schedule.distinct())
-    return getattr(kinds[0], "noise_multiplier", None) if len(kinds) == 1 else None
 
 
 def _data(done: Done) -> dict[str, Any]:
@@ -269,7 +266,7 @@ def _page(done: Done) -> Page:
         why = "the classes are read off the data, and epsilon does not cover them: say --classes"
         rows.append(Row("label set", "unprotected", why))
     rows += mechanism.rows(plan)
-    level = _noise_of(plan)
+    level = mechanism.noise_multiplier(plan)
     first, last = job.keywords["bound"] or run.bound, run.bound.clip_norm
     if level is not None:
         unit = f"std of the noise on the sum / clip norm {plain(last)}"

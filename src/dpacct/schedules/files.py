@@ -19,7 +19,6 @@ import json
 import os
 import re
 import reprlib
-import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -369,8 +368,15 @@ def _render_csv(schedule: Schedule) -> str:
     return buffer.getvalue()
 
 
+def _parse_toml(text: str) -> _Content:
+    # Commands that read no file start without it.
+    import tomllib  # noqa: PLC0415 - see above
+
+    return _document(tomllib.loads(text))
+
+
 _PARSERS: dict[str, Callable[[str], _Content]] = {
-    ".toml": lambda text: _document(tomllib.loads(text)),
+    ".toml": _parse_toml,
     ".csv": _parse_csv,
     ".json": lambda text: _document(json.loads(text, object_pairs_hook=_without_duplicates)),
 }

@@ -224,14 +224,6 @@ def test_runs_on_one_data_set_share_its_ledger_and_no_other_file(
     assert begin(None, "blur", "digits").stem == "blur-digits-3"
 
 
-def test_the_ledger_of_a_table_stands_beside_it(tmp_path: Path) -> None:
-    files = begin(None, "dp-fedavg", str(tmp_path / "people.csv"))
-    assert files.ledger == tmp_path / "people.ledger"
-    assert files.model == tmp_path / "dp-fedavg-people.model.pt"
-    with pytest.raises(InvalidParameter, match="no folder"):
-        begin(None, "dp-fedavg", str(tmp_path / "no" / "people.csv"))
-
-
 def test_runs_may_share_a_ledger_that_is_named(tmp_path: Path) -> None:
     path = str(tmp_path / "shared.ledger")
     first = touch(begin(path, "dp-fedavg", "digits"))
