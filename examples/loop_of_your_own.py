@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import dpacct
 from dpacct import Budget, Ledger, Poisson, fl
@@ -32,7 +33,7 @@ def people() -> list[tuple[Tensor, Tensor]]:
     return [(x, (x[:, :3].sum(dim=1) > 0).long()) for x in inputs]
 
 
-def update_of(model: nn.Module, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+def update_of(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     """What one client sends: how a copy of the model moved while it trained on its data alone."""
     own = copy.deepcopy(model)
     optimizer = torch.optim.SGD(own.parameters(), lr=0.5)
@@ -40,8 +41,8 @@ def update_of(model: nn.Module, inputs: Tensor, targets: Tensor) -> dict[str, Te
         optimizer.zero_grad()
         nn.functional.cross_entropy(own(inputs), targets).backward()
         optimizer.step()
-    before = dict(model.named_parameters())
-    return {name: (new - before[name]).detach() for name, new in own.named_parameters()}
+    moved = parameters_to_vector(own.parameters()) - parameters_to_vector(model.parameters())
+    return moved.detach().unsqueeze(0)
 
 
 def main() -> None:
@@ -58,17 +59,15 @@ def main() -> None:
     )
     clients = people()
     model = nn.Linear(10, 2)
-    parameters = dict(model.named_parameters())
     with Ledger.open(asked.ledger, BUDGET) as ledger:
         # Registered before anything ran, so that the tight bound of the whole plan applies.
         run = ledger.start_run("own loop", plan=asked.rounds * plan.round)
         for _ in range(asked.rounds):
             cohort = [client for client in clients if DRAW.random() < RATE]
             updates = [update_of(model, *client) for client in cohort]
-            mean = fl.privatize(updates, plan, run, like=parameters)
-            with torch.no_grad():
-                for name, parameter in parameters.items():
-                    parameter.add_(mean[name])
+            weights = parameters_to_vector(model.parameters()).detach()
+            mean = fl.privatize(torch.cat([torch.zeros(0, len(weights)), *updates]), plan, run)
+            vector_to_parameters(weights + mean, model.parameters())
         run.finish()
         spent = ledger.epsilon()
         print(f"{ledger.rounds} rounds, epsilon {spent.upper:.3f} of {BUDGET.epsilon:g}")

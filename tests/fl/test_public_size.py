@@ -48,7 +48,6 @@ def figures(run: fl.Federation, folder: Any) -> dict[str, Any]:
         "noise": (run.noise_multiplier, run.rounds, run.planned_epsilon, run.epsilon),
         "setting": content["setting"],
         "states": content["server_state"].keys(),
-        "clip": [content["bound"]],
         "entries": json.dumps([data.get("details") for _, data in entries], default=str),
         "charges": json.dumps([data.get("charged") for _, data in entries], default=str),
     }

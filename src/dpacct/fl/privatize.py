@@ -7,9 +7,8 @@ a client sends one row. Only a number of rows that such a draw cannot give is re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast, overload
+from typing import cast
 
 import torch
 from scipy.special import bdtrc  # pyright: ignore[reportMissingTypeStubs]
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.layout import Layout, Params, check_tensors
+from dpacct.fl.layout import Layout
 from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, at_least_single, check_limits
 from dpacct.fl.privacy.correlated import CorrelatedNoise
@@ -28,8 +27,6 @@ from dpacct.fl.public import PublicSize
 from dpacct.fl.settings import choose_independent
 from dpacct.ledger import Ledger, Run
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Uniform
-
-Tensors = Mapping[str, Tensor]
 
 # A cohort that is larger has a probability below this under Poisson sampling. If the number of
 # clients is public, refusing costs nothing: neighbors draw cohorts of equal size. If it is secret,
@@ -141,41 +138,19 @@ class AggregationPlan:
         return draw_cohort(self.sampling, self.num_clients, Randomness())
 
 
-@overload
-def privatize(deltas: Tensor, plan: AggregationPlan, ledger: Run | Ledger) -> Tensor: ...
-
-
-@overload
-def privatize(
-    deltas: Sequence[Tensors],
-    plan: AggregationPlan,
-    ledger: Run | Ledger,
-    *,
-    like: Tensors | None = None,
-) -> Params: ...
-
-
-def privatize(
-    deltas: Tensor | Sequence[Tensors],
-    plan: AggregationPlan,
-    ledger: Run | Ledger,
-    *,
-    like: Tensors | None = None,
-) -> Tensor | Params:
+def privatize(deltas: Tensor, plan: AggregationPlan, ledger: Run | Ledger) -> Tensor:
     """Bound, sum, noise and charge the updates of one round.
 
     Memory: a copy of the updates, which stay as they are.
 
     Args:
-        deltas: tensor [m, d], one update a row (m may be 0), or m dictionaries of floating-point
-            tensors of one layout. Rows that hold NaN or infinity count as zero.
+        deltas: [m, d], one update a row (m may be 0), of a floating-point type. Rows that hold NaN
+            or infinity count as zero. `torch.nn.utils.parameters_to_vector` makes a row.
         plan: of the round.
         ledger: the run of a ledger that is charged. Given a ledger, its run "privatize" that was
             started last, or a new one.
-        like: tensors of the layout of an update (e.g. the model's parameters). Needed for the empty
-            list of an empty cohort.
     Returns:
-        The noisy sum / planned cohort size, [d] or a dictionary, float32 (float64 for float64).
+        The noisy sum / planned cohort size, [d], float32 (float64 for float64).
         The ledger has committed the round when this returns.
     Raises:
         InvalidParameter: shapes that do not fit, or more rows than the plan's sampling can draw.
@@ -184,7 +159,7 @@ def privatize(
     """
     if not isinstance(cast("object", plan), AggregationPlan):
         raise InvalidParameter("plan", type(plan).__name__, "a plan is an AggregationPlan")
-    layout, empty = _layout_of(deltas, like)
+    layout = _layout_of(deltas)
     _check_count(len(deltas), plan)
     bound, charge = cast("Bound", plan.bound), plan.charge
     check_limits(bound, layout)
@@ -193,71 +168,34 @@ def privatize(
     if std is None:
         rule = "fewer noise shares than the plan's minimum arrived, so nothing may be released"
         raise InvalidParameter("deltas", len(deltas), rule)
-    if isinstance(deltas, Tensor):
-        rows = deltas.detach().to(empty.dtype, copy=True)
-    else:
-        rows = torch.cat([empty, *(layout.flatten(d).detach().to(empty)[None] for d in deltas)])
+    rows = at_least_single(deltas.detach().clone())
     ticket = _find_run(ledger).reserve(
         charge.event(bound, plan.noise, {"clip_norm": bound.clip_norm})
     )
     ticket.draw()
-    total = plan.noise.zeros(layout.size, empty.device)
+    total = plan.noise.zeros(layout.size, rows.device)
     rows, _, _ = contribute(rows, bound, layout, charge.contributions)
     add_rows(total, plan.noise.encode(rows, limits, std))
     noisy = plan.noise.add(total, limits, std, Randomness())
-    mean = (noisy / charge.cohort_size).to(empty.dtype)
+    mean = (noisy / charge.cohort_size).to(rows.dtype)
     ticket.commit()
-    return mean if isinstance(deltas, Tensor) else layout.unflatten(mean)
+    return mean
 
 
-_DENSE = "updates are dense tensors on one device: a tensor [m, d], or a list of tensors by name"
-
-
-def _layout_of(deltas: Tensor | Sequence[Tensors], like: Tensors | None) -> tuple[Layout, Tensor]:
-    """Return the layout of an update, and no rows of the type in which updates are bounded.
+def _layout_of(deltas: Tensor) -> Layout:
+    """Return the layout of an update.
 
     Everything is checked here, since an error after the reservation would cost a round.
     """
-    if isinstance(deltas, Tensor):
-        if like is not None:
-            raise InvalidParameter("like", "given", "a tensor of updates has a layout of its own")
-        _check_dense([{"delta": deltas}])
-        if deltas.ndim != 2:
-            rule = "updates are a tensor [m, d], one update a row"
-            raise InvalidParameter("deltas", tuple(deltas.shape), rule)
-        updates: list[Tensors] = [{"delta": deltas.new_empty(deltas.shape[1])}]
-    else:
-        if not isinstance(cast("object", deltas), Sequence):
-            raise InvalidParameter("deltas", type(deltas).__name__, _DENSE)
-        updates = [*([] if like is None else [like]), *deltas]
-        if not updates:
-            rule = "an empty list has no shape. Give like=..., or a tensor [0, d]"
-            raise InvalidParameter("deltas", 0, rule)
-        devices = _check_dense(updates)
-        if like is None and len(devices) > 1:
-            raise InvalidParameter("deltas", f"on {', '.join(sorted(devices))}", _DENSE)
-    layout = Layout.of(updates[0])
-    for tensors in updates:
-        check_tensors(tensors, layout, "deltas")
-    if not layout.size:
-        raise InvalidParameter("deltas", 0, "an update has at least one coordinate")
-    return layout, at_least_single(layout.flatten(updates[0]).detach().new_empty(0, layout.size))
-
-
-def _check_dense(updates: Sequence[object]) -> set[str]:
-    """Return the devices of updates, or raise if they are no dense tensors by name."""
-    devices: set[str] = set()
-    for update in updates:
-        if not isinstance(update, Mapping):
-            raise InvalidParameter("deltas", f"with a {type(update).__name__}", _DENSE)
-        for part in cast("Mapping[str, object]", update).values():
-            if not isinstance(part, Tensor):
-                raise InvalidParameter("deltas", f"with a {type(part).__name__}", _DENSE)
-            if part.layout != torch.strided or part.is_quantized or part.is_meta:
-                shown = f"{part.dtype}, {part.layout}, on {part.device}"
-                raise InvalidParameter("deltas", shown, _DENSE)
-            devices.add(str(part.device))
-    return devices
+    rule = "updates are a dense tensor [m, d], one update a row"
+    if not isinstance(cast("object", deltas), Tensor):
+        raise InvalidParameter("deltas", type(deltas).__name__, rule)
+    if deltas.ndim != 2 or not deltas.shape[1] or deltas.layout != torch.strided or deltas.is_meta:
+        shown = f"{tuple(deltas.shape)}, {deltas.layout}, on {deltas.device}"
+        raise InvalidParameter("deltas", shown, f"{rule}, with at least one coordinate")
+    if not deltas.is_floating_point():
+        raise Unsupported(f"deltas are {deltas.dtype}. Only floating-point updates can be bounded")
+    return Layout.of({"delta": deltas.new_empty(deltas.shape[1])})
 
 
 def _check_count(count: int, plan: AggregationPlan) -> None:
