@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from dpacct.accountant import ACCOUNTANTS
+from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 from dpacct.budget import Interval, Spent
 from dpacct.errors import NotConverged, Unsupported
 from dpacct.rounds import Round, Schedule
@@ -77,7 +77,8 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: Styl
         raise Unsupported(f"no accountant applies: {entries[0].note}")
     best = min(proven, key=lambda entry: entry.upper or 0.0)
     job = style is not Style.QUIET and samplings.describes_job(typed)
-    costs = samplings.read_costs(typed, at.value) if job else []
+    ways = samplings.read_ways(typed) if job else []
+    costs = read_costs(ways, at.value)
     smallest = Spent(best.lower or 0.0, best.upper or 0.0, at.value)
 
     def page() -> Page:
@@ -91,9 +92,13 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: Styl
             closing = "pip install -e '.[interop]' adds dp-accounting and Opacus to the table."
         reasons = [f"{entry.shown_name}: {entry.note}" for entry in entries if entry.note]
         note = mechanism.delta_note(at.value, typed.num_clients)
-        reasons += [f"{cost.way.name}: {cost.note}" for cost in costs if cost.note]
-        second = samplings.grid(costs) if costs else None
-        return Page(rows, _grid(entries), reasons, closing, note, second=second)
+        reasons += [f"{cost.name}: {cost.note}" for cost in costs if cost.note]
+        first = f"sampling ({samplings.RELATION})"
+        second = _grid(first, costs, [way.words for way in ways]) if costs else None
+        proofs = ["proven" if entry.kind == "ours" else "its own claim" for entry in entries]
+        return Page(
+            rows, _grid("accountant", entries, proofs), reasons, closing, note, second=second
+        )
 
     data: dict[str, object] = {
         "results": [entry.data for entry in entries],
@@ -101,7 +106,17 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: Styl
         **mechanism.keys(plan),
     }
     if costs:
-        data["samplings"] = [samplings.as_json(cost) for cost in costs]
+        data["samplings"] = [
+            {
+                "sampling": way.name,
+                "words": way.words,
+                "epsilon": cost.data["epsilon"],
+                "adjacency": str(samplings.RELATION),
+                "seconds": cost.seconds,
+                "note": cost.note,
+            }
+            for way, cost in zip(ways, costs, strict=True)
+        ]
     show(Answer(data, repr(smallest.upper), page), style)
 
 
@@ -114,6 +129,16 @@ def read_entries(plan: Schedule, delta: float, peers: Sequence[Any]) -> list[Ent
         waiting.say(f"dpacct compare: {name}", done, len(asked))
         entries.append(_measure(name, kind, engine, plan, delta))
     return entries
+
+
+def read_costs(ways: Sequence[samplings.Way], delta: float) -> list[Entry]:
+    """Return the cost of a job by each way of drawing its batches."""
+    found: list[Entry] = []
+    for done, way in enumerate(ways):
+        waiting.say(f"dpacct compare: {way.name}", done, len(ways))
+        engine = ACCOUNTANTS[DEFAULT_ACCOUNTANT]
+        found.append(_measure(way.name, "sampling", engine, way.schedule, delta))
+    return found
 
 
 def _measure(name: str, kind: str, engine: Any, plan: Schedule, delta: float) -> Entry:
@@ -140,16 +165,17 @@ def _measure(name: str, kind: str, engine: Any, plan: Schedule, delta: float) ->
     return Entry(name, kind, None, found, elapsed)
 
 
-def _grid(entries: list[Entry]) -> Grid:
+def _grid(first: str, entries: Sequence[Entry], last: Sequence[str]) -> Grid:
+    """Return a table of answers, with a name for the first column and the cells of the last one."""
     lines = [
         [
             entry.shown_name,
             up(entry.upper),
             "-" if entry.lower is None else down(entry.lower),
             seconds(entry.seconds),
-            "proven" if entry.kind == "ours" else "its own claim",
+            cell,
         ]
-        for entry in entries
+        for entry, cell in zip(entries, last, strict=True)
         if entry.upper is not None
     ]
-    return Grid(["accountant", "epsilon", "achieved", "time", ""], lines)
+    return Grid([first, "epsilon", "achieved", "time", ""], lines)

@@ -207,15 +207,13 @@ def samplings(*, typed: MechanismOptions, delta: options.Delta = None, to: Pictu
     to.file()
     at = typed.read_delta(delta)
     from dpacct.pictures import compare_picture
-    from dpacct_cli.commands.samplings import read_costs
+    from dpacct_cli.commands.compare import read_costs
+    from dpacct_cli.commands.samplings import read_ways
 
-    costs = read_costs(typed, at.value)
-    answers = [
-        (cost.way.name, found and found.lower, found and found.upper, cost.note)
-        for cost in costs
-        for found in [cost.epsilon]
-    ]
-    plan = costs[0].way.schedule
+    ways = read_ways(typed)
+    costs = read_costs(ways, at.value)
+    answers = [(cost.name, cost.lower, cost.upper, cost.note) for cost in costs]
+    plan = ways[0].schedule
     note = f"{plan.rounds:,} steps of one job, {plan.adjacency}"
     to.put(compare_picture(plan, at.value, answers, note))
 

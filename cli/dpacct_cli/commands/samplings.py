@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import NamedTuple
 
-import dpacct
-from dpacct.budget import Interval
 from dpacct.epochs import Epoch, ShuffledEpoch
-from dpacct.errors import NotConverged, Unsupported
 from dpacct.rounds import Adjacency, Poisson, Round, Schedule, Uniform
-from dpacct_cli import waiting
 from dpacct_cli.errors import OptionConflict
 from dpacct_cli.options import MechanismOptions
-from dpacct_cli.render import Grid, down, seconds, up
 from dpacct_cli.words import called, in_units
 
 RELATION = Adjacency.ZERO_OUT
@@ -26,15 +20,6 @@ class Way(NamedTuple):
     name: str
     words: str
     schedule: Schedule
-
-
-class Cost(NamedTuple):
-    """The epsilon of a job by one way, None where no accountant answers."""
-
-    way: Way
-    epsilon: Interval | None
-    seconds: float
-    note: str = ""
 
 
 def describes_job(typed: MechanismOptions) -> bool:
@@ -69,41 +54,3 @@ def read_ways(typed: MechanismOptions) -> list[Way]:
         Way("uniform", drawn, fixed),
         Way("shuffle", f"a data loader that shuffles ({whole})", shuffled),
     ]
-
-
-def read_costs(typed: MechanismOptions, delta: float) -> list[Cost]:
-    """Return the cost of a job by each way."""
-    ways, found = read_ways(typed), list[Cost]()
-    for done, way in enumerate(ways):
-        waiting.say(f"dpacct compare: {way.name}", done, len(ways))
-        start = time.perf_counter()
-        try:
-            spent = dpacct.epsilon(way.schedule, delta=delta)
-            elapsed = time.perf_counter() - start
-            found.append(Cost(way, Interval(spent.lower, spent.upper), elapsed))
-        except (Unsupported, NotConverged) as error:
-            found.append(Cost(way, None, 0.0, str(error)))
-    return found
-
-
-def as_json(cost: Cost) -> dict[str, object]:
-    """Return a row for --json."""
-    found = cost.epsilon
-    return {
-        "sampling": cost.way.name,
-        "words": cost.way.words,
-        "epsilon": None if found is None else {"lower": found.lower, "upper": found.upper},
-        "adjacency": str(RELATION),
-        "seconds": cost.seconds,
-        "note": cost.note,
-    }
-
-
-def grid(costs: list[Cost]) -> Grid:
-    """Return the table of all ways."""
-    lines = [
-        [way.name, up(found.upper), down(found.lower), seconds(elapsed), way.words]
-        for way, found, elapsed, _ in costs
-        if found is not None
-    ]
-    return Grid([f"sampling ({RELATION})", "epsilon", "achieved", "time", ""], lines)
