@@ -1,4 +1,4 @@
-"""Training at the papers' scale on a device: seconds, share of privacy, memory, and the limit.
+"""Training at the papers' scale on a device: seconds, memory, and the limit.
 
 ``python -m benchmarks.device [--out FILE] [--minutes 9] [--device auto] [--small | --full]``. Each
 job has its share of the minutes. A job that does not end in time is stopped, and its seconds for
@@ -56,7 +56,6 @@ class Measured(TypedDict, total=False):
     goal_seconds: float | None
     limit_seconds: float
     times_the_limit: float
-    privacy_share: float
     memory_mib: float
     pfl_research_seconds_per_round: float
     failed: str
@@ -80,7 +79,7 @@ def measured(job: Job, device: torch.device, train: Examples, seconds: float) ->
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     began = _clock(device)
-    total = privacy = 0.0
+    total = 0.0
     timed = 0
     with job.federation(device, train) as run:
         found["weights"] = sum(value.numel() for value in run.model.parameters())
@@ -91,8 +90,7 @@ def measured(job: Job, device: torch.device, train: Examples, seconds: float) ->
         next(reports)
         for report in reports:
             timed += 1
-            total += report.timing.total
-            privacy += report.timing.privacy
+            total += report.seconds
             if _clock(device) - began > seconds:
                 break
         found["way"] = str(run.training_path)
@@ -106,7 +104,6 @@ def measured(job: Job, device: torch.device, train: Examples, seconds: float) ->
         "seconds_in_all": each * job.rounds,
         "limit_seconds": limit,
         "times_the_limit": each * job.rounds / limit,
-        "privacy_share": privacy / total,
         "memory_mib": _peak(device),
     }
     if job.peer and pfl_research.PYTHON:
@@ -142,7 +139,7 @@ def all_jobs(device: torch.device, minutes: float, out: Path, *, small: bool) ->
 def shown(said: dict[str, Any]) -> str:
     """Return the file as a table."""
     rows = [
-        [job["job"], job["failed"], *["-"] * 7]
+        [job["job"], job["failed"], *["-"] * 6]
         if "failed" in job
         else [
             job["job"],
@@ -152,7 +149,6 @@ def shown(said: dict[str, Any]) -> str:
             f"{job['seconds_in_all']:.1f}",
             "-" if job["goal_seconds"] is None else f"{job['goal_seconds']:.0f}",
             f"{job['limit_seconds']:.2f}",
-            f"{100 * job['privacy_share']:.1f} %",
             f"{job['memory_mib']:.0f}",
         ]
         for job in said["jobs"]
@@ -165,7 +161,6 @@ def shown(said: dict[str, Any]) -> str:
         "s in all",
         "goal",
         "limit",
-        "privacy",
         "MiB",
     ]
     title = f"{said['device']}, {said['threads']} threads, torch {said['torch']}"

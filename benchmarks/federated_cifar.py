@@ -69,18 +69,15 @@ def main() -> None:
         device=given.device,
     )
     print(f"{size} weights, noise multiplier {run.noise_multiplier:.4f}", flush=True)
-    local = privacy = 0.0
     with run:
         for report in run:
-            local += report.timing.local
-            privacy += report.timing.privacy
             if report.round == 1:
                 print(run.training_path, flush=True)
             if report.round % given.every == 0:
                 accuracy = fl.evaluate(model, cross_entropy, test).accuracy
                 print(
                     f"round {report.round}: {time.perf_counter() - began:.1f} s, "
-                    f"local {local:.1f} s, privacy {privacy:.1f} s, accuracy {accuracy:.4f}, "
+                    f"accuracy {accuracy:.4f}, "
                     f"epsilon {report.epsilon.upper:.4f}",
                     flush=True,
                 )

@@ -7,7 +7,6 @@ import torch
 
 import dpacct.fl  # noqa: F401 - asks for kernels that repeat themselves
 from dpacct.errors import InvalidParameter
-from dpacct.fl.engine.engine import Clock
 from dpacct.fl.tensors import choose_device, listed, sent
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -82,12 +81,3 @@ def test_a_product_does_not_depend_on_its_place_among_others(many, rows, depth, 
     for place in range(many):
         alone = left[place : place + 1].clone() @ right[place : place + 1].clone()
         assert torch.equal(together[place], alone[0])
-
-
-def test_seconds_of_a_part_are_added_up(monkeypatch):
-    times = iter([10.0, 11.0, 13.0, 16.0, 20.0])
-    monkeypatch.setattr("dpacct.fl.engine.engine.time.perf_counter", lambda: next(times))
-    clock = Clock(torch.device("cpu"))
-    for part in ("local", "privacy", "local", "other"):
-        clock.end(part)
-    assert clock.seconds == {"local": 4.0, "privacy": 2.0, "other": 4.0}

@@ -50,7 +50,6 @@ def test_the_peer_stands_beside_it_where_it_was_trained() -> None:
         "seconds_in_all": 1.2,
         "goal_seconds": None,
         "limit_seconds": 1.0,
-        "privacy_share": 0.1,
         "memory_mib": 7.0,
     }
     said = {"note": "", "device": "CPU", "threads": 1, "torch": "2", "jobs": [job]}

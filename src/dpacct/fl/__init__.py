@@ -58,7 +58,7 @@ from dpacct.fl.privacy.noise import GaussianNoise, Noise, NoiseShares, SecureGau
 from dpacct.fl.privatize import AggregationPlan, privatize
 from dpacct.fl.report.callbacks import Callback, CSVWriter, JSONLinesWriter
 from dpacct.fl.report.evaluation import Evaluation, evaluate
-from dpacct.fl.report.reports import Diagnostics, Report, Timing
+from dpacct.fl.report.reports import Diagnostics, Report
 from dpacct.fl.server import Server
 from dpacct.rounds import Full, Poisson, Uniform
 
@@ -128,7 +128,6 @@ __all__ = [
     "Server",
     "ServerOptimizer",
     "SmoothedNormalization",
-    "Timing",
     "Uniform",
     "audit",
     "audit_run",

@@ -20,7 +20,7 @@ import torch
 from rich.console import Console
 
 import dpacct as library
-from dpacct.fl import ClientData, Diagnostics, Report, Timing, evaluate
+from dpacct.fl import ClientData, Diagnostics, Report, evaluate
 from dpacct.fl.data import load_digits
 from dpacct.fl.models import build_model
 from dpacct.fl.report.reports import RELEASED, UNPROTECTED
@@ -485,7 +485,7 @@ SHOWN = Report(
     unit="client",
     adjacency="add-remove",
     diagnostics=Diagnostics(10, 0.625, 1.0, 1.0, 1.0, 0, 1.0),
-    timing=Timing(0.1, 0.1, 0.4),
+    seconds=0.4,
 )
 
 
@@ -502,7 +502,7 @@ def test_the_bar_shows_budget_and_accuracy_and_nothing_private() -> None:
     other = replace(
         shown,
         diagnostics=Diagnostics(99, 0.1, 7.0, 7.0, 9.0, 3, 5.0),
-        timing=Timing(3.0, 1.0, 4.0),
+        seconds=4.0,
     )
     assert describe(other, 8.0, 0.84) == describe(shown, 8.0, 0.84)
     for style in (Style.JSON, Style.QUIET):

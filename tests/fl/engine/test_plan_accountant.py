@@ -65,8 +65,6 @@ def test_memories_of_participation_need_other_cohorts_than_of_fixed_size(account
     for sampling in others:
         found = plan_accountant(Remembering(), PARAMS, accountant, sampling)
         assert found == ("pairs" if accountant == "tight" else accountant)
-    published = dataclass(frozen=True)(type("P", (Remembering,), {"not_private_because": "x"}))()
-    assert plan_accountant(published, PARAMS, "rdp", Uniform(4, 12)) == "rdp"
 
 
 def test_what_such_memories_would_tell() -> None:

@@ -7,8 +7,6 @@ noise use `Noised` and public state alone.
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -142,34 +140,25 @@ class Engine:
         found = self.open(state)
         found.token, found.clients = draw.token, list(draw.workers)
         broadcast, members = self.broadcast(state), set(draw.members)
-        clock = Clock(self.device)
         for part in chunks(draw.workers, chunk):
             if isinstance(trainer, ExampleTrainer) and isinstance(self.clients, Examples):
                 # Each group is summed while a cache holds it.
                 seeds = [draw.seed_of(example) for example in part]
                 batch, done = trainer.read(self.clients, part, seeds, self.device), 0
                 for group in trainer.groups(batch, broadcast):
-                    clock.end("local")
                     self._add_group(state, found, group, part[done : done + len(group)])
                     done += len(group)
-                    clock.end("privacy")
-                clock.end("local")
                 continue
             tasks = [self.task(client, state, draw.order, trainer) for client in part]
             rows = trainer.train(tasks, broadcast)
             plant(rows, tasks)
-            clock.end("local")
             ours = [place for place, client in enumerate(part) if client in members]
             contributions = self.bound(state, found.kept, rows)
             self.add(state, found, contributions.take(ours))
-            clock.end("privacy")
             if tasks[0].state is not None:
                 inside = scatter(contributions.bounded.rows, found.kept, self.layout.size)
                 memories = trainer.remember(tasks, inside, broadcast) or []
                 found.memories.update(zip(part, map(copies, memories), strict=True))
-                clock.end("local")
-        found.local_seconds = clock.seconds["local"]
-        found.privacy_seconds = clock.seconds["privacy"]
         return found
 
     def _add_group(
@@ -342,21 +331,3 @@ def for_rehearsal(engine: Engine) -> Engine:
     if engine.plan.correlation is None:
         return engine
     return replace(engine, noise=GaussianNoise(), plan=replace(engine.plan, correlation=None))
-
-
-class Clock:
-    """A clock for the parts of a round, with ``seconds`` by name."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self.seconds: dict[str, float] = defaultdict(float)
-        self._last = time.perf_counter()
-
-    def end(self, part: str) -> None:
-        """Count the time since the last mark for this part."""
-        # Bounds wait for a GPU in each group anyway, to see whether a row was not finite.
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        now = time.perf_counter()
-        self.seconds[part] += now - self._last
-        self._last = now

@@ -41,7 +41,7 @@ from dpacct.fl.privacy.allocation import rounds_of
 from dpacct.fl.privacy.bounds import Bound, SmoothedNormalization, check_limits
 from dpacct.fl.privacy.correlated import CorrelatedNoise
 from dpacct.fl.privacy.noise import SharesElsewhere, drawn_std, grid_exponent
-from dpacct.fl.report.reports import Diagnostics, Report, Timing
+from dpacct.fl.report.reports import Diagnostics, Report
 from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.tensors import norm, numbers
 from dpacct.fl.training.tasks import Broadcast
@@ -72,11 +72,10 @@ class OpenRound:
         ticket: Ticket | RowTicket,
         event: Event,
         began: float,
-        charging: float,
     ) -> None:
         engine, state = rounds.engine, rounds.state
         self._rounds, self._engine, self._state = rounds, engine, state
-        self._ticket, self._event, self._began, self._charging = ticket, event, began, charging
+        self._ticket, self._event, self._began = ticket, event, began
         self._answered: set[int] = set()
         self._committed = False
         self.settled = False
@@ -254,7 +253,6 @@ class OpenRound:
         """
         self._require_open()
         self.settled = True
-        before = time.perf_counter()
         rounds, engine, state, found = self._rounds, self._engine, self._state, self.found
         self._check_unchanged()
         bound, limits = state.bound, list(state.bound.limits(engine.kept_layout(found.kept)))
@@ -275,8 +273,6 @@ class OpenRound:
             # Nothing is released, but the round was charged.
             state.round += 1
         rounds.advance()
-        now = time.perf_counter()
-        privacy = self._charging + found.privacy_seconds + now - before
         return Report(
             round=rounds.state.round,
             rounds=rounds.planned,
@@ -289,7 +285,7 @@ class OpenRound:
             unit=rounds.account.unit,
             adjacency=str(engine.plan.adjacency),
             diagnostics=diagnose(found, bound, std, limits),
-            timing=Timing(found.local_seconds, privacy, now - self._began),
+            seconds=time.perf_counter() - self._began,
         )
 
     def _check_unchanged(self) -> None:
@@ -496,7 +492,7 @@ class Rounds:
             ticket = self.account.reserve(event)  # Rule 1.
             # From here on randomness is drawn: the round stays spent, whatever happens.
             ticket.draw()
-        return OpenRound(self, ticket, event, began, time.perf_counter() - began)
+        return OpenRound(self, ticket, event, began)
 
     def setting(self) -> str:
         """Return the settings that must not change when a run goes on, in words."""

@@ -126,7 +126,6 @@ class Collected:
         kept: the mask's coordinates, None for all.
         arrived: number of contributions in the sum.
         norms: of the raw updates. dropped: number of updates that were not finite.
-        local_seconds, privacy_seconds: time of training, and of bounding and summing.
         memories: new client states, applied once the round is committed.
         clients: the workers that have answered, members or not.
         token: of the draw that the sums belong to.
@@ -138,8 +137,6 @@ class Collected:
     arrived: int = 0
     norms: list[Tensor] = field(default_factory=list[Tensor])
     dropped: list[Tensor] = field(default_factory=list[Tensor])
-    local_seconds: float = 0.0
-    privacy_seconds: float = 0.0
     memories: dict[int, State] = field(default_factory=dict[int, State])
     clients: list[int] = field(default_factory=list[int])
     token: bytes = b""
@@ -155,8 +152,6 @@ class Collected:
         self.arrived += other.arrived
         self.norms += other.norms
         self.dropped += other.dropped
-        self.local_seconds += other.local_seconds
-        self.privacy_seconds += other.privacy_seconds
         self.memories |= other.memories
         self.clients += other.clients
 

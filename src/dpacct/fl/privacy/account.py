@@ -25,8 +25,7 @@ from typing import Any
 
 from dpacct.accountant import find_accountant
 from dpacct.budget import Budget, Interval, Spent
-from dpacct.calibration.calibrate import calibrate
-from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, NotConverged
+from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
 from dpacct.fl.privacy.allocation import Allocation
 from dpacct.fl.privacy.bounds import INDICATOR_NORM, AdaptiveClip, Bound
 from dpacct.fl.privacy.correlated import Correlation
@@ -343,25 +342,10 @@ class Account:
         room = ledger.remaining_as_plan(event, self.accountant, rounds)
         if room < 1 or ledger.budget.epsilon <= budget.epsilon:
             return room
-        round_ = event.charged
-        if not isinstance(round_, Round):
-            by = find_accountant(self.accountant)
-            return largest_count(
-                lambda n: by.upper_epsilon(n * round_, self.delta) <= budget.epsilon, 0, room
-            )
-        try:
-            most = calibrate(
-                epsilon=budget.epsilon,
-                delta=self.delta,
-                noise_multiplier=round_.noise_multiplier,
-                sampling=round_.sampling,
-                adjacency=round_.adjacency,
-                accountant=self.accountant,
-                solve="rounds",
-            ).rounds
-        except NotConverged:
-            return 0
-        return min(room, most)
+        round_, by = event.charged, find_accountant(self.accountant)
+        return largest_count(
+            lambda n: by.upper_epsilon(n * round_, self.delta) <= budget.epsilon, 0, room
+        )
 
     def start(self, name: str, event: Event, plan: Schedule, details: dict[str, Any]) -> None:
         """Register the run with its first round, and all rounds as they will be charged."""

@@ -64,18 +64,6 @@ class Diagnostics:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
-    """Seconds: ``local`` training, ``privacy`` (bound, sum, noise, charge), ``total`` of it all.
-
-    **Not private**: they reveal the number of clients that took part, and of their examples.
-    """
-
-    local: float
-    privacy: float
-    total: float
-
-
-@dataclass(frozen=True, slots=True)
 class Report:
     """One round.
 
@@ -90,7 +78,8 @@ class Report:
         released: False where a round released nothing (too few noise shares arrived).
         unit, adjacency: the difference of neighboring data sets. One ``unit`` ("client",
             "example") is added or removed, or replaced, or its contribution becomes zero.
-        diagnostics, timing: not private, and left out of ``repr``.
+        diagnostics: not private, and left out of ``repr``.
+        seconds: of the round. Not private: it grows with the cohort and its examples. Likewise.
     """
 
     round: int
@@ -104,7 +93,7 @@ class Report:
     unit: str
     adjacency: str
     diagnostics: Diagnostics = field(repr=False)
-    timing: Timing = field(repr=False)
+    seconds: float = field(repr=False)
 
     @property
     def epsilon(self) -> Spent:
@@ -148,6 +137,6 @@ class Report:
             "released": self.released,
         }
         bare = asdict(self.diagnostics)
-        bare |= {f"seconds_{key}": value for key, value in asdict(self.timing).items()}
+        bare["seconds"] = self.seconds
         row |= {f"{UNPROTECTED}{key}": value for key, value in bare.items()}
         return row | {"unit": self.unit, "adjacency": self.adjacency}
