@@ -365,13 +365,14 @@ def test_other_losses_and_weight_decay():
 
 def test_forms_of_data():
     rows = data(5)
-    pairs = list(zip(rows.inputs, rows.targets, strict=True))
+    pairs = torch.utils.data.TensorDataset(rows.inputs, rows.targets)
+    loader = torch.utils.data.DataLoader(pairs, batch_size=len(pairs))
     forms = [
         fl.Examples(rows.inputs, rows.targets),
         fl.Examples(rows),
-        fl.Examples(torch.utils.data.TensorDataset(rows.inputs, rows.targets)),
-        fl.Examples(Rows(rows.inputs, rows.targets)),
         fl.Examples(pairs),
+        fl.Examples(Rows(rows.inputs, rows.targets)),
+        fl.Examples(*next(iter(loader))),
     ]
     for found in forms:
         assert len(found) == 5
@@ -387,12 +388,10 @@ def test_forms_of_data():
     [
         torch.zeros(3, 2),
         [],
-        [torch.zeros(2)],
-        [(torch.zeros(2), 0), (torch.zeros(3), 0)],
         torch.utils.data.TensorDataset(torch.zeros(3, 2)),
         3,
     ],
-    ids=["no targets", "empty", "no pair", "two shapes", "one tensor", "a number"],
+    ids=["no targets", "a list", "one tensor", "a number"],
 )
 def test_what_is_no_data_set(bad):
     with pytest.raises(InvalidParameter):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
-from dpacct.fl.clients import ClientData, Inputs, each, joined, parts_of
+from dpacct.fl.clients import ClientData, Inputs
 from dpacct.ledger.terms import CLIENT, EXAMPLE
 
 
@@ -43,7 +43,8 @@ class Examples(Sequence[ClientData]):
     Args:
         data: inputs as of a `ClientData` (then ``targets`` are given), a `ClientData`, a
             `torch.utils.data.TensorDataset` of two tensors, or an object with ``len`` and
-            ``batch(rows)`` like `Batched`. Another data set of pairs is read whole.
+            ``batch(rows)`` like `Batched`. One batch of all rows makes tensors of any data set:
+            ``*next(iter(DataLoader(data, batch_size=len(data))))``.
         targets: [n, ...] if ``data`` are the inputs.
         unit: the unit in words: "example" (or "patient" if each row is one), and "client" with
             owners.
@@ -184,44 +185,6 @@ def _source(data: Any, targets: Tensor | None) -> Batched:
         raise InvalidParameter("targets", None, "inputs come with their targets")
     if callable(getattr(data, "batch", None)) and hasattr(data, "__len__"):
         return cast("Batched", data)
-    mapping_or_class = hasattr(data, "keys") or callable(data)
-    if mapping_or_class or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
-        rule = "examples are two tensors, or a data set that can be read by number"
-        raise InvalidParameter("data", type(data).__name__, rule)
-    return _Tensors(_stacked(data))
-
-
-def _stacked(data: Any) -> ClientData:
-    """Return all pairs of a data set, in memory."""
-    pairs: list[ClientData] = []
-    for row in range(len(data)):
-        pair = data[row]
-        if not isinstance(pair, tuple | list) or len(cast("Sequence[Any]", pair)) != 2:
-            rule = "each example is a pair of input and target"
-            raise InvalidParameter("data", f"example {row}", rule)
-        value, target = cast("Sequence[Any]", pair)
-        several = isinstance(value, dict) or _are_tensors(value)
-        try:
-            own = cast("Inputs", value) if several else torch.as_tensor(value)
-            inputs = each(own, lambda values: torch.as_tensor(values).unsqueeze(0))
-            targets = torch.as_tensor(target).unsqueeze(0)
-        except (TypeError, ValueError, RuntimeError) as error:
-            rule = f"its input and its target are tensors or numbers ({error})"
-            raise InvalidParameter("data", f"example {row}", rule) from None
-        pairs.append(ClientData(inputs, targets))
-        if _shapes(pairs[0]) != _shapes(pairs[-1]):
-            rule = "all examples have the shapes of the first one. Pad them to a public length"
-            raise InvalidParameter("data", f"example {row}", rule)
-    if not pairs:
-        raise InvalidParameter("data", 0, "there is at least one example")
-    inputs = joined([pair.inputs for pair in pairs], torch.cat)
-    return ClientData(inputs, torch.cat([pair.targets for pair in pairs]))
-
-
-def _are_tensors(value: Any) -> bool:
-    return isinstance(value, tuple) and all(map(torch.is_tensor, cast("Any", value)))
-
-
-def _shapes(data: ClientData) -> tuple[type, list[tuple[str, torch.Size]]]:
-    tensors = [*parts_of(data.inputs), ("targets", data.targets)]
-    return type(data.inputs), [(name, values.shape) for name, values in tensors]
+    rule = "examples are two tensors, a ClientData, a TensorDataset, or an object with batch(rows)"
+    hint = "A data set of pairs: *next(iter(DataLoader(data, batch_size=len(data))))."
+    raise InvalidParameter("data", type(data).__name__, rule, hint)

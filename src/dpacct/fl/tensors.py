@@ -77,18 +77,6 @@ def same_numbers(one: Tensor, two: Tensor) -> bool:
     return torch.equal(one, two) or bool(((one == two) | (one.isnan() & two.isnan())).all())
 
 
-# Bytes that are sent without waiting, at most: pinned memory is dear.
-_MOST = 1 << 20
-
-
-def sent(values: Tensor, device: torch.device) -> Tensor:
-    """Return the values on a device."""
-    waits = device.type != "cuda" or values.device.type != "cpu"
-    if waits or values.nbytes > _MOST or values.is_pinned():
-        return values.to(device)
-    return values.pin_memory().to(device, non_blocking=True)
-
-
 def listed(
     values: Sequence[float], device: torch.device, dtype: torch.dtype = torch.int64
 ) -> Tensor:
@@ -96,7 +84,7 @@ def listed(
 
     An index should be a tensor, too: a list would be copied in each operation that takes it.
     """
-    return sent(torch.tensor(values, dtype=dtype), device)
+    return torch.tensor(values, dtype=dtype, device=device)
 
 
 Device = torch.device

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpacct.errors import InvalidParameter
-from dpacct.fl.postprocess import effective_dimension, noise_gain, smooth
+from dpacct.fl.postprocess import noise_gain, smooth
 
 sizes = st.integers(1, 40)
 strengths = st.floats(0, 50)
@@ -60,15 +60,12 @@ def test_the_row_of_the_inverse_is_the_derived_one(size, strength):
 
 
 @pytest.mark.parametrize("strength", [0.01, 0.5, 1.0, 1.5, 2.0, 3.0])
-def test_effective_dimension_and_noise_gain(strength):
+def test_noise_gain(strength):
     for size in (1, 2, 3, 7, 50):
         inverse = np.linalg.inv(laplacian(size, strength))
-        assert effective_dimension(size, strength) == pytest.approx(np.trace(inverse), rel=1e-12)
         gain = np.trace(inverse @ inverse) / size
         assert noise_gain(size, strength) == pytest.approx(gain, rel=1e-12)
-    assert (effective_dimension(5, 0), noise_gain(5, 0)) == (5, 1)
-    share = effective_dimension(100_000, strength) / 100_000
-    assert share == pytest.approx(1 / math.sqrt(1 + 4 * strength), rel=1e-12)
+    assert noise_gain(5, 0) == 1
     limit = (1 + 2 * strength) / (1 + 4 * strength) ** 1.5
     assert noise_gain(100_000, strength) == pytest.approx(limit, rel=1e-12)
 

@@ -13,7 +13,6 @@ from torch.nn import functional
 from dpacct import fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl import attacks
-from dpacct.fl.clients import each
 from dpacct.fl.training.own_functions import OwnFunctions
 from tests.fl.problems import cross_entropy, federation, flat, linear, make_clients
 from tests.fl.training.test_trainers import BOTH, same, setting
@@ -90,13 +89,9 @@ def test_runs_of_both_trainers_are_the_same(form: type):
 
 
 @pytest.mark.parametrize("form", [tuple, dict])
-@pytest.mark.parametrize("source", ["tensors", "pairs"])
-def test_examples_of_several_tensors(form: type, source: str):
+def test_examples_of_several_tensors(form: type):
     [data] = readers([12], form)
-    pairs = [
-        (each(data.inputs, lambda values, n=n: values[n]), int(data.targets[n])) for n in range(12)
-    ]
-    people = fl.Examples(pairs) if source == "pairs" else fl.Examples(data.inputs, data.targets)
+    people = fl.Examples(data.inputs, data.targets)
     ends: list[Tensor] = []
     for vectorize in (False, True):
         model = Reader()
@@ -105,20 +100,6 @@ def test_examples_of_several_tensors(form: type, source: str):
         ends.append(flat(model))
     moved = float((ends[0] - flat(Reader())).norm())
     assert float((ends[0] - ends[1]).norm()) < 1e-4 * moved
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [({"a": "text"}, 0)],
-        [([torch.zeros(2), torch.zeros(3)], 0)],
-        [("text", 0)],
-        [((torch.zeros(2),), 0), ({"0": torch.zeros(2)}, 0)],
-    ],
-)
-def test_rows_that_are_no_examples_are_named(rows: Any):
-    with pytest.raises(InvalidParameter, match=r"example [01]"):
-        fl.Examples(rows)
 
 
 def test_a_client_of_another_form_trains_alone_or_contributes_zero():

@@ -39,7 +39,6 @@ from dpacct.fl.privacy.markers import Bounded, Noised, scatter
 from dpacct.fl.privacy.noise import (
     GaussianNoise,
     Noise,
-    SharesElsewhere,
     drawn_std,
     sums_as_they_are,
 )
@@ -53,7 +52,6 @@ from dpacct.fl.privacy.sums import (
     scales_rows,
 )
 from dpacct.fl.surroundings import undisturbed
-from dpacct.fl.tensors import sent
 from dpacct.fl.training.examples import ExampleTrainer, Gradients
 from dpacct.fl.training.tasks import Broadcast, Task, Trainer, join, plant
 
@@ -117,7 +115,7 @@ class Engine:
         """Return empty sums of the next round, over the coordinates of its mask."""
         released = None if state.released is None else state.released.clone()
         kept = self.method.mask.select(self.layout, state.round + 1, released)
-        kept = None if kept is None else sent(kept, self.device)
+        kept = None if kept is None else kept.to(self.device)
         return Collected(
             self.noise.zeros(self.kept_layout(kept).size, self.device),
             self.noise.zeros(1, self.device) if isinstance(state.bound, AdaptiveClip) else None,
@@ -324,10 +322,7 @@ class Engine:
 
 
 def for_rehearsal(engine: Engine) -> Engine:
-    """Return the engine with noise that needs no other rounds and no real clients."""
-    noise = engine.noise
-    if isinstance(noise, SharesElsewhere):
-        return replace(engine, noise=replace(noise, rehearsed=True))
+    """Return the engine with noise that needs no other rounds."""
     if engine.plan.correlation is None:
         return engine
     return replace(engine, noise=GaussianNoise(), plan=replace(engine.plan, correlation=None))

@@ -316,7 +316,7 @@ def _local_training(clients: Population, method: Method, local: SGD | None) -> S
     if not isinstance(clients, Examples):
         return method.prepare(SGD() if local is None else local)
     one = method.prepare(SGD(lr=1.0, steps=1, batch_size=1) if local is None else local)
-    later = "It takes one step in a round. Momentum(0.9) or Adam(0.01) as server= remember it."
+    later = "It takes one step in a round. Take server=fl.Momentum(0.9) or server=fl.Adam(0.01)."
     for name, value, hint in (
         ("local", one.count_steps(1) != 1 and f"{one.count_steps(1)} steps", later),
         ("momentum", one.momentum, later),

@@ -2,12 +2,11 @@
 
 from dpacct.fl.postprocess.averages import Average
 from dpacct.fl.postprocess.denoisers import DENOISERS, james_stein, keep_largest, soft_threshold
-from dpacct.fl.postprocess.laplacian import effective_dimension, noise_gain, smooth
+from dpacct.fl.postprocess.laplacian import noise_gain, smooth
 
 __all__ = [
     "DENOISERS",
     "Average",
-    "effective_dimension",
     "james_stein",
     "keep_largest",
     "noise_gain",

@@ -54,22 +54,6 @@ def smooth(values: Tensor, strength: float, order: str = AXES) -> Tensor:
     return smoothed.to(values.dtype).reshape(turned.shape).permute(back)
 
 
-def effective_dimension(size: int, strength: float) -> float:
-    """Return the trace of A_s^{-1}, the effective dimension of a smoothed vector.
-
-    d (1 + r^d) / ((1 - r^d) sqrt(1 + 4 s)) with r = (1 + 2 s - sqrt(1 + 4 s)) / (2 s).
-
-    Error: relative error at most 1e-14, either direction.
-    """
-    if check_strength(strength) == 0:
-        return float(size)
-    root = math.sqrt(1 + 4 * strength)
-    # (1 + 2 s - root) / (2 s), without the cancellation at small s.
-    ratio = 4 * strength / (1 + root) ** 2
-    power = ratio**size
-    return size * (1 + power) / ((1 - power) * root)
-
-
 def noise_gain(size: int, strength: float) -> float:
     """Return the trace of A_s^{-2} / d, the variance of smoothed unit noise, per coordinate.
 

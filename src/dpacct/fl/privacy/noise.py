@@ -44,8 +44,6 @@ _RESOLUTION = 24
 # Rule 3, and the most shares for which it is proven.
 LEAST_SIGMA = 2**10
 MAX_SHARES = 2**20
-# Synthetic clients of a rehearsal.
-_REHEARSED = 8
 
 
 class Noise(Protocol):
@@ -260,12 +258,7 @@ def with_share(
 
 @dataclass(frozen=True, slots=True)
 class SharesElsewhere(NoiseShares):
-    """`NoiseShares` of a server's clients: the sum that arrives has its noise already.
-
-    In a rehearsal a few synthetic clients send shares with the same sum.
-    """
-
-    rehearsed: bool = False
+    """`NoiseShares` of a server's clients: the sum that arrives has its noise already."""
 
     def zeros(self, size: int, device: torch.device) -> Tensor:
         """Return int64 [size], in units of the grid."""
@@ -281,8 +274,5 @@ class SharesElsewhere(NoiseShares):
 
     def add(self, total: Tensor, limits: Limits, std: float, source: Randomness) -> Tensor:
         """Return the sum times the grid, float64 [k]: its noise is in it."""
-        if self.rehearsed:
-            nothing = torch.zeros(min(self.minimum, _REHEARSED), len(total), dtype=torch.float64)
-            shares = with_share(nothing, limits, std, len(nothing), source)
-            total = total + shares.sum(dim=0).to(total.device)
+        del std, source
         return total.double() * 2.0 ** grid_exponent(limits)

@@ -13,7 +13,7 @@ from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.local.sgd import shortened
 from dpacct.fl.methods.protocol import Context, Method, overrides
-from dpacct.fl.tensors import integers, seed_generators, sent
+from dpacct.fl.tensors import integers, seed_generators
 from dpacct.fl.training.isolation import Isolation
 from dpacct.fl.training.tasks import Broadcast, Task, Trainer, Trial
 
@@ -57,7 +57,7 @@ class SequentialTrainer(Trainer):
         local, params = context.local, context.anchor
         optimizer: State = {}
         # One upload for all steps.
-        plan = sent(task.plan.indices, task.data.targets.device)
+        plan = task.plan.indices.to(task.data.targets.device)
         for indices, count in zip(plan, integers(task.plan.counts), strict=True):
             rows = indices[:count]
             data = task.data.map(lambda values: values[rows])  # noqa: B023 - called at once

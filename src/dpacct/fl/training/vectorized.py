@@ -28,7 +28,7 @@ from dpacct.fl.local.batches import Batch, padded_width
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.local.sgd import SGD, shortened
 from dpacct.fl.methods.protocol import Method, overrides
-from dpacct.fl.tensors import listed, sent, truths
+from dpacct.fl.tensors import listed, truths
 from dpacct.fl.training.isolation import Isolation
 from dpacct.fl.training.own_functions import OwnFunctions, seeds_of_steps
 from dpacct.fl.training.tasks import NO_STEPS, Broadcast, Task, Trainer
@@ -263,9 +263,9 @@ class _GroupData(NamedTuple):
         return cls(
             joined([data.inputs for data, _ in parts], torch.cat),
             torch.cat([data.targets for data, _ in parts]),
-            sent(rows, like.device),
-            sent(weights.to(like.dtype), like.device),
-            sent(active, like.device),
+            rows.to(like.device),
+            weights.to(like.dtype).to(like.device),
+            active.to(like.device),
             truths((active | idle).all(dim=1)),
         )
 
