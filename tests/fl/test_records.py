@@ -116,6 +116,19 @@ def test_no_more_than_k_records_of_a_user_are_ever_drawn() -> None:
         assert report.diagnostics.cohort_size == 7
 
 
+def test_users_with_several_clients() -> None:
+    clients = make_clients([3] * len(OWNERS))
+    owned = fl.Owned(clients, OWNERS, records=2)
+    assert len(owned) == 7
+    assert owned[6] is clients[8]
+    assert [client is clients[k] for client, k in zip(owned[1:3], (1, 2), strict=True)]
+    with federation(linear(), owned, sampling=fl.Poisson(0.5), budget=Budget(8, 1e-5),
+                    noise_multiplier=None) as run:  # fmt: skip
+        assert run.engine.plan.sampling == Poisson(0.5, records=2)
+        assert 8 * (1 - 1e-4) <= run.planned_epsilon.upper <= 8
+        assert run.run() is not None
+
+
 def test_one_record_of_each_user_is_one_example() -> None:
     with federation(
         linear(), examples(records=1), sampling=fl.Allocation(2), rounds=4, local=None

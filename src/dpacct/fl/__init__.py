@@ -22,7 +22,7 @@ from dpacct.fl.auditing.runs import (
 from dpacct.fl.clients import Canary, ClientData, Population
 from dpacct.fl.engine.rounds import OpenRound
 from dpacct.fl.engine.states import Contributions, Draw
-from dpacct.fl.examples import Examples
+from dpacct.fl.examples import Examples, Owned
 from dpacct.fl.federation import Federation
 from dpacct.fl.local.sgd import SGD, LocalAdam
 from dpacct.fl.methods import (
@@ -116,6 +116,7 @@ __all__ = [
     "NoiseShares",
     "Noised",
     "OpenRound",
+    "Owned",
     "PerLayerClip",
     "Poisson",
     "Population",

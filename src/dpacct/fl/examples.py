@@ -107,6 +107,46 @@ class Examples(Sequence[ClientData]):
         return None
 
 
+class Owned(Sequence[ClientData]):
+    """A population in which a user has several clients, such as devices.
+
+    The unit is a user. Each client is drawn independently and its update clipped by itself.
+
+    Args:
+        clients: the population, which may be lazy.
+        owners: of each client, any names or numbers.
+        records: the most clients of one user that take part: its first ones.
+        unit: the user in words.
+    Raises:
+        InvalidParameter: owners of another number of clients, or a value out of range.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[ClientData],
+        owners: Iterable[Hashable] | Tensor,
+        *,
+        records: int,
+        unit: str = CLIENT,
+    ) -> None:
+        self.unit, self._clients = validate.line("unit", unit, "a unit of privacy"), clients
+        self.records, kept = kept_records(len(clients), owners, records)
+        self._kept: Sequence[int] = range(len(clients)) if kept is None else kept
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @overload
+    def __getitem__(self, place: int) -> ClientData: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[ClientData]: ...
+    def __getitem__(self, place: int | slice) -> ClientData | Sequence[ClientData]:
+        """Return one client, or a list of clients."""
+        if isinstance(place, slice):
+            return [self._clients[at] for at in self._kept[place]]
+        return self._clients[self._kept[place]]
+
+
 def kept_records(
     count: int, owners: Iterable[Hashable] | Tensor | None, records: int | None
 ) -> tuple[int, list[int] | None]:

@@ -17,7 +17,7 @@ from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.plan import RunPlan
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.states import TrainingState
-from dpacct.fl.examples import Examples
+from dpacct.fl.examples import Examples, Owned
 from dpacct.fl.layout import (
     Layout,
     Params,
@@ -79,7 +79,7 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds
     public, *_ = [PublicSize.choose(settings.public_size, s, len(clients)) for s in schemes]
     asked = settings.adjacency if settings.schedule is None else settings.schedule.adjacency
     relation, *_ = [public.adjacency(scheme, asked) for scheme in schemes]
-    unit = clients.unit if isinstance(clients, Examples) else CLIENT
+    unit = clients.unit if isinstance(clients, Examples | Owned) else CLIENT
     delta = _choose_delta(settings, ledger, relation, unit)
     method = DPFedAvg() if settings.method is None else settings.method
     count = settings.planned_rounds
@@ -211,13 +211,13 @@ def of_records(
     if known is not None and len(clients) > known:
         rule = f"there are {len(clients)} clients, and the bound is for no more than stated"
         raise InvalidParameter("num_clients", known, rule)
-    most = clients.records if isinstance(clients, Examples) else 1
+    most = clients.records if isinstance(clients, Examples | Owned) else 1
     stated = sampling.records if isinstance(sampling, Poisson) else 1
     if stated == most:
         return sampling
     if most == 1:
         rule = "the run enforces that number, so the population says whose its records are"
-        hint = f"Give fl.Examples(..., owners=..., records={stated})."
+        hint = f"Give fl.Examples(..., owners=..., records={stated}), or fl.Owned of clients."
         raise InvalidParameter("records", stated, rule, hint)
     if not isinstance(sampling, Poisson):
         raise Unsupported(
