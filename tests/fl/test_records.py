@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpacct
-from dpacct import Ledger, Poisson, Round, fl
+from dpacct import Budget, Ledger, Poisson, Round, fl
 from dpacct.correlated import square_root
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.examples import kept_records
