@@ -51,10 +51,14 @@ OverBudget = Annotated[bool, flag(
     help="Record rounds that have happened, even if they exceed the budget. No further round is "
     "admitted then.",
 )]  # fmt: skip
+Laplace = Annotated[str | None, option(
+    "--laplace", metavar="E",
+    help="One release with Laplace noise, by its own epsilon, instead of rounds.",
+)]  # fmt: skip
 Release = Annotated[str | None, option(
-    "--release", metavar="NAME:KEY=VALUE,...",
-    help="One release instead of rounds, e.g. laplace:epsilon=0.1, approximate-dp:epsilon=0.2,"
-    "delta=1e-7,source=notebook or discrete-gaussian:scale=2,shift=1;-1.",
+    "--release", advanced=True, metavar="NAME:KEY=VALUE,...",
+    help="Any other release, e.g. approximate-dp:epsilon=0.2,delta=1e-7,source=notebook or "
+    "discrete-gaussian:scale=2,shift=1;-1.",
 )]  # fmt: skip
 Times = Annotated[str | None, option(
     "--times", advanced=True, metavar="N", help="How often the release is made; default 1."
@@ -223,6 +227,7 @@ def charge(
     file: File,
     *,
     typed: MechanismOptions,
+    laplace: Laplace = None,
     release: Release = None,
     times: Times = None,
     name: Name = None,
@@ -236,14 +241,14 @@ def charge(
 
     Examples:
       dpacct ledger charge census.ledger --noise 1.3 --rounds 20 --q 0.1 --name notebook
-      dpacct ledger charge census.ledger --release laplace:epsilon=0.1 --name "age histogram"
+      dpacct ledger charge census.ledger --laplace 0.1 --name "age histogram"
     """
     from dpacct.ledger.record.events import schedule_in_adjacency
 
     style = shown.style
     with opened(file, read_only=False) as ledger:
         relation = typed.adjacency or ledger.adjacency
-        plan = _read_release(release, times, typed, relation)
+        plan = _read_release(laplace, release, times, typed, relation)
         try:
             run = ledger.charge(
                 name or "elsewhere",
@@ -272,22 +277,31 @@ def charge(
 
 
 def _read_release(
-    release: str | None, times: str | None, typed: MechanismOptions, adjacency: str | None
-) -> Schedule | None:
-    """Return the release that --release describes, or None for rounds."""
+    laplace: str | None, release: str | None, times: str | None, typed: MechanismOptions,
+    adjacency: str | None,
+) -> Schedule | None:  # fmt: skip
+    """Return the release that --laplace or --release describes, or None for rounds."""
     from dpacct.schedules.files import read_release
 
-    if release is None:
+    described = {"--laplace": laplace, "--release": release}
+    described |= typed._replace(adjacency=None).by_option()
+    asked = [f"{name} {text}" for name, text in described.items() if text is not None]
+    if laplace is None and release is None:
         if times is not None:
-            raise InvalidParameter("times", times, "it belongs to --release")
+            raise InvalidParameter("times", times, "it belongs to --laplace or --release")
         return None
-    for name, text in typed._replace(adjacency=None).by_option().items():
-        why = "they are different releases"
-        raise conflict(f"{name} {text}", f"--release {release}", why)
+    if len(asked) > 1:
+        raise conflict(asked[1], asked[0], "they are different releases")
+    count = 1 if times is None else validate.rounds(options.number(times))
+    if release is None:
+        try:
+            return count * read_release("laplace", {"epsilon": options.number(laplace)}, adjacency)
+        except InvalidParameter as error:
+            name = "--laplace" if error.name == "epsilon" else error.name
+            raise InvalidParameter(name, error.value, error.rule, error.hint) from None
     kind, _, rest = release.partition(":")
     pairs = [pair.partition("=") for pair in rest.split(",") if pair.strip()]
     values = {key.strip(): _value(text) for key, _, text in pairs}
-    count = 1 if times is None else validate.rounds(options.number(times))
     return count * read_release(kind.strip(), values, adjacency)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import dpacct as library
-from dpacct import Budget, Ledger, Poisson, Round
+from dpacct import Budget, Laplace, Ledger, Poisson, Round
 from dpacct.display import up
 from dpacct.schedules.files import load_schedule
 from dpacct_cli.app import ENTRIES, load
@@ -231,6 +231,19 @@ def test_charge_records_rounds_that_ran_elsewhere(dpacct: Any) -> None:
     assert float(number) == dpacct("ledger show new.ledger --json").json["epsilon"]["upper"]
 
 
+@pytest.mark.parametrize("typed", ["--laplace 0.1", "--release laplace:epsilon=0.1"])
+@pytest.mark.usefixtures("file")
+def test_charge_records_a_statistic(dpacct: Any, typed: str) -> None:
+    dpacct("ledger init new.ledger --eps 3")
+    data = dpacct(f"ledger charge new.ledger {typed} --times 5 --json --name ages").json
+    with Ledger.open("python.ledger", Budget(3, 1e-5)) as ledger:
+        ledger.charge("ages", 5 * Laplace(epsilon=0.1))
+        summary = ledger.summary()
+    assert data["epsilon"] == summary["epsilon"]
+    assert data["phases"] == [{"rounds": 5, "mechanism": "laplace", "noise_multiplier": 10.0}]
+    assert dpacct("ledger show new.ledger --json").json["runs"][0]["name"] == "ages"
+
+
 @pytest.mark.usefixtures("file")
 def test_charge_beyond_the_budget_needs_to_be_said(dpacct: Any) -> None:
     words = "ledger charge census.ledger --noise 0.5 --rounds 99 --q 0.1"
@@ -351,6 +364,13 @@ def test_nothing_is_overwritten_without_force_and_a_ledger_never(dpacct: Any, fi
          ("--name is ' '",)),
         ("ledger charge census.ledger --noise 9 --rounds 1 --q 0.1 --adjacency replace-one", 2,
          ("--adjacency is 'replace-one'", "add-remove")),
+        ("ledger charge census.ledger --laplace x", 2, ("'x'", "not a number")),
+        ("ledger charge census.ledger --laplace 0.1,scale=9", 2, ("0.1,scale=9",)),
+        ("ledger charge census.ledger --laplace 1 --release x", 2,
+         ("--release x contradicts --laplace 1",)),
+        ("ledger charge census.ledger --laplace 1 --q 0.1", 2,
+         ("--q 0.1 contradicts --laplace 1",)),
+        ("ledger charge census.ledger --times 3", 2, ("--times is '3'", "--laplace")),
         ("ledger finish census.ledger", 2, ("--run is missing",)),
         ("ledger finish census.ledger --run 2", 2, ("--run is 2", "runs are 1 to 1")),
         ("ledger finish nowhere --run 1", 2, ("FILE is 'nowhere'",)),
