@@ -1,7 +1,8 @@
-"""Releases beside the rounds in a ledger: mechanisms and promises."""
+"""Releases beside the rounds in a ledger: mechanisms, promises, parts of the data, projects."""
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import signal
@@ -10,11 +11,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dpacct
+import forgeries
 from dpacct import Budget, Ledger, Poisson, Round
-from dpacct.errors import BudgetExceeded, DpacctError, InvalidParameter
+from dpacct.errors import BudgetExceeded, DpacctError, InvalidParameter, LedgerError
 from dpacct.ledger.record.events import round_from_json, round_to_json
+from dpacct.ledger.record.parts import PartTotals
 from dpacct.mechanisms import (
     ApproximateDP,
     DiscreteGaussian,
@@ -25,7 +30,7 @@ from dpacct.mechanisms import (
     RandomizedResponse,
     ZeroConcentratedDP,
 )
-from dpacct.renyi.odometer import Odometer
+from dpacct.renyi.odometer import Odometer, add
 
 BUDGET = Budget(3.0, 1e-5)
 HISTOGRAM = Laplace(epsilon=0.1)
@@ -135,12 +140,109 @@ def test_the_reading_of_promises_holds_for_their_composition() -> None:
     assert odometer.epsilon == pytest.approx(without.epsilon, rel=1e-6)
 
 
+def test_parts_cost_as_much_as_the_worst_part(tmp_path: Path) -> None:
+    partitions = {"country": ["DE", "FR"], "year": ["2024", "2025"]}
+    with Ledger.open(tmp_path / "x", BUDGET, partitions=partitions) as ledger:
+        ledger.charge(5 * HISTOGRAM, name="Germany", part="country=DE")
+        alone = ledger.epsilon()
+        ledger.charge(5 * HISTOGRAM, name="France", part="country=FR")
+        assert ledger.epsilon() == alone
+        ledger.charge(HISTOGRAM, name="France again", part="country=FR")
+        six = ledger.epsilon()
+        assert alone.upper < six.upper
+        assert alone.lower < six.lower
+        # Another partition is another part of the same client.
+        ledger.charge(5 * HISTOGRAM, name="last year", part="year=2024")
+        assert ledger.upper_epsilon() > six.upper
+        ledger.charge(HISTOGRAM, name="everybody")
+        assert ledger.verify().sound
+        assert "country" in ledger.report_markdown()
+        plain = Odometer(BUDGET)
+        plain.add(HISTOGRAM, 6 + 5 + 1)
+        assert ledger.upper_epsilon() == pytest.approx(plain.epsilon, rel=1e-12)
+        assert ledger.runs[0].part == "country=DE"
+    with Ledger.open(tmp_path / "x") as ledger:
+        assert ledger.rounds == 5 + 5 + 1 + 5 + 1
+
+
+def test_parts_are_declared_and_not_for_replacements(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path / "x", BUDGET, partitions={"country": ["DE", "FR"]}) as ledger:
+        with pytest.raises(InvalidParameter, match="a part is one of country=DE"):
+            ledger.charge(HISTOGRAM, name="Italy", part="country=IT")
+        replaced = Laplace(epsilon=0.1, adjacency="replace-one")
+        with pytest.raises(InvalidParameter, match="both parts would pay"):
+            ledger.charge(replaced, name="Germany", part="country=DE")
+        ledger.charge(HISTOGRAM, name="Germany", part="country=DE")
+        with pytest.raises(BudgetExceeded, match="about country=DE does not fit"):
+            ledger.charge(Laplace(epsilon=3.0), name="Germany", part="country=DE")
+        assert ledger.rounds == 1
+    for bad in ({"a=b": ["x", "y"]}, {"a": ["x"]}, {"a": ["x", "x"]}, ["a"]):
+        with pytest.raises(InvalidParameter, match="partition"):
+            Ledger.open(tmp_path / "y", BUDGET, partitions=bad)  # type: ignore[arg-type]
+    assert not (tmp_path / "y").exists()
+
+
+totals = st.tuples(st.integers(0, 9), st.integers(0, 9))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a=1", "a=2", "b=1", "b=2"]), totals)))
+def test_parts_added_one_by_one_are_their_maximum(
+    charges: list[tuple[str, tuple[int, ...]]],
+) -> None:
+    parts, spent = PartTotals((), (0, 0)), (0, 0)
+    for part, cost in charges:
+        spent = add(spent, parts.charge(part, cost))
+    assert spent == parts.total() == PartTotals(charges, (0, 0)).total()
+    for i in range(2):
+        sums = {p: sum(c[i] for q, c in charges if q == p) for p in ("a=1", "a=2", "b=1", "b=2")}
+        assert spent[i] == max(sums["a=1"], sums["a=2"]) + max(sums["b=1"], sums["b=2"])
+
+
+def test_projects_add_up_by_themselves(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path / "x", BUDGET) as ledger:
+        ledger.charge(HISTOGRAM, name="ages", project="statistics")
+        ledger.charge(2 * HISTOGRAM, name="incomes", project="statistics")
+        run = ledger.start_run("training", project="model")
+        run.reserve(Round(5.0, Poisson(0.1))).commit()
+        found = {one["name"]: one for one in ledger.summary()["projects"]}
+        assert found["statistics"]["runs"] == [1, 2]
+        assert found["statistics"]["rounds"] == 3
+        alone = Odometer(BUDGET)
+        alone.add(HISTOGRAM, 3)
+        assert found["statistics"]["epsilon"] == pytest.approx(alone.epsilon, rel=1e-12)
+        assert found["model"]["epsilon"] < ledger.upper_epsilon()
+
+
 def test_a_promise_is_for_the_neighbors_that_it_names(tmp_path: Path) -> None:
     with Ledger.open(tmp_path / "x", BUDGET, adjacency="zero-out") as ledger:
         ledger.charge(HISTOGRAM, name="a sum")
         with pytest.raises(InvalidParameter, match="share one adjacency"):
             ledger.charge(PureDP(0.1), name="promise")
         ledger.charge(PureDP(0.1, "zero-out"), name="promise")
+
+
+def problems_of(path: Path) -> list[str]:
+    """Return what is wrong with a file, by opening and verifying it."""
+    try:
+        with Ledger.open(path) as ledger:
+            return list(ledger.verify().problems)
+    except LedgerError as error:
+        return [str(error)]
+
+
+def test_a_part_that_is_claimed_afterwards_does_not_verify(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with Ledger.open(path, BUDGET, partitions={"country": ["DE", "FR"]}) as ledger:
+        ledger.charge(3 * HISTOGRAM, name="Germany", part="country=DE")
+        ledger.charge(2 * HISTOGRAM, name="France", part="country=FR")
+        assert ledger.verify().sound
+    rows = forgeries.read(path)
+    for number, part in ((1, "country=FR"), (1, ""), (1, "country=IT")):
+        forged = copy.deepcopy(rows)
+        assert forged[number].content["data"]["part"] == "country=DE"
+        forged[number].content["data"]["part"] = part
+        forgeries.write(tmp_path / "forged", forged)
+        assert problems_of(tmp_path / "forged"), part
 
 
 CHILD = """

@@ -63,9 +63,21 @@ Release = Annotated[str | None, option(
 Times = Annotated[str | None, option(
     "--times", advanced=True, metavar="N", help="How often the release is made; default 1."
 )]  # fmt: skip
+Project = Annotated[str | None, option(
+    "--project", advanced=True, metavar="NAME", help="Group of runs that it belongs to."
+)]  # fmt: skip
+Part = Annotated[str | None, option(
+    "--part", advanced=True, metavar="NAME=PART",
+    help="Part of the data that it uses, e.g. country=DE. A partition costs as much as its worst "
+    "part.",
+)]  # fmt: skip
 PromisedDelta = Annotated[str, option(
     "--promised-delta", advanced=True, metavar="D", panel=options.PRIVACY,
     help="Part of delta for promises whose loss may be infinite, such as (epsilon, delta)-DP.",
+)]  # fmt: skip
+Partition = Annotated[list[str] | None, option(
+    "--partition", advanced=True, metavar="NAME=PART,PART,...", panel=options.PRIVACY,
+    help="Parts of the data, of which each client belongs to one by a public rule. Repeatable.",
 )]  # fmt: skip
 RunNumber = Annotated[str | None, option(
     "--run", metavar="N",
@@ -88,6 +100,7 @@ def init(
     adjacency: options.AdjacencyName = None,
     unit: Unit = None,
     promised_delta: PromisedDelta = "0",
+    partition: Partition = None,
     shown: StyleOptions,
 ) -> None:
     """Make the ledger of a data set, with its budget.
@@ -108,6 +121,7 @@ def init(
     rule = "a part of delta is a number"
     aside = validate.real("promised_delta", options.number(promised_delta), rule)
     kept: dict[str, Any] = {"unit": "client" if unit is None else unit, "promised_delta": aside}
+    kept["partitions"] = dict(map(_read_partition, partition or ()))
     with Ledger.open(file, budget, adjacency=relation, **kept) as ledger:
         summary = ledger.summary()
     rows = [Row("ledger", summary["path"]), _budget_row(summary), _unit_row(summary)]
@@ -231,6 +245,8 @@ def charge(
     release: Release = None,
     times: Times = None,
     name: Name = None,
+    project: Project = None,
+    part: Part = None,
     over_budget: OverBudget = False,
     shown: StyleOptions,
 ) -> None:
@@ -254,6 +270,8 @@ def charge(
                 name or "elsewhere",
                 typed.read_schedule() if plan is None else plan,
                 over_budget=over_budget,
+                project=project or "",
+                part=part or "",
             )
         except BudgetExceeded as refusal:
             way = "If they have happened, --over-budget records them."
@@ -274,6 +292,14 @@ def charge(
     ]
     page = Page(rows, closing=_show_again(summary))
     show(Answer(data, spent_number(summary), lambda: page), style)
+
+
+def _read_partition(text: str) -> tuple[str, list[str]]:
+    """Return the name and the parts of a partition as typed."""
+    name, equals, parts = text.partition("=")
+    if not equals:
+        raise InvalidParameter("--partition", text, "a partition is NAME=PART,PART,...")
+    return name.strip(), [part.strip() for part in parts.split(",")]
 
 
 def _read_release(
@@ -430,6 +456,11 @@ def spent_page(summary: dict[str, Any]) -> Page:
     if summary["promised_delta"]:
         left = down(max(0.0, summary["promised_delta_left"]), 2)
         rows.append(Row("", f"delta left for promises: {left} of {summary['promised_delta']:g}"))
+    for project in summary["projects"]:
+        spent = "none" if project["epsilon"] is None else up(project["epsilon"])
+        of = f"{project['rounds']} rounds, {project['name']}"
+        rows.append(Row("project", spent, f"epsilon by itself, {of}"))
+    grouped = any(run["project"] or run["part"] for run in summary["runs"])
     lines = [
         [
             str(run["run"]),
@@ -439,10 +470,12 @@ def spent_page(summary: dict[str, Any]) -> Page:
             "-" if run["planned_rounds"] is None else str(run["planned_rounds"]),
             "none" if run["epsilon_any_stop"] is None else up(run["epsilon_any_stop"]),
             _run_claim(run),
+            *([run["project"], run["part"]] if grouped else []),
         ]
         for run in summary["runs"]
     ]
     header = ["run", "name", "released", "not committed", "planned", "epsilon", "claim"]
+    header += ["project", "part"] if grouped else []
     closing = (
         f"dpacct ledger report {shlex.quote(summary['path'])} -o report.html writes a page for a "
         "reviewer."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,6 +18,7 @@ from dpacct.ledger.disk.witness import require
 from dpacct.ledger.readings import Guarantee, Snapshot
 from dpacct.ledger.record.entries import Position, Start, new_entry
 from dpacct.ledger.record.events import Event, checked_details
+from dpacct.ledger.record.parts import check_part, checked_partitions
 from dpacct.ledger.record.plans import PAIRS, Plan, accountant_of, schedule_of
 from dpacct.ledger.record.state import empty_ledger, state_to_json
 from dpacct.ledger.run import Run
@@ -71,6 +72,7 @@ class Ledger:
         unit: str = "client",
         typical: ScheduleItem | Schedule | None = None,
         promised_delta: float = 0.0,
+        partitions: Mapping[str, Iterable[str]] | None = None,
         read_only: bool = False,
         passing: bool = False,
     ) -> Ledger:
@@ -87,6 +89,8 @@ class Ledger:
                 orders of the adaptive bound. Only tightness depends on it.
             promised_delta: for a new file: the part of the budget's delta for promises whose loss
                 may be infinite, such as `ApproximateDP`. All other rounds have the rest.
+            partitions: for a new file: its parts by name, such as {"country": ["DE", "FR"]}. Each
+                client belongs to one of them, by a public rule that no release changes.
             read_only: open an existing file for reading only.
             passing: it will be deleted with its process, so that nothing is flushed to disk.
         Raises:
@@ -107,9 +111,11 @@ class Ledger:
             # If another process makes it at the same time, that first entry counts.
             validate.line("unit", unit, "a unit of privacy")
             mixture = design_mixture(budget, typical, promised_delta)
+            declared = checked_partitions(partitions)
             data: dict[str, Any] = {"budget": asdict(budget), "unit": unit, "software": SOFTWARE}
             data |= {"orders": mixture.orders, "weights": mixture.weights}
             data |= {"promised_delta": mixture.promised_delta} if mixture.promised_delta else {}
+            data |= {"partitions": declared} if declared else {}
             state = state_to_json(empty_ledger(mixture.zero(), budget.delta, relation), None)
             make_file(place, new_entry(None, "ledger", 0, data, state))
         store = Store.open(place, read_only=read_only)
@@ -151,6 +157,7 @@ class Ledger:
         private: bool = True,
         details: Mapping[str, Any] | None = None,
         accountant: str = PAIRS,
+        project: str = "",
     ) -> Run:
         """Register a run.
 
@@ -162,12 +169,13 @@ class Ledger:
                 no guarantee holds for the releases of the run, and the ledger records that.
             details: anything worth keeping, as JSON: configuration, model, user.
             accountant: "tight" promises that no client remembers whether it took part.
+            project: the group of runs that it belongs to, which `summary` adds up.
         Raises:
             BudgetExceeded: the plan does not fit. InvalidParameter: the name or the details are
                 invalid, or the plan has another adjacency. LedgerError: the file cannot be written.
         """
         schedule = None if plan is None else schedule_of("plan", plan)
-        start = _start(name, schedule, details, accountant, private=private)
+        start = _start(name, schedule, details, accountant, private=private, project=project)
 
         # A tight accountant takes long, and the file stays open to other processes meanwhile.
         def compute(now: Snapshot) -> Callable[[Transaction], int]:
@@ -198,6 +206,8 @@ class Ledger:
         over_budget: bool = False,
         details: Mapping[str, Any] | None = None,
         accountant: str = PAIRS,
+        project: str = "",
+        part: str = "",
     ) -> Run:
         """Charge releases at once, or none of them, as a finished run. They are on disk on return.
 
@@ -210,14 +220,21 @@ class Ledger:
             rounds: at most 100,000 releases (each takes about 2.8 kB and 0.5 ms). If their number
                 depends on released values, give the planned ones.
             over_budget: record them even if they do not fit. The ledger then admits nothing more.
-            private, details, accountant: as for `start_run`.
+            part: the part of the data that they use, such as "country=DE", of a partition that was
+                declared when the ledger was made. A partition costs as much as its worst part.
+            private, details, accountant, project: as for `start_run`.
         Raises:
-            BudgetExceeded: they do not fit. Otherwise as `start_run`.
+            BudgetExceeded: they do not fit. InvalidParameter: the part is not declared, or
+                neighbors differ in two parts (replace-one). Otherwise as `start_run`.
         """
         named, asked = _name_and_rounds(what, name, rounds)
         schedule = schedule_of("rounds", asked)
         validate.flag("over_budget", over_budget)
-        start = _start(named, schedule, details, accountant, private=private)
+        if part:
+            check_part(part, self._file.known.opening.partitions, str(schedule.adjacency))
+        start = _start(named, schedule, details, accountant, private=private, project=project)
+        # Parts cost the largest total of a part, which no accountant of plans computes.
+        start = replace(start, plan=None, part=part) if part else start
         if schedule.rounds > MOST_ELSEWHERE:
             rule = f"one call records at most {MOST_ELSEWHERE} rounds, at about 2.8 kB each"
             raise InvalidParameter("rounds", schedule.rounds, rule, "Record more in several calls.")
@@ -358,6 +375,7 @@ def _start(
     accountant: str,
     *,
     private: bool,
+    project: str,
 ) -> Start:
     """Return the checked content of the entry of a run."""
     charged_by = accountant_of(schedule, accountant)
@@ -366,6 +384,7 @@ def _start(
         None if schedule is None else Plan(schedule, charged_by),
         validate.flag("private", private),
         checked_details(details),
+        project=validate.line("project", project, "the name of a project") if project else "",
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from dpacct.ledger.record.entries import (
     read,
 )
 from dpacct.ledger.record.events import Event, in_adjacency
+from dpacct.ledger.record.parts import PartTotals
 from dpacct.ledger.record.plans import (
     PAIRS,
     Plan,
@@ -245,10 +246,7 @@ class Snapshot:
         older entry, with smaller totals. The cost grows with the number of runs.
         """
         runs, zero = [self.run_state(number) for number in self.runs()], self.mixture.zero()
-        spent, held = (
-            add(zero, *(run.spent for run in runs)),
-            add(zero, *(run.held for run in runs)),
-        )
+        spent, held = self.part_totals().total(), add(zero, *(run.held for run in runs))
         ours = (spent, held, sum(run.rounds for run in runs))
         if ours != (self.state.spent, self.state.held, self.state.rounds):
             raise LedgerError(
@@ -261,6 +259,29 @@ class Snapshot:
         entry = self.read(lambda rows: rows.of_run(run, kind="row"))
         said = None if entry is None else self.said(entry)
         return said.row if isinstance(said, Row) else 0
+
+    def part_of(self, run: int) -> str:
+        """Return the part of the data that a run uses, or empty for all."""
+        return self.start(run).part if self.known.opening.partitions else ""
+
+    def part_totals(self, runs: Iterable[int] | None = None) -> PartTotals:
+        """Return the totals of the parts of the data, of all runs or of some of them."""
+        numbers = self.runs() if runs is None else runs
+        spent = ((self.part_of(n), self.run_state(n).spent) for n in numbers)
+        return PartTotals(spent, self.mixture.zero())
+
+    def of_one_client(self) -> set[int]:
+        """Return runs that may all use the data of one client: of each partition one part."""
+        by_part: dict[str, list[int]] = {}
+        for run in self.runs():
+            by_part.setdefault(self.part_of(run), []).append(run)
+        found = set(by_part.pop("", []))
+        for name in self.known.opening.partitions:
+            parts = [runs for part, runs in by_part.items() if part.startswith(f"{name}=")]
+            spent = [sum(self.run_state(run).spent[0] for run in runs) for runs in parts]
+            if parts:
+                found.update(parts[spent.index(max(spent))])
+        return found
 
     def position(self) -> Position:
         """Return how far the ledger has come."""
@@ -320,8 +341,9 @@ class Snapshot:
     def interval(self, run: int = 0) -> Spent:
         """Return the achieved and proven epsilon."""
         released, plans, delta = Counter[ScheduleItem](), self._plans_of(run), self.budget.delta
+        of_client = {run} if run else self.of_one_client()
         for number, counts in self.released().items():
-            if run in (0, number):
+            if number in of_client:
                 released.update(counts)
         # Some of the released rounds never cost more than all of them.
         witnesses = Schedule(Phase(r, n) for r, n in released.most_common(_WITNESSES))

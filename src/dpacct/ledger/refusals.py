@@ -51,6 +51,15 @@ def round_refused(now: Snapshot, run: int, round_: ScheduleItem) -> BudgetExceed
     return _exceeded(now, "the round does not fit", cost, own, way)
 
 
+def part_refused(now: Snapshot, part: str, item: ScheduleItem) -> BudgetExceeded:
+    """Return the error for a release about a part of the data that does not fit."""
+    return BudgetExceeded(
+        f"the release {item!r} about {part} does not fit: with all releases about this part, the "
+        f"adaptive bound would exceed epsilon {_budget(now)}. The largest part of each partition "
+        "counts."
+    )
+
+
 def _exceeded(now: Snapshot, what: str, cost: Totals, own: Totals, fits: str) -> BudgetExceeded:
     """Return the error for a round or a plan that the adaptive bound rejects.
 

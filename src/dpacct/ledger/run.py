@@ -119,6 +119,8 @@ class Run:
         name: as it was started.
         plan: the schedule that was registered, or None.
         private: whether its noise comes from a secret source.
+        project: the group of runs that it belongs to, or empty.
+        part: the part of the data that it uses, such as ``country=DE``, or empty for all.
         details: as it was started.
         accountant: of its plan: "pairs", or "tight" if that was promised and makes a difference.
     """
@@ -131,6 +133,7 @@ class Run:
         self.name = start.name
         self.plan: Schedule | None = start.plan and start.plan.schedule
         self.private = start.private
+        self.project, self.part = start.project, start.part
         self.details: dict[str, Any] = start.details
         self.accountant = start.plan.accountant if start.plan else PAIRS
 

@@ -42,6 +42,7 @@ from dpacct.ledger.record.events import (
     noise_of,
     schedule_in_adjacency,
 )
+from dpacct.ledger.record.parts import PartTotals, check_part
 from dpacct.ledger.record.plans import Plan, left_of, plan_room, schedule_cost
 from dpacct.ledger.record.state import Charge, LedgerState, RunState, States
 from dpacct.renyi.odometer import Totals, subtract
@@ -57,7 +58,7 @@ UNVERIFIED = (
     "names, details, reasons and sensitivities, as they were typed in",
     "times and versions, as the clocks and programs said",
     "that noise was secret in runs declared so, and nothing was drawn in abandoned rounds",
-    "that a promise made elsewhere is true",
+    "that a promise made elsewhere is true, and each client belongs to one part of a partition",
     "that no client remembers whether it took part, where a plan is charged by tight",
 )
 
@@ -173,6 +174,9 @@ class Replay:
         self._open: dict[int, tuple[int, Charge]] = {}
         # Whether rounds were charged since the budget was checked.
         self._unchecked = False
+        self._partitions = opening.partitions
+        self._part_of: dict[int, str] = {}
+        self._parts = PartTotals((), self.mixture.zero())
 
     def step(self, entry: Entry, closes: object) -> None:
         """Apply one entry. Its index and its totals have to follow from it."""
@@ -249,6 +253,11 @@ class Replay:
             self.check_budget()
             self.elsewhere.add(run)
         plan = said.plan
+        if said.part:
+            if plan is not None:
+                raise LedgerError("it uses a part with a plan")
+            check_part(said.part, self._partitions, ledger.adjacency)
+            self._part_of[run] = said.part
         if plan is None:
             return rules.started_run(ledger, None, ledger.adjacency, None, private=said.private)
         cost = schedule_cost(self.mixture, plan.schedule)
@@ -274,7 +283,7 @@ class Replay:
     def _reserve(
         self, ledger: LedgerState, run: RunState, entry: Entry, said: Reserve, states: States
     ) -> States:
-        found = states[0]
+        found, own = states[0], states[1] or run
         if said.noise_multiplier is not None:
             joint = joint_noise_multiplier(part.noise_multiplier for part in said.releases)
             least = min(joint, said.noise_multiplier)
@@ -290,8 +299,15 @@ class Replay:
             if planned is None or said.slot < run.cursor or not covers(planned, said.charged):
                 raise LedgerError("no round of the plan covers it")
         charge = rules.charge_of(self.mixture, plan, run, said.charged, said.slot)
-        cost = _as_found(charge.cost, subtract(found.spent, ledger.spent))
-        charge = charge._replace(cost=cost)
+        part = self._part_of.get(entry.run, "")
+        if part:
+            check_part(part, self._partitions, adjacency)
+            # The stored cost is that of its run: the total of all runs grows by less.
+            charge = charge._replace(cost=_as_found(charge.cost, subtract(own.spent, run.spent)))
+            charge = charge._replace(shared=self._parts.charge(part, charge.cost))
+        else:
+            cost = _as_found(charge.cost, subtract(found.spent, ledger.spent))
+            charge = charge._replace(cost=cost)
         if said.slot is not None:
             freed = subtract(ledger.held, found.held)
             inside = all(0 <= part <= held for part, held in zip(freed, run.held, strict=True))
@@ -306,6 +322,8 @@ class Replay:
         if owner != entry.run:
             raise LedgerError("it settles a round that is not open")
         if entry.kind == "abandon":
+            if entry.run in self._part_of:
+                raise LedgerError("no round of a part is ever abandoned")
             return rules.abandoned(ledger, run, charge)
         plan = self._plans.get(entry.run)
         if plan and charge.slot is not None and plan.keeps_order:

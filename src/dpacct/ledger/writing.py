@@ -15,7 +15,7 @@ the ledger then reads more than its budget, and no further round fits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
 from dpacct.ledger.disk.rows import SCHEMA_VERSION, Rows
@@ -30,9 +30,10 @@ from dpacct.ledger.record.events import (
     schedule_in_adjacency,
     schedule_to_json,
 )
+from dpacct.ledger.record.parts import PartTotals
 from dpacct.ledger.record.plans import PAIRS, Plan, PlanRoom, plan_room, schedule_cost
 from dpacct.ledger.record.state import Charge, RunState, States
-from dpacct.ledger.refusals import plan_refused
+from dpacct.ledger.refusals import part_refused, plan_refused
 from dpacct.pairs.dominating import has_renyi, infinite_mass
 from dpacct.renyi.odometer import Totals, add, subtract
 from dpacct.rounds import Adjacency, Schedule
@@ -54,6 +55,7 @@ class Transaction(Snapshot):
     def __init__(self, rows: Rows, known: Known) -> None:
         super().__init__(rows.path, lambda action: action(rows), rows.head(), known)
         self._rows = rows
+        self._parts: PartTotals | None = None
 
     def append(
         self, kind: str, run: int, data: dict[str, Any], totals: States, closes: int | None = None
@@ -79,7 +81,14 @@ class Transaction(Snapshot):
         charged = in_adjacency(event.charged, self.state.adjacency)
         slot = plan.covering(charged, state.cursor) if plan and state.on_plan else None
         charge = rules.charge_of(self.mixture, plan, state, charged, slot)
-        if slot is None and not over_budget and exceeds(self, state, charge.cost):
+        cost = charge.cost
+        if part := self.part_of(run):
+            if self._parts is None:
+                self._parts = self.part_totals()
+            # A charge of a part is undone as a whole if this round does not fit.
+            cost = self._parts.charge(part, cost)
+            charge = charge._replace(shared=cost)
+        if slot is None and not over_budget and exceeds(self, state, cost):
             return None
         data = event_to_json(event, charged)
         data |= {"slot": slot, "left": slot is None and state.on_plan}
@@ -89,13 +98,18 @@ class Transaction(Snapshot):
     def record(self, start: Start, schedule: Schedule) -> int:
         """Charge releases as a new run that is finished, and return its number (Rule 7)."""
         data, totals = registered(self, start)
+        # Releases about a part have no plan: each has to fit.
+        admitted = start.plan is not None or start.over_budget
+        if not admitted:
+            check_promises(self, schedule)
         run = self.append("run", totals[0].runs, data, totals).run
         for kind, count in schedule:
             event = Event(kind)
             for _ in range(count):
-                # Admitted with the plan, or whatever the budget is.
-                reservation = self.reserve(run, event, over_budget=True)
-                self.commit(cast("Reservation", reservation), {})
+                reservation = self.reserve(run, event, over_budget=admitted)
+                if reservation is None:
+                    raise part_refused(self, start.part, kind)
+                self.commit(reservation, {})
         self.finish(run)
         return run
 
@@ -264,7 +278,7 @@ def registered(now: Snapshot, start: Start) -> tuple[dict[str, Any], States]:
         "plan": None,
         "private": start.private,
         "details": start.details,
-    } | ({"over_budget": True} if start.over_budget else {})
+    } | {key: value for key in ("over_budget", "project", "part") if (value := getattr(start, key))}
     cost = room = None
     if start.plan is not None:
         plan = Plan(schedule_in_adjacency(start.plan.schedule, adjacency), start.plan.accountant)

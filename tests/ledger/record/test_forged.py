@@ -194,7 +194,7 @@ def test_an_entry_that_no_ledger_wrote_is_refused_by_its_number(
         ("ledger", drop("data", "orders")),
         ("ledger", put({"epsilon": -1.0, "delta": 1e-5}, "data", "budget")),
         ("ledger", put([0.5] * 11, "data", "weights")),
-        ("ledger", put({"country": ["DE", "FR"]}, "data", "partitions")),
+        ("ledger", put({"country": ["DE"]}, "data", "partitions")),
         ("run", put("x", "data", "plan", 0, "sampling")),
         ("reserve", put(1, "state", "ledger", "extra")),
         ("reserve", put("x", "data", "releases", 0)),

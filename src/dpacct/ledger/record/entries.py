@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import cached_property
@@ -31,6 +31,7 @@ from dpacct.ledger.record.events import (
     schedule_from_json,
     schedule_in_adjacency,
 )
+from dpacct.ledger.record.parts import Partitions, checked_partitions
 from dpacct.ledger.record.plans import PAIRS, Plan
 from dpacct.renyi.odometer import Mixture
 from dpacct.rounds import Adjacency
@@ -149,13 +150,15 @@ class Opening:
     mixture: Mixture
     unit: str
     software: str
+    partitions: Partitions = field(default_factory=dict[str, tuple[str, ...]])
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
     """Kind ``run``: a run is registered, with its plan if it has one.
 
-    A run with ``over_budget`` ran elsewhere, and is recorded even if it does not fit.
+    A run with ``over_budget`` ran elsewhere, and is recorded even if it does not fit. ``project``
+    is the group that it belongs to, and ``part`` the part of the data that it uses, or empty.
     """
 
     name: str
@@ -163,6 +166,8 @@ class Start:
     private: bool
     details: dict[str, Any]
     over_budget: bool = False
+    project: str = ""
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,14 +264,13 @@ def as_zero_out(said: Said) -> Said:
 
 
 def _opening(data: dict[str, Any]) -> Opening:
-    if "partitions" in data:
-        raise LedgerError("it has parts of the data, which this version does not know")
     budget, weights = Budget(**data["budget"]), tuple(data["weights"])
     # A larger sum of weights would let more be spent than the bound covers.
     if sum(map(Fraction, weights)) > 1:
         raise LedgerError("its weights add up to more than 1")
     mixture = Mixture(tuple(data["orders"]), weights, data.get("promised_delta", 0.0))
-    return Opening(budget, mixture, data["unit"], data["software"])
+    partitions = checked_partitions(data.get("partitions"))
+    return Opening(budget, mixture, data["unit"], data["software"], partitions)
 
 
 def _start(data: dict[str, Any]) -> Start:
@@ -277,4 +281,6 @@ def _start(data: dict[str, Any]) -> Start:
         data["private"],
         data["details"],
         data.get("over_budget", False),
+        data.get("project", ""),
+        data.get("part", ""),
     )

@@ -130,12 +130,14 @@ class Charge(NamedTuple):
         slot: the number of the planned round that covers it, from 0, or None outside a plan.
         freed: the part of `held` that ends: the cost of the planned round and of skipped ones.
         skipped: whether planned rounds before it are skipped.
+        shared: of a part of the data: by how much it raises the total of all runs.
     """
 
     cost: Totals
     slot: int | None = None
     freed: Totals = ()
     skipped: bool = False
+    shared: Totals | None = None
 
 
 def charge_of(
@@ -182,7 +184,7 @@ def reserved(
     freed = run.held if leaves else charge.freed or (0,) * len(charge.cost)
     loose = ledger.loose or charge.slot is None or not run.initial
     back = tuple(-part for part in freed)
-    ledger, run = _changed(ledger, run, charge.cost, back, 1)
+    ledger, run = _changed(ledger, run, charge.cost, back, 1, charge.shared)
     ledger = replace(ledger, started=True, loose=loose, adjacency=adjacency)
     cursor = run.cursor if charge.slot is None else charge.slot + 1
     return ledger, replace(run, cursor=cursor, left=run.left or leaves)
@@ -219,12 +221,16 @@ def _divided(ledger: LedgerState, room: Room | None) -> LedgerState:
 
 
 def _changed(
-    ledger: LedgerState, run: RunState, spent: Totals, held: Totals, rounds: int
-) -> tuple[LedgerState, RunState]:
-    """Add to the totals of a run and of all runs. Amounts taken back are negative."""
+    ledger: LedgerState, run: RunState, spent: Totals, held: Totals, rounds: int,
+    shared: Totals | None = None,
+) -> tuple[LedgerState, RunState]:  # fmt: skip
+    """Add to the totals of a run and of all runs. Amounts taken back are negative.
+
+    ``shared`` is added to the total of all runs, if it is not ``spent``.
+    """
     ledger = replace(
         ledger,
-        spent=add(ledger.spent, spent),
+        spent=add(ledger.spent, spent if shared is None else shared),
         held=add(ledger.held, held),
         rounds=ledger.rounds + rounds,
         exposed=ledger.exposed + (0 if run.private else rounds),

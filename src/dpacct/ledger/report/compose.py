@@ -223,6 +223,17 @@ def _accounting(report: dict[str, Any]) -> list[str]:
             "Rounds that version 0.2 called add-remove are zero-out, at the same epsilon: their "
             "releases also show the number of clients."
         )
+    for name, parts in report["partitions"].items():
+        items.append(
+            f"Each {line(report['unit'])} belongs to one part of {line(name)} by a public rule: "
+            f"{line(', '.join(parts), MAX_DETAILS)}. Releases about different parts cost as much "
+            f"as those about the worst part."
+        )
+    items += [
+        f"Project {line(project['name'])}, runs {', '.join(map(str, project['runs']))}: "
+        f"epsilon {above(project['epsilon'])} by itself."
+        for project in report["projects"]
+    ]
     if report["plan_delta"]:
         items.append(
             f"Of delta, {up(report['plan_delta'], 4)} is reserved for the plans that were "

@@ -94,12 +94,31 @@ def summarize(now: Snapshot) -> dict[str, Any]:
         "adaptive_delta": state.delta,
         "promised_delta": now.mixture.promised_delta,
         "promised_delta_left": now.mixture.promises_left(state.charged),
+        "partitions": {name: list(parts) for name, parts in now.known.opening.partitions.items()},
+        "projects": _projects(now),
         "held": any(state.held),
         "rounds": state.rounds,
         "runs": [_run(now, number) for number in now.runs()],
         "head": now.head.hash.hex(),
         "entries": now.head.number,
     }
+
+
+def _projects(now: Snapshot) -> list[dict[str, Any]]:
+    """Return the groups of runs, each with its own epsilon by the adaptive bound."""
+    groups: dict[str, list[int]] = {}
+    for run in now.runs():
+        if now.start(run).project:
+            groups.setdefault(now.start(run).project, []).append(run)
+    found: list[dict[str, Any]] = []
+    for name, runs in groups.items():
+        states = [now.run_state(run) for run in runs]
+        total = now.part_totals(runs).total()
+        private = all(state.private or not state.rounds for state in states)
+        epsilon = now.mixture.epsilon(total, now.budget.delta) if private else math.inf
+        rounds = sum(state.rounds for state in states)
+        found.append({"name": name, "runs": runs, "rounds": rounds, "epsilon": _finite(epsilon)})
+    return found
 
 
 def _run(now: Snapshot, number: int) -> dict[str, Any]:
@@ -113,6 +132,8 @@ def _run(now: Snapshot, number: int) -> dict[str, Any]:
     return {
         "run": number,
         "name": start.name,
+        "project": start.project,
+        "part": start.part,
         "private": state.private,
         **claim_of(guarantee, spent, any_stop, state.rounds, slots, first=state.initial),
         "rounds": state.rounds,
