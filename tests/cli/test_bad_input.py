@@ -152,6 +152,7 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("calibrate --eps 3 --noise 1 --epochs 20 --solve q", ("--epochs 20", "or depends on it)")),
     # Names of nothing.
     ("epsilon --schedule ''", ("--schedule is empty; it takes FILE.",)),
+    ("epsilon --from ''", ("--from is empty;",)),
     ("epsilon --noise 1 --rounds 3 --q 0.1 -o ''", ("-o is not an option",)),
     ("report --noise 1 --rounds 3 --q 0.1 -o ''", ("-o is empty;",)),
     ("report --noise 1 --rounds 3 --q 0.1 -o no/x.html", ("-o is 'no/x.html'", "no folder no.")),

@@ -23,6 +23,11 @@ Stated = Annotated[str | None, option(
     "--claim", metavar="E", panel=options.PRIVACY, advanced=True,
     help="A stated epsilon to check: proven, refuted or open.",
 )]  # fmt: skip
+Source = Annotated[str | None, option(
+    "--from", metavar="FILE", panel=options.WHAT_RUNS,
+    help="Answer for an Opacus checkpoint, a dp-accounting event as .json, a ledger, a run's "
+    ".report.jsonl or a schedule.",
+)]  # fmt: skip
 AtEps = Annotated[str | None, option(
     "--eps", metavar="E", panel=options.PRIVACY,
     help="Epsilon at which delta is computed.",
@@ -36,6 +41,7 @@ Orders = Annotated[str, option(
 def epsilon(
     *,
     typed: MechanismOptions,
+    source: Source = None,
     delta: options.Delta = None,
     claim: Stated = None,
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
@@ -49,6 +55,7 @@ def epsilon(
       dpacct epsilon --noise 2.4 --rounds 200 --sampling uniform --cohort 100 --clients 2000
       dpacct epsilon --noise 2 --rounds 200 --q 0.05 --claim 2.83
       dpacct epsilon --schedule rounds.toml --json
+      dpacct epsilon --from census.ledger
     """
     style = shown.style
     engine = find_accountant(accountant)
@@ -56,7 +63,18 @@ def epsilon(
     stated = None
     if claim is not None:
         stated = validate.above_zero("claim", options.number(claim), "a stated epsilon")
-    plan = typed.read_schedule()
+    kind = None
+    if source is None:
+        plan = typed.read_schedule()
+    else:
+        from dpacct_cli.commands.source import read_source
+
+        found = read_source(source, typed)
+        if isinstance(found, Answer):
+            show(found, style)
+            return
+        kind, plan = found
+        typed = typed._replace(schedule=source)
     spent = spend(plan, at.value, engine.name, options.read_gap(gap))
     judged = None
     if stated is not None:
@@ -73,6 +91,8 @@ def epsilon(
             *mechanism.epsilon_rows(plan, at.value, accountant, spent.interval),
         ]
         closing = f"dpacct compare {typed.retyped()}{at.retyped} shows other accountants."
+        if kind is not None:
+            closing = ""
         note = mechanism.delta_note(at.value, typed.num_clients)
         return Page(rows, closing=closing, note=note, title="Privacy spent")
 
@@ -81,6 +101,7 @@ def epsilon(
         "delta": spent.delta,
         "accountant": accountant,
         **mechanism.keys(plan),
+        **({} if kind is None else {"source": kind}),
     }
     if judged is not None:
         data["claim"] = {

@@ -115,6 +115,8 @@ def test_files_hold_what_the_summary_says(dpacct: Any) -> None:
     assert [row["round"] for row in rows] == [1, 2, 3]
     assert rows[2]["test_accuracy"] == data["test_accuracy"]
     assert rows[1]["epsilon_upper"] < rows[2]["epsilon_upper"]
+    spent = dpacct("epsilon --json --from", data["report"]).json["epsilon"]
+    assert spent["upper"] == data["epsilon"]["upper"]
     assert all(name in RELEASED or name.startswith(UNPROTECTED) for row in rows for name in row)
 
 
@@ -152,6 +154,7 @@ def test_a_seed_repeats_the_run_and_takes_its_privacy(dpacct: Any) -> None:
     assert one["private"] is False
     assert "seed" in one["not_private_because"]
     assert one["epsilon"]["upper"] is None
+    assert dpacct("epsilon -q --from", one["report"]).text == "inf\n"
     text = dpacct(SMALL, "--seed 5 --ledger second.ledger").text
     assert re.search(r"epsilon +infinite +a seed was given", text)
     with Ledger.open(one["ledger"], read_only=True) as ledger:

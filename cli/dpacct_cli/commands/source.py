@@ -1,0 +1,175 @@
+"""`dpacct epsilon --from FILE`: the cost of a file of another tool, or of a record of ours.
+
+A checkpoint of Opacus, an event of dp-accounting and a schedule say which rounds ran. A ledger and
+the report of a run hold an answer, with the delta at which it was computed.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from dpacct.budget import Spent
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.packages import import_package
+from dpacct.rounds import Adjacency, Phase, Poisson, Round, Schedule
+from dpacct_cli import mechanism
+from dpacct_cli.commands.ledger import spent_number, spent_page
+from dpacct_cli.errors import conflict
+from dpacct_cli.options import MechanismOptions
+from dpacct_cli.output import is_there, opened
+from dpacct_cli.render import Answer, Page, Row
+from dpacct_cli.words import about_examples, called, text_of
+
+LABEL = "--from"
+KNOWN = "a ledger, a .report.jsonl, a schedule, an event as .json or a checkpoint of Opacus"
+
+
+def read_source(file: str, typed: MechanismOptions) -> tuple[str, Schedule] | Answer:
+    """Return the kind of a file and its rounds, or the answer that it holds.
+
+    Raises:
+        InvalidParameter, OptionConflict, Unsupported: the content of the file is not known, an
+            option contradicts it, or it needs a package that is missing.
+    """
+    path = Path(file)
+    if not is_there(file):
+        raise InvalidParameter(LABEL, file, "there is no such file")
+    kind = _kind(path)
+    said = typed.by_option()
+    if kind in ("ledger", "report"):
+        others = ("--delta", "--accountant", "--gap", "--claim")
+        said |= {name: text for name in others if (text := text_of(name)) is not None}
+    else:
+        # The population sets the note on a large delta.
+        said.pop("--clients", None)
+    if kind == "event":
+        said.pop("--adjacency", None)
+    for name, text in said.items():
+        raise conflict(f"{called(name)} {text}", f"{LABEL} {file}", f"the {kind} says it")
+    if kind == "ledger":
+        return _of_ledger(file)
+    if kind == "report":
+        return _of_report(path)
+    if kind == "event":
+        return kind, _of_event(path, typed.relation or Adjacency.ADD_REMOVE)
+    if kind == "checkpoint":
+        return kind, _of_checkpoint(path)
+    try:
+        return kind, MechanismOptions(schedule=file).read_schedule()
+    except InvalidParameter as error:
+        raise InvalidParameter(LABEL, error.value, error.rule, error.hint) from None
+
+
+def _kind(path: Path) -> str:
+    from dpacct.ledger.disk.outputs import is_ledger
+
+    suffix = path.suffix.lower()
+    if is_ledger(path):
+        return "ledger"
+    if suffix == ".jsonl":
+        return "report"
+    if suffix == ".json" and "class_name" in _json(path, path.read_bytes()):
+        return "event"
+    return "schedule" if suffix in (".toml", ".csv", ".json") else "checkpoint"
+
+
+def _of_ledger(file: str) -> Answer:
+    with opened(file) as ledger:
+        summary = ledger.summary()
+    lower, upper = summary["epsilon"]["lower"], summary["epsilon_any_stop"]
+    data = _record("ledger", lower, upper, summary, summary["rounds"])
+    return Answer(data, spent_number(summary), lambda: spent_page(summary))
+
+
+def _of_report(path: Path) -> Answer:
+    """Return the answer of the last line of a run's report."""
+    lines = path.read_bytes().splitlines()
+    last = _json(path, lines[-1] if lines else b"{}")
+    lower, upper, row = None, None, Row("epsilon", "none", "  the run was not private")
+    try:
+        done, planned = last["round"], last["rounds"]
+        if last["private"]:
+            lower, upper = last["epsilon_lower"], last["epsilon_upper"]
+            row = mechanism.epsilon_row(Spent(lower, upper, last["delta"]))
+        data = _record("report", lower, upper, last, done)
+    except (KeyError, InvalidParameter):
+        raise _refused(path, "its last line is not a round of dpacct train") from None
+    rows = [row, Row("rounds", str(done), f"of {planned} planned")]
+    if done != planned:
+        rows.append(Row("", "If results decided to stop here, the whole plan counts."))
+    closing = "This is one run. dpacct epsilon --from LEDGER answers for all runs on its data."
+    page = Page(rows, closing=closing, title="Privacy spent")
+    return Answer(data, "inf" if upper is None else repr(upper), lambda: page)
+
+
+def _record(
+    kind: str, lower: object, upper: object, said: Mapping[str, Any], rounds: int
+) -> dict[str, object]:
+    """Return the keys of `dpacct epsilon`, of which a record leaves some open."""
+    unknown = dict.fromkeys(("accountant", "sampling", "sampling_rate", "noise_multiplier"))
+    adjacency = said.get("adjacency")
+    spent = {"epsilon": {"lower": lower, "upper": upper}, "delta": said["delta"]}
+    return {**spent, "rounds": rounds, "adjacency": adjacency, **unknown, "source": kind}
+
+
+def _of_event(path: Path, adjacency: Adjacency) -> Schedule:
+    """Return the rounds of ``event.to_named_tuple()`` as nested JSON objects."""
+    from dpacct.interop.dp_accounting import schedule_of_event
+
+    package = import_package("dp_accounting", "dp-accounting", "0.6", "dp-accounting")
+
+    def made(fields: dict[str, Any]) -> Any:
+        name = str(fields.pop("class_name", None))
+        fields.pop("module_name", None)
+        kind = getattr(package, name, None)
+        if not (isinstance(kind, type) and issubclass(kind, package.DpEvent)):
+            raise _refused(path, f"{name!r} is no event of dp-accounting")
+        try:
+            return kind(**fields)
+        except TypeError as error:
+            raise _refused(path, f"{name}: {error}") from None
+
+    # Inner objects become events first.
+    return schedule_of_event(json.loads(path.read_bytes(), object_hook=made), adjacency)
+
+
+def _of_checkpoint(path: Path) -> Schedule:
+    if not zipfile.is_zipfile(path):
+        raise _refused(path, f"it is not {KNOWN}")
+    from dpacct.interop.opacus import TightAccountant
+
+    torch = import_package("torch", "torch", "2", "opacus")
+    accountant = TightAccountant()
+    try:
+        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+        accountant.load_state_dict(found["privacy_accountant_state_dict"])
+    except (pickle.UnpicklingError, RuntimeError, TypeError, KeyError, ValueError):
+        hint = "PrivacyEngine.save_checkpoint writes it."
+        raise _refused(path, "it has no history of an accountant of Opacus", hint) from None
+    if any(noise == 0 for noise, _, _ in accountant.history):
+        raise Unsupported(f"{path}: steps without noise have no finite epsilon")
+    about_examples()
+    # Opacus makes rate and divisor from the number of examples, which is therefore public.
+    return Schedule(
+        Phase(Round(noise, Poisson(rate), Adjacency.ZERO_OUT), steps)
+        for noise, rate, steps in accountant.history
+    )
+
+
+def _json(path: Path, text: bytes) -> dict[str, Any]:
+    try:
+        found: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        raise _refused(path, "it is not JSON") from None
+    if not isinstance(found, dict):
+        raise _refused(path, "it has to hold one JSON object")
+    return cast("dict[str, Any]", found)
+
+
+def _refused(path: Path, rule: str, hint: str = "") -> InvalidParameter:
+    return InvalidParameter(LABEL, str(path), rule, hint)
