@@ -21,7 +21,7 @@ thorough: flower | $(PYTHON)
 
 # The plug-ins for Flower, with its processes and its simulation: minutes.
 flower: | $(FLOWER)
-	DPACCT_TESTS=thorough $(FLOWER) -m pytest tests/fl/flower
+	DPACCT_TESTS=thorough $(FLOWER) -m pytest tests/fl/flower tests/interop/test_flower.py
 	$(FLOWER) -m pyright --pythonpath $(FLOWER) -p tests/fl/flower/pyright.json
 
 # New examples each time; what fails is printed with the line that repeats it.

@@ -6,6 +6,7 @@ import math
 from importlib import metadata
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -116,8 +117,7 @@ def test_an_order_that_is_too_long_to_keep_is_refused() -> None:
 W = dp_accounting.SampledWithoutReplacementDpEvent
 UNMAPPED = {
     "ZCDpEvent": S(C([G(1.0), dp_accounting.ZCDpEvent(0.1, xi=0.1)]), 2),
-    "RandomizedResponseDpEvent": dp_accounting.RandomizedResponseDpEvent(0.5, 2),
-    "RepeatAndSelectDpEvent": dp_accounting.dp_event.RepeatAndSelectDpEvent(G(1.0), 10.0, 1.0),
+    "RandomizedResponseDpEvent": dp_accounting.RandomizedResponseDpEvent(0.5, 3),
     "PoissonSampledDpEvent of noise": P(0.1, dp_accounting.LaplaceDpEvent(1.0)),
     "PoissonSampledDpEvent twice": P(0.1, S(P(0.1, G(1.0)), 2)),
     "PoissonSampledDpEvent and more": P(0.1, C([P(0.1, G(1.0)), G(1.0)])),
@@ -142,7 +142,7 @@ def test_an_event_without_a_schedule_is_refused_by_name(name: str) -> None:
 
 
 def test_mechanisms_convert_both_ways_and_cost_what_dp_accounting_says() -> None:
-    from dpacct import Laplace, RandomizedResponse, ZeroConcentratedDP
+    from dpacct import Laplace, PureDP, RandomizedResponse, ZeroConcentratedDP
 
     training = 1000 * Round(1.0, Poisson(0.01))
     plan = training + 3 * Laplace(2.0) + ZeroConcentratedDP(0.1)
@@ -151,8 +151,11 @@ def test_mechanisms_convert_both_ways_and_cost_what_dp_accounting_says() -> None
     event = C([S(P(0.01, G(1.0)), 1000), dp_accounting.LaplaceDpEvent(2.0)])
     found = plug_in.TightPrivacyAccountant().compose(event).get_epsilon(1e-5)
     assert found == pytest.approx(2.24391, abs=2e-5)
-    with pytest.raises(Unsupported, match="no event for RandomizedResponse"):
-        plug_in.event_of_schedule(3 * RandomizedResponse(1.0))
+    (phase,) = schedule_of(dp_accounting.RandomizedResponseDpEvent(0.5, 2))
+    assert isinstance(phase.round, RandomizedResponse)
+    assert math.log(3) <= phase.round.epsilon <= math.log(3) * (1 + 1e-13)
+    with pytest.raises(Unsupported, match="no event for PureDP"):
+        plug_in.event_of_schedule(3 * PureDP(1.0))
     replaced = schedule_of(dp_accounting.LaplaceDpEvent(2.0), "replace-one")
     assert replaced == 1 * Laplace(2.0, adjacency="replace-one")
 
@@ -291,3 +294,22 @@ def test_a_package_that_is_too_old_or_missing_is_refused(
     else:
         with pytest.raises(Unsupported, match=said):
             import_package(*words)
+
+
+@pytest.mark.parametrize("law", ["poisson:10", "geometric:4", "negative-binomial:3,0.5"])
+def test_repeat_and_select_is_the_best_of_several_runs(law: str) -> None:
+    schedule = 3 * dpacct.best_of(2 * Round(2.0, Poisson(0.1)), law)
+    event = plug_in.event_of_schedule(schedule)
+    assert plug_in.schedule_of_event(event, "add-remove") == schedule
+
+
+@given(st.floats(math.log(1e-9), math.log(500.0)).map(math.exp))
+def test_randomized_response_never_comes_back_with_a_lower_epsilon(epsilon: float) -> None:
+    event = plug_in.event_of_schedule(2 * dpacct.RandomizedResponse(epsilon))
+    told = mpmath.mpf(event.event.noise_parameter)
+    (phase,) = schedule_of(event)
+    found = phase.round.epsilon
+    # The event's own epsilon lies between, by 40 digits.
+    with mpmath.workdps(40):
+        assert epsilon <= mpmath.log((2 - told) / told) <= found
+    assert found <= epsilon * (1 + 1e-12) + 1e-13

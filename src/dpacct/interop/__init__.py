@@ -1,7 +1,7 @@
 """Plug-ins for other libraries, each imported by its name, and their accountants as peers.
 
-`dpacct.interop.opacus`, `dpacct.interop.dp_accounting` and `dpacct.interop.jax_privacy` put ours
-into theirs. `peers` asks theirs about our schedules.
+`dpacct.interop.opacus`, `dpacct.interop.dp_accounting`, `dpacct.interop.jax_privacy` and
+`dpacct.interop.flower` put ours into theirs. `peers` asks theirs about our schedules.
 """
 
 from dpacct.interop.peers import (

@@ -14,7 +14,9 @@ Rule 3: Gaussians composed on one Poisson sample are one Gaussian on it, of nois
 Rule 4: Rounding charges more, never less.
 Rule 5: Rounds of fixed-size cohorts among rounds of other kinds stay in their order, on which
     their bound depends. Otherwise rounds are grouped by kind.
-Rule 6: Laplace noise and rho-zCDP are mechanisms.
+Rule 6: Laplace noise, rho-zCDP and randomized response with two answers are mechanisms. The epsilon
+    of randomized response may come back larger by the rounding of its probability (Rule 4).
+Rule 7: RepeatAndSelect is the best of a random number of runs.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.ledger.record.events import joint_noise_of
-from dpacct.mechanisms import Laplace, ZeroConcentratedDP
+from dpacct.mechanisms import Laplace, RandomizedResponse, ZeroConcentratedDP
 from dpacct.packages import import_package
 from dpacct.rounds import (
     MAX_PHASES,
@@ -40,6 +42,7 @@ from dpacct.rounds import (
     Schedule,
     Uniform,
 )
+from dpacct.tuning import BestOf, Runs
 
 __all__ = ["TightPrivacyAccountant", "UnmappedEvent", "event_of_schedule", "schedule_of_event"]
 
@@ -49,6 +52,10 @@ _RELATIONS: dict[Any, Adjacency] = {
     _events.NeighboringRelation.REPLACE_ONE: Adjacency.REPLACE_ONE,
     _events.NeighboringRelation.REPLACE_SPECIAL: Adjacency.ZERO_OUT,
 }
+
+
+# The relative rounding of the probability and of the epsilon of randomized response.
+_ROUNDED = 1e-14
 
 
 class UnmappedEvent(Unsupported):
@@ -166,11 +173,22 @@ def _event_of_release(release: Release) -> Any:
             return _events.LaplaceDpEvent(noise)
         case ZeroConcentratedDP(rho=rho):
             return _events.ZCDpEvent(rho)
-        case Round(noise_multiplier=noise, sampling=sampling):
-            event = _events.GaussianDpEvent(noise)
+        case RandomizedResponse(epsilon=epsilon):
+            noise = 2 * math.exp(-epsilon) / (1 + math.exp(-epsilon))
+            return _events.RandomizedResponseDpEvent(noise * (1 - _ROUNDED), 2)
+        case BestOf(schedule=schedule, runs=runs):
+            shape = math.inf if runs.kind == "poisson" else runs.shape
+            run = event_of_schedule(schedule)
+            return _events.dp_event.RepeatAndSelectDpEvent(run, runs.mean, shape)
+        case Round():
+            return _event_of_round(release)
         case _:
             raise Unsupported(f"dp-accounting has no event for {release!r}")
-    match sampling:
+
+
+def _event_of_round(round_: Round) -> Any:
+    event = _events.GaussianDpEvent(round_.noise_multiplier)
+    match round_.sampling:
         case Poisson() as special if not special.is_plain:
             raise Unsupported(f"no event is written for {special!r}")
         case Uniform(cohort_size=cohort, num_clients=clients):
@@ -248,6 +266,26 @@ def _mechanism(event: Any, adjacency: Adjacency) -> Release | None:
             if _plain(event.xi) != 0.0:
                 raise UnmappedEvent(event, "zCDP is known for xi = 0 only")
             return ZeroConcentratedDP(_plain(event.rho), adjacency)
+        case _events.RandomizedResponseDpEvent():
+            if event.num_buckets != 2:
+                raise UnmappedEvent(event, "randomized response is known for two answers only")
+            noise = validate.probability("noise_parameter", _plain(event.noise_parameter), "it")
+            if noise == 1.0:
+                raise UnmappedEvent(event, "its answers are always random, so they cost nothing")
+            if noise < 1e-250:
+                raise _NotPrivate(event, "its answers are hardly ever random")
+            # The bit is told truly with probability 1 - p / 2. Near p = 1, 1 - p is exact.
+            exact = noise >= 0.5
+            epsilon = 2 * math.atanh(1 - noise) if exact else math.log((2 - noise) / noise)
+            return RandomizedResponse(epsilon * (1 + _ROUNDED), adjacency)
+        case _events.dp_event.RepeatAndSelectDpEvent():
+            run = Schedule(_phases(event.event, adjacency))
+            if not run.rounds:
+                raise UnmappedEvent(event, "its runs release nothing")
+            mean, shape = _plain(event.mean), _plain(event.shape)
+            poisson = shape == math.inf
+            runs = Runs("poisson", mean) if poisson else Runs("negative-binomial", mean, shape)
+            return BestOf(run, runs)
         case _:
             return None
 
@@ -270,8 +308,8 @@ def _round(event: Any, adjacency: Adjacency) -> Round | None:
             raise _NotPrivate(event, "it releases without noise, so that epsilon is infinite")
         case _:
             known = (
-                "Gaussians, their Poisson and fixed-size samples, Laplace noise, zCDP, and "
-                "compositions are known"
+                "Gaussians, their Poisson and fixed-size samples, Laplace noise, zCDP, randomized "
+                "response, RepeatAndSelect, and compositions are known"
             )
             raise UnmappedEvent(event, known)
 
