@@ -221,19 +221,8 @@ AccountantName = Annotated[str, option(
     "--accountant", metavar="|".join(ACCOUNTANTS), panel=PRIVACY, advanced=True,
     help=f"Theory that proves the bound; default {DEFAULT_ACCOUNTANT}.",
 )]  # fmt: skip
-Gap = Annotated[str | None, option(
-    "--gap", metavar="G", panel=PRIVACY, advanced=True,
-    help="Relative width of epsilon wanted for cohorts of fixed size, e.g. 0.003; slower.",
-)]  # fmt: skip
 AsJson = Annotated[bool, flag("--json", help="Print one JSON object.", panel=OUTPUT)]
 Quiet = Annotated[bool, flag("--quiet", "-q", help="Print the number alone.", panel=OUTPUT)]
-
-
-def read_gap(text: str | None) -> float | None:
-    """Return the value of --gap. The library checks its range."""
-    if text is None:
-        return None
-    return validate.real("gap", number(text), "a relative gap is a number")
 
 
 def read_list(text: str, check: Callable[[Any], float]) -> list[float]:

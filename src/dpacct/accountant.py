@@ -18,7 +18,7 @@ from dpacct.rounds import (
     Schedule,
     build_schedule,
 )
-from dpacct.tight.accountant import GaussianAccountant, TightAccountant, with_gap
+from dpacct.tight.accountant import GaussianAccountant, TightAccountant
 
 
 class Accountant(Protocol):
@@ -55,18 +55,16 @@ ACCOUNTANTS: dict[str, Accountant] = {accountant.name: accountant for accountant
 DEFAULT_ACCOUNTANT = "tight"
 
 
-def find_accountant(name: str, gap: float | None = None) -> Accountant:
-    """Return the accountant called ``name``, asked for a bracket no wider than ``gap``.
+def find_accountant(name: str) -> Accountant:
+    """Return the accountant called ``name``.
 
     Raises:
-        InvalidParameter: no accountant has the name, or the accountant takes no gap.
+        InvalidParameter: no accountant has the name.
     """
     if not isinstance(name, str) or name not in ACCOUNTANTS:
         rule = f"an accountant is one of {', '.join(ACCOUNTANTS)}"
         raise InvalidParameter("accountant", name, rule)
-    if gap is None:
-        return ACCOUNTANTS[name]
-    return with_gap(ACCOUNTANTS[name], validate.real("gap", gap, "a relative gap is a number"))
+    return ACCOUNTANTS[name]
 
 
 def epsilon(
@@ -79,7 +77,6 @@ def epsilon(
     sampling: Sampling | None = None,
     adjacency: Adjacency | AdjacencyName | str | None = None,
     accountant: AccountantName | str = DEFAULT_ACCOUNTANT,
-    gap: float | None = None,
 ) -> Interval:
     """Return the epsilon that a schedule spends at a given delta.
 
@@ -87,26 +84,23 @@ def epsilon(
         schedule: a schedule, or else its parts as in `build_schedule`.
         delta: in (0, 1).
         accountant: "tight", "rdp", "closed-form", "gdp" (full participation only) or "pairs".
-        gap: if `tight` plays a game, the relative width wanted, 0.001 to 0.5. The default serves
-            most settings and leaves about one percent.
     Returns:
         Achieved lower and proven upper epsilon.
     Raises:
         InvalidParameter: an argument out of range. Unsupported: the accountant knows no bound.
     """
     plan = build_schedule(schedule, noise_multiplier, rounds, sampling_rate, sampling, adjacency)
-    return find_accountant(accountant, gap).epsilon(plan, validate.delta(delta))
+    return find_accountant(accountant).epsilon(plan, validate.delta(delta))
 
 
 def spend(
     schedule: Schedule,
     delta: float,
     accountant: AccountantName | str = DEFAULT_ACCOUNTANT,
-    gap: float | None = None,
 ) -> Spent:
     """Return `epsilon` together with the delta."""
     at = validate.delta(delta)
-    return Spent.at(at, find_accountant(accountant, gap).epsilon(schedule, at))
+    return Spent.at(at, find_accountant(accountant).epsilon(schedule, at))
 
 
 def delta(

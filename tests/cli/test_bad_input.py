@@ -238,7 +238,7 @@ MEANT = [
     ("ledger zebra", "of dpacct ledger. dpacct ledger --help lists all commands."),
     ("calibrate 8", "'8' stands where dpacct calibrate expects an option."),
     ("ledger show a b", "'b' stands where dpacct ledger show expects an option."),
-    ("risk --gap 8", "--gap is not an option of dpacct risk. dpacct risk --help lists"),
+    ("risk --orders 8", "--orders is not an option of dpacct risk. dpacct risk --help lists"),
     ("--eps 8", "--eps is not an option of dpacct. dpacct --help lists all options."),
 ]  # fmt: skip
 

@@ -285,19 +285,3 @@ def test_rounds_by_the_game():
     found = dpacct.calibrate(epsilon=1.0, solve="rounds", **plan)
     more = dpacct.epsilon(rounds=found.rounds + 1, **plan)
     assert found.epsilon.upper <= 1.0 < more.upper
-
-
-@pytest.mark.parametrize("gap", [1e-4, 0.9, math.nan])
-def test_a_gap_is_refused_in_words(gap):
-    plan: dict[str, Any] = {
-        "rounds": 5,
-        "sampling": Uniform(5, 100),
-        "noise_multiplier": 2.4,
-        "delta": 1e-4,
-    }
-    with pytest.raises(dpacct.InvalidParameter, match="gap"):
-        dpacct.epsilon(gap=gap, **plan)
-    with pytest.raises(dpacct.InvalidParameter, match="only the accountant tight"):
-        dpacct.epsilon(gap=0.01, accountant="rdp", **plan)
-    with pytest.raises(dpacct.InvalidParameter, match="cohorts of fixed size"):
-        dpacct.epsilon(rounds=9, noise_multiplier=1.0, delta=1e-4, gap=0.01)

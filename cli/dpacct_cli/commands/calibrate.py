@@ -51,7 +51,6 @@ def calibrate(
     fpr: FalsePositives = None,
     typed: Annotated[MechanismOptions, Advanced(("noise",))],
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
-    gap: options.Gap = None,
     shown: StyleOptions,
 ) -> None:
     """Find the noise multiplier that meets a privacy budget, or the rounds, the rate or delta.
@@ -74,7 +73,6 @@ def calibrate(
     asked: dict[str, Any] = {
         **limit,
         "delta": None if at is None else at.value,
-        "gap": options.read_gap(gap),
         "solve": SOLVABLE[solve],
         **what_runs(typed, solve),
     }

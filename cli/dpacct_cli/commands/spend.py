@@ -45,7 +45,6 @@ def epsilon(
     delta: options.Delta = None,
     claim: Stated = None,
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
-    gap: options.Gap = None,
     shown: StyleOptions,
 ) -> None:
     """Compute the epsilon of a training run.
@@ -75,7 +74,7 @@ def epsilon(
             return
         kind, plan = found
         typed = typed._replace(schedule=source)
-    spent = spend(plan, at.value, engine.name, options.read_gap(gap))
+    spent = spend(plan, at.value, engine.name)
     judged = None
     if stated is not None:
         from dpacct.claims.judge import answer

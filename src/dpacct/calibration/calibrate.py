@@ -144,7 +144,6 @@ def calibrate(
     advantage: float | None = None,
     tpr: float | None = None,
     fpr: float | None = None,
-    gap: float | None = None,
 ) -> Calibration:
     """Find the missing part of a schedule that meets a budget, or a limit of attack risk.
 
@@ -161,7 +160,6 @@ def calibrate(
         advantage: instead of epsilon, the largest TPR - FPR that an attack may reach, in (0, 1).
         tpr, fpr: instead of epsilon, the largest true positive rate that an attack with this false
             positive rate may reach, 0 < fpr < tpr < 1.
-        gap: as for `epsilon`. Each of a few evaluations then takes that long.
     Returns:
         The calibration. Noise and rate are within 1e-6 (relative) of the accountant's optimum, or
             about 3e-4 where it plays a game, on the safe side. Rounds and cohort size are the
@@ -173,7 +171,7 @@ def calibrate(
     """
     if not isinstance(solve, str) or solve not in SOLVE_FOR:
         raise InvalidParameter("solve", solve, f"solve is one of {', '.join(SOLVE_FOR)}")
-    engine = find_accountant(accountant, gap)
+    engine = find_accountant(accountant)
     parts: Setting = {
         "noise_multiplier": noise_multiplier,
         "rounds": rounds,

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from dpacct.budget import Interval
-from dpacct.errors import InvalidParameter, NotConverged, Unsupported, WrongAccountant
+from dpacct.errors import NotConverged, Unsupported, WrongAccountant
 from dpacct.numerics.rounding import UNIT
 from dpacct.pairs.achieved import achieved_delta, achieved_epsilon, certain_delta
 from dpacct.pairs.dominating import (
@@ -66,12 +66,10 @@ class TightAccountant:
     Args:
         engine: "auto" or "game" uses fixed pairs, and the game if it applies. "pairs" uses fixed
             pairs alone.
-        gap: for games, the requested relative width of epsilon. See `game_epsilon`.
     """
 
     name: str = "tight"
     engine: str = "auto"
-    gap: float | None = None
 
     def plays(self, schedule: Schedule) -> bool:
         """Return True if a game applies and is worth its time."""
@@ -80,12 +78,10 @@ class TightAccountant:
     @property
     def of_pairs(self) -> TightAccountant:
         """The same accountant without the game."""
-        return replace(self, engine="pairs", gap=None) if self.engine in _PLAYING else self
+        return replace(self, engine="pairs") if self.engine in _PLAYING else self
 
     def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
         """See `Accountant`."""
-        if self.gap is not None:
-            return self.epsilon(schedule, delta).upper
         refuse_infinite_losses(schedule, delta)
         upper = _upper_epsilon(_pairs_epsilon(proven_pairs, schedule, delta), schedule, delta)
         if upper > 0.0 and self.plays(schedule):
@@ -128,7 +124,6 @@ class TightAccountant:
         Raises:
             InvalidParameter: infinite losses have a probability of at least delta.
         """
-        _check_gap_has_a_game(self, schedule)
         refuse_infinite_losses(schedule, delta)
         return self._answer(schedule, delta)[0]
 
@@ -148,11 +143,8 @@ class TightAccountant:
             return by_pairs, ""
         if lower >= _WIDE * upper:
             return by_pairs, f"{_PAIR}: nothing is left for a game"
-        played = _played(schedule, delta, self.gap)
+        played = _played(schedule, delta)
         if isinstance(played, str):
-            # The caller set a gap: explain why it is not reached.
-            if self.gap is not None and upper > lower * (1 + self.gap):
-                raise NotConverged(played)
             return by_pairs, f"{_PAIR}: {played}"
         how = GAME if played.upper < upper else f"{_PAIR}: a game proves no less"
         return Interval.bracket(max(lower, played.lower), min(upper, played.upper)), how
@@ -257,44 +249,14 @@ def _achieved(
 
 
 @lru_cache(maxsize=32)
-def _played(schedule: Schedule, delta: float, gap: float | None) -> Interval | str:
+def _played(schedule: Schedule, delta: float) -> Interval | str:
     """Return the game's bracket of epsilon, or the reason why there is none."""
     from dpacct.tight.game.bounds import game_epsilon  # noqa: PLC0415 - see Rule 3
 
     try:
-        return game_epsilon(schedule, delta, gap)
+        return game_epsilon(schedule, delta)
     except NotConverged as reason:
         return str(reason)
-
-
-def with_gap(accountant: object, gap: float) -> TightAccountant:
-    """Return the accountant, asked for a relative width of epsilon where it plays a game.
-
-    Raises:
-        InvalidParameter: it plays none, or the gap is out of range.
-    """
-    from dpacct.tight.game.bounds import check_gap  # noqa: PLC0415 - see Rule 3
-
-    check_gap(gap)
-    if not isinstance(accountant, TightAccountant) or accountant.engine not in _PLAYING:
-        rule = "only the accountant tight takes a relative gap"
-        raise InvalidParameter("gap", gap, rule, "Drop it, or choose that accountant.")
-    return replace(accountant, gap=gap)
-
-
-def _check_gap_has_a_game(accountant: TightAccountant, schedule: Schedule) -> None:
-    if accountant.gap is None or accountant.plays(schedule) or schedule.rounds < 2:
-        return
-    rule = (
-        "it narrows the bounds of two or more rounds with cohorts of fixed size, replace-one, and "
-        "a noise multiplier of at least 0.286, and this schedule has others"
-    )
-    raise InvalidParameter(
-        "gap",
-        accountant.gap,
-        rule,
-        "Drop it: the bounds of this schedule are as close as they can be.",
-    )
 
 
 # A search asks for the proven end, and a report on its result for both.

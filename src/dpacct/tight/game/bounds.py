@@ -13,25 +13,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
 from dpacct.budget import Interval
-from dpacct.errors import InvalidParameter, NotConverged
+from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import UNIT, Array
 from dpacct.pairs.dominating import Direction
-from dpacct.rounds import Adjacency, Round, Schedule
-from dpacct.tight.game.choose import affordable, guided_cover, turn_guide
+from dpacct.rounds import Round, Schedule
+from dpacct.tight.game.choose import affordable
 from dpacct.tight.game.kernels import cell_kernel, known_values, sampled_above, strategy_kernels
 from dpacct.tight.game.plan import (
     GamePlan,
-    effort_above,
-    effort_below,
     moved,
-    needed,
     plan_at_delta,
     plan_at_epsilon,
     stages_above,
@@ -39,9 +35,8 @@ from dpacct.tight.game.plan import (
     window_above,
 )
 from dpacct.tight.game.play import Frame, play_lower, play_upper, rounds_above
-from dpacct.tight.game.positions import Mixing, Thinned, mixing_laws, thinned_laws
+from dpacct.tight.game.positions import mixing_laws, thinned_laws
 from dpacct.tight.game.rounds import Positions, directions
-from dpacct.tight.game.theorem import default_cover
 
 # By so much a loss is put on the safe side of an epsilon.
 _NUDGE = 2.0**-45
@@ -130,156 +125,26 @@ def lower_delta(schedule: Schedule, plan: GamePlan, epsilon: float) -> float:
     return float(deltas[place])
 
 
-SMALLEST_GAP, LARGEST_GAP = 1e-3, 0.5
-# Losses times laws times rounds of all passes together: about a minute.
-MOST_REFINED = 6e9
-# The grid's part of a gap, and the parts that positions may gain more than the best one does.
-_GRID, _GRID_PART, _GAP_PARTS = 1e-3, 1 / 8, (1 / 8, 1 / 24, 1 / 72)
-# Parts of the gap that mixtures may give away as noise.
-_SLACKS = (0.2, 0.1)
-_MOST_GAP_CELLS = 400
-
-
-def check_gap(gap: float | None) -> None:
-    """Refuse a relative width that is out of range.
-
-    Raises:
-        InvalidParameter: it is.
-    """
-    if gap is not None and not SMALLEST_GAP <= gap <= LARGEST_GAP:
-        rule = f"a relative gap lies in [{SMALLEST_GAP:g}, {LARGEST_GAP:g}]"
-        hint = "The remaining width is that of the two strategies. No cover closes it."
-        raise InvalidParameter("gap", gap, rule, hint if gap < SMALLEST_GAP else "")
-
-
-@dataclass(slots=True)
-class _Narrowed:
-    """The bracket so far, and its computing effort."""
-
-    gap: float
-    lower: float
-    upper: float
-    spent: float = 0.0
-
-    @property
-    def reached(self) -> bool:
-        return self.upper <= self.lower * (1 + self.gap)
-
-    def spend(self, effort: float) -> None:
-        """Add the effort of the next pass."""
-        if self.spent + effort > MOST_REFINED:
-            raise NotConverged(f"it would need {needed(self.spent + effort, MOST_REFINED)}")
-        self.spent += effort
-
-
-def narrow_epsilon(
-    schedule: Schedule,
-    delta: float,
-    gap: float,
-    direction: Direction = Direction.REMOVE,
-    known: Interval | None = None,
-) -> Interval:
-    """Return achieved and proven eps(delta), at most the relative ``gap`` apart.
-
-    Args:
-        schedule, delta, gap: see `game_epsilon`. direction: of the game.
-        known: a bracket from another method. The result is never wider.
-    Raises:
-        NotConverged: the gap is not reached. The message contains the bracket.
-    """
-    found = _Narrowed(gap, 0.0, math.inf)
-    if known is not None:
-        found.lower, found.upper = known.lower, known.upper
-    try:
-        if not found.reached:
-            _narrow(schedule, delta, found, direction)
-    except NotConverged as reason:
-        ends = f"epsilon lies in [{found.lower:.8g}, {found.upper:.8g}]"
-        if found.upper == math.inf:
-            ends = f"epsilon is at least {found.lower:.8g}"
-        raise NotConverged(
-            f"the gap {gap:g} is not reached ({reason}): {ends}; ask for a wider gap"
-        ) from reason
-    return Interval.bracket(found.lower, found.upper)
-
-
-def _narrow(schedule: Schedule, delta: float, found: _Narrowed, direction: Direction) -> None:
-    share = min(_GRID, found.gap * _GRID_PART)
-    plan = plan_at_delta(schedule, delta, share, direction=direction)
-    found.spend(effort_below(schedule, plan.lower))
-    found.lower = max(found.lower, lower_epsilon(schedule, plan, delta))
-    zero_out = schedule.adjacency is Adjacency.ZERO_OUT
-    # Few laws with as little noise given away as the gap needs, where cells would take longer.
-    cells = effort_above(schedule, plan.upper, Thinned(default_cover()))
-    for part in () if zero_out else _SLACKS:
-        mixing = Mixing(part * found.gap, plan.upper.tilt)
-        effort = effort_above(schedule, plan.upper, mixing)
-        if found.reached or effort > cells or found.spent + effort > MOST_REFINED:
-            break
-        with suppress(NotConverged):
-            _one_pass(schedule, delta, plan, mixing, found)
-    before: Positions | None = None
-    for part in _GAP_PARTS:
-        if found.reached:
-            return
-        positions: Positions = turn_guide(plan, part * found.gap)
-        if not zero_out:
-            cover = guided_cover(schedule, plan, part * found.gap, _MOST_GAP_CELLS)[0]
-            positions = Thinned(cover)
-        if positions == before:
-            break
-        before = positions
-        _one_pass(schedule, delta, plan, positions, found)
-    if not found.reached:
-        raise NotConverged("more cells hardly help")
-
-
-def _one_pass(
-    schedule: Schedule, delta: float, plan: GamePlan, positions: Positions, found: _Narrowed
-) -> None:
-    found.spend(effort_above(schedule, plan.upper, positions))
-    found.upper = min(found.upper, upper_epsilon(schedule, plan, positions, delta))
-
-
 # Answers that are kept.
 _REMEMBERED = 32
 
 
-def game_epsilon(schedule: Schedule, delta: float, gap: float | None = None) -> Interval:
-    """Return achieved and proven eps(delta).
+def game_epsilon(schedule: Schedule, delta: float) -> Interval:
+    """Return achieved and proven eps(delta), each by the best positions that are affordable.
+
+    They are about one percent apart or less, and a few percent for thousands of rounds.
 
     Args:
         schedule: rounds in which one client is replaced or sends zero. See
             `rounds.check_schedule`.
         delta: in (0, 1), at least about 1e-17.
-        gap: the requested relative width. The default cover serves most settings. It leaves about
-            one percent or less, and a few percent for thousands of rounds.
     Raises:
-        NotConverged: the game would take too long, or the width is not reached.
-        Unsupported: a round is of another kind. InvalidParameter: ``gap`` out of range.
+        NotConverged: the game would take too long. Unsupported: a round is of another kind.
     """
-    check_gap(gap)
-    directions(schedule)
+    ways = directions(schedule)
     if not schedule.rounds:
         return Interval(0.0, 0.0)
-    if gap is None:
-        return _usual_epsilon(schedule, delta)
-    found: list[Interval] = []
-    for direction in directions(schedule):
-        known = None
-        with suppress(NotConverged):
-            known = _in_direction(schedule, delta, direction)
-        found.append(narrow_epsilon(schedule, delta, gap, direction, known))
-    return _worse(found)
-
-
-def _usual_epsilon(schedule: Schedule, delta: float) -> Interval:
-    """Return the larger of both directions, each by the best positions that are affordable.
-
-    Raises:
-        NotConverged: none are.
-    """
-    uppers = {way: _upper_end(schedule, delta, way)[0] for way in directions(schedule)}
+    uppers = {way: _upper_end(schedule, delta, way)[0] for way in ways}
     worse = max(uppers, key=lambda way: uppers[way])
     found = _in_direction(schedule, delta, worse)
     # The other direction cannot achieve more than is proven of it.
