@@ -113,8 +113,8 @@ _ALIAS, _TRUNCATION = 34.0, 26.0
 CHERNOFF_TILTS = np.array([1.03, 1.1, 1.4, 2.0])
 # Frequencies at which the decay of the integrand is bounded, from 4 steps on.
 _TABLE_LENGTH = 100
-# A contour with more nodes than this is blurred, where a blur leaves less than this share of them.
-_UNBLURRED, _FEWER = 1500, 1.0
+# A contour with more nodes than this is blurred if a blur leaves fewer.
+_UNBLURRED = 1500
 # A delta above zero is never reported as zero.
 LEAST_DELTA = 1e-315
 # Of a blur with a larger variance than this the lower bound says nothing.
@@ -207,7 +207,6 @@ class Contour(_Line):
         epsilon, log_delta: estimates of the requested epsilon, and of log delta there.
         width: largest share of the width of epsilon that a blur may add. 0 allows no blur.
         spread: estimate of the variance of the loss under that tilt, for the cost only.
-        most: number of nodes above which the integrand is blurred, 1500 by default.
     Raises:
         NotConverged: the integrand decays too slowly for the largest contour.
     """
@@ -220,7 +219,6 @@ class Contour(_Line):
         log_delta: float,
         width: float,
         spread: float = math.inf,
-        most: int | None = None,
     ) -> None:
         # Orders are 1 + c. Rounding them must not change c.
         tilts = (1 + tilt * np.concatenate([[1.0], CHERNOFF_TILTS])) - 1
@@ -235,10 +233,9 @@ class Contour(_Line):
         # The truncated part is relative to M(c) e^{-c eps}, which may be far above delta.
         log_scale = self._log_moment[0] - tilt * epsilon
         log_cut = min(0.0, log_delta - log_scale) - _TRUNCATION
-        most = _UNBLURRED if most is None else most
-        likely = min(9.0 / math.sqrt(spread), most * self._step)
+        likely = min(9.0 / math.sqrt(spread), _UNBLURRED * self._step)
         laws = composition.laws(tilt, likely)
-        number = self._nodes(composition, laws, width / (1 + tilt), log_cut, most)
+        number = self._nodes(composition, laws, width / (1 + tilt), log_cut)
         t: Array = self._step * np.arange(float(number))
         if t[-1] > likely:
             laws = composition.laws(tilt, float(t[-1]))
@@ -251,7 +248,6 @@ class Contour(_Line):
         laws: Sequence[Law],
         blur: float,
         log_cut: float,
-        cheap: int,
     ) -> int:
         """Return the number of nodes. Set the truncation, and the variance of the blur or 0."""
         table, decay, number = self._decay(composition.precision, laws)
@@ -262,7 +258,7 @@ class Contour(_Line):
             most = number[blurred] if blur and blurred is not None else 0
             at, variance = found, 0.0
             # Unblurred where that is cheap, or cheaper.
-            if found is None or number[found] > max(_FEWER * most, cheap):
+            if found is None or number[found] > max(most, _UNBLURRED):
                 at, variance = blurred if most else None, blur
             if at is not None:
                 bound = float(decay[at]) - variance / 2 * float(table[at]) ** 2

@@ -9,7 +9,7 @@ The accountant calls `composed_epsilon` and `composed_delta`. They proceed in th
    dominated by losses that never occur.
 5. Brackets that are still wide are refined: contours with less and less blur are intersected.
 
-Where no contour reaches, Chernoff's and Pinsker's inequalities bound delta from above.
+Where no contour reaches, Chernoff's inequality bounds delta from above.
 
 Moments and contours leave infinite losses out. Their probability is added to delta(eps), or taken
 from the delta at which epsilon is asked for.
@@ -60,34 +60,24 @@ from dpacct.tight.contour import (
 _NEGLIGIBLE, _SOME_KINDS = 1e-13, 50
 # A bound of delta that is as good as zero.
 NEXT_TO_NOTHING = 1e-290
-# Where delta is wide by more than this, its total variation is asked, too.
-_WIDE_DELTA, _TOLERANCE = 1e-3, 1e-11
+_TOLERANCE = 1e-11
 # Relative width above which another contour is tried. Largest width that a blur may add, and the
 # first blur's.
 _WIDE, _BLUR, _COARSE = 1e-6, 4e-7, 1e-3
 _ATTEMPTS, _FAILURES = 4, 8
-# The last contour is the one that leaves more of the width than this. The tilt was bad if epsilon
-# falls below this share of its guess.
-_WORTH, _FAR_OFF = 0.7, 0.7
+# The tilt was bad if epsilon falls below this share of its guess.
+_FAR_OFF = 0.7
 # Factors for a tilt or a width that was too large or too small.
 _LESS, _MORE = 0.7, 2.5
 # The share of delta that a truncation may lose: no more than is seen, and next to nothing.
 _LOST, _FAR = 1e-8, 1e-26
-# Nodes of a contour without a blur where most of the tail is gone.
-_MANY_NODES = 8000
-# With less noise than this the moments explode long before a probability of `_FAR`. Below this rate
-# a client hardly takes part.
-_LOUD, _RARE = 1.5, 1e-4
+# With less noise than this the moments explode long before a probability of `_FAR`.
+_LOUD = 1.5
 # Least guess of epsilon, in units of 1 / c, and the least delta whose logarithm is taken.
 _LEAST_GUESS, _TINY, _TINIEST = 1e-4, 1e-320, 1e-250
-# Least delta, if nothing is known of it, at which most losses are above epsilon. Then a width with
-# which no blurred contour can compete there.
-_CERTAIN, _NEARLY = 0.01, 1e-5
 # A tilt times the standard deviation of the loss under it exceeds the first value, or the second
 # times that of a Gaussian loss, only next to a heavy tail.
 _HEAVY, _HEAVIER, _LEAST_EPSILON = 12.0, 1.7, 1e-12
-# The Renyi divergence of this order is nearly the Kullback-Leibler divergence. 1 + c is exact.
-_PINSKER_TILT = 2.0**-10
 # A share of delta that is too small to be seen.
 _UNSEEN = 1e-12
 # Far out less than `NEXT_TO_NOTHING` is cut off. Tilts are in units of 1 / epsilon, the largest one
@@ -109,18 +99,11 @@ def composed_delta(composition: Composition, epsilon: float) -> Interval:
         found = _delta_of_rest(rest, epsilon)
     except NotConverged:
         # The moments bound delta all the same, unless they say nothing either.
-        upper = 1.0
-        for bound in (pinsker_delta, partial(chernoff_delta, epsilon=epsilon)):
-            with suppress(NotConverged):
-                upper = min(upper, bound(composition))
+        upper = chernoff_delta(composition, epsilon)
         if upper >= 1.0:
             raise
         return Interval.bracket(least, upper)
     upper = min(1.0, (found.upper + lost) * (1 + 2 * UNIT)) if lost else found.upper
-    if upper > NEXT_TO_NOTHING and found.lower < _WIDE_DELTA * upper:
-        # Next to nothing a contour knows less than the total variation.
-        with suppress(NotConverged):
-            upper = min(upper, pinsker_delta(composition))
     return Interval.bracket(found.lower, upper)
 
 
@@ -342,7 +325,10 @@ def inversion_epsilon(composition: Composition, delta: float, mass: float = 0.0)
         # The part that is cut off is no small share of this delta. A smaller delta costs no less.
         lower = inversion_epsilon(composition, NEXT_TO_NOTHING).lower
         best = Interval.bracket(lower, best.upper)
-    for attempt in _attempts(question, composition, delta):
+    attempts = [partial(_plain, question, composition, 0.0)]
+    if composition.general:
+        attempts.append(partial(_atoms_apart_epsilon, question, composition, delta))
+    for attempt in attempts:
         with suppress(NotConverged):
             best = _intersection(best, attempt())
             if best.width <= _WIDE * best.upper:
@@ -357,28 +343,6 @@ def inversion_epsilon(composition: Composition, delta: float, mass: float = 0.0)
     return best
 
 
-def _attempts(
-    question: _AtDelta, composition: Composition, delta: float
-) -> list[Callable[[], Interval]]:
-    """Return the tilts to try at a delta before a blur, the cheapest first."""
-    as_it_is = partial(_plain, question, composition, 0.0)
-
-    def without_far_tail() -> Interval:
-        return _plain(question, *_truncated(composition, _FAR * delta))
-
-    def atoms_apart() -> Interval:
-        return _atoms_apart_epsilon(question, composition, delta)
-
-    if composition.general:
-        return [as_it_is, without_far_tail, atoms_apart]
-    if not (TruncatedComposition.applies(composition) and _is_loud(composition)):
-        return [as_it_is]
-    # A client that is added and rarely drawn needs many nodes on the whole line, few on a part.
-    if composition.direction is Direction.ADD and float(composition.rates.max(initial=0)) < _RARE:
-        return [without_far_tail, as_it_is]
-    return [as_it_is, without_far_tail]
-
-
 def inversion_delta(composition: Composition, epsilon: float) -> Interval:
     """Return delta(eps) of sampled rounds by contours, relative width typically at most 1e-9.
 
@@ -388,16 +352,11 @@ def inversion_delta(composition: Composition, epsilon: float) -> Interval:
     if epsilon >= composition.largest_loss:
         return Interval(0.0, 0.0)
     question, best = _AtEpsilon(epsilon), Interval(0.0, 1.0)
-    for attempt in (_unblurred, _without_far_tail, _with_atoms_apart, _left_of_zero):
+    for attempt in (_unblurred, _quickly, _without_far_tail, _with_atoms_apart, _left_of_zero):
         with suppress(NotConverged):
             best = _intersection(best, attempt(composition, epsilon, best))
         if best.width <= _WIDE * best.upper or best.upper <= NEXT_TO_NOTHING:
             return best
-    best = _intersection(best, Interval(0.0, far_delta(composition, epsilon)))
-    if best.width <= _WIDE * best.upper or best.upper <= NEXT_TO_NOTHING:
-        return best
-    if best.lower > _CERTAIN and best.width <= _NEARLY * best.upper:
-        return best
     # A first, coarse contour estimates delta, which decides how much may be lost.
     for attempts in (1, _ATTEMPTS) if TruncatedComposition.applies(composition) else (_ATTEMPTS,):
         aim = best.lower if best.lower > 0.0 else 1e-5 * best.upper
@@ -412,17 +371,17 @@ def _unblurred(composition: Composition, epsilon: float, _: Interval) -> Interva
     return _plain(_AtEpsilon(epsilon), composition, 0.0)
 
 
+def _quickly(composition: Composition, epsilon: float, _: Interval) -> Interval:
+    upper = min(chernoff_delta(composition, epsilon), far_delta(composition, epsilon))
+    return Interval(0.0, upper)
+
+
 def _without_far_tail(composition: Composition, epsilon: float, best: Interval) -> Interval:
     """Cut off the far tail first. With much noise it explodes late, so little is cut off."""
-    if not TruncatedComposition.applies(composition):
+    if not (_is_loud(composition) and TruncatedComposition.applies(composition)):
         return best
-    upper = min(best.upper, chernoff_delta(composition, epsilon))
-    best = Interval.bracket(min(best.lower, upper), upper)
-    if _is_loud(composition):
-        rest = _truncated(composition, _FAR * max(upper, _TINIEST))
-        with suppress(NotConverged):
-            best = _intersection(best, _plain(_AtEpsilon(epsilon), *rest))
-    return best
+    rest = _truncated(composition, _FAR * max(best.upper, _TINIEST))
+    return _plain(_AtEpsilon(epsilon), *rest)
 
 
 def _with_atoms_apart(composition: Composition, epsilon: float, best: Interval) -> Interval:
@@ -455,16 +414,14 @@ def _left_of_zero(composition: Composition, epsilon: float, best: Interval) -> I
     """Bound delta if most losses exceed epsilon. Some pairs only have laws for positive tilts."""
     if composition.is_symmetric or not lies_below(composition.alike(), epsilon):
         return best
-    log_delta = math.log(max(best.lower, _CERTAIN))
-    return Complement(composition, epsilon, log_delta).delta(epsilon)
+    return Complement(composition, epsilon, math.log(max(best.lower, 0.01))).delta(epsilon)
 
 
 def _plain(question: _Question, composition: Composed, lost: float) -> Interval:
     """Return one contour at the saddle point, without a blur."""
     few_kinds = composition.alike() if isinstance(composition, Composition) else composition
     tilt, at, place = question.saddle(few_kinds)
-    most = _MANY_NODES if lost else None
-    contour = Contour(composition, tilt, *place, 0.0, at.variance, most)
+    contour = Contour(composition, tilt, *place, 0.0, at.variance)
     return question.answer(contour, place, lost)
 
 
@@ -480,7 +437,7 @@ def _refine(
     tilt = cheapest = cheapest_tilt(composition, saddle, *place)
     # Coarse first: it says where the answer is.
     width = _COARSE * max(place.epsilon, question.least_unit / tilt)
-    before, failed = math.inf, 0
+    known, failed = False, 0
     while attempts > 0 and failed < _FAILURES:
         try:
             contour = Contour(composition, tilt, *place, width, at.variance)
@@ -488,10 +445,10 @@ def _refine(
         except NotConverged:
             failed += 1
             # A smaller tilt, or a wider blur once one was found.
-            if math.isinf(before):
-                tilt *= _LESS
-            else:
+            if known:
                 width *= _MORE
+            else:
+                tilt *= _LESS
             continue
         attempts -= 1
         best = _intersection(best, found)
@@ -500,12 +457,12 @@ def _refine(
         guess, place = place.epsilon, question.moved(place, best)
         if place.epsilon < _FAR_OFF * guess:
             tilt = cheapest = cheapest_tilt(composition, saddle, *place)
-        worth, before = best.width <= _WORTH * before, best.width
+        known = True
         if contour.rounding_dominates:
             # Nearer to the saddle point less is lost against M(c) e^{-c eps}.
             tilt = min(saddle, tilt / _LESS)
             continue
-        if contour.blur > 1.01 * width / (1 + tilt) or not worth:
+        if contour.blur > 1.01 * width / (1 + tilt):
             if tilt <= cheapest:
                 # As fine as it can be.
                 break
@@ -588,22 +545,6 @@ def _chernoff_exponent(composition: Composed, tilt: float, epsilon: float) -> fl
     log_moment = float(composition.log_moment(tilt).upper)
     exponent = log_moment + log_chernoff_factor(tilt) - tilt * epsilon
     return exponent + 16 * UNIT * (abs(log_moment) + tilt * epsilon + 2 * tilt + 8)
-
-
-def pinsker_delta(composition: Composition) -> float:
-    """Return a quick upper bound of delta(0), at most 1: about 1.3 times it where that is small.
-
-    The total variation is at most (KL / 2)^(1/2), and KL at most the Renyi divergence of any order
-    above one.
-
-    Raises:
-        NotConverged: the moments do not converge.
-    """
-    if composition.infinite_mass:
-        raise NotConverged("the divergence of an infinite loss is infinite")
-    log_moment = max(float(composition.log_moment(_PINSKER_TILT).upper), 0.0)
-    bound = math.sqrt(log_moment / (2 * _PINSKER_TILT)) * (1 + 8 * UNIT)
-    return min(max(bound, math.exp(-700.0)), 1.0)
 
 
 def far_delta(composition: Composition, epsilon: float) -> float:
