@@ -113,8 +113,8 @@ _ALIAS, _TRUNCATION = 34.0, 26.0
 CHERNOFF_TILTS = np.array([1.03, 1.1, 1.4, 2.0])
 # Frequencies at which the decay of the integrand is bounded, from 4 steps on.
 _TABLE_LENGTH = 100
-# A contour with more nodes than this is blurred if a blur leaves fewer.
-_UNBLURRED = 1500
+# A contour with more nodes than this is blurred, where a blur leaves less than this share of them.
+_UNBLURRED, _FEWER = 1500, 1.0
 # A delta above zero is never reported as zero.
 LEAST_DELTA = 1e-315
 # Of a blur with a larger variance than this the lower bound says nothing.
@@ -258,7 +258,7 @@ class Contour(_Line):
             most = number[blurred] if blur and blurred is not None else 0
             at, variance = found, 0.0
             # Unblurred where that is cheap, or cheaper.
-            if found is None or number[found] > max(most, _UNBLURRED):
+            if found is None or number[found] > max(_FEWER * most, _UNBLURRED):
                 at, variance = blurred if most else None, blur
             if at is not None:
                 bound = float(decay[at]) - variance / 2 * float(table[at]) ** 2

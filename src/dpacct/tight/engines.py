@@ -372,7 +372,9 @@ def _unblurred(composition: Composition, epsilon: float, _: Interval) -> Interva
 
 
 def _quickly(composition: Composition, epsilon: float, _: Interval) -> Interval:
-    upper = min(chernoff_delta(composition, epsilon), far_delta(composition, epsilon))
+    upper = chernoff_delta(composition, epsilon)
+    if upper > NEXT_TO_NOTHING:
+        upper = min(upper, far_delta(composition, epsilon))
     return Interval(0.0, upper)
 
 
@@ -558,7 +560,8 @@ def far_delta(composition: Composition, epsilon: float) -> float:
         return 1.0
     rest = TruncatedComposition.losing(composition, _CUT_OFF)
     least = 0.0
-    for tilt in (_FAR_TILTS / epsilon).tolist():
+    tilts = _FAR_TILTS / epsilon
+    for tilt in tilts[1 + tilts > 1].tolist():
         with suppress(NotConverged):
             least = min(least, _chernoff_exponent(rest, tilt, epsilon))
         if least < _NOTHING:

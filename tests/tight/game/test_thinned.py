@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -9,15 +11,56 @@ from dpacct.tight.game.bounds import upper_epsilon
 from dpacct.tight.game.kernels import Grid
 from dpacct.tight.game.laws import Kernel
 from dpacct.tight.game.plan import plan_at_delta
-from dpacct.tight.game.positions import Thinned, thinned_laws
+from dpacct.tight.game.positions import Thinned, below_a_mixture, thinned_laws
 from dpacct.tight.game.rounds import laws_above
-from dpacct.tight.game.theorem import Cell, Cover, covers
+from dpacct.tight.game.theorem import Cell, Cover, Triangle, covers, profile
 from tests.tight.game.covers import rare_cover, small_cover
-from tests.tight.game.test_laws import own_profile
-from tests.tight.game.test_mixtures import NOISE, RATE, STEP, check_above_all_triangles
+from tests.tight.game.test_laws import mirrored, own_profile
+
+RATE, NOISE, STEP = 0.2, 8.0, 2.0**-8
 
 NEGLIGIBLE = 1e-12
 GRID = Grid.of(RATE, NOISE, STEP, NEGLIGIBLE)
+
+
+def check_above_all_triangles(laws: Sequence[Kernel], seed: int) -> None:
+    """At any convex v with v(0) = 0: sums of hockey sticks of either side, scaled at random."""
+    losses = STEP * np.array([0.0, 0.5, 3.0, 11.3, 30.0])
+    above = np.array(
+        [
+            np.concatenate([own_profile(law, STEP, losses), mirrored(law, STEP, losses)])
+            for law in laws
+        ]
+    )
+    generator = np.random.default_rng(seed)
+    for _ in range(60):
+        missing = generator.dirichlet([0.5, 0.5, 0.5])
+        if max(missing[:2]) > 0.99:
+            continue
+        sides = [
+            profile(RATE, NOISE, Triangle(float(x), float(missing[2])), losses).lower
+            for x in (missing[1], missing[0])
+        ]
+        exact = np.concatenate(sides)
+        for weights in generator.dirichlet(np.full(len(exact), 0.3), size=40):
+            assert weights @ exact <= (above @ weights).max()
+
+
+def test_a_mixture_is_found_where_there_is_one() -> None:
+    rows = np.array([[1.0, 4.0, 2.0], [3.0, 2.0, 2.0], [0.5, 0.5, 9.0]])
+    middle = 0.5 * (rows[0] + rows[1])
+    assert below_a_mixture(middle * (1 - 1e-9), rows)
+    assert below_a_mixture(np.array([0.9, 3.9, 1.9]), rows)
+    assert not below_a_mixture(middle * np.array([1.0, 1.0, 1.001]), rows)
+    assert not below_a_mixture(np.array([3.1, 0.1, 0.1]), rows)
+
+
+def test_what_is_below_by_less_than_roundings_or_where_rows_meet_is_not_proven() -> None:
+    """Shares of two rows are about right: no share is ruled out where the rows are the same."""
+    rows = np.array([[1.0, 2.0, 5.0], [2.0, 1.0, 5.0]])
+    assert below_a_mixture(np.array([1.4, 1.4, 4.9]), rows)
+    assert not below_a_mixture(np.array([1.4, 1.4, 5.1]), rows)
+    assert not below_a_mixture(np.array([1.5, 1.5, 4.9]), rows)
 
 
 def test_every_triangle_is_worth_less_than_the_best_law_that_is_kept() -> None:

@@ -35,7 +35,7 @@ from dpacct.tight.game.plan import (
     window_above,
 )
 from dpacct.tight.game.play import Frame, play_lower, play_upper, rounds_above
-from dpacct.tight.game.positions import mixing_laws, thinned_laws
+from dpacct.tight.game.positions import thinned_laws
 from dpacct.tight.game.rounds import Positions, directions
 
 # By so much a loss is put on the safe side of an epsilon.
@@ -235,7 +235,6 @@ def forget() -> None:
         _upper_end,
         cell_kernel,
         known_values,
-        mixing_laws,
         sampled_above,
         strategy_kernels,
         thinned_laws,

@@ -23,8 +23,8 @@ from dpacct.numerics.rounding import Array
 from dpacct.rounds import Adjacency, Round, Schedule
 from dpacct.tight.game import is_game
 from dpacct.tight.game.kernels import MANY_TURNS, Grid, TurnGuide, known_values
-from dpacct.tight.game.plan import GamePlan, are_bounded, effort_above, needed
-from dpacct.tight.game.positions import Mixing, Thinned
+from dpacct.tight.game.plan import GamePlan, effort_above, needed
+from dpacct.tight.game.positions import Thinned
 from dpacct.tight.game.rounds import Positions, rate_bounds
 from dpacct.tight.game.theorem import (
     Cell,
@@ -186,15 +186,10 @@ def _gains(round_: Round, plan: GamePlan, tilts: Array) -> _Gains:
 
 
 # Losses times laws times rounds: about one second, two, seven, ten and thirty.
-_FEW, _QUICK, _MEDIUM, _LONG, MOST_EFFORT = 5.5e7, 1e8, 5e8, 8e8, 2e9
-# The share of the noise that mixtures may give away, and the noise from which on they are better
-# than many cells: where one round's loss may be large, cells are.
-_SLACK, _MIXED = 2e-3, 2.0
-_FINE_SHARE, _DEFAULT_SHARE, _MIDDLE_SHARE, _COARSE_SHARE = 5e-4, 1e-3, 2e-3, 4e-3
-_MIXTURES = ((_DEFAULT_SHARE, _LONG), (_COARSE_SHARE, MOST_EFFORT))
+_FEW, _QUICK, _MEDIUM, _LONG, MOST_EFFORT = 5e7, 1e8, 5e8, 8e8, 2e9
+_DEFAULT_SHARE, _MIDDLE_SHARE, _COARSE_SHARE = 1e-3, 2e-3, 4e-3
 # The share of epsilon that the grid may cost, and the extra gain of cells over positions.
 _CELLS = (
-    (_FINE_SHARE, 5e-4, _LONG),
     (_DEFAULT_SHARE, 1e-3, _LONG),
     (_MIDDLE_SHARE, 2e-3, _LONG),
     (_COARSE_SHARE, 4e-3, MOST_EFFORT),
@@ -211,8 +206,6 @@ _RANGES = (
     (_MIDDLE_SHARE, 5e-4, _MEDIUM),
     (_COARSE_SHARE, 2e-3, MOST_EFFORT),
 )
-# An epsilon of so few deviations depends on how much the last rounds gain, if rounds are some.
-_NEAR, _SOME = (0.1, 1.4), 100
 
 
 def affordable(
@@ -225,25 +218,13 @@ def affordable(
     """
     if schedule.adjacency is Adjacency.ZERO_OUT:
         return _angles(schedule, plan_with)
-    quiet = min(round_.noise_multiplier for round_ in schedule.only_rounds()) >= _MIXED
     plan, positions = plan_with(_DEFAULT_SHARE), Thinned(default_cover())
-    near = _NEAR[0] < plan.epsilon / spread_of(plan) < _NEAR[1]
-    alike = sum(map(is_game, schedule.only_rounds())) == 1 and has_cells(schedule)
-    near = near and schedule.rounds >= _SOME and alike
-    if not near and effort_above(schedule, plan.upper, positions) <= (_QUICK if quiet else _FEW):
+    if effort_above(schedule, plan.upper, positions) <= _FEW:
         return plan, positions
-    for share, most in _MIXTURES if quiet and not near else ():
-        plan = plan_with(share)
-        mixing = Mixing(_SLACK, plan.upper.tilt)
-        if effort_above(schedule, plan.upper, mixing) <= most:
-            if are_bounded(schedule, plan, mixing):
-                return plan, mixing
-            # On another grid there are none either.
-            break
     chosen = partial(_chosen, schedule, plan_with)
-    known = partial(_known, schedule, plan_with)
+    ways = (partial(chosen, _CELLS), partial(_known, schedule, plan_with))
     # Cells that are chosen for some kinds of rounds may be worse than the usual ones for others.
-    ways = (partial(chosen, _CELLS if near else _CELLS[1:]), known)
+    alike = sum(map(is_game, schedule.only_rounds())) == 1
     for way in (*(ways if alike else reversed(ways)), partial(chosen, _LAST)):
         found = way()
         if found is not None:

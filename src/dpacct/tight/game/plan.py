@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -27,7 +26,7 @@ from dpacct.tight.game import is_game
 from dpacct.tight.game.kernels import TurnGuide, Turns
 from dpacct.tight.game.laws import Kernel
 from dpacct.tight.game.play import Frame, Stage, length_of, prepare, reach_of_laws, repeated_below
-from dpacct.tight.game.positions import LAWS, USUAL_SHARE, Mixing, Thinned
+from dpacct.tight.game.positions import USUAL_SHARE, Thinned
 from dpacct.tight.game.rounds import (
     Positions,
     heavy_pairs,
@@ -283,10 +282,6 @@ Stages = list[tuple[Stage, int]]
 _A_COVER, _A_CELL = 2.4e3, 1e5
 # Estimated ranges of the angle if a contribution becomes zero, and the cost of their laws.
 _RANGES, _OF_RANGES, _A_RANGE = 8, 3e6, 5e5
-# The same for mixtures, and of how much noise that is true.
-_A_MIXTURE, _USUAL_SLACK = 2e8, 4e-3
-# Where laws are few the transform of the values counts, too.
-_ALONE = 6
 # Two laws, each as expensive as a few laws next to each other in memory.
 _STRATEGIES = 8
 # Windows hold this number of deviations of the sum of losses. One round may cross this share of a
@@ -306,7 +301,7 @@ _MOST_KEPT = 4e7
 def stages_above(
     schedule: Schedule, plan: GamePlan, frame: Frame, positions: Positions, window: int = 0
 ) -> Stages:
-    """Return the phases with laws above them, by cells or by mixtures."""
+    """Return the phases with laws above them."""
     played = fewer_kinds(schedule)
     ready: dict[Round, Stage] = {}
     for round_ in played.only_rounds():
@@ -354,17 +349,6 @@ def _axes(group: list[Round]) -> tuple[list[float], list[float]]:
 
 def _width(group: list[Round]) -> float:
     return max(max(axis) - min(axis) for axis in _axes(group))
-
-
-def are_bounded(schedule: Schedule, plan: GamePlan, positions: Positions) -> bool:
-    """Return True if such laws exist. Any cells have laws, but mixtures may not be found."""
-    if not isinstance(positions, Mixing):
-        return True
-    with suppress(NotConverged):
-        for round_ in fewer_kinds(schedule).only_rounds():
-            laws_above(round_, positions, plan.upper.step, plan.negligible, plan.direction)
-        return True
-    return False
 
 
 def window_above(schedule: Schedule, plan: GamePlan, positions: Positions) -> int:
@@ -458,8 +442,6 @@ def effort_above(schedule: Schedule, frame: Frame, positions: Positions) -> floa
         ranges = isinstance(positions, Turns)
         laws = len(positions.ends) - 1 if ranges else _RANGES
         each = _A_RANGE * laws if ranges else _OF_RANGES
-    elif isinstance(positions, Mixing):
-        laws, each = LAWS + _ALONE, _A_MIXTURE * max(1.0, _USUAL_SLACK / positions.slack)
     elif isinstance(positions, Thinned):
         cells = len(positions.cover)
         laws, each = USUAL_SHARE * cells, _A_COVER * cells**2 + _A_CELL * cells

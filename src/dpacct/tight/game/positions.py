@@ -1,10 +1,7 @@
 """Fewer laws than cells: a law below a mixture of two laws gains no more than the better law.
 
 The game's value is linear in the law of a round. So a cell of a cover needs no separate law if it
-lies below a mixture of two kept laws (`thinned_laws`). A few laws bound every triangle
-(`mixing_laws`): the laws of triangles on the longest side, with a little less noise. The noise is
-reduced more if that hardly changes the answer, so that large cells suffice. Over many rounds the
-two one-dimensional strategies gain more than all others by a margin.
+lies below a mixture of two kept laws (`thinned_laws`).
 
 The choice of laws is a guess. The proof checks, cell by cell, that their mixtures cover all.
 Proof: docs/derivations/fixed-size-game.md.
@@ -12,14 +9,13 @@ Proof: docs/derivations/fixed-size-game.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import UNIT, Array
-from dpacct.tight.game.kernels import Grid, known_values, side_values
+from dpacct.tight.game.kernels import Grid, known_values
 from dpacct.tight.game.laws import (
     Kernel,
     Points,
@@ -28,88 +24,12 @@ from dpacct.tight.game.laws import (
     dominating_side,
     profile_below,
 )
-from dpacct.tight.game.theorem import LARGEST_SHIFT, Cell, Cover, Triangle
+from dpacct.tight.game.theorem import Cover, Triangle
 
-LAWS = 9
-# A law's noise is at most this share smaller.
-_LARGEST_SHARE, _BISECTIONS = 0.3, 9
-# Number of cells to look at, a larger number for little removed noise, and the smallest size.
-_MOST_CELLS, _MORE_CELLS, _LITTLE, _SMALLEST = 2500, 6000, 1e-3, 2e-4
-# Missing shares at a and w, and the size, of cells that fail first.
-_NARROW_A, _NARROW_W, _NARROW = (0.75, 0.8, 0.7, 0.55, 0.65, 0.85), (0.05, 0.1, 0.15, 0.25), 0.012
 # Losses beyond those that matter count as infinite for the laws, a little earlier for the cells.
 FLOOR = 2.0
 # One point in this number is checked first.
 _SPARSE = 16
-# Tilts at which the laws are weighed, relative to that of the answer.
-_TILTS = (0.5, 1.0, 2.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Mixing:
-    """Laws by mixtures: how much of the noise may be given away, and the tilt of the answer."""
-
-    slack: float
-    tilt: float
-
-
-@lru_cache(maxsize=64)
-def mixing_laws(grid: Grid, mixing: Mixing) -> tuple[Kernel, ...]:
-    """Return laws of which some mixture of two dominates any triangle.
-
-    Raises:
-        NotConverged: no such laws are found.
-    """
-    sides: list[tuple[Side, Side]] = []
-    for b, noise in _mixing_positions(grid, mixing):
-        given = replace(grid, noise=noise)
-        law = side_values(given, Triangle(b, 0.0)), side_values(given, Triangle(1 - b, 0.0))
-        sides.append(_law(grid, law))
-    rows = np.array([_row(pair, grid.step) for pair in sides])
-    if mixing.slack >= _LITTLE:
-        _check_narrow_cells(grid, rows)
-    _check_all_triangles(grid, rows, _MORE_CELLS if mixing.slack < _LITTLE else _MOST_CELLS)
-    return tuple(dominating_kernel(rising, falling, grid.step) for rising, falling in sides)
-
-
-def _check_narrow_cells(grid: Grid, rows: Array) -> None:
-    """Look where cells have to be smallest: if these are too large, so are thousands of others.
-
-    Raises:
-        NotConverged: one is not below a mixture.
-    """
-    for a in _NARROW_A:
-        for w in _NARROW_W:
-            b = 1 - a - w - _NARROW
-            if b > 0:
-                sides = [side_values(grid, Triangle(part, w)) for part in (b, a)]
-                if not below_a_mixture(np.concatenate(sides), rows):
-                    raise NotConverged("a few laws do not bound all positions")
-
-
-def _check_all_triangles(grid: Grid, rows: Array, most: int) -> None:
-    """Split all triangles into cells until each is below a mixture of two rows.
-
-    Raises:
-        NotConverged: one is not, however small.
-    """
-    known: dict[tuple[float, float], Array] = {}
-
-    def values(b: float, w: float) -> Array:
-        if (b, w) not in known:
-            known[b, w] = side_values(grid, Triangle(b, w))
-        return known[b, w]
-
-    tested, waiting = 0, [Cell.whole()]
-    while waiting:
-        cell = waiting.pop()
-        tested += 1
-        a, b, w = float(cell.a), float(cell.b), float(cell.w)
-        if below_a_mixture(np.concatenate([values(b, w), values(a, w)]), rows):
-            continue
-        if tested >= most or cell.size < _SMALLEST:
-            raise NotConverged("a few laws do not bound all positions")
-        waiting.extend(cell.children())
 
 
 def below_a_mixture(values: Array, rows: Array) -> bool:
@@ -143,41 +63,6 @@ def _shares(values: Array, rows: Array, first: Points, second: Points) -> tuple[
     least = np.where(change > 0, at, 0.0).max(axis=1, initial=0.0)
     most = np.where(change < 0, at, 1.0).min(axis=1, initial=1.0)
     return least, most
-
-
-def _mixing_positions(grid: Grid, mixing: Mixing) -> list[tuple[float, float]]:
-    """Return positions on the longest side, as the missing share at b and noise, without proof."""
-    least = 2.0 / LARGEST_SHIFT
-
-    def less(share: float) -> float:
-        return max(least, grid.noise / (1 + share))
-
-    def growth(b: float, share: float) -> Array:
-        noise = less(share)
-        given = replace(grid, noise=noise)
-        rising, falling = (side_values(given, Triangle(x, 0.0)) for x in (b, 1 - b))
-        return _growth(grid, rising, falling, mixing.tilt)
-
-    goal = growth(0.0, mixing.slack)
-    found: list[tuple[float, float]] = []
-    for b in np.linspace(0.0, 1.0, LAWS).tolist():
-        low, high = mixing.slack, _LARGEST_SHARE
-        for _ in range(_BISECTIONS):
-            middle = 0.5 * (low + high)
-            fits = bool((growth(b, middle) <= goal).all())
-            low, high = (middle, high) if fits else (low, middle)
-        found.append((b, less(low)))
-    return found
-
-
-def _growth(grid: Grid, rising: Array, falling: Array, tilt: float) -> Array:
-    """Estimate M(tilt) - 1 of the law with these profiles, at a few tilts."""
-    losses = grid.losses
-    found: list[float] = []
-    for order in (share * tilt for share in _TILTS):
-        weighed = np.exp(order * losses) * rising + np.exp(-(order + 1) * losses) * falling
-        found.append(order * (order + 1) * float(np.trapezoid(weighed, losses)))
-    return np.array(found)
 
 
 # Share of a cover's laws that is kept, for estimates of cost.

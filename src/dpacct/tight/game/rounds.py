@@ -36,13 +36,12 @@ from dpacct.tight.game.kernels import (
     zero_out_below,
 )
 from dpacct.tight.game.laws import Kernel
-from dpacct.tight.game.positions import Mixing, Thinned, mixing_laws, thinned_laws
+from dpacct.tight.game.positions import Thinned, thinned_laws
 from dpacct.tight.game.theorem import LARGEST_SHIFT, Cover
 
-# How all positions in a round are bounded: one law for each of some cells, fewer for the same
-# cells, or mixtures of few.
+# How all positions in a round are bounded: one law for each of some cells, or fewer for them.
 # Where a contribution becomes zero there is one angle: its ranges, or a guide to choose them.
-Positions = Cover | Thinned | Mixing | TurnGuide | Turns
+Positions = Cover | Thinned | TurnGuide | Turns
 
 
 def check_schedule(schedule: Schedule) -> None:
@@ -105,9 +104,7 @@ def laws_above(
         return [poisson_above(grid)]
     if isinstance(positions, TurnGuide | Turns):
         raise TypeError("angles say nothing about a replaced client")
-    if isinstance(positions, Mixing):
-        found = mixing_laws(grid, positions)
-    elif isinstance(positions, Thinned):
+    if isinstance(positions, Thinned):
         found = thinned_laws(grid, positions.cover).values()
     else:
         found = (cell_kernel(grid, cell) for cell in positions)
