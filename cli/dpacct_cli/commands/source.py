@@ -42,7 +42,7 @@ def read_source(file: str, typed: MechanismOptions) -> tuple[str, Schedule] | An
     kind = _kind(path)
     said = typed.by_option()
     if kind in ("ledger", "report"):
-        others = ("--delta", "--accountant", "--gap", "--claim")
+        others = ("--delta", "--accountant", "--claim")
         said |= {name: text for name in others if (text := text_of(name)) is not None}
     else:
         # The population sets the note on a large delta.
