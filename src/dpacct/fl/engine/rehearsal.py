@@ -26,6 +26,7 @@ from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.privacy.findings import Audit, check_bound
 from dpacct.fl.privacy.randomness import Seeded
+from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.tensors import forked_generators, norm, same_numbers, seed_generators
 from dpacct.fl.training.choose import Choice, TrainerChooser, TrainingPlan
 from dpacct.fl.training.isolation import Isolation
@@ -184,6 +185,7 @@ def _short(local: SGD) -> SGD:
     return replace(local, steps=min(local.steps, 2), batch_size=size)
 
 
+@undisturbed()
 def require_bound(engine: Engine, state: TrainingState) -> None:
     """Refuse a bound that lets updates be too long, or looks at more than one at a time."""
     like, layout = next(iter(state.params.values())), engine.layout
