@@ -60,6 +60,8 @@ from dpacct.tight.contour import (
 _NEGLIGIBLE, _SOME_KINDS = 1e-13, 50
 # A bound of delta that is as good as zero.
 NEXT_TO_NOTHING = 1e-290
+# Far above what a truncation loses where it loses next to nothing.
+_LEAST_EXACT = 1e-280
 _TOLERANCE = 1e-11
 # Relative width above which another contour is tried. Largest width that a blur may add, and the
 # first blur's.
@@ -321,9 +323,9 @@ def inversion_epsilon(composition: Composition, delta: float, mass: float = 0.0)
         NotConverged: the integrand of each contour decays too slowly.
     """
     question, best = _AtDelta(delta, mass), Interval(0.0, composition.largest_loss)
-    if delta < NEXT_TO_NOTHING:
+    if delta < _LEAST_EXACT:
         # The part that is cut off is no small share of this delta. A smaller delta costs no less.
-        lower = inversion_epsilon(composition, NEXT_TO_NOTHING).lower
+        lower = inversion_epsilon(composition, _LEAST_EXACT).lower
         best = Interval.bracket(lower, best.upper)
     attempts = [partial(_plain, question, composition, 0.0)]
     if composition.general:
