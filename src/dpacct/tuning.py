@@ -46,14 +46,14 @@ from dpacct.pairs.dominating import (
     achieved_pairs,
     pairs_of,
 )
-from dpacct.renyi.curve import RenyiCurve, best_order, improved_delta
+from dpacct.renyi.curve import RenyiCurve, best_order, improved_deltas
 from dpacct.rounds import Adjacency, Release, Schedule, as_schedule
 
 MOST_RUNS = 1e6
 # Distances of the Renyi orders of the profile from 1, and its points. The last one has this delta.
 _GAPS: Array = np.geomspace(0.02, 2000.0, 50)
 # Orders between those that are best for some delta in this range.
-_FINER, _ASKED = 80, (1e-20, 0.1)
+_FINER, _ASKED = 30, (1e-20, 0.1)
 _POINTS, _LAST_DELTA = 600, 1e-30
 # Steps of the losses of the lower bound, in standard deviations, and their range.
 _STEP, _RANGE = 0.01, 12.0
@@ -268,7 +268,7 @@ class _BestRenyi:
         for k, order in enumerate(orders.tolist()):
             renyi = self.log_moment(order) / (order - 1) * (1 + 4 * UNIT)
             if math.isfinite(renyi):
-                found[k] = [improved_delta(order, renyi, eps) for eps in epsilons.tolist()]
+                found[k] = improved_deltas(order, renyi, epsilons)
         return found
 
 

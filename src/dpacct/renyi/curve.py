@@ -23,10 +23,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from dpacct import validate
 from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, above
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, above
 from dpacct.numerics.search import minimize_unimodal
 from dpacct.pairs.achieved import achieved_delta, achieved_epsilon
 from dpacct.pairs.dominating import (
@@ -184,12 +186,17 @@ def improved_delta(order: float, renyi: float, epsilon: float) -> float:
 
     Source: Canonne, Kamath, Steinke 2020 (arXiv:2004.00010), proposition 12.
     """
-    log_delta = _log_delta(order, renyi, epsilon)
-    if math.isnan(log_delta):
-        return 1.0
-    if log_delta < -690.0:
-        return 1e-299
-    return min(1.0, math.exp(min(log_delta, 0.0)) * (1 + 2 * FUNCTION_ERROR))
+    return float(improved_deltas(order, renyi, np.array([epsilon]))[0])
+
+
+def improved_deltas(order: float, renyi: float, epsilons: Array) -> Array:
+    """Return `improved_delta` at several epsilons."""
+    b = order - 1
+    parts = (b * renyi, -b * epsilons, b * math.log(b), -order * math.log(order))
+    # Rounded up as by `above`. NaN bounds nothing.
+    log_delta = sum(parts) + 8 * FUNCTION_ERROR * sum(map(np.abs, parts))
+    log_delta = np.clip(np.nan_to_num(log_delta, nan=0.0), -690.0, 0.0)
+    return np.minimum(np.exp(log_delta) * (1 + 2 * FUNCTION_ERROR), 1.0)
 
 
 def _log_delta(order: float, renyi: float, epsilon: float) -> float:
