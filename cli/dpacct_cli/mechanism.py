@@ -20,6 +20,7 @@ from dpacct.errors import Unsupported
 from dpacct.renyi.curve import RenyiAccountant, RenyiCurve, best_epsilon
 from dpacct.rounds import Adjacency, Phase, Poisson, Release, Round, Sampling, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
+from dpacct.tuning import BestOf
 from dpacct_cli.options import MechanismOptions
 from dpacct_cli.render import Row, bracket, down, noise, plain, rate, shown_delta, up
 from dpacct_cli.words import in_units
@@ -56,9 +57,16 @@ def single_round(schedule: Schedule) -> Round | None:
     return only if isinstance(only, Round) else None
 
 
+def _tuning(schedule: Schedule) -> BestOf | None:
+    """Return the best of several runs, if the schedule is that one release."""
+    only = next(iter(schedule.distinct()), None)
+    return only if isinstance(only, BestOf) and schedule.rounds == 1 else None
+
+
 def noise_multiplier(schedule: Schedule) -> float | None:
-    """Return the noise of all releases, None if it differs."""
-    held = single(schedule)
+    """Return the noise of all releases, or of all runs of a tuning. None if it differs."""
+    tuning = _tuning(schedule)
+    held = single(schedule if tuning is None else tuning.schedule)
     return None if held is None else held.noise_multiplier
 
 
@@ -73,7 +81,7 @@ def keys(schedule: Schedule) -> dict[str, object]:
         "sampling": names.pop() if len(names) == 1 else None,
         "sampling_rate": None if round_ is None else round_.sampling_rate,
         "adjacency": str(schedule.adjacency),
-        "noise_multiplier": None if only is None else only.noise_multiplier,
+        "noise_multiplier": noise_multiplier(schedule),
     }
     if round_ is None:
         found["phases"] = [_phase_keys(kind, count) for kind, count in schedule]
@@ -104,6 +112,10 @@ def rows(schedule: Schedule, *, ratio_only: bool = False) -> list[Row]:
         ratio_only: a uniform cohort was given by its share, so its size is not known.
     """
     only, neighbors = single(schedule), in_units(NEIGHBORS[schedule.adjacency])
+    tuning = _tuning(schedule)
+    if tuning is not None:
+        words = f"the best of a random number of such runs, {tuning.runs!r}, as one release"
+        return [*rows(tuning.schedule, ratio_only=ratio_only), Row("", words)]
     if isinstance(only, Correlated):
         return _run_rows(only, neighbors)
     if isinstance(only, Epoch | ShuffledEpoch):

@@ -205,6 +205,11 @@ CorrelatedName = Annotated[str | None, option(
     help="Correlated noise (DP-FTRL) over all rounds, with --separation; no sampling is "
     "needed. With --q, cyclic Poisson sampling inside --separation groups.",
 )]  # fmt: skip
+BestOfRuns = Annotated[str | None, option(
+    "--best-of", metavar="LAW:MEAN", panel=WHAT_RUNS, advanced=True,
+    help="The best of a random number of such runs: poisson:10, geometric:10 or "
+    "negative-binomial:10,0.5.",
+)]  # fmt: skip
 Bands = Annotated[str | None, option(
     "--bands", metavar="B", panel=WHAT_RUNS, advanced=True,
     help="With --correlated: the bands of the strategy, or the buffers of buffered-toeplitz.",
@@ -286,6 +291,13 @@ def _counted(name: str, noun: str, most: int = validate.MAX_ROUNDS) -> Callable[
     return lambda value: validate.count(name, value, noun, most)
 
 
+def _law_of_runs(value: Any) -> str:
+    from dpacct.tuning import Runs
+
+    Runs.parse(str(value))
+    return str(value)
+
+
 # The range of each value by itself. The library checks the options of correlated noise.
 CHECKS: dict[str, Callable[[Any], Any]] = {
     "noise": validate.noise_multiplier,
@@ -298,6 +310,7 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "adjacency": Adjacency.parse,
     "steps": _counted("steps", "the number of steps of an epoch"),
     "records": lambda value: Poisson(1.0, value).records,
+    "best_of": _law_of_runs,
     "correlated": _member("correlated", "a strategy", CORRELATED),
 }
 
@@ -316,6 +329,7 @@ class MechanismOptions(NamedTuple):
     adjacency: AdjacencyName = None
     steps: Steps = None
     records: Records = None
+    best_of: BestOfRuns = None
     correlated: CorrelatedName = None
     bands: Bands = None
     separation: Separation = None
@@ -423,6 +437,15 @@ class MechanismOptions(NamedTuple):
         return Uniform.at_rate(rate) if clients is None else self._exact_cohort(rate, clients)
 
     def read_schedule(self) -> Schedule:
+        """Return one run, or with --best-of the best of several such runs as one release."""
+        run = self._read_run()
+        if self.best_of is None:
+            return run
+        from dpacct.tuning import best_of
+
+        return 1 * best_of(run, self.best_of)
+
+    def _read_run(self) -> Schedule:
         """Return the rounds of the file, or the same round repeatedly."""
         if self.schedule is not None:
             self.refuse_beside_schedule()
@@ -529,7 +552,7 @@ class MechanismOptions(NamedTuple):
 
     def refuse_beside_schedule(self) -> None:
         """Reject each option that a schedule file already determines."""
-        others = self._replace(schedule=None, clients=None)
+        others = self._replace(schedule=None, clients=None, best_of=None)
         self._refuse(others.by_option(), f"--schedule {self.schedule}", "the file says it")
 
     def retyped(self, *, noise: str | None = None) -> str:

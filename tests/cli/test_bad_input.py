@@ -19,6 +19,7 @@ BATCHES = "epsilon --noise 1 --examples 50000 --batch 256 --epochs 20"
 RUN = "calibrate --eps 8 --rounds 20"
 BAD: list[tuple[str, tuple[str, ...]]] = [
     # A bad value comes before what is missing or contradicts it.
+    (f"{RUN} --best-of abc", ("--best-of is 'abc';", "poisson:10")),
     ("epsilon --noise 1 --epochs 0 --steps 5", ("--epochs is 0; the number of epochs is",)),
     ("epsilon --noise 1 --sampling allocation --steps 0", ("--steps is 0; the number of steps",)),
     ("train dp-fedavg --local-steps 0", ("--local-steps is 0;",)),
@@ -30,6 +31,16 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     (
         "calibrate --eps 2 --noise 2 --rounds 30 --solve q --records 3",
         ("--records 3 contradicts --solve q",),
+    ),
+    (f"{RUN} --q 0.1 --best-of ten", ("--best-of is 'ten';", "poisson:10")),
+    (f"{RUN} --q 0.1 --best-of geometric:0.5", ("--best-of is 0.5;", "lies in [1,")),
+    (
+        "calibrate --eps 8 --q 0.1 --noise 1 --solve rounds --best-of poisson:3",
+        ("--best-of poisson:3 contradicts --solve rounds",),
+    ),
+    (
+        "calibrate --eps 8 --rounds 9 --noise 1 --solve q --best-of poisson:3",
+        ("--best-of poisson:3 contradicts --solve q",),
     ),
     (f"{RUN} --q 0.1 --separation 5", ("--separation 5 needs --correlated",)),
     (f"{RUN} --correlated square-root", ("--correlated needs --separation",)),

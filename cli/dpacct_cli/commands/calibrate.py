@@ -18,8 +18,8 @@ SOLVABLE = {"noise": "noise", "rounds": "rounds", "q": "sampling_rate", "delta":
 # What cannot be typed beside it. A schedule file and a strategy set all but the scale of the noise.
 EXCLUDED = {
     "noise": ("--noise",),
-    "rounds": ("--rounds", "--epochs", "--schedule", "--correlated"),
-    "q": ("--q", "--cohort", "--schedule", "--correlated", "--epochs", "--records"),
+    "rounds": ("--rounds", "--epochs", "--schedule", "--correlated", "--best-of"),
+    "q": ("--q", "--cohort", "--schedule", "--correlated", "--epochs", "--records", "--best-of"),
     "delta": ("--delta",),
 }
 
@@ -141,7 +141,7 @@ def what_runs(typed: MechanismOptions, solve: str) -> dict[str, Any]:
     if typed.schedule is not None:
         return {"schedule": typed.read_schedule()}
     typed.check()
-    if typed.correlated is not None or typed.by_epochs:
+    if typed.best_of is not None or typed.correlated is not None or typed.by_epochs:
         # Only noise or delta is solved for, and the noise is scaled from any start.
         unit = typed._replace(noise="1") if solve == "noise" else typed
         return {"schedule": unit.read_schedule()}
@@ -210,7 +210,7 @@ def _rdp_rows(found: dpacct.Calibration, asked: dict[str, Any]) -> list[Row]:
 
 def _closing(typed: MechanismOptions, found: dpacct.Calibration, at: ReadDelta) -> str:
     only = mechanism.single(found.schedule)
-    if only is None:
+    if mechanism.noise_multiplier(found.schedule) is None:
         return "--json lists every phase with its noise, to the last digit."
     if not isinstance(only, Round):
         return ""

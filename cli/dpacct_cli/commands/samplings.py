@@ -24,8 +24,8 @@ class Way(NamedTuple):
 
 def describes_job(typed: MechanismOptions) -> bool:
     """Return True if the options give examples, batch and epochs, and leave the sampling open."""
-    given = None not in (typed.epochs, typed.cohort, typed.clients)
-    return given and typed.sampling is None and typed.records is None
+    others = typed._replace(noise=None, epochs=None, cohort=None, clients=None)
+    return None not in (typed.epochs, typed.cohort, typed.clients) and not others.by_option()
 
 
 def read_ways(typed: MechanismOptions) -> list[Way]:
