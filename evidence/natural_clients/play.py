@@ -146,7 +146,7 @@ def draw(records: Records, file: Path) -> None:
                 "epsilon spent, proven",
                 f"{task.title}: test accuracy [%]",
                 tuple(curves),
-                levels=(Level(ceiling, "DP-FedAvg,\nalmost no noise"),),
+                levels=(Level(ceiling, "DP-FedAvg, almost no noise"),),
                 log_x=True,
                 from_zero=False,
             )

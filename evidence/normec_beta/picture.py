@@ -114,7 +114,7 @@ def draw_scale(records: Records, path: Path) -> None:
                 [f(pair) for pair in zip(*(values for _, values in runs), strict=True)]
                 for f in (min, max)
             )
-            words = f"{TITLES[method]}, {NOISES[noise][0]},\nbeta {beta:g}: {last:.0f} %"
+            words = f"{TITLES[method]}, {NOISES[noise][0]}, beta {beta:g}: {last:.0f} %"
             named.append(Curve(words, runs[0][0], high, low))
     panel = Panel(
         "round",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -33,14 +34,20 @@ def test_pictures_are_drawn() -> None:
     assert Drawing(SMALL).to_bytes("svg") == Drawing(SMALL).to_bytes("svg")
 
 
-def test_a_legend_names_curves_that_differ_in_gray_as_well() -> None:
+def test_names_at_the_ends_of_lines_have_their_color_and_do_not_touch() -> None:
     pytest.importorskip("matplotlib")
     from dpacct.pictures.matplotlib import draw
 
     alike = tuple(Curve(name, [1, 2, 3], [0, at, 1]) for name, at in (("a", 0.2), ("b", 0.5)))
     figure = draw(Picture("t", (Panel("x", "y", alike, levels=(Level(0.7, "c"),)),)))
+    figure.draw_without_rendering()
     [axes] = figure.axes
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b", "c"]
+    texts = sorted(axes.texts, key=lambda text: text.get_window_extent().y0)
+    assert [text.get_text() for text in texts] == ["c", "a", "b"]
+    assert [text.get_color() for text in texts[1:]] == [line.get_color() for line in axes.lines[:2]]
+    boxes = [text.get_window_extent() for text in texts]
+    assert all(high.y0 >= low.y0 + 0.8 * low.height for low, high in pairwise(boxes))
+    # In gray, too, the lines differ.
     assert len({str(line._unscaled_dash_pattern) for line in axes.lines}) == 3
 
 

@@ -1,7 +1,8 @@
 """Draws pictures with matplotlib. No other module imports it.
 
-Every chart has one style: the finding as the title, the vertical axis named above it, the note at
-the bottom. Curves differ in hue, in lightness and in dashes, so that they differ in gray as well.
+Every chart has one style: the finding as the title, the vertical axis named above it, names at the
+ends of their lines, the note at the bottom. Curves differ in hue, in lightness and in dashes, so
+that they differ in gray as well.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import math
 from importlib import import_module
 from io import BytesIO
+from statistics import fmean
 from textwrap import wrap
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpacct.display import down, escaped, up
 from dpacct.pictures.picture import Curve, Panel, Picture, log_ticks
@@ -45,9 +47,6 @@ STYLE: dict[str, Any] = {
     "grid.color": GRID,
     "xtick.color": FAINT,
     "ytick.color": FAINT,
-    "legend.fontsize": SMALL,
-    "legend.framealpha": 0.75,
-    "legend.edgecolor": "white",
     "svg.hashsalt": "dpacct",
 }
 
@@ -90,12 +89,18 @@ def _lines(words: str, width: int) -> str:
 
 def _draw_curves(axes: Any, panel: Panel) -> None:
     _set_scales(axes, panel)
+    names: list[_Name] = []
     number = 0
     for curve in panel.curves:
-        _draw_curve(axes, curve, number)
+        color = FAINT if curve.plain else COLORS[number % len(COLORS)]
+        _draw_curve(axes, curve, color, number)
         number += not curve.plain
+        if curve.name and curve.y:
+            names.append(_Name(curve.y[-1], fmean(curve.y), curve.x[-1], curve.name, color))
     for level in panel.levels:
-        axes.axhline(level.y, color=INK, lw=1.1, ls=(0, (6, 3)), label=escaped(level.words))
+        axes.axhline(level.y, color=INK, lw=1.1, ls=(0, (6, 3)))
+        names.append(_Name(level.y, level.y, axes.get_xlim()[1], level.words, INK))
+    _write_names(axes, names)
     for mark in panel.marks:
         axes.plot([mark.x], [mark.y], "o", color=INK, markersize=5, zorder=5)
         # A letter is about 0.012 of the axes wide: the text goes left if it would not fit.
@@ -107,8 +112,41 @@ def _draw_curves(axes: Any, panel: Panel) -> None:
             va="bottom" if mark.above else "top",
             bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.6},
         )  # fmt: skip
-    if axes.get_legend_handles_labels()[1]:
-        axes.legend()
+
+
+class _Name(NamedTuple):
+    """The name of a line that ends at (x, y). The mean of its values orders equal ends."""
+
+    y: float
+    mean: float
+    x: float
+    words: str
+    color: str
+
+
+def _write_names(axes: Any, names: list[_Name]) -> None:
+    """Write names at the ends of their lines, spread apart if they would touch."""
+    low, high = axes.get_ylim()
+    to_share = axes.transData + axes.transAxes.inverted()
+    names = [name._replace(words=_lines(name.words, 24)) for name in sorted(names)]
+    ends = [to_share.transform((name.x, min(max(name.y, low), high))) for name in names]
+    # The height of a line of text as a share of the axes, whose size is not final yet.
+    line = 1.5 * SMALL / 72 / (axes.get_position().height * axes.figure.get_figheight())
+    halves = [line * (1 + name.words.count("\n")) / 2 for name in names]
+    places: list[float] = []
+    edge = -math.inf
+    for (_, end), half in zip(ends, halves, strict=True):
+        places.append(max(float(end), edge + half))
+        edge = places[-1] + half
+    edge = 1.0 + line / 2
+    for row in reversed(range(len(names))):
+        places[row] = min(places[row], edge - halves[row])
+        edge = places[row] - halves[row]
+    for name, (across, _), place in zip(names, ends, places, strict=True):
+        axes.annotate(
+            name.words, (across, place), xycoords="axes fraction", textcoords="offset points",
+            xytext=(5, 0), va="center", color=name.color, annotation_clip=False,
+        )  # fmt: skip
 
 
 def _set_scales(axes: Any, panel: Panel) -> None:
@@ -133,12 +171,10 @@ def _set_scales(axes: Any, panel: Panel) -> None:
             set_ticks([], minor=True)
 
 
-def _draw_curve(axes: Any, curve: Curve, number: int) -> None:
-    color = FAINT if curve.plain else COLORS[number % len(COLORS)]
-    label = escaped(curve.name) or None
+def _draw_curve(axes: Any, curve: Curve, color: str, number: int) -> None:
     if curve.points or len(curve.x) == 1:
         marker = MARKERS[number % len(MARKERS)]
-        axes.plot(curve.x, curve.y, marker, color=color, markersize=5, label=label)
+        axes.plot(curve.x, curve.y, marker, color=color, markersize=5)
         return
     if curve.lower:
         step = "post" if curve.steps else None
@@ -147,7 +183,7 @@ def _draw_curve(axes: Any, curve: Curve, number: int) -> None:
         )
     dashes = (0, (2, 2)) if curve.plain else DASHES[number % len(DASHES)]
     axes.plot(
-        curve.x, curve.y, color=color, ls=dashes, lw=1.0 if curve.plain else 2.0, label=label,
+        curve.x, curve.y, color=color, ls=dashes, lw=1.0 if curve.plain else 2.0,
         drawstyle="steps-post" if curve.steps else "default",
     )  # fmt: skip
 
@@ -170,6 +206,8 @@ def _draw_bars(axes: Any, panel: Panel) -> None:
                     words = f"{words} (lower bound {down(bar.lower)})"
         axes.annotate(_lines(words, 46), (end + 0.01 * most, row), va="center")
     for level in panel.levels:
-        axes.axvline(level.y, color=INK, lw=1.1, ls=(0, (6, 3)), label=escaped(level.words))
-    if panel.levels:
-        axes.legend()
+        axes.axvline(level.y, color=INK, lw=1.1, ls=(0, (6, 3)))
+        axes.annotate(
+            escaped(level.words), (level.y, 1.0), xycoords=("data", "axes fraction"),
+            textcoords="offset points", xytext=(4, 2), va="bottom",
+        )  # fmt: skip
