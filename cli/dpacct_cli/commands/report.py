@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dpacct.report import Report
 
 SUFFIXES = {".html": "html", ".htm": "html", ".pdf": "pdf", ".md": "md", ".json": "json"}
-FORM_NAMES = ("html", "pdf", "md", "json")
+FORM_NAMES = ("html", "pdf", "md", "json", "registry", "model-card")
 
 Source = Annotated[
     str, argument(metavar="[FILE]", help="A ledger. Without it the report is on planned rounds.")
@@ -28,7 +28,8 @@ FormName = Annotated[
     str | None,
     option(
         "--format", metavar="|".join(FORM_NAMES), panel=options.OUTPUT,
-        help="Format of the report; default by the name of -o, else md.",
+        help="Format of the report; default by the name of -o, else md. registry: a draft entry of "
+        "the OpenDP registry of deployments.",
     ),
 ]  # fmt: skip
 Unit = Annotated[

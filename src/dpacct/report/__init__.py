@@ -9,9 +9,10 @@
 from collections.abc import Callable
 
 from dpacct.report.document import Report
+from dpacct.report.exports import to_model_card, to_registry
 from dpacct.report.schedule import on_schedule
 
-__all__ = ["FORMATS", "Report", "on_schedule"]
+__all__ = ["FORMATS", "Report", "on_schedule", "to_model_card", "to_registry"]
 
 #: The formats of a report, each with its writer.
 FORMATS: dict[str, Callable[[Report], str | bytes]] = {
@@ -19,4 +20,6 @@ FORMATS: dict[str, Callable[[Report], str | bytes]] = {
     "pdf": Report.to_pdf,
     "md": Report.to_markdown,
     "json": Report.to_json,
+    "registry": to_registry,
+    "model-card": to_model_card,
 }

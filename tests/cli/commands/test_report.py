@@ -61,6 +61,35 @@ def test_a_cover_stands_above_the_report(dpacct: Any) -> None:
     assert text.startswith("# A \\|title\\|\n\nAn Author, 2026-11-25\n")
 
 
+def test_the_guarantee_goes_to_a_registry_and_to_a_model_card(dpacct: Any, ledger: str) -> None:
+    upper = dpacct(f"{WORDS} --json").json["epsilon"]["upper"]
+    for words in (WORDS, f"report {ledger}", f"ledger report {ledger}"):
+        entry = dpacct(f"{words} --format registry --author 'An Author'").text
+        assert 'data_curators: ["An Author"]' in entry
+        assert "      delta: 1.0e-05" in entry
+        card = dpacct(f"{words} --format model-card").text
+        assert "| mechanism | 5" in card
+        assert "- Noise and cohorts came from" in card
+    assert dpacct(f"{WORDS} -o entry.yaml --format registry").text == ""
+    assert f"      epsilon: {upper!r}\n" in Path("entry.yaml").read_text(encoding="utf-8")
+    assert dpacct("ledger init empty.ledger --eps 1").code == 0
+    for form in ("registry", "model-card"):
+        assert "promises nothing" in dpacct(f"report empty.ledger --format {form}").err
+
+
+def test_every_value_of_a_registry_entry_is_json_and_so_yaml() -> None:
+    plan = 3 * Round(4.0, Poisson(0.1)) + library.Laplace(epsilon=0.1)
+    page = library.report.on_schedule(plan, delta=1e-5, unit='a "b": c')
+    found: dict[str, Any] = {}
+    for line in library.report.to_registry(page).splitlines():
+        name, _, text = line.strip().partition(":")
+        found[name] = json.loads(text or "null")
+    assert found["privacy_unit"] == 'a "b": c'
+    assert found["epsilon"] == page.facts["epsilon"]["upper"]
+    assert found["delta"] == 1e-5
+    assert "1 laplace, noise multiplier 10" in found["mechanisms"]
+
+
 def test_the_first_page_of_a_planned_ledger_is_about_its_plan(dpacct: Any, ledger: str) -> None:
     data = dpacct(f"report {ledger} --json").json
     plan = 5 * Round(4.0, Poisson(0.1))
