@@ -17,9 +17,11 @@ from dpacct.pictures import (
     Setting,
     as_data,
     compare_picture,
+    correlated_picture,
     delta_picture,
     epsilon_picture,
     ledger_picture,
+    rdp_picture,
     read_run,
     runs_picture,
     schedule_picture,
@@ -84,6 +86,29 @@ def test_attacks_are_marked_on_the_tradeoff_curve() -> None:
     assert mark.y == pytest.approx(proven, rel=1e-6)
     guessing, curve = picture.panels[0].curves
     assert all(tpr >= fpr for fpr, tpr in zip(guessing.y, curve.y, strict=True))
+
+
+def test_the_best_order_is_marked_on_the_renyi_curve() -> None:
+    picture = as_json(rdp_picture([SETTING], 1e-5))
+    (mark,) = picture.panels[0].marks
+    epsilon = dpacct.epsilon(PLAN, delta=1e-5, accountant="rdp").upper
+    assert f"epsilon {dpacct.display.up(epsilon, 4)}" in mark.words
+    (curve,) = picture.panels[0].curves
+    assert min(curve.x) < mark.x < max(curve.x)
+
+
+def test_bands_are_compared_at_one_budget() -> None:
+    picture = as_json(correlated_picture(60, [5, 20], epsilon=8, delta=1e-5))
+    (panel,) = picture.panels
+    assert [curve.name for curve in panel.curves] == ["separation 5", "separation 20"]
+    for curve, mark in zip(panel.curves, panel.marks, strict=True):
+        assert mark.y == min(curve.y)
+        assert mark.x == curve.x[list(curve.y).index(mark.y)]
+    # One band is independent noise, which the level shows.
+    assert panel.curves[0].y[0] == pytest.approx(panel.levels[0].y, rel=1e-9)
+    assert "error" in picture.title
+    with pytest.raises(InvalidParameter, match="a curve for each separation"):
+        correlated_picture(60, [], epsilon=8, delta=1e-5)
 
 
 def test_a_schedule_has_noise_and_rate() -> None:

@@ -165,6 +165,19 @@ def tradeoff(
     to.put(tradeoff_picture(read_settings(typed, accountant), marked))
 
 
+def rdp(*, typed: MechanismOptions, delta: options.Delta = None, to: PictureOptions) -> None:
+    """Draw Renyi divergence by order, with the order that is best at a delta.
+
+    Example:
+      dpacct plot rdp --noise 1,2 --rounds 300 --q 0.1
+    """
+    to.file()
+    at = typed.read_delta(delta)
+    from dpacct.pictures import rdp_picture
+
+    to.put(rdp_picture(read_settings(typed, "rdp"), at.value))
+
+
 def schedule(*, typed: MechanismOptions, to: PictureOptions) -> None:
     """Draw noise and sampling rate by round.
 
@@ -260,6 +273,7 @@ COMMANDS = {
     "eps": eps,
     "delta": delta,
     "tradeoff": tradeoff,
+    "rdp": rdp,
     "schedule": schedule,
     "compare": compare,
     "samplings": samplings,

@@ -3,6 +3,7 @@
 Each ``..._picture`` function returns a `Picture`, which is data. `Drawing` shows and saves it.
 """
 
+from dpacct.pictures.correlated import correlated_picture
 from dpacct.pictures.drawing import Drawing
 from dpacct.pictures.picture import Bar, Curve, Level, Mark, Panel, Picture, as_data
 from dpacct.pictures.records import (
@@ -18,13 +19,14 @@ from dpacct.pictures.schedules import (
     compare_picture,
     delta_picture,
     epsilon_picture,
+    rdp_picture,
     schedule_picture,
     tradeoff_picture,
 )
 
 __all__ = [
     "Bar", "Curve", "Drawing", "Level", "Mark", "Panel", "Picture", "Setting", "TrainedRun",
-    "as_data", "compare_picture", "delta_picture", "epsilon_chart", "epsilon_picture",
-    "ledger_picture", "read_run", "roc_picture", "runs_picture",
+    "as_data", "compare_picture", "correlated_picture", "delta_picture", "epsilon_chart",
+    "epsilon_picture", "ledger_picture", "rdp_picture", "read_run", "roc_picture", "runs_picture",
     "schedule_picture", "tradeoff_picture",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from dpacct.display import chosen, up
 from dpacct.errors import InvalidParameter
 from dpacct.pairs.dominating import Direction
 from dpacct.pictures.picture import Bar, Curve, Level, Mark, Panel, Picture
+from dpacct.renyi.curve import RenyiAccountant, rdp
 from dpacct.report.risks import chosen_of_thousand, of_thousand
 from dpacct.report.words import rounds_words, sampling_words
 from dpacct.risk.attacks import Attacks, PrivacyProfile
@@ -24,6 +25,7 @@ from dpacct.tight.accountant import TightAccountant
 ROUNDS_RATIO = 1.15
 SMALLEST_DELTA, LEAST = 1e-10, 1e-11
 SMALLEST_FPR, FPR_POINTS = 1e-4, 33
+ORDER_POINTS = 48
 # A schedule with more phases is drawn with every k-th of them.
 MOST_PHASES = 2000
 
@@ -214,6 +216,36 @@ def rates_panel(curves: Sequence[Curve], marks: Sequence[Mark] = ()) -> Panel:
         log_y=True,
         y_max=1.0,
     )
+
+
+def rdp_picture(settings: Sequence[Setting], delta: float) -> Picture:
+    """Draw the Renyi divergence by order, and mark the order that is best at ``delta``."""
+    accountant = RenyiAccountant()
+    bests = [accountant.best_order(setting.schedule, delta) for setting in settings]
+    # Orders around the best ones, evenly spaced by the logarithm of (order - 1).
+    low = min(1.05, 1 + (max(bests) - 1) / 4) - 1
+    high = min(max(8.0, 6 * max(bests)), 512.0) - 1
+    orders = [1 + low * (high / low) ** (k / (ORDER_POINTS - 1)) for k in range(ORDER_POINTS)]
+    curves: list[Curve] = []
+    marks: list[Mark] = []
+    for setting, best in zip(settings, bests, strict=True):
+        values = rdp(setting.schedule, orders=orders)
+        kept = [(v.order, Interval(v.lower, v.upper)) for v in values if math.isfinite(v.upper)]
+        curves.append(_curve("" if len(settings) == 1 else setting.name, kept))
+        (at,) = rdp(setting.schedule, orders=[best])
+        epsilon = accountant.upper_epsilon(setting.schedule, delta)
+        marks.append(Mark(best, at.upper, f"order {best:.3g}: epsilon {up(epsilon, 4)}"))
+    title = f"Order {bests[0]:.3g} gives the smallest RDP epsilon at delta {chosen(delta, 3)}"
+    note = describe(settings[0].schedule)
+    if len(settings) > 1:
+        figures = [f"{best:.3g}" for best in bests]
+        title = f"Best Renyi order at delta {chosen(delta, 3)}: {_each(settings, figures)}"
+        note = f"adjacency {settings[0].schedule.adjacency}"
+    panel = Panel(
+        "Renyi order", "Renyi divergence, proven", tuple(curves), marks=tuple(marks), log_x=True,
+        log_y=True,
+    )  # fmt: skip
+    return Picture(title, (panel,), note)
 
 
 def schedule_picture(schedule: Schedule) -> Picture:

@@ -11,7 +11,7 @@ import pytest
 from dpacct_cli.app import ENTRIES, load
 
 PLAN = "--noise 1 --rounds 30 --q 0.1"
-KINDS = ["eps", "delta", "tradeoff", "schedule", "compare"]
+KINDS = ["eps", "delta", "tradeoff", "rdp", "schedule", "compare"]
 
 
 @pytest.fixture(autouse=True)
