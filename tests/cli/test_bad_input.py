@@ -240,7 +240,7 @@ MEANT = [
     ("epsilon --num-epochs 9", "Did you mean --epochs?"),
     ("epsilon --num_clients 9", "Did you mean --clients?"),
     ("train dp-fedavg --epochs 9", "--local-epochs are a client's own"),
-    ("train dp-fedavg --max-grad-norm 9", "Did you mean --clip-norm?"),
+    ("train dp-fedavg --clipping 9", "Did you mean --clip-norm?"),
     ("rdp --alphas 9", "Did you mean --orders?"),
     ("ledger verfy", "Did you mean dpacct ledger verify?"),
     ("plot traedoff", "Did you mean dpacct plot tradeoff?"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -62,6 +63,11 @@ def train(
     """
     if record.run is not None and not record.resume:
         raise OptionConflict(f"--run {record.run} needs --resume; a new run is named by itself.")
+    if record.distributed and "RANK" not in os.environ:
+        raise OptionConflict(
+            "--distributed needs torchrun, which starts the processes: "
+            "torchrun --nproc-per-node 2 -m dpacct_cli train ..."
+        )
     begun = None
     if record.resume:
         begun = find_run(record.ledger, record.run, method, training.data)
@@ -81,7 +87,7 @@ def train(
     else:
         data = settings.values["data"]
         files = begin(record.ledger, settings.method, data)
-    _run(settings, files, style.style, resume=record.resume)
+    _run(settings, files, style.style, resume=record.resume, distributed=record.distributed)
 
 
 def read_settings(method: str | None, training: Training, record: Record | None = None) -> Settings:
@@ -114,16 +120,25 @@ def check_unit(settings: Settings) -> None:
         )
 
 
-def _run(settings: Settings, files: RunFiles, style: Style, *, resume: bool) -> None:
+def _run(
+    settings: Settings, files: RunFiles, style: Style, *, resume: bool, distributed: bool
+) -> None:
     # PyTorch is imported here, after everything that can be checked without it.
+    from dpacct.fl.engine.ranks import join_torchrun
     from dpacct.ledger.terms import known_terms
     from dpacct_cli.train.job import build_job
-    from dpacct_cli.train.run import open_run, train
+    from dpacct_cli.train.run import open_run, orderly_stop, train
 
+    first = join_torchrun() if distributed else True
     terms = known_terms(files.ledger)
     job = build_job(settings, terms)
     file = shlex.quote(str(files.ledger))
-    with open_run(job, files, settings, resume=resume) as run:
+    with open_run(job, files, settings, resume=resume, distributed=distributed) as run:
+        if not first:
+            # The first process alone writes, prints and decides when to stop.
+            with orderly_stop():
+                run.run()
+            return
         if style is Style.HUMAN:
             for note in _notes(settings, files, job, terms, private=run.has_private_checkpoint):
                 print_note(note)

@@ -26,7 +26,7 @@ from dpacct.fl.clients import ClientData, Population
 from dpacct.fl.data import DATASETS, Dataset, PartitionedClients, TableSchema, load, load_table
 from dpacct.fl.data.partitions import Partition, dirichlet, divided, iid, natural, of_clients
 from dpacct.fl.examples import Examples
-from dpacct.fl.local.sgd import SGD
+from dpacct.fl.local.sgd import SGD, LocalAdam
 from dpacct.fl.methods import METHODS
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.methods.server_optimizers import Adam, Momentum, ServerOptimizer
@@ -45,8 +45,9 @@ from dpacct_cli.options import MechanismOptions, ReadDelta, number
 from dpacct_cli.train.settings import Settings, is_table, option
 from dpacct_cli.words import text_of
 
-# The names of ``SERVERS`` in `dpacct_cli.train.options`.
+# The names of ``SERVERS`` and ``OPTIMIZERS`` in `dpacct_cli.train.options`.
 SERVERS: dict[str, Callable[..., ServerOptimizer]] = {"momentum": Momentum, "adam": Adam}
+LOCAL: dict[str, type[SGD]] = {"sgd": SGD, "adam": LocalAdam}
 Made = TypeVar("Made")
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 # Arguments of `SGD`, by the settings that hold them.
@@ -57,6 +58,7 @@ _LOCAL = {
     "momentum": "momentum",
     "weight_decay": "weight_decay",
     "lr_decay": "lr_decay",
+    "max_grad_norm": "max_grad_norm",
     "precision": "precision",
 }
 
@@ -348,7 +350,14 @@ def _local(settings: Settings) -> SGD | None:
         for setting, key in _LOCAL.items()
         if settings.get(setting)
     }
-    return SGD(**given, batch_size=None if batch == "all" else cast("Any", number(batch)))
+    given["batch_size"] = None if batch == "all" else number(batch)
+    name = settings.get("local_optimizer") or "sgd"
+    if name not in LOCAL:
+        rule = f"a client's optimizer is one of {', '.join(LOCAL)}"
+        raise InvalidParameter("local_optimizer", name, rule)
+    if name == "adam" and "momentum" in given:
+        raise conflict("--momentum", "--local-optimizer adam", "it belongs to sgd")
+    return LOCAL[name](**given)
 
 
 def _bound(settings: Settings, method: Method) -> Bound | None:

@@ -25,6 +25,7 @@ METHODS = (
     "fedavg-smoothed", "scaffold", "feddyn", "fedcm",
 )  # fmt: skip
 SERVERS = ("momentum", "adam")
+OPTIMIZERS = ("sgd", "adam")
 PRECISIONS = ("float32", "tf32", "bfloat16")
 # Headings of the help.
 DATA, LOCAL, SETTINGS = "Data and model", "Local training", "Settings"
@@ -138,6 +139,10 @@ class Training(NamedTuple):
         "--secure-noise", panel=PRIVACY, advanced=True,
         help="Noise that withstands attacks on its last digits.",
     )] = False  # fmt: skip
+    local_optimizer: Annotated[str | None, option(
+        "--local-optimizer", metavar="|".join(OPTIMIZERS), panel=LOCAL, advanced=True,
+        help="Optimizer of the clients; default sgd.",
+    )] = None  # fmt: skip
     local_lr: Annotated[str | None, option(
         "--local-lr", metavar="R", panel=LOCAL, advanced=True,
         help="Learning rate of the clients.",
@@ -165,6 +170,10 @@ class Training(NamedTuple):
     lr_decay: Annotated[str | None, option(
         "--lr-decay", metavar="F", panel=LOCAL, advanced=True,
         help="Factor on --local-lr from round to round; default 1.",
+    )] = None  # fmt: skip
+    max_grad_norm: Annotated[str | None, option(
+        "--max-grad-norm", metavar="C", panel=LOCAL, advanced=True,
+        help="Bound on the norm of each local gradient; default none.",
     )] = None  # fmt: skip
     server_lr: Annotated[str | None, option(
         "--server-lr", metavar="R", panel=LOCAL, advanced=True,
@@ -226,3 +235,7 @@ class Record(NamedTuple):
         "--run", metavar="NAME", panel=RECORD, advanced=True,
         help="The run that --resume continues: the beginning of its file names.",
     )] = None  # fmt: skip
+    distributed: Annotated[bool, flag(
+        "--distributed", panel=MACHINE, advanced=True,
+        help="This process is one of several that torchrun has started, which share the clients.",
+    )] = False  # fmt: skip

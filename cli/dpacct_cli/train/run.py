@@ -69,13 +69,16 @@ class _Beginning(Callback):
             run.save()
 
 
-def open_run(job: Job, files: RunFiles, settings: Settings, *, resume: bool) -> Federation:
+def open_run(
+    job: Job, files: RunFiles, settings: Settings, *, resume: bool, distributed: bool
+) -> Federation:
     """Return the run of a job, at its beginning or at its checkpoint.
 
     Args:
         job: the job to run. files: of its record.
         settings: of the job, written when the run begins.
         resume: continue from the checkpoint, if it exists.
+        distributed: this process is one of several. See `join_torchrun`.
 
     Raises:
         DpacctError: as `Federation` and its ``resume``.
@@ -88,6 +91,7 @@ def open_run(job: Job, files: RunFiles, settings: Settings, *, resume: bool) -> 
         name=files.run_name(settings.method),
         checkpoint=files.checkpoint,
         callbacks=[_Beginning(files.settings, kept)],
+        distributed=distributed,
     )
     # Without a checkpoint nothing was ever charged.
     return run.resume() if resume and files.checkpoint.exists() else run

@@ -55,12 +55,14 @@ REPLACED = (
     # Clients that take turns need no other rule for the cohorts.
     ("correlated", None, ("q", "cohort", "sampling", "epochs", "steps")),
     ("sampling", "full", ("q", "cohort")),
+    # A rate for SGD is far too large for Adam, which has its own.
+    ("local_optimizer", "adam", ("local_lr", "momentum")),
     ("sampling", "allocation", ("q",)),
 )
 # Settings of clients and their local training. An example takes one step in a round.
 FOR_CLIENTS = (
-    "clients", "partition", "local_lr", "local_epochs", "local_steps", "batch_size", "momentum",
-    "weight_decay", "lr_decay",
+    "clients", "partition", "local_optimizer", "local_lr", "local_epochs", "local_steps",
+    "batch_size", "momentum", "weight_decay", "lr_decay", "max_grad_norm",
 )  # fmt: skip
 
 

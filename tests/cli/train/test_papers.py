@@ -1,8 +1,10 @@
-"""Settings that papers print: bounds and precision."""
+"""Settings that papers print: bounds, local optimizers, precision, and several processes."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,8 @@ pytest.importorskip("torch")
 
 import dpacct as library
 from dpacct import fl
-from dpacct_cli.train.job import build_job
-from dpacct_cli.train.options import PRECISIONS
+from dpacct_cli.train.job import LOCAL, build_job
+from dpacct_cli.train.options import OPTIMIZERS, PRECISIONS
 from dpacct_cli.train.settings import check_unchanged, combine
 
 pytestmark = pytest.mark.usefixtures("one_thread", "folder")
@@ -28,16 +30,20 @@ RUN = "train dp-fedavg --rounds 3 --clients 40 --q 0.5 --local-epochs 1 --noise 
         ({"adaptive_clip": "0.3", "clip_norm": "2"}, fl.AdaptiveClip(2, 0.3), {}),
         ({"momentum": "0.3", "precision": "bfloat16"}, fl.Clip(1),
          {"momentum": 0.3, "precision": "bfloat16"}),
+        ({"max_grad_norm": "3"}, fl.Clip(1), {"max_grad_norm": 3.0}),
+        ({"local_optimizer": "adam"}, fl.Clip(1), {"lr": fl.LocalAdam().lr}),
+        ({"local_optimizer": "adam", "local_lr": "0.1"}, fl.Clip(1), {"lr": 0.1}),
     ],
 )  # fmt: skip
 def test_options_are_the_arguments_of_the_library(typed, bound, local):
     settings = combine("dp-fedavg", typed)
     found = build_job(settings).keywords
     assert found["bound"] == bound
+    assert type(found["local"]) is LOCAL[typed.get("local_optimizer", "sgd")]
     for name, value in local.items():
         assert getattr(found["local"], name) == value
     check_unchanged(settings, settings)
-    assert PRECISIONS[0] == fl.SGD().precision
+    assert (tuple(LOCAL), PRECISIONS[0]) == (OPTIMIZERS, fl.SGD().precision)
 
 
 def test_an_adaptive_norm_is_printed_at_its_ends_and_charged_within_the_noise(dpacct):
@@ -72,6 +78,11 @@ def test_a_stopped_run_keeps_its_list_of_norms():
         ("--adaptive-clip 1", "--adaptive-clip is 1; a quantile lies in (0, 1)"),
         ("--precision float16", "--precision is 'float16'"),
         ("--momentum 1", "--momentum is 1"),
+        ("--local-optimizer lamb", "--local-optimizer is 'lamb'"),
+        ("--local-optimizer adam --momentum 0.5", "--momentum contradicts --local-optimizer adam"),
+        ("--max-grad-norm 0", "--max-grad-norm is 0"),
+        ("--examples --max-grad-norm 1", "--max-grad-norm 1 contradicts --examples"),
+        ("--distributed", "--distributed needs torchrun"),
         ("--examples --momentum 0.5", "--momentum 0.5 contradicts --examples"),
     ],
 )
@@ -87,3 +98,26 @@ def test_a_method_with_a_bound_of_its_own_takes_no_other(dpacct):
         ran = dpacct(f"train fed-alpha-normec {words}")
         assert ran.code == 2
         assert "SmoothedNormalization bounds the updates already" in ran.err
+
+
+@pytest.mark.slow
+def test_two_processes_train_what_one_does_and_the_first_one_writes(dpacct):
+    words = f"{RUN} --seed 3 --vectorize no --json"
+    one = dpacct(words, "--ledger one.ledger").json
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    line = [
+        *torchrun,
+        "-m",
+        "dpacct_cli",
+        *words.split(),
+        "--distributed",
+        "--ledger",
+        "two.ledger",
+    ]
+    ran = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    two = json.loads(ran.stdout)
+    for key in ("rounds", "test_accuracy", "epsilon", "clip_norm"):
+        assert one[key] == two[key]
+    assert len(Path("two.report.jsonl").read_text(encoding="utf-8").splitlines()) == 3
+    assert dpacct("ledger show two.ledger --json").json["rounds"] == 3

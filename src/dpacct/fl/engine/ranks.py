@@ -14,6 +14,7 @@ stays spent. Messages are neither encrypted nor authenticated: ranks are process
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import fields, replace
 from importlib.metadata import version
@@ -73,6 +74,17 @@ class Ranks:
         parts: list[Any] = [None] * self.size
         cast("Any", distributed).all_gather_object(parts, own, group=self._group)
         return parts
+
+
+def join_torchrun() -> bool:
+    """Join the processes that torchrun has started, and return whether this is rank 0.
+
+    Each process takes a GPU of its own, if there are enough.
+    """
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    distributed.init_process_group("gloo")
+    return distributed.get_rank() == 0
 
 
 class RankedLoop(RoundLoop):
