@@ -56,6 +56,8 @@ from dpacct.tight.engines import composed_delta, is_repeated
 # A contour is kept up to this relative width. It also answers elsewhere up to the second width, or
 # up to this multiple of its width at the epsilon for which it was made.
 _MADE, _SHARP, _WIDER = 1e-7, 1e-9, 2.0
+# Above this delta the game's grid hardly counts.
+_LEAST_PLAYED = 1e-9
 # Bounds of delta(eps), eps >= 0, of a direction.
 Profile = Callable[[Direction, float], Interval]
 
@@ -87,14 +89,17 @@ class PrivacyProfile:
         """
         if self._worse is not None:
             return Interval(0.0, self._worse(epsilon))
-        bounds = self._proven(direction, epsilon)
+        upper = math.inf
         if self._plays:
             # A cold start about other rounds does not pay for the game.
             from dpacct.tight.game.bounds import curve_delta  # noqa: PLC0415
 
-            upper = min(bounds.upper, curve_delta(self._schedule, epsilon))
-            return Interval(min(bounds.lower, upper), upper)
-        return bounds
+            upper = curve_delta(self._schedule, epsilon)
+        if _LEAST_PLAYED < upper < math.inf:
+            # The game proves less than fixed pairs, unless its grid dominates.
+            return Interval(0.0, upper)
+        bounds = self._proven(direction, epsilon)
+        return Interval(min(bounds.lower, upper), min(bounds.upper, upper))
 
 
 def _pairs_profile(schedule: Schedule, choice: PairsOf, worse: Callable[[float], float]) -> Profile:

@@ -269,7 +269,8 @@ class _Pass:
 @lru_cache(maxsize=8)
 def _pass(schedule: Schedule, tuned: float, direction: Direction) -> _Pass | None:
     try:
-        plan, positions = affordable(schedule, _at_delta(schedule, tuned, direction))
+        plan_with = _at_delta(schedule, tuned, direction)
+        plan, positions = affordable(schedule, plan_with, at_one_delta=False)
         # Smaller epsilons are looked at too, which need more of the losses.
         frame = replace(plan.upper, size=max(plan.upper.size, 2 * abs(plan.upper.first)))
         deltas = play_upper(stages_above(schedule, plan, frame, positions), frame)

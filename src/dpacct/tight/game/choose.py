@@ -209,9 +209,11 @@ _RANGES = (
 
 
 def affordable(
-    schedule: Schedule, plan_with: Callable[[float], GamePlan]
+    schedule: Schedule, plan_with: Callable[[float], GamePlan], *, at_one_delta: bool = True
 ) -> tuple[GamePlan, Positions]:
     """Return a plan and positions that are affordable, the best first.
+
+    Chosen cells serve one delta. If a pass answers for a whole curve, usual cells may cost more.
 
     Raises:
         NotConverged: none is.
@@ -219,7 +221,8 @@ def affordable(
     if schedule.adjacency is Adjacency.ZERO_OUT:
         return _angles(schedule, plan_with)
     plan, positions = plan_with(_DEFAULT_SHARE), Thinned(default_cover())
-    if effort_above(schedule, plan.upper, positions) <= _FEW:
+    most = _FEW if at_one_delta else _MEDIUM
+    if effort_above(schedule, plan.upper, positions) <= most:
         return plan, positions
     chosen = partial(_chosen, schedule, plan_with)
     ways = (partial(chosen, _CELLS), partial(_known, schedule, plan_with))
