@@ -218,6 +218,10 @@ Separation = Annotated[str | None, option(
     "--separation", metavar="B", panel=WHAT_RUNS, advanced=True,
     help="With --correlated: the least number of rounds between two participations of a client.",
 )]  # fmt: skip
+Participations = Annotated[str | None, option(
+    "--participations", metavar="K", panel=WHAT_RUNS, advanced=True,
+    help="With --correlated: the most participations of a client; default as many as fit.",
+)]  # fmt: skip
 AdjacencyName = Annotated[str | None, option(
     "--adjacency", metavar="|".join(Adjacency), panel=WHAT_RUNS, advanced=True,
     help="When two data sets are neighbors; default add-remove, for uniform replace-one.",
@@ -333,6 +337,7 @@ class MechanismOptions(NamedTuple):
     correlated: CorrelatedName = None
     bands: Bands = None
     separation: Separation = None
+    participations: Participations = None
 
     def by_option(self) -> dict[str, str]:
         """Return the typed texts by the names of their options."""
@@ -500,7 +505,7 @@ class MechanismOptions(NamedTuple):
     def refuse_without_correlated(self) -> None:
         """Reject options that belong to correlated noise or to another sampling."""
         typed = self.by_option()
-        for option in ("--bands", "--separation"):
+        for option in ("--bands", "--separation", "--participations"):
             if option in typed:
                 needs = "needs --correlated, the kind of the noise"
                 raise OptionConflict(f"{option} {typed[option]} {needs}.")
@@ -535,17 +540,19 @@ class MechanismOptions(NamedTuple):
         # The library checks what they are.
         apart: Any = number(self.separation)
         bands: Any = number(self.bands)
+        most: Any = number(self.participations)
         if kind == "optimized":
             strategy = optimized(rounds, apart if bands is None else bands, apart)
         elif kind == "buffered-toeplitz":
             count = validate.count("bands", 4 if bands is None else bands, "the number of buffers")
-            strategy = buffered_toeplitz(rounds, count, min_separation=apart)
+            strategy = buffered_toeplitz(rounds, count, min_separation=apart, participations=most)
         else:
             strategy = make_strategy(kind, rounds, {} if bands is None else {"bands": bands})
         return 1 * Correlated(
             noise,
             strategy,
             min_separation=apart,
+            participations=most,
             sampling=None if rate is None else Poisson(rate),
             adjacency=self.relation or Adjacency.ADD_REMOVE,
         )

@@ -48,6 +48,11 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     (f"{RUN} --correlated square-root --separation 0", ("--separation is 0;",)),
     (f"{RUN} --correlated square-root --separation x", ("--separation is 'x'", "not a number")),
     (f"{RUN} --correlated square-root --separation 5 --bands 21", ("--bands is 21;", "1 to 20")),
+    (f"{RUN} --q 0.1 --participations 2", ("--participations 2 needs --correlated",)),
+    (
+        f"{RUN} --correlated square-root --separation 5 --participations 9",
+        ("--participations is 9;", "at most 4"),
+    ),
     (f"{RUN} --correlated independent --separation 5 --bands 2", ("--bands is 2;", "takes no")),
     (
         f"{RUN} --correlated square-root --separation 5 --bands 6 --q 0.1",

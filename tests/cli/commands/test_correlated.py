@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-RUN = "--correlated square-root --rounds 2000 --bands 100 --separation 100"
+RUN = "--correlated square-root --rounds 2000 --bands 100 --separation 100 --participations 20"
 
 
 def test_calibration_of_a_run(dpacct: Any) -> None:
@@ -30,6 +30,21 @@ def test_calibration_of_a_run(dpacct: Any) -> None:
     assert "2000 rounds of correlated noise (square-root, 100 bands), add-remove a client" in text
     assert "up to 20 participations of a client, 100 rounds apart" in text
     assert "13.319" in text
+
+
+@pytest.mark.parametrize("kind", ["square-root", "buffered-toeplitz"])
+def test_fewer_participations_need_less_noise(dpacct: Any, kind: str) -> None:
+    run = f"--eps 8 --rounds 60 --correlated {kind} --separation 10"
+    every, six, three = (
+        dpacct(f"calibrate {run} {more} --json").json
+        for more in ("", "--participations 6", "--participations 3")
+    )
+    assert every == six
+    assert three["noise_multiplier"] < 0.8 * six["noise_multiplier"]
+    assert three["phases"][0]["participations"] == 3
+    assert (
+        "up to 3 participations" in dpacct(f"epsilon --noise 2 {run[8:]} --participations 3").text
+    )
 
 
 def test_a_file_says_the_same(dpacct: Any, tmp_path: Path) -> None:
