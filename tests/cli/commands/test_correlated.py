@@ -42,9 +42,8 @@ def test_fewer_participations_need_less_noise(dpacct: Any, kind: str) -> None:
     assert every == six
     assert three["noise_multiplier"] < 0.8 * six["noise_multiplier"]
     assert three["phases"][0]["participations"] == 3
-    assert (
-        "up to 3 participations" in dpacct(f"epsilon --noise 2 {run[8:]} --participations 3").text
-    )
+    text = dpacct(f"calibrate {run} --participations 3").text
+    assert "up to 3 participations" in text
 
 
 def test_a_file_says_the_same(dpacct: Any, tmp_path: Path) -> None:
