@@ -30,6 +30,7 @@ TAKING = {
     "ledger charge": f"FILE {SHORT} -q",
     "plot eps": SHORT,
     "plot delta": SHORT,
+    "plot rdp": SHORT,
     "plot tradeoff": SHORT,
     "plot schedule": SHORT,
     "plot compare": SHORT,
