@@ -42,6 +42,7 @@ STRATEGIES = {
 }
 COHORTS = {
     "cyclic": fl.Cyclic(4),
+    "queue": fl.MinSeparation(3, 4, cohort=3),
     "full": fl.Full(),
     "drawn": fl.Cyclic(4, sampling_rate=0.5),
 }
@@ -137,7 +138,10 @@ def test_a_row_is_taken_once_and_in_its_place():
 
 
 @given(
-    st.builds(fl.Cyclic, st.integers(1, 9)),
+    st.one_of(
+        st.builds(fl.Cyclic, st.integers(1, 9)),
+        st.builds(fl.MinSeparation, st.integers(1, 9), st.integers(1, 9), st.integers(1, 5)),
+    ),
     st.integers(1, 30),
     st.integers(1, 40),
 )
@@ -159,9 +163,14 @@ def test_cohorts_keep_their_promise(cohorts: Any, num_clients: int, rounds: int)
 
 
 def test_a_population_that_cannot_keep_the_promise():
-    with pytest.raises(InvalidParameter) as refused:
-        correlated(sampling=fl.Cyclic(13))
-    assert refused.value.name == "groups"
+    for cohorts, name in (
+        (fl.Cyclic(13), "groups"),
+        (fl.MinSeparation(5, 4, cohort=3), "separation"),
+        (fl.MinSeparation(3, 2, cohort=3), "participations"),
+    ):
+        with pytest.raises(InvalidParameter) as refused:
+            correlated(sampling=cohorts)
+        assert refused.value.name == name
 
 
 # The charge
@@ -178,7 +187,7 @@ def test_one_charge_is_that_of_the_schedule_item(name: str, cohorts: str, tmp_pa
             correlated(strategy, sampling=rule)
         return
     run = correlated(strategy, sampling=rule, ledger=tmp_path / "ledger")
-    separation = {"cyclic": 4, "full": 1, "drawn": 4}[cohorts]
+    separation = {"cyclic": 4, "queue": 3, "full": 1, "drawn": 4}[cohorts]
     item = Correlated(
         4.0,
         strategy,
@@ -263,7 +272,7 @@ def test_releases_are_the_rows():
 
 
 @pytest.mark.parametrize("name", ["banded", "buffers", "uneven"])
-@pytest.mark.parametrize("cohorts", ["cyclic", "drawn"])
+@pytest.mark.parametrize("cohorts", ["cyclic", "queue", "drawn"])
 def test_a_resumed_run_is_the_same_to_the_bit(name: str, cohorts: str, tmp_path: Path):
     strategy = STRATEGIES[name]
     if cohorts == "drawn" and strategy.bands > 4:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -149,10 +150,20 @@ def trained(settings: dict[str, Any]) -> list[list[float]]:
 
 
 def test_learning_rates_change_by_round() -> None:
-    found = trained({"server_lr": lambda number: 2.0 ** (1 - number)})
-    sizes = [torch.tensor(move).norm() for move in found]
-    steps = torch.tensor([1.0, 0.5, 0.25, 0.125]).cumsum(0)
-    assert torch.allclose(torch.stack(sizes) / sizes[0], steps, rtol=0.02)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+        halved = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        moves = [trained({"server_lr": lr}) for lr in (halved, lambda number: 2.0 ** (1 - number))]
+    for found in moves:
+        sizes = [torch.tensor(move).norm() for move in found]
+        steps = torch.tensor([1.0, 0.5, 0.25, 0.125]).cumsum(0)
+        assert torch.allclose(torch.stack(sizes) / sizes[0], steps, rtol=0.02)
+    # The scheduler of the caller stays where it is.
+    assert halved.get_last_lr() == [1.0]
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    with pytest.raises(InvalidParameter, match="metric"):
+        federation(PLAN, local=fl.SGD(lr=plateau))
 
 
 def test_local_learning_rates_reach_the_clients() -> None:

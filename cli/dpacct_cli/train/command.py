@@ -16,6 +16,7 @@ from dpacct.rounds import Schedule, first_rounds
 from dpacct_cli import errors, mechanism
 from dpacct_cli.errors import OptionConflict
 from dpacct_cli.options import Style, StyleOptions
+from dpacct_cli.output import is_there
 from dpacct_cli.render import Answer, Page, Row, down, noise, plain, print_note, seconds, show, up
 from dpacct_cli.train.files import RunFiles, begin, find_run, other_ledgers
 from dpacct_cli.train.options import METHODS, MethodName, Record, Training
@@ -86,6 +87,7 @@ def train(
         files = begun.files
     else:
         data = settings.values["data"]
+        _propose_schema(settings)
         files = begin(record.ledger, settings.method, data)
     _run(settings, files, style.style, resume=record.resume, distributed=record.distributed)
 
@@ -118,6 +120,25 @@ def check_unit(settings: Settings) -> None:
             f"--batch {text_of('--cohort')} needs --examples; clients are sampled in --cohort, and "
             "train by --batch-size."
         )
+
+
+def _propose_schema(settings: Settings) -> None:
+    """Print a schema to edit, and stop, if a table has words and no schema."""
+    data, known = settings.values["data"], settings.data_options
+    declared = known.keys() - {"label", "owner", "classes"}
+    if not data.lower().endswith(".csv") or declared or not is_there(data):
+        return
+    from dpacct.fl.data.proposal import propose_schema
+
+    label = settings.get("label") or known.get("label", "label")
+    proposal = propose_schema(data, label, settings.get("owner") or known.get("owner"))
+    if proposal is not None:
+        print(proposal, end="")
+        errors.print_line(
+            f"{data} has columns of words, and no schema says what they may hold. Save the text "
+            "above as schema.toml, edit it, and train with --schema schema.toml."
+        )
+        raise SystemExit(BAD_INPUT)
 
 
 def _run(

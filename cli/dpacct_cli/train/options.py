@@ -74,7 +74,8 @@ class Training(NamedTuple):
     )] = None  # fmt: skip
     schema: Annotated[str | None, option(
         "--schema", metavar="FILE.toml", panel=DATA,
-        help="Meaning of the columns of FILE.csv. A table with words needs it.",
+        help="Meaning of the columns of FILE.csv. Without it, a table with words is not "
+        "trained on: dpacct prints a proposal to edit.",
     )] = None  # fmt: skip
     clients: options.ClientsOnly = None
     public_size: Annotated[str | None, option(

@@ -49,7 +49,7 @@ from dpacct.fl.methods.server_optimizers import Adam, Momentum, ServerOptimizer
 from dpacct.fl.postprocess.averages import Average
 from dpacct.fl.privacy.allocation import Allocation
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, PerLayerClip, SmoothedNormalization
-from dpacct.fl.privacy.cohorts import Cyclic
+from dpacct.fl.privacy.cohorts import Cyclic, MinSeparation
 from dpacct.fl.privacy.correlated import CorrelatedNoise
 from dpacct.fl.privacy.findings import Audit, AuditFailed, Finding
 from dpacct.fl.privacy.markers import Bounded, Noised
@@ -111,6 +111,7 @@ __all__ = [
     "LocalAdam",
     "Mask",
     "Method",
+    "MinSeparation",
     "Momentum",
     "Noise",
     "NoiseShares",

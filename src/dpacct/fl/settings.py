@@ -29,7 +29,7 @@ from dpacct.fl.methods.server_optimizers import ServerOptimizer
 from dpacct.fl.postprocess.averages import Average
 from dpacct.fl.privacy.allocation import Allocation, rounds_of, sampling_of
 from dpacct.fl.privacy.bounds import Bound, Clip
-from dpacct.fl.privacy.cohorts import Cyclic
+from dpacct.fl.privacy.cohorts import Cohorts, Cyclic, MinSeparation
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, SecureGaussianNoise
 from dpacct.fl.report.callbacks import Callback
 from dpacct.fl.surroundings import undisturbed
@@ -51,8 +51,8 @@ class Settings:
             change by round: a function of the round (1, 2, ...).
         bound: another bound.
         sampling: of the cohorts. Default: ``Poisson(0.1)``. ``Allocation(steps)`` puts each client
-            into one random round of every epoch. With `CorrelatedNoise` it is `Cyclic`
-            or ``Full()``.
+            into one random round of every epoch. With `CorrelatedNoise` it is `Cyclic`,
+            `MinSeparation` or ``Full()``.
         adjacency: of all rounds. Default: replace-one for `Uniform`, add-remove if ``public_size``
             is given, else zero-out (at the same epsilon, with a public number of clients).
         public_size: a public number M of clients. The divisor q M and every other printed or
@@ -63,8 +63,8 @@ class Settings:
             and no other delta is allowed. Otherwise the default is 1e-5.
         local: local training, an `SGD` or a `LocalAdam`. Default: ``SGD()``, and for `Examples`
             the gradient.
-        server_lr: factor on the noisy mean. It may be a function of the round (1, 2, ...), as may
-            ``local=SGD(lr=...)``.
+        server_lr: factor on the noisy mean. It may change by round: a function of the round, or a
+            scheduler of `torch.optim.lr_scheduler`. ``local=SGD(lr=...)`` takes the same.
         server: the server's optimizer, `Momentum` or `Adam`. None takes the plain step.
         average: of the released parameters, which `Federation.averaged` returns: `Average`.
         noise: source of the noise. Default: `GaussianNoise`, added by a trusted server.
@@ -90,7 +90,7 @@ class Settings:
     method: Method | None = None
     clip_norm: float | Callable[[int], float] | None = None
     bound: Bound | None = None
-    sampling: Sampling | Allocation | Cyclic | None = None
+    sampling: Sampling | Allocation | Cohorts | None = None
     adjacency: Adjacency | str | None = None
     public_size: int | None = None
     budget: Budget | None = None
@@ -276,19 +276,19 @@ def choose_independent(sampling: Any) -> Sampling:
         f"sampling by {sampling!r}: cohorts that follow a public rule (a list, a cycle, a seed) "
         f"are not secret, so sampling does not amplify privacy. {rule[0].upper()}{rule[1:]}, drawn "
         "from the operating system's randomness. Without amplification use Full(), or correlated "
-        "noise: noise=fl.CorrelatedNoise(strategy) with fl.Cyclic"
+        "noise: noise=fl.CorrelatedNoise(strategy) with fl.Cyclic or fl.MinSeparation"
     )
 
 
-def choose_cohorts(sampling: Any) -> Cyclic:
+def choose_cohorts(sampling: Any) -> Cohorts:
     """Return the rule for the cohorts of correlated noise, or refuse another one."""
     if isinstance(sampling, Full):
         return Cyclic(1)
-    if isinstance(sampling, Cyclic):
+    if isinstance(sampling, Cyclic | MinSeparation):
         return sampling
     rule = (
         "the charge of correlated noise follows from how far apart a client's rounds are: "
-        "fl.Cyclic(groups) or Full()"
+        "fl.Cyclic(groups), fl.MinSeparation(separation, participations, cohort) or Full()"
     )
     hint = "For secret draws within groups take fl.Cyclic(groups, sampling_rate)."
     raise InvalidParameter("sampling", sampling, rule, hint)

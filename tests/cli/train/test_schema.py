@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +25,26 @@ def write_table(folder: Path, separator: str = ",") -> None:
     (folder / "people.csv").write_text(f"\ufeff{text}\n", encoding="utf-8")
 
 
-SCHEMA = """
-label = "answer"
-owner = "person"
-classes = ["no", "yes"]
-unused = ["note"]
-numeric = { age = [0, 120] }
-categorical = { town = ["N", "E", "S", "W"] }
-"""
-
-
 @pytest.mark.parametrize("separator", [",", ";"])
-def test_a_table_with_words_needs_a_schema(dpacct: Any, folder: Path, separator: str) -> None:
+def test_a_proposal_is_printed_and_the_edited_file_trains(
+    dpacct: Any, folder: Path, separator: str
+) -> None:
     write_table(folder, separator)
     ran = dpacct(TRAIN, "--label answer")
     assert ran.code == 2
-    assert "declared with their categories" in ran.err
+    assert "train with --schema" in ran.err
     assert not list(folder.glob("*.ledger"))
-    (folder / "schema.toml").write_text(SCHEMA, encoding="utf-8")
+    proposed = tomllib.loads(ran.out)
+    assert proposed == {
+        "label": "answer",
+        "owner": "person",
+        "classes": ["no", "yes"],
+        "unused": ["note"],
+        "numeric": {"age": [18, 77]},
+        "categorical": {"town": ["E", "N", "S", "W"]},
+    }
+    assert ran.out.count("?") >= 4
+    (folder / "schema.toml").write_text(ran.out.replace("[18, 77]", "[0, 120]"), encoding="utf-8")
     data = dpacct(TRAIN, "--schema schema.toml --json").json
     assert (data["partition"], data["label_set"]) == ("natural", "public")
 
@@ -59,3 +62,13 @@ def test_a_schema_that_cannot_be_read_names_the_option(dpacct: Any, folder: Path
             (folder / "schema.toml").write_text(content, encoding="utf-8")
         ran = dpacct(TRAIN, "--schema schema.toml --label answer")
         assert (ran.code, part in ran.err) == (2, True), ran.err
+
+
+def test_cells_stay_toml_and_do_not_reach_the_terminal(dpacct: Any, folder: Path) -> None:
+    words = ["\x9b31mred", "caf\u00e9", "\U0001f600", 'a "quoted" one', "\x7f"]
+    rows = [f'{k},"{words[k % 5].replace(chr(34), chr(34) * 2)}",{k % 2}' for k in range(40)]
+    text = "\n".join(["a,\U0001f600 word,label", *rows])
+    (folder / "people.csv").write_text(text, encoding="utf-8")
+    ran = dpacct(TRAIN)
+    assert tomllib.loads(ran.out)["categorical"] == {"\U0001f600 word": sorted(words)}
+    assert ran.out.replace("\n", "").isprintable()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpacct.errors import InvalidParameter
+from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.data.partitions import (
     Partition,
     dirichlet,
     divided,
+    from_flower,
     iid,
     keyed_uniform,
     natural,
@@ -160,3 +164,51 @@ def test_clients_are_held_out_whole_and_everybody_is_on_one_side(clients, share,
     assert len(own) == len(outside)
     for place, client in enumerate(outside):
         assert rows[own[place]].tolist() == partition[int(client)].tolist()
+
+
+class EveryThird:
+    """A partitioner of the form of Flower Datasets: of rows in turn, sorted by label."""
+
+    num_partitions = 3
+    dataset: dict[str, list[int]]
+
+    def load_partition(self, number: int) -> dict[str, list[int]]:
+        order = np.argsort(self.dataset["label"], kind="stable")[number::3]
+        return {name: [cells[k] for k in order] for name, cells in self.dataset.items()}
+
+
+def test_a_partitioner_of_flower_deals_out_the_rows(monkeypatch):
+    """Its table is that of the package `datasets`, which is not needed for this."""
+    labels = np.array([2, 0, 1, 0, 2, 1, 1])
+    table = SimpleNamespace(from_dict=dict)
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(Dataset=table))
+    partition = from_flower(EveryThird(), label=labels)
+    assert_exact_cover(partition, 7)
+    assert partition.simulated
+    assert [labels[part].tolist() for part in partition] == [[0, 1, 2], [0, 1], [1, 2]]
+    for columns in ({}, {"label": labels, "size": labels[1:]}):
+        with pytest.raises(InvalidParameter, match="columns of one length"):
+            from_flower(EveryThird(), **columns)
+    halves = SimpleNamespace(
+        num_partitions=1, load_partition=lambda _: {"row of dpacct": [0.0, 1.9]}
+    )
+    with pytest.raises(InvalidParameter, match="whole numbers"):
+        from_flower(halves, label=labels[:2])
+    monkeypatch.setattr(EveryThird, "num_partitions", 2)
+    with pytest.raises(InvalidParameter, match="exactly one client"):
+        from_flower(EveryThird(), label=labels)
+    with pytest.raises(InvalidParameter, match="exactly one client"):
+        from_flower(EveryThird(), label=np.array([0, 0, 1]))  # the last row is left out
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(Unsupported, match="flwr-datasets"):
+        from_flower(EveryThird(), label=labels)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_partitioners_of_flower_datasets():
+    kinds = pytest.importorskip("flwr_datasets.partitioner")
+    labels = np.arange(60) % 6
+    partition = from_flower(kinds.PathologicalPartitioner(10, "label", 2), label=labels)
+    assert_exact_cover(partition, 60)
+    assert all(len(set(labels[part])) <= 2 for part in partition)
+    assert_exact_cover(from_flower(kinds.IidPartitioner(7), label=labels), 60)

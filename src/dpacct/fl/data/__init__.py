@@ -1,4 +1,4 @@
-"""Data sets by name (`load`), or from your own table (`load_table`).
+"""Data sets by name (`load`), from your own table (`load_table`) or by columns (`from_columns`).
 
 ``load("digits")`` needs no file. The others are read from a folder that the user fills.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 from dpacct.errors import InvalidParameter
 from dpacct.fl.data.adult import load_adult
+from dpacct.fl.data.columns import from_columns
 from dpacct.fl.data.dataset import Dataset, Examples, PartitionedClients, Scaling
 from dpacct.fl.data.files import Folder
 from dpacct.fl.data.images import (
@@ -29,6 +30,7 @@ __all__ = [
     "PartitionedClients",
     "Scaling",
     "TableSchema",
+    "from_columns",
     "load",
     "load_adult",
     "load_digits",

@@ -19,13 +19,14 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpacct import validate
-from dpacct.errors import InvalidParameter
+from dpacct.errors import InvalidParameter, Unsupported
 
 Indices = NDArray[np.int64]
 
@@ -200,6 +201,38 @@ def natural(owners: Sequence[int] | NDArray[Any]) -> Partition:
     people, sizes = np.unique(holders, return_counts=True)
     order = np.argsort(holders, kind="stable")
     return Partition(order, np.concatenate([[0], np.cumsum(sizes)]), people)
+
+
+def from_flower(partitioner: Any, **columns: Sequence[Any] | NDArray[Any]) -> Partition:
+    """Deal out examples by a partitioner of Flower Datasets (a simulation).
+
+    ``from_flower(PathologicalPartitioner(10, "label", 2), label=dataset.labels())``.
+
+    Args:
+        partitioner: of `flwr_datasets.partitioner`, without a data set of its own.
+        columns: what it reads, by name, one entry for each example: labels, for example.
+
+    Raises:
+        InvalidParameter: an example without a client or with several, or an empty client.
+        Unsupported: Flower Datasets is not installed.
+    """
+    try:
+        table: Any = import_module("datasets").Dataset
+    except ModuleNotFoundError:
+        raise Unsupported("pip install flwr-datasets for its partitioners") from None
+    number, *others = {len(column) for column in columns.values()} or {0}
+    if others or not number or not hasattr(partitioner, "load_partition"):
+        rule = "a partitioner reads columns of one length, one entry for each example"
+        raise InvalidParameter("partitioner", type(partitioner).__name__, rule)
+    cells = {name: np.asarray(column).tolist() for name, column in columns.items()}
+    partitioner.dataset = table.from_dict({**cells, "row of dpacct": list(range(number))})
+    clients = range(int(partitioner.num_partitions))
+    parts = [_whole(partitioner.load_partition(k)["row of dpacct"], "partitioner") for k in clients]
+    order = np.concatenate([np.empty(0, np.int64), *parts])
+    if len(order) != number:
+        rule = f"each of {number} examples has exactly one client"
+        raise InvalidParameter("partitioner", f"gave out {len(order)}", rule)
+    return Partition(order, np.cumsum([0, *(len(part) for part in parts)]))
 
 
 def divided(partition: Partition, share: float, *, seed: int = 0) -> tuple[Indices, Indices]:

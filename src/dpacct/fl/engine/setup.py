@@ -247,7 +247,7 @@ def _choose_correlation(settings: Settings, noise: Noise, num_clients: int) -> C
         raise InvalidParameter("public_size", settings.public_size, rule, "Leave it out.")
     if settings.sampling is None:
         rule = "correlated noise needs a rule for the cohorts"
-        hint = "Take fl.Cyclic(groups), or Full()."
+        hint = "Take fl.Cyclic(groups), fl.MinSeparation(separation, participations, cohort)."
         raise InvalidParameter("sampling", None, rule, hint)
     if noise.strategy.rounds != settings.planned_rounds:
         rule = f"the strategy of the noise has {noise.strategy.rounds} rounds"

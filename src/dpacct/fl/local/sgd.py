@@ -30,7 +30,7 @@ class SGD:
 
     Args:
         lr: learning rate of one step, above 0 (with ``total_lr``: of all steps together). It may
-            change by round: a function of the round (1, 2, ...).
+            change by round: a function of the round (1, 2, ...), or a learning-rate scheduler.
         steps: number of local steps, instead of ``epochs``. Batches run through the examples in
             as many passes as that takes.
         epochs: passes over the client's examples. The last batch of a pass may be smaller.

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from dpacct.errors import InvalidParameter
 from dpacct.fl.data.dataset import Dataset
+from dpacct.fl.models.layers import CropFlip, with_group_norm
 from dpacct.fl.models.networks import (
     CharacterLSTM,
     ConvNet,
@@ -29,6 +30,7 @@ __all__ = [
     "MODELS",
     "CharacterLSTM",
     "ConvNet",
+    "CropFlip",
     "LogisticRegression",
     "Model",
     "ResNet",
@@ -38,6 +40,7 @@ __all__ = [
     "resnet18",
     "resnet20",
     "save_parameters",
+    "with_group_norm",
 ]
 
 Model = nn.Module

@@ -62,3 +62,65 @@ class Cyclic:
         if self.sampling_rate is None:
             return group
         return [group[place] for place in draw_below(len(group), self.sampling_rate, source)]
+
+
+@dataclass(frozen=True, slots=True)
+class MinSeparation:
+    """Cohorts of one size from a queue of all clients: those whose turn is longest ago.
+
+    Args:
+        separation: the least number of rounds from one participation of a client to its next.
+        participations: the most participations of a client.
+        cohort: the number of clients in each round.
+    Raises:
+        InvalidParameter: a value out of range.
+    """
+
+    separation: int
+    participations: int
+    cohort: int
+
+    # As for `Cyclic`: nothing is drawn.
+    sampling_rate = None
+
+    def __post_init__(self) -> None:
+        for name, noun in (
+            ("separation", "the least separation"),
+            ("participations", "the number of participations"),
+            ("cohort", "the cohort size"),
+        ):
+            object.__setattr__(self, name, validate.count(name, getattr(self, name), noun))
+
+    def participation(self, rounds: int, num_clients: int) -> tuple[int, int]:
+        """Return the least separation and the most participations of a client.
+
+        Raises:
+            InvalidParameter: the population cannot keep them.
+        """
+        if self.separation * self.cohort > num_clients:
+            rule = (
+                f"{num_clients} clients in cohorts of {self.cohort} come back after "
+                f"{num_clients // self.cohort} rounds"
+            )
+            raise InvalidParameter("separation", self.separation, rule)
+        needed = -(-rounds * self.cohort // num_clients)
+        if needed > self.participations:
+            rule = (
+                f"{rounds} rounds of {self.cohort} out of {num_clients} clients need {needed} "
+                "participations of a client"
+            )
+            raise InvalidParameter("participations", self.participations, rule)
+        return self.separation, min(self.participations, -(-rounds // self.separation))
+
+    def cohort_size(self, num_clients: int) -> float:
+        """Return the cohort size, by which sums are divided."""
+        del num_clients
+        return float(self.cohort)
+
+    def members(self, row: int, num_clients: int, source: Randomness) -> Sequence[int]:
+        """Return the clients of a row of noise, ascending."""
+        del source
+        return sorted((row * self.cohort + place) % num_clients for place in range(self.cohort))
+
+
+Cohorts = Cyclic | MinSeparation

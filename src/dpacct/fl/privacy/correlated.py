@@ -29,7 +29,7 @@ from torch import Tensor
 
 from dpacct.correlated import Correlated, Strategy
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.privacy.cohorts import Cyclic
+from dpacct.fl.privacy.cohorts import Cohorts
 from dpacct.fl.privacy.noise import Limits, Noise
 from dpacct.fl.privacy.randomness import Randomness, normals
 from dpacct.fl.public import HasRate
@@ -90,7 +90,7 @@ class Correlation:
     """
 
     strategy: Strategy
-    cohorts: Cyclic
+    cohorts: Cohorts
     num_clients: int
 
     def __post_init__(self) -> None:

@@ -1,0 +1,90 @@
+"""A schema proposal for a table with words in it, as TOML that a person edits.
+
+Ranges, categories and classes shape the model, so they have to be public. The data may not decide
+them: the proposal lists the values that occur and asks for each entry.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from dpacct.fl.data.table import SPLIT_COLUMN, Cells, number_of, read_cells
+
+# More different words than this are no categories.
+_MOST_CATEGORIES = 50
+_OWNERS = ("owner", "person", "patient", "user", "client", "customer", "id")
+HEAD = """\
+# A proposal, read off {name}. The data may not decide what is public, so check every entry:
+# - a range is known without these rows (an age from 0 to 120, not the largest age that occurs);
+# - categories and classes are all that could occur, not only those that do;
+# - owner names the column of the person a row belongs to.
+# Then train with --schema and the name of this file.
+"""
+
+
+def propose_schema(path: str | os.PathLike[str], label: str, owner: str | None) -> str | None:
+    """Return a schema for a CSV file as TOML, or None if all its features are numbers.
+
+    Args:
+        path: a CSV file with a header.
+        label, owner: columns that are known.
+    Raises:
+        InvalidParameter: the file is missing or damaged.
+        Unsupported: pandas is not installed.
+    """
+    table = read_cells(Path(path))
+    features = {
+        name: cells for name, cells in table.items() if name not in (label, owner, SPLIT_COLUMN)
+    }
+    words = {
+        name
+        for name, cells in features.items()
+        if not all(math.isfinite(value) for value in _values(cells))
+    }
+    if not words or label not in table:
+        return None
+    lines = [HEAD.format(name=Path(path).name), f"label = {_quoted(label)}"]
+    if owner is None:
+        likely = next((name for name in table if name.lower() in _OWNERS), None)
+        if likely is None:
+            lines.append('# owner = "?"  # a column with persons; without it each row is a person')
+        else:
+            lines.append(f"owner = {_quoted(likely)}  # is this the person a row belongs to?")
+            features.pop(likely, None)
+    else:
+        lines.append(f"owner = {_quoted(owner)}")
+    lines.append(f"classes = {_listed(table[label])}  # are these all classes?")
+    numeric, categorical, unused = ["", "[numeric]"], ["", "[categorical]"], list[str]()
+    for name, cells in features.items():
+        key = _quoted(name)
+        if name not in words:
+            low, high = (f"{edge:g}" for edge in (min(_values(cells)), max(_values(cells))))
+            numeric.append(f"{key} = [{low}, {high}]  # occurs from {low} to {high}; public range?")
+        elif len(set(cells)) <= _MOST_CATEGORIES:
+            categorical.append(f"{key} = {_listed(cells)}  # are these all categories?")
+        else:
+            unused.append(name)
+    if unused:
+        lines.append(f"unused = {_listed(unused)}  # text with too many different words")
+    return "\n".join([*lines, *numeric, *categorical]) + "\n"
+
+
+def _values(cells: Cells) -> list[float]:
+    return [number_of(str(cell)) for cell in cells]
+
+
+def _listed(words: Iterable[str]) -> str:
+    """Return the different words in their order, as a list of TOML."""
+    return f"[{', '.join(map(_quoted, sorted({str(word) for word in words})))}]"
+
+
+def _quoted(text: str) -> str:
+    """Return a string of TOML. Control characters of a cell do not reach a terminal."""
+    return "".join(
+        letter if letter.isprintable() else f"\\U{ord(letter):08x}"
+        for letter in json.dumps(text, ensure_ascii=False)
+    )
