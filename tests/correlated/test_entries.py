@@ -21,7 +21,7 @@ from dpacct.correlated import (
     toeplitz,
 )
 from dpacct.correlated.entries import ENTRY_KEYS, from_entry, to_entry
-from dpacct.errors import InvalidParameter, LedgerError
+from dpacct.errors import InvalidParameter
 from dpacct.ledger import Event
 from dpacct.ledger.record.events import covers, round_from_json, round_to_json
 from dpacct.schedules import dump_schedule, load_schedule
@@ -131,7 +131,6 @@ def test_its_entry_has_one_form() -> None:
         "adjacency": "zero-out",
     }
     assert round_from_json(text) == release
-    same = square_root(12, 3).diagonals.tolist()
     for wrong in (
         {"participations": 4},
         {"strategy": "toeplitz"},
@@ -139,11 +138,8 @@ def test_its_entry_has_one_form() -> None:
         {"noise": 3.0},
         {"adjacency": "other"},
     ):
-        with pytest.raises(LedgerError):
+        with pytest.raises(InvalidParameter):
             round_from_json(text | wrong)
-    longer = {key: value for key, value in text.items() if key != "bands"}
-    with pytest.raises(LedgerError, match="one form"):
-        round_from_json(longer | {"strategy": "toeplitz", "coefficients": same})
 
 
 def test_more_noise_is_covered_by_a_plan() -> None:
