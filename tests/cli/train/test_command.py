@@ -369,7 +369,7 @@ def test_natural_owners_are_as_many_as_there_are(dpacct: Any, folder: Path) -> N
         ("[data_options]\nnumeric = 3\n", "numeric"),
         ("[data_options]\nnumeric = {a = 3}\n", "[low, high]"),
         ("[data_options]\nunused = ['who']\nnum_train = 97\n", "num_train"),
-        ("", "declared with their categories"),
+        ("", "no schema says what they may hold"),
     ],
 )
 def test_bad_options_of_the_data(dpacct: Any, folder: Path, text: str, words: str) -> None:
