@@ -182,6 +182,13 @@ def test_what_is_no_update_is_refused_and_not_charged(ledger, deltas, words):
     assert not ledger.runs
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_updates_are_refused(ledger):
+    with pytest.raises(InvalidParameter, match="dense"):
+        fl.privatize(torch.nested.nested_tensor([torch.ones(3)]), PLAN, ledger)
+    assert not ledger.runs
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [

@@ -188,7 +188,7 @@ def _layout_of(deltas: Tensor) -> Layout:
     Everything is checked here, since an error after the reservation would cost a round.
     """
     rule = "updates are a dense tensor [m, d], one update a row"
-    if not isinstance(cast("object", deltas), Tensor):
+    if not isinstance(cast("object", deltas), Tensor) or deltas.is_nested:
         raise InvalidParameter("deltas", type(deltas).__name__, rule)
     if deltas.ndim != 2 or not deltas.shape[1] or deltas.layout != torch.strided or deltas.is_meta:
         shown = f"{tuple(deltas.shape)}, {deltas.layout}, on {deltas.device}"
