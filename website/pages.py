@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NAVIGATION = "docs/navigation.toml"
 HOME = "docs/index.md"
 # Pages outside docs/ and the README.md of each folder of evidence/.
-LOOSE = ("CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md")
+LOOSE = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md")
 
 FENCED = re.compile(r"^(?P<indent> *)(`{3,}).*?^(?P=indent)\2 *$", re.MULTILINE | re.DOTALL)
 CODE_SPAN = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
