@@ -24,7 +24,7 @@ PICTURE = "longer_training/picture.png"
 # What the panels show.
 FINDINGS = {
     "smoothing": "Smoothing costs 4 to 6 points",
-    "sam": "SAM trains as rho 0 does, but for plain rho 0.5",
+    "sam": "Only plain SAM with rho 0.5 fails",
 }
 
 

@@ -12,8 +12,6 @@ the noise.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import replace
 
 from torch import Tensor
@@ -68,7 +66,7 @@ class Rehearsal:
         self._engine, self._chooser, self._before = engine, chooser, before
         self._state = replace(state, client_states={}, noise=None)
         alone = for_rehearsal(engine)
-        with _noted():
+        with _Noted():
             kind = usual_kind(engine.clients) if example is None else Kind.of(example)
             self._synthetic = synthetic_clients(kind, example, chooser.loss, state.params)
         make = self._synthetic.make
@@ -84,7 +82,7 @@ class Rehearsal:
     def run(self) -> Choice:
         """Try a round, and choose how clients are trained. Errors of all parts surface. Rule 1."""
         chooser = self._chooser
-        with _noted():
+        with _Noted():
             self._try_model()
             require_bound(self._engine, self._state)
             self._check_alone(chooser.alone)
@@ -207,11 +205,11 @@ def _near(ours: Tensor, theirs: Tensor) -> bool:
     return same_numbers(ours, theirs) or bool(norm(ours - theirs) <= _NOISE * norm(ours))
 
 
-@contextmanager
-def _noted() -> Generator[None]:
-    """Add a note to an error: it was raised on synthetic clients."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(_NOTE)
-        raise
+class _Noted:
+    """Adds a note to an error: it was raised on synthetic clients."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            error.add_note(_NOTE)
