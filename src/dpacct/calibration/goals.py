@@ -15,10 +15,9 @@ cost is at least as large, and a few games correct its result.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from dpacct import validate
@@ -28,7 +27,7 @@ from dpacct.errors import InvalidParameter, NotConverged, Unsupported
 from dpacct.numerics.search import bracket_root, corrected_largest, corrected_root, largest, settle
 from dpacct.pairs.achieved import loss_variance
 from dpacct.pairs.dominating import Direction
-from dpacct.rounds import Phase, Poisson, Sampling, Schedule
+from dpacct.rounds import Phase, Poisson, Round, Sampling, Schedule
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.composition import merged
 from dpacct.tight.engines import estimate_epsilon
@@ -48,72 +47,16 @@ _STRIDE, _STRIDES = 0.25, 16
 
 
 @dataclass(frozen=True, slots=True)
-class Goal(ABC):
-    """A quantity with a bound, proven by ``accountant``, of at most ``target`` > 0."""
+class EpsilonGoal:
+    """The proven epsilon at ``delta`` may not exceed ``target`` > 0."""
 
     accountant: Accountant
     target: float
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """The quantity in a sentence, e.g. ``epsilon``."""
-
-    @abstractmethod
-    def cost(self, schedule: Schedule) -> float:
-        """Return the proven upper bound for a schedule. It falls as the noise grows.
-
-        Raises:
-            Unsupported: no bound is known for such rounds.
-        """
-
-    @abstractmethod
-    def measure(self, schedule: Schedule) -> Interval:
-        """Return the achieved and the proven value of the quantity."""
-
-    @abstractmethod
-    def log_noise(self, rate: float) -> float:
-        """Return about the log of the noise multiplier at which one round is on target."""
-
-    def estimate(self, schedule: Schedule) -> float:  # noqa: ARG002 - overridden
-        """Return about the cost, quickly, or NaN if there is no quick way."""
-        return math.nan
-
-    def quick(self, schedule: Schedule) -> Goal | None:
-        """Return the same goal without the game, or None if no game is played at any noise."""
-        if not isinstance(self.accountant, TightAccountant):
-            return None
-        # Whether a game is played may depend on the noise.
-        loud = 1 / min((r.noise_multiplier for r in schedule.only_rounds()), default=1.0)
-        louder = schedule.scale_noise(max(loud, 1.0))
-        if not (self.accountant.plays(schedule) or self.accountant.plays(louder)):
-            return None
-        return replace(self, accountant=self.accountant.of_pairs)
-
-    def excess(self, schedule: Schedule) -> float:
-        """Return log(cost / target), which is positive exactly where the target is missed."""
-        cost = self.cost(schedule)
-        if cost <= self.target:
-            # A cost exactly on target is met for any rounding of the logarithms. A cost that drops
-            # to nothing at once would lead secants astray.
-            least = max(_FAR_BELOW * self.target, _LEAST)
-            return min(0.0, math.log(max(cost, least)) - math.log(self.target))
-        return max(math.log(cost) - math.log(self.target), 1e-300)
-
-
-@dataclass(frozen=True, slots=True)
-class EpsilonGoal(Goal):
-    """The proven epsilon at ``delta`` may not exceed ``target``."""
-
     delta: float
-
-    @property
-    def name(self) -> str:
-        """The quantity in a sentence."""
-        return "epsilon"
+    name = "epsilon"
 
     def cost(self, schedule: Schedule) -> float:
-        """Return the proven epsilon."""
+        """Return the proven epsilon. It falls as the noise grows."""
         return self.accountant.upper_epsilon(schedule, self.delta)
 
     def measure(self, schedule: Schedule) -> Interval:
@@ -121,8 +64,9 @@ class EpsilonGoal(Goal):
         return self.accountant.epsilon(schedule, self.delta)
 
     def log_noise(self, rate: float) -> float:
-        """Return log z of an unsampled round at the epsilon that sampling amplifies to the target.
+        """Return about the log of the noise multiplier at which one round is on target.
 
+        That of an unsampled round at the epsilon that sampling amplifies to the target:
         epsilon = rho + 2 sqrt(rho log(1 / delta)) with rho = 1 / (2 z^2) (zCDP), solved for z.
         """
         cost = -math.log(self.delta)
@@ -138,9 +82,11 @@ class EpsilonGoal(Goal):
 
 
 @dataclass(frozen=True, slots=True)
-class RiskGoal(Goal):
-    """The success of every attack: its TPR at ``fpr``, or its advantage if ``fpr`` is None."""
+class RiskGoal:
+    """The proven success of attacks, TPR at ``fpr`` or advantage, may not exceed ``target`` > 0."""
 
+    accountant: Accountant
+    target: float
     fpr: float | None = None
 
     @property
@@ -149,7 +95,7 @@ class RiskGoal(Goal):
         return "advantage" if self.fpr is None else f"TPR at FPR {self.fpr:g}"
 
     def cost(self, schedule: Schedule) -> float:
-        """Return the proven bound of the success."""
+        """Return the proven bound of the success. It falls as the noise grows."""
         attacks = self._attacks(schedule)
         return attacks.upper_advantage() if self.fpr is None else attacks.upper_tpr(self.fpr)
 
@@ -168,11 +114,41 @@ class RiskGoal(Goal):
         mu = normal_quantile(alone) - normal_quantile(self.fpr)
         return -math.log(max(mu, 1e-9))
 
+    def estimate(self, schedule: Schedule) -> float:  # noqa: ARG002 - as of epsilon
+        """Return NaN: there is no quick way."""
+        return math.nan
+
     def _attacks(self, schedule: Schedule) -> Attacks:
         # A cold start with a budget does not pay for this import.
         from dpacct.risk.attacks import Attacks  # noqa: PLC0415
 
         return Attacks(schedule, self.accountant)
+
+
+Goal = EpsilonGoal | RiskGoal
+
+
+def excess(goal: Goal, schedule: Schedule) -> float:
+    """Return log(cost / target), which is positive exactly where the target is missed."""
+    cost = goal.cost(schedule)
+    if cost <= goal.target:
+        # A cost exactly on target is met for any rounding of the logarithms. A cost that drops
+        # to nothing at once would lead secants astray.
+        least = max(_FAR_BELOW * goal.target, _LEAST)
+        return min(0.0, math.log(max(cost, least)) - math.log(goal.target))
+    return max(math.log(cost) - math.log(goal.target), 1e-300)
+
+
+def _without_game(goal: Goal, schedule: Schedule) -> Goal | None:
+    """Return the same goal by fixed pairs alone, or None if no game is played at any noise."""
+    if not isinstance(goal.accountant, TightAccountant):
+        return None
+    # Whether a game is played may depend on the noise.
+    loud = 1 / min((r.noise_multiplier for r in schedule.only_rounds()), default=1.0)
+    louder = schedule.scale_noise(max(loud, 1.0))
+    if not (goal.accountant.plays(schedule) or goal.accountant.plays(louder)):
+        return None
+    return replace(goal, accountant=goal.accountant.of_pairs)
 
 
 def find_goal(
@@ -211,32 +187,81 @@ def find_goal(
     return RiskGoal(accountant, value, at)
 
 
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Schedules by a number t: the logarithm of their noise, or minus that of a rate or a number.
+
+    Attributes:
+        goal: its cost falls as t grows.
+        sketch_at: schedules with about that cost, of which estimates are quick.
+        ends: the least and the largest t.
+    """
+
+    goal: Goal
+    sketch_at: Callable[[float], Schedule]
+    ends: tuple[float, float]
+
+    def estimated(self, guess: float) -> float:
+        """Return where the quick estimate is on target, or the guess without one (step 1)."""
+
+        def estimate(t: float) -> float:
+            cost = self.goal.estimate(self.sketch_at(t))
+            return math.inf if math.isnan(cost) else math.log(cost / self.goal.target)
+
+        start = min(max(guess, self.ends[0]), self.ends[1])
+        # If losses are too large for an estimate, there may be one for a little more noise.
+        tries = (start + _STRIDE * k for k in range(_STRIDES))
+        known = next((t for t in tries if t <= self.ends[1] and math.isfinite(estimate(t))), None)
+        if known is None:
+            return start
+        found = bracket_root(estimate, known, self.ends, _GUESS_TOLERANCE)[1]
+        return found if math.isfinite(estimate(found)) else known
+
+    def around_root(self, excess_at: Callable[[float], float], guess: float) -> tuple[float, float]:
+        """Return a point that misses the target and one that meets it, close together (step 2).
+
+        Both are the same if secants settled on a point that meets it, or if none in range does.
+        """
+        missed, slope = excess_at(guess), math.nan
+        # About minus the derivative of log cost at the root: the cost falls as e^-t, or faster.
+        reach = math.copysign(max(abs(missed) / 2, _LEAST_REACH), missed)
+        if abs(missed) < 1.0 and self.ends[0] <= guess + reach <= self.ends[1]:
+            here, there = (self.goal.estimate(self.sketch_at(t)) for t in (guess, guess + reach))
+            slope = math.log(here / there) / reach
+        settled = settle(excess_at, guess, slope, self.ends, 2 * _TOLERANCE)
+        if settled is not None:
+            return settled, settled
+        # Such a step reaches the other side of the root.
+        step = min(max(2 * abs(missed), 2 * _TOLERANCE), 0.5)
+        return bracket_root(excess_at, guess, self.ends, _TOLERANCE, step)
+
+
 def noise_factor(goal: Goal, unit: Schedule) -> float:
-    """Return the smallest factor on the noise of a schedule that meets the target."""
+    """Return the smallest factor on the noise of a schedule that meets the target.
+
+    Raises:
+        InvalidParameter: no release has noise. NotConverged: no noise in range meets the target.
+    """
     if all(kind.noise_range is None for kind in unit.distinct()):
         rule = "none of its releases has noise to scale"
         raise InvalidParameter("schedule", repr(unit), rule)
-    quick = goal.quick(unit)
+    quick = _without_game(goal, unit)
     if quick is None:
-        return _noise_factor(goal, unit)
+        return math.exp(_log_noise_factor(goal, unit))
     least, most = _log_factors(unit)
 
-    @cache
-    def excess_at(log_factor: float) -> float:
-        return quick.excess(unit.scale_noise(math.exp(log_factor)))
+    def excess_of(any_goal: Goal, log_factor: float) -> float:
+        return excess(any_goal, unit.scale_noise(math.exp(log_factor)))
+
+    quick_excess = cache(partial(excess_of, quick))
 
     def solve_quick(level: float, start: float) -> float:
-        step = max(abs(excess_at(start) - level), 2 * _TOLERANCE)
+        step = max(abs(quick_excess(start) - level), 2 * _TOLERANCE)
         ends = (max(least, start - 5.0), min(most, start + 5.0))
-        return bracket_root(lambda t: excess_at(t) - level, start, ends, _TOLERANCE, step)[1]
+        return bracket_root(lambda t: quick_excess(t) - level, start, ends, _TOLERANCE, step)[1]
 
-    # That factor, or an ulp or so more, since its logarithm is rounded.
-    first = min(math.log(_noise_factor(quick, unit)) + 1e-15, most)
-    return math.exp(
-        corrected_root(
-            lambda t: goal.excess(unit.scale_noise(math.exp(t))), solve_quick, excess_at, first
-        )
-    )
+    first = _log_noise_factor(quick, unit)
+    return math.exp(corrected_root(partial(excess_of, goal), solve_quick, quick_excess, first))
 
 
 def _log_factors(unit: Schedule) -> tuple[float, float]:
@@ -252,41 +277,27 @@ def without_noise(schedule: Schedule) -> Schedule:
     return Schedule(Phase(kind, n) for kind, n in schedule if kind.noise_range is None)
 
 
-def _noise_factor(goal: Goal, unit: Schedule) -> float:
-    """Return `noise_factor` by the goal's own accountant alone."""
-    ends, high = _log_factors(unit), validate.NOISE_MULTIPLIER_RANGE[1]
+def _log_noise_factor(goal: Goal, unit: Schedule) -> float:
+    """Return the logarithm of `noise_factor` by the goal's own accountant alone."""
+    ends, sketch = _log_factors(unit), merged(unit)
+    line = _Line(goal, lambda t: sketch.scale_noise(math.exp(t)), ends)
 
     @cache
     def excess_at(log_factor: float) -> float:
         try:
-            return goal.excess(unit.scale_noise(math.exp(log_factor)))
+            return excess(goal, unit.scale_noise(math.exp(log_factor)))
         except Unsupported:
             # Closed forms hold only from some noise on: less noise counts as too little.
             if log_factor >= ends[1] - 1.0:
                 raise
             return math.inf
 
-    scaled = {kind: n for kind, n in unit.distinct().items() if kind.noise_range is not None}
-    rounds = {kind: n for kind, n in unit.only_rounds().items() if kind in scaled}
-    # Many rounds: one Gaussian with the variance divided by q^2.
-    spread = sum(count * loss_variance(kind, Direction.REMOVE) for kind, count in scaled.items())
-    guess = 0.5 * math.log(max(spread, 1e-300)) + goal.log_noise(1.0)
-    if rounds:
-        # Few rounds: one of them alone.
-        rate = max(round_.sampling_rate for round_ in rounds)
-        alone = goal.log_noise(rate) - math.log(max(r.noise_multiplier for r in rounds))
-        guess = max(guess, alone)
-    sketch = merged(unit)
-
-    def sketch_at(log_factor: float) -> Schedule:
-        return sketch.scale_noise(math.exp(log_factor))
-
     if sketch is unit:
-        guess = _refine(goal, sketch_at, guess, ends)
+        guess = line.estimated(_about_log_factor(goal, unit))
     else:
         # The proven cost of a few kinds of rounds is quick, and hardly differs.
-        guess = min(max(math.log(_noise_factor(goal, sketch)), ends[0]), ends[1])
-    bad, good = _close_in(goal, sketch_at, excess_at, guess, ends)
+        guess = min(max(_log_noise_factor(goal, sketch), ends[0]), ends[1])
+    bad, good = line.around_root(excess_at, guess)
     if math.isinf(excess_at(bad)):
         # No bound holds for a little less noise, but one may hold for still less.
         below = (bad - 0.05 * k for k in range(1, 80))
@@ -294,14 +305,31 @@ def _noise_factor(goal: Goal, unit: Schedule) -> float:
         if island is not None:
             good = bracket_root(excess_at, island, (ends[0], island), _TOLERANCE)[1]
     if excess_at(good) > 0:
-        least = goal.cost(unit.scale_noise(math.exp(good)))
+        least, high = (
+            goal.cost(unit.scale_noise(math.exp(good))),
+            validate.NOISE_MULTIPLIER_RANGE[1],
+        )
         fixed = without_noise(unit)
         why = f"; {fixed!r} has no noise to scale" if fixed.rounds else ""
         raise NotConverged(
             f"no noise multiplier up to {high:g} gives {goal.name} {goal.target:g} "
             f"({high:g} gives {least:.4g}){why}; fewer rounds or a lower rate would"
         )
-    return math.exp(good)
+    return good
+
+
+def _about_log_factor(goal: Goal, unit: Schedule) -> float:
+    """Return about the logarithm of the factor, by a formula."""
+    kinds = {kind: n for kind, n in unit.distinct().items() if kind.noise_range is not None}
+    # Many rounds: one Gaussian with the variance divided by q^2.
+    spread = sum(count * loss_variance(kind, Direction.REMOVE) for kind, count in kinds.items())
+    many = 0.5 * math.log(max(spread, 1e-300)) + goal.log_noise(1.0)
+    rounds = [kind for kind in kinds if isinstance(kind, Round)]
+    if not rounds:
+        return many
+    # Few rounds: one of them alone.
+    rate = max(round_.sampling_rate for round_ in rounds)
+    return max(many, goal.log_noise(rate) - math.log(max(r.noise_multiplier for r in rounds)))
 
 
 def largest_number(
@@ -316,17 +344,17 @@ def largest_number(
     if alone > goal.target:
         target = f"{goal.name} {alone:.6g}, more than {goal.target:g}"
         raise NotConverged(f"{least_of_all} costs {target}; more noise would lower it")
-    quick = goal.quick(plan_of(2))
+    quick = _without_game(goal, plan_of(2))
     if quick is not None:
         return corrected_largest(
-            lambda n: goal.excess(plan_of(n)), lambda n: quick.excess(plan_of(n)), most
+            lambda n: excess(goal, plan_of(n)), lambda n: excess(quick, plan_of(n)), most
         )
 
     def at(log_inverse: float) -> Schedule:
         return plan_of(min(max(1, round(math.exp(-log_inverse))), most))
 
-    guess = -_refine(goal, at, -2.0, (-math.log(most), 0.0))
-    return largest(lambda n: goal.excess(plan_of(n)), most, guess)
+    guess = -_Line(goal, at, (-math.log(most), 0.0)).estimated(-2.0)
+    return largest(lambda n: excess(goal, plan_of(n)), most, guess)
 
 
 def largest_rate(goal: Goal, at_scheme: Callable[[Sampling], Schedule]) -> Schedule:
@@ -339,60 +367,13 @@ def largest_rate(goal: Goal, at_scheme: Callable[[Sampling], Schedule]) -> Sched
     def at_rate(log_inverse: float) -> Schedule:
         return at_scheme(Poisson(math.exp(-log_inverse)))
 
-    @cache
-    def excess_at(log_inverse: float) -> float:
-        return goal.excess(at_rate(log_inverse))
-
+    excess_at = cache(lambda t: excess(goal, at_rate(t)))
     if excess_at(0.0) <= 0:
         return at_rate(0.0)
-    ends = (0.0, -math.log(_SMALLEST_RATE))
-    _, good = _close_in(goal, at_rate, excess_at, _refine(goal, at_rate, 2.0, ends), ends)
+    line = _Line(goal, at_rate, (0.0, -math.log(_SMALLEST_RATE)))
+    good = line.around_root(excess_at, line.estimated(2.0))[1]
     if excess_at(good) > 0:
         raise NotConverged(
             f"no sampling rate down to {_SMALLEST_RATE:g} gives {goal.name} {goal.target:g}"
         )
     return at_rate(good)
-
-
-def _close_in(
-    goal: Goal,
-    sketch_at: Callable[[float], Schedule],
-    excess_at: Callable[[float], float],
-    guess: float,
-    ends: tuple[float, float],
-) -> tuple[float, float]:
-    """Return a point that misses the target and one that meets it, close together (step 2).
-
-    Both are the same if secants settled on a point that meets it, or if none in range does.
-    """
-    missed, slope = excess_at(guess), math.nan
-    # About minus the derivative of log cost at the root: the cost falls about as e^-t, or faster.
-    reach = math.copysign(max(abs(missed) / 2, _LEAST_REACH), missed)
-    if abs(missed) < 1.0 and ends[0] <= guess + reach <= ends[1]:
-        here, there = (goal.estimate(sketch_at(t)) for t in (guess, guess + reach))
-        slope = math.log(here / there) / reach
-    settled = settle(excess_at, guess, slope, ends, 2 * _TOLERANCE)
-    if settled is not None:
-        return settled, settled
-    # Such a step reaches the other side of the root.
-    step = min(max(2 * abs(missed), 2 * _TOLERANCE), 0.5)
-    return bracket_root(excess_at, guess, ends, _TOLERANCE, step)
-
-
-def _refine(
-    goal: Goal, schedule_at: Callable[[float], Schedule], guess: float, ends: tuple[float, float]
-) -> float:
-    """Return where the goal's quick estimate is on target, or the guess if it has none (step 1)."""
-
-    def estimate(t: float) -> float:
-        cost = goal.estimate(schedule_at(t))
-        return math.inf if math.isnan(cost) else math.log(cost / goal.target)
-
-    start = min(max(guess, ends[0]), ends[1])
-    # If losses are too large for an estimate, there may be one for a little more noise.
-    tries = (start + _STRIDE * k for k in range(_STRIDES))
-    known = next((t for t in tries if t <= ends[1] and math.isfinite(estimate(t))), None)
-    if known is None:
-        return start
-    refined = bracket_root(estimate, known, ends, _GUESS_TOLERANCE)[1]
-    return refined if math.isfinite(estimate(refined)) else known

@@ -24,7 +24,7 @@ from dpacct.accountant import DEFAULT_ACCOUNTANT, epsilon
 from dpacct.budget import Interval
 from dpacct.errors import Unsupported
 from dpacct.numerics.search import minimize_unimodal
-from dpacct.renyi.closed_form import LEMMA_3, LEMMA_4, ClosedForm, order_limit
+from dpacct.renyi.closed_form import LEMMA_3, LEMMA_4, order_limit
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule
 
 
@@ -73,71 +73,49 @@ def noise_rule(epsilon: float, delta: float, rounds: int, sampling: Sampling) ->
     rounds = validate.rounds(rounds)
     if isinstance(sampling, Full) or sampling.sampling_rate == 1.0:
         raise Unsupported("theorems 1 and 2 are about sampled rounds; use the accountant gdp")
-    search = _Search(epsilon, delta, rounds, sampling)
-    least = search.least_excess()
-    if search.violations(least):
-        why = "; ".join(search.violations(least))
-        raise Unsupported(
-            f"{search.theorem} of DP-Fed-LS has no noise for epsilon {epsilon:g}: at its easiest "
-            f"lambda, {why}. The accountant tight covers this budget"
-        )
-    order, share, nu = search.at(least)
-    # Rounded up: the formula is correct to a few units of the last digit.
-    noise = nu * search.per_shift * (1 + 1e-14)
-    schedule = rounds * Round(noise, sampling, search.adjacency)
-    return NoiseRule(search.theorem, noise, order, share, schedule, delta)
+    # Replacing a client moves the sum by two clip norms.
+    theorem, lemma, norms, adjacency = (
+        ("theorem 2", LEMMA_4, 1.0, Adjacency.ADD_REMOVE)
+        if isinstance(sampling, Poisson)
+        else ("theorem 1", LEMMA_3, 2.0, Adjacency.REPLACE_ONE)
+    )
+    # alpha - 1 as lambda goes to 0. The search is for how much larger it is, the excess.
+    rate, least = sampling.sampling_rate, -math.log(delta) / epsilon
 
-
-class _Search:
-    """The noise of one budget as a function of alpha - 1 - log(1/delta)/epsilon, the excess."""
-
-    def __init__(self, epsilon: float, delta: float, rounds: int, sampling: Sampling) -> None:
-        poisson = isinstance(sampling, Poisson)
-        self.theorem = "theorem 2" if poisson else "theorem 1"
-        self.lemma: ClosedForm = LEMMA_4 if poisson else LEMMA_3
-        # Replacing a client moves the sum by two clip norms.
-        self.per_shift = 1.0 if poisson else 2.0
-        self.adjacency = Adjacency.ADD_REMOVE if poisson else Adjacency.REPLACE_ONE
-        self.rate = sampling.sampling_rate
-        self.epsilon, self.rounds = epsilon, rounds
-        # alpha - 1 as lambda goes to 0.
-        self.least = -math.log(delta) / epsilon
-
-    def at(self, excess: float) -> tuple[float, float, float]:
+    def at(excess: float) -> tuple[float, float, float]:
         """Return alpha, lambda and nu."""
-        share = excess / (self.least + excess)
-        order = 1 + self.least + excess
-        nu = self.rate * math.sqrt(
-            self.rounds * self.lemma.coefficient * order / (share * self.epsilon)
-        )
+        order, share = 1 + least + excess, excess / (least + excess)
+        nu = rate * math.sqrt(rounds * lemma.coefficient * order / (share * epsilon))
         return order, share, nu
 
-    def violations(self, excess: float) -> tuple[str, ...]:
-        order, _, nu = self.at(excess)
-        return self.lemma.violations(order, self.rate, nu)
+    def violations(excess: float) -> tuple[str, ...]:
+        order, _, nu = at(excess)
+        return lemma.violations(order, rate, nu)
 
-    def least_excess(self) -> float:
-        """Return the excess of the least noise that meets the conditions, or comes closest."""
+    def shortfall(excess: float) -> float:
+        order, _, nu = at(excess)
+        return order - 1 - order_limit(order, rate, nu)
 
-        # nu as a function of alpha falls, then rises. The conditions hold on an interval of alpha.
-        def minimum(function: Callable[[float], float]) -> float:
-            start = math.log(1 + self.least)
-            ends = (math.log(1e-9) + start, math.log(1e9) + start)
-            return math.exp(minimize_unimodal(lambda t: function(math.exp(t)), start, ends, 1e-9))
+    def minimum(function: Callable[[float], float]) -> float:
+        start = math.log(1 + least)
+        ends = (math.log(1e-9) + start, math.log(1e9) + start)
+        return math.exp(minimize_unimodal(lambda t: function(math.exp(t)), start, ends, 1e-9))
 
-        lowest = minimum(lambda excess: self.at(excess)[2])
-        if not self.violations(lowest):
-            return lowest
-
-        def shortfall(excess: float) -> float:
-            order, _, nu = self.at(excess)
-            return order - 1 - order_limit(order, self.rate, nu)
-
-        easiest = minimum(shortfall)
-        if self.violations(easiest):
-            return easiest
-        good, bad = easiest, lowest
-        while abs(bad - good) > 1e-12 * good:
-            middle = (good + bad) / 2
-            good, bad = (good, middle) if self.violations(middle) else (middle, bad)
-        return good
+    # nu as a function of alpha falls, then rises. The conditions hold on an interval of alpha.
+    best = bad = minimum(lambda excess: at(excess)[2])
+    if violations(bad):
+        best = minimum(shortfall)
+        if violations(best):
+            why = "; ".join(violations(best))
+            raise Unsupported(
+                f"{theorem} of DP-Fed-LS has no noise for epsilon {epsilon:g}: at its easiest "
+                f"lambda, {why}. The accountant tight covers this budget"
+            )
+        while abs(bad - best) > 1e-12 * best:
+            middle = (best + bad) / 2
+            best, bad = (best, middle) if violations(middle) else (middle, bad)
+    order, share, nu = at(best)
+    # Rounded up: the formula is correct to a few units of the last digit.
+    noise = nu * norms * (1 + 1e-14)
+    schedule = rounds * Round(noise, sampling, adjacency)
+    return NoiseRule(theorem, noise, order, share, schedule, delta)
