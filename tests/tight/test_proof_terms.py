@@ -27,7 +27,8 @@ from dpacct.tight import engines
 from dpacct.tight.composition import Composition, TruncatedComposition
 from dpacct.tight.contour import Contour, tilt_at_epsilon
 from dpacct.tight.engines import _AtDelta, _AtEpsilon, _plain, composed_delta, composed_epsilon
-from dpacct.tight.laws import PanelIntegrand, PanelLaw, TiltedLosses, TiltedNodes
+from dpacct.tight.laws import TiltedLosses, TiltedNodes
+from dpacct.tight.panel_laws import PanelIntegrand, PanelLaw
 
 REMOVE, ADD = Direction.REMOVE, Direction.ADD
 MOST = 1e-5

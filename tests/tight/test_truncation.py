@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dpacct.pairs.dominating import Direction, SampledGaussianPair, SymmetrizedPair
 from dpacct.tight.composition import Composition, TruncatedComposition
-from dpacct.tight.laws import lost_mass
+from dpacct.tight.panel_laws import lost_mass
 from tests.strategies import log_uniform
 
 Rounds = list[tuple[float, float, int]]

@@ -305,10 +305,8 @@ def _log_noise_factor(goal: Goal, unit: Schedule) -> float:
         if island is not None:
             good = bracket_root(excess_at, island, (ends[0], island), _TOLERANCE)[1]
     if excess_at(good) > 0:
-        least, high = (
-            goal.cost(unit.scale_noise(math.exp(good))),
-            validate.NOISE_MULTIPLIER_RANGE[1],
-        )
+        high = validate.NOISE_MULTIPLIER_RANGE[1]
+        least = goal.cost(unit.scale_noise(math.exp(good)))
         fixed = without_noise(unit)
         why = f"; {fixed!r} has no noise to scale" if fixed.rounds else ""
         raise NotConverged(
@@ -367,7 +365,10 @@ def largest_rate(goal: Goal, at_scheme: Callable[[Sampling], Schedule]) -> Sched
     def at_rate(log_inverse: float) -> Schedule:
         return at_scheme(Poisson(math.exp(-log_inverse)))
 
-    excess_at = cache(lambda t: excess(goal, at_rate(t)))
+    @cache
+    def excess_at(log_inverse: float) -> float:
+        return excess(goal, at_rate(log_inverse))
+
     if excess_at(0.0) <= 0:
         return at_rate(0.0)
     line = _Line(goal, at_rate, (0.0, -math.log(_SMALLEST_RATE)))

@@ -15,13 +15,7 @@ import numpy as np
 from dpacct import validate
 from dpacct.correlated.matrix import MAX_ROUNDS
 from dpacct.correlated.release import Correlated
-from dpacct.correlated.strategy import (
-    Strategy,
-    from_buffers,
-    independent,
-    square_root,
-    toeplitz,
-)
+from dpacct.correlated.strategy import Strategy, from_buffers, independent, square_root, toeplitz
 from dpacct.errors import InvalidParameter
 from dpacct.rounds import Poisson
 

@@ -20,12 +20,7 @@ from typing import Any, cast
 import numpy as np
 
 from dpacct import validate
-from dpacct.correlated.errors import (
-    RUNNING_SUM,
-    Workload,
-    banded_product,
-    inverse_norm_gradient,
-)
+from dpacct.correlated.errors import RUNNING_SUM, Workload, banded_product, inverse_norm_gradient
 from dpacct.correlated.matrix import MAX_ROUNDS, LowerTriangular
 from dpacct.correlated.sensitivity import bound_sensitivity, check_participation
 from dpacct.correlated.strategy import Strategy, from_buffers, square_root

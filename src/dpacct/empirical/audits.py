@@ -33,10 +33,7 @@ from scipy.special import gammaincinv, stdtrit  # pyright: ignore[reportMissingT
 
 from dpacct import validate
 from dpacct.accountant import find_accountant
-from dpacct.empirical.confidence import (
-    coin_divergence,
-    first_beyond,
-)
+from dpacct.empirical.confidence import coin_divergence, first_beyond
 from dpacct.errors import InvalidParameter
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array
 from dpacct.pairs.dominating import Direction

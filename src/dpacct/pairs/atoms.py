@@ -19,14 +19,7 @@ from numpy.typing import NDArray
 from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.numerics.fourier import Weighted, characteristic_shift
-from dpacct.numerics.rounding import (
-    FUNCTION_ERROR,
-    UNIT,
-    Array,
-    Bounds,
-    ComplexArray,
-    positive_sum,
-)
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
 from dpacct.pairs.dominating import AdditivePair, GeneralPair
 
 # A mass may underflow, and its logarithm must not be infinite.

@@ -22,14 +22,7 @@ import numpy as np
 
 from dpacct.budget import Interval
 from dpacct.numerics.fourier import Weighted, characteristic_shift
-from dpacct.numerics.rounding import (
-    FUNCTION_ERROR,
-    UNIT,
-    Array,
-    Bounds,
-    ComplexArray,
-    positive_sum,
-)
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
 from dpacct.pairs.dominating import GeneralPair
 
 # From this noise on, sums over k are short: their third term is below e^-44.

@@ -29,13 +29,7 @@ from dpacct.pairs.dominating import (
     SymmetrizedPair,
     proven_pair,
 )
-from dpacct.renyi.curve import (
-    AtOrder,
-    best_delta,
-    best_epsilon,
-    improved_delta,
-    improved_epsilon,
-)
+from dpacct.renyi.curve import AtOrder, best_delta, best_epsilon, improved_delta, improved_epsilon
 from dpacct.rounds import Poisson, Round, Schedule
 
 # (order, q, nu) -> the conditions that fail, in words.

@@ -31,13 +31,7 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, above
 from dpacct.numerics.search import minimize_unimodal
 from dpacct.pairs.achieved import achieved_delta, achieved_epsilon
-from dpacct.pairs.dominating import (
-    Direction,
-    achieved_pairs,
-    has_renyi,
-    pairs_of,
-    proven_pairs,
-)
+from dpacct.pairs.dominating import Direction, achieved_pairs, has_renyi, pairs_of, proven_pairs
 from dpacct.pairs.moments import PairMoments, symmetrized_log_moment, wang_log_moment
 from dpacct.rounds import (
     NOT_GIVEN,

@@ -33,13 +33,7 @@ from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, above
 from dpacct.numerics.search import bracket_root, largest_count
-from dpacct.pairs.dominating import (
-    Direction,
-    GeneralPair,
-    has_renyi,
-    infinite_mass,
-    proven_pairs,
-)
+from dpacct.pairs.dominating import Direction, GeneralPair, has_renyi, infinite_mass, proven_pairs
 from dpacct.renyi.curve import RenyiCurve, best_order
 from dpacct.rounds import Release, Schedule, as_schedule
 

@@ -40,12 +40,7 @@ from dpacct.pairs.one_round import gaussian_delta, gaussian_epsilon
 from dpacct.renyi.curve import RenyiAccountant
 from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
 from dpacct.tight.composition import Composition
-from dpacct.tight.engines import (
-    NEXT_TO_NOTHING,
-    chernoff_delta,
-    composed_delta,
-    composed_epsilon,
-)
+from dpacct.tight.engines import NEXT_TO_NOTHING, chernoff_delta, composed_delta, composed_epsilon
 from dpacct.tight.game import is_played
 
 _PLAYING = ("auto", "game")

@@ -31,16 +31,8 @@ from dpacct.pairs.dominating import (
 from dpacct.pairs.moments import log_moment, replacement_log_moment, symmetrized_log_moment
 from dpacct.pairs.panels import LossFunction
 from dpacct.rounds import Phase, Poisson, Round, Schedule
-from dpacct.tight.laws import (
-    GeneralLosses,
-    Law,
-    SymmetrizedLosses,
-    TiltedLosses,
-    TiltedNodes,
-    TruncatedLosses,
-    end_for,
-    lost_mass,
-)
+from dpacct.tight.laws import GeneralLosses, Law, TiltedLosses, TiltedNodes
+from dpacct.tight.panel_laws import SymmetrizedLosses, TruncatedLosses, end_for, lost_mass
 
 # Above this number of kinds of rounds, similar kinds are merged. Numbers of rates, and of noises
 # for each rate.

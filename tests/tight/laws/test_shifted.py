@@ -8,7 +8,7 @@ import pytest
 
 from dpacct.pairs.dominating import Direction, ReplacementPair, SampledGaussianPair
 from dpacct.pairs.panels import LossFunction
-from dpacct.tight.laws import _ANGLES, _LARGEST_ANGLE, PanelMasses, shifted_bounds
+from dpacct.tight.panel_laws import _ANGLES, _LARGEST_ANGLE, PanelMasses, shifted_bounds
 
 
 @pytest.mark.parametrize("tilt", [5.0, 1e3, 1e5])

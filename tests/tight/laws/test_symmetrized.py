@@ -10,7 +10,7 @@ from dpacct.pairs.dominating import Direction, SampledGaussianPair, SymmetrizedP
 from dpacct.pairs.one_round import one_round_delta
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import composed_epsilon, inversion_delta, inversion_epsilon
-from dpacct.tight.laws import SymmetrizedLosses
+from dpacct.tight.panel_laws import SymmetrizedLosses
 from tests.oracles.symmetrized_composition import delta_bounds
 
 

@@ -11,7 +11,8 @@ from mpmath import mp, mpc, mpf
 
 from dpacct.errors import NotConverged
 from dpacct.pairs.dominating import AchievedPair, Direction, ReplacementPair, SampledGaussianPair
-from dpacct.tight.laws import TruncatedLosses, decay_table, end_for, lost_mass
+from dpacct.tight.laws import decay_table
+from dpacct.tight.panel_laws import TruncatedLosses, end_for, lost_mass
 from tests.strategies import log_uniform
 
 REMOVE, ADD = Direction.REMOVE, Direction.ADD

@@ -17,11 +17,7 @@ from torch import Tensor
 
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.auditing.canaries import Aimed, Canaries, with_canaries
-from dpacct.fl.auditing.canary_audit import (
-    CanaryAudit,
-    RunAudit,
-    check_functions,
-)
+from dpacct.fl.auditing.canary_audit import CanaryAudit, RunAudit, check_functions
 from dpacct.fl.clients import Population
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.loop import RoundLoop
