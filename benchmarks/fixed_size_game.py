@@ -21,7 +21,7 @@ from typing import Any
 from dpacct.renyi.curve import RenyiCurve, best_epsilon
 from dpacct.rounds import Adjacency, Round, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
-from dpacct.tight.game.bounds import forget, lower_epsilon, upper_epsilon
+from dpacct.tight.game.bounds import lower_epsilon, upper_epsilon
 from dpacct.tight.game.choose import guided_cover
 from dpacct.tight.game.plan import plan_at_delta
 
@@ -71,6 +71,14 @@ MORE = (
 DRAWN = (PROTOTYPE[0], PROTOTYPE[2])
 
 
+def clear_caches() -> None:
+    """Forget laws and answers."""
+    for name, module in list(sys.modules.items()):
+        for value in list(vars(module).values()) if name.startswith("dpacct.tight") else ():
+            if hasattr(value, "cache_clear"):
+                value.cache_clear()
+
+
 def rows(settings: Sequence[Setting]) -> Iterator[str]:
     """Yield lines of a table in Markdown."""
     yield (
@@ -79,7 +87,7 @@ def rows(settings: Sequence[Setting]) -> Iterator[str]:
     )
     yield "|---|---|---|---|---|---|---|---|---|"
     for setting in settings:
-        forget()
+        clear_caches()
         start = time.process_time()
         found = TightAccountant().epsilon(setting.schedule, setting.delta)
         seconds = time.process_time() - start
@@ -118,7 +126,7 @@ def splits(setting: Setting) -> list[Played]:
     found: list[Played] = []
     for most in (1, 3, 5, 9, 15, 25, 40, _MOST_CELLS):
         cover = guided_cover(schedule, plan, 0.0, most)[0]
-        forget()
+        clear_caches()
         start = time.process_time()
         upper = upper_epsilon(schedule, plan, cover, delta)
         seconds = time.process_time() - start

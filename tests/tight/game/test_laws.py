@@ -11,9 +11,8 @@ from mpmath import mp, mpf
 from dpacct.tight.game.kernels import (
     Grid,
     cell_kernel,
-    gaussian_above,
-    gaussian_below,
-    strategy_kernels,
+    fixed_above,
+    fixed_below,
 )
 from dpacct.tight.game.laws import Kernel, dominated_side, dominating_side, grid_points
 from dpacct.tight.game.strategies import add_pair, gaussian_pair, remove_pair
@@ -76,7 +75,8 @@ def test_a_cell_lies_above_its_triangles(
 @pytest.mark.parametrize(("rate", "noise", "step"), SETTINGS)
 def test_the_strategies_lie_below_their_pairs(rate: float, noise: float, step: float) -> None:
     losses = between(step)
-    laws = strategy_kernels(Grid.of(rate, noise, step, 1e-12))
+    grid = Grid.of(rate, noise, step, 1e-12)
+    laws = fixed_below(grid, "remove"), fixed_below(grid, "add")
     for law, pairs in zip(laws, ((remove_pair, add_pair), (add_pair, remove_pair)), strict=True):
         for own, pair in zip((own_profile, mirrored), pairs, strict=True):
             assert (own(law, step, losses) <= pair(rate, noise, losses)[0].upper).all()
@@ -88,9 +88,9 @@ def test_the_strategies_lie_below_their_pairs(rate: float, noise: float, step: f
 def test_full_participation_is_enclosed(noise: float) -> None:
     step = 2.0**-8
     grid, losses = Grid.of_everybody(noise, step, 1e-12), between(step)
-    exact = gaussian_pair(noise, losses)[0]
-    assert (own_profile(gaussian_above(grid), step, losses) >= exact.lower).all()
-    assert (own_profile(gaussian_below(grid), step, losses) <= exact.upper).all()
+    exact = gaussian_pair(1.0, noise, losses)[0]
+    assert (own_profile(fixed_above(grid, "everybody"), step, losses) >= exact.lower).all()
+    assert (own_profile(fixed_below(grid, "everybody"), step, losses) <= exact.upper).all()
 
 
 def test_points_lie_further_apart_further_out() -> None:

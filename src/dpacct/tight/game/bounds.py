@@ -24,7 +24,6 @@ from dpacct.numerics.rounding import UNIT, Array
 from dpacct.pairs.dominating import Direction
 from dpacct.rounds import Round, Schedule
 from dpacct.tight.game.choose import affordable
-from dpacct.tight.game.kernels import cell_kernel, known_values, sampled_above, strategy_kernels
 from dpacct.tight.game.plan import (
     GamePlan,
     moved,
@@ -35,7 +34,6 @@ from dpacct.tight.game.plan import (
     window_above,
 )
 from dpacct.tight.game.play import Frame, play_lower, play_upper, rounds_above
-from dpacct.tight.game.positions import thinned_laws
 from dpacct.tight.game.rounds import Positions, directions
 
 # By so much a loss is put on the safe side of an epsilon.
@@ -227,19 +225,6 @@ def _at_delta(
     schedule: Schedule, delta: float, direction: Direction
 ) -> Callable[[float], GamePlan]:
     return lambda share: plan_at_delta(schedule, delta, share, both=False, direction=direction)
-
-
-def forget() -> None:
-    """Clear the caches of laws and answers, for measurements of time."""
-    for kept in (
-        _upper_end,
-        cell_kernel,
-        known_values,
-        sampled_above,
-        strategy_kernels,
-        thinned_laws,
-    ):
-        kept.cache_clear()
 
 
 # The deltas that passes are tuned to, and how much further each serves.

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from dpacct.numerics.rounding import Array
 from dpacct.rounds import Adjacency, Round, Schedule
 from dpacct.tight.game import is_game
 from dpacct.tight.game.kernels import MANY_TURNS, Grid, TurnGuide, known_values
-from dpacct.tight.game.plan import GamePlan, effort_above, needed
+from dpacct.tight.game.plan import GamePlan, effort_above
 from dpacct.tight.game.positions import Thinned
 from dpacct.tight.game.rounds import Positions, rate_bounds
 from dpacct.tight.game.theorem import (
@@ -218,77 +218,61 @@ def affordable(
     Raises:
         NotConverged: none is.
     """
-    if schedule.adjacency is Adjacency.ZERO_OUT:
-        return _angles(schedule, plan_with)
-    plan, positions = plan_with(_DEFAULT_SHARE), Thinned(default_cover())
-    most = _FEW if at_one_delta else _MEDIUM
-    if effort_above(schedule, plan.upper, positions) <= most:
-        return plan, positions
-    chosen = partial(_chosen, schedule, plan_with)
-    ways = (partial(chosen, _CELLS), partial(_known, schedule, plan_with))
-    # Cells that are chosen for some kinds of rounds may be worse than the usual ones for others.
-    alike = sum(map(is_game, schedule.only_rounds())) == 1
-    for way in (*(ways if alike else reversed(ways)), partial(chosen, _LAST)):
-        found = way()
-        if found is not None:
-            return found
-    effort = effort_above(schedule, plan_with(_COARSE_SHARE).upper, positions)
-    raise NotConverged(
-        f"the game of {schedule.rounds} rounds would need {needed(effort, MOST_EFFORT)}"
-    )
-
-
-def _angles(
-    schedule: Schedule, plan_with: Callable[[float], GamePlan]
-) -> tuple[GamePlan, Positions]:
-    """Return ranges of the one angle that there is where a contribution becomes zero.
-
-    Raises:
-        NotConverged: none are affordable.
-    """
-    plan = plan_with(_DEFAULT_SHARE)
-    # One guide serves one kind of round.
-    most = _QUICK if len(schedule.only_rounds()) == 1 else _LONG
-    if effort_above(schedule, plan.upper, MANY_TURNS) <= most:
-        return plan, MANY_TURNS
     effort = math.inf
+    candidates = (
+        _ranges_of_angle(schedule, plan_with)
+        if schedule.adjacency is Adjacency.ZERO_OUT
+        else _cells(schedule, plan_with, _FEW if at_one_delta else _MEDIUM)
+    )
+    for plan, positions, most in candidates:
+        effort = effort_above(schedule, plan.upper, positions)
+        if effort <= most:
+            return plan, positions
+    # Where the laws would take too much memory, the effort is infinite.
+    need = "more memory than is taken at a time"
+    if effort < math.inf:
+        need = f"{effort:.2g} steps, more than {MOST_EFFORT:.2g}"
+    raise NotConverged(f"the game of {schedule.rounds} rounds would need {need}")
+
+
+# A plan, positions, and the most effort that they are worth.
+_Candidates = Iterator[tuple[GamePlan, Positions, float]]
+
+
+def _ranges_of_angle(schedule: Schedule, plan_with: Callable[[float], GamePlan]) -> _Candidates:
+    """Yield ranges of the one angle that there is where a contribution becomes zero."""
+    # One guide serves one kind of round.
+    many = _QUICK if len(schedule.only_rounds()) == 1 else _LONG
+    yield plan_with(_DEFAULT_SHARE), MANY_TURNS, many
     for share, tolerance, most in _RANGES:
         plan = plan_with(share)
-        guide = turn_guide(plan, tolerance)
-        effort = effort_above(schedule, plan.upper, guide)
-        if effort <= most:
-            return plan, guide
-    raise NotConverged(
-        f"the game of {schedule.rounds} rounds would need {needed(effort, MOST_EFFORT)}"
-    )
+        yield plan, turn_guide(plan, tolerance), most
 
 
-def _known(
-    schedule: Schedule, plan_with: Callable[[float], GamePlan]
-) -> tuple[GamePlan, Positions] | None:
-    """Return the usual cells, or the fewest angles, if these are affordable."""
+def _cells(schedule: Schedule, plan_with: Callable[[float], GamePlan], first: float) -> _Candidates:
+    """Yield cells of triangles: few rounds pay for the usual ones, others for chosen ones."""
     usual = Thinned(default_cover())
-    for share, most in _KNOWN:
-        plan = plan_with(share)
-        if effort_above(schedule, plan.upper, usual) <= most:
-            return plan, usual
-    return None
 
+    def known(rows: tuple[tuple[float, float], ...]) -> _Candidates:
+        for share, most in rows:
+            yield plan_with(share), usual, most
 
-def _chosen(
-    schedule: Schedule,
-    plan_with: Callable[[float], GamePlan],
-    rows: tuple[tuple[float, float, float], ...],
-) -> tuple[GamePlan, Positions] | None:
-    """Return cells chosen for this schedule, if the needed number is affordable."""
-    for share, enough, most in rows if has_cells(schedule) else ():
-        plan = plan_with(share)
-        one = effort_above(schedule, plan.upper, Thinned(default_cover())) / len(default_cover())
-        if most < _FEWEST * one:
-            continue
-        tolerance = _FINE if most >= _PLENTY * one else _USUAL
-        cells = min(_MOST_CELLS, int(most / one))
-        cover, reached = guided_cover(schedule, plan, tolerance, cells)
-        if reached <= enough:
-            return plan, Thinned(cover)
-    return None
+    def chosen(rows: tuple[tuple[float, float, float], ...]) -> _Candidates:
+        for share, enough, most in rows if has_cells(schedule) else ():
+            plan = plan_with(share)
+            one = effort_above(schedule, plan.upper, usual) / len(usual.cover)
+            if most < _FEWEST * one:
+                continue
+            tolerance = _FINE if most >= _PLENTY * one else _USUAL
+            number = min(_MOST_CELLS, int(most / one))
+            cover, reached = guided_cover(schedule, plan, tolerance, number)
+            if reached <= enough:
+                yield plan, Thinned(cover), math.inf
+
+    yield from known(((_DEFAULT_SHARE, first),))
+    # Cells that are chosen for some kinds of rounds may be worse than the usual ones for others.
+    alike = sum(map(is_game, schedule.only_rounds())) == 1
+    yield from chosen(_CELLS) if alike else known(_KNOWN)
+    yield from known(_KNOWN) if alike else chosen(_CELLS)
+    yield from chosen(_LAST)
+    yield from known(((_COARSE_SHARE, MOST_EFFORT),))

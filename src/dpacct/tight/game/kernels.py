@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 
@@ -201,53 +202,39 @@ def _below(grid: Grid, rising: _Touching, falling: _Touching) -> Kernel:
     return dominated_kernel(sides[0], sides[1], grid.step)
 
 
+# Fixed pairs, by the profiles of losses of either sign: a strategy of the game, a round of full
+# participation, and a round of Poisson sampling in which one client is replaced.
+FixedPair = Literal["remove", "add", "everybody", "replaced"]
+_PROFILES = {
+    "remove": (remove_pair, add_pair),
+    "add": (add_pair, remove_pair),
+    "everybody": (gaussian_pair, gaussian_pair),
+    "replaced": (replacement_line, replacement_line),
+}
+
+
 @lru_cache(maxsize=256)
-def strategy_kernels(grid: Grid) -> tuple[Kernel, Kernel]:
-    """Return laws dominated by the remove pair and by the add pair."""
+def fixed_below(grid: Grid, pair: FixedPair) -> Kernel:
+    """Return a law that a fixed pair dominates."""
     at = middles(grid.fine, grid.step)
-    remove, add = (pair(grid.rate, grid.noise, at) for pair in (remove_pair, add_pair))
-    return _below(grid, remove, add), _below(grid, add, remove)
+    rising, falling = (profile(grid.rate, grid.noise, at) for profile in _PROFILES[pair])
+    return _below(grid, rising, falling)
 
 
-@lru_cache(maxsize=64)
-def sampled_above(grid: Grid, direction: Direction) -> Kernel:
-    """Return a law above the remove pair or the add pair."""
-    remove, add = (
-        pair(grid.rate, grid.noise, grid.losses)[0].upper for pair in (remove_pair, add_pair)
+@lru_cache(maxsize=256)
+def fixed_above(grid: Grid, pair: FixedPair) -> Kernel:
+    """Return a law that dominates a fixed pair."""
+    points = grid.points if pair in ("remove", "add") else grid.fine
+    losses = np.asarray(grid.step * points, dtype=np.float64)
+    if pair == "replaced":
+        # The line lies below. This profile has an upper end.
+        alone = ReplacementPair(grid.rate, grid.noise)
+        upper = np.array([one_round_delta(loss, alone).upper for loss in losses.tolist()])
+        return _above(grid, points, upper, upper)
+    rising, falling = (
+        profile(grid.rate, grid.noise, losses)[0].upper for profile in _PROFILES[pair]
     )
-    sides = (remove, add) if direction is Direction.REMOVE else (add, remove)
-    return _above(grid, grid.points, *sides)
-
-
-@lru_cache(maxsize=64)
-def gaussian_above(grid: Grid) -> Kernel:
-    """Return a law that dominates a round of full participation with one replaced client."""
-    losses = np.asarray(grid.step * grid.fine, dtype=np.float64)
-    upper = gaussian_pair(grid.noise, losses)[0].upper
-    return _above(grid, grid.fine, upper, upper)
-
-
-@lru_cache(maxsize=64)
-def gaussian_below(grid: Grid) -> Kernel:
-    """Return a law dominated by such a round."""
-    touching = gaussian_pair(grid.noise, middles(grid.fine, grid.step))
-    return _below(grid, touching, touching)
-
-
-@lru_cache(maxsize=64)
-def poisson_above(grid: Grid) -> Kernel:
-    """Return a law that dominates a round of Poisson sampling in which one client is replaced."""
-    pair = ReplacementPair(grid.rate, grid.noise)
-    losses = (grid.step * grid.fine).tolist()
-    upper = np.array([one_round_delta(loss, pair).upper for loss in losses])
-    return _above(grid, grid.fine, upper, upper)
-
-
-@lru_cache(maxsize=64)
-def poisson_below(grid: Grid) -> Kernel:
-    """Return a law dominated by such a round."""
-    touching = replacement_line(grid.rate, grid.noise, middles(grid.fine, grid.step))
-    return _below(grid, touching, touching)
+    return _above(grid, points, rising, falling)
 
 
 _LARGER = 1 + 2.0**-47

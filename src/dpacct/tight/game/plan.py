@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from dpacct.errors import NotConverged
-from dpacct.pairs.dominating import Direction
+from dpacct.pairs.dominating import Direction, PairsOf
 from dpacct.rounds import Adjacency, Phase, Round, Schedule
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import (
@@ -102,15 +102,11 @@ def plan_at_delta(
     Raises:
         NotConverged: delta is too small, or the grid would be too large.
     """
-    log_delta = math.log(delta)
-    simple = Composition.of_schedule(schedule, simple_pairs, Direction.REMOVE)
+    log_delta, simple = math.log(delta), _composition(schedule, simple_pairs)
     tilt, at = tilt_at_delta(simple, log_delta)
-    epsilon = max(epsilon_estimate(tilt, at, log_delta), _LEAST_EPSILON)
-    heavy = Composition.of_schedule(schedule, heavy_pairs, Direction.REMOVE)
-    tilt = min(tilt, tilt_at_delta(heavy, log_delta)[0])
-    return replace(
-        _plan(schedule, simple, tilt, epsilon, log_delta, share, both=both), direction=direction
-    )
+    epsilon = epsilon_estimate(tilt, at, log_delta)
+    plan = _plan(schedule, simple, tilt, epsilon, log_delta, share, both=both)
+    return replace(plan, direction=direction)
 
 
 def plan_at_epsilon(
@@ -125,15 +121,15 @@ def plan_at_epsilon(
     Raises:
         NotConverged: delta is too small, or the grid would be too large.
     """
-    simple = Composition.of_schedule(schedule, simple_pairs, Direction.REMOVE)
+    simple = _composition(schedule, simple_pairs)
     tilt, at = tilt_at_epsilon(simple, epsilon)
     log_delta = min(log_delta_estimate(tilt, at, epsilon), -1e-3)
-    least = max(epsilon, _LEAST_EPSILON)
-    heavy = Composition.of_schedule(schedule, heavy_pairs, Direction.REMOVE)
-    tilt = min(tilt, tilt_at_delta(heavy, log_delta)[0])
-    return replace(
-        _plan(schedule, simple, tilt, least, log_delta, share, both=True), direction=direction
-    )
+    plan = _plan(schedule, simple, tilt, epsilon, log_delta, share, both=True)
+    return replace(plan, direction=direction)
+
+
+def _composition(schedule: Schedule, pairs: PairsOf) -> Composition:
+    return Composition.of_schedule(schedule, pairs, Direction.REMOVE)
 
 
 def _plan(
@@ -146,6 +142,9 @@ def _plan(
     *,
     both: bool,
 ) -> GamePlan:
+    """Return a plan near an answer: epsilon, log delta and the tilt of the simple pairs there."""
+    epsilon = max(epsilon, _LEAST_EPSILON)
+    tilt = min(tilt, tilt_at_delta(_composition(schedule, heavy_pairs), log_delta)[0])
     if log_delta < _SMALLEST_LOG_DELTA:
         raise NotConverged(f"the game reaches down to delta {math.exp(_SMALLEST_LOG_DELTA):.1g}")
     # P(loss > epsilon) is about 1 + tilt times delta.
@@ -154,26 +153,30 @@ def _plan(
     most = max(most, least_frame(schedule, math.exp(far) / schedule.rounds))
     # Of few values, like the step: laws are kept between evaluations.
     negligible = 10.0 ** math.floor(math.log10(_NEGLIGIBLE / schedule.rounds) + log_delta / _TEN)
-    frames: list[Frame] = []
-    for upper in (True, False) if both else (True,):
-        part = share if upper else _LOWER_SHARE * share
-        step = _step(schedule, simple, tilt, epsilon, part, negligible, upper=upper)
-        if not upper:
-            # Two strategies are cheap, but not free.
-            least = lattice(min(frames[0].step / _FINER, _least_loss(schedule) / 4))
-            # The simple pair does not show the loss of its law on a grid where it is not played.
-            simply_played = schedule.adjacency is not Adjacency.ZERO_OUT
-            step = max(step, least) if simply_played else least
-            if simply_played and step * _MANY > _least_loss(schedule):
-                lost = _lost(schedule, simple, tilt, negligible, upper=False)
-                step = _aligned(lost, step, _least_loss(schedule), part * epsilon * tilt)
+
+    def framed(step: float) -> Frame:
         first, size = math.floor(-most / step) - 8, math.ceil((2 * most - epsilon) / step) + 16
         if size > MAX_POINTS:
             raise NotConverged(f"the game would need {size} losses, more than {MAX_POINTS}")
-        frames.append(Frame(step, first, size, tilt))
+        return Frame(step, first, size, tilt)
+
+    grid = (schedule, simple, tilt, epsilon)
+    upper = lower = framed(_step(*grid, share, negligible, upper=True))
+    if both:
+        part, least_loss = _LOWER_SHARE * share, _least_loss(schedule)
+        # Two strategies are cheap, but not free.
+        least = lattice(min(upper.step / _FINER, least_loss / 4))
+        step = least
+        if schedule.adjacency is not Adjacency.ZERO_OUT:
+            # Where it is not played, the simple pair does not show the loss of its law on a grid.
+            step = max(_step(*grid, part, negligible, upper=False), least)
+            if step * _MANY > least_loss:
+                lost = _lost(schedule, simple, tilt, negligible, upper=False)
+                step = _aligned(lost, step, least_loss, part * epsilon * tilt)
+        lower = framed(step)
     alike = len(schedule.only_rounds()) == 1
     deviation = math.sqrt(simple.cumulants(tilt).variance) if alike else 0.0
-    return GamePlan(frames[0], frames[-1], negligible, epsilon, deviation, share=share)
+    return GamePlan(upper, lower, negligible, epsilon, deviation, share=share)
 
 
 def lattice(step: float) -> float:
@@ -225,7 +228,7 @@ def _lost(
     """Return the error of log M(tilt) of the simple strategy on a grid with a step."""
     if len(schedule.only_rounds()) > _MOST_LAWS:
         schedule = _fewer(schedule)
-        simple = Composition.of_schedule(schedule, simple_pairs, Direction.REMOVE)
+        simple = _composition(schedule, simple_pairs)
     exact = float(simple.log_moment(tilt).lower)
 
     def lost(step: float) -> float:
@@ -442,12 +445,11 @@ def effort_above(schedule: Schedule, frame: Frame, positions: Positions) -> floa
         ranges = isinstance(positions, Turns)
         laws = len(positions.ends) - 1 if ranges else _RANGES
         each = _A_RANGE * laws if ranges else _OF_RANGES
-    elif isinstance(positions, Thinned):
-        cells = len(positions.cover)
-        laws, each = USUAL_SHARE * cells, _A_COVER * cells**2 + _A_CELL * cells
     else:
-        laws = len(positions)
-        each = _A_COVER * laws**2 + _A_CELL * laws
+        thinned = isinstance(positions, Thinned)
+        cells = len(positions.cover if thinned else positions)
+        laws = USUAL_SHARE * cells if thinned else cells
+        each = _A_COVER * cells**2 + _A_CELL * cells
     kinds = sum(map(is_game, played.only_rounds()))
     if kinds * laws * frame.size > _MOST_KEPT:
         return math.inf
@@ -455,13 +457,6 @@ def effort_above(schedule: Schedule, frame: Frame, positions: Positions) -> floa
     return found + float(frame.size) * sum(
         count * (laws if is_game(round_) else 1) for round_, count in played.only_rounds().items()
     )
-
-
-def needed(effort: float, most: float) -> str:
-    """Describe the excessive effort in words."""
-    if effort == math.inf:
-        return "more memory than is taken at a time"
-    return f"{effort:.2g} steps, more than {most:.2g}"
 
 
 def effort_below(schedule: Schedule, frame: Frame) -> float:

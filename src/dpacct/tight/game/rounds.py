@@ -20,18 +20,15 @@ from dpacct.rounds import Adjacency, Release, Round, Schedule, Uniform
 from dpacct.tight.game import has_one_pair, is_game, takes_everybody
 from dpacct.tight.game.kernels import (
     MANY_TURNS,
+    FixedPair,
     Grid,
     TurnGuide,
     Turns,
     cell_kernel,
     far_loss,
-    gaussian_above,
-    gaussian_below,
+    fixed_above,
+    fixed_below,
     guided_turns,
-    poisson_above,
-    poisson_below,
-    sampled_above,
-    strategy_kernels,
     zero_out_above,
     zero_out_below,
 )
@@ -88,20 +85,14 @@ def laws_above(
     Raises:
         NotConverged: there are no such laws of the kind asked for.
     """
-    if takes_everybody(round_):
-        return [gaussian_above(_grid_of_everybody(round_, step, negligible))]
-    noise, rate = round_.noise_multiplier, rate_bounds(round_)[1]
-    grid = Grid.of(rate, noise, step, negligible)
+    if not is_game(round_):
+        return [fixed_above(*_fixed_pair(round_, step, negligible, direction, upper=True))]
+    grid = Grid.of(rate_bounds(round_)[1], round_.noise_multiplier, step, negligible)
     if round_.adjacency is Adjacency.ZERO_OUT:
-        if not is_game(round_):
-            # One client of Poisson sampling is left out: the shift is one.
-            return [sampled_above(replace(grid, noise=2 * noise), direction)]
         turns = positions if isinstance(positions, Turns) else MANY_TURNS
         if isinstance(positions, TurnGuide):
             turns = guided_turns(grid, direction, positions)
         return list(zero_out_above(grid, direction, turns))
-    if not is_game(round_):
-        return [poisson_above(grid)]
     if isinstance(positions, TurnGuide | Turns):
         raise TypeError("angles say nothing about a replaced client")
     if isinstance(positions, Thinned):
@@ -115,21 +106,27 @@ def laws_below(
     round_: Round, step: float, negligible: float, direction: Direction = Direction.REMOVE
 ) -> list[Kernel]:
     """Return laws below some positions in this round."""
-    if takes_everybody(round_):
-        return [gaussian_below(_grid_of_everybody(round_, step, negligible))]
-    noise, rate = round_.noise_multiplier, rate_bounds(round_)[0]
-    grid = Grid.of(rate, noise, step, negligible)
+    if not is_game(round_):
+        return [fixed_below(*_fixed_pair(round_, step, negligible, direction, upper=False))]
+    grid = Grid.of(rate_bounds(round_)[0], round_.noise_multiplier, step, negligible)
     if round_.adjacency is Adjacency.ZERO_OUT:
-        if is_game(round_):
-            return list(zero_out_below(grid, direction))
-        remove, add = strategy_kernels(replace(grid, noise=2 * noise))
-        return [remove if direction is Direction.REMOVE else add]
-    return list(strategy_kernels(grid)) if is_game(round_) else [poisson_below(grid)]
+        return list(zero_out_below(grid, direction))
+    return [fixed_below(grid, "remove"), fixed_below(grid, "add")]
 
 
-def _grid_of_everybody(round_: Round, step: float, negligible: float) -> Grid:
-    half = 1.0 if round_.adjacency is Adjacency.REPLACE_ONE else 2.0
-    return Grid.of_everybody(half * round_.noise_multiplier, step, negligible)
+def _fixed_pair(
+    round_: Round, step: float, negligible: float, direction: Direction, *, upper: bool
+) -> tuple[Grid, FixedPair]:
+    """Return the grid and the pair of a round without a choice, its rate rounded to one side."""
+    replaced, noise = round_.adjacency is Adjacency.REPLACE_ONE, round_.noise_multiplier
+    # Grids of strategies are for a shift of two. A client that sends zero moves the sum by one.
+    doubled = noise if replaced else 2 * noise
+    if takes_everybody(round_):
+        return Grid.of_everybody(doubled, step, negligible), "everybody"
+    grid = Grid.of(rate_bounds(round_)[upper], noise, step, negligible)
+    if replaced:
+        return grid, "replaced"
+    return replace(grid, noise=doubled), "remove" if direction is Direction.REMOVE else "add"
 
 
 def simple_pairs(round_: Release, direction: Direction) -> Mapping[DominatingPair, int]:
@@ -169,12 +166,12 @@ def _simple_std(round_: Round) -> float:
 
 def moment_law(round_: Round, step: float, negligible: float, *, upper: bool) -> Kernel:
     """Return the law above, or below, one round of a simple strategy, for plans."""
-    if not is_game(round_):
-        if upper:
-            return laws_above(round_, (), step, negligible)[0]
-        return laws_below(round_, step, negligible)[0]
-    grid = Grid.of(rate_bounds(round_)[1], 2 * _simple_std(round_), step, negligible)
-    return sampled_above(grid, Direction.REMOVE) if upper else strategy_kernels(grid)[0]
+    if is_game(round_):
+        grid = Grid.of(rate_bounds(round_)[1], 2 * _simple_std(round_), step, negligible)
+        pair: FixedPair = "remove"
+    else:
+        grid, pair = _fixed_pair(round_, step, negligible, Direction.REMOVE, upper=upper)
+    return fixed_above(grid, pair) if upper else fixed_below(grid, pair)
 
 
 def moment_on_grid(law: Kernel, tilt: float, step: float) -> float:

@@ -33,8 +33,8 @@ def touching_side(touching: tuple[Bounds, Bounds], points: Points, step: float) 
     return dominated_side(points, step, lines.lower, lines.upper)
 
 
-def gaussian_pair(noise: float, losses: Array) -> tuple[Bounds, Bounds]:
-    """Bound H and -H' for full participation: H = Delta_mu(loss)."""
+def gaussian_pair(_: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
+    """Bound H and -H' for full participation, at any rate: H = Delta_mu(loss)."""
     mu = 2 / noise
     plain = gaussian_profile(losses, mu, np.zeros(losses.shape))
     found = bounds(np.ones(losses.shape), plain, np.zeros(losses.shape))
