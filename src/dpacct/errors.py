@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
+
 _LONGEST = 200
 
 
@@ -41,6 +44,21 @@ def shown(value: object) -> str:
         # Python does not print integers of thousands of digits, nor lists nested too deep.
         return f"a {type(value).__name__}"
     return typed if len(typed) <= _LONGEST else f"{typed[:_LONGEST]}..."
+
+
+@contextmanager
+def located(name: str, where: str = "", file: str | None = None) -> Generator[None]:
+    """Add a place in a file to an `InvalidParameter`, and at last the file itself.
+
+    A parameter without a value is named in its rule, and is not repeated.
+    """
+    try:
+        yield
+    except InvalidParameter as error:
+        fault = error.rule
+        if error.value is not None:
+            fault = f"{error.name} is {shown(error.value)}: {fault}"
+        raise InvalidParameter(name, file, f"{where}{fault}", error.hint) from None
 
 
 class Unsupported(DpacctError):

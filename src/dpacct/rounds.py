@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from decimal import Decimal
 from enum import StrEnum
+from fractions import Fraction
 from typing import Any, Literal, NamedTuple, Self, TypedDict, cast
 
 from dpacct import validate
@@ -73,47 +74,27 @@ class Poisson:
     num_clients: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sampling_rate", validate.sampling_rate(self.sampling_rate))
-        if self.is_plain:
-            return
         noun = "the number of records of a user"
-        object.__setattr__(self, "records", validate.count("records", self.records, noun, 10**4))
+        records = validate.count("records", self.records, noun, 10**4)
+        object.__setattr__(self, "sampling_rate", validate.sampling_rate(self.sampling_rate))
+        object.__setattr__(self, "records", records)
         if self.max_cohort is None and self.num_clients is None:
             return
-        cohort = validate.count("max_cohort", self.max_cohort, "a largest cohort", MAX_CLIENTS)
-        noun = "the population of a truncated cohort"
-        clients = validate.count("num_clients", self.num_clients, noun, MAX_CLIENTS)
-        if cohort > clients:
-            rule = f"a largest cohort has at most as many members as there are clients ({clients})"
-            raise InvalidParameter("max_cohort", cohort, rule)
-        if self.records > 1:
+        _check_cohort(self, "max_cohort", "a largest cohort")
+        if records > 1:
             rule = "cohorts of users with several records are not truncated"
-            raise InvalidParameter("records", self.records, rule, "Leave max_cohort out.")
+            raise InvalidParameter("records", records, rule, "Leave max_cohort out.")
         if self.sampling_rate == 1.0:
             rule = "a truncated cohort has a sampling rate below 1"
             raise InvalidParameter("sampling_rate", 1.0, rule, "Uniform draws a fixed cohort.")
-        object.__setattr__(self, "max_cohort", cohort)
-        object.__setattr__(self, "num_clients", clients)
 
     @property
     def is_plain(self) -> bool:
         """True if a user has one record, and cohorts have no largest size."""
-        several = type(self.records) is not int or self.records != 1
-        return not several and self.max_cohort is None and self.num_clients is None
+        return self.records == 1 and self.max_cohort is None
 
     def __repr__(self) -> str:
-        others = {name: value for name, value in self.fields().items() if name != "sampling_rate"}
-        shown = "".join(f", {name}={value!r}" for name, value in others.items())
-        return f"Poisson(sampling_rate={self.sampling_rate!r}{shown})"
-
-    def fields(self) -> dict[str, float | int]:
-        """Return the arguments that are not left to their defaults, by name."""
-        found: dict[str, float | int] = {"sampling_rate": self.sampling_rate}
-        if self.records > 1:
-            found["records"] = self.records
-        if self.max_cohort is not None and self.num_clients is not None:
-            found |= {"max_cohort": self.max_cohort, "num_clients": self.num_clients}
-        return found
+        return f"Poisson({', '.join(f'{key}={value!r}' for key, value in arguments(self).items())})"
 
     name = "poisson"
     default_adjacency = Adjacency.ADD_REMOVE
@@ -127,13 +108,7 @@ class Uniform:
     num_clients: int
 
     def __post_init__(self) -> None:
-        clients = validate.count("num_clients", self.num_clients, "the population", MAX_CLIENTS)
-        cohort = validate.count("cohort_size", self.cohort_size, "the cohort size", MAX_CLIENTS)
-        if cohort > clients:
-            rule = f"a cohort has at most as many members as there are clients ({clients})"
-            raise InvalidParameter("cohort_size", cohort, rule)
-        object.__setattr__(self, "num_clients", clients)
-        object.__setattr__(self, "cohort_size", cohort)
+        _check_cohort(self, "cohort_size", "the cohort size")
 
     name = "uniform"
     default_adjacency = Adjacency.REPLACE_ONE
@@ -157,9 +132,7 @@ class Uniform:
     def rate_bounds(self) -> tuple[float, float]:
         """Neighboring doubles, or one double twice, around cohort_size / num_clients."""
         rate = self.sampling_rate
-        numerator, denominator = rate.as_integer_ratio()
-        # Whole numbers: the exact sign of rate - cohort_size / num_clients.
-        excess = numerator * self.num_clients - self.cohort_size * denominator
+        excess = Fraction(rate) - Fraction(self.cohort_size, self.num_clients)
         if excess < 0:
             return rate, math.nextafter(rate, 2.0)
         return (math.nextafter(rate, 0.0), rate) if excess > 0 else (rate, rate)
@@ -178,8 +151,25 @@ class Full:
         return 1.0
 
 
-# Files and ledgers keep a scheme as its name and its fields, as they are called here.
+# Files and ledgers keep a scheme as its name and its arguments, as they are called here.
 Sampling = Poisson | Uniform | Full
+
+
+def arguments(scheme: Sampling) -> dict[str, float | int]:
+    """Return the arguments of a scheme that are not left to their defaults, by name."""
+    found = {field.name: (getattr(scheme, field.name), field.default) for field in fields(scheme)}
+    return {name: value for name, (value, default) in found.items() if value != default}
+
+
+def _check_cohort(scheme: Poisson | Uniform, name: str, noun: str) -> None:
+    """Check the population of a scheme, and the size of its cohorts, called ``name``."""
+    clients = validate.count("num_clients", scheme.num_clients, "the population", MAX_CLIENTS)
+    cohort = validate.count(name, getattr(scheme, name), noun, MAX_CLIENTS)
+    if cohort > clients:
+        rule = f"{noun} is at most the number of clients ({clients})"
+        raise InvalidParameter(name, cohort, rule)
+    object.__setattr__(scheme, "num_clients", clients)
+    object.__setattr__(scheme, name, cohort)
 
 
 class Release:
@@ -212,8 +202,6 @@ class Release:
     __rmul__ = __mul__
 
     def __add__(self, other: Release | Schedule) -> Schedule:
-        if not isinstance(other, Release | Schedule):
-            return NotImplemented
         return Schedule([Phase(self, 1)]) + other
 
 
@@ -247,19 +235,16 @@ class Round(Release):
         object.__setattr__(self, "noise_multiplier", validate.noise_multiplier(noise_multiplier))
         object.__setattr__(self, "sampling", scheme)
         object.__setattr__(self, "adjacency", Adjacency.parse(relation))
-        self._check_special_poisson()
-
-    def _check_special_poisson(self) -> None:
-        """Check that a bound is known for users with several records, or truncated cohorts."""
-        scheme = self.sampling
-        if not isinstance(scheme, Poisson) or scheme.is_plain:
-            return
-        if self.adjacency is Adjacency.REPLACE_ONE:
-            rule = f"{scheme!r} is bounded for users that come or go"
-            raise InvalidParameter("adjacency", str(self.adjacency), rule, "Choose add-remove.")
-        if scheme.max_cohort is not None and self.adjacency is not Adjacency.ADD_REMOVE:
-            rule = "a zeroed client still takes a place of a truncated cohort"
-            raise InvalidParameter("adjacency", str(self.adjacency), rule, "Choose add-remove.")
+        if isinstance(scheme, Poisson) and not scheme.is_plain:
+            # No bound is known for any other relation.
+            rule = ""
+            if self.adjacency is Adjacency.REPLACE_ONE:
+                rule = f"{scheme!r} is bounded for users that come or go"
+            elif scheme.max_cohort is not None and self.adjacency is Adjacency.ZERO_OUT:
+                rule = "a zeroed client still takes a place of a truncated cohort"
+            if rule:
+                hint = "Choose add-remove."
+                raise InvalidParameter("adjacency", str(self.adjacency), rule, hint)
 
     @property
     def sampling_rate(self) -> float:
@@ -317,7 +302,7 @@ class Schedule:
                 raise InvalidParameter("adjacency", str(round_.adjacency), rule)
         if total:
             validate.rounds(total)
-        _check_phases(len(merged))
+        _check_number_of_phases(len(merged))
         object.__setattr__(self, "phases", tuple(merged))
 
     @property
@@ -370,20 +355,20 @@ class Schedule:
     def __add__(self, other: Release | Schedule) -> Schedule:
         if not isinstance(other, Release | Schedule):
             return NotImplemented
-        tail = other.phases if isinstance(other, Schedule) else (Phase(other, 1),)
-        return Schedule(self.phases + tail)
+        return Schedule(self.phases + as_schedule(other).phases)
 
     def __mul__(self, times: int) -> Schedule:
         repeats = validate.count("rounds", times, "the number of repetitions")
         if len(self.phases) == 1:
             return Schedule([Phase(self.phases[0].round, self.phases[0].rounds * repeats)])
-        _check_phases(repeats * len(self.phases))
+        # Before so many are built.
+        _check_number_of_phases(repeats * len(self.phases))
         return Schedule(self.phases * repeats)
 
     __rmul__ = __mul__
 
 
-def _check_phases(count: int) -> None:
+def _check_number_of_phases(count: int) -> None:
     if count > MAX_PHASES:
         rule = f"a schedule has at most {MAX_PHASES} phases"
         raise InvalidParameter("schedule", count, rule)

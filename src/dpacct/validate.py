@@ -192,6 +192,17 @@ def file_path(name: str, value: object) -> Path:
     return Path(given)
 
 
+def file_text(name: str, file: Path, noun: str) -> str:
+    """Return the text of a file in UTF-8, with or without a mark at its start."""
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        rule = f"it cannot be read ({error.strerror or 'unknown reason'})"
+    except UnicodeDecodeError:
+        rule = f"{noun} is text in UTF-8"
+    raise InvalidParameter(name, str(file), rule)
+
+
 def flag(name: str, value: object) -> bool:
     """Return a truth value."""
     if not isinstance(value, bool):

@@ -18,8 +18,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Collection, Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable
 from functools import cache
 from importlib.resources import files
 from typing import Any, cast
@@ -36,9 +35,9 @@ from dpacct.claims.claim import (
     Source,
     Statement,
 )
-from dpacct.errors import InvalidParameter
+from dpacct.errors import InvalidParameter, located
 from dpacct.rounds import Adjacency, Full, Release, Round, Sampling, Uniform
-from dpacct.schedules.files import clause, read_release, read_sampling
+from dpacct.schedules.files import read_release, read_sampling
 
 LONGEST = 600
 
@@ -73,14 +72,7 @@ def load_claims(path: str | os.PathLike[str]) -> Claims:
             range. The message names the file, the claim and its reading.
     """
     file = validate.file_path("path", path)
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        rule = f"it cannot be read ({error.strerror or 'unknown reason'})"
-        raise InvalidParameter("claims", str(file), rule) from None
-    except UnicodeDecodeError:
-        raise InvalidParameter("claims", str(file), "a claim file is text in UTF-8") from None
-    return parse_claims(text, str(file))
+    return parse_claims(validate.file_text("claims", file, "a claim file"), str(file))
 
 
 def parse_claims(text: str, name: str) -> Claims:
@@ -92,7 +84,7 @@ def parse_claims(text: str, name: str) -> Claims:
     except (ValueError, RecursionError) as error:
         rule = f"it is not valid TOML ({' '.join(str(error).split())})"
         raise InvalidParameter("claims", name, rule) from None
-    with _within("", name):
+    with located("claims", file=name):
         return _claims(data)
 
 
@@ -116,11 +108,11 @@ def _claims(data: Table) -> Claims:
     table = data.get("source")
     if not isinstance(table, dict):
         raise _missing("[source]", "it names the text that makes the claims")
-    with _within("source: "):
+    with located("claims", "source: "):
         source = Source(**_checked(cast("Table", table), ("name", "about", "link"), ("name",)))
     claims: list[Claim] = []
     for number, one in enumerate(_tables(data, "claim"), start=1):
-        with _within(f"claim {one.get('id', number)!r:.60}: "):
+        with located("claims", f"claim {one.get('id', number)!r:.60}: "):
             claim = _claim(one, source)
             if claim.id in [other.id for other in claims]:
                 raise InvalidParameter("id", None, f"another claim is called {claim.id!r}")
@@ -128,7 +120,7 @@ def _claims(data: Table) -> Claims:
     statements: list[Statement] = []
     keys = ("place", "text", "holds", "why")
     for number, one in enumerate(_tables(data, "statement"), start=1):
-        with _within(f"statement {number}: "):
+        with located("claims", f"statement {number}: "):
             statements.append(Statement(source=source, **_checked(one, keys, keys)))
     if not claims and not statements:
         raise InvalidParameter("claim", None, "there is no claim; each stands below [[claim]]")
@@ -139,7 +131,7 @@ def _claim(table: Table, source: Source) -> Claim:
     values = _checked(table, (*_CLAIM, *_MECHANISM), ("id", "place", "delta"))
     readings: list[Reading] = []
     for number, own in enumerate(_tables(table, "reading"), start=1):
-        with _within(f"reading {number}: "):
+        with located("claims", f"reading {number}: "):
             given = _checked(own, ("words", "role", *_MECHANISM))
             readings.append(_reading(_inherited(values, given) | given))
     delta, epsilon = values["delta"], values.get("epsilon")
@@ -310,12 +302,3 @@ def _text(name: str, value: Any) -> str:
 
 def _missing(key: str, why: str) -> InvalidParameter:
     return InvalidParameter(key, None, f"{key} is missing: {why}")
-
-
-@contextmanager
-def _within(where: str, file: str | None = None) -> Generator[None]:
-    """Add a place to an error, and at last its file."""
-    try:
-        yield
-    except InvalidParameter as error:
-        raise InvalidParameter("claims", file, f"{where}{clause(error)}", error.hint) from None
