@@ -1,4 +1,4 @@
-"""The packages of which dpacct is a plug-in: installed and recent enough, or rejected at import."""
+"""Optional packages: installed and recent enough, or rejected with what to install."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpacct.errors import Unsupported
 
 
 def import_package(module: str, distribution: str, at_least: str, extra: str) -> Any:
-    """Return a module of another package, untyped.
+    """Return a module, untyped, that belongs to another package or needs it.
 
     Args:
         module: its dotted name.
@@ -21,24 +21,19 @@ def import_package(module: str, distribution: str, at_least: str, extra: str) ->
     Raises:
         Unsupported: the package is not installed, or older than that.
     """
-    hint = f"pip install -e '.[{extra}]' brings it"
+    hint = f"pip install -e '.[{extra}]' brings it."
     try:
         version = metadata.version(distribution)
     except metadata.PackageNotFoundError:
-        raise Unsupported(f"{distribution} is not installed; {hint}.") from None
+        raise Unsupported(f"{distribution} is not installed; {hint}") from None
     if _release(version) < _release(at_least):
-        raise Unsupported(
-            f"{distribution} {version} is too old, version {at_least} or later is needed; {hint}."
-        )
+        rule = f"{distribution} {version} is too old, version {at_least} or later is needed"
+        raise Unsupported(f"{rule}; {hint}")
     return importlib.import_module(module)
 
 
 def import_opacus(part: str) -> Any:
-    """Return a module of Opacus, which several rooms need.
-
-    Raises:
-        Unsupported: it is not installed, or too old.
-    """
+    """Return a module of Opacus, which several rooms need."""
     return import_package(f"opacus.{part}", "opacus", "1.6", "opacus")
 
 

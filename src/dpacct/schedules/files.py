@@ -281,7 +281,7 @@ def _document(data: Any) -> _Content:
     phases = table.get("phase", table.get("rounds", []))
     if not isinstance(phases, list) or not all(isinstance(phase, dict) for phase in phases):  # pyright: ignore[reportUnknownVariableType] parsers return Any
         raise InvalidParameter("phase", None, "phase is a list of tables, one for each phase")
-    return table.get("adjacency"), phases
+    return table.get("adjacency"), cast("list[dict[str, Any]]", phases)
 
 
 def _parse_toml(text: str) -> _Content:

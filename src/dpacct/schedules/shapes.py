@@ -19,9 +19,10 @@ from dpacct.rounds import (
     Round,
     Sampling,
     Schedule,
+    first_rounds,
 )
 
-Step = tuple[int, float] | tuple[int, float, Sampling]
+Step = tuple[int, float] | tuple[int, float, Sampling | None]
 
 
 def constant(
@@ -49,11 +50,11 @@ def steps(
     Raises:
         InvalidParameter: a value out of range, or stretches of different adjacency.
     """
-    rule = "a step is (rounds, noise_multiplier) or (rounds, noise_multiplier, sampling)"
     built: list[Phase] = []
     for step in validate.several("phases", phases, "steps"):
         parts: list[Any] = [*cast("list[Any]", step)] if isinstance(step, tuple | list) else []
         if len(parts) not in {2, 3}:
+            rule = "a step is (rounds, noise_multiplier) or (rounds, noise_multiplier, sampling)"
             raise InvalidParameter("phases", cast("object", step), rule)
         built.append(Phase(Round(*parts[1:], adjacency=adjacency), parts[0]))
     return Schedule(built)
@@ -72,7 +73,7 @@ def linear(
         InvalidParameter: a value out of range.
     """
     noises = _noises(rounds, start, end, lambda first, last, u: first + (last - first) * u)
-    return Schedule(Phase(Round(noise, sampling, adjacency), n) for noise, n in noises)
+    return steps(((n, noise, sampling) for n, noise in noises), adjacency)
 
 
 def geometric(
@@ -90,7 +91,7 @@ def geometric(
         InvalidParameter: a value out of range.
     """
     noises = _noises(rounds, start, end, lambda first, last, u: first * (last / first) ** u)
-    return Schedule(Phase(Round(noise, sampling, adjacency), n) for noise, n in noises)
+    return steps(((n, noise, sampling) for n, noise in noises), adjacency)
 
 
 def warm_up(
@@ -110,42 +111,27 @@ def warm_up(
         InvalidParameter: a value out of range, or a warm-up longer than the schedule.
     """
     total = validate.rounds(rounds)
-    ramp = validate.count("warm_up_rounds", warm_up_rounds, "the number of warm-up rounds")
-    if ramp > total:
-        rule = f"a warm-up lasts at most as long as the schedule ({total} rounds)"
-        raise InvalidParameter("warm_up_rounds", ramp, rule)
-    first = validate.noise_multiplier(start, "start")
-    final = validate.noise_multiplier(noise_multiplier)
-    _check_changes("warm_up_rounds", ramp)
-    rising = (_between(first, final, first + (final - first) * (t / ramp)) for t in range(ramp))
-    phases = [Phase(Round(noise, sampling, adjacency), 1) for noise in rising]
-    if total > ramp:
-        phases.append(Phase(Round(final, sampling, adjacency), total - ramp))
-    return Schedule(phases)
+    noun, most = "the number of warm-up rounds", min(total, MAX_PHASES - 1)
+    ramp = validate.count("warm_up_rounds", warm_up_rounds, noun, most)
+    final = Round(noise_multiplier, sampling, adjacency)
+    rising = linear(ramp + 1, start, final.noise_multiplier, sampling, adjacency)
+    changing = first_rounds(rising, ramp)
+    return changing + (total - ramp) * final if total > ramp else changing
 
 
 def _noises(
     rounds: int, start: float, end: float, noise_at: Callable[[float, float, float], float]
-) -> list[tuple[float, int]]:
-    """Return noise multipliers with counts, one per point u = 0, ..., 1, with exact ends."""
+) -> list[tuple[int, float]]:
+    """Return counts with noise multipliers, one per point u = 0, ..., 1, with exact ends."""
     first, last = validate.noise_multiplier(start, "start"), validate.noise_multiplier(end, "end")
     total = validate.rounds(rounds)
     if first == last:
-        return [(first, total)]
-    _check_changes("rounds", total)
-    points = (t / max(total - 1, 1) for t in range(total))
-    noises = [(_between(first, last, noise_at(first, last, u)), 1) for u in points]
-    if total > 1:
-        noises[-1] = last, 1
-    return noises
-
-
-def _between(first: float, last: float, noise: float) -> float:
-    """Return a noise multiplier that rounding did not carry past the ends that were checked."""
-    return min(max(noise, min(first, last)), max(first, last))
-
-
-def _check_changes(name: str, rounds: int) -> None:
-    if rounds > MAX_PHASES:
+        return [(total, first)]
+    if total > MAX_PHASES:
         rule = f"noise that changes in each round does so for at most {MAX_PHASES} rounds"
-        raise InvalidParameter(name, rounds, rule)
+        raise InvalidParameter("rounds", total, rule)
+    # Rounding carries no noise past the ends, which were checked.
+    low, high = min(first, last), max(first, last)
+    points = (t / max(total - 1, 1) for t in range(total))
+    noises = [(1, min(max(noise_at(first, last, u), low), high)) for u in points]
+    return noises if total == 1 else [*noises[:-1], (1, last)]
