@@ -72,10 +72,13 @@ class Interval:
             NotConverged: the lower bound lies above the upper one by more than rounding, or a
                 bound is not a number, so that something is wrong.
         """
-        # NaN fails this comparison.
-        if not lower <= upper * (1 + 1e-9) + 1e-300:
-            words = f"bounds contradict each other: achieved {lower!r}, proven {upper!r}"
-            raise NotConverged(words)
+        unknown = any(isinstance(v, float) and math.isnan(v) for v in (lower, upper))
+        if not unknown:
+            lower, upper = validate.bound("lower", lower), validate.bound("upper", upper)
+        if unknown or lower > upper * (1 + 1e-9) + 1e-300:
+            raise NotConverged(
+                f"bounds contradict each other: achieved {lower!r}, proven {upper!r}"
+            )
         return Interval(min(lower, upper), max(lower, upper))
 
     def __contains__(self, value: float) -> bool:

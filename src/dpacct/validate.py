@@ -74,7 +74,7 @@ def count(name: str, value: object, noun: str, maximum: int = MAX_ROUNDS) -> int
     value = _number(name, value, rule)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if not (isinstance(value, Integral) and 1 <= int(value) <= maximum):
+    if not isinstance(value, Integral) or not 1 <= int(value) <= maximum:
         raise InvalidParameter(name, value, rule)
     return int(value)
 
@@ -211,8 +211,8 @@ def flag(name: str, value: object) -> bool:
 def line(name: str, value: object, noun: str) -> str:
     """Return text on one line, without control characters, line ends or direction marks."""
     rule = f"{noun} is 1 to {MAX_LINE} printable characters on one line"
-    if not isinstance(value, str) or not 0 < len(value.strip()) <= len(value) <= MAX_LINE:
+    if not isinstance(value, str) or not value.strip():
         raise InvalidParameter(name, value, rule)
-    if not value.isprintable():
+    if len(value) > MAX_LINE or not value.isprintable():
         raise InvalidParameter(name, value, rule)
     return value

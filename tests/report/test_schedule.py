@@ -107,7 +107,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def test_words_stand_out_from_their_ground() -> None:
-    page = files("dpacct.report").joinpath("page.html").read_text(encoding="utf-8")
+    page = files("dpacct.report").joinpath("templates", "page.html").read_text(encoding="utf-8")
     found = re.findall(r"--(\w+): (#[0-9a-f]{6})", page)
     for colors in (dict(found[:5]), dict(found[5:10])):
         assert len(colors) == 5

@@ -10,10 +10,9 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -21,7 +20,7 @@ from typing import Any
 
 from dpacct import validate
 from dpacct.display import drawn, escaped, line
-from dpacct.errors import Unsupported
+from dpacct.packages import import_package
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>|#&!])")
 # Commands of dpacct, which it wrote itself.
@@ -87,6 +86,30 @@ def signatures(items: Iterable[str]) -> str:
     return "\n".join(f"{n}. {safe(item)}\\\n   {blanks}" for n, item in enumerate(items, 1))
 
 
+def template(name: str) -> Template:
+    """Return a page of the folder ``templates``, with ``$`` before the name of each value."""
+    path = files("dpacct.report").joinpath("templates", name)
+    return Template(path.read_text(encoding="utf-8"))
+
+
+def filled(name: str, blocks: Mapping[str, str], **words: str) -> list[str]:
+    """Return the blocks of a template in Markdown, without its lines whose value is empty.
+
+    Args:
+        name: of the template.
+        blocks: values that are Markdown.
+        words: values that stay text.
+    """
+    values = {key: safe(value) for key, value in words.items()} | dict(blocks)
+    empty = {f"${key}" for key, value in values.items() if not value}
+    found: list[str] = []
+    for block in template(name).template.split("\n\n"):
+        kept = [line for line in block.strip().split("\n") if not empty & set(line.split())]
+        joined = ("\n" if block.startswith("|") else " ").join(kept)
+        found += [Template(joined).substitute(values)] if kept else []
+    return found
+
+
 def chart(caption: str) -> str:
     """Return the place of the chart of epsilon by round, with a description of it."""
     return f"![{safe(caption)}](chart)"
@@ -142,9 +165,8 @@ class Report:
         Raises:
             Unsupported: matplotlib is missing.
         """
-        page = files("dpacct.report").joinpath("page.html").read_text(encoding="utf-8")
         body = self._body("svg", "image/svg+xml")
-        return Template(page).substitute(title=escape(self.title), body=body)
+        return template("page.html").substitute(title=escape(self.title), body=body)
 
     def to_pdf(self) -> bytes:
         """Return the page in A4.
@@ -152,9 +174,10 @@ class Report:
         Raises:
             Unsupported: fpdf2 or matplotlib is missing.
         """
-        fpdf = needed("fpdf", "fpdf2")
+        fpdf = import_package("fpdf", "fpdf2", "2.8.3", "report")
+        matplotlib = import_package("matplotlib", "matplotlib", "3.8", "report")
         # matplotlib brings a font with the letters of most languages. The fonts of PDF have few.
-        fonts = Path(needed("matplotlib", "matplotlib").get_data_path()) / "fonts" / "ttf"
+        fonts = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
         pdf: Any = fpdf.FPDF(format="A4")
         for style, file in (("", "DejaVuSans.ttf"), ("B", "DejaVuSans-Bold.ttf")):
             pdf.add_font("body", style, fonts / file)
@@ -187,7 +210,7 @@ class Report:
 
     def _body(self, form: str, kind: str) -> str:
         """Return the page as HTML, its chart inside it."""
-        markdown_it = needed("markdown_it", "markdown-it-py")
+        markdown_it = import_package("markdown_it", "markdown-it-py", "3", "report")
         parser = markdown_it.MarkdownIt("commonmark", {"html": False}).enable("table")
         body = _NO_HEADER.sub(_NAMES, parser.render("\n\n".join(self.blocks)))
         if 'src="chart"' in body:
@@ -199,19 +222,6 @@ def _image(points: dict[str, Any] | None, form: str, kind: str) -> str:
     """Return the chart of epsilon by round as an address that holds all of it."""
     content = drawn("epsilon_chart", points).to_bytes(form)
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
-
-
-def needed(package: str, name: str) -> Any:
-    """Import a package of the extra `report`.
-
-    Raises:
-        Unsupported: it is missing.
-    """
-    try:
-        return import_module(package)
-    except ModuleNotFoundError:
-        rule = f"{name} writes this page and is missing: pip install -e '.[report]'"
-        raise Unsupported(rule) from None
 
 
 def _plain(markdown: str) -> str:

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from dpacct.display import chosen, line, trimmed, up
-from dpacct.report.document import heading, paragraph, table
+from dpacct.report.document import filled, paragraph, table
 from dpacct.report.risks import (
     EVEN,
     PRIORS,
@@ -22,7 +22,7 @@ from dpacct.report.risks import (
     of_thousand,
     risks_of_promise,
 )
-from dpacct.report.words import Question, question
+from dpacct.report.words import question
 from dpacct.risk.measures import AnyMechanism
 from dpacct.rounds import Adjacency
 
@@ -33,19 +33,14 @@ _WEAK_WORDS = (
     "This guarantee is weak: the best attacker is hardly ever wrong. Do not call the result "
     "private without this figure."
 )
-AGAINST = (
-    "everyone who sees the releases: the models and results of every round. This includes "
-    "attackers who know all other data, cooperate, and have unlimited computing power"
+_OF_BUDGET = (
+    "These figures describe the budget. It limits all releases, now and later, even if earlier "
+    "results influence later rounds."
 )
-NOT_AGAINST = (
-    "those who run the computation and see contributions before noise is added, and those who "
-    "obtain the data in another way"
+_LAST_COLUMN = (
+    "The last column holds for any procedure with this epsilon and delta. The noise and sampling "
+    "of this procedure allow only the smaller figures beside it."
 )
-NOT_PROMISED = (
-    "that nothing is learned about the world. A finding that would come out without this {unit} "
-    "may also be true of this {unit}"
-)
-GROUPS = "members of a group, such as a household, are protected less than a single one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,42 +99,27 @@ def risk_to_json(promise: Promise | None) -> dict[str, Any] | None:
 def front_page(promise: Promise) -> list[str]:
     """Return the blocks below the title."""
     asked, unit = question(promise.adjacency, promise.unit), line(promise.unit)
-    rows = [
-        ("protected", f"every single {unit}. Hidden is {asked.hidden}"),
-        ("against", AGAINST),
-        ("not against", NOT_AGAINST),
-        *([("not hidden", asked.visible)] if asked.visible else []),
-        ("groups", GROUPS),
-        ("not promised", NOT_PROMISED.replace("{unit}", unit)),
-    ]
-    many = "" if promise.num_units is None else f" of the {promise.num_units:,}"
-    verb = "will look" if promise.planned else "look"
-    promised = (
-        f"The promise to each {unit}{many}: the releases {verb} nearly the same {asked.whatever}. "
-        f"Two numbers measure this. Epsilon is {trimmed(up(promise.epsilon))}, and delta is "
-        f"{chosen(promise.delta)}, which is {one_in(promise.delta)}. Smaller is more private. "
-        f"The promise covers all data of one {unit} in all rounds together."
+    return filled(
+        "front.md",
+        {"attacks": _attacks(promise, asked)},
+        **asked,
+        headline=headline(promise),
+        basis=_basis(promise),
+        weak=_WEAK_WORDS if promise.weak else "",
+        unit=unit,
+        units=unit if promise.num_units is None else f"{unit} of the {promise.num_units:,}",
+        verb="will look" if promise.planned else "look",
+        epsilon=trimmed(up(promise.epsilon)),
+        delta=chosen(promise.delta),
+        one_in=one_in(promise.delta),
+        budget="" if promise.spent is None else _OF_BUDGET,
+        last_column="" if promise.risks is None else _LAST_COLUMN,
     )
-    if promise.spent is not None:
-        promised += (
-            " These figures describe the budget. It limits all releases, now and later, even if "
-            "earlier results influence later rounds."
-        )
-    return [
-        paragraph(headline(promise), strong=True),
-        paragraph(_basis(promise)),
-        *([paragraph(_WEAK_WORDS)] if promise.weak else []),
-        heading(2, "What is promised, and to whom"),
-        paragraph(promised),
-        heading(2, "Who is protected, and against whom"),
-        table(("", ""), rows),
-        *_attacks(promise, asked),
-    ]
 
 
 def headline(promise: Promise) -> str:
     """Return the claim of the first page in two sentences, and the spent part of a budget."""
-    asked = question(promise.adjacency, promise.unit).asked
+    asked = question(promise.adjacency, promise.unit)["asked"]
     guess = promise.best.guess
     most = "at most" if guess < 1 else "possibly"
     words = (
@@ -183,38 +163,24 @@ def one_in(delta: float) -> str:
     return f"1 in {many // step * step:,}" if many > 1 else "more than 1 in 2"
 
 
-def _attacks(promise: Promise, asked: Question) -> list[str]:
-    best = promise.best
-    half, few = map(chosen_of_thousand, PRIORS)
+def _attacks(promise: Promise, asked: dict[str, str]) -> str:
+    """Return the table of attacks."""
+    member, (half, few) = asked["member"], map(chosen_of_thousand, PRIORS)
     header = [
-        f"wrongly accused, of 1,000 who {asked.other}",
-        f"found at most, of 1,000 who {asked.member}",
-        f"correct accusations, of 1,000, if {half} of 1,000 suspects {asked.member}",
+        f"wrongly accused, of 1,000 who {asked['other']}",
+        f"found at most, of 1,000 who {member}",
+        f"correct accusations, of 1,000, if {half} of 1,000 suspects {member}",
         f"the same if {few} of 1,000 did",
     ]
     rows = [
         [chosen_of_thousand(row.fpr), *map(of_thousand, (row.tpr, *row.right))]
-        for row in best.rates
+        for row in promise.best.rates
     ]
-    averages = "These are averages over the randomness of the procedure, not counts of one run."
     if promise.risks is not None:
         header.append("found at most, by epsilon and delta alone")
         for cells, row in zip(rows, promise.of_promise.rates, strict=True):
             cells.append(of_thousand(row.tpr))
-        averages += (
-            " The last column holds for any procedure with this epsilon and delta. The noise and "
-            "sampling of this procedure allow only the smaller figures beside it."
-        )
-    return [
-        heading(2, "What an attacker can find out"),
-        paragraph(
-            f"An attacker accuses some people. More accusations find more people who "
-            f"{asked.member}, and wrong more people who {asked.other}. No attack does better than "
-            f"this:"
-        ),
-        table(header, rows),
-        paragraph(averages),
-    ]
+    return table(header, rows)
 
 
 def nothing_promised(reason: str) -> list[str]:

@@ -9,7 +9,7 @@ from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant, spend
 from dpacct.budget import Spent
 from dpacct.display import chosen, line, up
-from dpacct.report.document import Report, chart, heading, paragraph, table
+from dpacct.report.document import Report, chart, filled, heading, table
 from dpacct.report.front import Promise, front_page, nothing_promised, risk_to_json
 from dpacct.report.risks import risks_of_rounds
 from dpacct.report.words import (
@@ -129,15 +129,6 @@ def _points(plan: Schedule, spent: Spent, accountant: str) -> list[dict[str, Any
 
 def _figures(plan: Schedule, spent: Spent, accountant: str, unit: str) -> list[str]:
     """Return the section for reviewers: the mechanism and its cost."""
-    rows = (
-        ("unit of privacy", f"one {line(unit)}, with all its data, in all rounds"),
-        ("adjacency", neighbors(str(plan.adjacency), unit)),
-        ("epsilon [lower, upper]", bracket(spent.lower, spent.upper)),
-        ("delta", chosen(spent.delta)),
-        ("accountant", f"{accountant}, of dpacct; the upper bound includes rounding errors"),
-        ("setting", "central: a trusted server adds the noise to each sum, once"),
-        ("what is covered", "the noisy sums of these rounds, and everything computed from them"),
-    )
     phases = tuple(
         (
             f"{count:,}",
@@ -149,13 +140,14 @@ def _figures(plan: Schedule, spent: Spent, accountant: str, unit: str) -> list[s
         )
         for kind, count in plan.phases[:_MOST_PHASES]
     )
-    blocks: list[str] = [
-        heading(2, "The figures", new_page=True),
-        table(("", ""), rows),
-        heading(3, "What runs"),
-        table(("rounds", "noise multiplier", "sampling"), phases),
-    ]
     more = len(plan.phases) - len(phases)
-    if more:
-        blocks.append(paragraph(f"And {more} more phases. The JSON report lists all of them."))
-    return blocks
+    return filled(
+        "figures.md",
+        {"phases": table(("rounds", "noise multiplier", "sampling"), phases)},
+        unit=line(unit),
+        neighbors=neighbors(str(plan.adjacency), unit),
+        epsilon=bracket(spent.lower, spent.upper),
+        delta=chosen(spent.delta),
+        accountant=accountant,
+        more=f"And {more} more phases. The JSON report lists all of them." if more else "",
+    )

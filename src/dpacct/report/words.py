@@ -3,78 +3,62 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from dpacct.display import chosen, down, line, up
-from dpacct.report.document import heading, paragraph, signatures, table
-from dpacct.rounds import Adjacency, Full, Poisson, Sampling, Schedule, Uniform
+from dpacct.report.document import filled, heading, paragraph, signatures
+from dpacct.rounds import Full, Poisson, Sampling, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
 
-NEIGHBORS = {
-    "add-remove": "one data set has one {unit} more than the other",
-    "replace-one": "one {unit} of one data set is replaced by another in the other",
-    "zero-out": "the contribution of one {unit} is zero in one data set; their number is public",
+# What one adjacency hides, and what an attacker asks about it, in plain words:
+#   neighbors   when two data sets are neighbors.
+#   whatever    the data that make no difference to the protected unit.
+#   hidden      the protected facts. visible: the facts that are not hidden, may be empty.
+#   asked       the attacker's guess about one unit.
+#   member, other   units for which the guess is true, and false. Both follow "who".
+_QUESTIONS: dict[str, dict[str, str]] = {
+    "add-remove": {
+        "neighbors": "one data set has one {unit} more than the other",
+        "whatever": "whether or not your data are used",
+        "hidden": "whether its data were used at all, and what they contain",
+        "visible": "",
+        "asked": "whether the data of a given {unit} were used",
+        "member": "took part",
+        "other": "did not take part",
+    },
+    "replace-one": {
+        "neighbors": "one {unit} of one data set is replaced by another in the other",
+        "whatever": "whatever your data contain",
+        "hidden": "what its data contain: they could be those of any other {unit}",
+        "visible": "how many took part, and that a given {unit} took part if that is known",
+        "asked": "which of two records was used for a given {unit}",
+        "member": "had the suspected data",
+        "other": "had other data",
+    },
+    "zero-out": {
+        "neighbors": (
+            "the contribution of one {unit} is zero in one data set; their number is public"
+        ),
+        "whatever": "whether or not you contribute",
+        "hidden": "whether it contributed anything, and what",
+        "visible": "how many there are, and that a given {unit} is enrolled if that is known",
+        "asked": "whether a given {unit} contributed",
+        "member": "contributed",
+        "other": "did not contribute",
+    },
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """The attacker's question under one adjacency, in plain words.
-
-    Attributes:
-        whatever: the data that make no difference to the protected unit.
-        hidden: the protected facts.
-        asked: the attacker's guess about one unit.
-        member, other: units for which the guess is true, and false. Both follow "who".
-        visible: the facts that are not hidden. May be empty.
-    """
-
-    whatever: str
-    hidden: str
-    asked: str
-    member: str
-    other: str
-    visible: str = ""
-
-
-_QUESTIONS = {
-    Adjacency.ADD_REMOVE: (
-        "whether or not your data are used",
-        "whether its data were used at all, and what they contain",
-        "whether the data of a given {unit} were used",
-        "took part",
-        "did not take part",
-    ),
-    Adjacency.REPLACE_ONE: (
-        "whatever your data contain",
-        "what its data contain: they could be those of any other {unit}",
-        "which of two records was used for a given {unit}",
-        "had the suspected data",
-        "had other data",
-        "how many took part, and that a given {unit} took part if that is known",
-    ),
-    Adjacency.ZERO_OUT: (
-        "whether or not you contribute",
-        "whether it contributed anything, and what",
-        "whether a given {unit} contributed",
-        "contributed",
-        "did not contribute",
-        "how many there are, and that a given {unit} is enrolled if that is known",
-    ),
-}
-
-
-def question(adjacency: Adjacency | str, unit: str) -> Question:
-    """Return the attacker's question about one unit, such as a client or a patient."""
-    texts = _QUESTIONS[Adjacency(adjacency)]
-    return Question(*(text.replace("{unit}", line(unit)) for text in texts))
+def question(adjacency: str, unit: str) -> dict[str, str]:
+    """Return the words for an adjacency, about a unit such as a client or a patient."""
+    texts = _QUESTIONS[adjacency].items()
+    return {key: text.replace("{unit}", line(unit)) for key, text in texts}
 
 
 def neighbors(adjacency: str | None, unit: str) -> str:
     """Return when two data sets are neighbors."""
     if adjacency is None:
         return "not fixed yet"
-    return f"{adjacency}: {NEIGHBORS[adjacency].replace('{unit}', line(unit))}"
+    return f"{adjacency}: {question(adjacency, unit)['neighbors']}"
 
 
 def sampling_words(sampling: Sampling) -> str:
@@ -138,25 +122,22 @@ LEDGER_ASSUMPTIONS: tuple[str, ...] = (
 def schedule_assumptions(schedule: Schedule, accountant: str) -> tuple[str, ...]:
     """Return the assumptions behind the figures of a schedule by one accountant."""
     schemes = [round_.sampling for round_ in schedule.only_rounds()]
-    if len(schemes) < len(schedule.distinct()):
-        return (*_beside_rounds(schemes), FIXED, ONE_NAME, NOTHING_ELSE)
+    beside = len(schemes) < len(schedule.distinct())
     sampled = not all(isinstance(scheme, Full) for scheme in schemes)
-    source = [COHORTS, RANDOMNESS] if sampled else [NOISE]
-    found = [SENSITIVITY, *source, FIXED, ONE_NAME, NOTHING_ELSE]
+    found = [
+        *([OTHER_RELEASES] if beside else []),
+        *([SENSITIVITY] if schemes else []),
+        *([COHORTS, RANDOMNESS] if sampled else [NOISE]),
+        FIXED,
+        ONE_NAME,
+        NOTHING_ELSE,
+    ]
     tight = TightAccountant()
-    if accountant == tight.name and tight.plays(schedule):
+    uniform = any(isinstance(scheme, Uniform) for scheme in schemes)
+    if not beside and uniform and accountant == tight.name and tight.plays(schedule):
         # The game of fixed-size sampling needs contributions that depend on releases alone.
-        found += [NO_MEMORY] if any(isinstance(scheme, Uniform) for scheme in schemes) else []
+        found.append(NO_MEMORY)
     return tuple(found)
-
-
-def _beside_rounds(schemes: list[Sampling]) -> list[str]:
-    """Return assumptions about a schedule with releases beside its rounds."""
-    found = [OTHER_RELEASES]
-    if schemes:
-        found.append(SENSITIVITY)
-    sampled = any(not isinstance(scheme, Full) for scheme in schemes)
-    return [*found, *([COHORTS, RANDOMNESS] if sampled else [NOISE])]
 
 
 def to_sign(assumptions: tuple[str, ...]) -> list[str]:
@@ -171,28 +152,6 @@ def to_sign(assumptions: tuple[str, ...]) -> list[str]:
     ]
 
 
-_GLOSSARY = {
-    "epsilon": (
-        "The data of one unit change the probability of any outcome by a factor of at most "
-        "e^epsilon. Near 0 that is hardly anything. Above about 10, epsilon alone says little."
-    ),
-    "delta": "The probability with which the limit of epsilon may fail.",
-    "[lower, upper]": (
-        "Bounds on the true epsilon. The upper bound is proven and is the one to promise. A "
-        "known pair of data sets reaches the lower bound."
-    ),
-    "noise multiplier": (
-        "The standard deviation of the noise on each sum, divided by the largest change that "
-        "one contribution can cause."
-    ),
-    "neighbors": "Two data sets that differ by the protected unit.",
-    "sampling": "Who takes part in a round. Secret random sampling protects further.",
-}
-
-
 def glossary() -> list[str]:
     """Return the section at the end."""
-    return [
-        heading(2, "Glossary"),
-        table(("", ""), tuple(_GLOSSARY.items())),
-    ]
+    return filled("glossary.md", {})
