@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
+from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 
@@ -72,8 +72,10 @@ def test_a_notebook_shows_a_schedule() -> None:
 def test_a_missing_package_is_named(
     package: str, show: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.delitem(sys.modules, "dpacct.pictures.matplotlib", raising=False)
+    def version(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", version)
     drawing = Drawing(Picture("t", (PANEL,)))
     with pytest.raises(Unsupported, match=rf"{package} .*pip install -e '\.\[plot\]'"):
         drawing.to_bytes("png") if show == "bytes" else drawing.text()

@@ -69,12 +69,12 @@ def correlated_picture(
     panel = Panel(
         "bands of the square root",
         "error of running sums / clip norm, root mean square",
-        tuple(curves),
-        levels=(Level(plain, f"independent noise, separation {apart[0]}"),),
-        marks=tuple(marks),
+        curves,
+        levels=[Level(plain, f"independent noise, separation {apart[0]}")],
+        marks=marks,
         log_x=True,
         log_y=True,
     )
     budget = f"epsilon {chosen(epsilon)} at delta {chosen(delta, 3)}"
     note = f"{rounds} rounds without sampling, {budget}, add-remove"
-    return Picture(title, (panel,), note)
+    return Picture(title, [panel], note)

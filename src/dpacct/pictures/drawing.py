@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
 
 from dpacct.display import down, escaped, up
-from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.errors import InvalidParameter
+from dpacct.packages import import_package
 from dpacct.pictures.picture import Panel, Picture, log_ticks
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -52,7 +51,8 @@ class Drawing:
         Raises:
             Unsupported: matplotlib is missing.
         """
-        return _load("matplotlib", "dpacct.pictures.matplotlib").draw_bytes(self.picture, form)
+        drawer = import_package("dpacct.pictures.matplotlib", "matplotlib", "3.8", "plot")
+        return drawer.draw_bytes(self.picture, form)
 
     def text(self, width: int = 80) -> str:
         """Return the picture as lines of text, 40 to 114 columns wide.
@@ -90,21 +90,9 @@ def format_of(file: Path, name: str) -> str:
     return suffix[1:]
 
 
-def _load(package: str, module: str) -> Any:
-    """Import ``module``, which needs ``package``."""
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != package:
-            raise
-        raise Unsupported(
-            f"{package} draws this picture and is missing: pip install -e '.[plot]'"
-        ) from None
-
-
 def _chart(panel: Panel, columns: int) -> list[str]:
     """Draw curves with plotext, which has one global figure, above a legend."""
-    plt = _load("plotext", "plotext")
+    plt = import_package("plotext", "plotext", "5.2.8", "plot")
     left, right, low, high = panel.limits()
 
     # Limits of plotext's own logarithmic scales are not logarithms, so these are taken here.

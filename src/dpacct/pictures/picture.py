@@ -75,10 +75,10 @@ class Panel:
 
     x_label: str
     y_label: str
-    curves: tuple[Curve, ...] = ()
-    bars: tuple[Bar, ...] = ()
-    levels: tuple[Level, ...] = ()
-    marks: tuple[Mark, ...] = ()
+    curves: Sequence[Curve] = ()
+    bars: Sequence[Bar] = ()
+    levels: Sequence[Level] = ()
+    marks: Sequence[Mark] = ()
     log_x: bool = False
     log_y: bool = False
     y_max: float | None = None
@@ -130,7 +130,7 @@ class Picture:
     """
 
     title: str
-    panels: tuple[Panel, ...]
+    panels: Sequence[Panel]
     note: str = ""
 
 

@@ -7,11 +7,11 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
+from dpacct import validate
 from dpacct.display import chosen, line, up
 from dpacct.empirical.roc import Roc
 from dpacct.errors import InvalidParameter
@@ -36,10 +36,10 @@ def ledger_picture(report: dict[str, Any]) -> Picture:
     if all(point["upper"] is None for point in report["points"]):
         rule = "a picture needs at least one round that is bounded"
         raise InvalidParameter("ledger", report["path"], rule)
-    budget, promise = float(report["budget"]["epsilon"]), report["epsilon_any_stop"]
+    budget, total = float(report["budget"]["epsilon"]), report["epsilon_any_stop"]
     title = "No bound holds any more"
-    if promise is not None:
-        title = f"Epsilon {up(promise, 4)} of {chosen(budget, least=True)} is spent"
+    if total is not None:
+        title = f"Epsilon {up(total, 4)} of {chosen(budget, least=True)} is spent"
     unit = line(str(report["unit"]), 40)
     note = f"unit: one {unit}, {report['adjacency']}; {report['rounds']} rounds are charged"
     panels = [epsilon_panel(report)]
@@ -53,16 +53,15 @@ def ledger_picture(report: dict[str, Any]) -> Picture:
     ][-MOST_RUNS:]
     if bars:
         label = "epsilon of each run alone"
-        total = report["epsilon_any_stop"]
         if total is not None and total < sum(bar.upper for bar in bars):
             label = "epsilon of each run alone; together the runs cost less than the sum"
-        panels.append(Panel(label, "", bars=tuple(bars), levels=(Level(budget, "budget"),)))
-    return Picture(title, tuple(panels), note)
+        panels.append(Panel(label, "", bars=bars, levels=[Level(budget, "budget")]))
+    return Picture(title, panels, note)
 
 
 def epsilon_chart(report: dict[str, Any]) -> Picture:
     """Draw the chart of a report: epsilon by round, without a title."""
-    return Picture("", (epsilon_panel(report),))
+    return Picture("", [epsilon_panel(report)])
 
 
 def epsilon_panel(report: dict[str, Any]) -> Panel:
@@ -89,7 +88,7 @@ def epsilon_panel(report: dict[str, Any]) -> Panel:
         whole = float(report["epsilon_any_stop"])
         levels.append(Level(whole, f"whole plan {up(whole, 4)}"))
     label = f"epsilon at delta {chosen(float(report['delta']), 3)}, proven"
-    return Panel("rounds charged", label, (curve,), levels=tuple(levels))
+    return Panel("rounds charged", label, [curve], levels=levels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +108,10 @@ def read_run(path: str | os.PathLike[str]) -> TrainedRun:
         InvalidParameter: the file cannot be read, is not such a report, or holds no accuracy
             with a finite epsilon.
     """
-    file = Path(path)
+    file = validate.file_path("report", path)
+    text = validate.file_text("report", file, "a report")
     try:
-        rows = [json.loads(row) for row in file.read_text(encoding="utf-8").splitlines() if row]
-    except OSError as error:
-        reason = error.strerror or "unknown reason"
-        raise InvalidParameter("report", str(file), f"it cannot be read ({reason})") from None
+        rows = [json.loads(row) for row in text.splitlines() if row]
     except (ValueError, RecursionError):
         rule = "a report holds one JSON object a line, as dpacct train writes it"
         raise InvalidParameter("report", str(file), rule) from None
@@ -125,26 +122,22 @@ def read_run(path: str | os.PathLike[str]) -> TrainedRun:
         rule = "it holds no test accuracy with a bounded epsilon"
         raise InvalidParameter("report", str(file), rule)
     name = file.name.removesuffix(".jsonl").removesuffix(".report")
-    return TrainedRun(
-        line(name, 32),
-        tuple(float(row["epsilon_upper"]) for row in found),
-        tuple(float(row["test_accuracy"]) for row in found),
-        float(found[-1]["delta"]),
-    )
+    epsilon, accuracy = (tuple(float(row[key]) for row in found) for key in keys[:2])
+    return TrainedRun(line(name, 32), epsilon, accuracy, float(found[-1]["delta"]))
 
 
 def runs_picture(runs: Sequence[TrainedRun]) -> Picture:
     """Draw accuracy against the epsilon spent so far, with one line a run."""
     best = max(runs, key=lambda run: run.accuracy[-1])
-    curves = tuple(
+    curves = [
         Curve(run.name, run.epsilon, run.accuracy, points=len(run.epsilon) == 1) for run in runs
-    )
+    ]
     ends = f"{chosen(best.accuracy[-1], 3, least=True)} at epsilon {chosen(best.epsilon[-1], 4)}"
     deltas = {run.delta for run in runs}
     at = f"at delta {chosen(deltas.pop(), 3)}" if len(deltas) == 1 else "each at its own delta"
     panel = Panel(f"epsilon, proven, {at}", "accuracy on the test set", curves, from_zero=False)
     note = "epsilon of a run that was planned to stop there; test data are not protected"
-    return Picture(f"{best.name} ends best, with accuracy {ends}", (panel,), note)
+    return Picture(f"{best.name} ends best, with accuracy {ends}", [panel], note)
 
 
 def roc_picture(
@@ -174,7 +167,7 @@ def roc_picture(
     title = f"{name.capitalize()}: {seen} of 1,000 members found at 10 false positives in 1,000"
     most = None if limit is None else limit(TITLE_FPR)
     known = "no limit is proven" if most is None else f"the proven limit is {of_thousand(most)}"
-    return Picture(f"{title}; {known}", (rates_panel(curves),), note)
+    return Picture(f"{title}; {known}", [rates_panel(curves)], note)
 
 
 def _tpr_at(found: Roc, fpr: float) -> float:

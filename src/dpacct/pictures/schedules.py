@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from itertools import accumulate
 
 from dpacct.accountant import find_accountant
 from dpacct.budget import Interval
@@ -51,15 +51,18 @@ def describe(schedule: Schedule) -> str:
     return f"{rounds}, {sampling_words(only.sampling)}, {noise}, {schedule.adjacency}"
 
 
-def _note(settings: Sequence[Setting]) -> str:
-    first = settings[0]
+def _note(settings: Sequence[Setting], one: str, several: str) -> str:
+    """Return the only schedule in words with ``one``, or what all share with ``several``."""
+    first = settings[0].schedule
     if len(settings) > 1:
-        return f"adjacency {first.schedule.adjacency}; bands reach down to the lower bounds"
-    return f"{describe(first.schedule)}; by {first.accountant}; band: down to the lower bound"
+        return f"adjacency {first.adjacency}{several}"
+    return f"{describe(first)}{one}"
 
 
 def _each(settings: Sequence[Setting], figures: Sequence[str]) -> str:
-    """Return the figure of each setting, or of the first three."""
+    """Return the only figure, or those of the first three settings with their names."""
+    if len(settings) == 1:
+        return figures[0]
     pairs = zip(figures[:3], settings, strict=False)
     words = ", ".join(f"{figure} ({setting.name})" for figure, setting in pairs)
     return f"{words}, ..." if len(settings) > 3 else words
@@ -112,15 +115,17 @@ def epsilon_picture(
         ends.append(up(found[-1][1].upper, 4))
         name = f"{setting.name}: {ends[-1]}" if several else ""
         curves.append(_curve(name, [(0, Interval(0.0, 0.0)), *found]))
-    levels = () if target is None else (Level(target, f"budget {chosen(target)}"),)
+    levels = [] if target is None else [Level(target, f"budget {chosen(target)}")]
     rounds = {setting.schedule.rounds for setting in settings}
     after = f"after {rounds.pop()} rounds" if len(rounds) == 1 else "after the last round"
-    title = f"Epsilon {after}: {_each(settings, ends)}"
-    if not several:
-        title = f"Epsilon {after} is at most {ends[0]}"
-    label = f"epsilon at delta {chosen(delta, 3)}, proven"
-    panel = Panel("rounds", label, tuple(curves), levels=levels)
-    return Picture(title, (panel,), _note(settings))
+    title = f"Epsilon {after}{':' if several else ' is at most'} {_each(settings, ends)}"
+    panel = Panel("rounds", f"epsilon at delta {chosen(delta, 3)}, proven", curves, levels=levels)
+    return Picture(title, [panel], _note_on_bands(settings))
+
+
+def _note_on_bands(settings: Sequence[Setting]) -> str:
+    one = f"; by {settings[0].accountant}; band: down to the lower bound"
+    return _note(settings, one, "; bands reach down to the lower bounds")
 
 
 def delta_picture(settings: Sequence[Setting], at: float | None = None) -> Picture:
@@ -132,42 +137,32 @@ def delta_picture(settings: Sequence[Setting], at: float | None = None) -> Pictu
     curves: list[Curve] = []
     marks: list[Mark] = []
     for setting in settings:
-        delta = _delta_of(setting)
         accountant = find_accountant(setting.accountant)
+        profile = PrivacyProfile(setting.schedule, accountant)
         most = min(accountant.upper_epsilon(setting.schedule, SMALLEST_DELTA), 1e4)
         most = most if at is None else max(most, 1.1 * at)
+        found = [(x, _delta(profile, x)) for x in (most * (k / 40) for k in range(41))]
         # The axis is logarithmic and ends a little below the smallest delta.
-        found = [(x, delta(x)) for x in (most * (k / 40) for k in range(41))]
-        kept = [
-            (x, Interval(max(one.lower, LEAST), one.upper))
-            for x, one in found
-            if one.upper >= LEAST
-        ]
-        curves.append(_curve("" if len(settings) == 1 else setting.name, kept))
+        shown = [(x, Interval(max(d.lower, LEAST), d.upper)) for x, d in found if d.upper >= LEAST]
+        curves.append(_curve(setting.name if len(settings) > 1 else "", shown))
         if at is not None:
-            value = delta(at).upper
+            value = _delta(profile, at).upper
             words = f"epsilon {chosen(at)}: delta {up(value, 3)}"
             marks.append(Mark(at, value, words, above=True))
     title = "Each point of a curve is a valid pair of epsilon and delta"
     if at is not None:
-        figures = [up(mark.y, 3) for mark in marks]
-        title = f"At epsilon {chosen(at)}, delta is at most {figures[0]}"
+        figures = _each(settings, [up(mark.y, 3) for mark in marks])
+        title = f"At epsilon {chosen(at)}, delta is at most {figures}"
         if len(settings) > 1:
-            title = f"Delta at epsilon {chosen(at)}: {_each(settings, figures)}"
-    panel = Panel("epsilon", "delta, proven", tuple(curves), marks=tuple(marks), log_y=True)
-    return Picture(title, (panel,), _note(settings))
+            title = f"Delta at epsilon {chosen(at)}: {figures}"
+    panel = Panel("epsilon", "delta, proven", curves, marks=marks, log_y=True)
+    return Picture(title, [panel], _note_on_bands(settings))
 
 
-def _delta_of(setting: Setting) -> Callable[[float], Interval]:
-    profile = PrivacyProfile(setting.schedule, find_accountant(setting.accountant))
-
-    @cache
-    def delta(epsilon: float) -> Interval:
-        upper = max(profile.proven(direction, epsilon).upper for direction in Direction)
-        lower = max(profile.achieved(direction, epsilon).lower for direction in Direction)
-        return Interval.bracket(lower, min(upper, 1.0))
-
-    return delta
+def _delta(profile: PrivacyProfile, epsilon: float) -> Interval:
+    upper = max(profile.proven(direction, epsilon).upper for direction in Direction)
+    lower = max(profile.achieved(direction, epsilon).lower for direction in Direction)
+    return Interval.bracket(lower, min(upper, 1.0))
 
 
 def tradeoff_picture(settings: Sequence[Setting], marked: Sequence[float]) -> Picture:
@@ -182,27 +177,24 @@ def tradeoff_picture(settings: Sequence[Setting], marked: Sequence[float]) -> Pi
     rates = [SMALLEST_FPR ** (1 - k / (FPR_POINTS - 1)) for k in range(FPR_POINTS)]
     curves = [Curve("guessing", rates, rates, plain=True)]
     marks: list[Mark] = []
-    first = settings[0]
+    first, several = settings[0], len(settings) > 1
     for setting in settings:
         attacks = Attacks(setting.schedule, find_accountant(setting.accountant))
-        name = "proven" if len(settings) == 1 else setting.name
-        if setting is first:
-            for rate in marked:
-                upper = attacks.upper_tpr(rate)
-                marks.append(Mark(rate, upper, f"{of_thousand(upper)} of 1,000"))
+        for rate in marked if setting is first else ():
+            upper = attacks.upper_tpr(rate)
+            marks.append(Mark(rate, upper, f"{of_thousand(upper)} of 1,000"))
         found = [*attacks.curve(rates[:-1]), attacks.tpr(1.0)]
+        name = setting.name if several else "proven"
         curves.append(_curve(name, zip(rates, found, strict=True)))
     title = "The best attack: true positive rate against false positive rate"
     if marks:
-        which = f"{first.name}: an" if len(settings) > 1 else "An"
         title = (
-            f"{which} attack that wrongly accuses {chosen_of_thousand(marks[0].x)} of 1,000 "
-            f"non-members finds at most {of_thousand(marks[0].y)} of 1,000 members"
+            f"{f'{first.name}: an' if several else 'An'} attack that wrongly accuses "
+            f"{chosen_of_thousand(marks[0].x)} of 1,000 non-members finds at most "
+            f"{of_thousand(marks[0].y)} of 1,000 members"
         )
-    note = f"{describe(first.schedule)}; by {first.accountant}"
-    if len(settings) > 1:
-        note = f"adjacency {first.schedule.adjacency}; marks are those of {first.name}"
-    return Picture(title, (rates_panel(curves, marks),), note)
+    note = _note(settings, f"; by {first.accountant}", f"; marks are those of {first.name}")
+    return Picture(title, [rates_panel(curves, marks)], note)
 
 
 def rates_panel(curves: Sequence[Curve], marks: Sequence[Mark] = ()) -> Panel:
@@ -210,8 +202,8 @@ def rates_panel(curves: Sequence[Curve], marks: Sequence[Mark] = ()) -> Panel:
     return Panel(
         "false positive rate: non-members who are accused",
         "true positive rate: members who are found",
-        tuple(curves),
-        marks=tuple(marks),
+        curves,
+        marks=marks,
         log_x=True,
         log_y=True,
         y_max=1.0,
@@ -231,21 +223,17 @@ def rdp_picture(settings: Sequence[Setting], delta: float) -> Picture:
     for setting, best in zip(settings, bests, strict=True):
         values = rdp(setting.schedule, orders=orders)
         kept = [(v.order, Interval(v.lower, v.upper)) for v in values if math.isfinite(v.upper)]
-        curves.append(_curve("" if len(settings) == 1 else setting.name, kept))
+        curves.append(_curve(setting.name if len(settings) > 1 else "", kept))
         (at,) = rdp(setting.schedule, orders=[best])
         epsilon = accountant.upper_epsilon(setting.schedule, delta)
         marks.append(Mark(best, at.upper, f"order {best:.3g}: epsilon {up(epsilon, 4)}"))
-    title = f"Order {bests[0]:.3g} gives the smallest RDP epsilon at delta {chosen(delta, 3)}"
-    note = describe(settings[0].schedule)
+    figures = _each(settings, [f"{best:.3g}" for best in bests])
+    title = f"Order {figures} gives the smallest RDP epsilon at delta {chosen(delta, 3)}"
     if len(settings) > 1:
-        figures = [f"{best:.3g}" for best in bests]
-        title = f"Best Renyi order at delta {chosen(delta, 3)}: {_each(settings, figures)}"
-        note = f"adjacency {settings[0].schedule.adjacency}"
-    panel = Panel(
-        "Renyi order", "Renyi divergence, proven", tuple(curves), marks=tuple(marks), log_x=True,
-        log_y=True,
-    )  # fmt: skip
-    return Picture(title, (panel,), note)
+        title = f"Best Renyi order at delta {chosen(delta, 3)}: {figures}"
+    label = "Renyi divergence, proven"
+    panel = Panel("Renyi order", label, curves, marks=marks, log_x=True, log_y=True)
+    return Picture(title, [panel], _note(settings, "", ""))
 
 
 def schedule_picture(schedule: Schedule) -> Picture:
@@ -257,31 +245,25 @@ def schedule_picture(schedule: Schedule) -> Picture:
     phases = schedule.round_phases()
     if not phases:
         raise InvalidParameter("schedule", repr(schedule), "a picture needs at least one round")
+    starts = [0, *accumulate(count for _, count in phases)]
     step = max(1, len(phases) // MOST_PHASES)
-    shown: list[tuple[int, Round]] = []
-    start = 0
-    for number, (round_, count) in enumerate(phases):
-        if number % step == 0:
-            shown.append((start, round_))
-        start += count
-    shown.append((start, phases[-1][0]))
-    xs = [at for at, _ in shown]
-    noises = [round_.noise_multiplier for _, round_ in shown]
-    rates = [round_.sampling_rate for _, round_ in shown]
-    title = f"{start} rounds at noise {chosen(noises[0])}"
+    shown = [*phases[::step], phases[-1]]
+    xs = [*starts[:-1:step], starts[-1]]
+    noises = [round_.noise_multiplier for round_, _ in shown]
+    rates = [round_.sampling_rate for round_, _ in shown]
+    rounds = starts[-1]
+    title = f"{rounds} rounds at noise {chosen(noises[0])}"
     if min(noises) < max(noises):
-        title = (
-            f"Noise between {chosen(min(noises), least=True)} and {chosen(max(noises))} in "
-            f"{start} rounds"
-        )
+        ends = f"{chosen(min(noises), least=True)} and {chosen(max(noises))}"
+        title = f"Noise between {ends} in {rounds} rounds"
     kinds = {sampling_words(round_.sampling) for round_, _ in phases}
     note = f"{kinds.pop()}, {schedule.adjacency}" if len(kinds) == 1 else describe(schedule)
-    if start < schedule.rounds:
-        note += f"; beside {schedule.rounds - start} releases that are no rounds"
-    panels = (
-        Panel("rounds", "noise / clip norm", (Curve("", xs, noises, steps=True),)),
-        Panel("rounds", "sampling rate", (Curve("", xs, rates, steps=True),)),
-    )
+    if rounds < schedule.rounds:
+        note += f"; beside {schedule.rounds - rounds} releases that are no rounds"
+    panels = [
+        Panel("rounds", label, [Curve("", xs, values, steps=True)])
+        for label, values in (("noise / clip norm", noises), ("sampling rate", rates))
+    ]
     return Picture(title, panels, note)
 
 
@@ -306,4 +288,4 @@ def compare_picture(
         best = min(known, key=lambda bar: bar.upper)
         title = f"The smallest epsilon is {up(best.upper)}, by {best.name}"
     label = f"epsilon at delta {chosen(delta, 3)}; dark: lower bound"
-    return Picture(title, (Panel(label, "", bars=tuple(bars)),), note or describe(schedule))
+    return Picture(title, [Panel(label, "", bars=bars)], note or describe(schedule))
