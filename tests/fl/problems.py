@@ -1,8 +1,9 @@
-"""Small federations for the tests."""
+"""Small federations for the tests, noise that is watched, and runs that stop and go on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -67,17 +68,71 @@ def half_square(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def federation(model: nn.Module, clients: Any, loss: Any = cross_entropy, **options: Any):
     """A run with settings that no test has to repeat."""
+    method = options.get("method")
+    bounded = "bound" in options or getattr(method, "bound", None) is not None
     settings: dict[str, Any] = {
-        "clip_norm": 1.0,
+        "clip_norm": None if bounded else 1.0,
         "noise_multiplier": 1.0,
         "sampling": fl.Full(),
         "rounds": 3,
-        "local": fl.SGD(lr=0.1, epochs=2, batch_size=4),
         "vectorize": False,
-        # Tested for itself; many noises here are made for a test.
     }
+    if not isinstance(clients, fl.Examples):
+        settings["local"] = fl.SGD(lr=0.1, epochs=2, batch_size=4)
     return fl.Federation(model, loss, clients, **(settings | options))
 
 
 def flat(model: nn.Module) -> Tensor:
     return torch.cat([value.detach().flatten() for value in model.parameters()])
+
+
+class Recorded(fl.GaussianNoise):
+    """Gaussian noise that keeps the sum and the standard deviation of each draw."""
+
+    __slots__ = ("draws",)
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "draws", [])
+
+    def add(self, total: Tensor, limits: Any, std: float, source: Any) -> Tensor:
+        self.draws.append((total.clone(), std))
+        return super().add(total, limits, std, source)
+
+
+class Silent(Recorded):
+    """Charged as Gaussian noise, and none."""
+
+    def add(self, total: Tensor, limits: Any, std: float, source: Any) -> Tensor:
+        self.draws.append((total.clone(), std))
+        return total
+
+
+def play(run: Any, rounds: int) -> Any:
+    """Train up to a round and leave the loop there; return the last report."""
+    for report in run:
+        if report.round == rounds:
+            return report
+    raise AssertionError(f"the run ended before round {rounds}")
+
+
+def pause(run: Any, rounds: int) -> None:
+    """Train up to a round, and close the run."""
+    with run:
+        play(run, rounds)
+
+
+def goes_on(build: Callable[[Path | None], Any], path: Path, after: int = 2) -> tuple[Any, Any]:
+    """Check that a seeded run ends with the same bits if it is stopped and resumed; return both."""
+    with build(None) as whole:
+        whole.run()
+    pause(build(path), after)
+    torch.manual_seed(99)
+    again = build(path)
+    with torch.no_grad():
+        for value in again.model.parameters():
+            value.add_(1.0)
+    with again.resume():
+        assert again.round == after
+        again.run()
+    assert torch.equal(flat(whole.model), flat(again.model))
+    return whole, again

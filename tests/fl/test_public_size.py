@@ -18,7 +18,7 @@ from dpacct.fl.privacy.sums import add_clipped
 from dpacct.fl.public import SECRET_CAPACITY, PublicSize
 from dpacct.ledger import Ledger
 from dpacct.rounds import Adjacency
-from tests.fl.problems import flat, linear, make_clients
+from tests.fl.problems import federation, flat, linear, make_clients
 
 M = 50
 
@@ -34,44 +34,30 @@ def examples(size: int) -> fl.Examples:
 def figures(run: fl.Federation, folder: Any) -> dict[str, Any]:
     """Everything of a run that is printed or stored, but what is random or marked unprotected."""
     reports = [report.to_dict() for report in run]
-    for row in reports:
-        for key in [key for key in row if key.startswith("unprotected_")]:
-            del row[key]
+    reports = [
+        {k: v for k, v in row.items() if not k.startswith("unprotected_")} for row in reports
+    ]
     content = torch.load(folder / "run.pt", weights_only=True)
     with Ledger.open(folder / "run.pt.ledger", read_only=True) as ledger:
-        entries = [(e["kind"], e["data"]) for e in ledger.export()]
-    for kind, data in entries:
-        assert kind
-        data.pop("name", None)
+        data = [entry["data"] for entry in ledger.export()]
     return {
         "reports": reports,
         "noise": (run.noise_multiplier, run.rounds, run.planned_epsilon, run.epsilon),
         "setting": content["setting"],
         "states": content["server_state"].keys(),
-        "entries": json.dumps([data.get("details") for _, data in entries], default=str),
-        "charges": json.dumps([data.get("charged") for _, data in entries], default=str),
+        "entries": json.dumps([each.get("details") for each in data], default=str),
+        "charges": json.dumps([each.get("charged") for each in data], default=str),
     }
 
 
 def run_of(population: Any, folder: Any, **options: Any) -> dict[str, Any]:
     folder.mkdir()
-    settings: dict[str, Any] = {
-        "rounds": 2,
-        "noise_multiplier": 3.0,
-        "sampling": Poisson(0.3),
-        "public_size": M,
-        "clip_norm": 1.0,
-        "vectorize": False,
-    }
-    settings |= options
-    method = settings.get("method")
-    if "bound" in settings or (method is not None and method.bound is not None):
-        settings["clip_norm"] = None
-    run = fl.Federation(
-        linear(), nn.functional.cross_entropy, population, checkpoint=folder / "run.pt", **settings
-    )
-    with run:
-        assert run.player.engine.plan.adjacency is Adjacency.ADD_REMOVE
+    settings = {
+        "rounds": 2, "noise_multiplier": 3.0, "sampling": Poisson(0.3), "public_size": M,
+        "checkpoint": folder / "run.pt", "local": None,
+    }  # fmt: skip
+    with federation(linear(), population, **(settings | options)) as run:
+        assert run.engine.plan.adjacency is Adjacency.ADD_REMOVE
         return figures(run, folder)
 
 
@@ -139,25 +125,19 @@ def test_every_setting_prints_and_stores_the_same_for_neighbors(
 def test_the_released_noise_is_as_wide_for_neighbors_and_as_the_public_size_says(
     tmp_path, sampling
 ):
-    rate = sampling.sampling_rate
+    std = 20 / (sampling.sampling_rate * M)
     for size in (40, 39):
         model = nn.Linear(100, 50)
-        before = flat(model)
-        empty = [
-            fl.ClientData(torch.empty(0, 100), torch.empty(0, dtype=torch.long))
-            for _ in range(size)
-        ]
-        with fl.Federation(
-            model, nn.functional.cross_entropy, empty, rounds=1, noise_multiplier=20.0,
-            clip_norm=1.0, sampling=sampling, public_size=M,
-        ) as run:  # fmt: skip
+        before, nothing = flat(model), torch.empty(0, dtype=torch.long)
+        empty = [fl.ClientData(torch.empty(0, 100), nothing) for _ in range(size)]
+        settings = {"sampling": sampling, "public_size": M, "noise_multiplier": 20.0}
+        with federation(model, empty, rounds=1, **settings) as run:
             run.run()
-        std = float((flat(model) - before).double().std())
-        assert std == pytest.approx(20 / (rate * M), rel=6 / (2 * 5_050) ** 0.5)
-        plan = fl.AggregationPlan(20.0, 1.0, sampling, public_size=M, num_clients=size)
+        plan = fl.AggregationPlan(clip_norm=1.0, num_clients=size, **settings)
         with Ledger.open(tmp_path / f"{size}.ledger", Budget(50, 1e-5)) as ledger:
             mean = fl.privatize(torch.zeros(0, 5_050), plan, ledger)
-        assert float(mean.std()) == pytest.approx(20 / (rate * M), rel=6 / (2 * 5_050) ** 0.5)
+        for noise in (flat(model) - before, mean):
+            assert float(noise.double().std()) == pytest.approx(std, rel=6 / (2 * 5_050) ** 0.5)
 
 
 def test_plans_of_an_own_loop_for_neighbors_are_told_apart_by_nothing_that_is_shown():
@@ -182,48 +162,37 @@ def test_the_grid_of_a_sum_does_not_follow_a_secret_number():
             linear(), size, rounds=1, noise_multiplier=1.0, clip_norm=1.0, sampling=Full(),
             public_size=M,
         ) as server:  # fmt: skip
-            [opened] = [opened for opened in server if _fill(opened, rows)]
+            opened = next(iter(server))
+            opened.add(range(len(rows)), opened.bound(rows))
+            opened.release()
             sums.append(opened.found.total.clone())
     assert torch.equal(*sums)
 
 
-def _fill(opened: fl.OpenRound, rows: torch.Tensor) -> bool:
-    opened.add(range(len(rows)), opened.bound(rows))
-    opened.release()
-    return True
-
-
 @pytest.mark.parametrize("sampling", [Poisson(0.3), Full(), Uniform(4, 12)])
 def test_add_remove_without_a_public_size_is_refused_with_the_way_out(sampling):
-    options: dict[str, Any] = {"rounds": 1, "noise_multiplier": 1.0, "clip_norm": 1.0}
-    with pytest.raises(InvalidParameter, match="public_size="):
-        fl.Federation(
-            linear(), nn.functional.cross_entropy, make_clients([3] * 12),
-            sampling=sampling, adjacency="add-remove", **options,
-        )  # fmt: skip
-    with pytest.raises(InvalidParameter, match="public_size="):
-        fl.Server(linear(), 12, sampling=sampling, adjacency="add-remove", **options)
-    with pytest.raises(InvalidParameter, match="public_size="):
-        fl.AggregationPlan(1.0, 1.0, sampling, num_clients=12, adjacency="add-remove")
+    given: dict[str, Any] = {"sampling": sampling, "adjacency": "add-remove"}
+    whole = {"rounds": 1, "noise_multiplier": 1.0, "clip_norm": 1.0}
+    for call in (
+        lambda: federation(linear(), make_clients([3] * 12), **given),
+        lambda: fl.Server(linear(), 12, **given, **whole),
+        lambda: fl.AggregationPlan(1.0, 1.0, num_clients=12, **given),
+    ):
+        with pytest.raises(InvalidParameter, match="public_size="):
+            call()
 
 
-def test_a_fixed_size_scheme_takes_no_public_size():
-    with pytest.raises(InvalidParameter, match="divided by the size of the cohort"):
-        fl.AggregationPlan(1.0, 1.0, Uniform(4, 12), public_size=12)
-    assert PublicSize.choose(None, Uniform(4, 12), 12).adjacency(Uniform(4, 12), None) == (
-        Adjacency.REPLACE_ONE
-    )
-
-
-@pytest.mark.parametrize("size", [0, -3, 1.5, True, "many"])
-def test_a_public_size_is_a_whole_number(size):
-    with pytest.raises(InvalidParameter, match="public"):
-        fl.AggregationPlan(1.0, 1.0, Full(), public_size=size)
-
-
-def test_more_clients_than_a_sum_can_hold_are_refused_whatever_is_declared():
-    with pytest.raises(InvalidParameter, match="population"):
-        fl.AggregationPlan(1.0, 1.0, Full(), public_size=10, num_clients=2**33 + 1)
+def test_public_sizes_that_make_no_sense_are_refused():
+    for sampling, options, words in (
+        (Uniform(4, 12), {"public_size": 12}, "divided by the size of the cohort"),
+        *((Full(), {"public_size": size}, "public") for size in (0, -3, 1.5, True, "many")),
+        # More than a sum can hold, whatever is declared.
+        (Full(), {"public_size": 10, "num_clients": 2**33 + 1}, "population"),
+    ):
+        with pytest.raises(InvalidParameter, match=words):
+            fl.AggregationPlan(1.0, 1.0, sampling, **options)
+    fixed = Uniform(4, 12)
+    assert PublicSize.choose(None, fixed, 12).adjacency(fixed, None) == Adjacency.REPLACE_ONE
 
 
 @pytest.mark.parametrize("size", [1, 10**12])

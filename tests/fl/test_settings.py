@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from dpacct import fl
+from dpacct import Budget, fl
 from dpacct.errors import DpacctError, InvalidParameter, Unsupported
 from dpacct.fl.settings import LocalSettings, Settings
 
@@ -69,44 +70,69 @@ def settings_with(name: str, value: object) -> dict[str, Any]:
     return {key: given for key, given in USUAL.items() if key != without} | {name: value}
 
 
+def federation(model: Any = None, loss: Any = cross_entropy, people: Any = None, **options: Any):
+    model = nn.Linear(3, 2) if model is None else model
+    return fl.Federation(model, loss, clients() if people is None else people, **options)
+
+
 def refused(call: Callable[[], object], name: str) -> None:
     with pytest.raises((InvalidParameter, Unsupported)) as error:
         call()
     assert name in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"clip_norm": None}, "clip_norm"),
+        ({"clip_norm": math.nan}, "clip_norm"),
+        ({"bound": fl.Clip(1.0)}, "clip_norm"),
+        ({"sampling": 0.1}, "sampling"),
+        ({"sampling": fl.Uniform(2, 7)}, "num_clients"),
+        ({"noise_multiplier": None}, "budget"),
+        ({"noise_multiplier": -1.0}, "noise_multiplier"),
+        ({"rounds": 0}, "rounds"),
+        ({"seed": 1.5}, "seed"),
+        ({"vectorize": "yes"}, "vectorize"),
+        ({"chunk_size": 0}, "chunk_size"),
+        ({"secure_noise": True, "noise": fl.GaussianNoise()}, "secure_noise"),
+        ({"delta": 1e-6, "budget": Budget(1, 1e-5)}, "delta"),
+        ({"server_lr": math.inf}, "server_lr"),
+        ({"bound": fl.PerLayerClip((1.0,)), "clip_norm": None}, "clip_norms"),
+        ({"clip_norm": "median"}, "without noise"),
+        ({"sampling": [[0, 1], [2]]}, "public rule"),
+        ({"sampling": "cyclic"}, "public rule"),
+        ({"noise": fl.NoiseShares(2), "sampling": fl.Poisson(0.5)}, "Poisson"),
+        ({"noise": fl.NoiseShares(2), "public_size": 12, "sampling": fl.Full()}, "add-remove"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name_or_with_the_reason(options, name) -> None:
+    with pytest.raises((InvalidParameter, Unsupported)) as caught:
+        federation(**(USUAL | options))
+    if isinstance(caught.value, InvalidParameter):
+        assert caught.value.name == name
+    else:
+        assert name in str(caught.value)
+
+
 @pytest.mark.parametrize("name", MISTAKES | LOCAL_MISTAKES)
-def test_a_mistaken_argument_of_a_federation_is_refused_by_name(name: str) -> None:
+def test_a_mistaken_argument_is_refused_by_name(name: str) -> None:
+    words = "clip" if name == "clip_norm" else name.partition("_")[0]
     for value in (MISTAKES | LOCAL_MISTAKES)[name]:
         given = settings_with(name, value)
-        words = "clip" if name == "clip_norm" else name.partition("_")[0]
-        refused(lambda: fl.Federation(nn.Linear(3, 2), cross_entropy, clients(), **given), words)  # noqa: B023
+        refused(lambda: federation(**given), words)  # noqa: B023
+        if name in MISTAKES:
+            refused(lambda: fl.Server(nn.Linear(3, 2), 8, **given), words)  # noqa: B023
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistaken_argument_of_a_server_is_refused_by_name(name: str) -> None:
-    value = MISTAKES[name][0]
-    refused(
-        lambda: fl.Server(nn.Linear(3, 2), 8, **settings_with(name, value)), name.partition("_")[0]
-    )
-
-
-@pytest.mark.parametrize("model", ["x", nn.Linear, None, torch.zeros(3)])
-def test_what_is_no_model_is_refused(model: Any) -> None:
-    refused(lambda: fl.Federation(model, cross_entropy, clients(), **USUAL), "model")
-    refused(lambda: fl.Server(model, 8, **USUAL), "model")
-
-
-@pytest.mark.parametrize("loss", ["x", None, nn.CrossEntropyLoss, [cross_entropy]])
-def test_what_is_no_loss_is_refused(loss: Any) -> None:
-    refused(lambda: fl.Federation(nn.Linear(3, 2), loss, clients(), **USUAL), "loss")
-
-
-@pytest.mark.parametrize(
-    "people", [3, [], dict(enumerate(clients())), iter(clients()), fl.Examples]
-)
-def test_what_is_no_population_is_refused(people: Any) -> None:
-    refused(lambda: fl.Federation(nn.Linear(3, 2), cross_entropy, people, **USUAL), "clients")
+def test_what_is_no_model_loss_or_population_is_refused() -> None:
+    for model in ("x", nn.Linear, 3, torch.zeros(3)):
+        refused(lambda: federation(model, **USUAL), "model")  # noqa: B023
+        refused(lambda: fl.Server(model, 8, **USUAL), "model")  # noqa: B023
+    for loss in ("x", None, nn.CrossEntropyLoss, [cross_entropy]):
+        refused(lambda: federation(loss=loss, **USUAL), "loss")  # noqa: B023
+    for people in (3, [], dict(enumerate(clients())), iter(clients()), fl.Examples):
+        refused(lambda: federation(people=people, **USUAL), "clients")  # noqa: B023
 
 
 @pytest.mark.parametrize(
@@ -126,7 +152,7 @@ def test_mistakes_beside_a_run_are_refused(call: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("path", [3, [], None])
 def test_a_checkpoint_is_the_path_of_a_file(path: Any) -> None:
-    with fl.Federation(nn.Linear(3, 2), cross_entropy, clients(), **USUAL) as run:
+    with federation(**USUAL) as run:
         refused(lambda: run.save(path), "path")
         refused(lambda: run.resume(path), "path")
 
@@ -144,13 +170,8 @@ def test_keywords_are_those_of_the_settings() -> None:
 
 
 def test_an_unknown_keyword_is_an_error_of_the_federation() -> None:
-    given: dict[str, Any] = USUAL | {"round_count": 3}
     with pytest.raises(TypeError, match=r"Federation\.__init__.*'round_count'"):
-        fl.Federation(nn.Linear(3, 2), cross_entropy, clients(), **given)
-
-
-def mode(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
+        federation(**(USUAL | {"round_count": 3}))
 
 
 def test_a_checkpoint_with_memories_is_for_its_owner_alone(tmp_path: Path) -> None:
@@ -158,9 +179,7 @@ def test_a_checkpoint_with_memories_is_for_its_owner_alone(tmp_path: Path) -> No
         file = tmp_path / f"{method.name}.checkpoint"
         file.write_bytes(b"old")
         file.chmod(0o644)
-        with fl.Federation(
-            nn.Linear(3, 2), cross_entropy, clients(), **USUAL, method=method, checkpoint=file
-        ) as run:
+        with federation(**USUAL, method=method, checkpoint=file) as run:
             assert run.has_private_checkpoint is private
             run.run()
-        assert (mode(file) == 0o600) is private
+        assert (stat.S_IMODE(file.stat().st_mode) == 0o600) is private

@@ -22,13 +22,7 @@ from dpacct.fl.public import PublicSize
 from dpacct.fl.settings import choose_bound
 from dpacct.fl.training.sequential import SequentialTrainer
 from dpacct.fl.training.vectorized import VectorizedTrainer
-
-
-class Silent(fl.GaussianNoise):
-    """No noise: for comparing with what a method does without it."""
-
-    def add(self, total, limits, std, source):
-        return total
+from tests.fl.problems import Silent, half_square
 
 
 class Curved(nn.Module):
@@ -46,10 +40,6 @@ class Curved(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         parts = [value.flatten() for value in self.parameters()]
         return (self.matrix @ torch.cat(parts)).expand(len(inputs), -1)
-
-
-def half_square(outputs: Tensor, targets: Tensor) -> Tensor:
-    return 0.5 * (outputs - targets).square().sum(dim=1).mean()
 
 
 def quadratics(centers: Any, matrix: Tensor | None = None) -> list[fl.ClientData]:

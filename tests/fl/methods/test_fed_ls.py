@@ -11,7 +11,7 @@ from dpacct.fl.methods import DPFedAvg, DPFedLS
 from dpacct.fl.methods.protocol import Context
 from dpacct.fl.postprocess import james_stein, soft_threshold
 from tests.fl.methods.stage import moved, points, quadratics, simulate, vector
-from tests.fl.problems import cross_entropy, make_clients, perceptron
+from tests.fl.problems import cross_entropy, federation, make_clients, perceptron
 
 LAYOUT = Layout.of(dict(perceptron().named_parameters()))
 
@@ -102,13 +102,10 @@ def test_an_empty_poisson_cohort_releases_smoothed_noise():
 
 
 def test_what_is_projected_does_not_count_as_clipped():
-    with fl.Federation(
-        perceptron(), cross_entropy, make_clients([8] * 4), method=DPFedLS(smoothing=1.0),
-        clip_norm=0.05, sampling=fl.Full(), noise_multiplier=1.0, rounds=1,
-        local=fl.SGD(lr=2.0, epochs=3, batch_size=4), vectorize=False,
+    with federation(
+        perceptron(), make_clients([8] * 4), method=DPFedLS(smoothing=1.0), clip_norm=0.05,
+        rounds=1, local=fl.SGD(lr=2.0, epochs=3, batch_size=4),
     ) as run:  # fmt: skip
-        reports = list(run)
-    assert all(
-        report.diagnostics.norm_median == pytest.approx(0.05, rel=1e-5) for report in reports
-    )
-    assert [report.clipped_fraction for report in reports] == [0]
+        report = run.run()
+    assert report.diagnostics.norm_median == pytest.approx(0.05, rel=1e-5)
+    assert report.clipped_fraction == 0

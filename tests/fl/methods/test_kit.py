@@ -18,7 +18,7 @@ from dpacct.fl.methods.protocol import Method
 from dpacct.fl.privacy.bounds import MARGIN
 from tests.fl.methods import references as oracle
 from tests.fl.methods.stage import Curved, quadratics, simulate, vector
-from tests.fl.problems import cross_entropy, flat, make_clients, perceptron
+from tests.fl.problems import federation, flat, goes_on, make_clients, perceptron
 
 NAMES = [
     "dp-fedavg", "blur", "blurs", "fed-smp-randk", "fed-smp-topk", "dp-fedsam", "dp-fedsam-topk",
@@ -49,10 +49,6 @@ def _written(value: object) -> str:
 
 def build(name, options=None) -> Method:
     return METHODS[name](**(options or {}))
-
-
-def bounding(method: Method) -> dict:
-    return {} if method.bound is not None else {"clip_norm": 0.5}
 
 
 def test_the_names_are_those_of_the_command_line():
@@ -113,25 +109,15 @@ def test_neither_vectorizing_nor_the_order_of_clients_matters(name, options):
 @pytest.mark.sampled(2)
 @each
 def test_a_resumed_run_ends_where_the_uninterrupted_one_does(name, options, tmp_path):
-    method = build(name, options)
     clients = make_clients([5, 3, 8, 6])
-    settings = {
-        "method": method, "sampling": fl.Poisson(0.6), "rounds": 4, "seed": 12,
-        "noise_multiplier": 1.0, "vectorize": False,
-        "local": fl.SGD(lr=0.2, epochs=1, batch_size=3, lr_decay=0.9), **bounding(method),
-    }  # fmt: skip
-    whole = perceptron()
-    with fl.Federation(whole, cross_entropy, clients, **settings) as run:
-        run.run()
-    settings["checkpoint"] = tmp_path / "run.pt"
-    with fl.Federation(perceptron(), cross_entropy, clients, **settings) as run:
-        for report in run:
-            if report.round == 2:
-                break
-    resumed = perceptron(seed=77)
-    with fl.Federation(resumed, cross_entropy, clients, **settings).resume() as run:
-        assert run.run().round == 4
-    assert torch.equal(flat(whole), flat(resumed))
+    local = fl.SGD(lr=0.2, epochs=1, batch_size=3, lr_decay=0.9)
+    settings = {"sampling": fl.Poisson(0.6), "rounds": 4, "seed": 12, "local": local}
+
+    def run(path):
+        method = build(name, options)
+        return federation(perceptron(), clients, method=method, checkpoint=path, **settings)
+
+    goes_on(run, tmp_path / "run.pt")
 
 
 def setting(clip: float = 100.0) -> tuple[oracle.Setting, list[fl.ClientData], Curved]:
@@ -232,12 +218,10 @@ def test_without_noise_it_is_the_method_of_its_paper(name, options, reference, c
 @pytest.mark.sampled(2)
 @each
 def test_epsilon_is_that_of_the_mechanism_and_of_nothing_else(name, options, tmp_path):
-    method = build(name, options)
-    sampling = fl.Poisson(0.25)
-    with fl.Federation(
-        perceptron(), cross_entropy, make_clients([4] * 8), method=method, sampling=sampling,
-        noise_multiplier=1.1, rounds=3, delta=1e-4, local=fl.SGD(lr=0.3, steps=1),
-        vectorize=False, ledger=tmp_path / "run.ledger", **bounding(method),
+    with federation(
+        perceptron(), make_clients([4] * 8), method=build(name, options), delta=1e-4,
+        sampling=fl.Poisson(0.25), noise_multiplier=1.1, local=fl.SGD(lr=0.3, steps=1),
+        ledger=tmp_path / "run.ledger",
     ) as run:  # fmt: skip
         last = run.run()
         plain = dpacct.epsilon(noise_multiplier=1.1, rounds=3, sampling_rate=0.25, delta=1e-4)

@@ -15,7 +15,7 @@ from dpacct.fl.layout import Layout
 from dpacct.fl.methods import AlphaNormEC, FedAlphaNormEC, FedAvgSmoothed
 from dpacct.fl.privacy.bounds import MARGIN, row_norms
 from tests.fl.methods.stage import points, quadratics, simulate, vector
-from tests.fl.problems import cross_entropy, make_clients, perceptron
+from tests.fl.problems import federation, make_clients, perceptron
 
 TWO = quadratics([[1.0, 0.0], [0.0, 2.0]])
 # The engine normalizes to (1 - 2^-17) of the printed length.
@@ -172,16 +172,12 @@ def test_the_incremental_operator_takes_each_example_once_in_order():
 
 
 def test_a_run_takes_the_local_operator_of_the_method():
-    options = {"rounds": 1, "noise_multiplier": 1.0, "sampling": fl.Full(), "vectorize": False}
     for method, expected in (
         (FedAlphaNormEC(operator="incremental"), fl.SGD(epochs=1, batch_size=1, shuffle=False)),
         (AlphaNormEC(), fl.SGD(steps=1, batch_size=None)),
     ):
-        with fl.Federation(
-            perceptron(), cross_entropy, make_clients([4, 5]), method=method, **options
-        ) as run:
-            run.run()
-            assert run.player.engine.local == expected
+        with federation(perceptron(), make_clients([4, 5]), method=method, local=fl.SGD()) as run:
+            assert run.engine.local == expected
 
 
 @pytest.mark.slow

@@ -89,37 +89,38 @@ def test_with_no_share_of_their_own_gradient_clients_send_nothing():
     assert vector(noisy.params).tolist() != [1.0, 1.0]
 
 
-@pytest.mark.parametrize("vectorized", [False, True])
-def test_momentum_takes_no_room_for_the_public_part_however_many_steps_there_are(vectorized):
-    # 3, 1 and 0 steps. With no gradient of their own, what is left would be the public part.
-    clients = quadratics([[[1.0, 0.0]] * 3, [[0.0, 2.0]]])
-    clients.append(fl.ClientData(clients[0].inputs[:0], clients[0].targets[:0]))
-    state = {"first": torch.tensor([0.6, -0.8], dtype=torch.float64)}
-    local = fl.SGD(lr=0.2, epochs=1, batch_size=1, momentum=0.5)
-    sent = updates(
-        DPFedPGN(beta=0.0), points([1.0, 1.0]), clients, local, state, vectorized=vectorized
-    )
-    assert float(sent.abs().max()) < 1e-15
-
-
 def linear_loss(outputs, targets):
     return (outputs * targets).sum(dim=1).mean()
+
+
+def three_one_and_none():
+    """Clients that take 3, 1 and 0 steps in an epoch of batches of one."""
+    clients = quadratics([[[1.0, 0.0]] * 3, [[0.0, 2.0]]])
+    return [*clients, fl.ClientData(clients[0].inputs[:0], clients[0].targets[:0])]
+
+
+PUBLIC = {"first": torch.tensor([0.6, -0.8], dtype=torch.float64)}
+
+
+@pytest.mark.parametrize("vectorized", [False, True])
+def test_momentum_takes_no_room_for_the_public_part_however_many_steps_there_are(vectorized):
+    # With no gradient of their own, what is left would be the public part.
+    local = fl.SGD(lr=0.2, epochs=1, batch_size=1, momentum=0.5)
+    method, model = DPFedPGN(beta=0.0), points([1.0, 1.0])
+    sent = updates(method, model, three_one_and_none(), local, PUBLIC, vectorized=vectorized)
+    assert float(sent.abs().max()) < 1e-15
 
 
 @pytest.mark.parametrize("vectorized", [False, True])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_what_is_sent_is_the_clients_gradients_however_many_steps_it_takes(decay, vectorized):
-    # Epochs give these clients 3, 1 and 0 steps; each sends -lr beta times the sum of gradients of
-    # its loss with weight decay, at the perturbed points.
-    clients = quadratics([[[1.0, 0.0]] * 3, [[0.0, 2.0]]])
-    clients.append(fl.ClientData(clients[0].inputs[:0], clients[0].targets[:0]))
+    # Each sends -lr beta times the sum of gradients of its loss with weight decay, at the
+    # perturbed points.
     rho, beta, lr = 0.1, 0.3, 0.2
     local = fl.SGD(lr=lr, epochs=1, batch_size=1, weight_decay=decay)
-    state = {"first": torch.tensor([0.6, -0.8], dtype=torch.float64)}
-    start = np.array([0.5, 0.5])
+    start, public = np.array([0.5, 0.5]), np.array([0.6, -0.8])
     method, model = DPFedPGN(rho, beta), points(start.tolist())
-    sent = updates(method, model, clients, local, state, vectorized=vectorized).numpy()
-    public = np.array([0.6, -0.8])
+    sent = updates(method, model, three_one_and_none(), local, PUBLIC, vectorized=vectorized)
     for row, (center, steps) in zip(sent, [((1, 0), 3), ((0, 2), 1), ((0, 0), 0)], strict=True):
         y, total = start.copy(), np.zeros(2)
         for _ in range(steps):
@@ -127,7 +128,7 @@ def test_what_is_sent_is_the_clients_gradients_however_many_steps_it_takes(decay
             gradient = place - np.array(center) + decay * place
             total += gradient
             y = y - lr * (beta * gradient + (1 - beta) * public / steps)
-        assert row == pytest.approx(-lr * beta * total, abs=1e-14)
+        assert row.numpy() == pytest.approx(-lr * beta * total, abs=1e-14)
 
 
 @pytest.mark.slow

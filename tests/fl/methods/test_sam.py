@@ -93,28 +93,24 @@ def run(method, **options):
 
 
 def test_without_radius_it_is_federated_averaging_to_the_bit():
-    assert same(run(DPFedSAM(rho=0)), run(DPFedAvg()))
-    assert not same(run(DPFedSAM(rho=0.1)), run(DPFedAvg()))
-
-
-@pytest.mark.parametrize("placement", ["server", "shared", "client"])
-def test_all_coordinates_kept_is_option_one_to_the_bit(placement):
-    assert same(run(DPFedSAMTopK(fraction=1.0, placement=placement)), run(DPFedSAM()))
-
-
-def counted(states, layout):
-    return [
-        [int(step[start:stop].count_nonzero()) for start, stop in layout.segments]
-        for step in moved(states)
-    ]
+    plain, sam = run(DPFedAvg()), run(DPFedSAM())
+    assert same(run(DPFedSAM(rho=0)), plain)
+    assert not same(run(DPFedSAM(rho=0.1)), plain)
+    for placement in ("server", "shared", "client"):
+        assert same(run(DPFedSAMTopK(fraction=1.0, placement=placement)), sam)
 
 
 def test_where_the_coordinates_are_dropped():
     layout = Layout.of(dict(perceptron().named_parameters()))
-    share = [-(-4 * size // 10) for size in layout.sizes]
-    for step in counted(run(DPFedSAMTopK(), noise=fl.GaussianNoise()), layout):
-        assert step == share
-    noisy = counted(run(DPFedSAMTopK(placement="client"), noise=fl.GaussianNoise()), layout)
-    assert all(step == list(layout.sizes) for step in noisy)
-    shared = run(DPFedSAMTopK(placement="shared", refresh=2), noise=fl.GaussianNoise())
-    assert counted(shared, layout) == [list(layout.sizes), share, list(layout.sizes)]
+    share, all_of_it = [-(-4 * size // 10) for size in layout.sizes], list(layout.sizes)
+
+    def counted(**options):
+        states = run(DPFedSAMTopK(**options), noise=fl.GaussianNoise())
+        return [
+            [int(step[start:stop].count_nonzero()) for start, stop in layout.segments]
+            for step in moved(states)
+        ]
+
+    assert counted() == [share] * 3
+    assert counted(placement="client") == [all_of_it] * 3
+    assert counted(placement="shared", refresh=2) == [all_of_it, share, all_of_it]

@@ -9,7 +9,7 @@ import torch
 from dpacct import fl
 from dpacct.errors import InvalidParameter
 from dpacct.fl.models import save_parameters
-from tests.fl.problems import federation, flat, make_clients, perceptron
+from tests.fl.problems import federation, flat, goes_on, make_clients, perceptron
 
 AVERAGES = [fl.Average(decay=0.0), fl.Average(decay=0.7)]
 
@@ -57,27 +57,19 @@ def test_a_parameter_may_be_called_count():
 
 
 def test_an_average_goes_on_from_a_checkpoint(tmp_path):
-    settings = {
-        "average": fl.Average(decay=0.7),
-        "server": fl.Momentum(0.5),
-        "method": fl.DPFedPGN(),
-    }
-    with run(perceptron(), **settings) as whole:
-        whole.run()
-    settings["checkpoint"] = tmp_path / "run.pt"
-    with run(perceptron(), **settings) as begun:
-        for report in begun:
-            if report.round == 2:
-                break
-    with run(perceptron(seed=77), **settings).resume() as going:
-        going.run()
+    path, average = tmp_path / "run.pt", fl.Average(decay=0.7)
+
+    def build(path, **options):
+        settings = {"server": fl.Momentum(0.5), "method": fl.DPFedPGN(), "checkpoint": path}
+        return run(perceptron(), **settings, **options)
+
+    whole, going = goes_on(lambda path: build(path, average=average), path)
     assert torch.equal(flat(whole.averaged()), flat(going.averaged()))
     save_parameters(going.averaged(), tmp_path / "average.pt")
     saved = torch.load(tmp_path / "average.pt", weights_only=True)
     assert torch.equal(torch.cat([v.flatten() for v in saved.values()]), flat(going.averaged()))
-    del settings["average"]
     with pytest.raises(InvalidParameter, match="another setting"):
-        run(perceptron(), **settings).resume()
+        build(path).resume()
 
 
 def test_mistakes():
