@@ -25,6 +25,8 @@ from dpacct.packages import import_package
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>|#&!])")
 # Commands of dpacct, which it wrote itself.
 _CODE = re.compile(r"(`dpacct [^`]*`|`export`)")
+# The name of a value in a template.
+_VALUE = re.compile(r"\$(\w+)")
 # The start of a table without a header, whose first column names the rows.
 _NO_HEADER = re.compile(
     r"<thead>\s*<tr>(?:\s*<th[^>]*></th>)+\s*</tr>\s*</thead>\s*"
@@ -101,10 +103,12 @@ def filled(name: str, blocks: Mapping[str, str], **words: str) -> list[str]:
         words: values that stay text.
     """
     values = {key: safe(value) for key, value in words.items()} | dict(blocks)
-    empty = {f"${key}" for key, value in values.items() if not value}
+    empty = {key for key, value in values.items() if not value}
     found: list[str] = []
     for block in template(name).template.split("\n\n"):
-        kept = [line for line in block.strip().split("\n") if not empty & set(line.split())]
+        kept = [
+            line for line in block.strip().split("\n") if empty.isdisjoint(_VALUE.findall(line))
+        ]
         joined = ("\n" if block.startswith("|") else " ").join(kept)
         found += [Template(joined).substitute(values)] if kept else []
     return found

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from dpacct.display import chosen, line, trimmed, up
-from dpacct.report.document import filled, paragraph, table
+from dpacct.report.document import filled, table
 from dpacct.report.risks import (
     EVEN,
     PRIORS,
@@ -29,18 +29,6 @@ from dpacct.rounds import Adjacency
 # A guarantee is weak if a guess is right more often than this, or, if only epsilon is known, if
 # epsilon is larger than this.
 WEAK, WEAK_EPSILON = 0.95, 10.0
-_WEAK_WORDS = (
-    "This guarantee is weak: the best attacker is hardly ever wrong. Do not call the result "
-    "private without this figure."
-)
-_OF_BUDGET = (
-    "These figures describe the budget. It limits all releases, now and later, even if earlier "
-    "results influence later rounds."
-)
-_LAST_COLUMN = (
-    "The last column holds for any procedure with this epsilon and delta. The noise and sampling "
-    "of this procedure allow only the smaller figures beside it."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,23 +85,25 @@ def risk_to_json(promise: Promise | None) -> dict[str, Any] | None:
 
 
 def front_page(promise: Promise) -> list[str]:
-    """Return the blocks below the title."""
+    """Return the blocks below the title. Sentences whose value is empty do not apply."""
     asked, unit = question(promise.adjacency, promise.unit), line(promise.unit)
     return filled(
         "front.md",
         {"attacks": _attacks(promise, asked)},
         **asked,
         headline=headline(promise),
-        basis=_basis(promise),
-        weak=_WEAK_WORDS if promise.weak else "",
+        only="" if promise.risks else trimmed(up(promise.epsilon, 3)),
+        alone=trimmed(up(promise.epsilon, 3)) if promise.risks else "",
+        worst=of_thousand(promise.of_promise.guess),
+        weak="weak" if promise.weak else "",
         unit=unit,
         units=unit if promise.num_units is None else f"{unit} of the {promise.num_units:,}",
         verb="will look" if promise.planned else "look",
         epsilon=trimmed(up(promise.epsilon)),
         delta=chosen(promise.delta),
         one_in=one_in(promise.delta),
-        budget="" if promise.spent is None else _OF_BUDGET,
-        last_column="" if promise.risks is None else _LAST_COLUMN,
+        budget="" if promise.spent is None else "budget",
+        last="last" if promise.risks else "",
     )
 
 
@@ -135,23 +125,6 @@ def headline(promise: Promise) -> str:
         f"{words} So far epsilon {trimmed(up(promise.spent))} of the budget is spent. Among runs "
         f"that spent no more, at most {right} of 1,000 guesses are correct, except for "
         f"{one_in(promise.delta)} of all runs."
-    )
-
-
-def _basis(promise: Promise) -> str:
-    """Return the basis of the figure of the headline (Rule 3)."""
-    epsilon = trimmed(up(promise.epsilon, 3))
-    if promise.risks is None:
-        return (
-            f"This is a worst case over all procedures with epsilon {epsilon}. Gaussian noise and "
-            "sampling allow less, but how much less is not known before all rounds are fixed. Do "
-            "not compare this figure with one of a planned run: at the same epsilon, that figure "
-            "is much smaller."
-        )
-    worst = of_thousand(promise.of_promise.guess)
-    return (
-        f"This figure follows from the noise and sampling of these rounds. Epsilon {epsilon} alone "
-        f"would allow {worst} of 1,000, with the worst procedure that has it."
     )
 
 
@@ -185,10 +158,4 @@ def _attacks(promise: Promise, asked: dict[str, str]) -> str:
 
 def nothing_promised(reason: str) -> list[str]:
     """Return the first page without a guarantee. ``reason`` is whole sentences."""
-    return [
-        paragraph(f"There is no privacy guarantee: {reason}", strong=True),
-        paragraph(
-            "An attacker who sees the releases may learn the data of every single person: 1,000 "
-            "of 1,000."
-        ),
-    ]
+    return filled("nothing.md", {}, reason=reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dpacct.display import chosen, down, line, up
-from dpacct.report.document import filled, heading, paragraph, signatures
+from dpacct.report.document import filled, signatures
 from dpacct.rounds import Full, Poisson, Sampling, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
 
@@ -142,14 +142,7 @@ def schedule_assumptions(schedule: Schedule, accountant: str) -> tuple[str, ...]
 
 def to_sign(assumptions: tuple[str, ...]) -> list[str]:
     """Return the section in which a person signs for each assumption."""
-    return [
-        heading(2, "Assumptions to sign", new_page=True),
-        paragraph(
-            "No computation can check these statements. If one of them is false, the figures of "
-            "this report do not hold. A person who knows signs for each."
-        ),
-        signatures(assumptions),
-    ]
+    return filled("sign.md", {"statements": signatures(assumptions)})
 
 
 def glossary() -> list[str]:
