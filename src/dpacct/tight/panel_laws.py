@@ -22,7 +22,7 @@ from dpacct.numerics.fourier import Weighted, characteristic_shift
 from dpacct.numerics.quadrature import ERROR_FACTOR, panel_nodes
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
 from dpacct.pairs.dominating import AchievedPair, Direction, SampledGaussianPair
-from dpacct.pairs.panels import LossFunction, PanelBounds, node_errors, panel_edges, suprema_beyond
+from dpacct.pairs.panels import LossFunction, suprema_beyond
 from dpacct.tight.laws import Law, decay_table, doubled_length, log_decay, log_of_power
 
 # Angles, times sigma, and the largest one.
@@ -317,36 +317,28 @@ class SymmetrizedLosses(PanelLaw):
         if sigma <= _LEAST_SIGMA:
             raise NotConverged("the loss of so little noise is nearly an atom")
         last = min(end, (a + reach_for(count) * sigma - 0.5) / sigma**2)
-        edges = panel_edges(a, q, sigma, last, frequency)
-        u, weights = panel_nodes(edges)
-        ratio = LossFunction(SampledGaussianPair(q, sigma, Direction.REMOVE))
-        (loss, _), log_scale = ratio(u), math.log(sigma / math.sqrt(2 * math.pi))
-        gaussian = log_scale + ratio.log_density(u)
-        top = max(0.0, float((gaussian + a * loss).max()))
-        rising = weights * np.exp(gaussian + a * loss - top)
-        falling = weights * np.exp(gaussian + (1 - a) * loss - top)
-        atom = (1 - q) * (1 - math.erfc(1 / (sigma * math.sqrt(8)))) * math.exp(-top)
-        loss_error, weight_error = node_errors(q, sigma, edges, u, weights, loss)
-        relative = a * loss_error + weight_error + UNIT * (5 * a * loss + 8 * abs(log_scale) + 96)
-        relative += 2 * UNIT * (np.abs(gaussian + a * loss) + top)
-        bounds = PanelBounds(q, sigma**2, edges)
-        # The Gaussian factor's own scale belongs to the integrand.
-        size = bounds.peak(a, top - log_scale)
-        size += bounds.peak(0.0, top - log_scale) * bounds.power(1 - a)
-        size *= 1.02 * ERROR_FACTOR * bounds.half
-        tail = 0.0 if last == end else _tail(q, sigma, a, float(u[-1, -1]), top)
-        swings = swing(frequency, bounds.angle, bounds.loss)
+        ratio, back = (LossFunction(SampledGaussianPair(q, sigma, d)) for d in Direction)
+        edges = ratio.edges(tilt, 0.0, last, frequency)
+        u = panel_nodes(edges)[0]
+        # Losses above 0 are those of the remove pair, and losses below 0 those of the add pair.
+        at, falling = (PanelIntegrand(law, tilt, edges, frequency) for law in (ratio, back))
+        less, scale = math.exp(falling.top - at.top), at.log_scale
+        atom = (1 - q) * (1 - math.erfc(1 / (sigma * math.sqrt(8)))) * math.exp(-scale)
+        # Three units, one for each part, are brought to one.
+        units = abs(at.top) + abs(falling.top) + 8 * (abs(scale) + abs(scale - at.top)) + 16
+        tail = 0.0 if last == end else _tail(q, sigma, a, float(u[-1, -1]), scale)
         super().__init__(
-            *(loss, rising, relative, loss_error),
-            *(np.append(size, tail), np.append(swings, 2.0), top),
-            *(falling, atom),
+            *(at.loss, at.mass),
+            *(np.maximum(at.relative, falling.relative) + 2 * UNIT * units, at.loss_error),
+            *(np.append(at.size + less * falling.size, tail), np.append(at.swing, 2.0), scale),
+            *(less * falling.mass, atom),
         )
         self.count = count
         # Density in l > 0, h = g r^a / p: its supremum right of each panel's start, and the
         # remaining mass. Between points it rises by at most a curvature.
-        norm = math.log(self.total) + top + math.log(q)
-        edge_density = (a + 1) * ratio(edges)[0] - edges + log_scale + ratio.log_density(edges)
-        highest = suprema_beyond(gaussian + (a + 1) * loss - u - norm, edge_density - norm)
+        norm = math.log(self.total) + at.top + math.log(q)
+        inner, ends = ((a + 1) * ratio(x)[0] - x + ratio.log_density(x) - norm for x in (u, edges))
+        highest = suprema_beyond(inner, ends)
         points = np.concatenate([[0.0], u.ravel(), edges[-1:]])
         rise = float(np.max(np.diff(points))) ** 2 / 8 * (sigma**2 + (a + 1) / 4) + 1e-3
         maxima = 1.0 if a + 1 <= 4 * sigma**2 else 2.0
@@ -361,7 +353,7 @@ class SymmetrizedLosses(PanelLaw):
 
 
 def _tail(q: float, sigma: float, a: float, last: float, top: float) -> float:
-    """Bound twice the tail of phi r^a beyond u (`pairs.symmetrized`) for both terms, over e^top."""
+    """Bound twice the tail of phi r^a beyond u for both terms, over e^top."""
     log_last = float(np.logaddexp(np.log1p(-q), math.log(q) + last))
     log_tail = a * log_last - (sigma * last + 0.5 / sigma) ** 2 / 2 - top
     return 4 * 1.26 / math.sqrt(2 * math.pi) * math.exp(min(log_tail, 700.0))
