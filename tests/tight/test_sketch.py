@@ -11,7 +11,7 @@ import pytest
 from dpacct import Full, Poisson, Round, Schedule, epsilon
 from dpacct.pairs.dominating import Direction, proven_pairs
 from dpacct.rounds import Phase
-from dpacct.tight.composition import MANY, Composition, above, alike, cells, merged
+from dpacct.tight.composition import MANY, Composition, Rows, above, alike, cells, merged
 from dpacct.tight.contour import Contour, epsilon_estimate, tilt_at_delta
 
 KINDS = 800
@@ -26,14 +26,14 @@ def plan_of(kinds: int) -> Schedule:
 
 def test_every_round_is_in_one_cell() -> None:
     random = np.random.default_rng(5)
-    found = cells(random.random(1000), random.random(1000))
+    found = cells(Rows(random.random(1000), random.random(1000), np.ones(1000)))
     assert sorted(np.concatenate(found).tolist()) == list(range(1000))
 
 
 def test_few_kinds_are_left_alone() -> None:
-    rates, noise, counts = np.full(MANY, 0.1), np.full(MANY, 1.0), np.ones(MANY)
-    assert alike(rates, noise, counts)[0] is rates
-    assert above(rates, noise, counts)[1] is noise
+    rows = Rows(np.full(MANY, 0.1), np.full(MANY, 1.0), np.ones(MANY))
+    assert alike(rows) is rows
+    assert above(rows) is rows
 
 
 @pytest.mark.parametrize("direction", Direction)
@@ -44,8 +44,8 @@ def test_moments_of_a_sketch(direction: Direction) -> None:
     assert np.all(exact.upper <= most)
     assert np.all(most <= 1.3 * exact.upper)
     sketch = whole.alike()
-    assert len(sketch.rates) < MANY
-    assert sketch.counts.sum() == whole.counts.sum()
+    assert len(sketch.sampled.rates) < MANY
+    assert sketch.sampled.counts.sum() == whole.sampled.counts.sum()
     assert sketch.log_moment(tilts).upper == pytest.approx(exact.upper, rel=2e-3)
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -397,6 +398,22 @@ def log_binomials(order: int) -> np.ndarray:
     return values
 
 
+class Rows(NamedTuple):
+    """Sampling rates, noise stds and multiplicities of pairs of one kind, shape (m,)."""
+
+    rates: Array
+    noise: Array
+    counts: Array
+
+
+def rows_of(
+    pairs: Mapping[DominatingPair, int], kind: type[SampledGaussianPair | ReplacementPair]
+) -> Rows:
+    """Return the pairs of one kind as rows."""
+    some = [(p.sampling_rate, p.noise_std, n) for p, n in pairs.items() if isinstance(p, kind)]
+    return Rows(*(np.array(part) for part in np.array(some, dtype=float).reshape(-1, 3).T))
+
+
 class PairMoments:
     """The sum of log E_Q[(P/Q)^order] over pairs of one direction, with multiplicities.
 
@@ -404,47 +421,27 @@ class PairMoments:
     """
 
     def __init__(self, pairs: Mapping[DominatingPair, int], direction: Direction) -> None:
-        self.pairs: dict[DominatingPair, int] = {**pairs}
-        self.direction = direction
-        self.sampled = self._rows(SampledGaussianPair)
-        self.replaced = self._rows(ReplacementPair)
-        self.symmetrized = [
-            (pair, float(count))
-            for pair, count in pairs.items()
-            if isinstance(pair, SymmetrizedPair)
-        ]
-        self.general = [(p, n) for p, n in pairs.items() if isinstance(p, GeneralPair)]
+        self.pairs, self.direction = dict(pairs), direction
+        self._sampled = rows_of(pairs, SampledGaussianPair)
+        self._replaced = rows_of(pairs, ReplacementPair)
+        self.symmetrized = [(p, n) for p, n in pairs.items() if isinstance(p, SymmetrizedPair)]
+        self._general = [(p, n) for p, n in pairs.items() if isinstance(p, GeneralPair)]
 
     def log_moment(self, order: float) -> Bounds:
         """Return bounds of the sum, 0-dimensional."""
         a = order if self.direction is Direction.REMOVE else 1 - order
-        rates, noise, counts = self.sampled
+        rates, noise, counts = self._sampled
         total = weighted_sum(log_moment(a, rates, noise), counts)
         if len(self.pairs) == len(rates):
             return total
-        parts, multiplicities = [total], [1.0]
-        for general, count in self.general:
-            parts.append(general.renyi_moment(order))
-            multiplicities.append(float(count))
+        parts: list[tuple[Bounds, float]] = [(total, 1.0)]
+        parts += [(general.renyi_moment(order), count) for general, count in self._general]
         for pair, count in self.symmetrized:
             moment = symmetrized_log_moment(order, pair.sampling_rate, pair.noise_std)
             wang = wang_log_moment(order, pair.sampling_rate, pair.noise_std)
-            parts.append(Bounds(moment.lower, np.minimum(moment.upper, wang)))
-            multiplicities.append(count)
-        rates, noise, counts = self.replaced
+            parts.append((Bounds(moment.lower, np.minimum(moment.upper, wang)), count))
+        rates, noise, counts = self._replaced
         if len(rates):
-            parts.append(weighted_sum(replacement_log_moment(order, rates, noise), counts))
-            multiplicities.append(1.0)
-        stacked = Bounds(
-            np.array([part.lower for part in parts]), np.array([part.upper for part in parts])
-        )
-        return weighted_sum(stacked, np.array(multiplicities))
-
-    def _rows(
-        self, kind: type[SampledGaussianPair | ReplacementPair]
-    ) -> tuple[Array, Array, Array]:
-        """Return sampling rates, noise and counts of the pairs of a kind."""
-        some = ((p, n) for p, n in self.pairs.items() if isinstance(p, kind))
-        rows = [(p.sampling_rate, p.noise_std, n) for p, n in some]
-        rates, noise, counts = np.array(rows, dtype=np.float64).reshape(-1, 3).T
-        return np.array(rates), np.array(noise), np.array(counts)
+            parts.append((weighted_sum(replacement_log_moment(order, rates, noise), counts), 1.0))
+        each = Bounds(*(np.array(ends) for ends in zip(*(part for part, _ in parts), strict=True)))
+        return weighted_sum(each, np.array([count for _, count in parts]))

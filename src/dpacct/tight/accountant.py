@@ -280,7 +280,7 @@ def _worse_direction(
     remove = Composition.of_schedule(schedule, pairs, Direction.REMOVE)
     found = solved(remove)
     add = Composition.of_schedule(schedule, pairs, Direction.ADD)
-    if not remove.rates.size and remove.general == add.general:
+    if not remove.sampled.rates.size and remove.general == add.general:
         # Gaussians without sampling and pairs of C_q are the same in both directions.
         return found
     with suppress(NotConverged):

@@ -28,7 +28,13 @@ from dpacct.pairs.dominating import (
     infinite_mass_of,
     pairs_of,
 )
-from dpacct.pairs.moments import log_moment, replacement_log_moment, symmetrized_log_moment
+from dpacct.pairs.moments import (
+    Rows,
+    log_moment,
+    replacement_log_moment,
+    rows_of,
+    symmetrized_log_moment,
+)
 from dpacct.pairs.panels import LossFunction
 from dpacct.rounds import Phase, Poisson, Round, Schedule
 from dpacct.tight.laws import GeneralLosses, Law, TiltedLosses, TiltedNodes
@@ -41,31 +47,28 @@ _RATES, _NOISES = 24, 12
 _LARGEST_EXPONENT = 600.0
 
 
-def cells(rates: Array, noise: Array) -> list[NDArray[np.int64]]:
+def cells(rows: Rows) -> list[NDArray[np.int64]]:
     """Return rounds that are much alike: their numbers, by cells."""
     found: list[NDArray[np.int64]] = []
-    for same in np.array_split(np.argsort(rates, kind="stable"), _RATES):
-        order = same[np.argsort(noise[same], kind="stable")]
+    for same in np.array_split(np.argsort(rows.rates, kind="stable"), _RATES):
+        order = same[np.argsort(rows.noise[same], kind="stable")]
         found += np.array_split(order, _NOISES)
     return [cell for cell in found if cell.size]
 
 
-def alike(rates: Array, noise: Array, counts: Array) -> tuple[Array, Array, Array]:
-    """Return rates, noise and counts of hundreds of rounds with about this cost, for searches."""
-    if len(rates) <= MANY:
-        return rates, noise, counts
-    rows: list[list[float]] = []
-    for cell in cells(rates, noise):
-        number = float(counts[cell].sum())
-        rate = float(counts[cell] @ rates[cell]) / number
+def alike(rows: Rows) -> Rows:
+    """Return hundreds of rounds with about the cost of all, for searches."""
+    if len(rows.rates) <= MANY:
+        return rows
+    found: list[list[float]] = []
+    for cell in cells(rows):
+        rates, noise, counts = (part[cell] for part in rows)
+        number = float(counts.sum())
+        rate = float(counts @ rates) / number
         # Contribution of each kind to the total if there are many: the variance of r under Q.
-        grown = (
-            np.expm1(np.minimum(noise[cell] ** -2, _LARGEST_EXPONENT)) * (rates[cell] / rate) ** 2
-        )
-        mean = float(counts[cell] @ grown) / number
-        rows.append([rate, math.log1p(mean) ** -0.5, number])
-    new_rates, new_noise, new_counts = np.array(rows).T
-    return new_rates, new_noise, new_counts
+        grown = np.expm1(np.minimum(noise**-2, _LARGEST_EXPONENT)) * (rates / rate) ** 2
+        found.append([rate, math.log1p(float(counts @ grown) / number) ** -0.5, number])
+    return Rows(*np.array(found).T)
 
 
 def merged(schedule: Schedule) -> Schedule:
@@ -78,27 +81,24 @@ def merged(schedule: Schedule) -> Schedule:
     }
     if len(drawn) <= MANY:
         return schedule
-    rows = [(kind.sampling_rate, kind.noise_multiplier, float(n)) for kind, n in drawn.items()]
+    rows = [(kind.sampling_rate, kind.noise_multiplier, n) for kind, n in drawn.items()]
     phases = [Phase(kind, n) for kind, n in kinds.items() if kind not in drawn]
-    for rate, noise, count in zip(*alike(*np.array(rows).T), strict=True):
+    for rate, noise, count in zip(*alike(Rows(*np.array(rows).T)), strict=True):
         round_ = Round(float(noise), Poisson(float(rate)), schedule.adjacency)
         phases.append(Phase(round_, int(count)))
     return Schedule(phases)
 
 
-def above(rates: Array, noise: Array, counts: Array) -> tuple[Array, Array, Array]:
-    """Return rates, noise and counts of rounds that cost at least as much.
+def above(rows: Rows) -> Rows:
+    """Return hundreds of rounds that cost at least as much as all.
 
     A round costs no less where its rate is higher or its noise lower.
     """
-    if len(rates) <= MANY:
-        return rates, noise, counts
-    rows = [
-        [float(rates[cell].max()), float(noise[cell].min()), float(counts[cell].sum())]
-        for cell in cells(rates, noise)
-    ]
-    new_rates, new_noise, new_counts = np.array(rows).T
-    return new_rates, new_noise, new_counts
+    if len(rows.rates) <= MANY:
+        return rows
+    groups = [tuple(part[cell] for part in rows) for cell in cells(rows)]
+    found = [[rates.max(), noise.min(), counts.sum()] for rates, noise, counts in groups]
+    return Rows(*np.array(found).T)
 
 
 # Accuracy e^-20 of the sums of nodes, and how many there may be: a search takes some dozens.
@@ -234,14 +234,6 @@ def _midpoints(sigma: float, start: float, end: float) -> tuple[Array, float]:
     return u, math.log(sigma * width / math.sqrt(2 * math.pi))
 
 
-class Rows(NamedTuple):
-    """Rates below one, noise and multiplicities of several rounds, shape (m,)."""
-
-    rates: Array
-    noise: Array
-    counts: Array
-
-
 NO_ROWS = Rows(np.empty(0), np.empty(0), np.empty(0))
 # Number of rounds whose nodes share the same arrays.
 _ROWS = 500
@@ -253,7 +245,7 @@ class Composition(Composed):
     """Sampled Gaussian pairs of one direction, with multiplicities.
 
     Attributes:
-        rates, noise, counts: of the rounds with a rate below one, shape (m,).
+        sampled: rows of the rounds with a rate below one.
         precision: sum of count / noise^2 over the rounds of full participation.
         direction: remove or add.
         symmetrized: pairs of C_q and how often each occurs.
@@ -262,9 +254,7 @@ class Composition(Composed):
         general: other pairs and how often each occurs, without their infinite losses.
     """
 
-    rates: Array
-    noise: Array
-    counts: Array
+    sampled: Rows
     precision: float
     direction: Direction
     symmetrized: tuple[tuple[SymmetrizedPair, int], ...] = ()
@@ -276,20 +266,15 @@ class Composition(Composed):
     def of(cls, pairs: dict[DominatingPair, int], direction: Direction) -> Composition:
         """Return the composition of pairs that all have this direction."""
         plain = {p: n for p, n in pairs.items() if isinstance(p, SampledGaussianPair)}
-        sampled = {pair: n for pair, n in plain.items() if pair.sampling_rate < 1.0}
-        replaced = {p: n for p, n in pairs.items() if isinstance(p, ReplacementPair)}
+        sampled: dict[DominatingPair, int] = {
+            pair: n for pair, n in plain.items() if pair.sampling_rate < 1.0
+        }
         return cls(
-            np.array([pair.sampling_rate for pair in sampled]),
-            np.array([pair.noise_std for pair in sampled]),
-            np.array([float(n) for n in sampled.values()]),
+            rows_of(sampled, SampledGaussianPair),
             sum(n / p.noise_std**2 for p, n in plain.items() if p.sampling_rate == 1.0),
             direction,
             tuple((p, n) for p, n in pairs.items() if isinstance(p, SymmetrizedPair)),
-            Rows(
-                np.array([pair.sampling_rate for pair in replaced]),
-                np.array([pair.noise_std for pair in replaced]),
-                np.array([float(n) for n in replaced.values()]),
-            ),
+            rows_of(pairs, ReplacementPair),
             len(pairs),
             tuple((p, n) for p, n in pairs.items() if isinstance(p, GeneralPair)),
         )
@@ -308,7 +293,7 @@ class Composition(Composed):
         """
         symmetrized = [(p.sampling_rate, p.noise_std, float(n)) for p, n in self.symmetrized]
         kinds = [
-            (1.0, self.rates, self.noise, self.counts),
+            (1.0, *self.sampled),
             (1.0, *np.array(symmetrized).reshape(-1, 3).T),
             (2.0, *self.replaced),
         ]
@@ -326,9 +311,7 @@ class Composition(Composed):
         kept = np.split(~dropped, np.cumsum([len(part) for part in sizes]))
         plain, symmetric, opposed, others, gaussian = kept
         rest = Composition(
-            self.rates[plain],
-            self.noise[plain],
-            self.counts[plain],
+            Rows(*(part[plain] for part in self.sampled)),
             self.precision if gaussian[0] else 0.0,
             self.direction,
             tuple(pair for pair, keep in zip(self.symmetrized, symmetric, strict=True) if keep),
@@ -340,11 +323,12 @@ class Composition(Composed):
 
     def sampled_pairs(self) -> list[tuple[AchievedPair, float]]:
         """Return the pairs of all sampled rounds except C_q, with multiplicities."""
-        rows = zip(self.rates.tolist(), self.noise.tolist(), self.counts.tolist(), strict=True)
-        found: list[tuple[AchievedPair, float]] = [
-            (SampledGaussianPair(q, z, self.direction), n) for q, z, n in rows
-        ]
-        opposed = zip(*(part.tolist() for part in self.replaced), strict=True)
+        plain, opposed = (
+            zip(*(part.tolist() for part in rows), strict=True)
+            for rows in (self.sampled, self.replaced)
+        )
+        found: list[tuple[AchievedPair, float]]
+        found = [(SampledGaussianPair(q, z, self.direction), n) for q, z, n in plain]
         return found + [(ReplacementPair(q, z), n) for q, z, n in opposed]
 
     @property
@@ -355,7 +339,7 @@ class Composition(Composed):
     @property
     def sampled_rounds(self) -> float:
         """Number of releases other than rounds of full participation."""
-        plain = float(self.counts.sum()) + float(self.replaced.counts.sum())
+        plain = float(self.sampled.counts.sum()) + float(self.replaced.counts.sum())
         return plain + sum(n for _, n in self.symmetrized) + sum(n for _, n in self.general)
 
     @property
@@ -366,10 +350,10 @@ class Composition(Composed):
     @property
     def largest_loss(self) -> float:
         """Upper bound of the finite losses of the whole composition, infinite if there is none."""
-        removed = self.direction is Direction.REMOVE and self.rates.size
+        removed = self.direction is Direction.REMOVE and self.sampled.rates.size
         if removed or self.precision or self.is_symmetric:
             return math.inf
-        total = float(-np.log1p(-self.rates) @ self.counts)
+        total = float(-np.log1p(-self.sampled.rates) @ self.sampled.counts)
         total += sum(n * pair.largest_loss for pair, n in self.general)
         return max(0.0, total) * (1 + UNIT * (2 * self.kinds + 32))
 
@@ -380,15 +364,14 @@ class Composition(Composed):
         """
         tilts = np.atleast_1d(np.asarray(tilt, dtype=np.float64))
         order = 1 + tilts if self.direction is Direction.REMOVE else -tilts
-        rounds = (slice(None), None)
-        moment = log_moment(order[None, :], self.rates[rounds], self.noise[rounds])
-        sampled = weighted_sum(moment, self.counts)
+        rates, noise, counts = self.sampled
+        sampled = weighted_sum(log_moment(order, rates[:, None], noise[:, None]), counts)
         full = self.precision * tilts * (1 + tilts) / 2
         lower, upper = sampled.lower + full, sampled.upper + full
-        if self.replaced.rates.size:
-            setting = (self.replaced.rates[rounds], self.replaced.noise[rounds])
-            opposed = replacement_log_moment(1 + tilts[None, :], *setting)
-            part = weighted_sum(opposed, self.replaced.counts)
+        rates, noise, counts = self.replaced
+        if rates.size:
+            opposed = replacement_log_moment(1 + tilts, rates[:, None], noise[:, None])
+            part = weighted_sum(opposed, counts)
             lower, upper = lower + part.lower, upper + part.upper
         for pair, count in self.symmetrized:
             for k, c in enumerate(tilts):
@@ -407,13 +390,11 @@ class Composition(Composed):
 
     def log_moment_above(self, tilts: Array) -> Array:
         """Return rough upper bounds of log M(c), c > 0, of shape (k,)."""
-        rows = above(self.rates, self.noise, self.counts)
-        return replace(self, rates=rows[0], noise=rows[1], counts=rows[2]).log_moment(tilts).upper
+        return replace(self, sampled=above(self.sampled)).log_moment(tilts).upper
 
     def alike(self) -> Composition:
         """Estimate the same composition, with some hundred kinds of sampled rounds at most."""
-        rates, noise, counts = alike(self.rates, self.noise, self.counts)
-        return replace(self, rates=rates, noise=noise, counts=counts)
+        return replace(self, sampled=alike(self.sampled))
 
     def _cumulants_of_laws(self, tilt: float) -> Iterator[tuple[float, Cumulants]]:
         for nodes, noise, counts in self._nodes(tilt, ACCURACY, 0.0, MAX_NODES):
@@ -438,9 +419,8 @@ class Composition(Composed):
         self, tilt: float, accuracy: float, frequency: float, most: int
     ) -> Iterator[tuple[TiltedNodes, Array, Array]]:
         """Yield nodes of the rounds, with their noise and counts, in blocks of kinds."""
-        plain = Rows(self.rates, self.noise, self.counts)
         setting = (tilt, accuracy, frequency, most)
-        for rows, direction in ((plain, self.direction), (self.replaced, None)):
+        for rows, direction in ((self.sampled, self.direction), (self.replaced, None)):
             for start in range(0, len(rows.rates), _ROWS):
                 rates, noise, counts = (part[start : start + _ROWS] for part in rows)
                 yield TiltedNodes(rates, noise, direction, *setting), noise, counts
