@@ -15,10 +15,10 @@ from importlib import import_module
 from os import PathLike
 from typing import Any, Protocol
 
+from dpacct.validate import MAX_LINE
+
 # The only way to a later room: values can be drawn, and do not import the code that draws them.
 _PICTURES = "dpacct.pictures"
-# As many characters of a name are shown as a name may have.
-MAX_SHOWN = 200
 
 
 class Drawn(Protocol):
@@ -80,7 +80,7 @@ def escaped(words: str) -> str:
     )
 
 
-def line(words: str, longest: int = MAX_SHOWN) -> str:
+def line(words: str, longest: int = MAX_LINE) -> str:
     """Return foreign text on one line: white space is a blank, and long text is cut."""
     cut = words if len(words) <= longest else f"{words[:longest]}... ({len(words)} characters)"
     return escaped(" ".join(cut.split()))

@@ -54,6 +54,17 @@ class Adjacency(StrEnum):
 AdjacencyName = Literal["add-remove", "replace-one", "zero-out"]
 
 
+def _check_cohort(scheme: Poisson | Uniform, name: str, noun: str) -> None:
+    """Check the population of a scheme, and the size of its cohorts, called ``name``."""
+    clients = validate.count("num_clients", scheme.num_clients, "the population", MAX_CLIENTS)
+    cohort = validate.count(name, getattr(scheme, name), noun, MAX_CLIENTS)
+    if cohort > clients:
+        rule = f"{noun} is at most the number of clients ({clients})"
+        raise InvalidParameter(name, cohort, rule)
+    object.__setattr__(scheme, "num_clients", clients)
+    object.__setattr__(scheme, name, cohort)
+
+
 @dataclass(frozen=True, slots=True)
 class Poisson:
     """Each client joins a round independently with probability ``sampling_rate`` in (0, 1].
@@ -159,17 +170,6 @@ def arguments(scheme: Sampling) -> dict[str, float | int]:
     """Return the arguments of a scheme that are not left to their defaults, by name."""
     found = {field.name: (getattr(scheme, field.name), field.default) for field in fields(scheme)}
     return {name: value for name, (value, default) in found.items() if value != default}
-
-
-def _check_cohort(scheme: Poisson | Uniform, name: str, noun: str) -> None:
-    """Check the population of a scheme, and the size of its cohorts, called ``name``."""
-    clients = validate.count("num_clients", scheme.num_clients, "the population", MAX_CLIENTS)
-    cohort = validate.count(name, getattr(scheme, name), noun, MAX_CLIENTS)
-    if cohort > clients:
-        rule = f"{noun} is at most the number of clients ({clients})"
-        raise InvalidParameter(name, cohort, rule)
-    object.__setattr__(scheme, "num_clients", clients)
-    object.__setattr__(scheme, name, cohort)
 
 
 class Release:

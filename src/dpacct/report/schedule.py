@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from dpacct import validate
-from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant, spend
+from dpacct.accountant import DEFAULT_ACCOUNTANT, Accountant, find_accountant, spend
 from dpacct.budget import Spent
 from dpacct.display import chosen, line, up
 from dpacct.report.document import Report, chart, filled, heading, table
@@ -60,9 +60,8 @@ def on_schedule(
     if num_units is not None:
         num_units = validate.count("num_units", num_units, "the number of units", MAX_CLIENTS)
     spent = spend(plan, at, engine.name)
-    bounded = math.isfinite(spent.upper)
     promise = None
-    if bounded:
+    if math.isfinite(spent.upper):
         risks = risks_of_rounds(plan, engine.name)
         promise = Promise(
             one, plan.adjacency, spent.upper, spent.delta, risks, num_units, planned=True
@@ -74,23 +73,32 @@ def on_schedule(
         "unit": one,
         "num_units": num_units,
         "adjacency": str(plan.adjacency),
-        "epsilon": {"lower": spent.lower, "upper": spent.upper if bounded else None},
+        "epsilon": {"lower": spent.lower, "upper": _finite(spent.upper)},
         "delta": spent.delta,
         "accountant": engine.name,
         "rounds": plan.rounds,
         "phases": [phase_entry(phase) for phase in plan],
         "risk": risk_to_json(promise),
         "assumptions": list(assumed),
-        "points": _points(plan, spent, engine.name),
+        "points": _points(plan, spent, engine),
     }
     blocks = [
         heading(1, f"Privacy report: {line(title)}"),
         *(front_page(promise) if promise else nothing_promised("no epsilon is proven.")),
         *(to_sign(assumed) if promise else []),
-        *_figures(plan, spent, engine.name, one),
+        *filled(
+            "figures.md",
+            {"phases": _table_of_phases(plan)},
+            unit=line(one),
+            neighbors=neighbors(facts["adjacency"], one),
+            epsilon=bracket(spent.lower, spent.upper),
+            delta=chosen(spent.delta),
+            accountant=engine.name,
+            more=str(max(0, len(plan.phases) - _MOST_PHASES) or ""),
+        ),
     ]
     points = None
-    if len(facts["points"]) > 1 and bounded:
+    if len(facts["points"]) > 1 and promise:
         points = facts | {"budget": None, "part_of_plan": False, "epsilon_any_stop": None}
         caption = f"Epsilon is at most {up(spent.upper)} after {rounds_words(plan.rounds)}"
         blocks.append(chart(caption))
@@ -108,46 +116,29 @@ def _title(plan: Schedule) -> str:
     return f"{rounds_words(plan.rounds)}, noise multiplier {noise}"
 
 
-def _points(plan: Schedule, spent: Spent, accountant: str) -> list[dict[str, Any]]:
+def _points(plan: Schedule, spent: Spent, engine: Accountant) -> list[dict[str, Any]]:
     """Return epsilon by round if that is quick: the game of fixed-size sampling is not."""
-    engine = find_accountant(accountant)
     plays = isinstance(engine, TightAccountant) and engine.plays(plan)
     found = {plan.rounds: spent.interval}
     if not plays and len(plan.distinct()) <= _MANY_KINDS:
         due = {max(1, plan.rounds * k // _POINTS) for k in range(1, _POINTS)} - {plan.rounds}
         found |= {n: engine.epsilon(first_rounds(plan, n), spent.delta) for n in due}
     return [
-        {
-            "round": rounds,
-            "upper": part.upper if math.isfinite(part.upper) else None,
-            "lower": part.lower,
-            "guarantee": "planned",
-        }
-        for rounds, part in sorted(found.items())
+        {"round": n, "upper": _finite(one.upper), "lower": one.lower, "guarantee": "planned"}
+        for n, one in sorted(found.items())
     ]
 
 
-def _figures(plan: Schedule, spent: Spent, accountant: str, unit: str) -> list[str]:
-    """Return the section for reviewers: the mechanism and its cost."""
-    phases = tuple(
-        (
-            f"{count:,}",
-            *(
-                (chosen(kind.noise_multiplier, least=True), sampling_words(kind.sampling))
-                if isinstance(kind, Round)
-                else ("-", repr(kind))
-            ),
-        )
-        for kind, count in plan.phases[:_MOST_PHASES]
-    )
-    more = len(plan.phases) - len(phases)
-    return filled(
-        "figures.md",
-        {"phases": table(("rounds", "noise multiplier", "sampling"), phases)},
-        unit=line(unit),
-        neighbors=neighbors(str(plan.adjacency), unit),
-        epsilon=bracket(spent.lower, spent.upper),
-        delta=chosen(spent.delta),
-        accountant=accountant,
-        more=f"And {more} more phases. The JSON report lists all of them." if more else "",
-    )
+def _finite(epsilon: float) -> float | None:
+    return epsilon if math.isfinite(epsilon) else None
+
+
+def _table_of_phases(plan: Schedule) -> str:
+    rows: list[tuple[str, str, str]] = []
+    for kind, count in plan.phases[:_MOST_PHASES]:
+        noise, sampling = "-", repr(kind)
+        if isinstance(kind, Round):
+            noise = chosen(kind.noise_multiplier, least=True)
+            sampling = sampling_words(kind.sampling)
+        rows.append((f"{count:,}", noise, sampling))
+    return table(("rounds", "noise multiplier", "sampling"), rows)
