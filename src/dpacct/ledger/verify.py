@@ -11,6 +11,7 @@ witness is a remark.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import gt
 
@@ -21,29 +22,11 @@ from dpacct.ledger.disk.rows import Rows
 from dpacct.ledger.disk.store import Store
 from dpacct.ledger.disk.witness import Witness
 from dpacct.ledger.readings import Snapshot
+from dpacct.ledger.record import entries as chain
+from dpacct.ledger.record import events, plans
 from dpacct.ledger.record import state as rules
-from dpacct.ledger.record.entries import (
-    GENESIS,
-    Entry,
-    Opening,
-    Reserve,
-    Row,
-    Said,
-    Settle,
-    Start,
-    link,
-    read,
-    reading,
-)
-from dpacct.ledger.record.events import (
-    covers,
-    in_adjacency,
-    joint_noise_multiplier,
-    noise_of,
-    schedule_in_adjacency,
-)
+from dpacct.ledger.record.entries import Entry, Opening, Reserve, Row, Said, Settle, Start
 from dpacct.ledger.record.parts import PartTotals, check_part
-from dpacct.ledger.record.plans import Plan, left_of, plan_room, schedule_cost
 from dpacct.ledger.record.state import Charge, LedgerState, RunState, States
 from dpacct.renyi.odometer import Totals, subtract
 from dpacct.rounds import Adjacency
@@ -106,16 +89,17 @@ def verify(now: Snapshot, store: Store, head: str | None = None) -> Verification
     if head is not None and not isinstance(head, str):
         raise InvalidParameter("head", head, "a head is a hash in hex, as Ledger.head gives it")
     problems, remarks = now.read(Rows.problems), list[str]()
-    replay, latest, count, clock, place = Replay(now.known.opening), GENESIS, 0, "", 1
+    replay, latest, count, clock = Replay(now.known.opening), chain.GENESIS, 0, ""
     wanted, found = "" if head is None else head.strip().lower(), False
+    place = 1
     try:
         for entry, closes in now.entries():
             place = count + 1
             if entry.number != place:
                 raise LedgerError(f"it is missing, and the next is entry {entry.number}")
-            if link(latest, entry.text) != entry.hash:
+            if chain.link(latest, entry.text) != entry.hash:
                 raise LedgerError("its hash is not that of its text")
-            with reading():
+            with chain.reading():
                 replay.step(entry, closes)
             time = str(entry.content["time"])
             if time < clock:
@@ -125,26 +109,27 @@ def verify(now: Snapshot, store: Store, head: str | None = None) -> Verification
         replay.check_budget()
     except DpacctError as error:
         problems.append(f"entry {place}: {' '.join(str(error).split())}")
-    if replay.elsewhere:
+    if any(start.over_budget for start in replay.starts.values()):
         remarks.insert(0, "rounds that had run elsewhere were recorded beyond the budget")
     try:
-        remarks += _losses_unseen_by(store.witness())
+        remarks += _unseen_losses(store.witness())
     except LedgerError as error:
         problems.append(str(error))
     if head is not None and not found:
         shown = line(head, 80)
         problems.append(f"the head {shown} is not in the chain: entries are missing, or changed")
     return Verification(
-        count,
-        0 if replay.ledger is None else replay.ledger.rounds,
-        latest.hex(),
-        None if head is None else found,
-        tuple(problems[:MAX_PROBLEMS]),
-        tuple(remarks[:MAX_PROBLEMS]),
+        entries=count,
+        rounds=0 if replay.ledger is None else replay.ledger.rounds,
+        head=latest.hex(),
+        head_found=None if head is None else found,
+        problems=tuple(problems[:MAX_PROBLEMS]),
+        remarks=tuple(remarks[:MAX_PROBLEMS]),
     )
 
 
-def _losses_unseen_by(witness: Witness | None) -> list[str]:
+def _unseen_losses(witness: Witness | None) -> list[str]:
+    """Return a remark if entries could be missing without a trace."""
     if witness is None:
         return ["the file has no witness: entries dropped from its end leave no trace"]
     if witness.since > 1:
@@ -157,72 +142,58 @@ class Replay:
 
     Attributes:
         ledger: the totals of all runs behind the latest entry, or None before the first.
-        elsewhere: runs that record rounds from elsewhere, even beyond the budget.
+        starts: the registration of each run.
     """
 
     def __init__(self, opening: Opening) -> None:
         self.mixture, self.budget = opening.mixture, opening.budget
         self.ledger: LedgerState | None = None
-        self.elsewhere: set[int] = set()
+        self.starts: dict[int, Start] = {}
         self._runs: dict[int, RunState] = {}
-        self._plans: dict[int, Plan] = {}
-        # The latest slot of each plan that was released.
+        # Of each run: the latest slot of its plan that was released, and its latest row of noise.
         self._released: dict[int, int] = {}
-        # The latest row of correlated noise of each run.
         self._rows: dict[int, int] = {}
         # Reservations that are not settled, with their run.
         self._open: dict[int, tuple[int, Charge]] = {}
         # Whether rounds were charged since the budget was checked.
         self._unchecked = False
         self._partitions = opening.partitions
-        self._part_of: dict[int, str] = {}
         self._parts = PartTotals((), self.mixture.zero())
 
     def step(self, entry: Entry, closes: object) -> None:
         """Apply one entry. Its index and its totals have to follow from it."""
-        said, found = read(entry), rules.read_state(entry)
+        said, found = chain.read(entry), rules.read_state(entry)
         settles = said.round if isinstance(said, Settle) else None
         if repr(closes) != repr(settles):
             raise LedgerError("it contradicts its own index")
-        ledger = self.ledger
-        # A later release of room must not hide that there was too much.
-        if ledger and any(map(gt, ledger.charged, found[0].charged)):
-            self.check_budget()
-        if isinstance(said, Opening):
-            if ledger is not None or entry.run:
-                raise LedgerError("a ledger begins only once")
+        if self.ledger is not None:
+            expected = self._next(self.ledger, entry, said, found)
+        elif isinstance(said, Opening) and not entry.run:
             zero, delta = self.mixture.zero(), self.budget.delta
-            expected: States = rules.empty_ledger(zero, delta, found[0].adjacency), None
-        elif ledger is None:
-            raise LedgerError("a ledger begins with its budget")
-        elif entry.kind == "relabel":
-            expected = self._relabel(ledger, entry.run)
-        elif isinstance(said, Start):
-            expected = self._start(ledger, entry.run, said, found[0])
+            expected = rules.empty_ledger(zero, delta, found[0].adjacency), None
         else:
-            expected = self._of_run(ledger, entry, said, found)
+            raise LedgerError("a ledger begins with its budget")
         if expected != found:
             raise LedgerError("its totals do not follow from the entries before")
         self.ledger, state = found
         if state is not None:
             self._runs[entry.run] = state
 
-    def check_budget(self) -> None:
-        """Check Rule 5 of `state` as of now."""
-        state = self.ledger
-        if state is not None and self._unchecked:
-            self._unchecked = False
-            spent = self.mixture.epsilon(state.charged, state.delta)
-            if spent > self.budget.epsilon * (1 + COST_TOLERANCE):
-                raise LedgerError("the rounds charged before it exceed the budget")
-
-    def _relabel(self, ledger: LedgerState, run: int) -> States:
-        if run or ledger.adjacency != Adjacency.ADD_REMOVE:
-            raise LedgerError("only the add-remove rounds of a ledger are relabelled")
-        for number, plan in self._plans.items():
-            schedule = schedule_in_adjacency(plan.schedule, Adjacency.ZERO_OUT)
-            self._plans[number] = Plan(schedule, plan.accountant)
-        return rules.relabelled(ledger), None
+    def _next(self, ledger: LedgerState, entry: Entry, said: Said, found: States) -> States:
+        """Return the totals behind an entry by the rules of `state`."""
+        # A later release of room must not hide that there was too much.
+        if any(map(gt, ledger.charged, found[0].charged)):
+            self.check_budget()
+        if isinstance(said, Opening):
+            raise LedgerError("a ledger begins only once")
+        if entry.kind == "relabel":
+            if entry.run or ledger.adjacency != Adjacency.ADD_REMOVE:
+                raise LedgerError("only the add-remove rounds of a ledger are relabelled")
+            self.starts = {run: chain.as_zero_out(start) for run, start in self.starts.items()}
+            return rules.relabelled(ledger), None
+        if isinstance(said, Start):
+            return self._start(ledger, entry.run, said, found[0])
+        return self._of_run(ledger, entry, said, found)
 
     def _of_run(self, ledger: LedgerState, entry: Entry, said: Said, found: States) -> States:
         run = self._runs.get(entry.run)
@@ -240,43 +211,50 @@ class Replay:
             self._rows[entry.run] = said.row
         if entry.kind != "finish":
             return ledger, run
-        room = None
-        if run.initial and not ledger.started:
-            room = self._room(found[0], without=entry.run)
+        divides = run.initial and not ledger.started
+        room = self._room(found[0], self._initial() - {entry.run}) if divides else None
         return rules.finished(ledger, run, room)
+
+    def check_budget(self) -> None:
+        """Check Rule 5 of `state` as of now."""
+        state = self.ledger
+        if state is not None and self._unchecked:
+            self._unchecked = False
+            spent = self.mixture.epsilon(state.charged, state.delta)
+            if spent > self.budget.epsilon * (1 + COST_TOLERANCE):
+                raise LedgerError("the rounds charged before it exceed the budget")
 
     def _start(self, ledger: LedgerState, run: int, said: Start, found: LedgerState) -> States:
         if run != ledger.runs + 1:
             raise LedgerError("runs are numbered 1, 2, 3, ...")
+        self.starts[run] = said
         if said.over_budget:
             # Until here there was room for everything.
             self.check_budget()
-            self.elsewhere.add(run)
-        plan = said.plan
+        plan, adjacency, held, room = said.plan, ledger.adjacency, None, None
         if said.part:
             if plan is not None:
                 raise LedgerError("it uses a part with a plan")
-            check_part(said.part, self._partitions, ledger.adjacency)
-            self._part_of[run] = said.part
-        if plan is None:
-            return rules.started_run(ledger, None, ledger.adjacency, None, private=said.private)
-        cost = schedule_cost(self.mixture, plan.schedule)
-        adjacency = _same_adjacency(ledger, plan.schedule.phases[0].round)
-        self._plans[run] = plan
-        held = _as_found(cost, subtract(found.held, ledger.held))
-        self._unchecked |= ledger.started
-        room = None if ledger.started else self._room(found, also=run)
+            check_part(said.part, self._partitions, adjacency)
+        if plan is not None:
+            cost = plans.schedule_cost(self.mixture, plan.schedule)
+            adjacency = _same_adjacency(ledger, plan.schedule.phases[0].round)
+            held = _as_found(cost, subtract(found.held, ledger.held))
+            self._unchecked |= ledger.started
+            room = None if ledger.started else self._room(found, self._initial() | {run})
         return rules.started_run(ledger, held, adjacency, room, private=said.private)
 
-    def _room(self, found: LedgerState, also: int = 0, without: int = 0) -> LedgerState:
-        """Return the stored division of delta, if it sets enough aside for the initial plans."""
-        runs = [n for n, state in self._runs.items() if state.initial and not state.finished]
-        kept = sorted({*runs, *([also] if also else [])} - {without})
-        delta = self.budget.delta
+    def _initial(self) -> set[int]:
+        """Return the unfinished runs whose plan came before the first round."""
+        return {n for n, state in self._runs.items() if state.initial and not state.finished}
+
+    def _room(self, found: LedgerState, runs: Iterable[int]) -> LedgerState:
+        """Return the stored division of delta, if it sets enough aside for the plans of runs."""
+        delta, kept = self.budget.delta, [self.starts[run].plan for run in sorted(runs)]
         budget = Budget(self.budget.epsilon * (1 + PLAN_TOLERANCE), delta)
-        room = plan_room(self.mixture, budget, [self._plans[n] for n in kept])
+        room = plans.plan_room(self.mixture, budget, filter(None, kept))
         enough = found.plan_delta >= room.plan_delta * (1 - PLAN_TOLERANCE)
-        if not (room.fits and enough and found.delta == left_of(delta, found.plan_delta)):
+        if not (room.fits and enough and found.delta == plans.left_of(delta, found.plan_delta)):
             raise LedgerError("its plans do not fit into the budget as it says")
         return found
 
@@ -285,29 +263,28 @@ class Replay:
     ) -> States:
         found, own = states[0], states[1] or run
         if said.noise_multiplier is not None:
-            joint = joint_noise_multiplier(part.noise_multiplier for part in said.releases)
+            joint = events.joint_noise_multiplier(part.noise_multiplier for part in said.releases)
             least = min(joint, said.noise_multiplier)
-            if not least * (1 - COST_TOLERANCE) <= noise_of(said.charged) <= least:
+            if not least * (1 - COST_TOLERANCE) <= events.noise_of(said.charged) <= least:
                 raise LedgerError("its charge is not the cost of all its releases together")
         if said.left != (said.slot is None and run.on_plan):
             raise LedgerError("it does not say rightly whether its run left the plan")
-        adjacency, plan = _same_adjacency(ledger, said.charged), self._plans.get(entry.run)
+        adjacency, start = _same_adjacency(ledger, said.charged), self.starts[entry.run]
+        plan, part = start.plan, start.part
         if said.slot is None:
-            self._unchecked |= entry.run not in self.elsewhere
+            self._unchecked |= not start.over_budget
         else:
             planned = plan.round_at(said.slot) if plan and run.on_plan else None
-            if planned is None or said.slot < run.cursor or not covers(planned, said.charged):
+            in_order = said.slot >= run.cursor
+            if planned is None or not in_order or not events.covers(planned, said.charged):
                 raise LedgerError("no round of the plan covers it")
         charge = rules.charge_of(self.mixture, plan, run, said.charged, said.slot)
-        part = self._part_of.get(entry.run, "")
         if part:
             check_part(part, self._partitions, adjacency)
-            # The stored cost is that of its run: the total of all runs grows by less.
-            charge = charge._replace(cost=_as_found(charge.cost, subtract(own.spent, run.spent)))
-            charge = charge._replace(shared=self._parts.charge(part, charge.cost))
-        else:
-            cost = _as_found(charge.cost, subtract(found.spent, ledger.spent))
-            charge = charge._replace(cost=cost)
+        # The stored cost of a part is that of its run: the total of all runs grows by less.
+        grown = subtract(own.spent, run.spent) if part else subtract(found.spent, ledger.spent)
+        cost = _as_found(charge.cost, grown)
+        charge = charge._replace(cost=cost, shared=self._parts.charge(part, cost))
         if said.slot is not None:
             freed = subtract(ledger.held, found.held)
             inside = all(0 <= part <= held for part, held in zip(freed, run.held, strict=True))
@@ -319,14 +296,14 @@ class Replay:
 
     def _settle(self, ledger: LedgerState, run: RunState, entry: Entry, said: Settle) -> States:
         owner, charge = self._open.pop(said.round, (0, Charge(())))
+        start = self.starts[entry.run]
         if owner != entry.run:
             raise LedgerError("it settles a round that is not open")
         if entry.kind == "abandon":
-            if entry.run in self._part_of:
+            if start.part:
                 raise LedgerError("no round of a part is ever abandoned")
             return rules.abandoned(ledger, run, charge)
-        plan = self._plans.get(entry.run)
-        if plan and charge.slot is not None and plan.keeps_order:
+        if start.plan and charge.slot is not None and start.plan.keeps_order:
             if charge.slot < self._released.get(entry.run, 0):
                 raise LedgerError("it releases a round of a plan after a later one of it")
             self._released[entry.run] = charge.slot
@@ -335,7 +312,7 @@ class Replay:
 
 def _same_adjacency(ledger: LedgerState, round_: ScheduleItem) -> str:
     try:
-        same = in_adjacency(round_, ledger.adjacency) == round_
+        same = events.in_adjacency(round_, ledger.adjacency) == round_
     except InvalidParameter:
         same = False
     if not same:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from dpacct.budget import Budget
 from dpacct.display import line
@@ -213,6 +213,7 @@ class Plain:
 
 
 Said = Opening | Start | Reserve | Settle | Row | Plain
+S = TypeVar("S", bound=Said)
 
 
 def read(entry: Entry) -> Said:
@@ -251,16 +252,14 @@ def read_opening(entry: Entry) -> Opening:
     return said
 
 
-def as_zero_out(said: Said) -> Said:
+def as_zero_out(said: S) -> S:
     """Return the content of an entry of version 0.2 with its rounds relabelled zero-out."""
-    match said:
-        case Reserve():
-            return replace(said, charged=in_adjacency(said.charged, Adjacency.ZERO_OUT))
-        case Start(plan=Plan(schedule, accountant)):
-            schedule = schedule_in_adjacency(schedule, Adjacency.ZERO_OUT)
-            return replace(said, plan=Plan(schedule, accountant))
-        case _:
-            return said
+    if isinstance(said, Reserve):
+        return replace(said, charged=in_adjacency(said.charged, Adjacency.ZERO_OUT))
+    if isinstance(said, Start) and said.plan:
+        schedule = schedule_in_adjacency(said.plan.schedule, Adjacency.ZERO_OUT)
+        return replace(said, plan=replace(said.plan, schedule=schedule))
+    return said
 
 
 def _opening(data: dict[str, Any]) -> Opening:
