@@ -15,7 +15,7 @@ from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
 from dpacct.ledger.disk.place import locate, new_place
 from dpacct.ledger.disk.store import Store, make_file
 from dpacct.ledger.disk.witness import require
-from dpacct.ledger.readings import Guarantee, Snapshot
+from dpacct.ledger.readings import Guarantee, Snapshot, naming
 from dpacct.ledger.record.entries import Position, Start, new_entry
 from dpacct.ledger.record.events import Event, checked_details
 from dpacct.ledger.record.parts import check_part, checked_partitions
@@ -362,7 +362,9 @@ class Ledger:
         """Yield every entry of the file, with its hash."""
         now = self._file.now()
         for entry, _ in now.entries():
-            yield now.named(lambda entry: entry.content, entry) | {"hash": entry.hash.hex()}
+            with naming(self.path, entry):
+                content = entry.content
+            yield content | {"hash": entry.hash.hex()}
 
     def __repr__(self) -> str:
         return f"<Ledger {str(self.path)!r}, {self.budget!r}>"

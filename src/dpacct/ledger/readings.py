@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -23,31 +24,14 @@ from dpacct.budget import Interval, Spent
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.disk.rows import Rows
 from dpacct.ledger.disk.store import Store
-from dpacct.ledger.record.entries import (
-    Entry,
-    Opening,
-    Position,
-    Reserve,
-    Row,
-    Said,
-    Start,
-    as_zero_out,
-    read,
-)
+from dpacct.ledger.record import entries as chain
+from dpacct.ledger.record import plans as planning
+from dpacct.ledger.record import state as rules
+from dpacct.ledger.record.entries import Entry, Opening, Position, Reserve, Row, Said, Start
 from dpacct.ledger.record.events import Event, in_adjacency
 from dpacct.ledger.record.parts import PartTotals
-from dpacct.ledger.record.plans import (
-    PAIRS,
-    Plan,
-    accountant_of,
-    achieved_epsilon,
-    epsilon_so_far,
-    join,
-    most_planned_rounds,
-    proven_epsilon,
-    together,
-)
-from dpacct.ledger.record.state import LedgerState, RunState, States, read_state, relabelled
+from dpacct.ledger.record.plans import PAIRS, Plan
+from dpacct.ledger.record.state import LedgerState, RunState, States
 from dpacct.renyi.odometer import Totals, add, count_fitting
 from dpacct.rounds import Phase, Schedule
 from dpacct.rounds import Release as ScheduleItem
@@ -83,6 +67,16 @@ WORDS = {
 }
 
 
+@contextmanager
+def naming(path: Path, entry: Entry) -> Generator[None]:
+    """Name the file and the entry in the errors of what reads it."""
+    try:
+        yield
+    except (LedgerError, InvalidParameter) as error:
+        why = str(error).removesuffix(".")
+        raise LedgerError(f"{path}: entry {entry.number}: {why}.") from None
+
+
 class Reading(Protocol):
     """A function that reads rows in one transaction (see `Store.read`)."""
 
@@ -99,8 +93,6 @@ class Known:
         # Whether the rounds of version 0.2 are read as zero-out.
         self.relabelled = relabelled
         self.starts: dict[int, Start] = {}
-        # The entry that was written here last, with the totals behind it.
-        self.latest: tuple[Entry, LedgerState, RunState | None] | None = None
         # For `Snapshot.released`: the last entry that was read, rounds not settled then, counts.
         self.seen = 0
         self.open: dict[int, ScheduleItem] = {}
@@ -127,13 +119,9 @@ class Snapshot:
         opening = known.opening
         self.budget, self.mixture, self.unit = opening.budget, opening.mixture, opening.unit
         self._states: dict[int, tuple[LedgerState, RunState]] = {}
-        if known.latest is not None and known.latest[0] == self.head:
-            # An entry that is on disk as it was written here is not parsed again.
-            _, self.state, run = known.latest
-        else:
-            self.state, run = self.totals(self.head)
+        self.state, run = self.totals(head)
         if run is not None:
-            self._states[self.head.run] = self.state, run
+            self._states[head.run] = self.state, run
 
     # Entries
 
@@ -152,27 +140,18 @@ class Snapshot:
             yield from chunk
             after = chunk[-1][0].number
 
-    def named(self, reader: Callable[[Entry], T], entry: Entry) -> T:
-        """Return the result of a reader of entries. Its errors name the file and the entry."""
-        try:
-            return reader(entry)
-        except (LedgerError, InvalidParameter) as error:
-            why = str(error).removesuffix(".")
-            raise LedgerError(f"{self.path}: entry {entry.number}: {why}.") from None
-
     def said(self, entry: Entry) -> Said:
         """Return the content of an entry, its rounds as they are charged now."""
-
-        def reader(entry: Entry) -> Said:
-            return as_zero_out(read(entry)) if self.known.relabelled else read(entry)
-
-        return self.named(reader, entry)
+        with naming(self.path, entry):
+            said = chain.read(entry)
+            return chain.as_zero_out(said) if self.known.relabelled else said
 
     def totals(self, entry: Entry) -> States:
         """Return the totals behind an entry: of all runs, and of its run."""
-        ledger, run = self.named(read_state, entry)
+        with naming(self.path, entry):
+            ledger, run = rules.read_state(entry)
         if self.known.relabelled and ledger.adjacency:
-            ledger = relabelled(ledger)
+            ledger = rules.relabelled(ledger)
         return ledger, run
 
     # Runs
@@ -327,7 +306,9 @@ class Snapshot:
         if plans is None:
             spent = self.run_state(run).spent if run else self.state.spent
             return self.adaptive(spent, self.state.delta)
-        return epsilon_so_far(together(plans.values()), self._used(plans), self.budget.delta)
+        return planning.epsilon_so_far(
+            planning.together(plans.values()), self._used(plans), self.budget.delta
+        )
 
     def any_stop(self, run: int = 0) -> float:
         """Return `upper` with whole plans: the figure to promise (Rule 2)."""
@@ -336,7 +317,9 @@ class Snapshot:
             plans = self.standing_plans() if self.guarantee() is Guarantee.PLANNED else {}
         if not plans:
             return self.upper(run)
-        return proven_epsilon(together(plans.values()), self.budget.delta, math.inf)
+        return planning.proven_epsilon(
+            planning.together(plans.values()), self.budget.delta, math.inf
+        )
 
     def interval(self, run: int = 0) -> Spent:
         """Return the achieved and proven epsilon."""
@@ -350,7 +333,7 @@ class Snapshot:
         if plans is not None:
             used = self._used(plans)
             witnesses = used if used.distinct() == released else witnesses
-        achieved = achieved_epsilon(witnesses, delta)
+        achieved = planning.achieved_epsilon(witnesses, delta)
         return Spent.at(delta, Interval.bracket(achieved, self.upper(run)))
 
     def _plans_of(self, run: int) -> dict[int, Plan] | None:
@@ -362,11 +345,11 @@ class Snapshot:
 
     def _used(self, plans: dict[int, Plan]) -> Schedule:
         """Return the used rounds of plans of runs."""
-        return join(plan.first(self.run_state(run).cursor) for run, plan in plans.items())
+        return planning.join(plan.first(self.run_state(run).cursor) for run, plan in plans.items())
 
     def whole_plan(self) -> Plan:
         """Return all rounds that were planned before the first one ran, for `PLANNED` claims."""
-        return together(self.standing_plans().values())
+        return planning.together(self.standing_plans().values())
 
     def planned_rounds(self) -> tuple[int, int]:
         """Return the number of used slots of initial plans, and of all their slots."""
@@ -397,8 +380,8 @@ class Snapshot:
         if self.state.started:
             return min(most, chosen)
         plans = list(self.initial_plans(unfinished=True).values())
-        charged_by = accountant_of(2 * round_, accountant)
-        return most_planned_rounds(
+        charged_by = planning.accountant_of(2 * round_, accountant)
+        return planning.most_planned_rounds(
             self.mixture, self.budget, plans, round_, charged_by, chosen, most
         )
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 from dpacct import validate
 from dpacct.budget import Spent
 from dpacct.errors import LedgerError
+from dpacct.ledger import writing
 from dpacct.ledger.readings import Guarantee, Snapshot
 from dpacct.ledger.record.entries import Reserve, Start
 from dpacct.ledger.record.events import (
@@ -20,8 +21,7 @@ from dpacct.ledger.record.events import (
 )
 from dpacct.ledger.record.plans import PAIRS, plan_room
 from dpacct.ledger.record.state import Charge, RunState
-from dpacct.ledger.refusals import round_refused
-from dpacct.ledger.writing import LedgerFile, Reservation, Transaction, check_promises, exceeds
+from dpacct.ledger.writing import LedgerFile, Reservation, Transaction
 from dpacct.rounds import Release as ScheduleItem
 from dpacct.rounds import Schedule
 
@@ -207,9 +207,9 @@ class Run:
             # A rejection takes a while. Other processes may free some room meanwhile.
             now = self._file.now()
             charged = in_adjacency(whole.charged, now.state.adjacency)
-            check_promises(now, 1 * charged)
-            if exceeds(now, now.run_state(self.id), now.mixture.cost(charged)):
-                raise round_refused(now, self.id, charged)
+            writing.check_promises(now, 1 * charged)
+            if writing.exceeds(now, now.run_state(self.id), now.mixture.cost(charged)):
+                raise writing.round_refused(now, self.id, charged)
         return Ticket(self._file, found, whole)
 
     def take_row(self) -> int:

@@ -14,31 +14,38 @@ the ledger then reads more than its budget, and no further round fits.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+from dpacct.display import chosen, line, trimmed, up
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
 from dpacct.ledger.disk.rows import SCHEMA_VERSION, Rows
 from dpacct.ledger.disk.store import Store
-from dpacct.ledger.readings import Known, Snapshot
+from dpacct.ledger.readings import Known, Snapshot, naming
+from dpacct.ledger.record import entries as chain
+from dpacct.ledger.record import events
 from dpacct.ledger.record import state as rules
-from dpacct.ledger.record.entries import Entry, Start, as_zero_out, new_entry, read_opening
-from dpacct.ledger.record.events import (
-    Event,
-    event_to_json,
-    in_adjacency,
-    schedule_in_adjacency,
-    schedule_to_json,
-)
+from dpacct.ledger.record.entries import Entry, Start
+from dpacct.ledger.record.events import Event
 from dpacct.ledger.record.parts import PartTotals
-from dpacct.ledger.record.plans import PAIRS, Plan, PlanRoom, plan_room, schedule_cost
+from dpacct.ledger.record.plans import (
+    PAIRS,
+    Plan,
+    PlanRoom,
+    plan_room,
+    proven_epsilon,
+    schedule_cost,
+)
 from dpacct.ledger.record.state import Charge, RunState, States
-from dpacct.ledger.refusals import part_refused, plan_refused
 from dpacct.pairs.dominating import has_renyi, infinite_mass
-from dpacct.renyi.odometer import Totals, add, subtract
+from dpacct.renyi.odometer import Totals, add, count_fitting, subtract
 from dpacct.rounds import Adjacency, Schedule
+from dpacct.rounds import Release as ScheduleItem
 
 T = TypeVar("T")
+# Runs that hold room which an error names.
+_NAMED = 3
 
 
 class Reservation(NamedTuple):
@@ -61,7 +68,7 @@ class Transaction(Snapshot):
         self, kind: str, run: int, data: dict[str, Any], totals: States, closes: int | None = None
     ) -> Entry:
         """Write the entry that follows the latest one, with the totals behind it."""
-        self.head = new_entry(self.head, kind, run, data, rules.state_to_json(*totals))
+        self.head = chain.new_entry(self.head, kind, run, data, rules.state_to_json(*totals))
         self._rows.add(self.head, closes)
         self.state, state = totals
         if state is not None:
@@ -78,7 +85,7 @@ class Transaction(Snapshot):
     def reserve(self, run: int, event: Event, *, over_budget: bool = False) -> Reservation | None:
         """Charge a round, or return None if it does not fit (Rule 3)."""
         state, plan = self.open_run(run), self.plan(run)
-        charged = in_adjacency(event.charged, self.state.adjacency)
+        charged = events.in_adjacency(event.charged, self.state.adjacency)
         slot = plan.covering(charged, state.cursor) if plan and state.on_plan else None
         charge = rules.charge_of(self.mixture, plan, state, charged, slot)
         cost = charge.cost
@@ -90,7 +97,7 @@ class Transaction(Snapshot):
             charge = charge._replace(shared=cost)
         if slot is None and not over_budget and exceeds(self, state, cost):
             return None
-        data = event_to_json(event, charged)
+        data = events.event_to_json(event, charged)
         data |= {"slot": slot, "left": slot is None and state.on_plan}
         totals = rules.reserved(self.state, state, charge, str(charged.adjacency))
         return Reservation(self.append("reserve", run, data, totals).number, run, charge)
@@ -166,10 +173,9 @@ class LedgerFile:
         self.path = store.path
         self.note = ""
         store.head()
-        try:
-            opening = read_opening(store.read(lambda rows: rows.entry(1)))
-        except LedgerError as error:
-            raise LedgerError(f"{self.path}: entry 1: {error}.") from None
+        first = store.read(lambda rows: rows.entry(1))
+        with naming(self.path, first):
+            opening = chain.read_opening(first)
         self.known = Known(opening, relabelled=store.read(Rows.relabelled))
         if not self.known.relabelled and self._to_relabel():
             self.known.relabelled = True
@@ -188,15 +194,7 @@ class LedgerFile:
 
     def write(self, action: Callable[[Transaction], T]) -> T:
         """Return the result of ``action``. The entries that it appends are on disk then."""
-
-        def transaction(rows: Rows) -> tuple[T, Transaction]:
-            opened = Transaction(rows, self.known)
-            return action(opened), opened
-
-        answer, done = self.store.write(transaction)
-        state = done.run_state(done.head.run) if done.head.run else None
-        self.known.latest = done.head, done.state, state
-        return answer
+        return self.store.write(lambda rows: action(Transaction(rows, self.known)))
 
     def write_computed(self, compute: Callable[[Snapshot], Callable[[Transaction], T]]) -> T:
         """Return the result of an action that takes long to compute, which needs no lock.
@@ -224,7 +222,7 @@ class LedgerFile:
         for entry, _ in now.entries():
             said = now.said(entry)
             try:
-                as_zero_out(said)
+                chain.as_zero_out(said)
             except InvalidParameter:
                 raise LedgerError(
                     f"{self.path}: training by dpacct 0.2 is only zero-out, and entry "
@@ -281,9 +279,11 @@ def registered(now: Snapshot, start: Start) -> tuple[dict[str, Any], States]:
     } | {key: value for key in ("over_budget", "project", "part") if (value := getattr(start, key))}
     cost = room = None
     if start.plan is not None:
-        plan = Plan(schedule_in_adjacency(start.plan.schedule, adjacency), start.plan.accountant)
+        plan = Plan(
+            events.schedule_in_adjacency(start.plan.schedule, adjacency), start.plan.accountant
+        )
         adjacency = str(plan.schedule.adjacency)
-        data["plan"] = schedule_to_json(plan.schedule)
+        data["plan"] = events.schedule_to_json(plan.schedule)
         if plan.accountant != PAIRS:
             data["accountant"] = plan.accountant
         cost = schedule_cost(mixture, plan.schedule)
@@ -298,3 +298,109 @@ def registered(now: Snapshot, start: Start) -> tuple[dict[str, Any], States]:
         if not fits:
             raise plan_refused(now, plan, cost)
     return data, rules.started_run(ledger, cost, adjacency, room, private=start.private)
+
+
+# The errors for a round or a plan that does not fit. Each states the reading that
+# `dpacct ledger show` prints first, which holds for every rule of stopping. If another bound
+# decides, it gives that bound and the reason. Runs that hold room for planned rounds are named,
+# with the ways to free it.
+
+
+def above(value: float | None) -> str:
+    """Return a proven bound for display, rounded up."""
+    return "none (infinite)" if value is None else trimmed(up(value))
+
+
+def plan_refused(now: Snapshot, plan: Plan, cost: Totals) -> BudgetExceeded:
+    """Return the error for a plan, with its Renyi total, that does not fit."""
+    budget, ledger, mixture = now.budget, now.state, now.mixture
+    what = f"the plan of {plan.rounds} rounds does not fit"
+    if ledger.started:
+        fewer, kinds = "", list(plan.schedule.distinct())
+        if len(kinds) == 1:
+            each = mixture.cost(kinds[0])
+            most = count_fitting(mixture, ledger.charged, each, budget, ledger.delta)
+            fewer = f" What fits: {most} such rounds." if most else " Not one such round fits."
+        return _exceeded(now, what, cost, mixture.zero(), fewer)
+    alone = proven_epsilon(plan, budget.delta, budget.epsilon)
+    others = " with the plans that were registered before" if any(ledger.held) else ""
+    return BudgetExceeded(
+        f"{what}{others}: alone it needs epsilon {above(alone)} of {_budget(now)}, and "
+        f"{_reading(now)}. dpacct.calibrate finds the noise with which it fits."
+        f"{_ways_out(now, enough=alone <= budget.epsilon)}"
+    )
+
+
+def round_refused(now: Snapshot, run: int, round_: ScheduleItem) -> BudgetExceeded:
+    """Return the error for a round of a run that does not fit."""
+    way = " More noise or a lower rate may fit: `dpacct ledger remaining` counts such rounds."
+    own, cost = now.run_state(run).held, now.mixture.cost(round_)
+    return _exceeded(now, "the round does not fit", cost, own, way)
+
+
+def part_refused(now: Snapshot, part: str, item: ScheduleItem) -> BudgetExceeded:
+    """Return the error for a release about a part of the data that does not fit."""
+    return BudgetExceeded(
+        f"the release {item!r} about {part} does not fit: with all releases about this part, the "
+        f"adaptive bound would exceed epsilon {_budget(now)}. The largest part of each partition "
+        "counts."
+    )
+
+
+def _exceeded(now: Snapshot, what: str, cost: Totals, own: Totals, fits: str) -> BudgetExceeded:
+    """Return the error for a round or a plan that the adaptive bound rejects.
+
+    ``cost`` is its Renyi total, and ``own`` the room that its run gives up. ``fits``: what fits.
+    """
+    ledger, budget = now.state, now.budget
+
+    def epsilon(totals: Totals) -> float:
+        return now.mixture.epsilon(totals, ledger.delta)
+
+    base = subtract(ledger.charged, own)
+    before, after = above(epsilon(base)), above(epsilon(add(base, cost)))
+    why = f" With it, it would read {after}."
+    if before != above(now.any_stop()):
+        held = ", with the room held for plans," if any(subtract(ledger.held, own)) else ""
+        why = (
+            " What is chosen after rounds have run may depend on them, and is charged by the "
+            f"adaptive bound. That{held} is epsilon {before} now and would be {after} with it."
+        )
+    if ledger.plan_delta:
+        left = budget.delta - ledger.plan_delta
+        why += (
+            f" Both are at delta {left:.2g}: the earlier plans use the rest of the budget's delta. "
+            "Rounds with at least a plan's noise and at most its rate still run."
+        )
+    enough = epsilon(add(ledger.spent, cost)) <= budget.epsilon
+    return BudgetExceeded(f"{what}: {_reading(now)}.{why}{fits}{_ways_out(now, enough=enough)}")
+
+
+def _budget(now: Snapshot) -> str:
+    return f"{now.budget.epsilon:.7g} at delta {chosen(now.budget.delta)}"
+
+
+def _reading(now: Snapshot) -> str:
+    return f"the ledger reads epsilon {above(now.any_stop())} of {_budget(now)} now"
+
+
+def _ways_out(now: Snapshot, *, enough: bool) -> str:
+    """Return the runs that hold room, and two ways out. ``enough``: they would help."""
+    holders = [run for run in now.runs() if any(now.run_state(run).held)]
+    if not holders:
+        return ""
+    named = [
+        f"run {run} ({line(now.start(run).name)!r}, "
+        f"{plan.rounds - now.run_state(run).cursor} rounds)"
+        for run in holders
+        if (plan := now.plan(run)) is not None
+    ]
+    if len(named) > _NAMED:
+        named[_NAMED:] = [f"{len(named) - _NAMED} more"]
+    file = shlex.quote(str(now.path))
+    less = "" if enough else ", which would not be enough here"
+    return (
+        f" Room for rounds to come is held by {', '.join(named)}: "
+        f"`dpacct ledger finish {file} --run {holders[0]}` frees it{less}, and "
+        f"`dpacct train --resume --ledger {file}` goes on with it."
+    )

@@ -15,9 +15,9 @@ from dpacct.display import chosen, down, line, up
 from dpacct.ledger.disk.store import Store
 from dpacct.ledger.readings import Snapshot
 from dpacct.ledger.record.events import MAX_DETAILS, round_from_json
-from dpacct.ledger.refusals import above
 from dpacct.ledger.report.facts import promise_of, report_of
 from dpacct.ledger.verify import Verification, verify
+from dpacct.ledger.writing import above
 from dpacct.report.document import Report, bullets, chart, heading, paragraph, table
 from dpacct.report.front import Promise, front_page, nothing_promised
 from dpacct.report.words import (
