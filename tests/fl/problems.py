@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -136,3 +138,24 @@ def goes_on(build: Callable[[Path | None], Any], path: Path, after: int = 2) -> 
         again.run()
     assert torch.equal(flat(whole.model), flat(again.model))
     return whole, again
+
+
+KILLED = -signal.SIGKILL
+
+
+def forked(act: Callable[[], object]) -> int:
+    """Act in a process of its own, which shares what is imported here; return its exit code."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    status = 1
+    try:
+        act()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def die() -> None:
+    """End this process before it can close anything."""
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -27,7 +27,7 @@ from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsuppo
 from dpacct.fl.privacy.correlated import NoiseStream, row_norm
 from dpacct.fl.privacy.randomness import Randomness, Seeded
 from dpacct.ledger import Ledger
-from tests.fl.problems import federation, flat, linear, make_clients
+from tests.fl.problems import federation, flat, goes_on, linear, make_clients, pause, play
 
 CPU = torch.device("cpu")
 ROUNDS = 12
@@ -56,6 +56,14 @@ def correlated(strategy: Strategy = STRATEGIES["banded"], **options: Any) -> fl.
     return federation(model, options.pop("clients", CLIENTS), **(settings | options))
 
 
+def served(**options: Any) -> fl.Server:
+    """A server of the same rounds."""
+    return fl.Server(
+        linear(), 12, noise=fl.CorrelatedNoise(STRATEGIES["banded"]), sampling=fl.Cyclic(4),
+        rounds=ROUNDS, noise_multiplier=4.0, clip_norm=1.0, **options,
+    )  # fmt: skip
+
+
 def stream_of(strategy: Strategy, size: int = 7) -> NoiseStream:
     """Rows of a fixed seed."""
     return NoiseStream.start(strategy, Seeded(1), size, CPU)
@@ -68,21 +76,18 @@ def stream_of(strategy: Strategy, size: int = 7) -> NoiseStream:
 def test_rows_times_the_strategy_are_independent(name: str):
     """Seeded rows W with C W = Z: by numpy, from the row source alone."""
     strategy, size = STRATEGIES[name], 4000
-    stream = stream_of(strategy, size)
-    rows = np.stack([stream.take(t).numpy() for t in range(ROUNDS)])
-    fresh = strategy.matrix() @ rows
-    covariance = fresh @ fresh.T / size
-    assert np.abs(covariance - np.eye(ROUNDS)).max() < 6 / math.sqrt(size)
+    stream, rows = stream_of(strategy, size), list[np.ndarray]()
+    for t in range(ROUNDS):
+        assert len(stream.save()["memory"]) <= strategy.memory
+        rows.append(stream.take(t).numpy())
+    fresh = strategy.matrix() @ np.stack(rows)
+    assert np.abs(fresh @ fresh.T / size - np.eye(ROUNDS)).max() < 6 / math.sqrt(size)
     # The released noise has the covariance of C^{-1}, and not that of independent rows.
     inverse = np.linalg.inv(strategy.matrix())
-    assert np.allclose(
-        np.sqrt(np.diag(inverse @ inverse.T)), [row_norm(strategy, t) for t in range(ROUNDS)]
-    )
-    released = rows @ rows.T / size
-    error = np.abs(released - inverse @ inverse.T) / np.outer(
-        *2 * [np.sqrt(np.diag(inverse @ inverse.T))]
-    )
-    assert error.max() < 6 / math.sqrt(size)
+    norms = np.sqrt(np.diag(inverse @ inverse.T))
+    assert np.allclose(norms, [row_norm(strategy, t) for t in range(ROUNDS)])
+    gap = np.abs(np.cov(rows, bias=True) - inverse @ inverse.T) / np.outer(norms, norms)
+    assert gap.max() < 6 / math.sqrt(size)
 
 
 def test_noise_of_the_models_cancels():
@@ -94,15 +99,6 @@ def test_noise_of_the_models_cancels():
         found = math.sqrt(float(np.square(sums).mean()))
         assert found == pytest.approx(strategy.prefix_error(1.0), rel=0.1)
         assert found < independent(n).prefix_error(1.0)
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_memory_of_a_stream(name: str):
-    strategy = STRATEGIES[name]
-    stream = stream_of(strategy)
-    for row in range(ROUNDS):
-        assert len(stream.save()["memory"]) <= strategy.memory
-        stream.take(row)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -160,17 +156,6 @@ def test_cohorts_keep_their_promise(cohorts: Any, num_clients: int, rounds: int)
     for own in turns.values():
         assert len(own) <= participations
         assert all(later - earlier >= separation for earlier, later in pairwise(own))
-
-
-def test_a_population_that_cannot_keep_the_promise():
-    for cohorts, name in (
-        (fl.Cyclic(13), "groups"),
-        (fl.MinSeparation(5, 4, cohort=3), "separation"),
-        (fl.MinSeparation(3, 2, cohort=3), "participations"),
-    ):
-        with pytest.raises(InvalidParameter) as refused:
-            correlated(sampling=cohorts)
-        assert refused.value.name == name
 
 
 # The charge
@@ -271,32 +256,21 @@ def test_releases_are_the_rows():
     assert np.abs(covariance - 16 * np.eye(ROUNDS)).max() < 16 * 6 / math.sqrt(fresh.shape[1])
 
 
-@pytest.mark.parametrize("name", ["banded", "buffers", "uneven"])
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("cohorts", ["cyclic", "queue", "drawn"])
+@pytest.mark.parametrize("name", ["banded", "buffers", "uneven"])
 def test_a_resumed_run_is_the_same_to_the_bit(name: str, cohorts: str, tmp_path: Path):
-    strategy = STRATEGIES[name]
+    strategy, path = STRATEGIES[name], tmp_path / "run"
     if cohorts == "drawn" and strategy.bands > 4:
         return
     options: dict[str, Any] = {"sampling": COHORTS[cohorts], "seed": 1}
-    whole = correlated(strategy, **options)
-    whole.run()
-    first = correlated(strategy, checkpoint=tmp_path / "run", **options)
-    for report in first:
-        if report.round == 5:
-            break
-    first.close()
-    again = correlated(strategy, checkpoint=tmp_path / "run", **options).resume()
-    again.run()
-    assert torch.equal(flat(whole.model), flat(again.model))
-    again.close()
-    assert (tmp_path / "run").stat().st_mode & 0o077 == 0
+    _, again = goes_on(lambda path: correlated(strategy, checkpoint=path, **options), path, 5)
+    assert path.stat().st_mode & 0o077 == 0
     assert again.has_private_checkpoint
 
 
 def test_a_resume_with_another_strategy_or_other_cohorts(tmp_path: Path):
-    run = correlated(checkpoint=tmp_path / "run")
-    next(iter(run))
-    run.close()
+    pause(correlated(checkpoint=tmp_path / "run"), 1)
     for other in (
         {"strategy": square_root(ROUNDS, 3)},
         {"sampling": fl.Cyclic(3)},
@@ -304,40 +278,31 @@ def test_a_resume_with_another_strategy_or_other_cohorts(tmp_path: Path):
         {"noise": fl.GaussianNoise(), "sampling": fl.Full()},
     ):
         fresh = correlated(checkpoint=tmp_path / "run", **other)
-        with pytest.raises((InvalidParameter, LedgerError), match="setting"):
+        with fresh, pytest.raises((InvalidParameter, LedgerError), match="setting"):
             fresh.resume()
-        fresh.close()
 
 
 def test_an_older_checkpoint_takes_no_row_again(tmp_path: Path):
     """Rows that were released after the checkpoint are skipped, with the turns of their clients."""
-    run = correlated(checkpoint=tmp_path / "run")
-    rounds = iter(run)
-    next(rounds)
-    old = (tmp_path / "run").read_bytes()
-    for _ in range(3):
-        next(rounds)
-    run.close()
-    (tmp_path / "run").write_bytes(old)
-    again = correlated(checkpoint=tmp_path / "run").resume()
+    path = tmp_path / "run"
+    with correlated(checkpoint=path) as run:
+        play(run, 1)
+        old = path.read_bytes()
+        play(run, 4)
+    path.write_bytes(old)
+    again = correlated(checkpoint=path).resume()
     assert again.round == 1
-    rows = [opened.draw.members for opened in _opened(again)]
-    assert rows == [range(row % 4, 12, 4) for row in range(4, 12)]
-    assert "are taken" in str(again.stopped_because)
-    again.close()
-
-
-def _opened(run: fl.Federation):
-    """Yield the rounds that a run opens."""
-    found, play = [], run.player.open
+    rows, opens = list[Any](), again.player.open
 
     def opened():
-        found.append(play())
-        return found[-1]
+        rows.append(opens())
+        return rows[-1]
 
-    run.player.open = opened
-    run.run()
-    return found
+    again.player.open = opened
+    again.run()
+    assert [each.draw.members for each in rows] == [range(row % 4, 12, 4) for row in range(4, 12)]
+    assert "are taken" in str(again.stopped_because)
+    again.close()
 
 
 def test_two_processes_share_no_row(tmp_path: Path):
@@ -368,16 +333,7 @@ def test_a_round_left_open_is_lost_with_its_row():
 
 
 def test_the_server_refuses_a_client_that_comes_too_early(tmp_path: Path):
-    server = fl.Server(
-        linear(),
-        12,
-        noise=fl.CorrelatedNoise(STRATEGIES["banded"]),
-        sampling=fl.Cyclic(4),
-        rounds=ROUNDS,
-        noise_multiplier=4.0,
-        clip_norm=1.0,
-        checkpoint=tmp_path / "run",
-    )
+    server = served(checkpoint=tmp_path / "run")
     for opened in server:
         row = opened.number - 1
         zeros = opened.bound(torch.zeros(1, server.engine.layout.size))
@@ -391,22 +347,9 @@ def test_the_server_refuses_a_client_that_comes_too_early(tmp_path: Path):
         if opened.number == 6:
             break
     server.close()
-    again = fl.Server(
-        linear(),
-        12,
-        noise=fl.CorrelatedNoise(STRATEGIES["banded"]),
-        sampling=fl.Cyclic(4),
-        rounds=ROUNDS,
-        noise_multiplier=4.0,
-        clip_norm=1.0,
-        checkpoint=tmp_path / "run",
-    ).resume()
-    numbers = []
-    for opened in again:
-        numbers.append(list(opened.cohort))
-        opened.release()
+    with served(checkpoint=tmp_path / "run").resume() as again:
+        numbers = [(list(opened.cohort), opened.release())[0] for opened in again]
     assert numbers == [list(range(row % 4, 12, 4)) for row in range(6, 12)]
-    again.close()
 
 
 def test_examples_in_a_fixed_order():
@@ -419,14 +362,12 @@ def test_examples_in_a_fixed_order():
     assert {report.diagnostics.cohort_size for report in reports} == {9}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", sorted(fl.METHODS))
 def test_every_private_method_trains(name: str):
-    method = fl.METHODS[name]()
-    options: dict[str, Any] = {} if method.bound is None else {"clip_norm": None}
-    run = correlated(method=method, **options)
+    run = correlated(method=fl.METHODS[name]())
     before = flat(run.model).clone()
-    reports = [report for report, _ in zip(run, range(3), strict=False)]
-    assert all(report.epsilon.upper < 3 for report in reports)
+    assert play(run, 3).epsilon.upper < 3
     assert not torch.equal(before, flat(run.model))
 
 
@@ -438,6 +379,9 @@ def test_every_private_method_trains(name: str):
         ({"sampling": None}, "sampling"),
         ({"sampling": fl.Poisson(0.5)}, "sampling"),
         ({"sampling": fl.Uniform(3, 12)}, "sampling"),
+        ({"sampling": fl.Cyclic(13)}, "groups"),
+        ({"sampling": fl.MinSeparation(5, 4, cohort=3)}, "separation"),
+        ({"sampling": fl.MinSeparation(3, 2, cohort=3)}, "participations"),
         ({"public_size": 12}, "public_size"),
         ({"adjacency": "add-remove"}, "adjacency"),
         ({"noise_multiplier": None}, "budget"),
@@ -455,13 +399,17 @@ def test_bad_input(options: dict[str, Any], name: str):
     ("options", "words"),
     [
         ({"clip_norm": lambda number: 1.0 / number}, "changing clip norm"),
-        ({"clip_norm": None, "bound": fl.AdaptiveClip(1.0)}, "changing clip norm"),
-        ({"schedule": 12 * dpacct.Round(1.0)}, "schedule"),
+        ({"bound": fl.AdaptiveClip(1.0)}, "changing clip norm"),
+        (
+            {
+                "schedule": 12 * dpacct.Round(1.0), "sampling": None, "noise_multiplier": None,
+                "rounds": None,
+            },
+            "schedule",
+        ),
     ],
-)
+)  # fmt: skip
 def test_refused_with_the_reason(options: dict[str, Any], words: str):
-    if "schedule" in options:
-        options |= {"sampling": None, "noise_multiplier": None, "rounds": None}
     with pytest.raises(Unsupported, match=words):
         correlated(**options)
 

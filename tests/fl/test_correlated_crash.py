@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.privacy import account
 from dpacct.fl.privacy.correlated import NoiseStream
 from dpacct.ledger import Ledger, Run, Ticket
-from tests.fl.problems import federation, linear, make_clients
+from tests.fl.problems import KILLED, die, federation, flat, forked, linear, make_clients
 
 ROUNDS, GROUPS = 8, 4
 CLIENTS = make_clients((3,) * GROUPS)
@@ -35,32 +33,25 @@ STRATEGIES = {
 
 def run_of(folder: Path, strategy: Strategy) -> fl.Federation:
     return federation(
-        linear(),
-        CLIENTS,
-        noise=fl.CorrelatedNoise(strategy),
-        sampling=fl.Cyclic(GROUPS),
-        rounds=ROUNDS,
-        checkpoint=folder / "run",
-    )
+        linear(), CLIENTS, noise=fl.CorrelatedNoise(strategy), sampling=fl.Cyclic(GROUPS),
+        rounds=ROUNDS, checkpoint=folder / "run",
+    )  # fmt: skip
 
 
-def play(folder: Path, strategy: Strategy, prepare: Callable[[], None]) -> int:
+def in_a_process(folder: Path, strategy: Strategy, prepare: Callable[[], None]) -> int:
     """Start or resume the run in a process of its own. Each release is logged before it leaves."""
-    child = os.fork()
-    if child:
-        return os.waitpid(child, 0)[1]
-    status = 1
-    try:
-        log, add = folder / "log", Engine.release
+
+    def act() -> None:
+        add = Engine.release
 
         def logged(engine: Engine, state: Any, found: Any, row: int | None = None) -> Any:
             total = found.total.clone()
             released = add(engine, state, found, row)
             if row is not None:
                 noise = released.mean.vector.double() * engine.plan.cohort_size - total
-                line = {"row": row, "total": total.tolist(), "noise": noise.tolist()}
-                with log.open("a") as file:
-                    file.write(json.dumps(line | {"clients": found.clients}) + "\n")
+                line = {"row": row, "noise": noise.tolist(), "clients": found.clients}
+                with (folder / "log").open("a") as file:
+                    file.write(json.dumps(line) + "\n")
             return released
 
         Engine.release = logged
@@ -70,9 +61,8 @@ def play(folder: Path, strategy: Strategy, prepare: Callable[[], None]) -> int:
             run.resume()
         run.run()
         run.close()
-        status = 0
-    finally:
-        os._exit(status)
+
+    return forked(act)
 
 
 def killer(owner: Any, name: str, calls: int, *, after: bool) -> Callable[[], None]:
@@ -84,10 +74,10 @@ def killer(owner: Any, name: str, calls: int, *, after: bool) -> Callable[[], No
         def dying(*arguments: Any, **keywords: Any) -> Any:
             count[0] += 1
             if count[0] == calls and not after:
-                os.kill(os.getpid(), signal.SIGKILL)
+                die()
             result = original(*arguments, **keywords)
             if count[0] == calls and after:
-                os.kill(os.getpid(), signal.SIGKILL)
+                die()
             return result
 
         setattr(owner, name, dying)
@@ -112,13 +102,7 @@ STAGES = {
     "behind the checkpoint": (checkpoint, "write_checkpoint", 4, True),
 }
 # Before these stages of round 3 its row is not taken, or its round has ended.
-KEEPS_ALL = {
-    "before the charge",
-    "charge reserved",
-    "charge committed",
-    "before the row",
-    "behind the checkpoint",
-}
+KEEPS_ALL = [*list(STAGES)[:4], "behind the checkpoint"]
 
 
 @pytest.mark.sampled(10)
@@ -126,11 +110,9 @@ KEEPS_ALL = {
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_killed_run_goes_on_with_its_next_row(name: str, stage: str, tmp_path: Path):
     strategy, (owner, method, calls, after) = STRATEGIES[name], STAGES[stage]
-    killed = play(tmp_path, strategy, killer(owner, method, calls, after=after))
-    assert os.WIFSIGNALED(killed)
-    assert os.WTERMSIG(killed) == signal.SIGKILL
+    assert in_a_process(tmp_path, strategy, killer(owner, method, calls, after=after)) == KILLED
     seed = bytes.fromhex(torch.load(tmp_path / "run", weights_only=True)["noise"]["seed"])
-    assert play(tmp_path, strategy, lambda: None) == 0
+    assert in_a_process(tmp_path, strategy, lambda: None) == 0
     log = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     # No row has noised two sums.
     rows = [entry["row"] for entry in log]
@@ -138,7 +120,7 @@ def test_a_killed_run_goes_on_with_its_next_row(name: str, stage: str, tmp_path:
     lost = set(range(ROUNDS)) - set(rows)
     assert len(lost) <= (stage not in KEEPS_ALL)
     # Every release has the row of the one sequence that the seed gives, across the crash.
-    stream = NoiseStream(strategy, seed, linear_size(), torch.device("cpu"))
+    stream = NoiseStream(strategy, seed, flat(linear()).numel(), torch.device("cpu"))
     expected = [stream.take(t).numpy() for t in range(ROUNDS)]
     for entry in log:
         assert np.allclose(entry["noise"], expected[entry["row"]], atol=1e-5)
@@ -150,13 +132,9 @@ def test_a_killed_run_goes_on_with_its_next_row(name: str, stage: str, tmp_path:
         assert (run.latest_row, run.rounds) == (ROUNDS, 1)
 
 
-def linear_size() -> int:
-    return sum(value.numel() for value in linear().parameters())
-
-
 def test_a_run_killed_before_its_first_checkpoint_has_charged_nothing(tmp_path: Path):
     strategy = STRATEGIES["banded"]
-    play(tmp_path, strategy, killer(checkpoint, "write_checkpoint", 1, after=False))
+    in_a_process(tmp_path, strategy, killer(checkpoint, "write_checkpoint", 1, after=False))
     with pytest.raises(InvalidParameter, match="no such file"):
         run_of(tmp_path, strategy).resume()
     with Ledger.open(tmp_path / "run.ledger") as ledger:

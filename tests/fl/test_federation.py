@@ -101,9 +101,9 @@ def test_two_runs_share_a_ledger_until_it_is_full(tmp_path):
         options = {"noise_multiplier": None, "budget": Budget(2.9, 1e-5), "ledger": ledger}
         with federation(linear(), make_clients([6] * 12), **options) as run:
             run.run()
-        with federation(linear(), make_clients([6] * 12), **options) as run:
-            with pytest.raises(BudgetExceeded, match="does not fit"):
-                run.run()
+        second = federation(linear(), make_clients([6] * 12), **options)
+        with second, pytest.raises(BudgetExceeded, match="does not fit"):
+            second.run()
         assert ledger.epsilon().upper <= 3
 
 
@@ -363,6 +363,6 @@ def test_a_budget_of_the_runs_own_stops_it_in_a_larger_ledger(tmp_path):
         assert run.epsilon.upper <= 3
         one_more = (run.round + 1) * dpacct.Round(3.0)
         assert dpacct.epsilon(one_more, delta=1e-5).upper > 3
-    with federation(linear(), make_clients([6] * 3), budget=Budget(0.1, 1e-5), **options) as run:
-        with pytest.raises(BudgetExceeded, match="not one round"):
-            run.run()
+    run = federation(linear(), make_clients([6] * 3), budget=Budget(0.1, 1e-5), **options)
+    with run, pytest.raises(BudgetExceeded, match="not one round"):
+        run.run()

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
-import signal
+import json
 import stat
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +18,16 @@ from dpacct.epochs import Epoch
 from dpacct.errors import DpacctError, InvalidParameter, Unsupported
 from dpacct.fl.privacy.allocation import Allocator
 from dpacct.fl.privacy.randomness import Randomness, Seeded
-from fl.problems import cross_entropy, federation, flat, linear, make_clients
+from tests.fl.problems import (
+    KILLED,
+    cross_entropy,
+    die,
+    federation,
+    forked,
+    goes_on,
+    linear,
+    make_clients,
+)
 
 ROOT = Path(__file__).parents[3]
 CLIENTS, STEPS = 40, 4
@@ -64,34 +69,35 @@ def test_steps_are_uniform_and_independent_between_clients_and_epochs(steps: int
 def test_a_run_is_charged_as_its_epochs_are(population: str, tmp_path: Path) -> None:
     clients = make_clients([1] * CLIENTS)
     if population == "examples":
-        rows = [torch.cat([getattr(c, name) for c in clients]) for name in ("inputs", "targets")]
-        clients = fl.Examples(*rows)
+        clients = fl.Examples(make_clients([CLIENTS])[0])
     path, cohorts = tmp_path / "run.ledger", list[int]()
     with federation(
         linear(), clients, sampling=fl.Allocation(STEPS), rounds=3 * STEPS, ledger=path,
-        noise_multiplier=1.5, delta=1e-5, local=None, clip_norm=0.5,
+        noise_multiplier=1.5, delta=1e-5, clip_norm=0.5,
     ) as run:  # fmt: skip
+        epoch = Epoch(1.5, STEPS, adjacency="zero-out")
+        # A whole epoch from its first round on; its lower end when it is over.
+        costs = [dpacct.epsilon(count * epoch, delta=1e-5) for count in (1, 2, 3)]
         for report in run:
             cohorts.append(report.diagnostics.cohort_size)
-            begun = -(-report.round // STEPS)
-            epoch = Epoch(1.5, STEPS, adjacency="zero-out")
-            # A whole epoch from its first round on.
-            now = dpacct.epsilon(begun * epoch, delta=1e-5)
-            assert report.epsilon.upper == pytest.approx(now.upper, rel=1e-9)
-            done = dpacct.epsilon(max(1, report.round // STEPS) * epoch, delta=1e-5).lower
-            assert report.epsilon.lower <= done * (report.round >= STEPS) * (1 + 1e-9)
+            begun, over = -(-report.round // STEPS), report.round // STEPS
+            assert report.epsilon.upper == pytest.approx(costs[begun - 1].upper, rel=1e-9)
+            least = costs[over - 1].lower if over else 0.0
+            assert report.epsilon.lower <= least * (1 + 1e-9)
             assert report.noise_multiplier == 1.5
             assert report.noise_std == pytest.approx(0.75)
         assert run.engine.plan.cohort_size == CLIENTS / STEPS
         assert run.schedule == 3 * epoch
-        assert run.planned_epsilon.upper == pytest.approx(now.upper, rel=1e-9)
-    for epoch in range(3):
-        assert sum(cohorts[epoch * STEPS : (epoch + 1) * STEPS]) == CLIENTS
+        assert run.planned_epsilon.upper == pytest.approx(costs[2].upper, rel=1e-9)
+    for first in range(0, 3 * STEPS, STEPS):
+        assert sum(cohorts[first : first + STEPS]) == CLIENTS
     with Ledger.open(path) as ledger:
         assert ledger.verify().sound
         assert ledger.rounds == ledger.runs[0].committed == 3
         spent = ledger.epsilon()
-        assert (spent.lower, spent.upper) == pytest.approx((done, now.upper), rel=1e-9)
+        assert (spent.lower, spent.upper) == pytest.approx(
+            (costs[2].lower, costs[2].upper), rel=1e-9
+        )
 
 
 def test_a_schedule_of_epochs_is_calibrated_as_a_whole() -> None:
@@ -110,12 +116,10 @@ def test_a_schedule_of_epochs_is_calibrated_as_a_whole() -> None:
 
 
 def test_a_budget_allows_whole_epochs() -> None:
-    epoch, clients = Epoch(1.0, STEPS, adjacency="zero-out"), make_clients([3] * CLIENTS)
-    two = dpacct.epsilon(2 * epoch, delta=1e-5).upper
-    with federation(
-        linear(), clients, sampling=fl.Allocation(STEPS), rounds=5 * STEPS,
-        budget=Budget(two * 1.01, 1e-5),
-    ) as run:  # fmt: skip
+    two = dpacct.epsilon(2 * Epoch(1.0, STEPS, adjacency="zero-out"), delta=1e-5).upper
+    settings = {"sampling": fl.Allocation(STEPS), "rounds": 5 * STEPS}
+    budget = Budget(two * 1.01, 1e-5)
+    with federation(linear(), make_clients([3] * CLIENTS), budget=budget, **settings) as run:
         run.run()
         assert run.round == run.rounds == 2 * STEPS
         assert run.epsilon.upper == pytest.approx(two, rel=1e-6)
@@ -127,24 +131,7 @@ def test_under_add_remove_the_divisor_follows_the_public_size() -> None:
         public_size=100, adjacency="add-remove",
     ) as run:  # fmt: skip
         assert run.engine.plan.cohort_size == 25
-        report = run.run()
-        assert report is not None
-        assert report.adjacency == "add-remove"
-
-
-def test_clients_one_by_one_and_in_groups_give_the_same_model() -> None:
-    models: list[torch.Tensor] = []
-    for vectorize in (False, True):
-        for clients in (make_clients([6] * 20), fl.Examples(make_clients([60])[0])):
-            local = None if isinstance(clients, fl.Examples) else fl.SGD(lr=0.1, steps=2)
-            with federation(
-                model := linear(), clients, sampling=fl.Allocation(STEPS), rounds=2 * STEPS,
-                seed=3, vectorize=vectorize, local=local,
-            ) as run:  # fmt: skip
-                run.run()
-            models.append(flat(model))
-    torch.testing.assert_close(models[0], models[2])
-    torch.testing.assert_close(models[1], models[3])
+        assert next(iter(run)).adjacency == "add-remove"
 
 
 @pytest.mark.parametrize("after", [STEPS, STEPS + 2])
@@ -153,58 +140,39 @@ def test_a_seeded_run_that_is_resumed_equals_one_that_never_stopped(
 ) -> None:
     settings = {"sampling": fl.Allocation(STEPS), "rounds": 3 * STEPS, "seed": 11}
     clients, path = make_clients([3] * CLIENTS), tmp_path / "run.pt"
-    with federation(first := linear(), clients, **settings) as run:
-        run.run()
-    with federation(linear(), clients, checkpoint=path, **settings) as run:
-        for report in run:
-            if report.round == after:
-                break
-    with federation(second := linear(), clients, checkpoint=path, **settings) as run:
-        run.resume().run()
-        assert run.round == 3 * STEPS
-    assert torch.equal(flat(first), flat(second))
+    goes_on(lambda path: federation(linear(), clients, checkpoint=path, **settings), path, after)
     with Ledger.open(f"{path}.ledger") as ledger:
         assert ledger.runs[0].committed == 3
         assert ledger.verify().sound
 
 
-def served(path: str) -> fl.Server:
+def served(path: Path | None = None, clients: int = CLIENTS) -> fl.Server:
     return fl.Server(
-        linear(), CLIENTS, clip_norm=1.0, sampling=fl.Allocation(STEPS), rounds=3 * STEPS,
+        linear(), clients, clip_norm=1.0, sampling=fl.Allocation(STEPS), rounds=3 * STEPS,
         noise_multiplier=1.0, checkpoint=path, checkpoint_every=STEPS,
     )  # fmt: skip
 
 
-KILLED = """
-    import sys
-    from tests.fl.engine.test_allocation import served
-    for opened in served(sys.argv[1]):
-        print(*opened.cohort, flush=True)
-        if opened.number == 6:
-            sys.stdin.read()
-        opened.release()
-"""
-
-
 def test_after_kill_9_in_an_epoch_its_rest_has_the_same_allocation(tmp_path: Path) -> None:
-    path = tmp_path / "run.pt"
-    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(path)]
-    paths = [str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    pipe = subprocess.PIPE
-    child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
-    with child:
-        assert child.stdout is not None
-        seen = [set(map(int, child.stdout.readline().split())) for _ in range(6)]
-        child.send_signal(signal.SIGKILL)
-    assert child.returncode == -signal.SIGKILL
+    path, log = tmp_path / "run.pt", tmp_path / "log"
+
+    def six_rounds() -> None:
+        for opened in served(path):
+            with log.open("a") as file:
+                file.write(f"{list(opened.cohort)}\n")
+            if opened.number == 6:
+                die()
+            opened.release()
+
+    assert forked(six_rounds) == KILLED
+    seen = [set(json.loads(line)) for line in log.read_text().splitlines()]
     # The checkpoint is four rounds old, and hides the cohorts from others.
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with Ledger.open(f"{path}.ledger", read_only=True) as ledger:
         [run] = ledger.runs
         # The second epoch is charged, and not released as a whole.
         assert (run.rounds, run.committed, run.latest_row) == (2, 1, 6)
-    with served(str(path)).resume() as server:
+    with served(path).resume() as server:
         for opened in server:
             seen.append(set(opened.cohort))
             opened.release()
@@ -217,9 +185,8 @@ def test_after_kill_9_in_an_epoch_its_rest_has_the_same_allocation(tmp_path: Pat
     with Ledger.open(f"{path}.ledger") as ledger:
         [run] = ledger.runs
         assert (run.rounds, run.latest_row) == (3, 3 * STEPS)
-        assert run.epsilon().upper == pytest.approx(
-            dpacct.epsilon(3 * Epoch(1.0, STEPS, adjacency="zero-out"), delta=1e-5).upper, rel=1e-9
-        )
+        whole = dpacct.epsilon(3 * Epoch(1.0, STEPS, adjacency="zero-out"), delta=1e-5)
+        assert run.epsilon().upper == pytest.approx(whole.upper, rel=1e-9)
         # An epoch with a lost round is not counted as achieved.
         assert run.committed == 2
         assert ledger.verify().sound
@@ -227,26 +194,23 @@ def test_after_kill_9_in_an_epoch_its_rest_has_the_same_allocation(tmp_path: Pat
 
 def test_two_processes_never_release_the_same_step(tmp_path: Path) -> None:
     path = tmp_path / "run.pt"
-    with served(str(path)) as one:
-        first = iter(one)
-        opened = next(first)
-        with served(str(path)).resume() as other:
+    with served(path) as one:
+        opened = next(iter(one))
+        with served(path).resume() as other:
             again = next(iter(other))
             assert set(again.cohort).isdisjoint(opened.cohort)
             with pytest.raises(DpacctError, match="another process goes on"):
                 opened.release()
             again.release()
-
-
-def test_a_checkpoint_without_the_allocation_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "run.pt"
-    with served(str(path)) as server:
-        next(iter(server)).release()
-        server.save()
-    content = torch.load(path, weights_only=True) | {"allocation": None}
-    torch.save(content, path)
-    with served(str(path)) as server, pytest.raises(InvalidParameter, match="seed of its alloc"):
+            other.save()
+    # A checkpoint without the allocation is refused.
+    torch.save(torch.load(path, weights_only=True) | {"allocation": None}, path)
+    with served(path) as server, pytest.raises(InvalidParameter, match="seed of its alloc"):
         server.resume()
+
+
+SCHEDULE = {"sampling": None, "rounds": None, "noise_multiplier": None}
+FOUR, FIVE = (Epoch(1.0, steps, adjacency="zero-out") for steps in (4, 5))
 
 
 @pytest.mark.parametrize(
@@ -258,23 +222,10 @@ def test_a_checkpoint_without_the_allocation_is_refused(tmp_path: Path) -> None:
         ({"adjacency": "add-remove"}, "public_size"),
         ({"noise": fl.NoiseShares(2)}, "noise shares under Allocation"),
         ({"sampling": fl.Allocation}, "a list, a cycle, a seed"),
-        (
-            {
-                "schedule": Epoch(1.0, 4, adjacency="zero-out")
-                + Epoch(1.0, 5, adjacency="zero-out"),
-                "sampling": None, "rounds": None, "noise_multiplier": None,
-            },
-            "equal epochs",
-        ),
-        (
-            {
-                "schedule": Epoch(1.0, 4) + Round(1.0, adjacency="zero-out"),
-                "sampling": None, "rounds": None, "noise_multiplier": None,
-            },
-            "equal epochs",
-        ),
+        ({"schedule": FOUR + FIVE, **SCHEDULE}, "equal epochs"),
+        ({"schedule": FOUR + Round(1.0, adjacency="zero-out"), **SCHEDULE}, "equal epochs"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_proven_is_refused_before_anything_is_charged(
     settings: dict[str, object], words: str, tmp_path: Path
 ) -> None:
@@ -284,39 +235,38 @@ def test_what_is_not_proven_is_refused_before_anything_is_charged(
     assert not (tmp_path / "x.ledger").exists()
 
 
-@pytest.mark.parametrize("steps", [0, 1.5, "4"])
-def test_steps_are_counted(steps: object) -> None:
-    with pytest.raises(InvalidParameter, match="steps"):
-        fl.Allocation(steps)  # type: ignore[arg-type]
+def test_steps_are_counted_and_plans_and_audits_refuse_an_allocation() -> None:
+    for steps in (0, 1.5, "4"):
+        with pytest.raises(InvalidParameter, match="steps"):
+            fl.Allocation(steps)  # type: ignore[arg-type]
+    people, rule = make_clients([3] * 8), fl.Allocation(STEPS)
+    whole = {"sampling": rule, "rounds": STEPS}
+    for call, words in (
+        (lambda: fl.AggregationPlan(1.0, sampling=rule, num_clients=9), "Without amplification"),
+        (lambda: fl.audit(sampling=rule), "Without amplification"),
+        (
+            lambda: fl.audit_run(
+                lambda clients: federation(linear(), clients, **whole), people, canaries=30
+            ),
+            "random allocation",
+        ),
+        (
+            lambda: fl.audit_server(
+                lambda count: served(clients=count), lambda *_: None, people, canaries=30
+            ),
+            "random allocation",
+        ),
+    ):
+        with pytest.raises(Unsupported, match=words):
+            call()
 
 
-def test_an_aggregation_plan_and_an_audit_refuse_an_allocation() -> None:
-    with pytest.raises(Unsupported, match="Without amplification"):
-        fl.AggregationPlan(noise_multiplier=1.0, sampling=fl.Allocation(4), num_clients=9)
-
-    def build(clients: fl.Population) -> fl.Federation:
-        return federation(linear(), clients, sampling=fl.Allocation(STEPS), rounds=STEPS)
-
-    with pytest.raises(Unsupported, match="random allocation"):
-        fl.audit_run(build, make_clients([3] * 8), canaries=30)
-
-    def server(count: int) -> fl.Server:
-        return fl.Server(
-            linear(), count, clip_norm=1.0, sampling=fl.Allocation(STEPS), rounds=STEPS,
-            noise_multiplier=1.0,
-        )  # fmt: skip
-
-    with pytest.raises(Unsupported, match="random allocation"):
-        fl.audit_server(server, lambda *_: None, make_clients([3] * 8), canaries=30)
-    with pytest.raises(Unsupported, match="Without amplification"):
-        fl.audit(sampling=fl.Allocation(STEPS))
-
-
+@pytest.mark.usefixtures("uncounted")
 def test_the_loss_is_trained() -> None:
-    clients = make_clients([8] * 200)
+    clients = make_clients([8] * 100)
     model = linear()
     with federation(
-        model, clients, sampling=fl.Allocation(10), rounds=50, noise_multiplier=0.5, seed=1,
+        model, clients, sampling=fl.Allocation(5), rounds=20, noise_multiplier=0.3, seed=1,
         local=fl.SGD(lr=1.0, steps=2),
     ) as run:  # fmt: skip
         run.run()

@@ -20,7 +20,7 @@ from dpacct.fl.privacy.bounds import MARGIN, row_norms
 from dpacct.fl.public import PublicSize
 from dpacct.ledger import Ledger
 from dpacct.rounds import Adjacency, Full, Poisson, Uniform
-from tests.fl.problems import federation, linear, make_clients
+from tests.fl.problems import Recorded, federation, linear, make_clients
 
 LAYOUT = Layout(("a", "b", "c"), tuple(torch.Size([n]) for n in (5, 130, 1)), (5, 130, 1))
 
@@ -155,13 +155,9 @@ def test_the_formula_of_the_paper():
 
 
 def test_an_indicator_that_costs_too_much_is_refused_before_anything_runs():
+    bound = fl.AdaptiveClip(1.0, indicator_noise=0.5)
     with pytest.raises(InvalidParameter, match=r"indicator's noise is above 0\.5"):
-        federation(
-            linear(),
-            make_clients([4] * 4),
-            clip_norm=None,
-            bound=fl.AdaptiveClip(1.0, indicator_noise=0.5),
-        )
+        federation(linear(), make_clients([4] * 4), bound=bound)
 
 
 @pytest.mark.parametrize("sampling", [Full(), Poisson(0.3), Uniform(3, 10)])
@@ -181,36 +177,22 @@ def test_a_round_is_charged_as_it_was_asked_for_both_releases_jointly(sampling):
     assert indicator.sensitivity == 0.5
 
 
-class Recorded(fl.GaussianNoise):
-    """Gaussian noise that keeps the standard deviation of each draw, by the size of its sum."""
-
-    __slots__ = ("stds",)
-
-    def __init__(self):
-        object.__setattr__(self, "stds", {})
-
-    def add(self, total, limits, std, source):
-        self.stds.setdefault(len(total), []).append(std)
-        return super().add(total, limits, std, source)
-
-
 @pytest.mark.parametrize("sampling", [Full(), Poisson(0.5), Uniform(3, 8)])
 def test_what_is_charged_is_the_noise_that_was_added_rounded_down(tmp_path, sampling):
     """z = (z_u^-2 + (2 s)^-2)^(-1/2) of the two draws of each round, in exact arithmetic."""
     noise, path = Recorded(), tmp_path / "a.ledger"
     bound = fl.AdaptiveClip(0.3, indicator_noise=0.7)
     with federation(
-        linear(), make_clients([4] * 8), bound=bound, clip_norm=None, noise=noise,
-        noise_multiplier=1.2, sampling=sampling, ledger=path, delta=1e-5,
+        linear(), make_clients([4] * 8), bound=bound, noise=noise, noise_multiplier=1.2,
+        sampling=sampling, ledger=path, delta=1e-5,
     ) as run:  # fmt: skip
         norms = [report.clip_norm for report in run]
     with Ledger.open(path, read_only=True) as ledger:
         rounds = [entry["data"] for entry in ledger.export() if entry["kind"] == "reserve"]
     margin = Fraction(1, 2**39)
     # The first draws were those of the rehearsal.
-    last = [noise.stds[size][-len(norms) :] for size in (21, 1)]
-    draws = zip(*last, norms, rounds, strict=True)
-    for update, indicator, clip, entry in draws:
+    stds = ([std for sums, std in noise.draws if len(sums) == size][-3:] for size in (21, 1))
+    for update, indicator, clip, entry in zip(*stds, norms, rounds, strict=True):
         really = [Fraction(update) / Fraction(clip), Fraction(indicator) * 2]
         recorded = [Fraction(part["noise_multiplier"]) for part in entry["releases"]]
         for told, real in zip(recorded, really, strict=True):
@@ -244,30 +226,22 @@ def test_a_bound_whose_sum_moves_further_than_its_norm_is_not_charged_for_less()
     assert event(Moved(0.3, 0.5)).releases[0].sensitivity == 0.3
 
 
-def joint_shift(adjacency: Adjacency, steps: int = 25) -> float:
+@pytest.mark.parametrize("adjacency", Adjacency)
+def test_sensitivity_of_the_pair_for_each_adjacency(adjacency):
     """Largest distance between neighboring contributions in units of z, by brute force.
 
     A contribution is (x, b) with x in [-C, C] on a line through the ball; the indicator is -1/2
     where the update was clipped (then |x| = C), and may be +1/2 anywhere.
     """
-    clip, update, std = 1.0, 2.0, 1.0
+    steps, clip, update, std = 25, 1.0, 2.0, 1.0
     points = [(x / steps * clip, 0.5) for x in range(-steps, steps + 1)]
     points += [(clip, -0.5), (-clip, -0.5)]
     scaled = [(x / (update * clip), b / std) for x, b in points]
-    origin = (0.0, 0.0)
-    pairs = (
-        [(p, q) for p in scaled for q in scaled]
-        if adjacency is Adjacency.REPLACE_ONE
-        else [(p, origin) for p in scaled]
-    )
+    replaced = adjacency is Adjacency.REPLACE_ONE
+    others = scaled if replaced else [(0.0, 0.0)]
     z = (update**-2 + (2 * std) ** -2) ** -0.5
-    return max(math.dist(p, q) for p, q in pairs) * z
-
-
-def test_sensitivity_of_the_pair_for_each_adjacency():
-    assert joint_shift(Adjacency.ADD_REMOVE) == pytest.approx(1)
-    assert joint_shift(Adjacency.ZERO_OUT) == pytest.approx(1)
-    assert joint_shift(Adjacency.REPLACE_ONE) == pytest.approx(2)
+    shift = max(math.dist(p, q) for p in scaled for q in others) * z
+    assert shift == pytest.approx(2 if replaced else 1)
 
 
 def converge(start: float, *, quantile: float, rounds: int = 70) -> list[float]:
@@ -288,7 +262,7 @@ def converge(start: float, *, quantile: float, rounds: int = 70) -> list[float]:
 
     bound = fl.AdaptiveClip(start, quantile=quantile, rate=0.5, indicator_noise=3.0)
     with federation(
-        linear(), clients, method=Lengths(), bound=bound, clip_norm=None, rounds=rounds,
+        linear(), clients, method=Lengths(), bound=bound, rounds=rounds,
         noise_multiplier=2.0, local=fl.SGD(steps=1),
     ) as run:  # fmt: skip
         states = run.player.state.client_states
@@ -326,7 +300,7 @@ def test_more_updates_within_the_norm_make_it_fall():
 def test_the_budget_covers_the_norm_too(tmp_path):
     path = tmp_path / "a.ledger"
     with federation(
-        linear(), make_clients([6] * 40), bound=fl.AdaptiveClip(0.1), clip_norm=None,
+        linear(), make_clients([6] * 40), bound=fl.AdaptiveClip(0.1),
         noise_multiplier=None, budget=Budget(5, 1e-5), rounds=6, ledger=path, sampling=Poisson(0.5),
     ) as run:  # fmt: skip
         reports = list(run)

@@ -101,50 +101,45 @@ def server(**options) -> fl.Server:
     return fl.Server(linear(), 6, **(settings | options))
 
 
-def test_a_sum_of_shares_moves_the_model_as_it_is():
+def test_a_sum_of_shares_moves_the_model_as_it_is_and_too_few_release_nothing():
     with server() as run:
-        before = flat(run.model)
-        opened = next(iter(run))
-        opened.commit()
-        total = torch.arange(21) * 2**20
-        opened.add_sum(range(4), total)
-        assert opened.release().diagnostics.cohort_size == 4
-        moved = flat(run.model) - before
-    assert torch.allclose(moved.double(), total.double() * GRID / 6, rtol=1e-5, atol=1e-7)
+        for total, came in ((torch.arange(21) * 2**20, 4), (torch.full((21,), 2**22), 3)):
+            before = flat(run.model)
+            opened = next(iter(run))
+            opened.commit()
+            opened.add_sum(range(came), total)
+            report = opened.release()
+            assert report.diagnostics.cohort_size == came
+            assert report.released is (came == 4)
+            expected = total.double() * GRID / 6 * report.released
+            moved = flat(run.model) - before
+            assert torch.allclose(moved.double(), expected, rtol=1e-5, atol=1e-7)
 
 
 def test_a_sum_is_taken_once_committed_of_members_once_and_where_clients_add_the_noise():
-    total = torch.zeros(21, dtype=torch.int64)
+    total, everybody = torch.zeros(21, dtype=torch.int64), range(6)
+
+    def refused(error, words, call):
+        with pytest.raises(error, match=words):
+            call()
+
     with server() as run:
         opened = next(iter(run))
-        with pytest.raises(Unsupported, match="commit"):
-            opened.add_sum(range(6), total)
+        refused(Unsupported, "commit", lambda: opened.add_sum(everybody, total))
         opened.commit()
         opened.commit()
-        with pytest.raises(InvalidParameter, match="whole numbers"):
-            opened.add_sum(range(6), total.double())
-        with pytest.raises(InvalidParameter, match=r"its shape is \[21\]"):
-            opened.add_sum(range(6), total[:20])
-        with pytest.raises(InvalidParameter, match="not in"):
-            opened.add_sum([0, 6], total)
-        with pytest.raises(Unsupported, match="hidden until"):
-            opened.add([0], opened.bound(torch.zeros(1, 21)))
-        opened.add_sum(range(6), total)
-        with pytest.raises(InvalidParameter, match="contributed"):
-            opened.add_sum([0], total)
+        for who, what, words in (
+            (everybody, total.double(), "whole numbers"),
+            (everybody, total[:20], r"its shape is \[21\]"),
+            ([0, 6], total, "not in"),
+        ):
+            refused(InvalidParameter, words, lambda: opened.add_sum(who, what))  # noqa: B023
+        row = opened.bound(torch.zeros(1, 21))
+        refused(Unsupported, "hidden until", lambda: opened.add([0], row))
+        opened.add_sum(everybody, total)
+        refused(InvalidParameter, "contributed", lambda: opened.add_sum([0], total))
         opened.release()
     with server(noise=fl.GaussianNoise()) as run:
         opened = next(iter(run))
         opened.commit()
-        with pytest.raises(Unsupported, match="added here"):
-            opened.add_sum(range(6), total)
-
-
-def test_too_few_shares_release_nothing_and_the_ledger_says_committed_once():
-    with server() as run:
-        before = flat(run.model)
-        opened = next(iter(run))
-        opened.commit()
-        opened.add_sum(range(3), torch.full((21,), 2**22))
-        assert not opened.release().released
-        assert torch.equal(flat(run.model), before)
+        refused(Unsupported, "added here", lambda: opened.add_sum(everybody, total))

@@ -77,11 +77,8 @@ def test_only_kept_coordinates_move_and_only_they_get_noise(secure, vectorize):
 
 
 def test_layers_have_their_own_bounds_under_a_mask_too():
-    model = perceptron()
-    with federation(
-        model, make_clients([6] * 3), method=Sparse(), clip_norm=None,
-        bound=fl.PerLayerClip((0.1, 0.2, 0.3, 0.4)), secure_noise=True,
-    ) as run:  # fmt: skip
+    options = {"bound": fl.PerLayerClip((0.1, 0.2, 0.3, 0.4)), "secure_noise": True}
+    with federation(perceptron(), make_clients([6] * 3), method=Sparse(), **options) as run:
         assert run.run().released
 
 
@@ -102,26 +99,16 @@ def test_layouts_flatten_and_restore():
 
 
 def test_post_processing_keeps_the_shape_and_reaches_the_model():
-    @dataclass(frozen=True)
-    class Halved(Method):
-        def post(self, noised, server_state):
-            return noised.map_tensors(lambda tensor: tensor / 2).map(lambda vector: vector * 0)
+    def posting(post):
+        method = type("Posting", (Method,), {"post": lambda _, noised, __: post(noised)})()
+        return federation(linear(), make_clients([6]), method=method)
 
-    @dataclass(frozen=True)
-    class Short(Method):
-        def post(self, noised, server_state):
-            return noised.map(lambda vector: vector[:-1])
-
-    model = linear()
-    before = flat(model)
-    with federation(model, make_clients([6]), method=Halved()) as run:
+    with posting(lambda noised: noised.map_tensors(torch.neg).map(lambda v: v * 0)) as run:
         run.run()
-    assert torch.equal(flat(model), before)
-    with (
-        federation(linear(), make_clients([6]), method=Short()) as run,
-        pytest.raises(InvalidParameter, match="keeps the shape"),
-    ):
-        run.run()
+    assert torch.equal(flat(run.model), flat(linear()))
+    short = posting(lambda noised: noised.map(lambda v: v[:-1]))
+    with short, pytest.raises(InvalidParameter, match="keeps the shape"):
+        short.run()
 
 
 def test_what_a_release_says_of_itself():
