@@ -14,7 +14,14 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
 from dpacct.fl.data import Examples as Rows
 from dpacct.ledger import Ledger
-from tests.fl.problems import cross_entropy, flat, half_square, linear, perceptron
+from tests.fl.problems import (
+    Silent,
+    cross_entropy,
+    flat,
+    half_square,
+    linear,
+    perceptron,
+)
 
 FEATURES, CLASSES, COUNT = 6, 3, 90
 
@@ -36,13 +43,6 @@ def train(
     }
     model = linear(FEATURES, CLASSES) if model is None else model
     return fl.Federation(model, loss, population, **(settings | options))
-
-
-class Silent(fl.GaussianNoise):
-    """Charged as Gaussian noise, and none."""
-
-    def add(self, total: Tensor, limits: Any, std: float, source: Any) -> Tensor:
-        return total
 
 
 def step(population: Any, **options: Any) -> Tensor:

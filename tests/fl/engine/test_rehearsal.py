@@ -168,7 +168,7 @@ def test_code_behind_the_noise_has_copies_however_it_was_added():
         kept.append(noised.vector)
         return noised
 
-    plain: Any = Method()
+    plain: Any = type("Plain", (Method,), {})()
     plain.server = lambda *given: server(plain, *given)
     methods = [type("Mine", (Method,), behind)() for behind in ({"server": server}, {"post": post})]
     for method in (*methods, plain):

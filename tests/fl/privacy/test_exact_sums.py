@@ -102,11 +102,9 @@ def test_what_underflows_in_a_norm_is_not_lost_at_a_large_learning_rate(bound):
     """Squares of these coordinates are subnormal or zero in float32."""
     count = 10_000
     for scale, exponent in product([-1e30, 1e20, -1e12], [-64, -70, -76, -126, -140]):
-        total, parts = (
-            torch.zeros(count, dtype=torch.float64),
-            [torch.full((1, count), 2.0**exponent)],
-        )
-        add_clipped(total, parts, bound, 1000, coarsest=math.inf, scale=scale)
+        total = torch.zeros(count, dtype=torch.float64)
+        row = torch.full((1, count), 2.0**exponent)
+        add_clipped(total, [row], bound, 1000, coarsest=math.inf, scale=scale)
         assert torch.equal(total, total[:1].expand(count))
         assert count * Fraction(float(total[0])) ** 2 <= Fraction(bound.clip_norm) ** 2
 

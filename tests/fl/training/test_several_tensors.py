@@ -70,45 +70,29 @@ def test_both_trainers_give_the_same_updates(build: Any, form: type):
     assert [bool(row.any()) for row in updates] == [True, True, True, False, True]
 
 
-@pytest.mark.parametrize("form", [tuple, dict])
-def test_runs_of_both_trainers_are_the_same(form: type):
-    people, ends = readers(SIZES, form), list[Tensor]()
+@pytest.mark.usefixtures("uncounted")
+@pytest.mark.parametrize(("form", "single"), [(tuple, True), (dict, False)])
+def test_runs_of_both_trainers_are_the_same(form: type, *, single: bool):
+    people, ends = readers([12] if single else SIZES, form), list[Tensor]()
+    data = fl.Examples(people[0].inputs, people[0].targets) if single else people
     for vectorize in (False, True):
-        model = Reader()
-        run = federation(model, people, seed=3, vectorize=vectorize)
+        run = federation(Reader(), data, seed=3, vectorize=vectorize, noise_multiplier=0.01)
         run.run()
         assert ("at once" in run.training_path) == vectorize
-        ends.append(flat(model))
-    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-6)
-    assert not torch.equal(ends[0], flat(Reader()))
-    found = fl.evaluate(model, cross_entropy, people[0], batch_size=4)
-    model.eval()
-    [own] = readers(SIZES[:1])
-    right = (model(*own.inputs).argmax(dim=1) == own.targets).double().mean()
-    assert found.accuracy == pytest.approx(float(right))
-
-
-@pytest.mark.parametrize("form", [tuple, dict])
-def test_examples_of_several_tensors(form: type):
-    [data] = readers([12], form)
-    people = fl.Examples(data.inputs, data.targets)
-    ends: list[Tensor] = []
-    for vectorize in (False, True):
-        model = Reader()
-        options: dict[str, Any] = {"local": None, "seed": 3, "noise_multiplier": 0.01}
-        federation(model, people, vectorize=vectorize, **options).run()
-        ends.append(flat(model))
+        ends.append(flat(run.model))
     moved = float((ends[0] - flat(Reader())).norm())
     assert float((ends[0] - ends[1]).norm()) < 1e-4 * moved
+    found = fl.evaluate(run.model, cross_entropy, people[0], batch_size=4)
+    [own] = readers([12] if single else SIZES[:1])
+    right = (run.model.eval()(*own.inputs).argmax(dim=1) == own.targets).double().mean()
+    assert found.accuracy == pytest.approx(float(right))
 
 
 def test_a_client_of_another_form_trains_alone_or_contributes_zero():
     people = [*readers([6, 6, 6]), *readers([6], dict), make_clients([6])[0]]
-    model = Reader()
-    run = federation(model, people, vectorize=True)
-    reports = list(run)
+    run = federation(Reader(), people, vectorize=True, rounds=1)
     # A dictionary trains alone. One tensor is no input of this model.
-    assert [report.diagnostics.dropped_updates for report in reports] == [1, 1, 1]
+    assert run.run().diagnostics.dropped_updates == 1
 
 
 def test_attacks_read_several_tensors():
@@ -239,9 +223,6 @@ def test_a_query_that_may_see_nothing_reads_zeros_as_in_torch(kind: str):
 
 
 def test_groups_that_drop_other_clients_are_refused(monkeypatch: pytest.MonkeyPatch):
-    def failing(_: OwnFunctions, query: Tensor, *__: Any, **___: Any) -> Tensor:
-        return query * torch.nan
-
     class Attending(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -251,14 +232,15 @@ def test_groups_that_drop_other_clients_are_refused(monkeypatch: pytest.MonkeyPa
             one = self.first(inputs).unsqueeze(1)
             return functional.scaled_dot_product_attention(one, one, one).squeeze(1)
 
-    def begun() -> fl.Federation:
-        return federation(Attending(), make_clients([4] * 6), vectorize=True)
+    def begin() -> None:
+        with federation(Attending(), make_clients([4] * 6), vectorize=True) as run:
+            next(iter(run))
 
-    with begun() as run:
-        next(iter(run))
-    monkeypatch.setattr(OwnFunctions, "_attention", failing)
-    with begun() as run, pytest.raises(Unsupported, match="another result"):
-        next(iter(run))
+    begin()
+    failing = {"_attention": lambda _, query, *__, **___: query * torch.nan}
+    monkeypatch.setattr(OwnFunctions, "_attention", failing["_attention"])
+    with pytest.raises(Unsupported, match="another result"):
+        begin()
 
 
 def test_dropped_attention_weights_keep_their_mean():
@@ -270,23 +252,3 @@ def test_dropped_attention_weights_keep_their_mean():
         dropped = functional.scaled_dot_product_attention(query, query, query, dropout_p=0.4)
     assert float(dropped.std(dim=0).min()) > 0.1
     torch.testing.assert_close(dropped.mean(dim=0), plain, rtol=0, atol=0.1)
-
-
-class Wobbly(nn.Module):
-    """Its activation has random slopes, which no group can have."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.slope, self.last = linear(6, 6), nn.RReLU(), linear(6, 3)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.last(self.slope(self.first(inputs)))
-
-
-def test_a_layer_that_no_group_can_have_trains_alone():
-    people = make_clients([6] * 4)
-    with pytest.raises(Unsupported, match=r"cannot batch.*vectorize=False"):
-        federation(Wobbly(), people, vectorize=True).run()
-    run = federation(Wobbly(), people, vectorize="auto")
-    run.run()
-    assert "cannot batch" in run.training_path
