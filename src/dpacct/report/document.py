@@ -202,7 +202,7 @@ class Report:
             body = body.replace(html, said)
         for part in body.split("<hr />"):
             pdf.add_page()
-            pdf.set_font("body", size=9)
+            pdf.set_font("body", size=8.5)
             pdf.write_html(
                 part, tag_styles=styles, table_line_separators=True, li_prefix_color="#1c1c1c"
             )
