@@ -283,12 +283,7 @@ class ReadDelta(NamedTuple):
 
 
 def _member(name: str, noun: str, listed: tuple[str, ...]) -> Callable[[Any], str]:
-    def check(value: Any) -> str:
-        if value not in listed:
-            raise InvalidParameter(name, value, f"{noun} is one of {', '.join(listed)}")
-        return value
-
-    return check
+    return lambda value: validate.one_of(name, value, noun, listed)
 
 
 def _counted(name: str, noun: str, most: int = validate.MAX_ROUNDS) -> Callable[[Any], int]:

@@ -6,7 +6,6 @@ from typing import Literal, Protocol
 
 from dpacct import validate
 from dpacct.budget import Interval, Spent
-from dpacct.errors import InvalidParameter
 from dpacct.renyi.closed_form import ClosedFormAccountant
 from dpacct.renyi.curve import RenyiAccountant
 from dpacct.rounds import (
@@ -61,10 +60,7 @@ def find_accountant(name: str) -> Accountant:
     Raises:
         InvalidParameter: no accountant has the name.
     """
-    if not isinstance(name, str) or name not in ACCOUNTANTS:
-        rule = f"an accountant is one of {', '.join(ACCOUNTANTS)}"
-        raise InvalidParameter("accountant", name, rule)
-    return ACCOUNTANTS[name]
+    return ACCOUNTANTS[validate.one_of("accountant", name, "an accountant", ACCOUNTANTS)]
 
 
 def epsilon(

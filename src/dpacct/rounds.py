@@ -43,11 +43,7 @@ class Adjacency(StrEnum):
         Raises:
             InvalidParameter: no adjacency has that name.
         """
-        try:
-            return cls(value)
-        except ValueError:
-            rule = "an adjacency is one of " + ", ".join(cls)
-            raise InvalidParameter("adjacency", value, rule) from None
+        return cls(validate.one_of("adjacency", value, "an adjacency", cls))
 
 
 # The names, for editors. At run time `Adjacency.parse` checks them.
@@ -59,7 +55,7 @@ def _check_cohort(scheme: Poisson | Uniform, name: str, noun: str) -> None:
     clients = validate.count("num_clients", scheme.num_clients, "the population", MAX_CLIENTS)
     cohort = validate.count(name, getattr(scheme, name), noun, MAX_CLIENTS)
     if cohort > clients:
-        rule = f"{noun} is at most the number of clients ({clients})"
+        rule = f"a cohort has at most as many members as there are clients ({clients})"
         raise InvalidParameter(name, cohort, rule)
     object.__setattr__(scheme, "num_clients", clients)
     object.__setattr__(scheme, name, cohort)

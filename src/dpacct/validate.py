@@ -179,6 +179,14 @@ def several(name: str, values: object, noun: str) -> Iterable[object]:
     return cast("Iterable[object]", given)
 
 
+def one_of(name: str, value: object, noun: str, known: Iterable[str], hint: str = "") -> str:
+    """Return one of the known words."""
+    words = list(known)
+    if not isinstance(value, str) or value not in words:
+        raise InvalidParameter(name, value, f"{noun} is one of {', '.join(words)}", hint)
+    return value
+
+
 def file_path(name: str, value: object) -> Path:
     """Return the path of a file."""
     given = cast("Any", value)

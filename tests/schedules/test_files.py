@@ -143,7 +143,7 @@ HEADER = "rounds,noise_multiplier\n"
         ),
         ("toml", PHASE + "sampling = 'poisson'", "sampling is 'poisson': that takes sampling_rate"),
         ("toml", PHASE + "cohort_size = 3", "takes cohort_size and num_clients, or sampling_rate"),
-        ("toml", PHASE + "cohort_size = 3\nnum_clients = 2", "cohort_size is 3: the cohort size"),
+        ("toml", PHASE + "cohort_size = 3\nnum_clients = 2", "cohort_size is 3: a cohort"),
         (
             "toml",
             PHASE + "cohort_size = 1\nnum_clients = 2\nsampling_rate = 0.5",

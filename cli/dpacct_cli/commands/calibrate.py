@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import dpacct
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
-from dpacct.errors import DpacctError, InvalidParameter
+from dpacct.errors import DpacctError
 from dpacct.rounds import Full, Poisson, Round, Uniform
 from dpacct_cli import mechanism, options
 from dpacct_cli.errors import OptionConflict, conflict
@@ -123,8 +123,7 @@ def _read_limit(
 
 def _refuse_what_is_solved(typed: MechanismOptions, solve: str, delta: str | None) -> None:
     """Reject a typed value that is to be solved for, and mechanisms that do not leave it open."""
-    if solve not in SOLVABLE:
-        raise InvalidParameter("solve", solve, "it is one of " + ", ".join(SOLVABLE))
+    validate.one_of("solve", solve, "it", SOLVABLE)
     if typed.schedule is not None and solve in ("noise", "delta"):
         typed.refuse_beside_schedule()
     given = typed.by_option() | ({} if delta is None else {"--delta": delta})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT
 from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter
@@ -88,8 +89,8 @@ def read_target(output: str | None, form: str | None, *, as_json: bool, force: b
     Raises:
         InvalidParameter, OptionConflict: the format is unknown, or options contradict each other.
     """
-    if form is not None and form not in FORM_NAMES:
-        raise InvalidParameter("--format", form, f"a report is one of {', '.join(FORM_NAMES)}")
+    if form is not None:
+        validate.one_of("--format", form, "a report", FORM_NAMES)
     if as_json and form not in (None, "json"):
         raise conflict(f"--format {form}", "--json")
     asked = "json" if as_json else form

@@ -352,9 +352,7 @@ def _local(settings: Settings) -> SGD | None:
     }
     given["batch_size"] = None if batch == "all" else number(batch)
     name = settings.get("local_optimizer") or "sgd"
-    if name not in LOCAL:
-        rule = f"a client's optimizer is one of {', '.join(LOCAL)}"
-        raise InvalidParameter("local_optimizer", name, rule)
+    validate.one_of("local_optimizer", name, "a client's optimizer", LOCAL)
     if name == "adam" and "momentum" in given:
         raise conflict("--momentum", "--local-optimizer adam", "it belongs to sgd")
     return LOCAL[name](**given)
@@ -424,9 +422,7 @@ def build_server(name: str | None, options: Mapping[str, Any]) -> ServerOptimize
     """Return the server's optimizer, or None for the plain step. Errors as for `build_method`."""
     if name is None:
         return None
-    if name not in SERVERS:
-        rule = f"a server's optimizer is one of {', '.join(SERVERS)}"
-        raise InvalidParameter("server_optimizer", name, rule)
+    validate.one_of("server_optimizer", name, "a server's optimizer", SERVERS)
     return _built(SERVERS[name], name, options, "--server-set")
 
 

@@ -169,8 +169,7 @@ def calibrate(
         NotConverged: no value in range meets the target.
         Unsupported: the accountant knows no bound for such rounds.
     """
-    if not isinstance(solve, str) or solve not in SOLVE_FOR:
-        raise InvalidParameter("solve", solve, f"solve is one of {', '.join(SOLVE_FOR)}")
+    validate.one_of("solve", solve, "solve", SOLVE_FOR)
     engine = find_accountant(accountant)
     parts: Setting = {
         "noise_multiplier": noise_multiplier,

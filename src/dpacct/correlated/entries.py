@@ -49,9 +49,7 @@ def make_strategy(name: object, rounds: object, values: dict[str, Any]) -> Strat
         InvalidParameter: no maker has that name, a key is missing or belongs to another maker, or
             a value is out of range.
     """
-    if not isinstance(name, str) or name not in MAKERS:
-        raise InvalidParameter("strategy", name, "a strategy is one of " + ", ".join(MAKERS))
-    keys, make = MAKERS[name]
+    keys, make = MAKERS[validate.one_of("strategy", name, "a strategy", MAKERS)]
     for key, value in values.items():
         if key not in keys:
             raise InvalidParameter(key, value, f"the strategy {name} takes no {key}", "Drop it.")

@@ -198,11 +198,10 @@ def read_release(
     Raises:
         InvalidParameter: the name or a key is unknown, a key is missing, or a value is invalid.
     """
-    if not isinstance(name, str) or name not in ITEMS:
-        rule = "a mechanism is one of " + ", ".join(ITEMS)
-        raise InvalidParameter("mechanism", name, rule, "A round has no such key.")
-    _check_keys(values, (*also, *ITEMS[name].keys))
-    return ITEMS[name].read(values, adjacency)
+    hint = "A round has no such key."
+    item = ITEMS[validate.one_of("mechanism", name, "a mechanism", ITEMS, hint)]
+    _check_keys(values, (*also, *item.keys))
+    return item.read(values, adjacency)
 
 
 def read_sampling(entry: dict[str, Any]) -> Sampling:
@@ -214,9 +213,7 @@ def read_sampling(entry: dict[str, Any]) -> Sampling:
         others["num_clients"] = entry["num_clients"]
         given = tuple(key for key in given if key != "num_clients")
     default = "poisson" if "sampling_rate" in given else "uniform" if given else "full"
-    scheme = entry.get("sampling", default)
-    if not isinstance(scheme, str) or scheme not in SCHEMES:
-        raise InvalidParameter("sampling", scheme, "sampling is one of " + ", ".join(SCHEMES))
+    scheme = validate.one_of("sampling", entry.get("sampling", default), "sampling", SCHEMES)
     if given not in SCHEMES[scheme]:
         nothing = "no rate and no cohort"
         known = ", or ".join(" and ".join(keys) or nothing for keys in SCHEMES[scheme])

@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpacct.errors import InvalidParameter, Unsupported
+from dpacct import validate
+from dpacct.errors import Unsupported
 from dpacct.fl.data.dataset import Dataset, Examples, Scaling
 from dpacct.fl.data.files import (
     Array,
@@ -115,8 +116,7 @@ def load_images(name: str, folder: Folder = None, *, split: str = "balanced") ->
         name: of the data set. folder: with its files.
         split: of EMNIST, one of `EMNIST_SPLITS`.
     """
-    if split not in EMNIST_SPLITS:
-        raise InvalidParameter("split", split, f"it is one of {', '.join(EMNIST_SPLITS)}")
+    validate.one_of("split", split, "a split", EMNIST_SPLITS)
     known = IMAGES[name]
     archives = [f"{name.replace('-', '_')}.npz", f"{name}.npz"]
     coded = _CIFAR10_PLANES[:1] if name == "cifar10" else []
@@ -207,9 +207,7 @@ def load_femnist(folder: Folder = None, *, test_writers: str = "new") -> Dataset
         test_writers: ``new`` takes test images of writers that are not clients. ``training``
             takes other images of the clients, as LEAF does. Then these are unprotected.
     """
-    if test_writers not in TEST_WRITERS:
-        rule = f"it is one of {', '.join(TEST_WRITERS)}"
-        raise InvalidParameter("test_writers", test_writers, rule)
+    validate.one_of("test_writers", test_writers, "it", TEST_WRITERS)
     file = find(folder, "femnist", ["femnist_writers.npz"])
     images, labels, writers, split = read_arrays(file, ["x", "y", "writer", "split"])
     check_array(file, "x", images, (None, 28, 28))

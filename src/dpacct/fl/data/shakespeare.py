@@ -21,7 +21,6 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from dpacct import validate
-from dpacct.errors import InvalidParameter
 from dpacct.fl.data.dataset import Dataset, Examples
 from dpacct.fl.data.files import Folder, find, invalid
 from dpacct.fl.data.partitions import Indices, assign_owners
@@ -60,8 +59,7 @@ def load_shakespeare(
     least = validate.count("min_windows", min_windows, "the number of windows of a client")
     noun = "the share for testing"
     share = validate.positive_probability("test_share", test_share, noun, below_one=True)
-    if test_roles not in TEST_ROLES:
-        raise InvalidParameter("test_roles", test_roles, f"it is one of {', '.join(TEST_ROLES)}")
+    validate.one_of("test_roles", test_roles, "it", TEST_ROLES)
     file = find(folder, "shakespeare", ["shakespeare_roles.json"])
     roles = _read_roles(file)
     owners, fresh = assign_owners(list(roles), share)

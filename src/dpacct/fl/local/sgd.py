@@ -87,9 +87,7 @@ class SGD:
             noun = "the bound of a local gradient"
             norm = validate.above_zero("max_grad_norm", self.max_grad_norm, noun)
             put(self, "max_grad_norm", norm)
-        if self.precision not in _PRECISIONS:
-            rule = f"a precision is one of {', '.join(_PRECISIONS)}"
-            raise InvalidParameter("precision", self.precision, rule)
+        validate.one_of("precision", self.precision, "a precision", _PRECISIONS)
 
     def over(self, rounds: int) -> SGD:
         """Return the same training with the learning rates of this many rounds computed.

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import torch
 
-from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import Params, State
 from dpacct.fl.methods.parameters import whole_norm
 from dpacct.fl.methods.protocol import Context, Method
 from dpacct.fl.postprocess.denoisers import DENOISERS
 from dpacct.fl.postprocess.laplacian import AXES, check_order, check_strength, smooth
 from dpacct.fl.privacy.markers import Noised
+from dpacct.validate import one_of
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,7 @@ class DPFedLS(Method):
     def __post_init__(self) -> None:
         object.__setattr__(self, "smoothing", check_strength(self.smoothing))
         check_order(self.order)
-        if self.denoiser not in list(DENOISERS):
-            rule = f"a denoiser is one of {', '.join(DENOISERS)}"
-            raise InvalidParameter("denoiser", self.denoiser, rule)
+        one_of("denoiser", self.denoiser, "a denoiser", DENOISERS)
 
     def after_step(self, params: Params, context: Context) -> Params:
         """Return the nearest point of the ball of radius C around w^t."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import Layout, Params, State
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import Loss
@@ -15,7 +14,7 @@ from dpacct.fl.methods.protocol import Context, Method
 from dpacct.fl.postprocess.denoisers import keep_largest
 from dpacct.fl.privacy.markers import Noised
 from dpacct.fl.privacy.masks import Dense, Mask, PublicTopK, fraction_kept
-from dpacct.validate import at_least_zero, flag
+from dpacct.validate import at_least_zero, flag, one_of
 
 PLACEMENTS = ("server", "shared", "client")
 
@@ -97,9 +96,7 @@ class DPFedSAMTopK(DPFedSAM):
         super().__post_init__()
         put = object.__setattr__
         put(self, "fraction", fraction_kept(self.fraction))
-        if self.placement not in PLACEMENTS:
-            rule = f"a placement is one of {', '.join(PLACEMENTS)}"
-            raise InvalidParameter("placement", self.placement, rule)
+        one_of("placement", self.placement, "a placement", PLACEMENTS)
         mask = PublicTopK(self.fraction, self.refresh)
         if self.placement == "shared":
             put(self, "mask", mask)

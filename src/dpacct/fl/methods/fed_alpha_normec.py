@@ -13,7 +13,7 @@ from dpacct.fl.methods.parameters import MEMORY, ZeroMemory, step_along, steps_t
 from dpacct.fl.methods.protocol import Context
 from dpacct.fl.privacy.bounds import Bound, SmoothedNormalization
 from dpacct.fl.privacy.markers import Noised
-from dpacct.validate import above_zero, flag
+from dpacct.validate import above_zero, flag, one_of
 
 OPERATORS = ("gradient", "incremental")
 
@@ -64,9 +64,7 @@ class FedAlphaNormEC(ZeroMemory):
         put(self, "alpha", bound.alpha)
         put(self, "beta", above_zero("beta", self.beta, "the rate of the memories"))
         flag("server_normalization", self.server_normalization)
-        if self.operator not in OPERATORS:
-            rule = f"a local operator is one of {', '.join(OPERATORS)}"
-            raise InvalidParameter("operator", self.operator, rule)
+        one_of("operator", self.operator, "a local operator", OPERATORS)
 
     def prepare(self, local: SGD) -> SGD:
         """Return the local operator: for ``"incremental"`` one ordered pass over the examples."""

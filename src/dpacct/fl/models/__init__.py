@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.fl.data.dataset import Dataset
 from dpacct.fl.models.layers import CropFlip, with_group_norm
@@ -109,8 +110,7 @@ def build_model(name: str, dataset: Dataset, *, seed: int = 0) -> nn.Module:
     Raises:
         InvalidParameter: an unknown name, or inputs that do not fit the model.
     """
-    if name not in MODELS:
-        raise InvalidParameter("model", name, f"a model is one of {', '.join(MODELS)}")
+    validate.one_of("model", name, "a model", MODELS)
     # The caller's own generators stay where they are: noise may come from them.
     with torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
         torch.manual_seed(seed)  # pyright: ignore[reportUnknownMemberType]
