@@ -38,9 +38,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("sampling", "epsilon", "noise", "share", "order"), TABLE)
-def test_the_settings_of_the_paper_are_reproduced(
-    sampling: Sampling, epsilon: int, noise: float, share: float, order: float
-) -> None:
+def test_the_settings_of_the_paper_are_reproduced(sampling, epsilon, noise, share, order):
     rule = noise_rule(epsilon, delta_of(sampling), ROUNDS, sampling)
     assert rule.noise_multiplier == pytest.approx(noise, abs=6e-5)
     assert rule.share == pytest.approx(share, abs=6e-5)
@@ -52,7 +50,7 @@ def test_the_settings_of_the_paper_are_reproduced(
     ("sampling", "epsilon"),
     [(UNIFORM, e) for e in (1, 2, 3, 4, 5)] + [(POISSON, e) for e in (1, 2, 3, 4)],
 )
-def test_small_epsilons_are_infeasible(sampling: Sampling, epsilon: int) -> None:
+def test_small_epsilons_are_infeasible(sampling, epsilon):
     """No lambda meets the condition on the order: 5 of 1000 fixed, 4 of 500 Poisson, and below."""
     with pytest.raises(Unsupported, match=r"order - 1 is .* and must be at most"):
         noise_rule(epsilon, delta_of(sampling), ROUNDS, sampling)
@@ -60,9 +58,7 @@ def test_small_epsilons_are_infeasible(sampling: Sampling, epsilon: int) -> None
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("sampling", "epsilon", "noise", "share", "order"), TABLE)
-def test_what_the_rule_asks_for_is_far_more_than_needed(
-    sampling: Sampling, epsilon: int, noise: float, share: float, order: float
-) -> None:
+def test_what_the_rule_asks_for_is_far_more_than_needed(sampling, epsilon, noise, share, order):
     rule = noise_rule(epsilon, delta_of(sampling), ROUNDS, sampling)
     plan = ROUNDS * Round(rule.noise_multiplier, sampling)
     spent = dpacct.epsilon(plan, delta=delta_of(sampling), accountant="rdp").upper
@@ -103,9 +99,7 @@ schemes = st.one_of(
     rounds=st.integers(1, 2000),
     sampling=schemes,
 )
-def test_the_smallest_noise_over_lambda_is_found(
-    epsilon: float, delta: float, rounds: int, sampling: Sampling
-) -> None:
+def test_the_smallest_noise_over_lambda_is_found(epsilon, delta, rounds, sampling):
     shares = [1 / (1 + math.exp(-t / 100)) for t in range(-1400, 1401)]
     results = [theorem(share, epsilon, delta, rounds, sampling) for share in shares]
     feasible = [z for z, holds in results if holds]
@@ -129,9 +123,7 @@ def test_the_smallest_noise_over_lambda_is_found(
     rounds=st.integers(1, 2000),
     rate=log_uniform(1e-4, 0.3),
 )
-def test_the_poisson_rule_keeps_its_promise(
-    epsilon: float, delta: float, rounds: int, rate: float
-) -> None:
+def test_the_poisson_rule_keeps_its_promise(epsilon, delta, rounds, rate):
     try:
         rule = noise_rule(epsilon, delta, rounds, Poisson(rate))
     except Unsupported:
@@ -146,7 +138,7 @@ def test_the_poisson_rule_keeps_its_promise(
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("sampling", [UNIFORM, POISSON])
 @pytest.mark.parametrize("epsilon", [8, 20, 60])
-def test_the_true_epsilon_is_never_above_the_stated_one(sampling: Sampling, epsilon: int) -> None:
+def test_the_true_epsilon_is_never_above_the_stated_one(sampling, epsilon):
     """At 20 and 60 the orders are below 2, where the published proofs say nothing."""
     rule = noise_rule(epsilon, delta_of(sampling), ROUNDS, sampling)
     spent = rule.epsilon()
@@ -154,7 +146,7 @@ def test_the_true_epsilon_is_never_above_the_stated_one(sampling: Sampling, epsi
     assert dpacct.epsilon(rule.schedule, delta=rule.delta).upper == spent.upper
 
 
-def test_full_participation_has_no_rule() -> None:
+def test_full_participation_has_no_rule():
     with pytest.raises(Unsupported, match="sampled rounds"):
         noise_rule(8, 1e-5, 30, Full())
 
@@ -170,7 +162,7 @@ def test_full_participation_has_no_rule() -> None:
         ("rounds", (1, 1e-5, 0)),
     ],
 )
-def test_bad_input_is_refused_by_name(name: str, arguments: tuple[float, float, int]) -> None:
+def test_bad_input_is_refused_by_name(name, arguments):
     with pytest.raises(InvalidParameter) as caught:
         noise_rule(*arguments, POISSON)
     assert caught.value.name == name

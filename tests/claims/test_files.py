@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from dpacct.claims import (
@@ -60,7 +58,7 @@ def only(text: str) -> Claim:
     return claim
 
 
-def test_readings_take_over_what_they_do_not_say() -> None:
+def test_readings_take_over_what_they_do_not_say():
     claim = only(GOOD)
     (reading,) = claim.readings
     assert (claim.id, claim.place, claim.epsilon, claim.delta) == ("a", "Table 1", 2.0, 1e-5)
@@ -75,7 +73,7 @@ def test_readings_take_over_what_they_do_not_say() -> None:
     assert twice.role is Role.STATED
 
 
-def test_delta_may_be_said_in_clients() -> None:
+def test_delta_may_be_said_in_clients():
     values = {"num_clients^-1.1": 500**-1.1, "1/num_clients": 0.002, "0.1/num_clients": 0.0002}
     for words, value in values.items():
         claim = only(GOOD.replace("delta = 1e-5", f'delta = "{words}"\nnum_clients = 500'))
@@ -122,7 +120,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("before", "after", "message"), BAD)
-def test_bad_input_is_named_with_its_claim(before: str, after: str, message: str) -> None:
+def test_bad_input_is_named_with_its_claim(before, after, message):
     assert before in GOOD
     with pytest.raises(InvalidParameter, match=message) as caught:
         parse_claims(GOOD.replace(before, after, 1), "a.toml")
@@ -135,20 +133,20 @@ def test_bad_input_is_named_with_its_claim(before: str, after: str, message: str
      'noise_std = 0.02\nclip_norm = 1.0\nnum_clients = 1000\nnoise_on = "mean"',
      'noise_std = 0.2\nclip_norm = 1.0\nnum_clients = 1000\nnoise_on = "client"'],
 )  # fmt: skip
-def test_noise_in_the_units_of_the_text(noise: str) -> None:
+def test_noise_in_the_units_of_the_text(noise):
     found = only(GOOD.replace("noise_multiplier = 2.0", noise)).readings[0].round
     assert found.noise_range is not None
     assert found.noise_range[0] == pytest.approx(2.0)
 
 
-def test_noise_on_the_mean_needs_the_number_of_clients() -> None:
+def test_noise_on_the_mean_needs_the_number_of_clients():
     noise = 'noise_std = 2.0\nclip_norm = 1.0\nnoise_on = "{}"'
     for on, words in {"mean": "num_clients is missing", "it": "one of sum, mean, client"}.items():
         with pytest.raises(InvalidParameter, match=words):
             only(GOOD.replace("noise_multiplier = 2.0", noise.format(on)))
 
 
-def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_refused(tmp_path):
     again = GOOD[GOOD.index("[[claim]]") :]
     with pytest.raises(InvalidParameter, match="claim 'a': another claim is called 'a'"):
         parse_claims(GOOD + again, "a.toml")
@@ -164,13 +162,13 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rounds", ["9" * 5000, "0x" + "f" * 20_000, "-" + "9" * 4000])
-def test_numbers_without_end_are_refused_in_words(rounds: str) -> None:
+def test_numbers_without_end_are_refused_in_words(rounds):
     with pytest.raises(InvalidParameter) as refused:
         parse_claims(GOOD.replace("rounds = 100", f"rounds = {rounds}"), "a.toml")
     assert len(str(refused.value)) < 400
 
 
-def test_noise_of_each_client_adds_up_by_its_squares() -> None:
+def test_noise_of_each_client_adds_up_by_its_squares():
     """Sixteen clients who each add a quarter of the clip norm: one round of noise 1."""
     shared = GOOD.replace('sampling = "poisson"\nsampling_rate = 0.1', 'sampling = "full"')
     shared = shared.replace("add-remove", "zero-out").replace("rounds = 100", "rounds = 3")

@@ -21,7 +21,7 @@ def claim(more: str = "", **changed: str) -> Verdict:
     return judge(parse_claims(text, "a.toml").claims[0]).verdict
 
 
-def test_verdicts_follow_what_is_proven_and_achieved() -> None:
+def test_verdicts_follow_what_is_proven_and_achieved():
     for stated, word in ((0.9, "refuted"), (1.0, "open"), (1.5, "open"), (2.0, "proven")):
         assert compare(stated, Interval(1.0, 2.0)) == word
     spent = dpacct.epsilon(100 * Round(2.0, Poisson(0.1)), delta=1e-5)
@@ -30,7 +30,7 @@ def test_verdicts_follow_what_is_proven_and_achieved() -> None:
     assert claim(epsilon=repr(spent.upper * (1 - 1e-12))) in (Verdict.OPEN, Verdict.REFUTED)
 
 
-def test_the_noise_that_is_told_makes_a_claim_true() -> None:
+def test_the_noise_that_is_told_makes_a_claim_true():
     (one,) = judge(parse_claims(GOOD.replace("= 2\n", "= 1.5\n"), "a.toml").claims[0]).readings
     assert one.verdict is Verdict.REFUTED
     assert one.noise is not None
@@ -39,7 +39,7 @@ def test_the_noise_that_is_told_makes_a_claim_true() -> None:
     assert one.noise > 2.0
 
 
-def test_quick_and_whole_judgments_agree() -> None:
+def test_quick_and_whole_judgments_agree():
     some = [one for one in shipped_claims().claims if one.source.name == "Fed-alpha-NormEC"][::3]
     for one in some:
         quick, whole = judge(one, quick=True), judge(one)
@@ -61,11 +61,11 @@ def test_quick_and_whole_judgments_agree() -> None:
         ('clip_from = "private-quantile"', Verdict.REFUTED),
     ],
 )
-def test_what_is_released_unprotected_decides(more: str, word: Verdict) -> None:
+def test_what_is_released_unprotected_decides(more, word):
     assert claim(f"{more}\n", epsilon="1.5") is word
 
 
-def test_shares_of_a_fixed_number_of_clients_are_noise_on_the_sum() -> None:
+def test_shares_of_a_fixed_number_of_clients_are_noise_on_the_sum():
     fixed = (
         'noise_by = "participants"\n[[claim.reading]]\nsampling = "uniform"\n'
         'cohort_size = 3\nnum_clients = 30\nadjacency = "replace-one"\n'
@@ -76,7 +76,7 @@ def test_shares_of_a_fixed_number_of_clients_are_noise_on_the_sum() -> None:
     assert claim(everybody + '"add-remove"\n', epsilon="60", rounds="2") is Verdict.NOT_PRIVATE
 
 
-def test_the_weakest_reading_of_what_runs_counts() -> None:
+def test_the_weakest_reading_of_what_runs_counts():
     more = (
         '[[claim.reading]]\nrole = "stated"\nnoise_multiplier = 0.1\n'
         "[[claim.reading]]\nnoise_multiplier = 50\n[[claim.reading]]\nnoise_multiplier = 40\n"
@@ -87,13 +87,13 @@ def test_the_weakest_reading_of_what_runs_counts() -> None:
     assert [one.verdict for one in found.readings] == ["refuted", "proven", "proven"]
 
 
-def test_without_an_epsilon_the_bracket_is_told() -> None:
+def test_without_an_epsilon_the_bracket_is_told():
     (one,) = judge(parse_claims(GOOD.replace("epsilon = 2\n", ""), "a.toml").claims[0]).readings
     assert one.verdict is Verdict.UNSTATED
     assert one.epsilon is not None
 
 
-def test_the_game_decides_where_fixed_pairs_leave_it_open() -> None:
+def test_the_game_decides_where_fixed_pairs_leave_it_open():
     plan = 200 * Round(2.0, Uniform(100, 2000))
     pairs = dpacct.epsilon(plan, delta=1e-4, accountant="pairs")
     played = Interval(1.02 * pairs.lower, 0.98 * pairs.upper)
@@ -106,9 +106,7 @@ def test_the_game_decides_where_fixed_pairs_leave_it_open() -> None:
 
 @pytest.mark.parametrize("relation", Adjacency)
 @pytest.mark.parametrize("scheme", [Poisson(0.1), Full(), Uniform(5, 50), Uniform(50, 50)])
-def test_data_sets_are_told_for_every_kind_of_round(
-    scheme: Poisson | Full | Uniform, relation: Adjacency
-) -> None:
+def test_data_sets_are_told_for_every_kind_of_round(scheme, relation):
     words = witness(Schedule() + Round(1.0, scheme, relation))
     assert words.startswith("In every round all other clients contribute ")
     assert words.endswith(".")
@@ -146,7 +144,7 @@ mechanism = { name = "laplace", epsilon = 0.1 }
 """
 
 
-def test_claims_about_other_mechanisms_get_verdicts() -> None:
+def test_claims_about_other_mechanisms_get_verdicts():
     rho, laplace = (judge(claim) for claim in parse_claims(MECHANISMS, "a.toml").claims)
     promise, gaussian = rho.readings
     # 8.9 in print; the proven figure of a promise rounds to it, and lies above.
@@ -186,9 +184,7 @@ def test_claims_about_other_mechanisms_get_verdicts() -> None:
         ),
     ],
 )
-def test_a_bad_mechanism_of_a_claim_is_refused_by_its_claim(
-    before: str, after: str, words: str
-) -> None:
+def test_a_bad_mechanism_of_a_claim_is_refused_by_its_claim(before, after, words):
     with pytest.raises(InvalidParameter) as caught:
         parse_claims(MECHANISMS.replace(before, after, 1), "a.toml")
     assert words in str(caught.value)

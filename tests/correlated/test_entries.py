@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,9 +44,7 @@ ENTRY: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize("sampling", [None, Poisson(0.1)])
-def test_every_strategy_survives_a_file(
-    name: str, sampling: Poisson | None, tmp_path: Path
-) -> None:
+def test_every_strategy_survives_a_file(name, sampling, tmp_path):
     strategy: Strategy = STRATEGIES[name]
     separation = 12 if sampling is not None else 4
     release = Correlated(1 / 7, strategy, min_separation=separation, sampling=sampling)
@@ -62,7 +59,7 @@ def test_every_strategy_survives_a_file(
         assert load_schedule(file) == plan
 
 
-def test_a_file_as_people_write_it(tmp_path: Path) -> None:
+def test_a_file_as_people_write_it(tmp_path):
     file = tmp_path / "plan.toml"
     file.write_text(
         'adjacency = "zero-out"\n[[rounds]]\nmechanism = "correlated"\nnoise_multiplier = 4.27\n'
@@ -95,7 +92,7 @@ def test_a_file_as_people_write_it(tmp_path: Path) -> None:
         ({"sampling_rate": 0.1, "min_separation": 2}, "bands"),
     ],
 )
-def test_bad_entries_are_named(changes: dict[str, Any], name: str) -> None:
+def test_bad_entries_are_named(changes, name):
     entry = {key: value for key, value in (ENTRY | changes).items() if value is not None}
     with pytest.raises(InvalidParameter) as caught:
         from_entry(entry)
@@ -103,7 +100,7 @@ def test_bad_entries_are_named(changes: dict[str, Any], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_ledger_charges_a_whole_run(name: str, tmp_path: Path) -> None:
+def test_a_ledger_charges_a_whole_run(name, tmp_path):
     release = Correlated(8.0, STRATEGIES[name], min_separation=4, participations=3)
     with Ledger.open(tmp_path / "ledger", Budget(8.0, 1e-5)) as ledger:
         ledger.charge("keyboard", release)
@@ -117,7 +114,7 @@ def test_a_ledger_charges_a_whole_run(name: str, tmp_path: Path) -> None:
     assert spent >= dpacct.epsilon(2 * release, delta=1e-5).upper
 
 
-def test_its_entry_has_one_form() -> None:
+def test_its_entry_has_one_form():
     release = Correlated(3.0, square_root(12, 3), min_separation=4, adjacency="zero-out")
     text = json.loads(json.dumps(round_to_json(release)))
     assert text == {
@@ -142,7 +139,7 @@ def test_its_entry_has_one_form() -> None:
             round_from_json(text | wrong)
 
 
-def test_more_noise_is_covered_by_a_plan() -> None:
+def test_more_noise_is_covered_by_a_plan():
     release = Correlated(3.0, square_root(12, 3), min_separation=4)
     assert covers(release, release.scale_noise(1.5))
     assert not covers(release, release.scale_noise(0.5))

@@ -50,14 +50,14 @@ def dense(workload: Workload, n: int) -> Array:
     ],
     ids=repr,
 )
-def test_errors_are_those_of_dense_matrices(strategy: Strategy, workload: Workload) -> None:
+def test_errors_are_those_of_dense_matrices(strategy, workload):
     expected = np.linalg.norm(dense(workload, 40) @ np.linalg.inv(strategy.matrix()))
     found = strategy.prefix_error(2.0, workload)
     assert found == pytest.approx(2.0 * expected / 40**0.5, rel=1e-11)
 
 
 @pytest.mark.parametrize(("n", "width"), [(1, 0), (5, 4), (50, 3), (100, 40), (65, 32), (90, 0)])
-def test_inverse_norms_and_their_derivatives(n: int, width: int) -> None:
+def test_inverse_norms_and_their_derivatives(n, width):
     rng = np.random.default_rng(n)
     diagonals = rng.random((width + 1, n)) * (np.arange(width + 1)[:, None] < n - np.arange(n))
     diagonals[0] += 1.0
@@ -72,7 +72,7 @@ def test_inverse_norms_and_their_derivatives(n: int, width: int) -> None:
 
 
 @pytest.mark.parametrize("workload", [WORKLOADS[0], WORKLOADS[3]], ids=repr)
-def test_an_optimized_strategy_has_no_better_neighbor(workload: Workload) -> None:
+def test_an_optimized_strategy_has_no_better_neighbor(workload):
     found = optimized(40, 5, 8, workload=workload)
     assert found.bands == 5
     assert np.linalg.norm(found.matrix(), axis=0) == pytest.approx(np.ones(40), rel=1e-12)
@@ -88,14 +88,14 @@ def test_an_optimized_strategy_has_no_better_neighbor(workload: Workload) -> Non
         assert near.prefix_error(1.0, workload) > best * (1 - 1e-9)
 
 
-def test_an_optimized_strategy_knows_its_workload() -> None:
+def test_an_optimized_strategy_knows_its_workload():
     for workload in WORKLOADS[1:]:
         own, other = optimized(40, 5, 8, workload=workload), optimized(40, 5, 8)
         assert own.prefix_error(1.0, workload) < other.prefix_error(1.0, workload)
 
 
 @pytest.mark.parametrize(("number", "most"), [(1, 1.0), (2, 0.983), (3, 0.983)])
-def test_buffers_are_about_as_good_as_bands(number: int, most: float) -> None:
+def test_buffers_are_about_as_good_as_bands(number, most):
     """2,000 rounds, separation 100: one buffer beats the 100 bands of the square root."""
     found = buffered_toeplitz(2000, number, min_separation=100, participations=20)
     assert len(found.buffers) == number
@@ -108,7 +108,7 @@ def test_buffers_are_about_as_good_as_bands(number: int, most: float) -> None:
     assert found.sensitivity(100, 20).width < 1e-11
 
 
-def test_buffers_of_a_single_participation() -> None:
+def test_buffers_of_a_single_participation():
     """Four buffers come within one percent of the best factorization, about log(n) / pi."""
     found = buffered_toeplitz(1000, 4)
     cost = found.prefix_error(1.0) * found.sensitivity(1000).upper
@@ -117,7 +117,7 @@ def test_buffers_of_a_single_participation() -> None:
 
 
 @pytest.mark.slow
-def test_the_full_size_search() -> None:
+def test_the_full_size_search():
     """2,000 rounds, 100 bands: the error is 10 % below that of the square root's bands."""
     found = optimized(2000, 100, 100)
     assert found.prefix_error(1.0) * 20**0.5 == pytest.approx(19.88204, abs=2e-4)

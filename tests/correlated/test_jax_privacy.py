@@ -16,7 +16,7 @@ jax.config.update("jax_enable_x64", val=True)
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_banded_matrices_agree(seed: int) -> None:
+def test_banded_matrices_agree(seed):
     rng = np.random.default_rng(seed)
     n = int(rng.integers(2, 60))
     separation = int(rng.integers(1, n + 1))
@@ -32,7 +32,7 @@ def test_banded_matrices_agree(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_toeplitz_matrices_that_do_not_increase_agree(seed: int) -> None:
+def test_toeplitz_matrices_that_do_not_increase_agree(seed):
     rng = np.random.default_rng(seed)
     n = int(rng.integers(2, 200))
     separation = int(rng.integers(1, n + 1))
@@ -45,7 +45,7 @@ def test_toeplitz_matrices_that_do_not_increase_agree(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_our_upper_end_is_no_larger_than_theirs(seed: int) -> None:
+def test_our_upper_end_is_no_larger_than_theirs(seed):
     """More bands than the separation: theirs bounds any matrix with nonnegative C^T C."""
     rng = np.random.default_rng(seed)
     n = int(rng.integers(2, 14))
@@ -55,7 +55,7 @@ def test_our_upper_end_is_no_larger_than_theirs(seed: int) -> None:
     assert banded(matrix).sensitivity(separation).upper <= theirs * (1 + 1e-12)
 
 
-def test_errors_of_running_sums_agree() -> None:
+def test_errors_of_running_sums_agree():
     n = 500
     for strategy in (square_root(n), square_root(n, 20), buffered_toeplitz(n, [(0.3, 0.9)])):
         column = np.pad(strategy.diagonals, (0, n - strategy.bands))
@@ -63,7 +63,7 @@ def test_errors_of_running_sums_agree() -> None:
         assert strategy.prefix_error(2.0) == pytest.approx(2.0 * theirs**0.5, rel=1e-9)
 
 
-def test_a_buffered_strategy_has_their_coefficients() -> None:
+def test_a_buffered_strategy_has_their_coefficients():
     theirs = peer_buffered.BufferedToeplitz.build(buf_decay=[0.9, 0.5], output_scale=[0.3, 0.1])
     ours = buffered_toeplitz(50, [(0.3, 0.9), (0.1, 0.5)])
     assert ours.diagonals == pytest.approx(np.asarray(theirs.toeplitz_coefs(50)), rel=1e-12)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,15 +24,18 @@ def unit(strategy: Strategy) -> Strategy:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "noise", "error"),
+    ("strategy", "sensitivity", "noise", "error"),
     [
-        (independent(2000), 2.684307, 84.91),
-        (ROOT, 4.270792, 13.32),
-        (square_root(2000), 10.318286, 18.36),
+        (independent(2000), 4.472136, 2.684307, 84.91),
+        (ROOT, 7.115268, 4.270792, 13.32),
+        (square_root(2000), 17.190575, 10.318286, 18.36),
     ],
 )
-def test_calibration_of_the_table(strategy: Strategy, noise: float, error: float) -> None:
+def test_calibration_of_the_table(strategy, sensitivity, noise, error):
     """Separation 100, 20 participations, epsilon 8 at delta 1e-5."""
+    most = strategy.sensitivity(100, 20)
+    assert most.upper == pytest.approx(sensitivity, abs=1e-6)
+    assert most.width < 1e-11
     plan = 1 * Correlated(1.0, strategy, min_separation=100, participations=20)
     found = dpacct.calibrate(schedule=plan, epsilon=8, delta=1e-5)
     release = found.schedule.phases[0].round
@@ -55,9 +57,7 @@ def test_calibration_of_the_table(strategy: Strategy, noise: float, error: float
         (64, 1, None, 45.75),
     ],
 )
-def test_calibration_of_the_amplified_table(
-    groups: int, epsilon: float, noise: float | None, error: float
-) -> None:
+def test_calibration_of_the_amplified_table(groups, epsilon, noise, error):
     """100,000 clients, batches of 500, 2,000 rounds, delta 1e-6, columns of norm 1.
 
     The error of the table is that of the Toeplitz matrix, whose last columns are shorter.
@@ -79,7 +79,7 @@ def test_calibration_of_the_amplified_table(
     assert dpacct.epsilon(shorter, delta=1e-6).upper <= found.epsilon.upper * (1 + 1e-9)
 
 
-def test_without_sampling_it_is_one_gaussian() -> None:
+def test_without_sampling_it_is_one_gaussian():
     release = Correlated(4.0, ROOT, min_separation=100, participations=20)
     mu = ROOT.sensitivity(100, 20).upper / 4.0
     for epsilon in (0.0, 1.0, 6.0):
@@ -96,7 +96,7 @@ def test_without_sampling_it_is_one_gaussian() -> None:
     assert dpacct.epsilon(release, delta=1e-5, accountant="rdp").upper >= tight.upper
 
 
-def test_independent_noise_is_full_participation() -> None:
+def test_independent_noise_is_full_participation():
     release = Correlated(3.0, independent(2000), min_separation=100, participations=20)
     rounds = 20 * Round(3.0, Full())
     ours, plain = (dpacct.epsilon(plan, delta=1e-5) for plan in (release, rounds))
@@ -105,7 +105,7 @@ def test_independent_noise_is_full_participation() -> None:
     assert ours.upper == pytest.approx(plain.upper, rel=1e-12)
 
 
-def test_with_sampling_it_is_rounds_of_one_group() -> None:
+def test_with_sampling_it_is_rounds_of_one_group():
     strategy = unit(square_root(100, 7))
     release = Correlated(0.9, strategy, min_separation=8, sampling=Poisson(0.05))
     rounds = 13 * Round(0.9, Poisson(0.05))
@@ -116,7 +116,7 @@ def test_with_sampling_it_is_rounds_of_one_group() -> None:
     assert ours.lower < plain.upper < ours.upper * (1 + 1e-12)
 
 
-def test_columns_of_different_norm_are_charged_each() -> None:
+def test_columns_of_different_norm_are_charged_each():
     """The last column of a Toeplitz matrix is shorter, and its round is cheaper."""
     strategy = toeplitz([1.0, 0.5, 0.5], 7)
     release = Correlated(1.0, strategy, min_separation=3, sampling=Poisson(0.1))
@@ -128,7 +128,7 @@ def test_columns_of_different_norm_are_charged_each() -> None:
     assert short < 1.0
 
 
-def test_the_worst_group_is_achieved_and_the_worst_turns_are_proven() -> None:
+def test_the_worst_group_is_achieved_and_the_worst_turns_are_proven():
     matrix = np.diag([1.0, 2.0, 3.0, 1.0])
     release = Correlated(1.0, banded(matrix), min_separation=2, sampling=Poisson(0.1))
     proven = release.proven_pairs(Direction.ADD)
@@ -140,7 +140,7 @@ def test_the_worst_group_is_achieved_and_the_worst_turns_are_proven() -> None:
     assert found.lower < found.upper
 
 
-def test_sampled_rounds_against_the_law_of_the_whole_output() -> None:
+def test_sampled_rounds_against_the_law_of_the_whole_output():
     """Two groups, three turns: the law of C x + noise in all six rounds, by Monte Carlo."""
     strategy, q, z, epsilon = toeplitz([1.0, 0.6], 6), 0.4, 1.1, 0.7
     columns = strategy.matrix()[:, ::2]
@@ -162,7 +162,7 @@ def test_sampled_rounds_against_the_law_of_the_whole_output() -> None:
 
 
 @pytest.mark.parametrize("sampling", [None, Poisson(0.2)])
-def test_replacing_doubles_the_sensitivity(sampling: Poisson | None) -> None:
+def test_replacing_doubles_the_sensitivity(sampling):
     strategy = square_root(60, 5)
     single = Correlated(2.0, strategy, min_separation=6, sampling=sampling)
     double = Correlated(4.0, strategy, min_separation=6, sampling=sampling, adjacency="replace-one")
@@ -177,7 +177,7 @@ def test_replacing_doubles_the_sensitivity(sampling: Poisson | None) -> None:
         assert ours.upper == pytest.approx(dpacct.epsilon(rounds, delta=1e-5).upper, rel=1e-6)
 
 
-def test_signs_leave_a_bracket() -> None:
+def test_signs_leave_a_bracket():
     """A pattern with signs that contradict each other: no x reaches the sum of |M_ij|."""
     strategy = toeplitz([1.0, 0.8, -0.8, 0.7, 0.6], 12)
     release = Correlated(2.0, strategy, min_separation=1, participations=4)
@@ -186,7 +186,7 @@ def test_signs_leave_a_bracket() -> None:
     assert found.lower < found.upper
 
 
-def test_it_adds_up_with_rounds() -> None:
+def test_it_adds_up_with_rounds():
     release = Correlated(4.0, ROOT, min_separation=100, participations=20)
     plan = release + 10 * Round(5.0)
     assert isinstance(plan, Schedule)
@@ -197,7 +197,7 @@ def test_it_adds_up_with_rounds() -> None:
     assert "min_separation=100" in repr(louder)
 
 
-def test_risks_of_a_run() -> None:
+def test_risks_of_a_run():
     release = Correlated(4.0, ROOT, min_separation=100, participations=20)
     advantage = risk.advantage(release)
     mu = float(release.sensitivity) / 4.0
@@ -223,7 +223,7 @@ def make(**changes: Any) -> Correlated:
         (lambda: make(adjacency="swap"), "adjacency"),
     ],
 )
-def test_bad_input_is_named(build: Callable[[], object], name: str) -> None:
+def test_bad_input_is_named(build, name):
     with pytest.raises(InvalidParameter) as caught:
         build()
     assert caught.value.name == name

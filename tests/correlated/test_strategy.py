@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ STRATEGIES = [
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
-def test_rows_of_noise_are_those_of_the_inverse(strategy: Strategy) -> None:
+def test_rows_of_noise_are_those_of_the_inverse(strategy):
     fresh = np.random.default_rng(0).normal(size=(9, 3))
     expected = np.linalg.solve(strategy.matrix(), fresh)
     memory: tuple[Any, ...] = ()
@@ -42,7 +41,7 @@ def test_rows_of_noise_are_those_of_the_inverse(strategy: Strategy) -> None:
         assert len(memory) <= strategy.memory
 
 
-def test_numbers_serve_as_rows_too() -> None:
+def test_numbers_serve_as_rows_too():
     strategy = square_root(3)
     first, memory = strategy.noise_row(0, 1.0)
     second, memory = strategy.noise_row(1, 1.0, memory)
@@ -50,7 +49,7 @@ def test_numbers_serve_as_rows_too() -> None:
     assert memory == (0.5, 1.0)
 
 
-def test_buffers_need_one_row_each() -> None:
+def test_buffers_need_one_row_each():
     strategy = buffered_toeplitz(1000, BUFFERS)
     assert strategy.bands == 1000
     assert strategy.memory == 2
@@ -58,7 +57,7 @@ def test_buffers_need_one_row_each() -> None:
     assert independent(1000).memory == 0
 
 
-def test_rows_and_columns_are_those_of_the_matrix() -> None:
+def test_rows_and_columns_are_those_of_the_matrix():
     for strategy in STRATEGIES:
         matrix = strategy.matrix()
         for t in range(strategy.rounds):
@@ -68,7 +67,7 @@ def test_rows_and_columns_are_those_of_the_matrix() -> None:
             assert matrix[t].sum() == pytest.approx(row.sum())
 
 
-def test_equal_matrices_are_equal_strategies() -> None:
+def test_equal_matrices_are_equal_strategies():
     first, second = square_root(50, 7), toeplitz(square_root(50, 7).diagonals, 50)
     assert first == second
     assert hash(first) == hash(second)
@@ -80,18 +79,18 @@ def test_equal_matrices_are_equal_strategies() -> None:
     assert buffered_toeplitz(5, [(0.3, 0.9)]) != toeplitz([1, 0.3, 0.27, 0.243, 0.2187], 5)
 
 
-def test_strategies_cannot_be_changed() -> None:
+def test_strategies_cannot_be_changed():
     with pytest.raises(ValueError, match="read-only"):
         square_root(5).diagonals[0] = 2.0
 
 
-def test_entries_below_the_matrix_do_not_count() -> None:
+def test_entries_below_the_matrix_do_not_count():
     """Column i of a banded matrix ends in row n - 1, whatever the diagonals hold there."""
     full = Strategy(3, np.array([[1.0, 1.0, 1.0], [0.5, 0.5, 7.0]]))
     assert full == Strategy(3, np.array([[1.0, 1.0, 1.0], [0.5, 0.5, 0.0]]))
 
 
-def test_the_square_root_squares_to_the_running_sum() -> None:
+def test_the_square_root_squares_to_the_running_sum():
     root = square_root(40).matrix()
     assert root @ root == pytest.approx(np.tril(np.ones((40, 40))), abs=1e-12)
 
@@ -134,7 +133,7 @@ def test_the_square_root_squares_to_the_running_sum() -> None:
         (lambda: square_root(60).prefix_error(1.0, "sum"), "workload"),
     ],
 )
-def test_bad_input_is_named(make: Callable[[], object], name: str) -> None:
+def test_bad_input_is_named(make, name):
     with pytest.raises(InvalidParameter) as caught:
         make()
     assert caught.value.name == name

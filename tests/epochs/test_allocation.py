@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,12 +11,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import dpacct
-from dpacct import Adjacency, Epoch, InvalidParameter, Poisson, Round
+from dpacct import Adjacency, Epoch, Interval, InvalidParameter, Poisson, Round, Schedule
 from dpacct.epochs.ratios import RatioPair
 from dpacct.pairs.dominating import Direction, achieved_pairs, proven_pairs
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import composed_delta, composed_epsilon
+from evidence.epochs_range.scan import GOAL, is_inside, scan
 from tests.oracles import allocation
+from tests.oracles.answers import known
+from tests.truth import check
 
 # Steps, noise, epochs, delta, remove, add: convex-order grids with Richardson extrapolation.
 FIGURES = [
@@ -27,82 +31,65 @@ FIGURES = [
 ]
 
 
-def _bounds(epoch: Epoch, epochs: int, delta: float, direction: Direction) -> tuple[float, float]:
-    upper = Composition.of_schedule(epochs * epoch, proven_pairs, direction)
-    lower = Composition.of_schedule(epochs * epoch, achieved_pairs, direction)
-    return composed_epsilon(lower, delta).lower, composed_epsilon(upper, delta).upper
+DIRECTIONS = (Direction.REMOVE, Direction.ADD)
+
+
+def _bounds(schedule: Schedule, direction: Direction, ask: Callable, at: float) -> Interval:
+    """Return the achieved lower and the proven upper answer of one direction."""
+    lower, upper = (
+        ask(Composition.of_schedule(schedule, pairs, direction), at)
+        for pairs in (achieved_pairs, proven_pairs)
+    )
+    return Interval.bracket(lower.lower, upper.upper)
 
 
 @pytest.mark.parametrize(("steps", "noise", "epochs", "delta", "remove", "add"), FIGURES)
-def test_figures_lie_between_the_bounds_of_each_direction(
-    steps: int, noise: float, epochs: int, delta: float, remove: float, add: float
-) -> None:
-    epoch = Epoch(noise, steps)
-    for direction, figure in ((Direction.REMOVE, remove), (Direction.ADD, add)):
-        lower, upper = _bounds(epoch, epochs, delta, direction)
-        half_a_digit = 5.1 * 10.0 ** (-6 if figure < 3 else -5) / 10
-        assert lower - half_a_digit <= figure <= upper + half_a_digit
-        assert upper <= lower * (1 + 1e-3)
-    whole = dpacct.epsilon(epochs * epoch, delta=delta)
+def test_figures_lie_between_the_bounds_of_each_direction(steps, noise, epochs, delta, remove, add):
+    schedule = epochs * Epoch(noise, steps)
+    for direction, figure in zip(DIRECTIONS, (remove, add), strict=True):
+        found = _bounds(schedule, direction, composed_epsilon, delta)
+        check(found, figure, noise=5.1 * 10.0 ** (-6 if figure < 3 else -5) / 10)
+        assert found.upper <= found.lower * (1 + 1e-3)
+    whole = dpacct.epsilon(schedule, delta=delta)
     assert whole.lower <= max(remove, add) + 5e-6 <= whole.upper + 1e-5
     assert whole.upper <= whole.lower * (1 + 3e-4)
 
 
 @settings(max_examples=5)
-@given(
-    noise=st.floats(0.7, 4.0),
-    steps=st.integers(8, 400),
-    gain=st.floats(0.02, 1.0),
-)
-def test_one_epoch_agrees_with_a_contour_integral(noise: float, steps: int, gain: float) -> None:
+@given(noise=st.floats(0.7, 4.0), steps=st.integers(8, 400), gain=st.floats(0.02, 1.0))
+def test_one_epoch_agrees_with_a_contour_integral(noise, steps, gain):
     epoch = Epoch(noise, steps)
     epsilon = gain * dpacct.epsilon(1 * epoch, delta=1e-6).upper
     truths = allocation.epoch_delta(epsilon, noise, steps)
     assume(not any(map(math.isnan, truths)))
-    for direction, truth in zip((Direction.REMOVE, Direction.ADD), truths, strict=True):
-        bounds = [
-            composed_delta(Composition.of_schedule(1 * epoch, pairs, direction), epsilon)
-            for pairs in (achieved_pairs, proven_pairs)
-        ]
+    for direction, truth in zip(DIRECTIONS, truths, strict=True):
+        found = _bounds(1 * epoch, direction, composed_delta, epsilon)
         # The oracle subtracts numbers of about e^eps.
-        error = 1e-12 * math.exp(epsilon) + 1e-8 * truth
-        assert bounds[0].lower <= truth + error
-        assert bounds[1].upper >= truth - error
+        check(found, truth, spare=1e-8, noise=1e-12 * math.exp(epsilon))
 
 
 @pytest.mark.parametrize("noise", [0.7, 1.5, 5.0])
-def test_an_epoch_of_two_steps_agrees_with_an_integral_over_the_other_step(noise: float) -> None:
+def test_an_epoch_of_two_steps_agrees_with_an_integral_over_the_other_step(noise):
     for epsilon in (0.3 / noise, 1.5 / noise**2, 4 / noise):
-        truths = allocation.two_steps_delta(epsilon, noise)
-        for direction, truth in zip((Direction.REMOVE, Direction.ADD), truths, strict=True):
-            lower, upper = (
-                composed_delta(
-                    Composition.of_schedule(1 * Epoch(noise, 2), pairs, direction), epsilon
-                )
-                for pairs in (achieved_pairs, proven_pairs)
-            )
-            assert lower.lower <= truth * (1 + 1e-6) + 1e-13
-            assert upper.upper >= truth * (1 - 1e-6) - 1e-13
+        truths = known(allocation.two_steps_delta, epsilon, noise)
+        for direction, truth in zip(DIRECTIONS, truths, strict=True):
+            found = _bounds(1 * Epoch(noise, 2), direction, composed_delta, epsilon)
+            check(found, truth, spare=1e-6, noise=1e-13)
 
 
 @pytest.mark.parametrize(("noise", "steps", "epochs"), [(1.0, 20, 5), (0.7, 6, 3), (3.0, 20, 20)])
-def test_several_epochs_agree_with_samples(noise: float, steps: int, epochs: int) -> None:
+def test_several_epochs_agree_with_samples(noise, steps, epochs):
     schedule = epochs * Epoch(noise, steps)
-    epsilon = dpacct.epsilon(schedule, delta=0.05).upper
-    sampled = allocation.sampled_delta(epsilon, noise, steps, epochs, 40_000, seed=7)
-    for direction, (mean, error) in zip((Direction.REMOVE, Direction.ADD), sampled, strict=True):
-        lower = composed_delta(
-            Composition.of_schedule(schedule, achieved_pairs, direction), epsilon
-        ).lower
-        upper = composed_delta(
-            Composition.of_schedule(schedule, proven_pairs, direction), epsilon
-        ).upper
-        assert mean - 5 * error <= upper
-        assert lower <= mean + 5 * error
-        assert upper <= 1.01 * lower
+    # About where delta is 0.05, and the same whatever the last digits are.
+    epsilon = float(f"{dpacct.epsilon(schedule, delta=0.05).upper:.3g}")
+    sampled = known(allocation.sampled_delta, epsilon, noise, steps, epochs, 40_000, seed=7)
+    for direction, (mean, error) in zip(DIRECTIONS, sampled, strict=True):
+        found = _bounds(schedule, direction, composed_delta, epsilon)
+        check(found, mean, noise=5 * error)
+        assert found.upper <= 1.01 * found.lower
 
 
-def test_zero_out_and_add_remove_cost_the_same_and_replace_one_is_refused() -> None:
+def test_zero_out_and_add_remove_cost_the_same_and_replace_one_is_refused():
     zero_out, add_remove = Epoch(1.0, 50), Epoch(1.0, 50, adjacency="add-remove")
     assert zero_out.adjacency is Adjacency.ZERO_OUT
     assert dpacct.epsilon(2 * zero_out, delta=1e-5) == dpacct.epsilon(2 * add_remove, delta=1e-5)
@@ -110,7 +97,7 @@ def test_zero_out_and_add_remove_cost_the_same_and_replace_one_is_refused() -> N
         Epoch(1.0, 50, adjacency="replace-one")
 
 
-def test_passes_over_one_allocation_are_an_epoch_with_less_noise() -> None:
+def test_passes_over_one_allocation_are_an_epoch_with_less_noise():
     kept = dpacct.epsilon(1 * Epoch(4.0, 30, passes=4), delta=1e-5)
     afresh = dpacct.epsilon(1 * Epoch(2.0, 30), delta=1e-5)
     assert kept.upper == pytest.approx(afresh.upper, rel=1e-9)
@@ -119,12 +106,12 @@ def test_passes_over_one_allocation_are_an_epoch_with_less_noise() -> None:
     assert dpacct.epsilon(4 * Epoch(4.0, 30), delta=1e-5).upper < kept.lower
 
 
-def test_an_epoch_of_one_step_is_a_round_of_full_participation() -> None:
+def test_an_epoch_of_one_step_is_a_round_of_full_participation():
     full = dpacct.epsilon(3 * Round(1.5, adjacency="zero-out"), delta=1e-5)
     assert dpacct.epsilon(3 * Epoch(1.5, 1), delta=1e-5).upper == pytest.approx(full.upper)
 
 
-def test_allocation_costs_less_than_poisson_here_and_never_more_than_one_participation() -> None:
+def test_allocation_costs_less_than_poisson_here_and_never_more_than_one_participation():
     schedule = 10 * Epoch(1.0, 1000)
     poisson = dpacct.epsilon(10_000 * Round(1.0, Poisson(1e-3), "zero-out"), delta=1e-6)
     assert dpacct.epsilon(schedule, delta=1e-6).upper < poisson.lower
@@ -133,7 +120,7 @@ def test_allocation_costs_less_than_poisson_here_and_never_more_than_one_partici
 
 
 @pytest.mark.parametrize(("noise", "steps"), [(0.01, 100), (1e6, 10)])
-def test_outside_the_range_of_laws_simple_bounds_hold(noise: float, steps: int) -> None:
+def test_outside_the_range_of_laws_simple_bounds_hold(noise, steps):
     epoch = Epoch(noise, steps)
     assert not epoch.is_narrow
     bracket = dpacct.epsilon(2 * epoch, delta=1e-6)
@@ -143,7 +130,7 @@ def test_outside_the_range_of_laws_simple_bounds_hold(noise: float, steps: int) 
     assert bracket.lower == pytest.approx(one_step.lower)
 
 
-def test_epochs_add_up_with_rounds_and_other_releases() -> None:
+def test_epochs_add_up_with_rounds_and_other_releases():
     both = 100 * Round(1.0, Poisson(0.01), "zero-out") + 5 * Epoch(1.0, 40)
     bracket = dpacct.epsilon(both, delta=1e-5)
     assert bracket.upper <= 1.001 * bracket.lower
@@ -154,30 +141,35 @@ def test_epochs_add_up_with_rounds_and_other_releases() -> None:
     assert mixed.upper <= 1.001 * mixed.lower
 
 
-def test_noise_for_a_budget() -> None:
+def test_noise_for_a_budget():
     found = dpacct.calibrate(schedule=5 * Epoch(1.0, 50), epsilon=2.0, delta=1e-6)
     assert 0.999 * 2.0 < found.epsilon.lower <= found.epsilon.upper <= 2.0
     assert list(found.schedule.distinct()) == [Epoch(found.noise_scale, 50)]
 
 
-def test_means_of_upper_and_lower_laws() -> None:
-    for direction in Direction:
-        (upper,) = proven_pairs(Epoch(1.0, 64), direction)
-        assert isinstance(upper, RatioPair)
-        law = upper.law
-        assert np.allclose(law.p, law.q * np.exp(law.losses))
-        assert law.p.sum() == pytest.approx(1.0, abs=1e-9)
-        assert law.q.sum() == pytest.approx(1.0, abs=1e-9)
-        (lower,) = achieved_pairs(Epoch(1.0, 64), direction)
-        assert isinstance(lower, RatioPair)
-        law = lower.law
-        assert law.p.sum() == pytest.approx(1.0, abs=1e-9)
-        assert law.q.sum() == pytest.approx(1.0, abs=1e-9)
+def test_means_of_upper_and_lower_laws():
+    for direction in DIRECTIONS:
+        for pairs in (proven_pairs, achieved_pairs):
+            (pair,) = pairs(Epoch(1.0, 64), direction)
+            assert isinstance(pair, RatioPair)
+            law = pair.law
+            assert law.p.sum() == pytest.approx(1.0, abs=1e-9)
+            assert law.q.sum() == pytest.approx(1.0, abs=1e-9)
+            if pairs is proven_pairs:
+                assert np.allclose(law.p, law.q * np.exp(law.losses))
 
 
-def test_a_delta_below_what_rounding_charges_has_the_bound_of_one_participation() -> None:
+def test_a_delta_below_what_rounding_charges_has_the_bound_of_one_participation():
     schedule = 10 * Epoch(1.0, 100)
     tiny = dpacct.epsilon(schedule, delta=1e-30)
     once = dpacct.epsilon(10 * Round(1.0, adjacency="zero-out"), delta=1e-30)
     assert dpacct.epsilon(schedule, delta=1e-15).upper < tiny.upper <= 1.2 * once.upper
     assert 0.0 < tiny.lower <= tiny.upper
+
+
+@pytest.mark.slow
+def test_random_settings_are_narrow_and_hold_the_truth():
+    for setting in scan(25, seed=11):
+        assert setting.width <= GOAL
+        assert setting.lower <= setting.upper
+        assert math.isnan(setting.delta_truth) or is_inside(setting)

@@ -29,9 +29,7 @@ def _law(*, proven: bool) -> RatioLaw:
     return epoch_law(NOISE, STEPS, proven=proven)
 
 
-def test_both_laws_enclose_the_truth_however_coarse_the_cells(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_both_laws_enclose_the_truth_however_coarse_the_cells(monkeypatch):
     monkeypatch.setattr(averages, "_POINTS", 60)
     monkeypatch.setattr(averages, "_CELL", 0.2)
     monkeypatch.setattr(averages, "_FINENESS", 3)
@@ -45,9 +43,7 @@ def test_both_laws_enclose_the_truth_however_coarse_the_cells(
 
 
 @pytest.mark.parametrize("setting", [(2.8, 0.1, 1e-22), (10.0, 1.0, 0.1)])
-def test_what_is_cut_off_is_charged_in_each_direction(
-    monkeypatch: pytest.MonkeyPatch, setting: tuple[float, float, float]
-) -> None:
+def test_what_is_cut_off_is_charged_in_each_direction(monkeypatch, setting):
     for name, value in zip(("_FARTHEST", "_LARGE", "TAIL"), setting, strict=True):
         monkeypatch.setattr(averages, name, value)
     law = _law(proven=True)
@@ -61,7 +57,7 @@ def test_what_is_cut_off_is_charged_in_each_direction(
         assert _delta(replace(side, lost_p=0.0), 0.3) < truth
 
 
-def test_far_ends_of_sums_are_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_far_ends_of_sums_are_charged(monkeypatch):
     monkeypatch.setattr(averages, "TAIL", 1e-2)
     monkeypatch.setattr(averages, "_LARGE", 1e-9)
     law = _law(proven=True)
@@ -72,9 +68,7 @@ def test_far_ends_of_sums_are_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _delta(replace(law, lost_p=0.0), 0.5) < allocation.epoch_delta(0.5, NOISE, STEPS)[0]
 
 
-def test_a_trimmed_law_charges_large_losses_and_raises_small_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_trimmed_law_charges_large_losses_and_raises_small_ones(monkeypatch):
     whole = _law(proven=True)
     monkeypatch.setattr(ratios, "TAIL", 1e-3)
     law = whole.trimmed()
@@ -85,7 +79,7 @@ def test_a_trimmed_law_charges_large_losses_and_raises_small_ones(
     assert law.p.sum() + law.lost_p == pytest.approx(1.0, abs=1e-9)
 
 
-def test_spreading_keeps_means_and_merging_keeps_masses() -> None:
+def test_spreading_keeps_means_and_merging_keeps_masses():
     values, q = np.array([0.4, 1.0, 1.7, 2.2]), np.array([0.3, 0.4, 0.2, 0.1])
     first, mass = spread(np.log(values), q, 0.5)
     grid = np.exp(0.5 * (first + np.arange(len(mass))))
@@ -121,9 +115,7 @@ def _repeated_by_convolution(law: RatioLaw, count: int, epsilon: float) -> float
 
 @pytest.mark.parametrize("proven", [True, False])
 @pytest.mark.parametrize("tilt", [0.5, 3.0, 8.0])
-def test_powers_of_transforms_agree_with_convolutions(
-    monkeypatch: pytest.MonkeyPatch, *, proven: bool, tilt: float
-) -> None:
+def test_powers_of_transforms_agree_with_convolutions(monkeypatch, *, proven, tilt):
     monkeypatch.setattr(averages, "_FINENESS", 8)
     law = _law(proven=proven).trimmed()
     for epsilon in (0.2, 0.8, 1.5):
@@ -139,9 +131,7 @@ def test_powers_of_transforms_agree_with_convolutions(
 
 
 @pytest.mark.parametrize("name", ["FFT_ERROR", "_LOG_OUTSIDE", "_LOG_KERNEL"])
-def test_errors_of_transforms_and_windows_are_charged(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_errors_of_transforms_and_windows_are_charged(monkeypatch, name):
     law = _law(proven=True).trimmed()
     sharp = Repeated(law, 6, 4.0).delta(0.9)
     larger: Any = {"FFT_ERROR": 1e-9, "_LOG_OUTSIDE": -4.0, "_LOG_KERNEL": -3.0}[name]
@@ -151,7 +141,7 @@ def test_errors_of_transforms_and_windows_are_charged(
     assert coarse.upper > sharp.upper * (1 + 1e-9)
 
 
-def test_the_largest_entry_of_a_shuffled_epoch_has_this_law() -> None:
+def test_the_largest_entry_of_a_shuffled_epoch_has_this_law():
     rng = np.random.default_rng(5)
     law = largest_entry_law(0.7, 6)
     y = rng.standard_normal((200_000, 6)) * 0.7

@@ -67,7 +67,9 @@ def _pairs_of(release) -> list:
     return list(proven_pairs(release, Direction.REMOVE))
 
 
-def _check(seed: int) -> None:
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("seed", [*range(12), *range(100, 300)])
+def test_the_truth_of_random_mixtures_lies_inside_and_the_bracket_is_narrow(seed):
     rng = np.random.default_rng(seed)
     delta = 10.0 ** rng.uniform(-12, -2)
     items = [(*_item(rng, delta), int(rng.integers(1, 25))) for _ in range(rng.integers(1, 5))]
@@ -97,15 +99,3 @@ def _check(seed: int) -> None:
     assert found.upper <= above * (1 + 3e-6) + off, (seed, plan, delta, found, answers)
     if not any(isinstance(release, ApproximateDP | PureDP) for release, _, _ in items):
         assert found.lower >= found.upper * (1 - 3e-6), (seed, plan, delta, found)
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("seed", range(12))
-def test_the_truth_of_random_mixtures_lies_inside_and_the_bracket_is_narrow(seed):
-    _check(seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 300))
-def test_the_truth_of_two_hundred_random_mixtures_lies_inside(seed):
-    _check(seed)

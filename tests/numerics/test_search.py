@@ -36,6 +36,7 @@ VALLEYS: dict[str, Callable[[float, float], float]] = {
     "exponential": lambda t, k: math.expm1(t) - t + k,
     "steep": lambda t, k: math.cosh(min(k, 20.0) * t),
     "flat": lambda t, k: k * t**4,
+    "constant": lambda _, k: k,
     "wall on the right": lambda t, k: math.inf if t > 1.0 else k * t * t,
     "wall at the minimum": lambda t, k: math.inf if t > 0.0 else -k * t,
 }
@@ -90,12 +91,6 @@ def test_a_plateau_at_the_bottom_is_reached(left, width, start):
     assert function(minimize_unimodal(function, start, BOUNDS, TOLERANCE)) == 0.0
 
 
-def test_a_constant_function_ends_the_search():
-    function = Counted(lambda _: 1.0)
-    minimize_unimodal(function, 0.0, BOUNDS, TOLERANCE)
-    assert function.calls <= 150
-
-
 # Bisection.
 
 
@@ -110,13 +105,10 @@ def test_bisection_brackets_the_edge(edge, start, tolerance):
     assert high - low <= tolerance * high
 
 
-def test_bisection_of_what_never_holds_ends_at_zero():
+def test_bisection_ends_at_zero_and_where_no_number_lies_between():
     low, high = bisect(lambda _: False, 1.0, 1e-10)
     assert low == 0.0
     assert high < 1e-300
-
-
-def test_bisection_ends_where_no_number_lies_between():
     low, high = bisect(lambda t: t * t <= 2, 1.0, 0.0)
     assert math.nextafter(low, 2) == high
     assert low * low <= 2 < high * high
@@ -251,8 +243,10 @@ def test_the_root_of_a_slow_function_in_few_calls(root, above, tilt, slope):
 
 
 @settings(max_examples=30)
-@given(exact=st.integers(1, 5000), less=st.floats(0.5, 1.0), most=st.integers(1, 6000))
+@given(exact=st.integers(1, 5000), less=st.floats(0.5, 3.0), most=st.integers(1, 6000))
 def test_the_largest_number(exact, less, most):
+    """Also where the quick cost is too small, and not to be believed."""
+
     def slow(n: int) -> float:
         return math.log(n / (exact + 0.5))
 
@@ -262,26 +256,14 @@ def test_the_largest_number(exact, less, most):
     assert corrected_largest(slow, quick, most) == min(exact, most) == largest(slow, most)
 
 
-def test_a_quick_cost_that_is_too_small_is_not_believed():
-    def slow(n):
-        return math.log(n / 10.5)
-
-    assert corrected_largest(slow, lambda n: slow(n) - 1.0, 1000) == 10
-
-
 @pytest.mark.slow
-def test_noise_by_the_game():
-    plan: dict[str, Any] = {"rounds": 20, "sampling": Uniform(5, 100)}
-    found = dpacct.calibrate(epsilon=1.0, delta=1e-4, **plan)
+def test_calibration_by_the_game():
+    plan: dict[str, Any] = {"sampling": Uniform(5, 100), "delta": 1e-4}
+    found = dpacct.calibrate(epsilon=1.0, rounds=20, **plan)
     assert 0.998 < found.epsilon.upper <= 1.0
     assert found.epsilon.upper <= 1.01 * found.epsilon.lower
-    plain = dpacct.calibrate(epsilon=1.0, delta=1e-4, accountant="pairs", **plan)
+    plain = dpacct.calibrate(epsilon=1.0, rounds=20, accountant="pairs", **plan)
     assert found.noise_multiplier < 0.99 * plain.noise_multiplier
-
-
-@pytest.mark.slow
-def test_rounds_by_the_game():
-    plan: dict[str, Any] = {"noise_multiplier": 2.4, "sampling": Uniform(5, 100), "delta": 1e-4}
-    found = dpacct.calibrate(epsilon=1.0, solve="rounds", **plan)
-    more = dpacct.epsilon(rounds=found.rounds + 1, **plan)
+    found = dpacct.calibrate(epsilon=1.0, noise_multiplier=2.4, solve="rounds", **plan)
+    more = dpacct.epsilon(rounds=found.rounds + 1, noise_multiplier=2.4, **plan)
     assert found.epsilon.upper <= 1.0 < more.upper

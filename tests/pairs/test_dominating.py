@@ -100,21 +100,14 @@ def neighbors(draw: st.DrawFn) -> tuple[Round, list[float], list[float]]:
 
 
 @given(case=neighbors())
-def test_no_data_sets_exceed_the_proven_curve(case):
+def test_no_data_sets_exceed_the_proven_curve_and_pair(case):
+    """delta(eps) for eps >= 0; where a round has two pairs, one for each direction."""
     round_, first, second = case
     p = log_density(first, round_.sampling, round_.noise_multiplier)
     q = log_density(second, round_.sampling, round_.noise_multiplier)
     for value in rdp(round_, orders=ORDERS):
         worst = max(renyi(p, q, value.order), renyi(q, p, value.order))
         assert worst <= value.upper * (1 + 1e-9) + 1e-12
-
-
-@given(case=neighbors())
-def test_no_data_sets_exceed_the_proven_pair(case):
-    """delta(eps) for eps >= 0; where a round has two pairs, one for each direction."""
-    round_, first, second = case
-    p = log_density(first, round_.sampling, round_.noise_multiplier)
-    q = log_density(second, round_.sampling, round_.noise_multiplier)
     pairs = {direction: proven_pair(round_, direction) for direction in Direction}
     for epsilon in EPSILONS:
         allowed = {

@@ -1,19 +1,20 @@
-"""delta(eps) of one sampled Gaussian round against 50-digit values, in both directions."""
+"""delta(eps) of one round against 50-digit values: both directions, and a replaced client."""
 
 from __future__ import annotations
 
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mpmath import mp, mpf
 
 from dpacct.budget import Interval
-from dpacct.pairs.dominating import Direction, SampledGaussianPair
+from dpacct.pairs.dominating import Direction, ReplacementPair, SampledGaussianPair
 from dpacct.pairs.one_round import gaussian_delta, one_round_delta
-from tests.oracles import sampled_gaussian
+from tests.oracles import replacement, sampled_gaussian
 from tests.strategies import log_uniform, noise_multipliers, sampling_rates
+from tests.truth import check
 
 ORACLES = {
     Direction.REMOVE: sampled_gaussian.delta_remove,
@@ -27,12 +28,6 @@ def truth_of(epsilon: float, pair: SampledGaussianPair) -> mpf:
     # The oracle subtracts numbers of size one and of size e^eps.
     with mp.workdps(50):
         return ORACLES[pair.direction](epsilon, pair.sampling_rate, pair.noise_std)
-
-
-def contains(found: Interval, truth: mpf) -> bool:
-    with mp.workdps(50):
-        noise = mpf(10) ** -40
-        return mpf(found.lower) - noise <= truth <= mpf(found.upper) + noise
 
 
 @st.composite
@@ -52,7 +47,7 @@ def moderate(draw: st.DrawFn) -> tuple[float, SampledGaussianPair]:
 def test_truth_is_inside_where_there_is_something_to_see(setting):
     epsilon, pair = setting
     found, truth = one_round_delta(epsilon, pair), truth_of(epsilon, pair)
-    assert contains(found, truth)
+    check(found, truth, noise=1e-40)
     assert 0 <= found.lower <= found.upper <= 1
     # Close to its largest epsilon, -log(1 - q), the add direction loses digits with that gap.
     far = epsilon < 0.9 * -math.log1p(-pair.sampling_rate) if pair.sampling_rate < 1 else True
@@ -63,7 +58,30 @@ def test_truth_is_inside_where_there_is_something_to_see(setting):
 @given(epsilon=epsilons, q=sampling_rates(), s=noise_multipliers(), direction=directions)
 def test_truth_is_inside_at_unrelated_parameters(epsilon, q, s, direction):
     pair = SampledGaussianPair(q, s, direction)
-    assert contains(one_round_delta(epsilon, pair), truth_of(epsilon, pair))
+    check(one_round_delta(epsilon, pair), truth_of(epsilon, pair), noise=1e-40)
+
+
+@given(
+    epsilon=st.one_of(st.just(0.0), log_uniform(1e-9, 60.0)),
+    q=sampling_rates(1e-9),
+    s=log_uniform(0.03, 1e3),
+)
+def test_truth_is_inside_where_a_client_is_replaced(epsilon, q, s):
+    found = one_round_delta(epsilon, ReplacementPair(q, s))
+    with mp.workdps(70):
+        truth = replacement.one_round(mpf(epsilon), q, s)
+    check(found, truth, noise=1e-40)
+    if truth > 1e-20:
+        assert found.width <= 1e-7 * truth
+
+
+@given(epsilon=log_uniform(1e-300, 1e300), q=log_uniform(1e-150, 1.0), s=log_uniform(1e-3, 1e10))
+@example(epsilon=1.0, q=0.36787944117144233, s=0.0024787521766663585)
+@example(epsilon=1e-300, q=0.1, s=1e-3)
+def test_bounds_exist_everywhere(epsilon, q, s):
+    for pair in (ReplacementPair(q, s), *(SampledGaussianPair(q, s, d) for d in Direction)):
+        found = one_round_delta(epsilon, pair)
+        assert 0 <= found.lower <= found.upper <= q
 
 
 @given(
@@ -77,7 +95,7 @@ def test_adding_a_client_costs_nothing_beyond_the_rate(q, s, gap):
     pair = SampledGaussianPair(q, s, Direction.ADD)
     assert one_round_delta(end * (1 + 1e-9) + 1e-12, pair) == Interval(0.0, 0.0)
     epsilon = end * (1 - gap)
-    assert contains(one_round_delta(epsilon, pair), truth_of(epsilon, pair))
+    check(one_round_delta(epsilon, pair), truth_of(epsilon, pair), noise=1e-40)
 
 
 def test_truth_is_inside_where_it_was_missed_once():
@@ -93,35 +111,7 @@ def test_a_rate_of_one_is_the_gaussian(epsilon, s, direction):
 
 
 @given(q=sampling_rates(), s=noise_multipliers())
-def test_both_directions_agree_at_epsilon_zero(q, s):
-    """delta(0) is the total variation distance, which is symmetric: q times the Gaussian's."""
-    remove, add = (one_round_delta(0.0, SampledGaussianPair(q, s, d)) for d in Direction)
-    assert remove.lower <= add.upper
-    assert add.lower <= remove.upper
-    assert remove.upper == pytest.approx(q * math.erf(1 / (2 * math.sqrt(2) * s)), rel=1e-6)
-
-
-@given(epsilon=log_uniform(1e-6, 30.0), q=sampling_rates(), s=noise_multipliers(0.05, 100.0))
-def test_removing_costs_more_than_adding(epsilon, q, s):
-    """Of a single round; see Zhu, Dong, Wang 2022 for why this does not survive composition."""
-    remove, add = (one_round_delta(epsilon, SampledGaussianPair(q, s, d)) for d in Direction)
-    assert add.lower <= remove.upper
-
-
-@given(
-    epsilon=log_uniform(1e-6, 30.0),
-    q=sampling_rates(1e-6),
-    s=noise_multipliers(0.05, 100.0),
-    direction=directions,
-    more=log_uniform(1e-9, 1.0),
-)
-def test_delta_is_monotone(epsilon, q, s, direction, more):
-    here = one_round_delta(epsilon, SampledGaussianPair(q, s, direction))
-    higher_rate = SampledGaussianPair(min(1.0, q * (1 + more)), s, direction)
-    assert here.lower <= one_round_delta(epsilon, higher_rate).upper
-    more_noise = SampledGaussianPair(q, s * (1 + more), direction)
-    assert one_round_delta(epsilon, more_noise).lower <= here.upper
-    assert (
-        one_round_delta(epsilon * (1 + more), higher_rate).lower
-        <= one_round_delta(epsilon, higher_rate).upper
-    )
+def test_delta_at_zero_is_a_share_of_the_total_variation_of_the_gaussian(q, s):
+    for direction in Direction:
+        found = one_round_delta(0.0, SampledGaussianPair(q, s, direction))
+        assert found.upper == pytest.approx(q * math.erf(1 / (2 * math.sqrt(2) * s)), rel=1e-6)

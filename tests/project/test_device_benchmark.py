@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,9 +12,7 @@ from benchmarks.device_jobs import JOBS
 
 
 @pytest.mark.slow
-def test_the_small_form_is_written_job_by_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_small_form_is_written_job_by_job(tmp_path, monkeypatch):
     monkeypatch.setattr(device, "JOBS", JOBS[:1])
     out = tmp_path / "device.json"
     said = device.all_jobs(torch.device("cpu"), 1.0, out, small=True)
@@ -27,9 +24,7 @@ def test_the_small_form_is_written_job_by_job(
     assert "no device" in device.shown(said)
 
 
-def test_memory_that_is_full_is_told_as_such(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_is_full_is_told_as_such(tmp_path, monkeypatch):
     def full(*_: object) -> device.Measured:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nmore")
 
@@ -41,7 +36,7 @@ def test_memory_that_is_full_is_told_as_such(
     assert "out of memory" in device.shown(said)
 
 
-def test_the_peer_stands_beside_it_where_it_was_trained() -> None:
+def test_the_peer_stands_beside_it_where_it_was_trained():
     job: device.Measured = {
         "job": "CNN",
         "rounds_timed": 3,

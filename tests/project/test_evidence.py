@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -22,14 +21,14 @@ NAMES = sorted(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_tables_of_the_page_are_those_of_the_runs(name: str) -> None:
+def test_tables_of_the_page_are_those_of_the_runs(name):
     module: ModuleType = import_module(f"evidence.{name}.play")
     shown = tables_of(EVIDENCE / module.PAGE)
     assert shown == module.tables(Records(EVIDENCE / module.RUNS))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_recorded_run_spent_more_than_its_target(name: str) -> None:
+def test_no_recorded_run_spent_more_than_its_target(name):
     module = import_module(f"evidence.{name}.play")
     records = list(Records(EVIDENCE / module.RUNS))
     assert records
@@ -38,7 +37,7 @@ def test_no_recorded_run_spent_more_than_its_target(name: str) -> None:
             assert record.result["epsilon"] <= record.setting["epsilon"]
 
 
-def test_records_are_played_once_and_kept(tmp_path: Path) -> None:
+def test_records_are_played_once_and_kept(tmp_path):
     book = Records(tmp_path / "runs.jsonl")
     settings = [{"method": "a", "run": run} for run in range(4)]
     played: list[int] = []
@@ -56,7 +55,7 @@ def test_records_are_played_once_and_kept(tmp_path: Path) -> None:
     assert book.values("accuracy", method="b") == []
 
 
-def test_a_replay_into_a_folder_of_its_own_starts_without_runs(tmp_path: Path) -> None:
+def test_a_replay_into_a_folder_of_its_own_starts_without_runs(tmp_path):
     page = "pictures/README.md"
     assert home(None, page) == EVIDENCE
     assert home(tmp_path / "new", page) == tmp_path / "new"
@@ -67,14 +66,14 @@ def test_a_replay_into_a_folder_of_its_own_starts_without_runs(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_page_can_be_replayed_from_nothing(name: str) -> None:
+def test_every_page_can_be_replayed_from_nothing(name):
     text = (EVIDENCE / name / "play.py").read_text(encoding="utf-8")
     assert "add_into(" in text
     assert "EVIDENCE / PAGE" not in text
     assert "EVIDENCE / RUNS" not in text
 
 
-def test_a_record_says_by_what_it_was_made(tmp_path: Path) -> None:
+def test_a_record_says_by_what_it_was_made(tmp_path):
     book = Records(tmp_path / "runs.jsonl")
     book.need([{"run": 0}], lambda _: {"accuracy": 1.0})
     [record] = book
@@ -84,13 +83,13 @@ def test_a_record_says_by_what_it_was_made(tmp_path: Path) -> None:
     assert "commit" in record.made
 
 
-def test_spread_is_mean_and_sample_deviation() -> None:
+def test_spread_is_mean_and_sample_deviation():
     assert spread([1.0, 2.0, 3.0]) == "2.00 ±1.00"
     assert spread([1.5]) == "1.50"
     assert spread([]) == "-"
 
 
-def test_runs_that_share_nothing_are_not_paired() -> None:
+def test_runs_that_share_nothing_are_not_paired():
     one, other = {0: 1.0, 1: 3.0}, {0: 0.0, 1: 2.0}
     assert difference(one, other, paired=True) == "+1.00 (0.00)"
     assert difference(one, other, paired=False) == "+1.00 (1.41)"
@@ -98,12 +97,12 @@ def test_runs_that_share_nothing_are_not_paired() -> None:
     assert difference({}, other, paired=False) == "-"
 
 
-def test_no_two_lines_of_a_picture_are_alike_in_grey() -> None:
+def test_no_two_lines_of_a_picture_are_alike_in_grey():
     strokes = [stroke(place) for place in range(35)]
     assert len({(s["linestyle"], s["marker"]) for s in strokes}) == len(strokes)
 
 
-def test_tables_are_replaced_between_their_comments(tmp_path: Path) -> None:
+def test_tables_are_replaced_between_their_comments(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
         "before\n<!-- table: a -->\nold\n<!-- end -->\n"

@@ -35,7 +35,7 @@ def run(
     return runner
 
 
-def test_every_script_is_listed_and_tested() -> None:
+def test_every_script_is_listed_and_tested():
     scripts = {file.name for file in EXAMPLES.glob("*.py")} - {"__init__.py"}
     listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     assert set(re.findall(r"\[(\w+\.py)\]\(\1\)", listed)) == scripts
@@ -43,7 +43,7 @@ def test_every_script_is_listed_and_tested() -> None:
     assert {name for name in scripts if f'"{name}"' not in here} == set()
 
 
-def test_a_plan_is_calibrated_from_file_to_file(tmp_path: Path, run: Callable[..., str]) -> None:
+def test_a_plan_is_calibrated_from_file_to_file(tmp_path, run):
     words = [str(EXAMPLES / "plan.toml"), "--eps", "4", "--delta", "1e-6", "-o", "new.toml"]
     said = run("calibrate_a_plan.py", *words)
     shape, plan = load_schedule(EXAMPLES / "plan.toml"), load_schedule(tmp_path / "new.toml")
@@ -60,7 +60,7 @@ def test_a_plan_is_calibrated_from_file_to_file(tmp_path: Path, run: Callable[..
     assert (tmp_path / "new.toml").read_bytes() == before
 
 
-def test_two_programs_share_one_budget(tmp_path: Path, run: Callable[..., str]) -> None:
+def test_two_programs_share_one_budget(tmp_path, run):
     said = run("shared_ledger.py", "shared.ledger")
     with Ledger.open(tmp_path / "shared.ledger") as ledger:
         # On a busy machine one of them may be done before the other one begins.
@@ -70,7 +70,7 @@ def test_two_programs_share_one_budget(tmp_path: Path, run: Callable[..., str]) 
     assert said.endswith("one more such round: does not fit\n")
 
 
-def test_a_loop_of_ones_own_is_charged(tmp_path: Path, run: Callable[..., str]) -> None:
+def test_a_loop_of_ones_own_is_charged(tmp_path, run):
     pytest.importorskip("torch")
     said = run("loop_of_your_own.py", "--rounds", "4")
     assert said.startswith("4 rounds, epsilon ")
@@ -80,7 +80,7 @@ def test_a_loop_of_ones_own_is_charged(tmp_path: Path, run: Callable[..., str]) 
 
 
 @pytest.mark.slow
-def test_a_loop_of_ones_own_learns(run: Callable[..., str]) -> None:
+def test_a_loop_of_ones_own_learns(run):
     pytest.importorskip("torch")
     said = run("loop_of_your_own.py")
     assert float(said.split()[-1]) > 0.9
@@ -97,10 +97,10 @@ def held_out(run: Callable[..., str], folder: Path, rounds: int) -> float:
     return float(said.split()[-1])
 
 
-def test_training_with_held_out_clients(tmp_path: Path, run: Callable[..., str]) -> None:
+def test_training_with_held_out_clients(tmp_path, run):
     assert 0 <= held_out(run, tmp_path, 2) <= 1
 
 
 @pytest.mark.slow
-def test_training_with_held_out_clients_learns(tmp_path: Path, run: Callable[..., str]) -> None:
+def test_training_with_held_out_clients_learns(tmp_path, run):
     assert held_out(run, tmp_path, 30) > 0.8

@@ -1,12 +1,15 @@
-"""The direction of imports, read from the syntax trees of src and cli."""
+"""The direction of imports, read from the syntax trees, and the page that follows them."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -135,6 +138,7 @@ def imported(tree: ast.Module, modules: set[str]) -> Iterator[str]:
                 pass
 
 
+@cache
 def graph() -> dict[str, set[str]]:
     modules = set(SOURCES)
     return {
@@ -196,11 +200,11 @@ def foreign_imports(imports: dict[str, set[str]]) -> list[str]:
     return found
 
 
-def test_each_layer_imports_only_from_itself_and_from_earlier_ones() -> None:
+def test_each_layer_imports_only_from_itself_and_from_earlier_ones():
     assert wrong_arrows(graph()) == []
 
 
-def test_a_wrong_arrow_is_found() -> None:
+def test_a_wrong_arrow_is_found():
     assert wrong_arrows({"dpacct.pairs.moments": {"dpacct.calibration.calibrate"}}) != []
     assert wrong_arrows({"dpacct.fl.engine.engine": {"dpacct_cli.app"}}) != []
     assert wrong_arrows({"dpacct.ledger.record.entries": {"dpacct.ledger.disk.store"}}) != []
@@ -210,12 +214,12 @@ def test_a_wrong_arrow_is_found() -> None:
     assert wrong_arrows({"dpacct.fl.engine.loop": {"dpacct.ledger.ledger"}}) == []
 
 
-def test_an_unknown_module_asks_for_its_layer() -> None:
+def test_an_unknown_module_asks_for_its_layer():
     with pytest.raises(pytest.fail.Exception, match=r"dpacct\.mystery is in no layer"):
         levels("dpacct.mystery")
 
 
-def test_there_is_no_circle() -> None:
+def test_there_is_no_circle():
     imports = {
         module: {target for target in targets if is_ours(target)}
         for module, targets in graph().items()
@@ -226,7 +230,7 @@ def test_there_is_no_circle() -> None:
         pytest.fail(" <- ".join(error.args[1]))
 
 
-def test_only_declared_packages_are_imported_and_only_where_they_belong() -> None:
+def test_only_declared_packages_are_imported_and_only_where_they_belong():
     assert foreign_imports(graph()) == []
 
 
@@ -241,11 +245,11 @@ def test_only_declared_packages_are_imported_and_only_where_they_belong() -> Non
         ("dpacct_cli.app", "undeclared"),
     ],
 )
-def test_a_foreign_import_is_found(module: str, target: str) -> None:
+def test_a_foreign_import_is_found(module, target):
     assert foreign_imports({module: {target}}) != []
 
 
-def test_lazy_imports_and_imports_by_name_are_seen() -> None:
+def test_lazy_imports_and_imports_by_name_are_seen():
     text = "def f():\n    import torch\n    return importlib.import_module('opacus.utils')\n"
     assert set(imported(ast.parse(text), set())) == {"torch", "opacus.utils"}
 
@@ -270,18 +274,58 @@ except SystemExit as end:
 
 
 @pytest.mark.parametrize("code", ["import dpacct", CALIBRATE], ids=["import", "calibrate"])
-def test_nothing_heavy_is_loaded(code: str) -> None:
+def test_nothing_heavy_is_loaded(code):
     loaded = loaded_by(code)
     assert "dpacct" in loaded
     assert sorted(loaded & HEAVY) == []
 
 
-def test_asking_for_peers_loads_none() -> None:
+def test_asking_for_peers_loads_none():
     loaded = loaded_by("from dpacct.interop import installed_peers\ninstalled_peers()")
     assert sorted(loaded & HEAVY) == []
 
 
-def test_the_plug_in_for_dp_accounting_needs_no_torch() -> None:
+def test_the_plug_in_for_dp_accounting_needs_no_torch():
     pytest.importorskip("dp_accounting")
     loaded = loaded_by("import dpacct.interop.dp_accounting")
     assert sorted(loaded & {"torch", "opacus", "dpacct.fl"}) == []
+
+
+PAGE = ROOT / "docs" / "explanation" / "how-dpacct-computes.md"
+MOST = 8
+
+
+def walks() -> dict[str, list[str]]:
+    """The files of each walk, by its heading."""
+    parts = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    return {
+        part.splitlines()[0]: re.findall(r"^\d+\. `([\w/]+\.py)`", part, flags=re.MULTILINE)
+        for part in parts
+    }
+
+
+def module_of(file: str) -> str:
+    for package, folder in PACKAGES.items():
+        if (ROOT / file).is_relative_to(folder):
+            return module_name(package, folder, ROOT / file)
+    pytest.fail(f"{file} belongs to no package")
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("heading", walks())
+def test_each_file_imports_the_next(heading):
+    files = walks()[heading]
+    assert 5 <= len(files) <= MOST
+    imports = graph()
+    modules = [module_of(file) for file in files]
+    for here, following in pairwise(modules):
+        # A public name leads to the module that has it.
+        found = imports[here] | (imports["dpacct"] if "dpacct" in imports[here] else set())
+        assert following in found, f"{here} does not import {following}"
+
+
+def test_the_files_that_are_named_beside_a_walk_exist():
+    named = re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", PAGE.read_text(encoding="utf-8"))
+    bases = [ROOT, ROOT / "src" / "dpacct"]
+    assert [name for name in named if not any((base / name).exists() for base in bases)] == []
+    assert Path(ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").count("## The rooms") == 1

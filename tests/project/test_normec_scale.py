@@ -36,25 +36,25 @@ GROWING = (16.0, 40.0, 80.0, 120.0)
     ],
 )
 def test_a_run_is_given_up_at_chance_with_growing_weights_after_120_rounds(
-    accuracies: Sequence[float],
-    norms: Sequence[float],
-    given_up: bool,  # noqa: FBT001
-) -> None:
+    accuracies,
+    norms,
+    given_up,
+):
     assert lost(history(accuracies), norms) is given_up
 
 
-def test_the_cells_differ_and_are_played_once_before_any_is_repeated() -> None:
+def test_the_cells_differ_and_are_played_once_before_any_is_repeated():
     assert len(set(CELLS)) == len(CELLS)
     runs = [int(one["run"] or 0) for one in scale_settings(Records(Path("nowhere")))]
     assert runs == sorted(runs)
     assert len(runs) == len(SEEDS) * len(CELLS)
 
 
-def test_the_model_is_as_long_as_the_page_says() -> None:
+def test_the_model_is_as_long_as_the_page_says():
     assert sum(p.numel() for p in resnet20(3, 10).parameters()) == RESNET20
 
 
-def test_a_run_that_is_lost_ends_and_says_after_how_many_rounds() -> None:
+def test_a_run_that_is_lost_ends_and_says_after_how_many_rounds():
     def from_the_second(seen: Sequence[Mapping[str, float]]) -> bool:
         return len(seen) > 1
 
@@ -70,7 +70,7 @@ def test_a_run_that_is_lost_ends_and_says_after_how_many_rounds() -> None:
     assert ended["epsilon"] == ended["history"][-1]["epsilon"] < whole["epsilon"]
 
 
-def test_the_table_has_a_row_a_run_and_says_what_was_given_up(tmp_path: Path) -> None:
+def test_the_table_has_a_row_a_run_and_says_what_was_given_up(tmp_path):
     records = Records(tmp_path / "runs.jsonl")
     found: list[dict[str, Any]] = [
         {"accuracy": 40.0, "epsilon": 2.0, "history": history([30, 50, 40])},

@@ -55,7 +55,7 @@ def metadata(wheel: zipfile.ZipFile) -> Message:
     return Parser().parsestr(wheel.read(name).decode())
 
 
-def test_the_wheel_holds_both_packages_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_holds_both_packages_and_nothing_else(wheel):
     tops = {name.split("/")[0] for name in wheel.namelist()}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"dpacct", "dpacct_cli"}
     expected = {
@@ -70,14 +70,14 @@ def test_the_wheel_holds_both_packages_and_nothing_else(wheel: zipfile.ZipFile) 
     assert shipped <= set(wheel.namelist())
 
 
-def test_the_wheel_is_typed_and_licensed(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_is_typed_and_licensed(wheel):
     names = wheel.namelist()
     assert "dpacct/py.typed" in names
     assert "dpacct_cli/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
-def test_installing_brings_four_packages(metadata: Message) -> None:
+def test_installing_brings_four_packages(metadata):
     needed = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
     plain = {requirement.name for requirement in needed if requirement.marker is None}
     assert plain == {"numpy", "scipy", "rich", "typer"}
@@ -85,17 +85,17 @@ def test_installing_brings_four_packages(metadata: Message) -> None:
     assert set(EXTRAS) == {"fl", "data", "plot", "report", "interop", *PLUG_INS}
 
 
-def test_every_requirement_has_a_lower_bound() -> None:
+def test_every_requirement_has_a_lower_bound():
     for text in (*REQUIRED, *(r for part in (EXTRAS, GROUPS) for e in part.values() for r in e)):
         assert any(clause.operator == ">=" for clause in Requirement(text).specifier), text
 
 
-def test_the_version_is_said_once_and_has_a_changelog_entry(metadata: Message) -> None:
+def test_the_version_is_said_once_and_has_a_changelog_entry(metadata):
     assert metadata["Version"] == dpacct.__version__
     assert re.search(rf"^## {re.escape(dpacct.__version__)}\b", read("CHANGELOG.md"), re.MULTILINE)
 
 
-def test_the_constraints_pin_one_version_of_everything_that_is_asked_for() -> None:
+def test_the_constraints_pin_one_version_of_everything_that_is_asked_for():
     pinned = pins()
     assert str(pinned["torch"]) == "torch==2.13.0"
     assert all(re.fullmatch(r"==[^*,]+", str(pin.specifier)) for pin in pinned.values())
@@ -107,19 +107,13 @@ def test_the_constraints_pin_one_version_of_everything_that_is_asked_for() -> No
         assert wanted.specifier.contains(clause.version), text
 
 
-@pytest.mark.parametrize(
-    ("name", "fitting"),
-    [
-        # Flower 1.41 asks for rich from 14 to 15.
-        ("rich", {"14.3.4": True, "15.0.0": True}),
-    ],
-)
-def test_the_command_line_installs_beside_flower(name: str, fitting: dict[str, bool]) -> None:
-    wanted = {r.name: r for r in map(Requirement, REQUIRED)}
-    assert {v: wanted[name].specifier.contains(v) for v in fitting} == fitting
+def test_the_command_line_installs_beside_flower():
+    # Flower 1.41 asks for rich from 14 to 15.
+    (rich,) = (wanted for wanted in map(Requirement, REQUIRED) if wanted.name == "rich")
+    assert all(rich.specifier.contains(version) for version in ("14.3.4", "15.0.0"))
 
 
-def test_continuous_integration_resolves_the_extras_on_each_python() -> None:
+def test_continuous_integration_resolves_the_extras_on_each_python():
     script = read(".ci/resolve.py")
     assert ".ci/resolve.py" in read(".ci/run")
     assert f'TORCH = "{pins()["torch"].specifier}"'.replace("==", "") in script
@@ -131,7 +125,7 @@ def test_continuous_integration_resolves_the_extras_on_each_python() -> None:
     assert re.findall(r'"(3\.\d+)"', script) == versions
 
 
-def test_the_readme_has_the_two_commands() -> None:
+def test_the_readme_has_the_two_commands():
     commands = [
         line
         for line in read("README.md").splitlines()
@@ -143,7 +137,7 @@ def test_the_readme_has_the_two_commands() -> None:
     assert commands[1].endswith("-m pytest -n auto")
 
 
-def test_continuous_integration_is_runnable() -> None:
+def test_continuous_integration_is_runnable():
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     bash = shutil.which("bash")
@@ -151,8 +145,8 @@ def test_continuous_integration_is_runnable() -> None:
     assert subprocess.run([bash, "-n", str(script)], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("target", ["test", "lint", "bench", "docs", "flower"])
-def test_make_knows_the_target(target: str) -> None:
+@pytest.mark.parametrize("target", ["test", "lint", "bench", "docs", "flower", "site"])
+def test_make_knows_the_target(target):
     make = shutil.which("make")
     if make is None:
         pytest.skip("make is not installed")
@@ -160,7 +154,7 @@ def test_make_knows_the_target(target: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_console_script_and_the_module_are_the_same_program() -> None:
+def test_the_console_script_and_the_module_are_the_same_program():
     script = Path(sys.executable).parent / "dpacct"
     if not script.exists():
         pytest.skip("dpacct is not installed in this environment")

@@ -90,7 +90,7 @@ def claim_of(entry: Entry) -> Claim:
     return claim
 
 
-def test_every_entry_is_shipped_as_it_is_printed(entries: list[Entry]) -> None:
+def test_every_entry_is_shipped_as_it_is_printed(entries):
     for entry in entries:
         claim = claim_of(entry)
         assert claim.epsilon == entry["claimed_epsilon"]
@@ -105,7 +105,7 @@ def test_every_entry_is_shipped_as_it_is_printed(entries: list[Entry]) -> None:
 
 
 @pytest.mark.slow
-def test_readings_of_one_cohort_agree_with_recomputed_figures(entries: list[Entry]) -> None:
+def test_readings_of_one_cohort_agree_with_recomputed_figures(entries):
     """Quickly, by fixed pairs; what only a game decides is slow."""
     for entry in with_key(entries, "wor_replace_one"):
         if entry["claimed_epsilon"] is None:
@@ -133,7 +133,7 @@ def cells(table: str) -> list[list[str]]:
     ]
 
 
-def test_the_page_has_a_row_for_every_reading() -> None:
+def test_the_page_has_a_row_for_every_reading():
     shown = tables_of(PAGE)
     found = shipped_claims()
     for name in sources(found.claims):
@@ -149,7 +149,7 @@ def test_the_page_has_a_row_for_every_reading() -> None:
         assert cells(shown.get(f"{name}, statements", "")) == lines
 
 
-def test_the_page_is_what_the_command_writes() -> None:
+def test_the_page_is_what_the_command_writes():
     """Of the claims that need no game; all others take a minute and a half."""
     page = "\n".join(tables_of(PAGE).values())
     quick = [
@@ -167,7 +167,7 @@ def test_the_page_is_what_the_command_writes() -> None:
 
 
 @pytest.mark.slow
-def test_the_whole_page_is_what_the_command_writes() -> None:
+def test_the_whole_page_is_what_the_command_writes():
     assert tables_of(PAGE) == tables(shipped_claims())
 
 
@@ -181,9 +181,7 @@ def test_the_whole_page_is_what_the_command_writes() -> None:
         ("abadi-100-epochs", Verdict.OPEN, 0.5291, 13.208),
     ],
 )
-def test_deployments_and_classic_papers(
-    claim_id: str, verdict: Verdict, lower: float, upper: float
-) -> None:
+def test_deployments_and_classic_papers(claim_id, verdict, lower, upper):
     """What runs, by its last reading. dp-accounting's PLD has the Poisson figures to 2e-3."""
     judgment = judge(next(one for one in shipped_claims().claims if one.id == claim_id))
     found = judgment.readings[-1].epsilon
@@ -196,7 +194,7 @@ def test_deployments_and_classic_papers(
 
 
 @pytest.mark.slow
-def test_poisson_figures_agree_to_all_printed_digits(entries: list[Entry]) -> None:
+def test_poisson_figures_agree_to_all_printed_digits(entries):
     """On their grid of orders; over all orders we are never above it."""
     for entry in with_key(entries, "poisson_add_remove"):
         figures, delta = entry["poisson_add_remove"], entry["delta"]
@@ -211,7 +209,7 @@ def test_poisson_figures_agree_to_all_printed_digits(entries: list[Entry]) -> No
         assert ours.lower <= figures["pld"] <= ours.upper
 
 
-def test_a_rate_squared_is_what_the_literal_formula_charges(entries: list[Entry]) -> None:
+def test_a_rate_squared_is_what_the_literal_formula_charges(entries):
     for entry in with_key(entries, "literal_formula_mixture_twice"):
         figures = entry["literal_formula_mixture_twice"]
         rate = figures["effective_sampling_rate"]
@@ -220,9 +218,7 @@ def test_a_rate_squared_is_what_the_literal_formula_charges(entries: list[Entry]
         assert improved == pytest.approx(figures["exact_rdp_improved"], abs=HALF_DIGIT)
 
 
-def test_fixed_cohorts_agree_with_the_published_bound_and_improve_on_it(
-    entries: list[Entry],
-) -> None:
+def test_fixed_cohorts_agree_with_the_published_bound_and_improve_on_it(entries):
     for entry in with_key(entries, "wor_replace_one"):
         scheme = Uniform(entry["cohort_size"], entry["num_clients"])
         delta, rounds = entry["delta"], entry["rounds"]
@@ -250,7 +246,7 @@ def test_fixed_cohorts_agree_with_the_published_bound_and_improve_on_it(
             assert ours.lower <= figures["pld_lower_bound"] + 1e-3
 
 
-def test_other_adjacencies_of_fixed_cohorts_lie_inside_our_brackets(entries: list[Entry]) -> None:
+def test_other_adjacencies_of_fixed_cohorts_lie_inside_our_brackets(entries):
     for entry in with_key(entries, "wor_add_remove_pld_lower_bound"):
         scheme = Uniform(entry["cohort_size"], entry["num_clients"])
         for adjacency, key in (
@@ -261,7 +257,7 @@ def test_other_adjacencies_of_fixed_cohorts_lie_inside_our_brackets(entries: lis
             assert entry[key] in spent(plan, entry["delta"])
 
 
-def test_full_participation_agrees_to_all_printed_digits(entries: list[Entry]) -> None:
+def test_full_participation_agrees_to_all_printed_digits(entries):
     for entry in with_key(entries, "gaussian_add_remove_noise_on_sum"):
         figures, delta = entry["gaussian_add_remove_noise_on_sum"], entry["delta"]
         plan = entry["rounds"] * Round(entry["noise_multiplier"])
@@ -276,7 +272,7 @@ def test_full_participation_agrees_to_all_printed_digits(entries: list[Entry]) -
 
 
 @pytest.mark.slow
-def test_rounds_and_multipliers_that_are_not_printed(entries: list[Entry]) -> None:
+def test_rounds_and_multipliers_that_are_not_printed(entries):
     for entry in with_key(entries, "implied_if_multiplier_fixed"):
         claim, delta, poisson = entry["claimed_epsilon"], entry["delta"], Poisson(0.1)
         figures, noise = entry["implied_if_multiplier_fixed"], entry["noise_multiplier"]

@@ -24,7 +24,7 @@ def python(*words: str) -> str:
 
 
 @pytest.mark.slow
-def test_both_archives_build_and_are_what_an_index_takes(tmp_path: Path) -> None:
+def test_both_archives_build_and_are_what_an_index_takes(tmp_path):
     pytest.importorskip("twine", reason="the group `release` is not installed")
     pytest.importorskip("build.__main__", reason="the group `release` is not installed")
     # The wheel is made of what the source archive holds, by the backend that is installed.

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -17,11 +14,11 @@ ROOT = pages.ROOT
 TUTORIALS = sorted(notebooks.TUTORIALS.glob("*.md"))
 
 
-def test_every_page_has_one_place_in_the_navigation() -> None:
+def test_every_page_has_one_place_in_the_navigation():
     assert not pages.misplaced(), "\n".join(pages.misplaced())
 
 
-def test_a_page_without_a_place_is_told_where_to_go(tmp_path: Path) -> None:
+def test_a_page_without_a_place_is_told_where_to_go(tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("# Home\n", encoding="utf-8")
     (tmp_path / "docs" / "new.md").write_text("# New\n", encoding="utf-8")
@@ -33,12 +30,12 @@ def test_a_page_without_a_place_is_told_where_to_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", pages.all_pages())
-def test_every_link_and_anchor_of_the_page_leads_somewhere(page: str) -> None:
+def test_every_link_and_anchor_of_the_page_leads_somewhere(page):
     broken = pages.broken_links(page)
     assert not broken, "\n".join(broken)
 
 
-def test_broken_links_are_found(tmp_path: Path) -> None:
+def test_broken_links_are_found(tmp_path):
     (tmp_path / "there.md").write_text("# There\n\n## A `b` c\n\n## A b c\n", encoding="utf-8")
     text = (
         "[ok](there.md#a-b-c) [ok](there.md#a-b-c-1) [ok](https://x.org/y#z) `[no](gone.md)`\n\n"
@@ -55,14 +52,14 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
     ]
 
 
-def test_the_page_of_commands_has_every_command() -> None:
+def test_the_page_of_commands_has_every_command():
     written = commands.text()
     for path, command in commands.commands():
         assert f"## {path}\n" in written
         assert command.help
 
 
-def test_every_option_is_on_the_page_of_commands() -> None:
+def test_every_option_is_on_the_page_of_commands():
     text = commands.text()
     for path, command in commands.commands():
         section = text.partition(f"\n## {path}\n")[2].partition("\n## ")[0]
@@ -70,7 +67,7 @@ def test_every_option_is_on_the_page_of_commands() -> None:
             assert all(name in section for name in parameter.opts if name.startswith("-"))
 
 
-def test_every_public_name_has_a_page_of_functions() -> None:
+def test_every_public_name_has_a_page_of_functions():
     written = api.pages()
     everything = "\n".join(written.values())
     rooms = [module for module in api.modules() if module is not dpacct]
@@ -84,7 +81,7 @@ def test_every_public_name_has_a_page_of_functions() -> None:
         assert re.search(rf"{{py:\w+}} {name}\b", written[f"reference/api/{module}"]), home
 
 
-def test_a_docstring_becomes_markdown() -> None:
+def test_a_docstring_becomes_markdown():
     doc = (
         "The moment I(a) = E[x_1^a], see ``code_here`` and docs/derivations/moments.md.\n\n"
         "Args:\n    order: a, any of\n        these.\n    low, high: *two* of them.\n"
@@ -101,7 +98,7 @@ def test_a_docstring_becomes_markdown() -> None:
     )
 
 
-def test_a_tutorial_becomes_a_notebook() -> None:
+def test_a_tutorial_becomes_a_notebook():
     page = (
         "# Title\n\nText with $`x^2`$ and a [link](other.md).\n\n```python\n>>> x = [\n...     1]\n"
         ">>> x\n[1]\n>>> len(x)\n1\n\n```\n\n```toml file=a.toml\nb = 1\n```\n\n"
@@ -123,7 +120,7 @@ def test_a_tutorial_becomes_a_notebook() -> None:
 @pytest.mark.parametrize(
     "page", sorted(notebooks.TUTORIALS.glob("*.md")), ids=lambda page: page.stem
 )
-def test_the_cells_of_every_tutorial_are_python(page: Path) -> None:
+def test_the_cells_of_every_tutorial_are_python(page):
     read = json.loads(notebooks.notebook_of(page.read_text(encoding="utf-8")))
     sources = [cell["source"] for cell in read["cells"] if cell["cell_type"] == "code"]
     assert len(sources) >= 3
@@ -132,7 +129,7 @@ def test_the_cells_of_every_tutorial_are_python(page: Path) -> None:
             compile(source, page.name, "exec")
 
 
-def test_pages_move_with_their_links_pictures_and_formulas() -> None:
+def test_pages_move_with_their_links_pictures_and_formulas():
     files: set[str] = set()
     text = (
         "See [risk](../../docs/explanation/attack-risk.md#in-python), "
@@ -148,17 +145,7 @@ def test_pages_move_with_their_links_pictures_and_formulas() -> None:
     assert files == {"evidence/pictures/picture.png"}
 
 
-def test_formulas_stand_in_the_notation_that_github_shows() -> None:
+def test_formulas_stand_in_the_notation_that_github_shows():
     for page in pages.all_pages():
         prose = pages.prose((ROOT / page).read_text(encoding="utf-8"))
         assert "$$" not in prose, page
-
-
-def test_make_knows_the_site() -> None:
-    make = shutil.which("make")
-    if make is None:
-        pytest.skip("make is not installed")
-    done = subprocess.run(
-        [make, "-n", "site"], cwd=ROOT, check=True, capture_output=True, text=True
-    )
-    assert "-m website" in done.stdout

@@ -25,7 +25,7 @@ RUN = "import sys, pathlib, website.notebooks as n; n.run(pathlib.Path(sys.argv[
 
 
 @needs_the_builder
-def test_every_formula_of_the_derivations_is_typeset() -> None:
+def test_every_formula_of_the_derivations_is_typeset():
     from website.mathml import to_mathml
 
     shown = 0
@@ -40,7 +40,7 @@ def test_every_formula_of_the_derivations_is_typeset() -> None:
 
 @needs_the_builder
 @pytest.mark.parametrize("formula", [r"\nosuch{x}", "x^{2", "x^a^b", r"\left( x"])
-def test_a_formula_that_cannot_be_typeset_is_an_error(formula: str) -> None:
+def test_a_formula_that_cannot_be_typeset_is_an_error(formula):
     from website.mathml import FormulaError, to_mathml
 
     with pytest.raises(FormulaError, match=re.escape(repr(formula))):
@@ -73,9 +73,7 @@ def read_html(file: Path) -> Loads:
 
 @needs_the_builder
 @pytest.mark.slow
-def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(
-    tmp_path: Path,
-) -> None:
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path):
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "website", "--into", str(tmp_path)],
         cwd=ROOT, check=False, capture_output=True, text=True, timeout=600,
@@ -117,9 +115,7 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(
 @pytest.mark.parametrize(
     "page", sorted(notebooks.TUTORIALS.glob("*.md")), ids=lambda page: page.stem
 )
-def test_every_notebook_runs_from_top_to_bottom(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_notebook_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
     pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     # Commands of a cell find the program of this environment.

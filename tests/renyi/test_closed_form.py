@@ -1,4 +1,4 @@
-"""Closed forms: never below what they bound, and silent where they do not hold."""
+"""Closed forms and the bound of Wang et al.: never below what they bound, silent elsewhere."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ from fractions import Fraction
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from mpmath import mpf
+from mpmath import mp, mpf
 
 import dpacct
+from dpacct import rdp
 from dpacct.accountant import ACCOUNTANTS
 from dpacct.errors import Unsupported
-from dpacct.pairs.moments import log_moment, symmetrized_log_moment
+from dpacct.pairs.moments import (
+    MAX_WANG_ORDER,
+    log_binomials,
+    log_moment,
+    symmetrized_log_moment,
+    wang_log_moment,
+)
 from dpacct.renyi.closed_form import (
     BUN,
     LEMMA_3,
@@ -26,7 +33,7 @@ from dpacct.renyi.closed_form import (
 )
 from dpacct.rounds import Full, Poisson, Round, Uniform
 from tests.oracles import uniform
-from tests.strategies import FEWER, log_uniform
+from tests.strategies import FEWER, log_uniform, noise_multipliers, orders, sampling_rates
 
 CLOSED = ACCOUNTANTS["closed-form"]
 Setting = tuple[float, float, float]
@@ -81,29 +88,19 @@ def applies(form: ClosedForm, setting: Setting) -> bool:
 # No form is below what it bounds.
 
 
-@pytest.mark.parametrize("form", [LEMMA_4, MIRONOV], ids=lambda form: form.name)
-@given(data=st.data())
-def test_forms_for_poisson_are_never_below_the_moments(form, data):
-    setting = data.draw(SETTINGS[form.name])
-    assume(applies(form, setting))
-    order, q, nu = setting
-    bound = form.renyi(order, q, nu)
-    for a in (order, 1 - order):
-        assert log_moment(a, q, nu).lower / (order - 1) <= bound
-
-
-@pytest.mark.parametrize("form", [LEMMA_3, BUN], ids=lambda form: form.name)
+@pytest.mark.parametrize("form", [LEMMA_3, LEMMA_4, MIRONOV, BUN], ids=lambda form: form.name)
 @FEWER
 @given(data=st.data())
-def test_forms_for_fixed_cohorts_are_never_below_any_known_divergence(form, data):
-    """Neither the achieved one nor, where it was compared, the proven one of the C_q pair."""
+def test_no_form_is_below_any_known_divergence(form, data):
+    """For fixed cohorts the achieved one, and where it was compared the proven one of C_q."""
     setting = data.draw(SETTINGS[form.name])
     assume(applies(form, setting))
     order, q, nu = setting
     bound = form.renyi(order, q, nu)
     for a in (order, 1 - order):
         assert log_moment(a, q, nu).lower / (order - 1) <= bound
-    assert symmetrized_log_moment(order, q, nu).lower / (order - 1) <= bound
+    if form in (LEMMA_3, BUN):
+        assert symmetrized_log_moment(order, q, nu).lower / (order - 1) <= bound
 
 
 @FEWER
@@ -251,3 +248,46 @@ def test_rounds_without_a_closed_form_are_refused():
         closed_form_renyi(2, round_)
     with pytest.raises(Unsupported, match="Poisson sampling with replace-one"):
         dpacct.epsilon(round_, delta=1e-5, accountant="closed-form")
+
+
+@pytest.mark.parametrize("order", [2, 3, 17, 256, MAX_WANG_ORDER])
+def test_logarithms_of_binomial_coefficients(order):
+    found = log_binomials(order)
+    assert found.shape == (order + 1,)
+    assert found[0] == found[-1] == 0.0
+    with mp.workdps(50):
+        for k in range(1, order, max(1, order // 50)):
+            exact = mp.log(mpf(math.comb(order, k)))
+            assert abs(mpf(float(found[k])) - exact) <= 4 * mpf(math.ulp(float(exact)))
+
+
+@given(
+    order=st.one_of(orders(1e-3, 100.0), st.integers(2, 64).map(float)),
+    rate=sampling_rates(1e-5),
+    noise=noise_multipliers(0.2, 100.0),
+)
+def test_the_published_bound_is_never_below_its_formula(order, rate, noise):
+    with mp.workdps(50):
+        exact = (mpf(order) - 1) * uniform.wang_renyi(order, rate, noise)
+        assert exact <= mpf(wang_log_moment(order, rate, noise)) <= exact * (1 + mpf(1e-9)) + 1e-13
+
+
+def test_the_published_bound_ends_where_its_sum_gets_long():
+    assert wang_log_moment(1e4, 0.1, 1.0) == math.inf
+    (result,) = rdp(Round(2.0, Uniform(1, 10)), orders=[1e4])
+    assert result.upper < math.inf
+
+
+@pytest.mark.parametrize(
+    ("order", "rate", "noise"), [(2, 0.05, 1.2), (8, 0.05, 1.2), (32, 0.2, 0.7)]
+)
+def test_dp_accounting_agrees_on_the_published_bound(order, rate, noise):
+    event = pytest.importorskip("dp_accounting")
+    accountants = pytest.importorskip("dp_accounting.rdp")
+    accountant = accountants.RdpAccountant([order], event.NeighboringRelation.REPLACE_ONE)
+    sampled = event.SampledWithoutReplacementDpEvent(
+        1000, round(1000 * rate), event.GaussianDpEvent(noise)
+    )
+    accountant.compose(sampled)
+    (theirs,) = accountant._rdp
+    assert wang_log_moment(order, rate, noise) / (order - 1) == pytest.approx(theirs, rel=1e-9)

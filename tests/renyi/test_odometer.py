@@ -79,11 +79,8 @@ def test_fixed_point_rounds_up_by_less_than_one_unit(value):
     unit = fixed_point(value)
     assert 0 <= Fraction(unit, SCALE) - Fraction(value) < Fraction(1, SCALE)
     assert Fraction(as_float(unit)) >= Fraction(unit, SCALE)
-
-
-@pytest.mark.parametrize("value", [math.inf, math.nan, -1.0])
-def test_what_is_not_a_cost_is_unbounded(value):
-    assert fixed_point(value) == UNBOUNDED
+    for no_cost in (math.inf, math.nan, -1.0):
+        assert fixed_point(no_cost) == UNBOUNDED
 
 
 def test_an_unbounded_order_is_left_out_and_all_of_them_bound_nothing():
@@ -95,9 +92,6 @@ def test_an_unbounded_order_is_left_out_and_all_of_them_bound_nothing():
     assert mixture.epsilon((UNBOUNDED,) * len(cost), 1e-5) == math.inf
     assert mixture.epsilon(cost, 0.0) == math.inf
     assert subtract(add(dead, cost), cost) == dead
-
-
-def test_nothing_costs_nothing():
     odometer = Odometer(Budget(1, 1e-6))
     assert (odometer.rounds, odometer.epsilon) == (0, 0.0)
 

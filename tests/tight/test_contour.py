@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 
 import pytest
@@ -12,13 +11,15 @@ from hypothesis import strategies as st
 from mpmath import mp, mpf
 
 from dpacct.errors import NotConverged
-from dpacct.pairs.dominating import Direction, SampledGaussianPair
+from dpacct.pairs.dominating import Direction
 from dpacct.tight import contour
 from dpacct.tight.composition import Composition, TruncatedComposition
 from dpacct.tight.contour import Contour, log_chernoff_factor, log_delta_estimate, tilt_at_epsilon
 from dpacct.tight.engines import chernoff_delta, inversion_delta
 from tests.oracles import contour as oracle
+from tests.oracles.answers import known
 from tests.strategies import log_uniform
+from tests.tight.compositions import compose
 
 # Rounds as (rate, noise, count), an epsilon, and the direction.
 SETTINGS: list[tuple[oracle.Rounds, float, Direction]] = [
@@ -30,19 +31,8 @@ SETTINGS: list[tuple[oracle.Rounds, float, Direction]] = [
 ]
 
 
-def compose(rounds: oracle.Rounds, direction: Direction) -> Composition:
-    pairs = {SampledGaussianPair(q, s, direction): n for q, s, n in rounds}
-    return Composition.of(pairs, direction)
-
-
-@functools.cache
-def cached_truth(epsilon: float, case: int) -> mpf:
-    rounds, _, direction = SETTINGS[case]
-    return truth(epsilon, rounds, direction)
-
-
 def truth(epsilon: float, rounds: oracle.Rounds, direction: Direction) -> mpf:
-    return oracle.deltas([epsilon], rounds, remove=direction is Direction.REMOVE)[0]
+    return known(oracle.deltas, [epsilon], rounds, remove=direction is Direction.REMOVE)[0]
 
 
 def best_line(composition: Composition, epsilon: float) -> tuple[float, float]:
@@ -54,7 +44,7 @@ def best_line(composition: Composition, epsilon: float) -> tuple[float, float]:
 @pytest.mark.parametrize("case", range(len(SETTINGS)))
 @pytest.mark.parametrize("factor", [0.02, 0.3, 1.0, 2.0, 4.0])
 @pytest.mark.parametrize("step", [0.0, 15.0, 32.0])
-def test_a_badly_chosen_line_or_step_is_charged(case: int, factor: float, step: float) -> None:
+def test_a_badly_chosen_line_or_step_is_charged(case, factor, step):
     """The choice of the line is a search; the bracket must not depend on its success.
 
     ``step`` lies about delta, so that the aliases are too near and no longer small.
@@ -69,7 +59,7 @@ def test_a_badly_chosen_line_or_step_is_charged(case: int, factor: float, step: 
         return
     for at in (epsilon, 0.6 * epsilon, 1.3 * epsilon):
         bracket = line.delta(at)
-        exact = cached_truth(at, case)
+        exact = truth(at, rounds, direction)
         assert bracket.lower <= exact <= bracket.upper
     if factor == 1.0 and step == 0.0:
         bracket = line.delta(epsilon)
@@ -79,21 +69,21 @@ def test_a_badly_chosen_line_or_step_is_charged(case: int, factor: float, step: 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", range(len(SETTINGS)))
 @pytest.mark.parametrize("width", [1e-9, 1e-6, 1e-3, 0.1])
-def test_a_blur_is_charged(case: int, width: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blur_is_charged(case, width, monkeypatch):
     monkeypatch.setattr(contour, "_UNBLURRED", 1)
     monkeypatch.setattr(contour, "_FEWER", 0)
     rounds, epsilon, direction = SETTINGS[case]
     composition = compose(rounds, direction)
     line = Contour(composition, *best_line(composition, epsilon)[:1], epsilon, -12.0, width)
     assert line.blur > 0
-    exact = cached_truth(epsilon, case)
+    exact = truth(epsilon, rounds, direction)
     bracket = line.delta(epsilon)
     assert bracket.lower <= exact <= bracket.upper
     if width <= 1e-6:
         assert bracket.width <= 1e-3 * bracket.upper
 
 
-def test_a_blur_that_is_not_charged_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blur_that_is_not_charged_would_be_noticed(monkeypatch):
     """The blurred sum alone lies above the truth by more than the rest of its bracket."""
     monkeypatch.setattr(contour, "_UNBLURRED", 1)
     monkeypatch.setattr(contour, "_FEWER", 0)
@@ -101,7 +91,7 @@ def test_a_blur_that_is_not_charged_would_be_noticed(monkeypatch: pytest.MonkeyP
     composition = compose(rounds, direction)
     tilt, log_delta = best_line(composition, epsilon)
     line = Contour(composition, tilt, epsilon, log_delta, 1e-3)
-    exact = cached_truth(epsilon, 0)
+    exact = truth(epsilon, rounds, direction)
     bracket = line.delta(epsilon)
     assert bracket.lower <= exact
     assert (bracket.upper - exact) / exact > 1e-5
@@ -121,14 +111,14 @@ def gap(x: mpf, v: mpf) -> mpf:
     x=st.one_of(log_uniform(1e-6, 30.0), log_uniform(1e-6, 30.0).map(lambda t: -t)),
     v=log_uniform(1e-6, 4.0),
 )
-def test_a_blur_raises_delta_by_at_most_a_density(x: float, v: float) -> None:
+def test_a_blur_raises_delta_by_at_most_a_density(x, v):
     with mp.workdps(400):
         at, variance = mpf(x), mpf(v)
         density = mp.npdf(at, variance / 2, mp.sqrt(variance))
         assert 0 <= gap(at, variance) <= variance * mp.exp(variance / 8) * density
 
 
-def test_the_chernoff_factor_is_the_largest_value() -> None:
+def test_the_chernoff_factor_is_the_largest_value():
     for c in (1e-6, 0.01, 1.0, 30.0, 1e6):
         with mp.workdps(30):
             best = mp.log1p(1 / mpf(c))
@@ -136,13 +126,13 @@ def test_the_chernoff_factor_is_the_largest_value() -> None:
             assert abs(log_chernoff_factor(c) - exact) <= 1e-13 * (1 + abs(exact))
 
 
-def test_a_wide_enough_contour_is_not_blurred() -> None:
+def test_a_wide_enough_contour_is_not_blurred():
     rounds, epsilon, direction = SETTINGS[0]
     composition = compose(rounds, direction)
     assert Contour(composition, *best_line(composition, epsilon)[:1], epsilon, -12.0, 1.0).blur == 0
 
 
-def test_atoms_need_a_blur() -> None:
+def test_atoms_need_a_blur():
     composition = compose([(1e-6, 1.0, 1)], Direction.REMOVE)
     tilt, log_delta = best_line(composition, 1e-4)
     with pytest.raises(NotConverged, match="slowly"):
@@ -151,9 +141,7 @@ def test_atoms_need_a_blur() -> None:
 
 @pytest.mark.parametrize("epsilon", [1.0, 5.0])
 @pytest.mark.parametrize("blurred", [False, True])
-def test_without_the_far_tail(
-    epsilon: float, *, blurred: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_far_tail(epsilon, *, blurred, monkeypatch):
     """delta of what is kept lies below the truth, and by no more than what is lost."""
     if blurred:
         monkeypatch.setattr(contour, "_UNBLURRED", 1)
@@ -174,7 +162,7 @@ def test_without_the_far_tail(
 
 
 @pytest.mark.parametrize("epsilon", [2000.0, 1e4, 1e7])
-def test_a_delta_above_zero_is_never_told_as_zero(epsilon: float) -> None:
+def test_a_delta_above_zero_is_never_told_as_zero(epsilon):
     """The remove direction has losses of any size; far below 1e-308 the upper bound stays above."""
     composition = compose([(0.1, 1.3, 100)], Direction.REMOVE)
     tilt, log_delta = best_line(composition, 2000.0)

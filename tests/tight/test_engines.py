@@ -11,23 +11,21 @@ from mpmath import mpf
 
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged
-from dpacct.pairs.dominating import Direction, DominatingPair, SampledGaussianPair, SymmetrizedPair
+from dpacct.pairs.dominating import Direction, SampledGaussianPair, SymmetrizedPair
 from dpacct.pairs.one_round import gaussian_delta, gaussian_epsilon, one_round_delta
 from dpacct.tight import engines
 from dpacct.tight.composition import Composition
+from dpacct.tight.contour import (
+    epsilon_estimate,
+    log_chernoff_factor,
+    log_delta_estimate,
+    tilt_at_delta,
+    tilt_at_epsilon,
+)
 from dpacct.tight.engines import composed_delta, composed_epsilon
 from tests.oracles.contour import one_round
 from tests.strategies import log_uniform
-
-REMOVE, ADD = Direction.REMOVE, Direction.ADD
-
-
-def compose(pairs: dict[DominatingPair, int], direction: Direction = REMOVE) -> Composition:
-    return Composition.of(pairs, direction)
-
-
-def alone(rate: float, noise: float, direction: Direction) -> Composition:
-    return compose({SampledGaussianPair(rate, noise, direction): 1}, direction)
+from tests.tight.compositions import ADD, COHORT, REMOVE, compose
 
 
 def refuse(composition: Composition, at: float) -> Interval:
@@ -41,10 +39,8 @@ def refuse(composition: Composition, at: float) -> Interval:
     delta=log_uniform(1e-60, 0.5),
     direction=st.sampled_from(Direction),
 )
-def test_one_round_is_its_closed_form(
-    rate: float, noise: float, delta: float, direction: Direction
-) -> None:
-    composition = alone(rate, noise, direction)
+def test_one_round_is_its_closed_form(rate, noise, delta, direction):
+    composition = compose([(rate, noise, 1)], direction)
     found = composed_epsilon(composition, delta)
     assert 0 <= found.lower <= found.upper < math.inf
     # By 40-digit arithmetic: the proven end is high enough, the other one too low.
@@ -65,25 +61,24 @@ def test_one_round_is_its_closed_form(
 
 @pytest.mark.parametrize("rate", [1e-6, 0.05, 0.9])
 @pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.2])
-def test_one_round_of_a_cohort_is_the_remove_pair(rate: float, delta: float) -> None:
-    cohort = compose({SymmetrizedPair(rate, 1.3): 1}, ADD)
-    assert composed_epsilon(cohort, delta) == composed_epsilon(alone(rate, 1.3, REMOVE), delta)
-    assert composed_delta(cohort, 0.3) == composed_delta(alone(rate, 1.3, REMOVE), 0.3)
+def test_one_round_of_a_cohort_is_the_remove_pair(rate, delta):
+    cohort = Composition.of({SymmetrizedPair(rate, 1.3): 1}, ADD)
+    assert composed_epsilon(cohort, delta) == composed_epsilon(compose([(rate, 1.3, 1)]), delta)
+    assert composed_delta(cohort, 0.3) == composed_delta(compose([(rate, 1.3, 1)]), 0.3)
 
 
 @pytest.mark.parametrize("delta", [1e-100, 1e-20, 2e-13, 1e-5, 0.4])
-def test_gaussians_compose_to_one(delta: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gaussians_compose_to_one(delta, monkeypatch):
     for name in ("inversion_epsilon", "inversion_delta"):
         monkeypatch.setattr(engines, name, refuse)
-    pairs = {SampledGaussianPair(1.0, z, REMOVE): n for z, n in ((30.0, 1000), (7.0, 3), (0.9, 1))}
+    composition = compose([(1.0, 30.0, 1000), (1.0, 7.0, 3), (1.0, 0.9, 1)])
     mu = math.sqrt(1000 / 900 + 3 / 49 + 1 / 0.81)
-    found, closed = composed_epsilon(compose(pairs), delta), gaussian_epsilon(delta, mu)
-    assert found.lower <= closed.upper * (1 + 1e-12)
-    assert closed.lower <= found.upper * (1 + 1e-12)
+    found, closed = composed_epsilon(composition, delta), gaussian_epsilon(delta, mu)
     assert found.upper == pytest.approx(closed.upper, rel=1e-9)
-    there, exact = composed_delta(compose(pairs), 2.0), gaussian_delta(2.0, mu)
-    assert there.lower <= exact.upper * (1 + 1e-12)
-    assert exact.lower <= there.upper * (1 + 1e-12)
+    there, exact = composed_delta(composition, 2.0), gaussian_delta(2.0, mu)
+    for one, other in ((found, closed), (there, exact)):
+        assert one.lower <= other.upper * (1 + 1e-12)
+        assert other.lower <= one.upper * (1 + 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -94,13 +89,81 @@ def test_gaussians_compose_to_one(delta: float, monkeypatch: pytest.MonkeyPatch)
         {SampledGaussianPair(1.0, 1e4, REMOVE): 10, SampledGaussianPair(1e-4, 50.0, REMOVE): 100},
     ],
 )
-def test_what_moves_less_than_delta_costs_nothing(pairs: dict[DominatingPair, int]) -> None:
+def test_what_moves_less_than_delta_costs_nothing(pairs):
     total = 0.0
     for pair, count in pairs.items():
         remove = SampledGaussianPair(pair.sampling_rate, pair.noise_std, REMOVE)
         total += count * one_round_delta(0.0, remove).upper
-    composition = compose(pairs)
+    composition = Composition.of(pairs, REMOVE)
     assert composed_epsilon(composition, total * 1.001) == Interval(0.0, 0.0)
     # The sum of the total variations is only a bound: somewhat below it delta(0) decides.
     below = composed_epsilon(composition, total * 0.3 / sum(pairs.values()))
     assert below.upper > 0
+
+
+def chernoff(composition: Composition, tilt: float, epsilon: float) -> float:
+    """log of the bound of delta."""
+    return float(composition.log_moment(tilt).upper) + log_chernoff_factor(tilt) - tilt * epsilon
+
+
+SETTINGS = [
+    (0.1, 1.3, 300, 1e-5),
+    (1e-4, 5.0, 10**6, 1e-8),
+    (0.5, 0.8, 20, 1e-20),
+    (0.01, 1.0, 3000, 0.3),
+    (1.0, 30.0, 1000, 1e-12),
+]
+
+
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize(("rate", "noise", "rounds", "delta"), SETTINGS)
+def test_no_other_tilt_is_better(rate, noise, rounds, delta, direction):
+    composition = compose([(rate, noise, rounds)], direction)
+    tilt, at = tilt_at_delta(composition, math.log(delta))
+
+    def cost(c: float) -> float:
+        return (chernoff(composition, c, 0.0) - math.log(delta)) / c
+
+    best = cost(tilt)
+    for factor in (0.5, 0.9, 1.1, 2.0):
+        assert cost(tilt * factor) >= best - 1e-6 * abs(best)
+    # The same tilt belongs to the epsilon that it gives.
+    tilt_again, _ = tilt_at_epsilon(composition, best)
+    assert tilt_again == pytest.approx(tilt, rel=0.01)
+    for factor in (0.5, 0.9, 1.1, 2.0):
+        at_best = chernoff(composition, tilt_again, best)
+        assert chernoff(composition, tilt_again * factor, best) >= at_best - 1e-6
+    estimate = epsilon_estimate(tilt, at, math.log(delta))
+    assert estimate <= best
+    assert log_delta_estimate(tilt, at, estimate) == pytest.approx(math.log(delta), rel=1e-9)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 3.0, 10.0])
+def test_the_estimate_is_close_where_the_loss_is_gaussian(epsilon):
+    composition = compose([(1.0, 10.0, 100)])
+    tilt, at = tilt_at_epsilon(composition, epsilon)
+    exact = gaussian_delta(epsilon, 1.0).upper
+    assert log_delta_estimate(tilt, at, epsilon) == pytest.approx(math.log(exact), abs=0.2)
+
+
+def test_pairs_of_fixed_size_cohorts():
+    composition = compose([(0.05, 1.2, 200)], COHORT)
+    tilt, at = tilt_at_delta(composition, math.log(1e-5))
+    assert 0.5 < tilt < 20
+    assert 2.0 < epsilon_estimate(tilt, at, math.log(1e-5)) < 6.0
+
+
+@settings(max_examples=40)
+@given(
+    rate=log_uniform(1e-7, 1.0),
+    noise=log_uniform(0.2, 1000.0),
+    rounds=log_uniform(1, 1e7).map(int),
+    delta=log_uniform(1e-20, 0.5),
+    direction=st.sampled_from(Direction),
+)
+def test_any_setting_has_a_usable_tilt(rate, noise, rounds, delta, direction):
+    composition = compose([(rate, noise, rounds)], direction)
+    tilt, at = tilt_at_delta(composition, math.log(delta))
+    assert 0 < tilt < math.inf
+    assert math.isfinite(epsilon_estimate(tilt, at, math.log(delta)))
+    assert at.variance > 0

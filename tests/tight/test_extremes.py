@@ -1,6 +1,5 @@
 """Settings at the ends of what is accepted: answered quickly, without warnings, and not far off."""
 
-# pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import math
@@ -22,10 +21,9 @@ from dpacct import (
     tradeoff,
 )
 from dpacct.calibration.goals import EpsilonGoal
-from dpacct.pairs.dominating import Direction, proven_pairs
 from dpacct.pairs.panels import probability
-from dpacct.tight.composition import Composition
 from dpacct.tight.contour import Contour
+from tests.tight.compositions import compose
 
 SLOW = pytest.mark.slow
 
@@ -44,23 +42,37 @@ def costs(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return seen
 
 
-@SLOW
-def test_a_rate_next_to_a_cliff_is_found_in_few_steps(costs: list[float]) -> None:
-    # Above this rate epsilon is that of a participation, below it is nothing.
-    found = calibrate(epsilon=8, delta=1e-5, noise_multiplier=0.2, rounds=3, solve="sampling_rate")
-    assert 7.9 < found.epsilon.upper <= 8
-    assert len(costs) <= 12
-
-
-def test_many_rounds_are_found_in_few_steps(costs: list[float]) -> None:
-    found = calibrate(epsilon=8, delta=1e-5, noise_multiplier=50, sampling_rate=0.9, solve="rounds")
-    assert found.epsilon.upper <= 8
-    assert len(costs) <= 10
+@pytest.mark.parametrize(
+    ("parts", "share", "most"),
+    [
+        # Above a rate epsilon is that of a participation, below it is nothing.
+        pytest.param(
+            (8.0, 1e-5, {"noise_multiplier": 0.2, "rounds": 3, "solve": "sampling_rate"}),
+            *(0.98, 12),
+            marks=SLOW,
+        ),
+        ((8.0, 1e-5, {"noise_multiplier": 50, "sampling_rate": 0.9, "solve": "rounds"}), 0.98, 10),
+        *(
+            pytest.param((*goal, {"rounds": n, "sampling_rate": q}), 0.9999, 30, marks=marks)
+            for *goal, n, q, marks in (
+                (0.0190931460204, 6.83926e-4, 86, 9.048117458e-6, SLOW),
+                (2987.2, 1.39e-19, 324_044, 2.457e-6, ()),
+                (1.8152637415762355e-07, 1.14e-18, 49, 2.895e-7, ()),
+                (0.0047, 7.4e-17, 409_171, 8.163e-7, SLOW),
+            )
+        ),
+    ],
+)
+def test_calibrations_next_to_a_cliff_ask_seldom(parts, share, most, costs):
+    target, at, setting = parts
+    found = calibrate(epsilon=target, delta=at, **setting)
+    assert share * target < found.epsilon.upper <= target
+    assert len(costs) <= most
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("rate", [1e-12, 1e-40, 1e-99])
-def test_delta_of_next_to_nothing_is_next_to_nothing(rate: float) -> None:
+def test_delta_of_next_to_nothing_is_next_to_nothing(rate):
     found = delta(200 * Round(19.6, Poisson(rate)), epsilon=0.0)
     # Many rounds with next to no loss add up like a random walk whose steps are lognormal: a
     # Gaussian, with Edgeworth's first correction of its mean absolute value.
@@ -72,7 +84,7 @@ def test_delta_of_next_to_nothing_is_next_to_nothing(rate: float) -> None:
     assert walk * (1 - 1e-8) <= found.upper < 1.3 * walk
 
 
-def test_where_no_delta_is_left_the_attack_is_a_guess(costs: list[float]) -> None:
+def test_where_no_delta_is_left_the_attack_is_a_guess(costs):
     curve = tradeoff(200 * Round(19.6, Poisson(1e-99)), fpr=[1e-60, 0.3])
     assert [(t.lower, t.upper) for t in curve.tpr] == [
         (fpr, pytest.approx(fpr, rel=1e-14)) for fpr in curve.fpr
@@ -81,14 +93,17 @@ def test_where_no_delta_is_left_the_attack_is_a_guess(costs: list[float]) -> Non
     assert not costs
 
 
-def test_where_delta_is_nearly_one_the_attack_is_sure() -> None:
+def test_where_delta_is_nearly_one_the_attack_is_sure():
     curve = tradeoff(1_248_508 * Round(5.86, Poisson(0.9999996), "zero-out"), fpr=[1e-11, 0.5])
     assert all(t.lower > 1 - 1e-12 and t.upper == 1.0 for t in curve.tpr)
 
 
-def test_a_contour_that_overflows_is_refused_without_a_warning() -> None:
-    schedule = 300 * Round(1.0, Poisson(0.1))
-    composition = Composition.of_schedule(schedule, proven_pairs, Direction.REMOVE)
+def test_a_contour_that_overflows_is_refused_and_a_wide_blur_proves_the_upper_side():
+    composition = compose([(0.1, 1.0, 300)])
+    contour = Contour(composition, 1.0, 5.0, -10.0, 0.0)
+    contour.blur = 1e5
+    found = contour.delta(5.0)
+    assert found.lower == 0.0 < found.upper
     contour = Contour(composition, 1.0, 5.0, -10.0, 0.0)
     # Each error is still a number, weighted it is not.
     contour._error = np.full_like(contour._error, 700.0)
@@ -111,7 +126,7 @@ def test_a_contour_that_overflows_is_refused_without_a_warning() -> None:
     ],
     ids=["edges", "blur", "two kinds", "half line"],
 )
-def test_what_once_overflowed_has_an_answer(schedule: Schedule, at: float) -> None:
+def test_what_once_overflowed_has_an_answer(schedule, at):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = epsilon(schedule, delta=at)
@@ -119,23 +134,13 @@ def test_what_once_overflowed_has_an_answer(schedule: Schedule, at: float) -> No
     assert found.upper < 2.1 * found.lower
 
 
-def test_the_best_lower_side_is_taken() -> None:
+def test_the_best_lower_side_is_taken():
     found = epsilon(Round(1.0, Full()) + Round(0.0025, Poisson(0.37)), delta=0.05)
     # The full round alone has 2.03.
     assert 80_000 < found.lower <= found.upper < 81_000
 
 
-def test_a_blur_of_any_width_proves_the_upper_side() -> None:
-    composition = Composition.of_schedule(
-        300 * Round(1.0, Poisson(0.1)), proven_pairs, Direction.REMOVE
-    )
-    contour = Contour(composition, 1.0, 5.0, -10.0, 0.0)
-    contour.blur = 1e5
-    found = contour.delta(5.0)
-    assert found.lower == 0.0 < found.upper
-
-
-def test_odds_that_overflow_are_certain() -> None:
+def test_odds_that_overflow_are_certain():
     found = probability(1e-9, np.array([-800.0, 0.0, 800.0]))
     assert found == pytest.approx([0, 1e-9, 1])
 
@@ -143,9 +148,7 @@ def test_odds_that_overflow_are_certain() -> None:
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one", "zero-out"])
 @pytest.mark.parametrize("sampling", [Poisson(0.1), pytest.param(Uniform(10, 100), marks=SLOW)])
 @pytest.mark.parametrize("epsilon", [5e-324, pytest.param(1e-300, marks=SLOW), 1.7e308])
-def test_an_epsilon_next_to_zero_or_infinity_has_an_answer(
-    relation: str, sampling: Poisson | Uniform, epsilon: float
-) -> None:
+def test_an_epsilon_next_to_zero_or_infinity_has_an_answer(relation, sampling, epsilon):
     found = delta(3 * Round(1.0, sampling, relation), epsilon=epsilon)
     if epsilon > 1:
         assert found.upper < 1e-300

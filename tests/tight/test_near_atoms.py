@@ -1,137 +1,60 @@
 """Rounds whose loss is nearly an atom, where neither few large losses nor small ones decide alone.
 
-Against two rounds integrated in x, and against moments inverted in 60-digit arithmetic: neither
-shares code with the package.
+Against moments inverted in 60-digit arithmetic, which share no code with the package; two rounds
+alone are in `test_two_rounds`.
 """
 
-# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 import math
-from collections import Counter
-from functools import cache
 
 import pytest
 from mpmath import mpf
 
-from dpacct import Poisson, Round, Schedule, calibrate, delta, epsilon
-from dpacct.budget import Interval
-from dpacct.calibration.goals import EpsilonGoal
-from dpacct.pairs.dominating import Direction, SampledGaussianPair
-from dpacct.tight.composition import Composition
+from dpacct import Poisson, Round, delta, epsilon
 from dpacct.tight.contour import Complement, lies_below
-from dpacct.tight.engines import (
-    NEXT_TO_NOTHING,
-    composed_delta,
-    composed_epsilon,
-    far_delta,
-    inversion_delta,
-)
+from dpacct.tight.engines import NEXT_TO_NOTHING, far_delta, inversion_delta
 from tests.oracles import contour
+from tests.oracles.answers import known
 from tests.oracles.sampled_gaussian import log_moment
+from tests.tight.compositions import ADD, REMOVE, compose
+from tests.truth import check
 
-# Relative, at most, where delta is not next to nothing.
-WIDEST = 1.0
-REMOVE, ADD, SLOW = Direction.REMOVE, Direction.ADD, pytest.mark.slow
-
-
-def compose(rate: float, noise: float, count: int, direction: Direction = REMOVE) -> Composition:
-    return Composition.of({SampledGaussianPair(rate, noise, direction): count}, direction)
+SIXTY = [(0.05, 0.9, 60)]
 
 
-@cache
 def exact_delta(at: float, *, remove: bool) -> mpf:
-    """Of sixty rounds with rate 0.05 and noise 0.9."""
-    return contour.deltas([at], [(0.05, 0.9, 60)], remove=remove)[0]
+    (found,) = known(contour.deltas, [at], SIXTY, remove=remove)
+    return found
 
 
-def holds(found: Interval, exact: mpf) -> bool:
-    """Whether the truth is inside, up to what the oracle itself rounds."""
-    spare = mpf(10) ** -14
-    return found.lower <= exact * (1 + spare) and exact * (1 - spare) <= found.upper
-
-
-# Two rounds (rate, noise) each, an epsilon, and how far the first one is integrated.
-PAIRS = [
-    # Next to nothing is left: delta is 2.5e-198.
-    ((1.86e-6, 3.17), (1.86e-6, 3.17), 0.02095, 40.0),
-    # A density drops where losses end.
-    ((5.853583507055876e-05, 0.27988), (5.853583507055876e-05, 0.27988), 24.82, 17.0),
-    ((2.67e-6, 1.61), (2.67e-6, 1.61), 5.80465e-5, 17.0),
-    ((2e-6, 0.49), (2e-6, 0.49), 2.2, 17.0),
-    ((9.018e-7, 4.009), (9.018e-7, 4.009), 7.97e-6, 17.0),
-]
-SLOW_PAIRS = [
-    # Both rounds matter, and the characteristic function of small losses nearly vanishes.
-    ((1.86e-6, 3.17), (1.86e-6, 3.17), 2.058e-6, 17.0),
-    # epsilon lies below the losses of a client that participates.
-    ((0.1, 0.16), (0.1, 0.16), 8.0, 17.0),
-    # Losses far below zero may compensate a large loss.
-    ((0.004, 0.2), (0.004, 0.2), 0.001, 17.0),
-    # The client participates twice, and the tilt is large where the losses end.
-    ((0.003, 0.12), (0.003, 0.12), 60.0, 17.0),
-    ((6e-7, 0.467), (6e-7, 0.467), 1.9e-4, 17.0),
-    ((1e-3, 0.28), (1e-3, 0.28), 30.0, 17.0),
-    ((2e-5, 0.9), (5e-6, 1.4), 1e-3, 17.0),
-    ((3.3e-7, 0.6), (3.3e-7, 0.6), 3.0, 17.0),
-]
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "at", "sigmas"),
-    [*PAIRS, *(pytest.param(*pair, marks=SLOW) for pair in SLOW_PAIRS)],
-)
-def test_two_rounds_hold_the_truth(
-    first: tuple[float, float], second: tuple[float, float], at: float, sigmas: float
-) -> None:
-    exact = contour.two_rounds(at, first, second, remove=True, sigmas=sigmas)
-    rounds = (SampledGaussianPair(*first, REMOVE), SampledGaussianPair(*second, REMOVE))
-    both = Composition.of(dict(Counter(rounds)), REMOVE)
-    found = composed_delta(both, at)
-    assert holds(found, exact)
-    assert found.width <= WIDEST * found.upper
-    if exact > 1e-100:
-        back = composed_epsilon(both, float(exact))
-        assert back.lower <= at * (1 + 1e-12)
-        assert at * (1 - 1e-12) <= back.upper
-        assert back.width <= WIDEST * back.upper
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("direction", [REMOVE, pytest.param(ADD, marks=SLOW)])
-def test_left_of_zero_the_contour_holds_the_truth(direction: Direction) -> None:
+@pytest.mark.parametrize("direction", [REMOVE, ADD])
+def test_left_of_zero_the_contour_holds_the_truth(direction):
     remove = direction is REMOVE
     at = 0.4
     exact = exact_delta(at, remove=remove)
-    composition = compose(0.05, 0.9, 60, direction)
+    composition = compose(SIXTY, direction)
     for guess in (at, 0.5 * at, 2 * at):
         for log_delta in (-12.0, 0.0):
             found = Complement(composition, guess, log_delta).delta(at)
-            assert holds(found, exact)
+            check(found, exact, spare=1e-14)
     found = Complement(composition, at, math.log(float(exact))).delta(at)
     assert found.width <= 1e-9 * float(exact)
 
 
 @pytest.mark.parametrize("direction", [REMOVE, ADD])
 @pytest.mark.parametrize("tilt", [-1.0, -0.7, -0.25, 0.0])
-def test_moments_left_of_zero_are_between_their_bounds(tilt: float, direction: Direction) -> None:
+def test_moments_left_of_zero_are_between_their_bounds(tilt, direction):
     order = 1 + tilt if direction is REMOVE else -tilt
-    composition = Composition.of(
-        {
-            SampledGaussianPair(0.05, 0.9, direction): 60,
-            SampledGaussianPair(1.0, 9.0, direction): 4,
-        },
-        direction,
-    )
-    found = composition.log_moment(tilt)
+    found = compose([*SIXTY, (1.0, 9.0, 4)], direction).log_moment(tilt)
     exact = 60 * log_moment(order, 0.05, 0.9) + mpf(4) / 81 * tilt * (1 + tilt) / 2
     assert float(found.lower) <= exact <= float(found.upper)
     assert float(found.upper - found.lower) < 1e-11
 
 
-def test_the_slope_left_of_zero_is_that_of_log_delta() -> None:
-    bounds = Complement(compose(0.45, 6.0, 3000), 12.0, 0.0)
-    assert lies_below(compose(0.45, 6.0, 3000), 1.0)
+def test_the_slope_left_of_zero_is_that_of_log_delta():
+    bounds = Complement(compose([(0.45, 6.0, 3000)]), 12.0, 0.0)
+    assert lies_below(compose([(0.45, 6.0, 3000)]), 1.0)
     (low, _), (middle, slope), (high, _) = (bounds.delta_and_slope(e) for e in (11.99, 12.0, 12.01))
     assert slope == pytest.approx(math.log(high.upper / low.upper) / 0.02, rel=1e-3)
     assert low.lower > middle.upper > middle.lower > high.upper
@@ -141,25 +64,22 @@ def test_the_slope_left_of_zero_is_that_of_log_delta() -> None:
     ("rate", "noise", "rounds", "at"),
     [(0.446, 6.53, 110_486, 247.0), (2.85e-6, 0.17, 5_934_512, 0.0339)],
 )
-def test_delta_below_most_losses_is_narrow(
-    rate: float, noise: float, rounds: int, at: float
-) -> None:
+def test_delta_below_most_losses_is_narrow(rate, noise, rounds, at):
     found = delta(rounds * Round(noise, Poisson(rate)), epsilon=at)
     assert found.lower > 0.5
     assert found.width <= 1e-7
 
 
-def test_far_out_nothing_is_left() -> None:
+def test_far_out_nothing_is_left():
     # One loss is at most 0.006 but for a probability of 1e-297: four of them make no 0.0399.
-    four = compose(1.23e-5, 5.95, 4)
+    four = compose([(1.23e-5, 5.95, 4)])
     assert 0.0 < far_delta(four, 0.0399) <= NEXT_TO_NOTHING
     assert inversion_delta(four, 0.0399).upper <= NEXT_TO_NOTHING
     # Where something is left, at least that is told.
-    (rate, noise), _, at, _ = PAIRS[0]
-    assert far_delta(compose(rate, noise, 2), at) > 2.494e-198
-    assert far_delta(compose(0.05, 0.9, 60), 0.4) >= exact_delta(0.4, remove=True)
+    assert far_delta(compose([(1.86e-6, 3.17, 2)]), 0.02095) > 2.494e-198
+    assert far_delta(compose(SIXTY), 0.4) >= exact_delta(0.4, remove=True)
     assert far_delta(four, 0.0) == 1.0
-    assert far_delta(compose(0.6, 5.0, 4), 1.0) == 1.0
+    assert far_delta(compose([(0.6, 5.0, 4)]), 1.0) == 1.0
 
 
 # Rate, noise, rounds, delta, and epsilon by a method that splits large and small losses, which
@@ -187,9 +107,7 @@ EPSILONS = [
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(("rate", "noise", "rounds", "most", "truth", "width"), EPSILONS)
-def test_epsilon_holds_what_another_method_found(
-    rate: float, noise: float, rounds: int, most: float, truth: float, width: float
-) -> None:
+def test_epsilon_holds_what_another_method_found(rate, noise, rounds, most, truth, width):
     found = epsilon(rounds * Round(noise, Poisson(rate)), delta=most)
     assert found.lower <= truth * (1 + 1e-7)
     assert found.upper >= truth * (1 - 1e-7)
@@ -207,34 +125,7 @@ DELTAS = [
 
 
 @pytest.mark.parametrize(("rate", "noise", "rounds", "at", "truth"), DELTAS)
-def test_delta_holds_what_another_method_found(
-    rate: float, noise: float, rounds: int, at: float, truth: float
-) -> None:
+def test_delta_holds_what_another_method_found(rate, noise, rounds, at, truth):
     found = delta(rounds * Round(noise, Poisson(rate)), epsilon=at)
     assert found.lower <= truth * (1 + 1e-7)
     assert found.upper >= truth * (1 - 1e-7)
-
-
-@pytest.mark.parametrize(
-    ("target", "most", "rounds", "rate"),
-    [
-        (0.0190931460204, 6.83926e-4, 86, 9.048117458e-6),
-        (2987.2, 1.39e-19, 324_044, 2.457e-6),
-        (1.8152637415762355e-07, 1.14e-18, 49, 2.895e-7),
-        (0.0047, 7.4e-17, 409_171, 8.163e-7),
-    ],
-)
-def test_calibrations_next_to_a_cliff_ask_seldom(
-    target: float, most: float, rounds: int, rate: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[float] = []
-    cost = EpsilonGoal.cost
-
-    def counted(goal: EpsilonGoal, schedule: Schedule) -> float:
-        seen.append(cost(goal, schedule))
-        return seen[-1]
-
-    monkeypatch.setattr(EpsilonGoal, "cost", counted)
-    found = calibrate(epsilon=target, delta=most, rounds=rounds, sampling_rate=rate)
-    assert 0.9999 * target < found.epsilon.upper <= target
-    assert len(seen) <= 30

@@ -4,7 +4,6 @@ Thresholds are set so high that what is left out or cut off is seen. The truth i
 the usual thresholds, which is known to 1e-8 and compared with oracles elsewhere.
 """
 
-# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 import math
@@ -14,13 +13,6 @@ import pytest
 
 from dpacct.numerics.rounding import Array
 from dpacct.pairs import trapezoid
-from dpacct.pairs.dominating import (
-    Direction,
-    DominatingPair,
-    ReplacementPair,
-    SampledGaussianPair,
-    SymmetrizedPair,
-)
 from dpacct.pairs.moments import log_moment
 from dpacct.pairs.panels import LossFunction
 from dpacct.tight import engines
@@ -29,28 +21,19 @@ from dpacct.tight.contour import Contour, tilt_at_epsilon
 from dpacct.tight.engines import _AtDelta, _AtEpsilon, _plain, composed_delta, composed_epsilon
 from dpacct.tight.laws import TiltedLosses, TiltedNodes
 from dpacct.tight.panel_laws import PanelIntegrand, PanelLaw
+from tests.tight.compositions import ADD, COHORT, REMOVE, REPLACE, Kind, compose, pair_of
 
-REMOVE, ADD = Direction.REMOVE, Direction.ADD
 MOST = 1e-5
 # Some of the rounds matter hardly, but not so little: a few per cent of delta.
-LEAST: dict[DominatingPair, int] = {
-    SampledGaussianPair(0.1, 1.3, REMOVE): 100,
-    SampledGaussianPair(2e-6, 1.0, REMOVE): 3,
-}
-PLANS: list[dict[DominatingPair, int]] = [
-    {SampledGaussianPair(0.1, 2.0, REMOVE): 100},
-    {SampledGaussianPair(0.1, 2.0, ADD): 100},
-    {ReplacementPair(0.1, 2.0): 100},
-    {SymmetrizedPair(0.1, 2.0): 100},
-]
+LEAST = [(0.1, 1.3, 100), (2e-6, 1.0, 3)]
+KINDS = [REMOVE, ADD, REPLACE, COHORT]
 
 
-def compose(pairs: dict[DominatingPair, int]) -> Composition:
-    directions = {p.direction for p in pairs if isinstance(p, SampledGaussianPair)}
-    return Composition.of(pairs, next(iter(directions), REMOVE))
+def hundred(kind: Kind) -> Composition:
+    return compose([(0.1, 2.0, 100)], kind)
 
 
-def test_rounds_that_are_left_out_are_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_that_are_left_out_are_paid_for(monkeypatch):
     composition = compose(LEAST)
     truth = composed_epsilon(composition, MOST)
     monkeypatch.setattr(engines, "_NEGLIGIBLE", 0.3)
@@ -60,26 +43,23 @@ def test_rounds_that_are_left_out_are_paid_for(monkeypatch: pytest.MonkeyPatch) 
     assert coarse.lower <= truth.upper
     assert coarse.upper >= truth.lower
     # Paid for as an equal part of the target.
-    kept = compose({SampledGaussianPair(0.1, 1.3, REMOVE): 100})
+    kept = compose(LEAST[:1])
     assert coarse.upper >= composed_epsilon(kept, MOST - lost).lower
 
 
-def test_rounds_that_are_left_out_are_added_to_delta(monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs: dict[DominatingPair, int] = {
-        SampledGaussianPair(0.1, 1.3, REMOVE): 4,
-        SampledGaussianPair(1e-3, 3.0, REMOVE): 20,
-    }
-    truth = composed_delta(compose(pairs), 0.01)
+def test_rounds_that_are_left_out_are_added_to_delta(monkeypatch):
+    rounds = [(0.1, 1.3, 4), (1e-3, 3.0, 20)]
+    truth = composed_delta(compose(rounds), 0.01)
     monkeypatch.setattr(engines, "_NEGLIGIBLE", 0.3)
-    found = composed_delta(compose(pairs), 0.01)
+    found = composed_delta(compose(rounds), 0.01)
     assert found.width > 1e-3 * found.upper
     assert found.lower <= truth.upper
     assert found.upper >= truth.lower
 
 
-@pytest.mark.parametrize("pairs", PLANS)
-def test_tails_that_are_cut_off_are_paid_for(pairs: dict[DominatingPair, int]) -> None:
-    composition = compose(pairs)
+@pytest.mark.parametrize("kind", KINDS)
+def test_tails_that_are_cut_off_are_paid_for(kind):
+    composition = hundred(kind)
     truth = composed_epsilon(composition, MOST)
     rest = TruncatedComposition.losing(composition, 0.3 * MOST)
     assert 0.1 * MOST < rest.lost < 0.31 * MOST
@@ -98,12 +78,10 @@ def test_tails_that_are_cut_off_are_paid_for(pairs: dict[DominatingPair, int]) -
 
 
 @pytest.mark.parametrize("factor", [0.7, 1.0, 1.5])
-@pytest.mark.parametrize("pairs", PLANS)
-def test_aliases_are_subtracted(
-    pairs: dict[DominatingPair, int], factor: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_aliases_are_subtracted(kind, factor, monkeypatch):
     """With few nodes the sum is far above delta: by those of larger epsilons for a large tilt."""
-    composition = compose(pairs)
+    composition = hundred(kind)
     epsilon = composed_epsilon(composition, MOST).upper
     monkeypatch.setattr("dpacct.tight.contour._ALIAS", 1.0)
     tilt, _ = tilt_at_epsilon(composition, epsilon)
@@ -121,11 +99,9 @@ def test_aliases_are_subtracted(
     assert found.upper >= MOST + sum(shares)
 
 
-@pytest.mark.parametrize("pairs", PLANS)
-def test_the_cut_off_line_is_added(
-    pairs: dict[DominatingPair, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    composition = compose(pairs)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_cut_off_line_is_added(kind, monkeypatch):
+    composition = hundred(kind)
     epsilon = composed_epsilon(composition, MOST).upper
     monkeypatch.setattr("dpacct.tight.contour._TRUNCATION", 1.0)
     tilt, _ = tilt_at_epsilon(composition, epsilon)
@@ -140,8 +116,8 @@ def test_the_cut_off_line_is_added(
         assert bare.lower > MOST or bare.upper < MOST
 
 
-def test_both_ends_of_a_pair_of_c_q_are_lost() -> None:
-    plan = compose({SymmetrizedPair(0.1, 8.0): 10})
+def test_both_ends_of_a_pair_of_c_q_are_lost():
+    plan = compose([(0.1, 8.0, 10)], COHORT)
     rest = TruncatedComposition.losing(plan, 1e-3)
     (end,) = rest.ends
     x = 64.0 * end + 0.5
@@ -151,9 +127,9 @@ def test_both_ends_of_a_pair_of_c_q_are_lost() -> None:
     assert rest.lost <= 10 * (above + below) * 1.1
 
 
-def test_wide_panels_are_paid_for() -> None:
+def test_wide_panels_are_paid_for():
     """Waves of which a panel has several are integrated badly, and the error says so."""
-    pair, tilt, start, end = LossFunction(SampledGaussianPair(0.3, 1.0, REMOVE)), 2.0, -8.0, 6.0
+    pair, tilt, start, end = LossFunction(pair_of(0.3, 1.0)), 2.0, -8.0, 6.0
 
     def law(panels: int, frequency: float) -> PanelLaw:
         at = PanelIntegrand(pair, tilt, np.linspace(start, end, panels + 1), frequency)
@@ -172,9 +148,7 @@ def test_wide_panels_are_paid_for() -> None:
 
 @pytest.mark.parametrize("direction", [REMOVE, ADD, None])
 @pytest.mark.parametrize("accuracy", [4.0, 7.0])
-def test_tails_and_steps_of_nodes_are_paid_for(
-    direction: Direction | None, accuracy: float
-) -> None:
+def test_tails_and_steps_of_nodes_are_paid_for(direction, accuracy):
     setting = (np.array([0.2]), np.array([1.5]))
 
     def law(accuracy: float) -> TiltedLosses:
@@ -198,9 +172,7 @@ def test_tails_and_steps_of_nodes_are_paid_for(
 
 @pytest.mark.parametrize("order", [2.5, 6.0, -3.0])
 @pytest.mark.parametrize("accuracy", [2.0, 4.0])
-def test_moments_of_few_nodes_enclose_the_truth(
-    order: float, accuracy: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_moments_of_few_nodes_enclose_the_truth(order, accuracy, monkeypatch):
     truth = log_moment(order, 0.4, 0.8)
     monkeypatch.setattr(trapezoid, "_ACCURACY", accuracy)
     monkeypatch.setattr(trapezoid, "_surely_small", lambda a, *_, **__: np.zeros(len(a), bool))
@@ -211,7 +183,7 @@ def test_moments_of_few_nodes_enclose_the_truth(
 
 
 @pytest.mark.parametrize("order", [2.5, 6.0, -3.0])
-def test_tails_of_a_moment_are_added(order: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tails_of_a_moment_are_added(order, monkeypatch):
     """Nodes as close as ever end at two standard deviations."""
 
     class Short(trapezoid.Nodes):

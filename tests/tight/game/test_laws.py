@@ -48,9 +48,7 @@ def between(step: float) -> np.ndarray:
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize(("rate", "noise", "step"), SETTINGS)
 @pytest.mark.parametrize("corner", [(0, 0, 0), (3, 1, 2), (8, 0, 1), (0, 5, 0)])
-def test_a_cell_lies_above_its_triangles(
-    rate: float, noise: float, step: float, corner: tuple[int, int, int]
-) -> None:
+def test_a_cell_lies_above_its_triangles(rate, noise, step, corner):
     a, b, w = (Fraction(part, 9) for part in corner)
     grid = replace(Grid.of(rate, noise, step, 1e-12), negligible=1e-14)
     law = cell_kernel(grid, Cell(a, b, w))
@@ -73,7 +71,7 @@ def test_a_cell_lies_above_its_triangles(
 
 
 @pytest.mark.parametrize(("rate", "noise", "step"), SETTINGS)
-def test_the_strategies_lie_below_their_pairs(rate: float, noise: float, step: float) -> None:
+def test_the_strategies_lie_below_their_pairs(rate, noise, step):
     losses = between(step)
     grid = Grid.of(rate, noise, step, 1e-12)
     laws = fixed_below(grid, "remove"), fixed_below(grid, "add")
@@ -85,7 +83,7 @@ def test_the_strategies_lie_below_their_pairs(rate: float, noise: float, step: f
 
 
 @pytest.mark.parametrize("noise", [0.5, 3.0, 40.0])
-def test_full_participation_is_enclosed(noise: float) -> None:
+def test_full_participation_is_enclosed(noise):
     step = 2.0**-8
     grid, losses = Grid.of_everybody(noise, step, 1e-12), between(step)
     exact = gaussian_pair(1.0, noise, losses)[0]
@@ -93,7 +91,7 @@ def test_full_participation_is_enclosed(noise: float) -> None:
     assert (own_profile(fixed_below(grid, "everybody"), step, losses) <= exact.upper).all()
 
 
-def test_points_lie_further_apart_further_out() -> None:
+def test_points_lie_further_apart_further_out():
     points = grid_points(1000, 32)
     gaps = np.diff(points)
     assert points[0] == 0
@@ -103,7 +101,7 @@ def test_points_lie_further_apart_further_out() -> None:
     assert len(points) < 200
 
 
-def test_masses_that_underflow_are_no_warning() -> None:
+def test_masses_that_underflow_are_no_warning():
     """A side whose masses all vanish is below everything."""
     points, least = grid_points(4, 32), 5e-324
     left, right = np.array([7.0, 4.0, 4.0, 1.0]), np.array([4.0, 4.0, 1.0, 0.0])
@@ -113,7 +111,7 @@ def test_masses_that_underflow_are_no_warning() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_masses_as_stored_bound_the_values_in_exact_arithmetic(seed: int) -> None:
+def test_masses_as_stored_bound_the_values_in_exact_arithmetic(seed):
     """Without the factor that repairs roundings some of the points lie below, by an ulp or so."""
     generator, step = np.random.default_rng(seed), 2.0**-6
     points = grid_points(120, 32)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dpacct.errors import NotConverged
 from dpacct.tight.game.theorem import Triangle, default_cover, profile
+from tests.oracles.answers import known
 from tests.oracles.fixed_size_game import cohorts, one_round, triangle_profile, triangles
 from tests.strategies import log_uniform
 
@@ -28,21 +29,17 @@ def shares(draw: st.DrawFn) -> tuple[float, float, float]:
     ("rate", "noise", "b", "w"),
     [(0.05, 2.4, 0.2, 0.3), (0.3, 0.8, 0.45, 0.1), (0.01, 6.0, 0.15, 0.6), (0.2, 1.4, 0.05, 0.05)],
 )
-def test_the_profile_is_that_of_densities_in_the_plane(
-    rate: float, noise: float, b: float, w: float
-) -> None:
+def test_the_profile_is_that_of_densities_in_the_plane(rate, noise, b, w):
     found = profile(rate, noise, Triangle(b, w), LOSSES)
     for k in (0, 1):
-        exact = triangle_profile(rate, noise, b, w, float(LOSSES[k]))
+        exact = known(triangle_profile, rate, noise, b, w, float(LOSSES[k]))
         assert float(exact) == pytest.approx(found.upper[k], rel=1e-10, abs=0.0)
         assert found.lower[k] <= found.upper[k] < found.lower[k] * (1 + 1e-9)
 
 
 @settings(max_examples=60)
 @given(rate=RATES, noise=NOISES, angles=shares(), factor=st.floats(0.0, 1.0), which=st.booleans())
-def test_larger_angles_have_larger_profiles(
-    rate: float, noise: float, angles: tuple[float, float, float], factor: float, *, which: bool
-) -> None:
+def test_larger_angles_have_larger_profiles(rate, noise, angles, factor, *, which):
     _, b, w = angles
     if max(b, w) > 0.97:
         return
@@ -53,9 +50,7 @@ def test_larger_angles_have_larger_profiles(
 
 @settings(max_examples=60)
 @given(rate=RATES, noise=NOISES, angles=shares())
-def test_every_triangle_is_below_the_splice_of_its_cell(
-    rate: float, noise: float, angles: tuple[float, float, float]
-) -> None:
+def test_every_triangle_is_below_the_splice_of_its_cell(rate, noise, angles):
     a, b, w = angles
     if max(angles) > 0.97:
         return
@@ -80,7 +75,7 @@ def _kinds(gamma: float) -> list[object]:
 
 
 @pytest.mark.parametrize("cohort", [1, 2])
-def test_no_data_sets_exceed_the_worst_triangle(cohort: int) -> None:
+def test_no_data_sets_exceed_the_worst_triangle(cohort):
     """Contributions anywhere in the disc, any convex divergence, not hockey sticks alone."""
     generator, clients, noise = np.random.default_rng(cohort), 4, 1.1
     for phi in _kinds(1.05):
@@ -92,7 +87,7 @@ def test_no_data_sets_exceed_the_worst_triangle(cohort: int) -> None:
             assert cohorts(points, cohort, noise, phi) <= most * (1 + 1e-6)
 
 
-def test_a_right_triangle_beats_both_strategies_for_some_divergence() -> None:
+def test_a_right_triangle_beats_both_strategies_for_some_divergence():
     both = _kinds(math.exp(0.02))[0]
     remove = one_round(0.05, 2.4, ((-1.0, 0.0), (1.0, 0.0), (-1.0, 0.0)), both)
     right = one_round(0.05, 2.4, ((0.0, 1.0), (1.0, 0.0), (-1.0, 0.0)), both)
@@ -100,6 +95,6 @@ def test_a_right_triangle_beats_both_strategies_for_some_divergence() -> None:
     assert right == pytest.approx(0.01709, abs=1e-5)
 
 
-def test_too_little_noise_is_refused() -> None:
+def test_too_little_noise_is_refused():
     with pytest.raises(NotConverged, match="noise multiplier"):
         profile(0.1, 0.2, Triangle(0.0, 0.0), LOSSES)

@@ -1,6 +1,5 @@
 """Characteristic functions of tilted losses against 50-digit values."""
 
-# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 import math
@@ -13,11 +12,13 @@ from mpmath import mp, mpc, mpf
 
 from dpacct.errors import NotConverged
 from dpacct.numerics import fourier as exponential_sums
-from dpacct.numerics.rounding import FUNCTION_ERROR, Array, ComplexArray
+from dpacct.numerics.rounding import FUNCTION_ERROR
 from dpacct.pairs.dominating import Direction
 from dpacct.tight.laws import TiltedLosses, TiltedNodes, decay_table
-from tests.oracles import contour
+from tests.oracles import contour, replacement
+from tests.oracles.answers import known
 from tests.strategies import log_uniform
+from tests.tight.compositions import ADD, REMOVE, REPLACE, Kind, check_waves
 
 # (rate, noise, tilt): common settings, rare rounds, nearly everybody, little and much noise.
 CASES = [
@@ -29,13 +30,17 @@ CASES = [
     (1e-3, 50.0, 400.0),
     (0.3, 0.35, 0.05),
 ]
+REPLACED = [(0.1, 1.3, 5.0), (1e-3, 0.7, 9.0), (0.5, 8.0, 20.0), (0.98, 2.0, 1.0), (0.3, 0.4, 0.1)]
+ANY_CASE = [
+    *((kind, *case) for kind in (REMOVE, ADD) for case in CASES),
+    *((REPLACE, *case) for case in REPLACED),
+]
 # (step, number, chosen): on few and on many frequencies, tiny and large ones.
 TIMES = [(1e-6, 3), (0.25, 81), (0.01, 171)]
 
 
-def losses(
-    rounds: contour.Rounds, tilt: float, direction: Direction, frequency: float
-) -> TiltedLosses:
+def losses(rounds: contour.Rounds, tilt: float, kind: Kind, frequency: float) -> TiltedLosses:
+    direction = kind if isinstance(kind, Direction) else None
     rates, noise, counts = (
         np.array(column, dtype=np.float64) for column in zip(*rounds, strict=True)
     )
@@ -44,36 +49,29 @@ def losses(
     return TiltedLosses(nodes, noise, counts)
 
 
-def check(
-    rounds: contour.Rounds,
-    tilt: float,
-    direction: Direction,
-    step: float,
-    value: ComplexArray,
-    error: Array,
-    chosen: list[int],
-) -> None:
-    """The truth at t = k step lies within the error of each value."""
+def truth(
+    rounds: contour.Rounds, tilt: float, kind: Kind, step: float, chosen: list[int]
+) -> dict[int, mpc]:
+    """Return phi at the frequencies k step."""
     times = [step * k for k in chosen]
-    truth = contour.characteristic(rounds, tilt, times, remove=direction is Direction.REMOVE)
-    for k, exact in zip(chosen, truth, strict=True):
-        with mp.workdps(30):
-            off = abs(exact / mp.exp(mpc(complex(value[k]))) - 1)
-            assert off <= mp.expm1(mpf(float(error[k])))
+    if kind == REPLACE:
+        ((rate, noise, _),) = rounds
+        found = known(replacement.characteristic, rate, noise, tilt, times)
+    else:
+        found = known(contour.characteristic, rounds, tilt, times, remove=kind is REMOVE)
+    return dict(zip(chosen, found, strict=True))
 
 
-@pytest.mark.sampled(6)
-@pytest.mark.parametrize("direction", Direction)
-@pytest.mark.parametrize(("rate", "noise", "tilt"), CASES)
-def test_characteristic_function_lies_within_its_error(
-    rate: float, noise: float, tilt: float, direction: Direction
-) -> None:
+@pytest.mark.sampled(9)
+@pytest.mark.parametrize(("kind", "rate", "noise", "tilt"), ANY_CASE)
+def test_characteristic_function_lies_within_its_error(kind, rate, noise, tilt):
     rounds = [(rate, noise, 1)]
     for step, number in TIMES:
-        law = losses(rounds, tilt, direction, step * number)
+        law = losses(rounds, tilt, kind, step * number)
         value, error = law.log_characteristic(step, number)
         assert value.shape == error.shape == (number,)
-        check(rounds, tilt, direction, step, value, error, [0, 1, number // 3, number - 1])
+        chosen = sorted({0, 1, number // 3, number - 1})
+        check_waves(value, error, truth(rounds, tilt, kind, step, chosen))
         # The error is relative; the absolute one is small even where the function is.
         assert np.all(error * np.abs(np.exp(value)) < 1e-10)
 
@@ -88,27 +86,27 @@ def test_characteristic_function_lies_within_its_error(
         [(0.1, 1.3, 20), (0.02, 0.8, 100), (0.9, 6.0, 5)],
     ],
 )
-def test_many_rounds_keep_their_digits(rounds: contour.Rounds, direction: Direction) -> None:
+def test_many_rounds_keep_their_digits(rounds, direction):
     tilt, step, number = 4.0, 1e-3, 2501
     law = losses(rounds, tilt, direction, step * number)
     value, error = law.log_characteristic(step, number)
     chosen = [1, 200, 1000, 2500]
-    check(rounds, tilt, direction, step, value, error, chosen)
+    check_waves(value, error, truth(rounds, tilt, direction, step, chosen))
     assert np.all(error[chosen] < 1e-7)
 
 
-@pytest.mark.sampled(6)
-@pytest.mark.parametrize("direction", Direction)
-@pytest.mark.parametrize(("rate", "noise", "tilt"), CASES)
-def test_decay_bounds_the_characteristic_function(
-    rate: float, noise: float, tilt: float, direction: Direction
-) -> None:
+@pytest.mark.sampled(11)
+@pytest.mark.parametrize(("kind", "rate", "noise", "tilt"), ANY_CASE)
+def test_decay_bounds_the_characteristic_function(kind, rate, noise, tilt):
     rounds = [(rate, noise, 1)]
     # The table's frequencies grow by 2^(1/4): every eighth is four times the one before.
     frequencies = decay_table(0.05, 48)[::8].tolist()
-    bound = losses(rounds, tilt, direction, 0.0).log_decay(0.05, 48)[::8]
-    truth = contour.characteristic(rounds, tilt, frequencies, remove=direction is Direction.REMOVE)
-    sizes = [float(mp.log(abs(exact))) for exact in truth]
+    bound = losses(rounds, tilt, kind, 0.0).log_decay(0.05, 48)[::8]
+    if kind == REPLACE:
+        exact = known(replacement.characteristic, rate, noise, tilt, frequencies)
+    else:
+        exact = known(contour.characteristic, rounds, tilt, frequencies, remove=kind is REMOVE)
+    sizes = [float(mp.log(abs(wave))) for wave in exact]
     for k, size in enumerate(sizes):
         assert max(sizes[k:]) <= bound[k] * (1 - 1e-12)
         assert size <= bound[k]
@@ -122,9 +120,7 @@ def test_decay_bounds_the_characteristic_function(
     ("rate", "noise", "tilt"),
     [CASES[0], pytest.param(*CASES[2], marks=pytest.mark.slow), (0.02, 4.0, 3.0)],
 )
-def test_a_path_off_the_line_bounds_the_characteristic_function(
-    rate: float, noise: float, tilt: float, direction: Direction
-) -> None:
+def test_a_path_off_the_line_bounds_the_characteristic_function(rate, noise, tilt, direction):
     rounds, remove = [(rate, noise, 1)], direction is Direction.REMOVE
     nodes = TiltedNodes(np.array([rate]), np.array([noise]), direction, tilt, 44.0, 0.0, 1_000_000)
     law = TiltedLosses(nodes, np.array([noise]), np.ones(1))
@@ -148,8 +144,8 @@ def test_a_path_off_the_line_bounds_the_characteristic_function(
     # About where many such rounds matter, and far beyond.
     times = np.geomspace(0.1, 10.0, 4) * noise / float(share[0]) / 30
     bound = nodes.log_shifted(times, share)[0]
-    truth = contour.characteristic(rounds, tilt, times.tolist(), remove=remove)
-    for exact, most in zip(truth, bound, strict=True):
+    waves = contour.characteristic(rounds, tilt, times.tolist(), remove=remove)
+    for exact, most in zip(waves, bound, strict=True):
         assert float(mp.log(abs(exact))) <= most <= 0
     assert np.all(np.diff(bound) <= 0)
     # Next to zero little is lost.
@@ -157,7 +153,7 @@ def test_a_path_off_the_line_bounds_the_characteristic_function(
 
 
 @pytest.mark.parametrize("direction", Direction)
-def test_counts_multiply_the_decay(direction: Direction) -> None:
+def test_counts_multiply_the_decay(direction):
     one = losses([(0.1, 1.0, 1)], 3.0, direction, 0.0).log_decay(0.1, 36)
     other = losses([(0.3, 4.0, 1)], 3.0, direction, 0.0).log_decay(0.1, 36)
     both = losses([(0.1, 1.0, 40), (0.3, 4.0, 7)], 3.0, direction, 0.0).log_decay(0.1, 36)
@@ -172,9 +168,7 @@ def test_counts_multiply_the_decay(direction: Direction) -> None:
     tilt=log_uniform(1e-3, 200.0),
     direction=st.sampled_from(Direction),
 )
-def test_decay_bounds_the_computed_function(
-    rate: float, noise: float, tilt: float, direction: Direction
-) -> None:
+def test_decay_bounds_the_computed_function(rate, noise, tilt, direction):
     first, number = 0.01 * (noise / rate) ** 0.5, 45
     rounds = [(rate, noise, 1)]
     bound = losses(rounds, tilt, direction, 0.0).log_decay(first, number)
@@ -195,31 +189,31 @@ def test_decay_bounds_the_computed_function(
 
 
 @pytest.mark.parametrize("direction", Direction)
-def test_many_frequencies_and_nodes_take_the_other_route(direction: Direction) -> None:
+def test_many_frequencies_and_nodes_take_the_other_route(direction):
     """Both routes hold the truth where both can be taken."""
     rounds = [(0.1, 0.5, 3)]
     step, number = 0.05, 8000
     law = losses(rounds, 1.0, direction, step * number)
     assert number * 2000 > exponential_sums._TABLE_CELLS
     value, error = law.log_characteristic(step, number)
-    check(rounds, 1.0, direction, step, value, error, [1, 20, 500])
+    check_waves(value, error, truth(rounds, 1.0, direction, step, [1, 20, 500]))
 
 
-def test_too_many_frequencies_are_refused() -> None:
+def test_too_many_frequencies_are_refused():
     number = exponential_sums.MAX_FREQUENCIES + 1
     one = losses([(0.1, 1.0, 1)], 1.0, Direction.ADD, 0.01 * number)
     with pytest.raises(NotConverged):
         one.log_characteristic(0.01, number)
 
 
-def test_frequency_zero_is_certain() -> None:
+def test_frequency_zero_is_certain():
     law = losses([(0.1, 1.0, 10**6)], 2.0, Direction.REMOVE, 1.0)
     value, error = law.log_characteristic(1.0, 2)
     assert value[0] == 0
     assert error[0] < 1e-5
 
 
-def test_arcs_are_as_accurate_as_assumed() -> None:
+def test_arcs_are_as_accurate_as_assumed():
     """Logarithms of complex numbers rest on arctan2 and hypot."""
     random = np.random.default_rng(20240302)
     y = random.normal(0, 1, 2000) * 10.0 ** random.integers(-12, 3, 2000)

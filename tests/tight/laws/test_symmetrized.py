@@ -6,34 +6,39 @@ from mpmath import mp, mpc, mpf
 import dpacct
 from dpacct import Round, Uniform
 from dpacct.errors import NotConverged
-from dpacct.pairs.dominating import Direction, SampledGaussianPair, SymmetrizedPair
-from dpacct.pairs.one_round import one_round_delta
+from dpacct.pairs.dominating import Direction, SymmetrizedPair
 from dpacct.tight.composition import Composition
-from dpacct.tight.engines import composed_epsilon, inversion_delta, inversion_epsilon
+from dpacct.tight.engines import inversion_delta, inversion_epsilon
 from dpacct.tight.panel_laws import SymmetrizedLosses
-from tests.oracles.symmetrized_composition import delta_bounds
+from tests.oracles import loss_grid
+from tests.oracles.answers import known
+from tests.tight.compositions import COHORT, check_waves, compose
 
 
 def composition(rate: float, noise_std: float, rounds: int) -> Composition:
-    return Composition.of({SymmetrizedPair(rate, noise_std): rounds}, Direction.REMOVE)
+    return compose([(rate, noise_std, rounds)], COHORT)
 
 
 @pytest.mark.parametrize(
     ("epsilon", "rate", "noise_std", "rounds"),
-    [(3.0583, 0.05, 1.2, 200), (1.0, 0.05, 1.2, 200), (20.0, 0.2, 0.7, 100), (0.5, 0.3, 5.0, 50)],
+    [
+        *((3.0583, 0.05, 1.2, 200), (1.0, 0.05, 1.2, 200)),
+        *((20.0, 0.2, 0.7, 100), (0.5, 0.3, 5.0, 50)),
+        # Losses that are nearly atoms.
+        *((0.05, 0.001, 1.0, 10), (1.0, 0.01, 0.6, 3), (4.0, 0.02, 0.4, 30)),
+    ],
 )
-def test_delta_lies_between_losses_rounded_down_and_up(
-    epsilon: float, rate: float, noise_std: float, rounds: int
-) -> None:
-    lower, upper = delta_bounds(
-        epsilon, rate, noise_std, rounds, step=2e-4, span=14.0, total_span=100.0
+def test_delta_lies_between_losses_rounded_down_and_up(epsilon, rate, noise_std, rounds):
+    step, reach, near, width = (5e-5, 20, 1.05, 1e-4) if rounds <= 30 else (2e-4, 14, 1.2, 1e-6)
+    lower, upper = known(
+        loss_grid.deltas, "cohort", rate, noise_std, rounds, epsilon, step, float(reach)
     )
     found = inversion_delta(composition(rate, noise_std, rounds), epsilon)
     assert 0 < lower <= found.upper
     assert found.lower <= upper
-    assert found.width <= 1e-6 * found.upper
-    # The truth is in both brackets, and rounding by 2e-4 a round is not far from it.
-    assert upper < 1.2 * lower
+    assert found.width <= width * found.upper
+    # The truth is in both brackets, and roundings to the grid are not far from it.
+    assert upper < near * lower
 
 
 # Upper ends of the replace-one sandwich for published settings, from an independent composition.
@@ -48,16 +53,14 @@ SANDWICH = [
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("rounds", "noise", "sampling", "delta", "upper"), SANDWICH)
-def test_known_upper_ends(
-    rounds: int, noise: float, sampling: Uniform, delta: float, upper: float
-) -> None:
+def test_known_upper_ends(rounds, noise, sampling, delta, upper):
     pair = SymmetrizedPair(sampling.sampling_rate, noise / 2)
     found = inversion_epsilon(Composition.of({pair: rounds}, Direction.REMOVE), delta)
     assert found.upper == pytest.approx(upper, rel=2e-3)
     assert found.width <= 1e-6 * found.upper
 
 
-def test_it_is_the_accountant_of_pairs() -> None:
+def test_it_is_the_accountant_of_pairs():
     plan = 200 * Round(2.4, Uniform(100, 2000))
     found = dpacct.epsilon(plan, delta=2000**-1.1, accountant="pairs")
     assert found.upper == pytest.approx(3.0583, abs=1e-4)
@@ -66,48 +69,12 @@ def test_it_is_the_accountant_of_pairs() -> None:
     assert found.upper < renyi.upper
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("epsilon", "rate", "noise_std", "rounds"),
-    [(0.05, 0.001, 1.0, 10), (1.0, 0.01, 0.6, 3), (4.0, 0.02, 0.4, 30)],
-)
-def test_losses_that_are_nearly_atoms(
-    epsilon: float, rate: float, noise_std: float, rounds: int
-) -> None:
-    lower, upper = delta_bounds(
-        epsilon, rate, noise_std, rounds, step=5e-5, span=20.0, total_span=45.0
-    )
-    found = inversion_delta(composition(rate, noise_std, rounds), epsilon)
-    assert 0 < lower <= found.upper
-    assert found.lower <= upper
-    assert found.width <= 1e-4 * found.upper
-    assert upper < 1.05 * lower
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("rate", [1e-6, 1e-3, 0.5])
-@pytest.mark.parametrize("noise_std", [0.3, 20.0])
-@pytest.mark.parametrize("delta", [1e-3, 1e-9])
-def test_a_single_round_is_the_remove_pair(rate: float, noise_std: float, delta: float) -> None:
-    """For eps >= 0; the contour sees an atom, both signs of losses and a cut tail."""
-    pair = SampledGaussianPair(rate, noise_std, Direction.REMOVE)
-    one = composition(rate, noise_std, 1)
-    epsilon = composed_epsilon(one, delta).upper
-    if epsilon == 0.0:
-        # delta(0) is the total variation, and not above the delta asked for.
-        epsilon = 1e-3
-    exact = one_round_delta(epsilon, pair)
-    found = inversion_delta(one, epsilon)
-    assert found.lower <= exact.upper
-    assert exact.lower <= found.upper
-
-
-def test_so_little_noise_is_refused() -> None:
+def test_so_little_noise_is_refused():
     with pytest.raises(NotConverged, match="no contour"):
         inversion_epsilon(composition(0.001, 0.03, 10), 1e-5)
 
 
-def test_the_contour_of_a_part_is_the_part_of_the_contour() -> None:
+def test_the_contour_of_a_part_is_the_part_of_the_contour():
     """Losses beyond an end, left out on both sides: M, and phi at frequencies of either route."""
     q, sigma, tilt, end = 0.2, 0.8, 1.5, 2.5
     law = SymmetrizedLosses(q, sigma, 1.0, tilt, 6.0, end)
@@ -130,8 +97,5 @@ def test_the_contour_of_a_part_is_the_part_of_the_contour() -> None:
         assert law.log_moment.lower <= mp.log(moment.real) <= law.log_moment.upper
         assert law.log_moment.upper - law.log_moment.lower <= 1e-11
         value, error = law.log_characteristic(0.5, 13)
-        for k in (1, 4, 12):
-            exact = integral(mpc(tilt, 0.5 * k)) / moment
-            off = abs(exact / mp.exp(mpc(complex(value[k]))) - 1)
-            assert off <= mp.expm1(mpf(float(error[k])))
-            assert error[k] < 1e-9
+        check_waves(value, error, {k: integral(mpc(tilt, 0.5 * k)) / moment for k in (1, 4, 12)})
+        assert max(error[[1, 4, 12]]) < 1e-9

@@ -1,14 +1,64 @@
-"""Cumulants of tilted losses against derivatives of the proven log-moment."""
+"""Cumulants of tilted losses, and bounds by paths off the real line."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpacct.pairs.dominating import Direction, DominatingPair, SampledGaussianPair, SymmetrizedPair
+from dpacct.pairs.panels import LossFunction
 from dpacct.tight.composition import Composition
+from dpacct.tight.panel_laws import _ANGLES, _LARGEST_ANGLE, PanelMasses, shifted_bounds
 from tests.strategies import log_uniform
+from tests.tight.compositions import ADD, REMOVE, REPLACE, pair_of
+
+
+@pytest.mark.parametrize("tilt", [5.0, 1e3, 1e5])
+@pytest.mark.parametrize("kind", [REMOVE, ADD, REPLACE])
+@pytest.mark.parametrize("noise", [0.3, 3.0])
+def test_where_the_growth_overflows_the_bound_is_the_trivial_one(tilt, kind, noise):
+    masses = np.array([0.0, 0.5, 0.5, 0.0])
+    pair = LossFunction(pair_of(0.3, noise, kind))
+    law = PanelMasses(pair, tilt, np.linspace(-4.0, 4.0, 5), masses, 0.0, 0.0)
+    times = np.array([0.0, 1.0, 100.0])
+    bounds = shifted_bounds(times, law)
+    assert np.isfinite(bounds).all()
+    assert (bounds <= 1.0).all()
+    assert (np.diff(bounds) <= 0.0).all()
+    assert bounds[0] == 1.0
+
+
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("kind", [REMOVE, ADD, REPLACE])
+@pytest.mark.parametrize("at", [-4.0, -2.5, -0.5, 1.0])
+@pytest.mark.parametrize("tilt", [0.5, 8.0, 60.0])
+def test_no_factor_off_the_line_is_left_out(kind, at, tilt):
+    """On a narrow panel the bound is that of one of the angles, and that of none is too small."""
+    rate, noise = 0.3, 1.0
+    pair = LossFunction(pair_of(rate, noise, kind))
+    edges = np.array([at, at + 1e-6])
+    times = np.array([3.0, 30.0, 300.0])
+    bounds = shifted_bounds(times, PanelMasses(pair, tilt, edges, np.array([1.0]), 0.0, 0.0))
+
+    def log_terms(u: complex, t: float) -> float:
+        here = np.log(1 - rate + rate * np.exp(u))
+        there = np.log(1 - rate + rate * np.exp(-u - 1 / noise**2))
+        loss = {"remove": here, "add": -here, "replace": here - there}[kind]
+        base = {"remove": 0.0, "add": here, "replace": there}[kind]
+        gaussian = -((noise * u + 0.5 / noise) ** 2) / 2
+        return float(np.real(gaussian + base + (1 + tilt + 1j * t) * loss))
+
+    for t, bound in zip(times.tolist(), bounds.tolist(), strict=True):
+        # In the add direction the path turns the other way.
+        turned = -1j if kind == "add" else 1j
+        growths = [
+            log_terms(at + turned * min(unit / noise, _LARGEST_ANGLE), t) - log_terms(at, t)
+            for unit in _ANGLES
+        ]
+        assert np.log(bound) >= min(0.0, *growths) - 1e-5
+
 
 REMOVE, ADD = Direction.REMOVE, Direction.ADD
 
@@ -48,7 +98,7 @@ CASES: list[tuple[dict[DominatingPair, int], Direction, float]] = [
 
 
 @pytest.mark.parametrize("case", range(len(CASES)))
-def test_cumulants_are_the_derivatives_of_the_log_moment(case: int) -> None:
+def test_cumulants_are_the_derivatives_of_the_log_moment(case):
     pairs, direction, tilt = CASES[case]
     symmetrized = any(isinstance(pair, SymmetrizedPair) for pair in pairs)
     accuracy = 1e-6 if symmetrized else 1e-8
@@ -62,6 +112,6 @@ def test_cumulants_are_the_derivatives_of_the_log_moment(case: int) -> None:
     tilt=log_uniform(0.1, 30.0),
     direction=st.sampled_from(Direction),
 )
-def test_cumulants_anywhere(rate: float, noise: float, tilt: float, direction: Direction) -> None:
+def test_cumulants_anywhere(rate, noise, tilt, direction):
     composition = Composition.of({SampledGaussianPair(rate, noise, direction): 50}, direction)
     check(composition, tilt, 50, 1e-8)
