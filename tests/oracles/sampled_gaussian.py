@@ -130,7 +130,8 @@ def delta_remove(epsilon: float, q: float, s: float) -> mpf:
 
 def delta_add(epsilon: float, q: float, s: float) -> mpf:
     """Hockey-stick divergence of phi from phi r: the half-line is where r < e^-eps."""
-    with mp.workdps(DIGITS):
+    # For q = 1 the level is e^-eps, as the difference of numbers next to one.
+    with mp.workdps(DIGITS + min(int(epsilon), 1000)):
         rate, std = mpf(q), mpf(s)
         level = 1 + mp.expm1(-mpf(epsilon)) / rate
         if level <= 0:

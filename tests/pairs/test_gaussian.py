@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mpmath import mp, mpf
 
@@ -13,7 +13,8 @@ import dpacct
 from dpacct.accountant import ACCOUNTANTS
 from dpacct.budget import Interval
 from dpacct.errors import Unsupported
-from dpacct.pairs.one_round import gaussian_delta, gaussian_epsilon, mills_ratio
+from dpacct.numerics.rounding import UNIT
+from dpacct.pairs.one_round import _difference, gaussian_delta, gaussian_epsilon, mills_ratio
 from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform
 from dpacct.tight.accountant import total_mu
 from tests.oracles import conversions, gaussian
@@ -108,6 +109,20 @@ def test_the_mills_ratio_at_its_seams_and_far_out(x):
         else:
             truth = 1 / argument - 1 / argument**3 + 3 / argument**5
     check(mills_ratio(x), truth)
+
+
+@given(a=st.floats(-5.0, 30.0), mu=log_uniform(1e-9, 3.0), up=st.booleans())
+@example(a=-5.0, mu=1e-9, up=True)
+@example(a=-5.0, mu=1e-9, up=False)
+def test_a_difference_of_mills_ratios_allows_for_rounded_arguments(a, mu, *, up):
+    """Both are rounded: within eight units of their parts."""
+    b = a + mu
+    with mp.workdps(60):
+        off = 7.99 * mpf(UNIT) * (abs(a) + abs(b) + mu)
+        x = mpf(a) + (off if up else -off)
+        near, far = (mp.ncdf(-at) / mp.npdf(at) for at in (x, x + mpf(mu)))
+        exact = near - far
+    check(_difference(a, b, mu), exact)
 
 
 # Against zCDP.

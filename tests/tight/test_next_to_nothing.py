@@ -12,7 +12,12 @@ from dpacct.numerics.rounding import Array, Bounds
 from dpacct.pairs.dominating import Direction, SampledGaussianPair
 from dpacct.tight import contour, engines
 from dpacct.tight.composition import Composition
-from dpacct.tight.contour import Complement
+from dpacct.tight.contour import (
+    Complement,
+    Contour,
+    log_delta_estimate,
+    tilt_at_epsilon,
+)
 from dpacct.tight.engines import NEXT_TO_NOTHING, far_delta
 
 COMPOSITION = Composition.of(
@@ -67,30 +72,36 @@ def test_left_of_zero_what_is_cut_off_is_paid_for(accuracy, monkeypatch):
 
 
 class Wide:
-    """A composition of which the mass is known less well than it could be."""
+    """A composition of which the moment at one tilt is known less well than it could be."""
 
-    def __init__(self, whole: Composition, below: float, above: float) -> None:
-        self._whole, self._below, self._above = whole, below, above
+    def __init__(self, whole: Composition, tilt: float, below: float, above: float) -> None:
+        self._whole, self._tilt, self._below, self._above = whole, tilt, below, above
         self.precision, self.kinds = whole.precision, whole.kinds
         self.laws, self.cumulants = whole.laws, whole.cumulants
+        self.log_moment_above = whole.log_moment_above
 
     def log_moment(self, tilt: float | Array) -> Bounds:
-        """Wider at the tilt 0."""
+        """Wider at the tilt."""
         found = self._whole.log_moment(tilt)
-        there = np.asarray(tilt) == 0.0
+        there = np.isclose(tilt, self._tilt, rtol=1e-12, atol=0.0)
         return Bounds(found.lower - self._below * there, found.upper + self._above * there)
-
-    def log_moment_above(self, tilts: Array) -> Array:
-        """As it is."""
-        return self._whole.log_moment_above(tilts)
 
 
 def test_left_of_zero_both_ends_of_the_mass_count():
     at = 0.4
     known = Complement(COMPOSITION, at, -6.0).delta(at)
-    found = Complement(Wide(COMPOSITION, 0.01, 0.02), at, -6.0).delta(at)
+    found = Complement(Wide(COMPOSITION, 0.0, 0.01, 0.02), at, -6.0).delta(at)
     assert found.lower == pytest.approx(known.lower - -math.expm1(-0.01), abs=1e-9)
     assert found.upper == pytest.approx(known.upper + math.expm1(0.02), abs=1e-6)
+
+
+def test_right_of_zero_both_ends_of_the_moment_count():
+    tilt, at = tilt_at_epsilon(COMPOSITION, 5.0)
+    log_delta = log_delta_estimate(tilt, at, 5.0)
+    known = Contour(COMPOSITION, tilt, 5.0, log_delta, 0.0).delta(5.0)
+    found = Contour(Wide(COMPOSITION, tilt, 0.01, 0.02), tilt, 5.0, log_delta, 0.0).delta(5.0)
+    assert found.lower == pytest.approx(known.lower * math.exp(-0.01), rel=1e-6)
+    assert found.upper == pytest.approx(known.upper * math.exp(0.02), rel=1e-6)
 
 
 @pytest.mark.parametrize("lost", [1e-2, 1e-5, 1e-9])
