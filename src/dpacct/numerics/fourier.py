@@ -121,15 +121,10 @@ MAX_FREQUENCIES = 2**17
 
 
 class Weighted(NamedTuple):
-    """Nodes of a law: ``rising`` masses at ``losses``, ``falling`` ones (or None) at -``losses``.
-
-    ``error`` bounds the absolute error of the mass at each node and its mirror image. All shapes
-    are (n,).
-    """
+    """The nodes of a law, their masses, and bounds of the masses' absolute errors, shape (n,)."""
 
     losses: Array
-    rising: Array
-    falling: Array | None
+    weights: Array
     error: Array
 
 
@@ -144,7 +139,7 @@ def characteristic_shifts(
     small = laws.counts * number <= _TABLE_CELLS
     for row in np.flatnonzero(rest & ~small):
         part = slice(laws.starts[row], laws.starts[row] + laws.counts[row])
-        law = Weighted(laws.losses[part], laws.weights[part], None, laws.error[part])
+        law = Weighted(laws.losses[part], laws.weights[part], laws.error[part])
         shift, error = characteristic_shift(step, number, law)
         yield np.array([row]), shift[None, :], error[None, :]
     order = np.flatnonzero(rest & small)
@@ -179,24 +174,33 @@ def characteristic_shift(step: float, number: int, law: Weighted) -> tuple[Compl
     """
     if number > MAX_FREQUENCIES:
         raise NotConverged(f"the contour needs {number} frequencies, more than {MAX_FREQUENCIES}")
-    mass = law.rising if law.falling is None else law.rising + law.falling
-    losses = law.losses
+    losses, weights = law.losses, law.weights
     frequencies = step * np.arange(float(number))
-    if number * len(mass) <= _TABLE_CELLS:
-        error = law.error + UNIT * (4 * len(mass) + 128) * mass
-        # |e^{itl} - 1| <= min(2, |t l|). The tables split it in two.
-        size = np.minimum(4 * float(error.sum()), frequencies * float(error @ np.abs(losses)))
-        shift = _by_tables(step, number, losses, law.rising)
-        if law.falling is not None:
-            shift += np.conj(_by_tables(step, number, losses, law.falling))
-        return shift, size
-    size = np.minimum(2 * float(law.error.sum()), frequencies * float(law.error @ np.abs(losses)))
-    weights = law.rising
-    if law.falling is not None:
-        losses = np.concatenate([losses, -losses])
-        weights = np.concatenate([weights, law.falling])
-    shift, rounding = _by_transform(step, number, losses, weights)
-    return shift, size + rounding
+    # |e^{itl} - 1| <= min(2, |t l|). The tables split it in two.
+    parts, rounding = 2.0, 0.0
+    if number * len(weights) <= _TABLE_CELLS:
+        error = law.error + UNIT * (4 * len(weights) + 128) * weights
+        parts, shift = 4.0, _by_tables(step, number, losses, weights)
+    else:
+        error = law.error
+        shift, rounding = _by_transform(step, number, losses, weights)
+    moment = frequencies * float(error @ np.abs(losses))
+    return shift, np.minimum(parts * float(error.sum()), moment) + rounding
+
+
+def shift_of_nodes(
+    frequencies: Array, losses: Array, weights: Array, relative: Array, loss_error: float | Array
+) -> tuple[ComplexArray, Array]:
+    """Return `characteristic_shift` with the error of the phases t l, at equal steps from 0 on.
+
+    ``relative`` bounds the relative error of each weight, ``loss_error`` the absolute one of each
+    loss.
+    """
+    step = float(frequencies[1]) if len(frequencies) > 1 else 1.0
+    law = Weighted(losses, weights, weights * relative)
+    shift, size = characteristic_shift(step, len(frequencies), law)
+    phase = 1.01 * float(weights @ (loss_error + 8 * UNIT * np.abs(losses)))
+    return shift, size + phase * frequencies
 
 
 def _by_tables(step: float, number: int, losses: Array, weights: Array) -> ComplexArray:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.numerics.fourier import Weighted, characteristic_shift
+from dpacct.numerics.fourier import shift_of_nodes
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
 from dpacct.pairs.dominating import AdditivePair, GeneralPair
 
@@ -178,11 +178,7 @@ class AtomicPair(GeneralPair):
         _, weights, error = self._tilted(tilt)
         # Each weight is off by its own error, and all by that of their sum.
         error = error + 1.01 * float(weights @ error) + 4 * UNIT
-        step = float(frequencies[1]) if len(frequencies) > 1 else 1.0
-        law = Weighted(self.losses, weights, None, weights * error)
-        shift, size = characteristic_shift(step, len(frequencies), law)
-        phase = float(weights @ (self._loss_error + 8 * UNIT * np.abs(self.losses)))
-        return shift, size + 1.01 * phase * frequencies
+        return shift_of_nodes(frequencies, self.losses, weights, error, self._loss_error)
 
 
 # The profile is raised by this share, which pays for the rounding of slopes and of their sums.

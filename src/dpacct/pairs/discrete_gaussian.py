@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpacct.budget import Interval
-from dpacct.numerics.fourier import Weighted, characteristic_shift
+from dpacct.numerics.fourier import shift_of_nodes
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
 from dpacct.pairs.dominating import GeneralPair
 
@@ -132,11 +132,7 @@ class DiscreteGaussianPair(GeneralPair):
             x, place = self._window(), mean - round(mean)
             error = self._sum_error(mean) + UNIT * 4 * (x - place) ** 2 / self.scale**2
             error = error + UNIT * 4 * abs(mean) * (np.abs(x) + 1) / self.scale**2
-            step = float(frequencies[1]) if len(frequencies) > 1 else 1.0
-            law = Weighted(losses, weights, None, weights * error)
-            shift, size = characteristic_shift(step, len(frequencies), law)
-            phase = float(weights @ np.abs(losses)) * 16 * UNIT
-            return shift, size + phase * frequencies
+            return shift_of_nodes(frequencies, losses, weights, error, 8 * UNIT * np.abs(losses))
         variance, place = self.scale**2, mean - round(mean)
         beta = frequencies * self._gap
         center = self.shift * self._gap * (tilt + 0.5)

@@ -33,7 +33,7 @@ import numpy as np
 
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged
-from dpacct.numerics.fourier import Weighted, characteristic_shift
+from dpacct.numerics.fourier import shift_of_nodes
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
 from dpacct.numerics.special import bdtrc, ndtr
 from dpacct.pairs.kinds import Direction, GeneralPair
@@ -235,12 +235,11 @@ class RecordsPair(GeneralPair):
         # The integrals at t and at 0 are off by as much each. Nodes without weight are left out.
         kept = tilted.weights > 1e-40
         losses, weights = self._losses(tilted.at)[kept], tilted.weights[kept]
-        step = float(frequencies[1]) if len(frequencies) > 1 else 1.0
-        law = Weighted(losses, weights, None, weights * (tilted.error[kept] + 4 * UNIT))
-        shift, size = characteristic_shift(step, len(frequencies), law)
-        phase = float(weights @ (tilted.at.error[kept] + 8 * UNIT * np.abs(losses)))
+        relative = tilted.error[kept] + 4 * UNIT
+        nodes = (losses, weights, relative, tilted.at.error[kept])
+        shift, size = shift_of_nodes(frequencies, *nodes)
         rest = 4 * off + 1e-39 * len(tilted.weights)
-        return shift, size + 1.01 * phase * frequencies + rest * np.minimum(frequencies, 1.0)
+        return shift, size + rest * np.minimum(frequencies, 1.0)
 
     def decay(self, tilt: float, frequencies: Array) -> Array:
         """See `GeneralPair`: the path of integration is moved off the line by i theta sigma^2.

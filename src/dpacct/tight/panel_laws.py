@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpacct.errors import NotConverged
-from dpacct.numerics.fourier import Weighted, characteristic_shift
+from dpacct.numerics.fourier import shift_of_nodes
 from dpacct.numerics.quadrature import ERROR_FACTOR, panel_nodes
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
 from dpacct.pairs.dominating import AchievedPair, Direction, SampledGaussianPair
@@ -172,16 +172,14 @@ def swing(frequency: float, angle: Array, loss: Array) -> Array:
 
 
 class PanelLaw(Law):
-    """A tilted law on the nodes of panels, once.
+    """A tilted law on nodes, once.
 
     Args:
-        loss, mass: at the nodes, of one shape, with positive masses.
+        loss, mass: of the nodes, of one shape, with positive masses.
         relative, loss_error: of each mass, and of each loss.
         size: quadrature error of each panel, and the mass left of the first.
         swing: growth of these errors for integrals of e^{itL} - 1.
         log_scale: logarithm of the unit of the masses.
-        falling: masses at minus the losses, with the same errors.
-        atom: mass at 0.
     Attributes:
         log_moment: bounds of the logarithm of the whole mass, which is ``total`` in their unit.
         weight, size: masses and errors relative to the whole mass.
@@ -197,19 +195,13 @@ class PanelLaw(Law):
         size: Array,
         swing: Array,
         log_scale: float,
-        falling: Array | None = None,
-        atom: float = 0.0,
     ) -> None:
-        loss, mass, relative = loss.ravel(), mass.ravel(), relative.ravel()
-        both = mass if falling is None else mass + falling.ravel()
-        total, sum_error = positive_sum(both)
-        total += atom
+        total, sum_error = positive_sum(mass.ravel())
         if not total > 0.0:
             raise NotConverged("there are no losses between the steps")
-        self.total, self.loss, self.weight, self.size = total, loss, mass / total, size / total
-        self.falling = None if falling is None else falling.ravel() / total
-        self._both = both / total
-        common = float(relative @ self._both) * 1.01 + sum_error + 64 * UNIT
+        self.total, self.weight, self.size = total, mass.ravel() / total, size / total
+        self._loss, self._loss_error, relative = loss.ravel(), loss_error.ravel(), relative.ravel()
+        common = float(relative @ self.weight) * 1.01 + sum_error + 64 * UNIT
         self.slack = common + float(self.size.sum()) + 1e-290 / total
         if not self.slack <= _MOST_SLACK:
             raise NotConverged("the panels of the losses are too wide")
@@ -217,15 +209,13 @@ class PanelLaw(Law):
         off = 2 * FUNCTION_ERROR * (abs(math.log(total)) + abs(log_scale)) + 1.01 * self.slack
         self.log_moment = Bounds(np.array(log_total - off), np.array(log_total + off))
         self._relative = relative + self.slack
-        self._phase_error = float((loss_error.ravel() + 8 * UNIT * np.abs(loss)) @ self._both)
         self._quadrature = float(self.size @ swing)
 
     def shift(self, step: float, number: int) -> tuple[ComplexArray, Array]:
         """Return phi(t) - 1 at t = k step, phi the mean of e^{itL}, and a bound of its error."""
-        law = Weighted(self.loss, self.weight, self.falling, self._both * self._relative)
-        shift, error = characteristic_shift(step, number, law)
-        frequencies = step * np.arange(float(number))
-        return shift, error + frequencies * self._phase_error + self._quadrature
+        nodes = (self._loss, self.weight, self._relative, self._loss_error)
+        shift, error = shift_of_nodes(step * np.arange(float(number)), *nodes)
+        return shift, error + self._quadrature
 
     def log_characteristic(self, step: float, number: int) -> tuple[ComplexArray, Array]:
         """See `Law`."""
@@ -324,14 +314,18 @@ class SymmetrizedLosses(PanelLaw):
         at, falling = (PanelIntegrand(law, tilt, edges, frequency) for law in (ratio, back))
         less, scale = math.exp(falling.top - at.top), at.log_scale
         atom = (1 - q) * (1 - math.erfc(1 / (sigma * math.sqrt(8)))) * math.exp(-scale)
+        tail = 0.0 if last == end else _tail(q, sigma, a, float(u[-1, -1]), scale)
         # Three units, one for each part, are brought to one.
         units = abs(at.top) + abs(falling.top) + 8 * (abs(scale) + abs(scale - at.top)) + 16
-        tail = 0.0 if last == end else _tail(q, sigma, a, float(u[-1, -1]), scale)
+        relative = [part.relative.ravel() + 2 * UNIT * units for part in (at, falling)]
         super().__init__(
-            *(at.loss, at.mass),
-            *(np.maximum(at.relative, falling.relative) + 2 * UNIT * units, at.loss_error),
-            *(np.append(at.size + less * falling.size, tail), np.append(at.swing, 2.0), scale),
-            *(less * falling.mass, atom),
+            np.concatenate([at.loss.ravel(), falling.loss.ravel(), [0.0]]),
+            np.concatenate([at.mass.ravel(), less * falling.mass.ravel(), [atom]]),
+            np.concatenate([*relative, [16 * UNIT]]),
+            np.concatenate([at.loss_error.ravel(), falling.loss_error.ravel(), [0.0]]),
+            np.append(at.size + less * falling.size, tail),
+            np.append(at.swing, 2.0),
+            scale,
         )
         self.count = count
         # Density in l > 0, h = g r^a / p: its supremum right of each panel's start, and the
@@ -342,7 +336,7 @@ class SymmetrizedLosses(PanelLaw):
         points = np.concatenate([[0.0], u.ravel(), edges[-1:]])
         rise = float(np.max(np.diff(points))) ** 2 / 8 * (sigma**2 + (a + 1) / 4) + 1e-3
         maxima = 1.0 if a + 1 <= 4 * sigma**2 else 2.0
-        each = self.weight.reshape(u.shape).sum(axis=1)
+        each = self.weight[: u.size].reshape(u.shape).sum(axis=1)
         left = 1 - np.cumsum(each[::-1])[::-1] + 2 * self.slack + 1e-11
         some = slice(None, None, 1 + len(left) // 64)
         self._decay = left[None, some], (highest + rise + math.log(2 * maxima))[None, some]
