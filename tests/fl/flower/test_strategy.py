@@ -23,12 +23,12 @@ from tests.fl.problems import cross_entropy, federation, flat, linear, make_clie
 
 CLIENTS = make_clients((9, 4, 0, 7, 5, 8))
 SETTINGS = {
-    "clip_norm": 0.5,
     "noise_multiplier": 0.7,
     "sampling": fl.Poisson(0.6),
     "rounds": 3,
     "local": fl.SGD(lr=0.1, epochs=2, batch_size=4),
 }
+FULL = {"sampling": fl.Full(), "rounds": 1}
 QUICK = {"poll": 1e-3, "patience": 0.05}
 
 
@@ -36,12 +36,17 @@ def own_data(context):
     return CLIENTS[context.node_config["partition-id"]]
 
 
-def app(**options) -> ClientApp:
-    return client_app(linear, cross_entropy, own_data, **options)
+def app(model=linear, data=own_data, **options) -> ClientApp:
+    return client_app(model, cross_entropy, data, **options)
+
+
+def settings(options):
+    bounded = "bound" in options or getattr(options.get("method"), "bound", None) is not None
+    return SETTINGS | {"clip_norm": None if bounded else 0.5} | options
 
 
 def server(**options) -> fl.Server:
-    return fl.Server(linear(), len(CLIENTS), **(SETTINGS | options))
+    return fl.Server(linear(), len(CLIENTS), **settings(options))
 
 
 def grid(fault=None, **options) -> FakeGrid:
@@ -53,25 +58,32 @@ def play(run: fl.Server, network: FakeGrid, **options):
     return strategy.start(network, timeout=0.05)
 
 
+def cohorts(run: fl.Server, network: FakeGrid, after=lambda _: None) -> list[int]:
+    """How many contributions there were in each round; `after` is called with the list."""
+    sizes: list[int] = []
+
+    def note(report):
+        sizes.append(report.diagnostics.cohort_size)
+        after(sizes)
+
+    play(run, network, on_round=note)
+    return sizes
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {"method": fl.DPFedPGN()},
         {"method": fl.FedSMPTopK()},
-        {"method": fl.FedAlphaNormEC(alpha=0.1, beta=0.5), "clip_norm": None},
-        {
-            "bound": fl.AdaptiveClip(0.3),
-            "noise_multiplier": 0.2,
-            "noise": fl.SecureGaussianNoise(),
-            "clip_norm": None,
-        },
-        {"bound": fl.PerLayerClip((0.4, 0.2)), "sampling": fl.Uniform(3, 6), "clip_norm": None},
+        {"method": fl.FedAlphaNormEC(alpha=0.1, beta=0.5)},
+        {"bound": fl.AdaptiveClip(0.3), "noise_multiplier": 0.2, "secure_noise": True},
+        {"bound": fl.PerLayerClip((0.4, 0.2)), "sampling": fl.Uniform(3, 6)},
     ],
     ids=["pgn", "top-k", "memory", "adaptive", "per layer"],
 )
 def test_it_ends_with_the_bits_of_a_federation(options):
     options = {"method": fl.DPFedAvg(), "seed": 5, "rounds": 2} | options
-    with federation(linear(), CLIENTS, **(SETTINGS | options)) as run:
+    with federation(linear(), CLIENTS, **settings(options)) as run:
         run.run()
         expected = run.model
     with server(**options) as run:
@@ -87,8 +99,7 @@ def test_a_public_size_hides_the_number_of_clients():
     seen = []
     for count in (6, 5):
         network = FakeGrid([app() for _ in range(count)])
-        settings = SETTINGS | {"sampling": fl.Full(), "rounds": 1, "public_size": 8, "seed": 1}
-        with fl.Server(linear(), count, **settings) as run:
+        with fl.Server(linear(), count, **settings(FULL | {"public_size": 8, "seed": 1})) as run:
             play(run, network)
             assert run.engine.plan.adjacency is dpacct.Adjacency.ADD_REMOVE
             told = [
@@ -97,8 +108,7 @@ def test_a_public_size_hides_the_number_of_clients():
             ]
         seen.append((run.engine.plan.cohort_size, told))
     assert seen[0] == seen[1]
-    with server() as run:
-        assert run.engine.plan.adjacency is dpacct.Adjacency.ZERO_OUT
+    assert server().engine.plan.adjacency is dpacct.Adjacency.ZERO_OUT
 
 
 def own_loop(**options) -> ClientApp:
@@ -126,7 +136,7 @@ def test_a_training_loop_of_ones_own_is_bounded_and_says_nothing_else():
         return replies
 
     network = FakeGrid([own_loop() for _ in CLIENTS], look)
-    with server(sampling=fl.Full(), noise_multiplier=1e-3, clip_norm=0.1, rounds=1) as run:
+    with server(**FULL, noise_multiplier=1e-3, clip_norm=0.1) as run:
         before = flat(run.model)
         play(run, network)
     # Updates of 0.01 k on 21 coordinates, clipped to 0.1 from k = 3 on.
@@ -150,7 +160,8 @@ def test_a_method_inside_training_needs_the_engines_loop():
 def rounds_of(path) -> tuple[int, int]:
     with Ledger.open(path, read_only=True) as book:
         assert not book.verify().problems
-        return book.runs[0].rounds, book.runs[0].committed
+        [run] = book.runs
+        return run.rounds, run.committed
 
 
 def test_reserved_before_messages_leave_and_committed_before_the_model_moves(tmp_path):
@@ -181,6 +192,12 @@ def with_row(reply, values, name="row"):
     return changed(reply, wire.arrays_of({name: values}))
 
 
+def as_an_answer_to(reply, other):
+    """The same reply, under the id that another one is waited for."""
+    reply.metadata.__dict__["_reply_to_message_id"] = other.metadata.reply_to_message_id
+    return reply
+
+
 NO_ARRAY = ArrayRecord({"row": Array("float32", (21,), "numpy.ndarray", b"nothing")})
 FAULTS = {
     "none": (lambda reply: [reply], 6, 0),
@@ -209,10 +226,10 @@ def test_one_clients_fault_costs_its_contribution_alone(fault, tmp_path):
     def act(client, message, replies):
         return cause(replies[0]) if client == 4 else replies
 
-    options = {
-        "sampling": fl.Full(), "rounds": 1, "noise_multiplier": 1e-3, "clip_norm": 0.5,
+    options = FULL | {
+        "noise_multiplier": 1e-3,
         "local": fl.SGD(lr=0.1, epochs=2, batch_size=4, shuffle=False),
-    }  # fmt: skip
+    }
     with server(ledger=tmp_path / "run.ledger", **options) as run:
         play(run, grid(act), on_round=reports.append)
     assert reports[0].diagnostics.cohort_size == arrived
@@ -220,9 +237,8 @@ def test_one_clients_fault_costs_its_contribution_alone(fault, tmp_path):
     assert rounds_of(tmp_path / "run.ledger") == (1, 1)
     # What is not there is zero, and what is there twice counts once.
     everybody = [c for c in range(6) if c != 4 or fault in ("none", "twice")]
-    with federation(
-        linear(), [CLIENTS[c] for c in everybody], **(SETTINGS | options | {"seed": 1})
-    ) as small:
+    some = [CLIENTS[client] for client in everybody]
+    with federation(linear(), some, **settings(options | {"seed": 1})) as small:
         small.run()
     ours, theirs = flat(run.model) - flat(linear()), flat(small.model) - flat(linear())
     assert torch.allclose(ours, theirs * len(everybody) / 6, atol=1e-3)
@@ -231,14 +247,14 @@ def test_one_clients_fault_costs_its_contribution_alone(fault, tmp_path):
 def test_a_long_update_is_shortened_by_the_server():
     long = torch.full((21,), 1e6)
     network = grid(lambda client, message, replies: [with_row(replies[0], long)])
-    with server(sampling=fl.Full(), noise_multiplier=1e-3, rounds=1) as run:
+    with server(**FULL, noise_multiplier=1e-3) as run:
         before = flat(run.model)
         play(run, network)
     assert 0.49 < float((flat(run.model) - before).norm()) < 0.51
 
 
 def test_a_late_answer_does_not_count_in_a_later_round():
-    late, reports = [], []
+    late = []
 
     def delay(client, message, replies):
         if client != 4:
@@ -247,13 +263,11 @@ def test_a_late_answer_does_not_count_in_a_later_round():
         # That of the round before arrives now, under the id that is waited for.
         held = late[:-1][-1:]
         for reply in held:
-            number = replies[0].metadata.reply_to_message_id
-            reply.metadata.__dict__["_reply_to_message_id"] = number
+            as_an_answer_to(reply, replies[0])
         return held
 
-    with server(sampling=fl.Full(), rounds=3) as run:
-        play(run, grid(delay), on_round=reports.append)
-    assert [report.diagnostics.cohort_size for report in reports] == [5, 5, 5]
+    with server(sampling=fl.Full()) as run:
+        assert cohorts(run, grid(delay)) == [5, 5, 5]
 
 
 def test_a_training_error_on_one_node_costs_its_contribution():
@@ -262,22 +276,18 @@ def test_a_training_error_on_one_node_costs_its_contribution():
             raise OSError("the disk is gone")
         return own_data(context)
 
-    reports = []
-    network = FakeGrid([client_app(linear, cross_entropy, broken) for _ in CLIENTS])
-    with server(sampling=fl.Full(), rounds=1) as run:
-        play(run, network, on_round=reports.append)
-    assert reports[0].diagnostics.cohort_size == 5
+    with server(**FULL) as run:
+        assert cohorts(run, grid(data=broken)) == [5]
 
 
 def test_nobody_takes_the_place_of_a_node_that_is_there():
-    network, reports, told = grid(), [], []
+    network, told = grid(), []
     first = network.node_of(3)
 
-    def claim(report):
-        reports.append(report.diagnostics.cohort_size)
-        if len(reports) == 1:
+    def claim(sizes):
+        if len(sizes) == 1:
             network.join(3, app())
-        if len(reports) == 3:
+        if len(sizes) == 3:
             del network.nodes[first]
 
     def look(client, message, replies):
@@ -287,24 +297,22 @@ def test_nobody_takes_the_place_of_a_node_that_is_there():
 
     network.fault = look
     with server(sampling=fl.Full(), rounds=5) as run:
-        play(run, network, on_round=claim)
-    assert reports == [6] * 5
+        assert cohorts(run, network, claim) == [6] * 5
     assert told == [True, True, True, False, False]
 
 
 def test_an_absent_client_contributes_zero_and_is_asked_again_when_back():
-    network, reports = grid(), []
+    network = grid()
 
-    def away(report):
-        reports.append(report.diagnostics.cohort_size)
-        if len(reports) == 1:
+    def away(sizes):
+        if len(sizes) == 1:
             del network.nodes[network.node_of(5)]
-        if len(reports) == 2:
+        if len(sizes) == 2:
             network.join(5, app())
 
     with server(sampling=fl.Full(), rounds=4) as run:
-        play(run, network, on_round=away)
-    assert (reports[0], reports[1], reports[-1]) == (6, 5, 6)
+        sizes = cohorts(run, network, away)
+    assert (sizes[0], sizes[1], sizes[-1]) == (6, 5, 6)
 
 
 # What is refused before anything is charged.
@@ -372,18 +380,15 @@ def test_another_version_is_refused_on_both_sides(monkeypatch):
 
 
 def test_a_model_that_no_client_can_train_is_refused_before_anything_is_charged(tmp_path):
-    wide = client_app(lambda: linear(features=7), cross_entropy, own_data)
-    path = tmp_path / "run.ledger"
-    network = FakeGrid([wide for _ in CLIENTS])
+    path, wide = tmp_path / "run.ledger", {"model": lambda: linear(features=7)}
+    network = grid(**wide)
     with server(ledger=path) as run, pytest.raises(InvalidParameter, match="none can train"):
         play(run, network)
     assert not path.exists()
     assert network.sent == []
     # One of them costs its own contribution, as whatever goes wrong with one client.
-    with server(sampling=fl.Full(), rounds=1) as run:
-        last = []
-        play(run, FakeGrid([wide, *(app() for _ in CLIENTS[1:])]), on_round=last.append)
-        assert last[0].diagnostics.cohort_size == 5
+    with server(**FULL) as run:
+        assert cohorts(run, FakeGrid([app(**wide), *(app() for _ in CLIENTS[1:])])) == [5]
 
 
 def test_settings_that_are_not_the_servers_are_refused():
@@ -412,14 +417,12 @@ def test_a_bound_of_ones_own_cannot_be_told():
 
 
 def test_a_client_answers_to_nothing_else():
-    network = grid()
     message = Message(RecordDict(), dst_node_id=1, message_type="train")
     with pytest.raises(InvalidParameter, match="signed"):
         app()(message, None)
     told = []
-    with server(sampling=fl.Full(), rounds=1) as run:
-        network.fault = lambda client, message, replies: told.append(message) or replies
-        play(run, network)
+    with server(**FULL) as run:
+        play(run, grid(lambda client, message, replies: told.append(message) or replies))
     context = type("Context", (), {"node_config": {"partition-id": 1}})()
     with pytest.raises(InvalidParameter, match="answers for no other"):
         app()(told[0], context)
@@ -429,15 +432,14 @@ def test_a_client_answers_to_nothing_else():
 
 def test_an_evaluation_goes_to_public_data_alone():
     seen = []
+
+    def evaluate(number, arrays):
+        seen.append((number, len(arrays)))
+        return MetricRecord({"accuracy": 0.5})
+
     with server(rounds=2) as run:
         strategy = PrivateStrategy(run, **QUICK)
-        result = strategy.start(
-            grid(),
-            timeout=0.05,
-            evaluate_fn=lambda number, arrays: (
-                seen.append((number, len(arrays))) or MetricRecord({"accuracy": 0.5})
-            ),
-        )
+        result = strategy.start(grid(), timeout=0.05, evaluate_fn=evaluate)
         assert strategy.configure_evaluate(1, ArrayRecord(), ConfigRecord(), None) == []
     assert seen == [(0, 2), (1, 2), (2, 2)]
     assert set(result.evaluate_metrics_serverapp) == {0, 1, 2}
@@ -456,13 +458,13 @@ class Killed(BaseException):
     ("method", "at"), [(fl.DPFedAvg(), 1), (fl.FedAlphaNormEC(), 2)], ids=["avg", "memory"]
 )
 def test_a_server_that_is_killed_mid_round_goes_on(tmp_path, at, method):
-    options = {"checkpoint": tmp_path / "run.pt", "rounds": 3, "sampling": fl.Full()}
-    options |= {"method": method, "clip_norm": None if method.bound is not None else 0.5}
-    memories = []
+    options = {"checkpoint": tmp_path / "run.pt", "sampling": fl.Full(), "method": method}
+    ledger, first = tmp_path / "run.pt.ledger", []
 
     def kill(client, message, replies):
         given = wire.unpack_assignment(message.content)
-        memories.append((given.broadcast.round, given.memory))
+        if given.broadcast.round == 1:
+            first.append(given.memory)
         if (given.broadcast.round, client) == (at, 3):
             raise Killed
         return replies
@@ -470,27 +472,21 @@ def test_a_server_that_is_killed_mid_round_goes_on(tmp_path, at, method):
     network = grid(kill, method=method)
     with pytest.raises(Killed), server(**options) as run:
         play(run, network)
-    assert rounds_of(tmp_path / "run.pt.ledger") == (at, at - 1)
-    network.fault = lambda client, message, replies: (
-        memories.append((wire.unpack_assignment(message.content).broadcast.round, None)) or replies
-    )
+    assert rounds_of(ledger) == (at, at - 1)
+    network.fault = None
     with server(**options).resume() as later:
         assert later.round == at - 1
         play(later, network)
         assert later.round == 2
     # The open round is lost, and the ledger has one run.
-    assert rounds_of(tmp_path / "run.pt.ledger") == (3, 2)
-    with Ledger.open(tmp_path / "run.pt.ledger", read_only=True) as book:
-        assert len(book.runs) == 1
-    if method.bound is not None:
-        # Nobody remembers a round that was not committed.
-        first = [memory["memory"] for number, memory in memories if number == 1 and memory]
-        assert all(not bool(memory.any()) for memory in first)
+    assert rounds_of(ledger) == (3, 2)
+    # Nobody remembers a round that was not committed.
+    assert not any(bool(memory["memory"].any()) for memory in first if memory)
 
 
 def test_an_answer_to_the_process_that_was_killed_does_not_count(tmp_path):
     options = {"checkpoint": tmp_path / "run.pt", "rounds": 2, "sampling": fl.Full()}
-    held, reports = [], []
+    held = []
 
     def kill(client, message, replies):
         held.extend(replies)
@@ -501,13 +497,6 @@ def test_an_answer_to_the_process_that_was_killed_does_not_count(tmp_path):
     network = grid(kill)
     with pytest.raises(Killed), server(**options) as run:
         play(run, network)
-
-    def old(client, message, replies):
-        reply = held[client]
-        reply.metadata.__dict__["_reply_to_message_id"] = replies[0].metadata.reply_to_message_id
-        return [reply]
-
-    network.fault = old
+    network.fault = lambda client, _, replies: [as_an_answer_to(held[client], replies[0])]
     with server(**options).resume() as later:
-        play(later, network, on_round=reports.append)
-    assert reports[0].diagnostics.cohort_size == 0
+        assert cohorts(later, network)[0] == 0
