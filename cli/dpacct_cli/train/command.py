@@ -145,7 +145,7 @@ def _run(
     settings: Settings, files: RunFiles, style: Style, *, resume: bool, distributed: bool
 ) -> None:
     # PyTorch is imported here, after everything that can be checked without it.
-    from dpacct.fl.engine.ranks import join_torchrun
+    from dpacct.fl.engine.loop import join_torchrun
     from dpacct.ledger.terms import known_terms
     from dpacct_cli.train.job import build_job
     from dpacct_cli.train.run import open_run, orderly_stop, train

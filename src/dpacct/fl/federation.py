@@ -16,8 +16,7 @@ from dpacct.errors import BudgetExceeded, InvalidParameter
 from dpacct.fl.clients import Population
 from dpacct.fl.engine.checkpoint import resume, save
 from dpacct.fl.engine.engine import Engine
-from dpacct.fl.engine.loop import RoundLoop
-from dpacct.fl.engine.ranks import RankedLoop, Ranks, follower_settings
+from dpacct.fl.engine.loop import RankedLoop, Ranks, RoundLoop, follower_settings
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.setup import choose_chooser, has_memories, prepare
 from dpacct.fl.engine.states import TrainingState

@@ -3,7 +3,7 @@
 Rule 1: an error of the model, the loss, the method or a setting is raised here, and costs nothing.
 Rule 2: a client's update must not depend on the clients before it, nor the next state on anything
 but the release. Both are compared between populations that differ in the other clients. This also
-finds state that `dpacct.fl.training.isolation` misses. Rule 3: no example of a client is used.
+finds state that `dpacct.fl.training.tasks` misses. Rule 3: no example of a client is used.
 
 The cost does not grow with cohort, rounds or local steps. `dpacct.fl.audit` looks longer, and tests
 the noise.
@@ -27,9 +27,8 @@ from dpacct.fl.privacy.randomness import Seeded
 from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.tensors import forked_generators, norm, same_numbers, seed_generators
 from dpacct.fl.training.choose import Choice, TrainerChooser, TrainingPlan
-from dpacct.fl.training.isolation import Isolation
 from dpacct.fl.training.synthetic import Kind, synthetic_clients, usual_kind
-from dpacct.fl.training.tasks import Trainer
+from dpacct.fl.training.tasks import Isolation, Trainer
 
 # Examples of the two synthetic clients: two batches, of which one is not full, and one batch. None
 # holds a single example, which not every model takes.

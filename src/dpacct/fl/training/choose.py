@@ -67,35 +67,35 @@ class TrainingPlan:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class RoundTrainer(Trainer):
     """The `Trainer` of real rounds: no client's data can stop it, or change another update.
 
-    Attributes:
+    Args:
         alone: trains one client after the other. together: trains groups, or None.
         synthetic: has kind and labels of clients in groups.
         local: of the run. widest: as in `TrainingPlan`.
     """
 
-    alone: SequentialTrainer
-    together: VectorizedTrainer | None
-    synthetic: Synthetic
-    local: SGD
-    widest: int
     lenient = True
 
-    @property
-    def method(self) -> Method:  # pyright: ignore[reportIncompatibleVariableOverride] - constant
-        """Of the run."""
-        return self.alone.method
+    def __init__(
+        self,
+        alone: SequentialTrainer,
+        together: VectorizedTrainer | None,
+        synthetic: Synthetic,
+        local: SGD,
+        widest: int,
+    ) -> None:
+        self.method, self.alone, self.together = alone.method, alone, together
+        self._synthetic, self._local, self._widest = synthetic, local, widest
 
     def admit(self, data: ClientData) -> bool:
         """See `Trainer`."""
-        labels = self.synthetic.labels
+        labels, kind = self._synthetic.labels, self._synthetic.kind
         fitting = labels is None or labels.check(data.targets)
-        if self.together is None or not fitting or Kind.of(data) != self.synthetic.kind:
+        if self.together is None or not fitting or Kind.of(data) != kind:
             return False
-        return padded_width(len(data), self.local) <= self.widest
+        return padded_width(len(data), self._local) <= self._widest
 
     def train(self, tasks: Sequence[Task], broadcast: Broadcast) -> Tensor:
         """See `Trainer`. A client that fails has a row of NaN."""

@@ -23,7 +23,6 @@ from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import Labels, LocalLoss
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.tensors import listed
-from dpacct.fl.training.isolation import Isolation
 from dpacct.fl.training.own_functions import OwnFunctions, seeds_of_steps
 from dpacct.fl.training.synthetic import Kind
 from dpacct.fl.training.tasks import Broadcast, Task, Trainer, Trial
@@ -95,9 +94,8 @@ class ExampleTrainer(Trainer):
         kind: Kind | None = None,
         labels: Labels | None = None,
     ) -> None:
+        super().__init__(method, loss, layout)
         self.group, self.kind, self.labels = group, kind, labels
-        self.method, self._loss, self._layout = method, loss, layout
-        self._isolation = Isolation(loss)
         changes = ("gradient", "after_step", "local_update")
         self._plain = not any(overrides(method, name) for name in changes)
 
@@ -133,8 +131,7 @@ class ExampleTrainer(Trainer):
 
     def train(self, tasks: Sequence[Task], broadcast: Broadcast) -> Tensor:
         """See `Trainer`: each task is the example of its first step."""
-        start = self._layout.flatten(broadcast.anchor)
-        rows = start.new_full((len(tasks), self._layout.size), torch.nan)
+        rows = self._no_updates(len(tasks), broadcast)
         taken = [n for n, task in enumerate(tasks) if not task.failed and task.plan.steps]
         for place, task in enumerate(tasks):
             if not task.failed and not task.plan.steps:
@@ -144,7 +141,7 @@ class ExampleTrainer(Trainer):
             examples = [own.map(lambda v, row=row: v[row.to(v.device)]) for own, row in first]
             inputs = joined([own.inputs for own in examples], torch.cat)
             data = ClientData(inputs, torch.cat([own.targets for own in examples]))
-            seeds = listed([tasks[n].seed or 0 for n in taken], start.device)
+            seeds = listed([tasks[n].seed or 0 for n in taken], rows.device)
             batch = ExampleBatch(data, seeds, torch.zeros_like(seeds, dtype=torch.bool))
             with self._isolation.around(broadcast) as shown:
                 updates = [self._compute(part, shown).rows() for part in self._cut(batch)]

@@ -5,33 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-import torch
 from torch import Tensor
 
-from dpacct.fl.layout import Layout, Params, State
+from dpacct.fl.layout import Params, State
 from dpacct.fl.local.batches import Batch
-from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.local.sgd import shortened
-from dpacct.fl.methods.protocol import Context, Method, overrides
+from dpacct.fl.methods.protocol import Context, overrides
 from dpacct.fl.tensors import integers, seed_generators
-from dpacct.fl.training.isolation import Isolation
 from dpacct.fl.training.tasks import Broadcast, Task, Trainer, Trial
 
 
 class SequentialTrainer(Trainer):
     """A `Trainer` that treats clients one by one."""
 
-    def __init__(self, method: Method, loss: LocalLoss, layout: Layout) -> None:
-        self.method, self._loss, self._layout = method, loss, layout
-        self._isolation = Isolation(loss)
-        self._projects = overrides(method, "after_step")
-
     def train(
         self, tasks: Sequence[Task], broadcast: Broadcast, *, attempt: bool = False
     ) -> Tensor:
         """See `Trainer`. An error of a client is raised, or is a row of NaN in an attempt."""
-        start = self._layout.flatten(broadcast.anchor)
-        rows = start.new_full((len(tasks), self._layout.size), torch.nan)
+        rows = self._no_updates(len(tasks), broadcast)
         with self._isolation.around(broadcast) as shown:
             for row, task in zip(rows, tasks, strict=True):
                 if not task.failed:
@@ -39,15 +30,11 @@ class SequentialTrainer(Trainer):
                         row.copy_(self._update(task, shown))
         return rows
 
-    def _context(self, task: Task, shown: Broadcast) -> Context:
-        steps = task.plan.steps
-        return shown.context(shown.step_size(steps), steps, task.state)
-
     def _update(self, task: Task, shown: Broadcast) -> Tensor:
         """Return the update [d] of one client."""
         if task.seed is not None:
             seed_generators(task.seed, shown.device)
-        context = self._context(task, shown)
+        context = shown.context_of(task)
         end = self._layout.flatten(self._descend(task, context))
         delta = end - self._layout.flatten(shown.anchor)
         return self.method.local_update(delta, task.state, context).detach()
@@ -55,6 +42,7 @@ class SequentialTrainer(Trainer):
     def _descend(self, task: Task, context: Context) -> Params:
         """Return the parameters after the local steps, as torch's optimizers take them."""
         local, params = context.local, context.anchor
+        projects = overrides(self.method, "after_step")
         optimizer: State = {}
         # One upload for all steps.
         plan = task.plan.indices.to(task.data.targets.device)
@@ -67,6 +55,6 @@ class SequentialTrainer(Trainer):
                 grads = shortened(grads, local.max_grad_norm)
             grads, optimizer = local.direction(grads, params, optimizer)
             params = {n: p.sub(grads[n], alpha=float(context.lr)) for n, p in params.items()}
-            if self._projects:
+            if projects:
                 params = self.method.after_step(params, context)
         return params

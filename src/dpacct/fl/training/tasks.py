@@ -1,17 +1,24 @@
-"""The interface between engine and trainers: a client's task, the round's broadcast, failures.
+"""The interface between engine and trainers: tasks, broadcasts, failures, and shared tensors.
 
 Rule 1: an error with one client's data is that client's failure alone. Its update counts as one
 that is not finite, so as zero, and the round goes on: whether a client fails must not show outside.
 Errors of the program surface before the first charge, on synthetic clients
 (`dpacct.fl.engine.rehearsal`). Rule 2: a client's batches and random numbers follow from the
 round's seed and the client's number, not from the other clients of the cohort.
+
+Clients share a model and a loss, and must leave them as they were: a write to a shared weight or
+buffer would reach the next client and so the release, past the bound on one client's update.
+Rule 3: clients are shown copies of the released parameters. After each chunk of clients the copies,
+the parameters and the buffers are compared with their earlier values. A change is refused before
+anything is released. This finds mistakes. `dpacct.fl.engine.rehearsal` finds state that a program
+keeps elsewhere, if it changes the updates of synthetic clients.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -20,10 +27,12 @@ from torch import Tensor
 
 from dpacct.errors import Unsupported
 from dpacct.fl.clients import Canary, ClientData, checked
-from dpacct.fl.layout import Params, State, copies
+from dpacct.fl.layout import Layout, Params, State, copies
 from dpacct.fl.local.batches import BatchPlan, plan_batches
+from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Context, Method
+from dpacct.fl.tensors import same_numbers
 
 
 class Trial:
@@ -96,22 +105,75 @@ class Broadcast:
         own = None if memory is None else dict(memory)
         return Context(self.round, anchor, state, self.local, lr, steps, self.clip_norm, own)
 
+    def context_of(self, task: Task) -> Context:
+        """Return the context of a client's task."""
+        return self.context(self.step_size(task.plan.steps), task.plan.steps, task.state)
+
     def step_size(self, steps: int) -> float:
         """Return the learning rate of each of a client's steps."""
         rate = self.local.learning_rate(self.round)
         return rate / max(steps, 1) if self.local.total_lr else rate
 
 
+class Isolation:
+    """A check around the training of clients, with the model of a loss."""
+
+    def __init__(self, loss: LocalLoss) -> None:
+        self._loss = loss
+        self._before: Params | None = None
+
+    @contextmanager
+    def around(self, broadcast: Broadcast) -> Generator[Broadcast]:
+        """Give clients copies of a broadcast, and check them afterward, even after an error.
+
+        Raises:
+            Unsupported: something that clients share has changed.
+        """
+        if self._before is None:
+            # A layer may have replaced a tensor when it was first called.
+            self._before = copies(self._shared())
+        anchor, server = copies(broadcast.anchor), copies(broadcast.server_state)
+        try:
+            yield replace(broadcast, anchor=anchor, server_state=server)
+        finally:
+            self._check(anchor, broadcast.anchor)
+            self._check(server, broadcast.server_state)
+            self._check(self._shared(), self._before)
+
+    def _check(self, after: Params, before: Params) -> None:
+        """Compare the values that clients were shown with the values before. Rule 3."""
+        for name, value in before.items():
+            if not same_numbers(after[name].detach(), value):
+                raise Unsupported(
+                    f"{name} is written to in place while a client trains: it would reach the next "
+                    "client, or the release, past the bound"
+                )
+
+    def _shared(self) -> Params:
+        model = self._loss.model
+        return {
+            **dict(model.named_parameters()),
+            **dict(model.named_buffers()),
+            **self._loss.constants,
+        }
+
+
 class Trainer:
     """Turns a chunk of clients into their updates.
 
+    Args:
+        method, loss, layout: of the run.
+
     Attributes:
-        method: of the run.
+        method: as above.
         lenient: whether an error with a client is that client's failure alone, or is raised.
     """
 
-    method: Method
     lenient = False
+
+    def __init__(self, method: Method, loss: LocalLoss, layout: Layout) -> None:
+        self.method, self._loss, self._layout = method, loss, layout
+        self._isolation = Isolation(loss)
 
     def admit(self, data: ClientData) -> bool:
         """Return whether a client may be trained in a group, judged by its own data alone.
@@ -129,6 +191,11 @@ class Trainer:
         """
         raise NotImplementedError
 
+    def _no_updates(self, count: int, broadcast: Broadcast) -> Tensor:
+        """Return rows [count, d] of NaN, in the type of the parameters."""
+        start = self._layout.flatten(broadcast.anchor)
+        return start.new_full((count, self._layout.size), torch.nan)
+
     def remember(
         self, tasks: Sequence[Task], rows: Tensor, broadcast: Broadcast
     ) -> list[State] | None:
@@ -143,11 +210,11 @@ class Trainer:
         shown = replace(broadcast, anchor=anchor, server_state=server)
         for task, row in zip(tasks, rows, strict=True):
             states.append(task.state or {})
-            steps = task.plan.steps
-            context = shown.context(shown.step_size(steps), steps, task.state)
             with Trial() if self.lenient else nullcontext():
                 # In storage of its own: a row of a matrix leads to all other rows.
-                states[-1] = self.method.client_state(task.state or {}, row.clone(), context)
+                states[-1] = self.method.client_state(
+                    task.state or {}, row.clone(), shown.context_of(task)
+                )
         return states
 
 

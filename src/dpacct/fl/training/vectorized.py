@@ -29,7 +29,6 @@ from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.local.sgd import SGD, shortened
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.tensors import listed, truths
-from dpacct.fl.training.isolation import Isolation
 from dpacct.fl.training.own_functions import OwnFunctions, seeds_of_steps
 from dpacct.fl.training.tasks import NO_STEPS, Broadcast, Task, Trainer
 
@@ -45,17 +44,15 @@ class VectorizedTrainer(Trainer):
     """
 
     def __init__(self, method: Method, loss: LocalLoss, layout: Layout, group: int = GROUP) -> None:
+        super().__init__(method, loss, layout)
         self.group = group
-        self.method, self._loss, self._layout = method, loss, layout
-        self._isolation = Isolation(loss)
         self._projects = overrides(method, "after_step")
         self._transforms = overrides(method, "local_update")
         self._steers = overrides(method, "gradient")
 
     def train(self, tasks: Sequence[Task], broadcast: Broadcast) -> Tensor:
         """See `Trainer`."""
-        start = self._layout.flatten(broadcast.anchor)
-        rows = start.new_full((len(tasks), self._layout.size), torch.nan)
+        rows = self._no_updates(len(tasks), broadcast)
         with self._isolation.around(broadcast) as shown:
             for places, group in self._groups(tasks, shown.local):
                 updates = self._train_group(group, shown)
