@@ -234,7 +234,7 @@ class Done(NamedTuple):
 def _data(done: Done) -> dict[str, Any]:
     """Return the keys of --json. JSON has no infinity: null if the run is not private."""
     from dpacct.fl.privacy.allocation import Allocation
-    from dpacct.fl.privacy.cohorts import Cyclic
+    from dpacct.fl.privacy.correlated import Cyclic
 
     settings, files, job, run, outcome = done
     spent, budget, sampling = run.epsilon, job.keywords["budget"], job.sampling

@@ -33,8 +33,7 @@ from dpacct.fl.methods.server_optimizers import Adam, Momentum, ServerOptimizer
 from dpacct.fl.models import Model, build_model
 from dpacct.fl.privacy.allocation import Allocation, rounds_of, sampling_of
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, PerLayerClip
-from dpacct.fl.privacy.cohorts import Cyclic
-from dpacct.fl.privacy.correlated import CorrelatedNoise
+from dpacct.fl.privacy.correlated import CorrelatedNoise, Cyclic
 from dpacct.fl.public import PublicSize
 from dpacct.fl.tensors import Device, choose_device, from_array
 from dpacct.ledger.terms import CLIENT, Terms

@@ -46,11 +46,10 @@ from dpacct.fl.methods import (
 )
 from dpacct.fl.methods.protocol import Context, Method
 from dpacct.fl.methods.server_optimizers import Adam, Momentum, ServerOptimizer
-from dpacct.fl.postprocess.averages import Average
+from dpacct.fl.postprocess import Average
 from dpacct.fl.privacy.allocation import Allocation
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, PerLayerClip, SmoothedNormalization
-from dpacct.fl.privacy.cohorts import Cyclic, MinSeparation
-from dpacct.fl.privacy.correlated import CorrelatedNoise
+from dpacct.fl.privacy.correlated import CorrelatedNoise, Cyclic, MinSeparation
 from dpacct.fl.privacy.findings import Audit, AuditFailed, Finding
 from dpacct.fl.privacy.markers import Bounded, Noised
 from dpacct.fl.privacy.masks import Dense, Mask, PublicTopK, RandomK

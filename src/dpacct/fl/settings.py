@@ -22,14 +22,13 @@ from dpacct.accountant import find_accountant
 from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
-from dpacct.fl.local.rates import Changing, changes
-from dpacct.fl.local.sgd import SGD
+from dpacct.fl.local.sgd import SGD, Changing, changes
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.methods.server_optimizers import ServerOptimizer
-from dpacct.fl.postprocess.averages import Average
+from dpacct.fl.postprocess import Average
 from dpacct.fl.privacy.allocation import Allocation, rounds_of, sampling_of
 from dpacct.fl.privacy.bounds import Bound, Clip
-from dpacct.fl.privacy.cohorts import Cohorts, Cyclic, MinSeparation
+from dpacct.fl.privacy.correlated import Cohorts, Cyclic, MinSeparation
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, SecureGaussianNoise
 from dpacct.fl.report.callbacks import Callback
 from dpacct.fl.surroundings import undisturbed

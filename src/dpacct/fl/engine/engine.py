@@ -27,11 +27,10 @@ from dpacct.fl.engine.states import (
 from dpacct.fl.examples import Examples
 from dpacct.fl.layout import Layout, State, copies
 from dpacct.fl.local.batches import chunks
-from dpacct.fl.local.rates import RoundValues
-from dpacct.fl.local.sgd import SGD
+from dpacct.fl.local.sgd import SGD, RoundValues
 from dpacct.fl.methods.protocol import Method, moves_plainly, overrides
 from dpacct.fl.methods.server_optimizers import ServerOptimizer, ServerState
-from dpacct.fl.postprocess.averages import Average
+from dpacct.fl.postprocess import Average
 from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.privacy.allocation import Allocation, Allocator
 from dpacct.fl.privacy.bounds import INDICATOR_NORM, AdaptiveClip

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from dpacct.fl.local.rates import RoundValues
+from dpacct.fl.local.sgd import RoundValues
 from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.privacy.allocation import rounds_of, sampling_of
 from dpacct.fl.privacy.bounds import Bound, Clip

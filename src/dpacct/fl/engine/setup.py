@@ -28,8 +28,7 @@ from dpacct.fl.layout import (
     trainable,
 )
 from dpacct.fl.local.losses import LossFunction
-from dpacct.fl.local.rates import RoundValues, values_over
-from dpacct.fl.local.sgd import SGD, LocalAdam
+from dpacct.fl.local.sgd import SGD, LocalAdam, RoundValues, values_over
 from dpacct.fl.methods.fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.privacy.account import Account, NoisePlan

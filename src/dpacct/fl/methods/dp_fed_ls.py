@@ -9,8 +9,7 @@ import torch
 from dpacct.fl.layout import Params, State
 from dpacct.fl.methods.parameters import whole_norm
 from dpacct.fl.methods.protocol import Context, Method
-from dpacct.fl.postprocess.denoisers import DENOISERS
-from dpacct.fl.postprocess.laplacian import AXES, check_order, check_strength, smooth
+from dpacct.fl.postprocess import AXES, DENOISERS, check_order, check_strength, smooth
 from dpacct.fl.privacy.markers import Noised
 from dpacct.validate import one_of
 

@@ -18,7 +18,7 @@ from dpacct.fl.methods.parameters import (
     steps_with_momentum,
 )
 from dpacct.fl.methods.protocol import Context
-from dpacct.fl.postprocess.laplacian import check_strength, smooth
+from dpacct.fl.postprocess import check_strength, smooth
 from dpacct.fl.privacy.markers import Noised
 from dpacct.validate import at_least_zero, probability
 

@@ -11,7 +11,7 @@ from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import Loss
 from dpacct.fl.methods.parameters import step_along
 from dpacct.fl.methods.protocol import Context, Method
-from dpacct.fl.postprocess.denoisers import keep_largest
+from dpacct.fl.postprocess import keep_largest
 from dpacct.fl.privacy.markers import Noised
 from dpacct.fl.privacy.masks import Dense, Mask, PublicTopK, fraction_kept
 from dpacct.validate import at_least_zero, flag, one_of

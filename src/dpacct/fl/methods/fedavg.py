@@ -12,7 +12,7 @@ from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import Loss
 from dpacct.fl.methods.parameters import whole_norm
 from dpacct.fl.methods.protocol import Context, Method
-from dpacct.fl.postprocess.denoisers import keep_largest
+from dpacct.fl.postprocess import keep_largest
 from dpacct.fl.privacy.bounds import Bound, SmoothedNormalization
 from dpacct.fl.privacy.markers import Noised
 from dpacct.fl.privacy.masks import fraction_kept

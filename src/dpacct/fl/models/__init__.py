@@ -15,15 +15,16 @@ from torch.nn.functional import cross_entropy
 from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.fl.data.dataset import Dataset
-from dpacct.fl.models.layers import CropFlip, with_group_norm
 from dpacct.fl.models.networks import (
     CharacterLSTM,
     ConvNet,
+    CropFlip,
     LogisticRegression,
     ResNet,
     resnet10,
     resnet18,
     resnet20,
+    with_group_norm,
 )
 from dpacct.ledger.disk.outputs import write_file
 

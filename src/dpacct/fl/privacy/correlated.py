@@ -1,4 +1,4 @@
-"""Correlated noise in training: its rows, one at a time, and their one charge.
+"""Correlated noise in training: its cohorts, its rows, one at a time, and their one charge.
 
 Round t releases G_t + s W_t. G_t is the sum of bounded contributions, s the standard deviation z
 times the clip norm, and W = C^{-1} Z for the strategy C and independent standard Gaussian rows Z.
@@ -9,7 +9,11 @@ of the last rows of W as the strategy needs. It is as secret as the data.
 Rule 2: the ledger gives out each row once (`dpacct.ledger.run.Run.take_row`). A row whose round was
 lost is never released with another sum. The next rows still continue it.
 Rule 3: all rows are charged before the first one is released, and nothing of it is given back.
-Rule 4: the cohort of a row keeps the promised separation and participations (`cohorts`).
+Rule 4: a cohort is a function of the row of noise and of the number of clients alone. So no
+dropout, failure or restart brings a client back too early, and an absent client has used its turn.
+The promise (the least separation and the most participations) is checked for every client before
+anything is charged. The rule is public and amplifies nothing, except for secret draws within a
+group.
 Rule 5: one clip norm and one noise multiplier hold for all rows.
 Proofs: docs/derivations/correlated-training.md.
 """
@@ -27,15 +31,124 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpacct import validate
 from dpacct.correlated import Correlated, Strategy
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.privacy.cohorts import Cohorts
 from dpacct.fl.privacy.noise import Limits, Noise
-from dpacct.fl.privacy.randomness import Randomness, normals
+from dpacct.fl.privacy.randomness import Randomness, draw_below, normals
 from dpacct.fl.public import HasRate
 from dpacct.rounds import Adjacency, Full, Poisson, Sampling
 
 _SEED = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Cyclic:
+    """Groups of clients that take turns: client i takes part in the rounds i, i + groups, ...
+
+    Args:
+        groups: the number of groups, at most that of the clients.
+        sampling_rate: if given, each client of the group joins with this probability only, in
+            secret. This amplifies privacy for strategies of at most ``groups`` bands.
+    Raises:
+        InvalidParameter: a value out of range.
+    """
+
+    groups: int
+    sampling_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        count = validate.count("groups", self.groups, "the number of groups")
+        object.__setattr__(self, "groups", count)
+        if self.sampling_rate is not None:
+            object.__setattr__(self, "sampling_rate", validate.sampling_rate(self.sampling_rate))
+
+    name = "cyclic"
+
+    def participation(self, rounds: int, num_clients: int) -> tuple[int, int]:
+        """Return the least separation and the most participations of a client.
+
+        Raises:
+            InvalidParameter: there are more groups than clients.
+        """
+        if self.groups > num_clients:
+            rule = f"{num_clients} clients make at most {num_clients} groups"
+            raise InvalidParameter("groups", self.groups, rule)
+        return self.groups, -(-rounds // self.groups)
+
+    def cohort_size(self, num_clients: int) -> float:
+        """Return the planned cohort size, by which sums are divided."""
+        rate = 1.0 if self.sampling_rate is None else self.sampling_rate
+        return rate * num_clients / self.groups
+
+    def members(self, row: int, num_clients: int, source: Randomness) -> Sequence[int]:
+        """Return the clients of a row of noise, ascending."""
+        group = range(row % self.groups, num_clients, self.groups)
+        if self.sampling_rate is None:
+            return group
+        return [group[place] for place in draw_below(len(group), self.sampling_rate, source)]
+
+
+@dataclass(frozen=True, slots=True)
+class MinSeparation:
+    """Cohorts of one size from a queue of all clients: those whose turn is longest ago.
+
+    Args:
+        separation: the least number of rounds from one participation of a client to its next.
+        participations: the most participations of a client.
+        cohort: the number of clients in each round.
+    Raises:
+        InvalidParameter: a value out of range.
+    """
+
+    separation: int
+    participations: int
+    cohort: int
+
+    # As for `Cyclic`: nothing is drawn.
+    sampling_rate = None
+
+    def __post_init__(self) -> None:
+        for name, noun in (
+            ("separation", "the least separation"),
+            ("participations", "the number of participations"),
+            ("cohort", "the cohort size"),
+        ):
+            object.__setattr__(self, name, validate.count(name, getattr(self, name), noun))
+
+    def participation(self, rounds: int, num_clients: int) -> tuple[int, int]:
+        """Return the least separation and the most participations of a client.
+
+        Raises:
+            InvalidParameter: the population cannot keep them.
+        """
+        if self.separation * self.cohort > num_clients:
+            rule = (
+                f"{num_clients} clients in cohorts of {self.cohort} come back after "
+                f"{num_clients // self.cohort} rounds"
+            )
+            raise InvalidParameter("separation", self.separation, rule)
+        needed = -(-rounds * self.cohort // num_clients)
+        if needed > self.participations:
+            rule = (
+                f"{rounds} rounds of {self.cohort} out of {num_clients} clients need {needed} "
+                "participations of a client"
+            )
+            raise InvalidParameter("participations", self.participations, rule)
+        return self.separation, min(self.participations, -(-rounds // self.separation))
+
+    def cohort_size(self, num_clients: int) -> float:
+        """Return the cohort size, by which sums are divided."""
+        del num_clients
+        return float(self.cohort)
+
+    def members(self, row: int, num_clients: int, source: Randomness) -> Sequence[int]:
+        """Return the clients of a row of noise, ascending."""
+        del source
+        return sorted((row * self.cohort + place) % num_clients for place in range(self.cohort))
+
+
+Cohorts = Cyclic | MinSeparation
 
 
 @dataclass(frozen=True, slots=True)
