@@ -106,6 +106,8 @@ def composed_delta(composition: Composition, epsilon: float) -> Interval:
             raise
         return Interval.bracket(least, upper)
     upper = min(1.0, (found.upper + lost) * (1 + 2 * UNIT)) if lost else found.upper
+    if pairs and found.width > _WIDE * found.upper:
+        upper = min(upper, _most_at_zero(composition))
     return Interval.bracket(found.lower, upper)
 
 
@@ -136,7 +138,7 @@ def composed_epsilon(composition: Composition, delta: float) -> Interval:
     Raises:
         NotConverged: no contour reaches it.
     """
-    if _costs_nothing(composition, delta):
+    if _most_at_zero(composition, delta) <= delta:
         return Interval(0.0, 0.0)
     rest, lost = composition.without_least(_NEGLIGIBLE * delta)
     found = _epsilon_of_rest(rest, delta)
@@ -209,15 +211,18 @@ def _precision_bounds(composition: Composition) -> tuple[float, float]:
     return composition.precision * (1 - slack), composition.precision * (1 + slack)
 
 
-def _costs_nothing(composition: Composition, delta: float) -> bool:
-    """Return True if delta(0), at most the sum over the rounds, is surely at most ``delta``."""
+def _most_at_zero(composition: Composition, enough: float = math.inf) -> float:
+    """Return the sum of delta(0) over the rounds, rounded up, or a part of it above ``enough``.
+
+    No delta(eps) of the composition exceeds it.
+    """
     total = gaussian_delta(0.0, math.sqrt(_precision_bounds(composition)[1])).upper
     slack = 1 + UNIT * (2 * composition.kinds + 16)
     for pair, count in _pairs(composition):
+        if total * slack > enough:
+            break
         total += count * one_round_delta(0.0, pair).upper
-        if total * slack > delta:
-            return False
-    return total * slack <= delta
+    return total * slack
 
 
 def _alone_epsilon(pair: AchievedPair | GeneralPair, delta: float) -> Interval:
