@@ -29,7 +29,7 @@ def exact_delta(epsilon: float, q: float, s: float) -> mpf:
     epsilon=log_uniform(1e-3, 20.0),
     rate=sampling_rates(1e-5),
     scheme=uniform_schemes(),
-    z=noise_multipliers(0.2, 30.0),
+    z=noise_multipliers(0.1, 30.0),
 )
 def test_one_round_is_exact(epsilon, rate, scheme, z):
     """A Poisson round, and one of a fixed cohort: there the pair has twice the shift."""
