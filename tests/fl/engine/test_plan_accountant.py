@@ -15,6 +15,7 @@ from dpacct.fl.engine.setup import plan_accountant
 from dpacct.fl.layout import Params, State
 from dpacct.fl.methods.protocol import Context, Method
 from dpacct.rounds import Round, Sampling, Uniform
+from tests.fl.problems import federation, linear, make_clients
 
 PARAMS: Params = {"w": torch.zeros(2)}
 
@@ -90,24 +91,15 @@ def test_what_such_memories_would_tell() -> None:
     ],
 )
 def test_a_federation_records_it(method: Method, accountant: str, by: str) -> None:
-    clients = [fl.ClientData(torch.ones(2, 2), torch.zeros(2, dtype=torch.long)) for _ in range(12)]
-    with fl.Federation(
-        torch.nn.Linear(2, 2),
-        torch.nn.functional.cross_entropy,
-        clients,
-        method=method,
-        rounds=4,
-        clip_norm=1.0,
-        sampling=Uniform(4, 12),
-        noise_multiplier=1.5,
-        delta=1e-2,
-        vectorize=False,
-        accountant=accountant,
-    ) as run:
-        plan = 4 * Round(1.5, Uniform(4, 12))
+    rule = Uniform(4, 12)
+    settings = {"noise_multiplier": 1.5, "delta": 1e-2, "accountant": accountant, "rounds": 4}
+    with federation(
+        linear(), make_clients([2] * 12), method=method, sampling=rule, **settings
+    ) as run:  # fmt: skip
         run.run()
         spent = run.epsilon
         [entry] = run.player.account._open(None).runs
         assert entry.accountant == by
         assert entry.planned_epsilon() == spent.upper
-    assert spent.upper == pytest.approx(epsilon(plan, delta=1e-2, accountant=by).upper, rel=1e-9)
+    expected = epsilon(4 * Round(1.5, rule), delta=1e-2, accountant=by).upper
+    assert spent.upper == pytest.approx(expected, rel=1e-9)

@@ -29,32 +29,29 @@ class Events:
         pass
 
 
-def played(tmp_path, sizes, monkeypatch, **options):
-    """Columns of every kind of file, and the reports of a run."""
+def test_every_field_of_a_report_is_released_or_marked(tmp_path, monkeypatch):
     module = types.SimpleNamespace(SummaryWriter=Events)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
-    lines, table = tmp_path / f"{len(sizes)}.jsonl", tmp_path / f"{len(sizes)}.csv"
+    lines, table = tmp_path / "a.jsonl", tmp_path / "a.csv"
     writers = [fl.JSONLinesWriter(lines), fl.CSVWriter(table), TensorBoardWriter(tmp_path)]
-    with federation(linear(), make_clients(sizes), callbacks=writers, **options) as run:
-        reports = list(run)
-    rows = [json.loads(line) for line in lines.read_text().splitlines()]
+    with federation(linear(), make_clients([5] * 4), callbacks=writers, rounds=1) as run:
+        report = run.run()
     with table.open(newline="") as stream:
-        cells = list(csv.DictReader(stream))
-    return reports, rows, cells
-
-
-def test_every_field_of_a_report_is_released_or_marked(tmp_path, monkeypatch):
-    [report], [row], [cells] = played(tmp_path, [5] * 4, monkeypatch, rounds=1)
+        [cells] = csv.DictReader(stream)
     for field in fields(fl.Report):
         assert field.name in RELEASED or field.name in {"diagnostics", "seconds"}
-    for columns in (report.to_dict(), row, cells):
+    private = ("seconds", *(field.name for field in fields(fl.Diagnostics)))
+    for columns in (report.to_dict(), json.loads(lines.read_text()), cells):
         for name in columns:
             assert name in RELEASED or name.startswith(UNPROTECTED)
-        for name in ("seconds", *(field.name for field in fields(fl.Diagnostics))):
-            assert f"{UNPROTECTED}{name}" in columns
+        assert all(f"{UNPROTECTED}{name}" in columns for name in private)
     assert len(Events.tags) > 10
     for tag in Events.tags:
         assert tag.startswith("unprotected/") or tag.replace("/", "_") in RELEASED
+    # A printed report shows nothing private.
+    assert str(report).startswith("epsilon <= ")
+    assert "zero-out of one client, after round 1 of 1" in f"{report!r}{report}"
+    assert not any(name in f"{report!r}{report}" for name in private)
 
 
 def test_what_is_not_marked_says_nothing_of_the_clients():
@@ -74,13 +71,3 @@ def test_what_is_not_marked_says_nothing_of_the_clients():
         assert {n: one[n] for n in public} == {n: two[n] for n in public}
         assert any(one[n] != two[n] for n in one if n not in public)
     assert words == other
-
-
-def test_a_printed_report_shows_nothing_private():
-    with federation(linear(), make_clients([5] * 4), rounds=1) as run:
-        report = run.run()
-    text = f"{report!r}{report}"
-    assert str(report).startswith("epsilon <= ")
-    assert "zero-out of one client, after round 1 of 1" in text
-    for name in ("seconds", *(field.name for field in fields(fl.Diagnostics))):
-        assert name not in text

@@ -20,7 +20,8 @@ LIMIT = 0.5
 
 
 def sgd(parameters, local):
-    return torch.optim.SGD(parameters, lr=local.lr, momentum=local.momentum)
+    momentum, decay = local.momentum, local.weight_decay
+    return torch.optim.SGD(parameters, lr=local.lr, momentum=momentum, weight_decay=decay)
 
 
 def adam(parameters, local):
@@ -63,6 +64,7 @@ def trained(kind, clients, local):
     [
         (sgd, fl.SGD(lr=0.3, steps=4, batch_size=None, max_grad_norm=LIMIT)),
         (sgd, fl.SGD(lr=0.3, steps=4, batch_size=None, momentum=0.5, max_grad_norm=LIMIT)),
+        (sgd, fl.SGD(lr=0.1, steps=6, batch_size=None, momentum=0.9, weight_decay=0.1)),
         (adam, fl.LocalAdam(lr=0.03, steps=5, batch_size=None)),
         (adam, fl.LocalAdam(lr=0.03, steps=5, batch_size=None, beta1=0.5, weight_decay=0.1)),
         (adam, fl.LocalAdam(lr=0.03, steps=5, batch_size=None, floor=0.1, max_grad_norm=LIMIT)),
