@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import pickle
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from dpacct.fl.data import (
     load_table,
 )
 from dpacct.fl.data.images import decode_planes
+from tests.fl.data.refusals import refusal
 
 RANDOM = np.random.default_rng(0)
 KEYS = ("train_x", "train_y", "test_x", "test_y")
@@ -29,13 +29,6 @@ MNIST = {
     "test_x": RANDOM.integers(0, 256, (2, 28, 28), np.uint8),
     "test_y": np.array([4, 2], np.uint8),
 }
-
-
-def refusal(call: Callable[[], object], name: str = "data_dir") -> str:
-    with pytest.raises(InvalidParameter) as refused:
-        call()
-    assert refused.value.name == name
-    return str(refused.value)
 
 
 def write_raw(folder: Path, start: str = "", test: str = "t10k") -> None:
@@ -74,17 +67,19 @@ def test_mnist_comes_back_in_every_form(
 
 @pytest.mark.usefixtures("torchvision")
 def test_emnist_is_upright_and_counts_from_zero(tmp_path: Path) -> None:
-    write_raw(tmp_path / "EMNIST" / "raw", "emnist-balanced-", "test")
+    raw = tmp_path / "EMNIST" / "raw"
+    write_raw(raw, "emnist-balanced-", "test")
     data = load("emnist", tmp_path)
     assert data.num_classes == 47
     assert np.array_equal(data.train.inputs[:, 0].numpy(), MNIST["train_x"].transpose(0, 2, 1))
     assert data.test.targets.tolist() == MNIST["test_y"].tolist()
-    refusal(lambda: load("emnist", tmp_path, split="all"), "split")
-    for file in (tmp_path / "EMNIST" / "raw").iterdir():
+    with pytest.raises(InvalidParameter, match="split"):
+        load("emnist", tmp_path, split="all")
+    for file in raw.iterdir():
         file.rename(file.with_name(file.name.replace("balanced", "letters")))
     # 0 is no letter of theirs.
-    assert "labels lie in 0..25" in refusal(lambda: load("emnist", tmp_path, split="letters"))
-    file = tmp_path / "EMNIST" / "raw" / "emnist-letters-train-labels-idx1-ubyte"
+    assert "labels lie in 0..25" in refusal(load, "emnist", tmp_path, split="letters")
+    file = raw / "emnist-letters-train-labels-idx1-ubyte"
     file.write_bytes(file.read_bytes().replace(b"\0\t\3\1\1", b"\1\t\3\1\1"))
     assert load("emnist", tmp_path, split="letters").train.targets.tolist() == [0, 8, 2, 0, 0]
 
@@ -144,13 +139,13 @@ def test_files_of_torchvision_without_torchvision(
 def test_damaged_files_of_torchvision(tmp_path: Path) -> None:
     write_raw(tmp_path / "MNIST" / "raw")
     (tmp_path / "MNIST" / "raw" / "train-labels-idx1-ubyte").write_bytes(gzip.compress(b"x"))
-    assert "torchvision cannot read" in refusal(lambda: load("mnist", tmp_path))
+    assert "torchvision cannot read" in refusal(load, "mnist", tmp_path)
     # Batches of CIFAR-10 are pickles, which are opened only if their checksums are the known ones.
     batches = tmp_path / "cifar-10-batches-py"
     batches.mkdir()
     for name in (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch", "batches.meta"):
         (batches / name).write_bytes(pickle.dumps(Bomb(tmp_path / "bang")))
-    assert "torchvision cannot read CIFAR10" in refusal(lambda: load("cifar10", tmp_path))
+    assert "torchvision cannot read CIFAR10" in refusal(load, "cifar10", tmp_path)
     assert not (tmp_path / "bang").exists()
 
 
@@ -186,9 +181,9 @@ def test_the_environment_names_the_folder(tmp_path: Path, monkeypatch: pytest.Mo
     ],
 )
 def test_missing_files_are_named(tmp_path: Path, name: str, words: list[str]) -> None:
-    text = refusal(lambda: load(name, tmp_path))
+    text = refusal(load, name, tmp_path)
     assert all(word in text for word in [*words, str(tmp_path), name, "--data-dir"])
-    assert "does not exist" in refusal(lambda: load(name, tmp_path / "nowhere"))
+    assert "does not exist" in refusal(load, name, tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
@@ -204,19 +199,19 @@ def test_missing_files_are_named(tmp_path: Path, name: str, words: list[str]) ->
     ],
 )
 def test_wrong_arrays(tmp_path: Path, change: dict[str, Any], words: str) -> None:
-    file = tmp_path / "mnist.npz"
-    arrays = MNIST | change
+    file, arrays = tmp_path / "mnist.npz", MNIST | change
     np.savez(file, **{key: array for key, array in arrays.items() if array is not None})
-    text = refusal(lambda: load("mnist", tmp_path))
+    text = refusal(load, "mnist", tmp_path)
     assert words in text
     assert str(file) in text
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"text", b"\x93NUMPY\x01\x00"])
-def test_files_that_are_no_archive(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "mnist.npz").write_bytes(content)
-    assert "mnist.npz" in refusal(lambda: load("mnist", tmp_path))
-    assert "mnist.npz" in refusal(lambda: load_table(tmp_path / "mnist.npz"), "data")
+def test_files_that_are_no_archive(tmp_path: Path) -> None:
+    file = tmp_path / "mnist.npz"
+    for content in (b"", b"PK\x03\x04", b"text", b"\x93NUMPY\x01\x00"):
+        file.write_bytes(content)
+        assert "mnist.npz" in refusal(load, "mnist", tmp_path)
+        assert "mnist.npz" in refusal(load_table, file, name="data")
 
 
 def test_cifar_decodes_its_planes(tmp_path: Path) -> None:
@@ -237,7 +232,7 @@ def test_cifar_decodes_its_planes(tmp_path: Path) -> None:
     red = (pixels[5, :, 0].astype(np.float64) / 255 - 0.4914) / 0.2470
     assert np.allclose(inputs[:, 0].numpy(), red, atol=1e-5)
     (tmp_path / names[2]).unlink()
-    assert names[2] in refusal(lambda: load("cifar10", tmp_path))
+    assert names[2] in refusal(load, "cifar10", tmp_path)
 
 
 def femnist_arrays() -> dict[str, np.ndarray]:
@@ -276,5 +271,5 @@ def test_femnist_by_writer(tmp_path: Path) -> None:
 )
 def test_wrong_femnist(tmp_path: Path, change: dict[str, Any], words: str) -> None:
     np.savez(tmp_path / "femnist_writers.npz", **(femnist_arrays() | change))
-    assert words in refusal(lambda: load_femnist(tmp_path))
-    refusal(lambda: load_femnist(tmp_path, test_writers="all"), "test_writers")
+    assert words in refusal(load_femnist, tmp_path)
+    refusal(load_femnist, tmp_path, test_writers="all", name="test_writers")

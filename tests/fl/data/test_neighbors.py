@@ -22,7 +22,6 @@ from dpacct.fl.data import (
     TableSchema,
     load,
     load_adult,
-    load_digits,
     load_femnist,
     load_shakespeare,
     load_table,
@@ -166,21 +165,14 @@ def test_one_row_changes_that_row_alone(tmp_path: Path, name: str, change: int) 
 
 @pytest.mark.parametrize("name", ["digits", "mnist", "cifar10"])
 def test_loaders_without_owners_have_simulated_clients(tmp_path: Path, name: str) -> None:
-    images = {"mnist": (12, 28, 28), "cifar10": (3, 12, 32, 32)}
-    if name == "mnist":
-        arrays = {"train_x": values_of(0, 12 * 784, 0).reshape(12, 28, 28).astype(np.uint8)}
-        arrays |= {"train_y": np.arange(12, dtype=np.uint8) % 10}
-        arrays |= {"test_x": arrays["train_x"], "test_y": arrays["train_y"]}
-        np.savez(tmp_path / "mnist.npz", **arrays)
-        data = load("mnist", tmp_path)
-    elif name == "cifar10":
-        for part in (*(f"train_{k}" for k in range(1, 6)), "test"):
-            planes = np.zeros(images[name], np.uint8)
-            labels = np.arange(12, dtype=np.uint8) % 10
-            np.savez(tmp_path / f"cifar10_{part}.npz", d=planes, y=labels)
-        data = load("cifar10", tmp_path)
-    else:
-        data = load_digits()
+    labels = np.arange(12, dtype=np.uint8) % 10
+    images = values_of(0, 12 * 784, 0).reshape(12, 28, 28).astype(np.uint8)
+    arrays = {"train_x": images, "train_y": labels, "test_x": images, "test_y": labels}
+    np.savez(tmp_path / "mnist.npz", **arrays)
+    for part in (*(f"train_{k}" for k in range(1, 6)), "test"):
+        planes = np.zeros((3, 12, 32, 32), np.uint8)
+        np.savez(tmp_path / f"cifar10_{part}.npz", d=planes, y=labels)
+    data = load(name, tmp_path)
     assert (data.owners, data.test_data, data.label_set) == (None, "public", "public")
     for partition in (iid(len(data.train), 5), dirichlet(data.labels(), 5, 0.5)):
         assert PartitionedClients(data.train, partition).simulated

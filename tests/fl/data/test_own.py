@@ -13,18 +13,12 @@ from dpacct.errors import InvalidParameter
 from dpacct.fl.data import TableSchema, load_table
 from dpacct.fl.data.files import read_arrays
 from dpacct.fl.data.partitions import owner_number
+from tests.fl.data.refusals import refusal
 
 RANDOM = np.random.default_rng(1)
 IMAGES = RANDOM.integers(0, 256, (40, 1, 4, 4), np.uint8)
 LABELS = np.array(["no", "yes"] * 20)
 OWNERS = np.arange(40) // 4 + 10**15
-
-
-def refusal(call: Any, name: str = "data") -> str:
-    with pytest.raises(InvalidParameter) as refused:
-        call()
-    assert refused.value.name == name
-    return str(refused.value)
 
 
 def save(folder: Path, **arrays: Any) -> Path:
@@ -81,7 +75,7 @@ def test_rows_of_arrays_are_their_own_owners(tmp_path: Path) -> None:
 )
 def test_wrong_arrays_are_named(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
     file = save(tmp_path, **arrays)
-    assert words in refusal(lambda: load_table(file, TableSchema(owner="who")))
+    assert words in refusal(load_table, file, TableSchema(owner="who"), name="data")
 
 
 def write_images(folder: Path, count: int) -> None:
@@ -106,7 +100,7 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     declared = load_table(tmp_path / "pets", TableSchema(classes=("dogs", "cats")))
     assert declared.label_set == "public"
     assert "images in a folder are" in refusal(
-        lambda: load_table(tmp_path / "pets", TableSchema(owner="who"))
+        load_table, tmp_path / "pets", TableSchema(owner="who"), name="data"
     )
 
 
@@ -117,12 +111,12 @@ def test_folders_that_declare_a_split(tmp_path: Path) -> None:
     data = load_table(tmp_path)
     assert (len(data.train), len(data.test)) == (6, 4)
     (tmp_path / "test" / "dogs" / "0.png").write_bytes(b"text")
-    assert "it is not an image" in refusal(lambda: load_table(tmp_path))
+    assert "it is not an image" in refusal(load_table, tmp_path, name="data")
     image = pytest.importorskip("PIL.Image")
     image.fromarray(np.zeros((9, 9), np.uint8)).save(tmp_path / "test" / "dogs" / "0.png")
-    assert "one size, (5, 4), here (9, 9)" in refusal(lambda: load_table(tmp_path))
+    assert "one size, (5, 4), here (9, 9)" in refusal(load_table, tmp_path, name="data")
     (tmp_path / "nothing").mkdir()
-    assert "for each class" in refusal(lambda: load_table(tmp_path / "nothing"))
+    assert "for each class" in refusal(load_table, tmp_path / "nothing", name="data")
 
 
 def test_archives_that_are_damaged_or_hold_no_text_are_refused_in_a_sentence(tmp_path):

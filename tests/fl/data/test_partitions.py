@@ -21,6 +21,7 @@ from dpacct.fl.data.partitions import (
     natural,
     of_clients,
 )
+from tests.fl.data.refusals import refusal
 
 labels_of = st.lists(st.integers(-3, 6), min_size=1, max_size=80)
 concentrations = st.floats(-3, 6).map(lambda power: 10.0**power)
@@ -97,9 +98,8 @@ def test_label_ratios_have_the_moments_of_a_dirichlet(alpha: float, least: float
     assert (counts.mean(0) == each / classes).all()
 
 
-@pytest.mark.parametrize(
-    ("order", "bounds"),
-    [
+def test_what_is_no_partition_cannot_be_built() -> None:
+    for order, bounds in (
         ([0, 1, 1], [0, 3]),  # one example twice, one for nobody
         ([0, 1, 3], [0, 3]),
         ([0, 1, 2], [0, 2]),  # the last for nobody
@@ -108,37 +108,29 @@ def test_label_ratios_have_the_moments_of_a_dirichlet(alpha: float, least: float
         ([0, 1, 2], [0, 2, 1, 3]),
         ([0, 1, 2], [3]),
         ([], [0]),
-    ],
-)
-def test_what_is_no_partition_cannot_be_built(order: list[int], bounds: list[int]) -> None:
-    with pytest.raises(InvalidParameter):
-        Partition(np.array(order, np.int64), np.array(bounds, np.int64))
+    ):
+        with pytest.raises(InvalidParameter):
+            Partition(np.array(order, np.int64), np.array(bounds, np.int64))
 
 
-@pytest.mark.parametrize(
-    ("call", "name"),
-    [
-        (lambda: iid(3, 4), "num_clients"),
-        (lambda: iid(3, 0), "num_clients"),
-        (lambda: iid(0, 1), "num_examples"),
-        (lambda: iid(3, 1, seed=-1), "seed"),
-        (lambda: iid(3, 1, seed=True), "seed"),
-        (lambda: dirichlet([0, 1], 3, 1.0), "num_clients"),
-        (lambda: dirichlet([0, 1], 1, 0.0), "concentration"),
-        (lambda: dirichlet([0, 1], 1, float("nan")), "concentration"),
-        (lambda: dirichlet([0, 1], 1, 1e7), "concentration"),
-        (lambda: dirichlet(np.zeros((2, 2), int), 1, 1.0), "labels"),
-        (lambda: dirichlet(np.array([0.5, 1.0]), 1, 1.0), "labels"),
-        (lambda: dirichlet([], 1, 1.0), "num_examples"),
-        (lambda: natural([]), "owners"),
-        (lambda: natural(np.array(["a", "b"])), "owners"),
-    ],
-)
-def test_bad_input_is_named(call: object, name: str) -> None:
-    assert callable(call)
-    with pytest.raises(InvalidParameter) as refused:
-        call()
-    assert refused.value.name == name
+def test_bad_input_is_named() -> None:
+    for make, arguments, name in (
+        (iid, (3, 4), "num_clients"),
+        (iid, (3, 0), "num_clients"),
+        (iid, (0, 1), "num_examples"),
+        (dirichlet, ([0, 1], 3, 1.0), "num_clients"),
+        (dirichlet, ([0, 1], 1, 0.0), "concentration"),
+        (dirichlet, ([0, 1], 1, float("nan")), "concentration"),
+        (dirichlet, ([0, 1], 1, 1e7), "concentration"),
+        (dirichlet, (np.zeros((2, 2), int), 1, 1.0), "labels"),
+        (dirichlet, (np.array([0.5, 1.0]), 1, 1.0), "labels"),
+        (dirichlet, ([], 1, 1.0), "num_examples"),
+        (natural, ([],), "owners"),
+        (natural, (np.array(["a", "b"]),), "owners"),
+    ):
+        refusal(make, *arguments, name=name)
+    for seed in (-1, True):
+        refusal(iid, 3, 1, seed=seed, name="seed")
 
 
 def test_clients_are_counted_from_both_ends() -> None:
