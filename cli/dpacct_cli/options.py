@@ -45,49 +45,44 @@ SCHEMES = (Poisson.name, Uniform.name, Full.name)
 EPOCHS = ("allocation", "shuffle")
 # For the commands, which know their values as options.
 number = words.number
+Text = str | None
+Known = Callable[[], Iterable[str]] | None
 
 
 def option(
-    *names: str,
-    metavar: str,
-    help: str,  # noqa: A002 - the text of --help
-    panel: str = "",
-    known: Callable[[], Iterable[str]] | None = None,
-    advanced: bool = False,
+    names: str, metavar: str, panel: str, text: str, *, known: Known = None, advanced: bool = False
 ) -> Any:
-    """Declare an option with a value, its documented name first.
+    """Declare an option with a value.
 
-    ``a|b`` as metavar lists all values, which are completed, unless ``known`` returns them. An
-    advanced option is shown by --help-all only.
+    ``names`` has spaces between them, the documented one first. ``a|b`` as metavar lists all
+    values, which are completed, unless ``known`` returns them. An advanced option is shown by
+    --help-all only.
     """
     return typer.Option(
-        *names, metavar=metavar, help=help, rich_help_panel=panel or None, show_default=False,
-        autocompletion=_completion(metavar, known), hidden=advanced,
+        *names.split(), metavar=metavar, help=text, rich_help_panel=panel or None,
+        show_default=False, autocompletion=_completion(metavar, known), hidden=advanced,
     )  # fmt: skip
 
 
-def flag(*names: str, help: str, panel: str = "", advanced: bool = False) -> Any:  # noqa: A002 - the text of --help
+def flag(names: str, panel: str, text: str, *, advanced: bool = False) -> Any:
     """Declare an option without a value."""
     return typer.Option(
-        *names, help=help, rich_help_panel=panel or None, show_default=False, hidden=advanced
-    )
+        *names.split(),
+        help=text,
+        rich_help_panel=panel or None,
+        show_default=False,
+        hidden=advanced,
+    )  # fmt: skip
 
 
-def argument(
-    *,
-    metavar: str,
-    help: str,  # noqa: A002 - the text of --help
-    known: Callable[[], Iterable[str]] | None = None,
-) -> Any:
+def argument(metavar: str, text: str, *, known: Known = None) -> Any:
     """Declare a value without a name, with its metavar in brackets if it is optional."""
     return typer.Argument(
-        metavar=metavar, help=help, show_default=False, autocompletion=_completion(metavar, known)
+        metavar=metavar, help=text, show_default=False, autocompletion=_completion(metavar, known)
     )
 
 
-def _completion(
-    metavar: str, known: Callable[[], Iterable[str]] | None
-) -> Callable[[str], list[str]] | None:
+def _completion(metavar: str, known: Known) -> Callable[[str], list[str]] | None:
     """Return a function that completes a value."""
     listed = [value for value in metavar.split("|") if value == value.lower()]
     if known is None and len(listed) < 2:
@@ -144,94 +139,59 @@ def expanded(function: Callable[..., object]) -> Callable[..., object]:
     return command
 
 
-HelpAll = Annotated[bool, flag("--help-all", help="Show all options and exit.", panel=OUTPUT)]
-Eps = Annotated[
-    str | None, option("--eps", metavar="E", help="Target epsilon, e.g. 8.", panel=PRIVACY)
-]
-Delta = Annotated[
-    str | None, option("--delta", metavar="D", help="Target delta; default 1e-05.", panel=PRIVACY)
-]
-Rounds = Annotated[
-    str | None, option("--rounds", metavar="T", help="Number of rounds.", panel=WHAT_RUNS)
-]
-Rate = Annotated[str | None, option(
-    "--q", metavar="Q", panel=WHAT_RUNS,
-    help="Sampling rate in (0, 1]: the fraction of all clients in a round.",
-)]  # fmt: skip
-Noise = Annotated[str | None, option(
-    "--noise", metavar="Z", panel=WHAT_RUNS,
-    help="Noise multiplier: std of the noise on the sum / clip norm.",
-)]  # fmt: skip
-ScheduleFile = Annotated[str | None, option(
-    "--schedule", metavar="FILE", panel=WHAT_RUNS,
-    help="Rounds from a .toml, .csv or .json file, instead of --rounds, --q and --noise.",
-)]  # fmt: skip
-SamplingName = Annotated[str | None, option(
-    "--sampling", metavar="|".join((*SCHEMES, *EPOCHS)), panel=WHAT_RUNS,
-    help="How a round picks its clients; default poisson. With --epochs: allocation, a random step "
-    "for each client, or shuffle, batches of a shuffled list.",
-)]  # fmt: skip
+HelpAll = Annotated[bool, flag("--help-all", OUTPUT, "Show all options and exit.")]
+Eps = Annotated[Text, option("--eps", "E", PRIVACY, "Target epsilon, e.g. 8.")]
+Delta = Annotated[Text, option("--delta", "D", PRIVACY, "Target delta; default 1e-05.")]
+Rounds = Annotated[Text, option("--rounds", "T", WHAT_RUNS, "Number of rounds.")]
+# fmt: off
+Rate = Annotated[Text, option("--q", "Q", WHAT_RUNS,
+    "Sampling rate in (0, 1]: the fraction of all clients in a round.")]
+Noise = Annotated[Text, option("--noise", "Z", WHAT_RUNS,
+    "Noise multiplier: std of the noise on the sum / clip norm.")]
+ScheduleFile = Annotated[Text, option("--schedule", "FILE", WHAT_RUNS,
+    "Rounds from a .toml, .csv or .json file, instead of --rounds, --q and --noise.")]
+SamplingName = Annotated[Text, option("--sampling", "|".join((*SCHEMES, *EPOCHS)), WHAT_RUNS,
+    "How a round picks its clients; default poisson. With --epochs: allocation, a random step for "
+    "each client, or shuffle, batches of a shuffled list.")]
 CLIENTS_HELP = "Number of clients in the population."
 # In central training, a client is an example and a cohort a batch.
-Cohort = Annotated[str | None, option(
-    "--cohort", "--batch", metavar="M", panel=WHAT_RUNS,
-    help="Clients in a round, with --clients, instead of --q (Poisson: on average; uniform: "
-    "exactly).",
-)]  # fmt: skip
-Clients = Annotated[
-    str | None, option("--clients", "--examples", metavar="N", help=CLIENTS_HELP, panel=WHAT_RUNS)
-]
-ClientsOnly = Annotated[
-    str | None, option("--clients", metavar="N", help=CLIENTS_HELP, panel=WHAT_RUNS)
-]
+Cohort = Annotated[Text, option("--cohort --batch", "M", WHAT_RUNS,
+    "Clients in a round, with --clients, instead of --q (Poisson: on average; uniform: exactly).")]
+Clients = Annotated[Text, option("--clients --examples", "N", WHAT_RUNS, CLIENTS_HELP)]
+ClientsOnly = Annotated[Text, option("--clients", "N", WHAT_RUNS, CLIENTS_HELP)]
 # Strategies of correlated noise that need no more than a number.
 CORRELATED = ("independent", "square-root", "optimized", "buffered-toeplitz")
-Epochs = Annotated[str | None, option(
-    "--epochs", metavar="E", panel=WHAT_RUNS, advanced=True,
-    help="Epochs instead of --rounds: how often each example takes part on average. "
-    "E / rate rounds run, rounded up.",
-)]  # fmt: skip
-Steps = Annotated[str | None, option(
-    "--steps", metavar="T", panel=WHAT_RUNS, advanced=True,
-    help="Steps of an epoch, with --sampling allocation or shuffle.",
-)]  # fmt: skip
-Records = Annotated[str | None, option(
-    "--records", metavar="K", panel=WHAT_RUNS, advanced=True,
-    help="Records of one user at most: each joins a Poisson round by itself and is clipped "
-    "alone.",
-)]  # fmt: skip
-CorrelatedName = Annotated[str | None, option(
-    "--correlated", metavar="|".join(CORRELATED), panel=WHAT_RUNS, advanced=True,
-    help="Correlated noise (DP-FTRL) over all rounds, with --separation; no sampling is "
-    "needed. With --q, cyclic Poisson sampling inside --separation groups.",
-)]  # fmt: skip
-BestOfRuns = Annotated[str | None, option(
-    "--best-of", metavar="LAW:MEAN", panel=WHAT_RUNS, advanced=True,
-    help="The best of a random number of such runs: poisson:10, geometric:10 or "
-    "negative-binomial:10,0.5.",
-)]  # fmt: skip
-Bands = Annotated[str | None, option(
-    "--bands", metavar="B", panel=WHAT_RUNS, advanced=True,
-    help="With --correlated: the bands of the strategy, or the buffers of buffered-toeplitz.",
-)]  # fmt: skip
-Separation = Annotated[str | None, option(
-    "--separation", metavar="B", panel=WHAT_RUNS, advanced=True,
-    help="With --correlated: the least number of rounds between two participations of a client.",
-)]  # fmt: skip
-Participations = Annotated[str | None, option(
-    "--participations", metavar="K", panel=WHAT_RUNS, advanced=True,
-    help="With --correlated: the most participations of a client; default as many as fit.",
-)]  # fmt: skip
-AdjacencyName = Annotated[str | None, option(
-    "--adjacency", metavar="|".join(Adjacency), panel=WHAT_RUNS, advanced=True,
-    help="When two data sets are neighbors; default add-remove, for uniform replace-one.",
-)]  # fmt: skip
-AccountantName = Annotated[str, option(
-    "--accountant", metavar="|".join(ACCOUNTANTS), panel=PRIVACY, advanced=True,
-    help=f"Theory that proves the bound; default {DEFAULT_ACCOUNTANT}.",
-)]  # fmt: skip
-AsJson = Annotated[bool, flag("--json", help="Print one JSON object.", panel=OUTPUT)]
-Quiet = Annotated[bool, flag("--quiet", "-q", help="Print the number alone.", panel=OUTPUT)]
+Epochs = Annotated[Text, option("--epochs", "E", WHAT_RUNS,
+    "Epochs instead of --rounds: how often each example takes part on average. E / rate rounds "
+    "run, rounded up.", advanced=True)]
+Steps = Annotated[Text, option("--steps", "T", WHAT_RUNS,
+    "Steps of an epoch, with --sampling allocation or shuffle.", advanced=True)]
+Records = Annotated[Text, option("--records", "K", WHAT_RUNS,
+    "Records of one user at most: each joins a Poisson round by itself and is clipped alone.",
+    advanced=True)]
+CorrelatedName = Annotated[Text, option("--correlated", "|".join(CORRELATED), WHAT_RUNS,
+    "Correlated noise (DP-FTRL) over all rounds, with --separation; no sampling is needed. With "
+    "--q, cyclic Poisson sampling inside --separation groups.", advanced=True)]
+BestOfRuns = Annotated[Text, option("--best-of", "LAW:MEAN", WHAT_RUNS,
+    "The best of a random number of such runs: poisson:10, geometric:10 or "
+    "negative-binomial:10,0.5.", advanced=True)]
+Bands = Annotated[Text, option("--bands", "B", WHAT_RUNS,
+    "With --correlated: the bands of the strategy, or the buffers of buffered-toeplitz.",
+    advanced=True)]
+Separation = Annotated[Text, option("--separation", "B", WHAT_RUNS,
+    "With --correlated: the least number of rounds between two participations of a client.",
+    advanced=True)]
+Participations = Annotated[Text, option("--participations", "K", WHAT_RUNS,
+    "With --correlated: the most participations of a client; default as many as fit.",
+    advanced=True)]
+AdjacencyName = Annotated[Text, option("--adjacency", "|".join(Adjacency), WHAT_RUNS,
+    "When two data sets are neighbors; default add-remove, for uniform replace-one.",
+    advanced=True)]
+AccountantName = Annotated[str, option("--accountant", "|".join(ACCOUNTANTS), PRIVACY,
+    f"Theory that proves the bound; default {DEFAULT_ACCOUNTANT}.", advanced=True)]
+# fmt: on
+AsJson = Annotated[bool, flag("--json", OUTPUT, "Print one JSON object.")]
+Quiet = Annotated[bool, flag("--quiet -q", OUTPUT, "Print the number alone.")]
 
 
 def read_list(text: str, check: Callable[[Any], float]) -> list[float]:

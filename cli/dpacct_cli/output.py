@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from dpacct.errors import InvalidParameter
-from dpacct_cli.options import OUTPUT, flag, option
+from dpacct_cli.options import OUTPUT, Text, flag, option
 from dpacct_cli.render import print_note
 
 if TYPE_CHECKING:
@@ -20,14 +20,9 @@ if TYPE_CHECKING:
 
 LABEL = "--output"
 
-Output = Annotated[str | None, option(
-    LABEL, "-o", metavar="FILE", panel=OUTPUT,
-    help="Write there instead of to stdout.",
-)]  # fmt: skip
-Force = Annotated[bool, flag(
-    "--force", panel=OUTPUT, advanced=True,
-    help="Replace the file of -o if it exists; a ledger is never replaced.",
-)]  # fmt: skip
+Output = Annotated[Text, option(f"{LABEL} -o", "FILE", OUTPUT, "Write there instead of to stdout.")]
+Force = Annotated[bool, flag("--force", OUTPUT,
+    "Replace the file of -o if it exists; a ledger is never replaced.", advanced=True)]  # fmt: skip
 
 
 def read_output(output: str | None, *, force: bool) -> Path | None:

@@ -26,7 +26,7 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.rounds import Schedule
 from dpacct_cli import options
 from dpacct_cli.commands.plot import PictureOptions, read_rates
-from dpacct_cli.options import StyleOptions, argument, number, option
+from dpacct_cli.options import StyleOptions, Text, argument, number, option
 from dpacct_cli.output import LABEL, Force
 from dpacct_cli.render import Answer, Grid, Page, Row, Style, plain, show
 from dpacct_cli.train import options as own
@@ -44,22 +44,16 @@ ARGUMENT, THE_ATTACK, ATTACK = "CHECKPOINT", "The attack", "loss threshold"
 EXAMPLES = 10_000
 _SUFFIX = ".checkpoint"
 
-Checkpoint = Annotated[
-    str,
-    argument(metavar=ARGUMENT, help="Of a run of dpacct train; its settings stand beside it."),
-]
-Confidence = Annotated[str, option(
-    "--confidence", metavar="C", panel=THE_ATTACK,
-    help="Confidence of each interval, in (0, 1); default 0.95.",
-)]  # fmt: skip
-Rates = Annotated[str, option(
-    "--fpr", metavar="A,...", panel=THE_ATTACK,
-    help="False positive rates in (0, 1) at which attacks are judged; default 0.01,0.001.",
-)]  # fmt: skip
-PictureFile = Annotated[str | None, option(
-    LABEL, "-o", metavar="FILE", panel=options.OUTPUT,
-    help="Draw the curves into a .png, .svg or .pdf file.",
-)]  # fmt: skip
+# fmt: off
+Checkpoint = Annotated[str, argument(ARGUMENT,
+    "Of a run of dpacct train; its settings stand beside it.")]
+Confidence = Annotated[str, option("--confidence", "C", THE_ATTACK,
+    "Confidence of each interval, in (0, 1); default 0.95.")]
+Rates = Annotated[str, option("--fpr", "A,...", THE_ATTACK,
+    "False positive rates in (0, 1) at which attacks are judged; default 0.01,0.001.")]
+PictureFile = Annotated[Text, option(f"{LABEL} -o", "FILE", options.OUTPUT,
+    "Draw the curves into a .png, .svg or .pdf file.")]
+# fmt: on
 
 
 def attack(

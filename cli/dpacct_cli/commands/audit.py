@@ -29,18 +29,14 @@ UNSEEN = (
     "their update, the use of data outside of training, or the quality of the randomness."
 )
 
-Canaries = Annotated[str, option(
-    "--canaries", metavar="N", panel=THE_AUDIT,
-    help="Number of planted clients, each in or out by a coin; default 200.",
-)]  # fmt: skip
-Error = Annotated[str, option(
-    "--error", metavar="P", panel=THE_AUDIT,
-    help="Probability that a sound run is called faulty; default 1e-6.",
-)]  # fmt: skip
-Confidence = Annotated[str, option(
-    "--confidence", metavar="P", panel=THE_AUDIT,
-    help="Confidence of the shown epsilons; default 0.95.",
-)]  # fmt: skip
+# fmt: off
+Canaries = Annotated[str, option("--canaries", "N", THE_AUDIT,
+    "Number of planted clients, each in or out by a coin; default 200.")]
+Error = Annotated[str, option("--error", "P", THE_AUDIT,
+    "Probability that a sound run is called faulty; default 1e-6.")]
+Confidence = Annotated[str, option("--confidence", "P", THE_AUDIT,
+    "Confidence of the shown epsilons; default 0.95.")]
+# fmt: on
 
 
 def audit(

@@ -9,7 +9,7 @@ from dpacct.errors import DpacctError
 from dpacct.rounds import Full, Poisson, Round, Uniform
 from dpacct_cli import mechanism, options
 from dpacct_cli.errors import OptionConflict, conflict
-from dpacct_cli.options import Advanced, MechanismOptions, ReadDelta, StyleOptions, option
+from dpacct_cli.options import Advanced, MechanismOptions, ReadDelta, StyleOptions, Text, option
 from dpacct_cli.render import Answer, Page, Row, bracket, down, plain, show, up
 from dpacct_cli.words import called
 
@@ -23,22 +23,16 @@ EXCLUDED = {
     "delta": ("--delta",),
 }
 
-Solve = Annotated[str, option(
-    "--solve", metavar="|".join(SOLVABLE), panel=options.FIND,
-    help="The value to find from all others; default noise.",
-)]  # fmt: skip
-Advantage = Annotated[str | None, option(
-    "--advantage", metavar="A", panel=options.PRIVACY, advanced=True,
-    help="Instead of --eps: the largest TPR - FPR that any attack may reach, e.g. 0.1.",
-)]  # fmt: skip
-TruePositives = Annotated[str | None, option(
-    "--tpr", metavar="B", panel=options.PRIVACY, advanced=True,
-    help="Instead of --eps, with --fpr: the largest true positive rate of any attack.",
-)]  # fmt: skip
-FalsePositives = Annotated[str | None, option(
-    "--fpr", metavar="A", panel=options.PRIVACY, advanced=True,
-    help="The false positive rate at which --tpr holds.",
-)]  # fmt: skip
+# fmt: off
+Solve = Annotated[str, option("--solve", "|".join(SOLVABLE), options.FIND,
+    "The value to find from all others; default noise.")]
+Advantage = Annotated[Text, option("--advantage", "A", options.PRIVACY,
+    "Instead of --eps: the largest TPR - FPR that any attack may reach, e.g. 0.1.", advanced=True)]
+TruePositives = Annotated[Text, option("--tpr", "B", options.PRIVACY,
+    "Instead of --eps, with --fpr: the largest true positive rate of any attack.", advanced=True)]
+FalsePositives = Annotated[Text, option("--fpr", "A", options.PRIVACY,
+    "The false positive rate at which --tpr holds.", advanced=True)]
+# fmt: on
 
 
 def calibrate(

@@ -16,13 +16,8 @@ from dpacct_cli.options import StyleOptions, argument
 from dpacct_cli.output import names_a_file
 from dpacct_cli.render import Answer, Grid, Page, Row, Style, plain, show, shown_delta, wrapped
 
-File = Annotated[
-    str,
-    argument(
-        metavar="FILE", help="A file of claims, or the id of a shipped claim.",
-        known=options.shipped_ids,
-    ),
-]  # fmt: skip
+File = Annotated[str, argument("FILE",
+    "A file of claims, or the id of a shipped claim.", known=options.shipped_ids)]  # fmt: skip
 MEANS = {
     Verdict.PROVEN: "no neighboring data sets exceed the stated epsilon",
     Verdict.REFUTED: "explicit neighboring data sets exceed the stated epsilon",

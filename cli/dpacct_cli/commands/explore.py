@@ -26,7 +26,7 @@ from dpacct.errors import DpacctError, InvalidParameter
 from dpacct.rounds import Full, Uniform
 from dpacct_cli import errors, options, render, waiting
 from dpacct_cli.errors import OptionConflict, conflict
-from dpacct_cli.options import OUTPUT, MechanismOptions, option
+from dpacct_cli.options import OUTPUT, MechanismOptions, Text, option
 from dpacct_cli.output import LABEL, Force, read_output, write_output
 from dpacct_cli.render import Style, down, up
 from dpacct_cli.words import quoted, spelling
@@ -54,10 +54,8 @@ _RANGE = re.compile(r"([^/*]+?)\.\.([^/*]+)(?:([/*])(.+))?")
 Rows = Sequence[dict[str, Any]]
 # What is swept: the options of one row, and its delta.
 Settings = Sequence[tuple[MechanismOptions, float]]
-OutputFile = Annotated[str | None, option(
-    LABEL, "-o", metavar="FILE", panel=OUTPUT,
-    help="Write the table to a .csv or .json file.",
-)]  # fmt: skip
+OutputFile = Annotated[Text, option(f"{LABEL} -o", "FILE", OUTPUT,
+    "Write the table to a .csv or .json file.")]  # fmt: skip
 
 
 def explore(

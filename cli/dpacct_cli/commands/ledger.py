@@ -19,6 +19,7 @@ from dpacct_cli.errors import conflict
 from dpacct_cli.options import (
     MechanismOptions,
     StyleOptions,
+    Text,
     argument,
     flag,
     option,
@@ -35,54 +36,36 @@ from dpacct_cli.output import (
 )
 from dpacct_cli.render import Answer, Grid, Page, Row, bracket, plain, show, up
 
-File = Annotated[str, argument(metavar="FILE", help="The ledger of a data set.")]
-BudgetDelta = Annotated[str, option(
-    "--delta", metavar="D", panel=options.PRIVACY,
-    help="Delta of the budget; default 1e-05.",
-)]  # fmt: skip
-Head = Annotated[
-    str | None, option("--head", metavar="HASH", help="A head hash that was kept elsewhere.")
-]
-Name = Annotated[
-    str | None, option("--name", metavar="NAME", help="Name of the run; default elsewhere.")
-]
-OverBudget = Annotated[bool, flag(
-    "--over-budget", advanced=True,
-    help="Record rounds that have happened, even if they exceed the budget. No further round is "
-    "admitted then.",
-)]  # fmt: skip
-Laplace = Annotated[str | None, option(
-    "--laplace", metavar="E",
-    help="One release with Laplace noise, by its own epsilon, instead of rounds.",
-)]  # fmt: skip
-Release = Annotated[str | None, option(
-    "--release", advanced=True, metavar="NAME:KEY=VALUE,...",
-    help="Any other release, e.g. approximate-dp:epsilon=0.2,delta=1e-7,source=notebook or "
-    "discrete-gaussian:scale=2,shift=1;-1.",
-)]  # fmt: skip
-Times = Annotated[str | None, option(
-    "--times", advanced=True, metavar="N", help="How often the release is made; default 1."
-)]  # fmt: skip
-Project = Annotated[str | None, option(
-    "--project", advanced=True, metavar="NAME", help="Group of runs that it belongs to."
-)]  # fmt: skip
-Part = Annotated[str | None, option(
-    "--part", advanced=True, metavar="NAME=PART",
-    help="Part of the data that it uses, e.g. country=DE. A partition costs as much as its worst "
-    "part.",
-)]  # fmt: skip
-PromisedDelta = Annotated[str, option(
-    "--promised-delta", advanced=True, metavar="D", panel=options.PRIVACY,
-    help="Part of delta for promises whose loss may be infinite, such as (epsilon, delta)-DP.",
-)]  # fmt: skip
-Partition = Annotated[list[str] | None, option(
-    "--partition", advanced=True, metavar="NAME=PART,PART,...", panel=options.PRIVACY,
-    help="Parts of the data, of which each client belongs to one by a public rule. Repeatable.",
-)]  # fmt: skip
-RunNumber = Annotated[str | None, option(
-    "--run", metavar="N",
-    help="Number of the run, as dpacct ledger show lists it.",
-)]  # fmt: skip
+File = Annotated[str, argument("FILE", "The ledger of a data set.")]
+# fmt: off
+BudgetDelta = Annotated[str, option("--delta", "D", options.PRIVACY,
+    "Delta of the budget; default 1e-05.")]
+Head = Annotated[Text, option("--head", "HASH", "", "A head hash that was kept elsewhere.")]
+Name = Annotated[Text, option("--name", "NAME", "", "Name of the run; default elsewhere.")]
+OverBudget = Annotated[bool, flag("--over-budget", "",
+    "Record rounds that have happened, even if they exceed the budget. No further round is "
+    "admitted then.", advanced=True)]
+Laplace = Annotated[Text, option("--laplace", "E", "",
+    "One release with Laplace noise, by its own epsilon, instead of rounds.")]
+Release = Annotated[Text, option("--release", "NAME:KEY=VALUE,...", "",
+    "Any other release, e.g. approximate-dp:epsilon=0.2,delta=1e-7,source=notebook or "
+    "discrete-gaussian:scale=2,shift=1;-1.", advanced=True)]
+Times = Annotated[Text, option("--times", "N", "",
+    "How often the release is made; default 1.", advanced=True)]
+Project = Annotated[Text, option("--project", "NAME", "",
+    "Group of runs that it belongs to.", advanced=True)]
+Part = Annotated[Text, option("--part", "NAME=PART", "",
+    "Part of the data that it uses, e.g. country=DE. A partition costs as much as its worst part.",
+    advanced=True)]
+PromisedDelta = Annotated[str, option("--promised-delta", "D", options.PRIVACY,
+    "Part of delta for promises whose loss may be infinite, such as (epsilon, delta)-DP.",
+    advanced=True)]
+Partition = Annotated[list[str] | None, option("--partition", "NAME=PART,PART,...", options.PRIVACY,
+    "Parts of the data, of which each client belongs to one by a public rule. Repeatable.",
+    advanced=True)]
+RunNumber = Annotated[Text, option("--run", "N", "",
+    "Number of the run, as dpacct ledger show lists it.")]
+# fmt: on
 
 # The guarantee of a ledger, in words.
 CLAIMS = {

@@ -14,7 +14,7 @@ from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.errors import InvalidParameter
 from dpacct_cli import options
 from dpacct_cli.errors import OptionConflict
-from dpacct_cli.options import MechanismOptions, argument, flag, option
+from dpacct_cli.options import MechanismOptions, Text, argument, flag, option
 from dpacct_cli.output import LABEL, Force, opened, read_output, write_output
 from dpacct_cli.render import to_json
 
@@ -29,43 +29,24 @@ LABELS = {"noise": "noise", "rate": "rate", "rounds": "rounds", "schedule": "", 
 FPR_MARKED = "0.001,0.01,0.1"
 NONE = "does not apply to these rounds"
 
-Accountants = Annotated[
-    str,
-    option(
-        "--accountant", metavar="NAME,...", known=lambda: ACCOUNTANTS, panel=options.PRIVACY,
-        help=f"Theories that prove the bounds; default {DEFAULT_ACCOUNTANT}.",
-    ),
-]  # fmt: skip
-Target = Annotated[
-    str | None,
-    option("--eps", metavar="E", help="A budget, drawn as a line.", panel=options.PRIVACY),
-]
-At = Annotated[
-    str | None, option("--eps", metavar="E", help="An epsilon to mark.", panel=options.PRIVACY)
-]
-Marked = Annotated[
-    str,
-    option(
-        "--fpr", metavar="A,...", panel=options.PRIVACY,
-        help=f"False positive rates to mark; default {FPR_MARKED}.",
-    ),
-]  # fmt: skip
+# fmt: off
+Accountants = Annotated[str, option("--accountant", "NAME,...", options.PRIVACY,
+    f"Theories that prove the bounds; default {DEFAULT_ACCOUNTANT}.", known=lambda: ACCOUNTANTS)]
+Target = Annotated[Text, option("--eps", "E", options.PRIVACY, "A budget, drawn as a line.")]
+At = Annotated[Text, option("--eps", "E", options.PRIVACY, "An epsilon to mark.")]
+Marked = Annotated[str, option("--fpr", "A,...", options.PRIVACY,
+    f"False positive rates to mark; default {FPR_MARKED}.")]
+# fmt: on
 
 
 class PictureOptions(NamedTuple):
     """The options that say where a picture goes."""
 
-    output: Annotated[
-        str | None,
-        option(
-            LABEL, "-o", metavar="FILE", panel=options.OUTPUT,
-            help="Write a .png, .svg or .pdf file instead of text.",
-        ),
-    ] = None  # fmt: skip
+    output: Annotated[Text, option(f"{LABEL} -o", "FILE", options.OUTPUT,
+        "Write a .png, .svg or .pdf file instead of text.")] = None  # fmt: skip
     force: Force = False
-    as_json: Annotated[
-        bool, flag("--json", help="Print the data of the picture.", panel=options.OUTPUT)
-    ] = False
+    as_json: Annotated[bool, flag("--json", options.OUTPUT,
+        "Print the data of the picture.")] = False  # fmt: skip
 
     def file(self) -> Path | None:
         """Return the file, before anything is computed.
@@ -232,7 +213,7 @@ def samplings(*, typed: MechanismOptions, delta: options.Delta = None, to: Pictu
 
 
 def ledger(
-    file: Annotated[str, argument(metavar="FILE", help="The ledger of a data set.")],
+    file: Annotated[str, argument("FILE", "The ledger of a data set.")],
     *,
     to: PictureOptions,
 ) -> None:
@@ -250,9 +231,7 @@ def ledger(
 
 
 def train(
-    files: Annotated[
-        str, argument(metavar="FILE,...", help="Reports of dpacct train (.report.jsonl).")
-    ],
+    files: Annotated[str, argument("FILE,...", "Reports of dpacct train (.report.jsonl).")],
     *,
     to: PictureOptions,
 ) -> None:

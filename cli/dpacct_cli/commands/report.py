@@ -11,7 +11,7 @@ from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter
 from dpacct_cli import options
 from dpacct_cli.errors import OptionConflict, conflict
-from dpacct_cli.options import Advanced, MechanismOptions, argument, option
+from dpacct_cli.options import Advanced, MechanismOptions, Text, argument, option
 from dpacct_cli.output import Force, Output, opened, read_output, write_output
 from dpacct_cli.render import Page, Row, bracket, on_terminal, plain, show_page, wrapped
 from dpacct_cli.words import text_of
@@ -22,38 +22,22 @@ if TYPE_CHECKING:
 SUFFIXES = {".html": "html", ".htm": "html", ".pdf": "pdf", ".md": "md", ".json": "json"}
 FORM_NAMES = ("html", "pdf", "md", "json", "registry", "model-card")
 
-Source = Annotated[
-    str, argument(metavar="[FILE]", help="A ledger. Without it the report is on planned rounds.")
-]
-FormName = Annotated[
-    str | None,
-    option(
-        "--format", metavar="|".join(FORM_NAMES), panel=options.OUTPUT,
-        help="Format of the report; default by the name of -o, else md. registry: a draft entry of "
-        "the OpenDP registry of deployments.",
-    ),
-]  # fmt: skip
-Unit = Annotated[
-    str | None,
-    option(
-        "--unit", metavar="WORD", panel=options.PRIVACY,
-        help="Privacy unit, by which neighbors differ; default client.",
-    ),
-]  # fmt: skip
+Source = Annotated[str, argument("[FILE]", "A ledger. Without it the report is on planned rounds.")]
+# fmt: off
+FormName = Annotated[Text, option("--format", "|".join(FORM_NAMES), options.OUTPUT,
+    "Format of the report; default by the name of -o, else md. registry: a draft entry of the "
+    "OpenDP registry of deployments.")]
+Unit = Annotated[Text, option("--unit", "WORD", options.PRIVACY,
+    "Privacy unit, by which neighbors differ; default client.")]
+# fmt: on
 
 
 class CoverOptions(NamedTuple):
     """The options for the head of the report."""
 
-    title: Annotated[
-        str | None, option("--title", metavar="TEXT", help="Title.", panel=options.OUTPUT)
-    ] = None
-    author: Annotated[
-        str | None, option("--author", metavar="TEXT", help="Author.", panel=options.OUTPUT)
-    ] = None
-    date: Annotated[
-        str | None, option("--date", metavar="TEXT", help="Date.", panel=options.OUTPUT)
-    ] = None
+    title: Annotated[Text, option("--title", "TEXT", options.OUTPUT, "Title.")] = None
+    author: Annotated[Text, option("--author", "TEXT", options.OUTPUT, "Author.")] = None
+    date: Annotated[Text, option("--date", "TEXT", options.OUTPUT, "Date.")] = None
 
     def on(self, report: Report) -> Report:
         """Return the report with its cover."""

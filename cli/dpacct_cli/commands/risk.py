@@ -13,7 +13,7 @@ from dpacct.rounds import Adjacency, Schedule
 from dpacct_cli import mechanism, options
 from dpacct_cli.commands.calibrate import what_runs
 from dpacct_cli.errors import OptionConflict
-from dpacct_cli.options import MechanismOptions, StyleOptions, option
+from dpacct_cli.options import MechanismOptions, StyleOptions, Text, option
 from dpacct_cli.render import Answer, Grid, Page, Row, bracket, down, plain, show, up
 from dpacct_cli.words import in_units
 
@@ -24,19 +24,16 @@ QUESTIONS = {
     Adjacency.ZERO_OUT: "whether one client contributed",
 }
 
-FalsePositiveRates = Annotated[str, option(
-    "--fpr", metavar="A,...", panel=options.FIND, advanced=True,
-    help=f"False positive rates in (0, 1) at which the attack is judged; default {RATES}.",
-)]  # fmt: skip
-Prior = Annotated[str, option(
-    "--prior", metavar="P", panel=options.FIND, advanced=True,
-    help="Probability in (0, 1) that the attacker assumes beforehand; default 0.5.",
-)]  # fmt: skip
-Guarantee = Annotated[str | None, option(
-    "--eps", metavar="E", panel=options.PRIVACY,
-    help="Show the risk of any mechanism with this epsilon, alone or beside the rounds. Without "
-    "--noise, the noise is calibrated to it.",
-)]  # fmt: skip
+# fmt: off
+FalsePositiveRates = Annotated[str, option("--fpr", "A,...", options.FIND,
+    f"False positive rates in (0, 1) at which the attack is judged; default {RATES}.",
+    advanced=True)]
+Prior = Annotated[str, option("--prior", "P", options.FIND,
+    "Probability in (0, 1) that the attacker assumes beforehand; default 0.5.", advanced=True)]
+Guarantee = Annotated[Text, option("--eps", "E", options.PRIVACY,
+    "Show the risk of any mechanism with this epsilon, alone or beside the rounds. Without "
+    "--noise, the noise is calibrated to it.")]
+# fmt: on
 
 
 class AtRate(NamedTuple):

@@ -9,7 +9,7 @@ import dpacct
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant, spend
 from dpacct_cli import mechanism, options
-from dpacct_cli.options import MechanismOptions, StyleOptions, option
+from dpacct_cli.options import MechanismOptions, StyleOptions, Text, option
 from dpacct_cli.render import Answer, Grid, Page, Row, bracket, down, plain, show, up, wrapped
 from dpacct_cli.words import in_units
 
@@ -19,23 +19,17 @@ if TYPE_CHECKING:
 DEFAULT_ORDERS = "1.5,2,4,8,16,32,64"
 DIGITS = 7
 
-Stated = Annotated[str | None, option(
-    "--claim", metavar="E", panel=options.PRIVACY, advanced=True,
-    help="A stated epsilon to check: proven, refuted or open.",
-)]  # fmt: skip
-Source = Annotated[str | None, option(
-    "--from", metavar="FILE", panel=options.WHAT_RUNS,
-    help="Answer for an Opacus checkpoint, a dp-accounting event as .json, a ledger, a run's "
-    ".report.jsonl or a schedule.",
-)]  # fmt: skip
-AtEps = Annotated[str | None, option(
-    "--eps", metavar="E", panel=options.PRIVACY,
-    help="Epsilon at which delta is computed.",
-)]  # fmt: skip
-Orders = Annotated[str, option(
-    "--orders", metavar="A,B,...", panel=options.FIND,
-    help=f"Renyi orders above 1, separated by commas; default {DEFAULT_ORDERS}.",
-)]  # fmt: skip
+# fmt: off
+Stated = Annotated[Text, option("--claim", "E", options.PRIVACY,
+    "A stated epsilon to check: proven, refuted or open.", advanced=True)]
+Source = Annotated[Text, option("--from", "FILE", options.WHAT_RUNS,
+    "Answer for an Opacus checkpoint, a dp-accounting event as .json, a ledger, a run's "
+    ".report.jsonl or a schedule.")]
+AtEps = Annotated[Text, option("--eps", "E", options.PRIVACY,
+    "Epsilon at which delta is computed.")]
+Orders = Annotated[str, option("--orders", "A,B,...", options.FIND,
+    f"Renyi orders above 1, separated by commas; default {DEFAULT_ORDERS}.")]
+# fmt: on
 
 
 def epsilon(

@@ -9,21 +9,22 @@ from typing import Annotated, NamedTuple
 
 from dpacct.rounds import Adjacency, Full, Poisson, Uniform
 from dpacct_cli import options
-from dpacct_cli.options import PRIVACY, WHAT_RUNS, argument, flag, option
+from dpacct_cli.options import PRIVACY, WHAT_RUNS, Text, argument, flag, option
 from dpacct_cli.train.defaults import DEFAULTS
 
+# fmt: off
 # Ways of drawing the members of a round.
 SAMPLINGS = (Poisson.name, Uniform.name, Full.name, "allocation")
 
 MODELS = (
     "logistic", "cnn-small", "cnn", "cnn-wide", "resnet10", "resnet18", "resnet20", "lstm-small",
     "lstm",
-)  # fmt: skip
+)
 METHODS = (
     "dp-fedavg", "blur", "blurs", "fed-smp-randk", "fed-smp-topk", "dp-fedsam", "dp-fedsam-topk",
     "dp-fedpgn", "dp-fedpgn-ls", "dp-fed-ls", "fed-alpha-normec", "alpha-normec",
     "fedavg-smoothed", "scaffold", "feddyn", "fedcm",
-)  # fmt: skip
+)
 SERVERS = ("momentum", "adam")
 OPTIMIZERS = ("sgd", "adam")
 PRECISIONS = ("float32", "tf32", "bfloat16")
@@ -31,27 +32,17 @@ PRECISIONS = ("float32", "tf32", "bfloat16")
 DATA, LOCAL, SETTINGS = "Data and model", "Local training", "Settings"
 RECORD, MACHINE = "The run and its record", "Machine and randomness"
 
-MethodName = Annotated[
-    str | None,
-    argument(
-        metavar="[METHOD]",
-        known=lambda: METHODS,
-        help=f"One of {', '.join(METHODS)}; or package.module:Class, your own method.",
-    ),
-]
-Data = Annotated[str | None, option(
-    "--data", metavar="|".join((*DEFAULTS, "FILE.csv", "FILE.npz", "FOLDER")), panel=DATA,
-    help="A data set by name, or your own: a table, arrays, or a folder of images for each "
-    "class. [default: digits, which needs no download]",
-)]  # fmt: skip
-DataDir = Annotated[str | None, option(
-    "--data-dir", metavar="DIR", panel=DATA,
-    help="Folder with the files of --data; default $DPACCT_DATA, or ./data.",
-)]  # fmt: skip
-Device = Annotated[str | None, option(
-    "--device", metavar="cpu|cuda|cuda:K", panel=MACHINE, advanced=True,
-    help="Default cuda if there is one.",
-)]  # fmt: skip
+MethodName = Annotated[Text, argument("[METHOD]",
+    f"One of {', '.join(METHODS)}; or package.module:Class, your own method.",
+    known=lambda: METHODS)]
+Data = Annotated[Text, option(
+    "--data", "|".join((*DEFAULTS, "FILE.csv", "FILE.npz", "FOLDER")), DATA,
+    "A data set by name, or your own: a table, arrays, or a folder of images for each class. "
+    "[default: digits, which needs no download]")]
+DataDir = Annotated[Text, option("--data-dir", "DIR", DATA,
+    "Folder with the files of --data; default $DPACCT_DATA, or ./data.")]
+Device = Annotated[Text, option("--device", "cpu|cuda|cuda:K", MACHINE,
+    "Default cuda if there is one.", advanced=True)]
 
 
 class Training(NamedTuple):
@@ -59,49 +50,33 @@ class Training(NamedTuple):
 
     data: Data = None
     data_dir: DataDir = None
-    label: Annotated[str | None, option(
-        "--label", metavar="COLUMN", panel=DATA, advanced=True,
-        help="Column of labels of FILE.csv; default label.",
-    )] = None  # fmt: skip
-    owner: Annotated[str | None, option(
-        "--owner", metavar="COLUMN", panel=DATA, advanced=True,
-        help="Column of FILE.csv with the person a row belongs to. Each person is a client.",
-    )] = None  # fmt: skip
-    classes: Annotated[str | None, option(
-        "--classes", metavar="A,B,...", panel=DATA, advanced=True,
-        help="The labels of FILE.csv, public. By default they are read off the data, which "
-        "epsilon does not protect.",
-    )] = None  # fmt: skip
-    schema: Annotated[str | None, option(
-        "--schema", metavar="FILE.toml", panel=DATA,
-        help="Meaning of the columns of FILE.csv. Without it, a table with words is not "
-        "trained on: dpacct prints a proposal to edit.",
-    )] = None  # fmt: skip
+    label: Annotated[Text, option("--label", "COLUMN", DATA,
+        "Column of labels of FILE.csv; default label.", advanced=True)] = None
+    owner: Annotated[Text, option("--owner", "COLUMN", DATA,
+        "Column of FILE.csv with the person a row belongs to. Each person is a client.",
+        advanced=True)] = None
+    classes: Annotated[Text, option("--classes", "A,B,...", DATA,
+        "The labels of FILE.csv, public. By default they are read off the data, which epsilon "
+        "does not protect.", advanced=True)] = None
+    schema: Annotated[Text, option("--schema", "FILE.toml", DATA,
+        "Meaning of the columns of FILE.csv. Without it, a table with words is not trained on: "
+        "dpacct prints a proposal to edit.")] = None
     clients: options.ClientsOnly = None
-    public_size: Annotated[str | None, option(
-        "--public-size", metavar="M", panel=PRIVACY, advanced=True,
-        help="A public number of clients (or examples), from which the divisor and every "
-        "printed number is made. The run then hides the true number, too (add-remove). "
-        "Default: the true number is public (zero-out, at the same epsilon).",
-    )] = None  # fmt: skip
-    partition: Annotated[str | None, option(
-        "--partition", metavar="iid|dirichlet:A|natural", panel=DATA,
-        help="How examples become clients. iid: simulated clients, equal shares. dirichlet:A: "
-        "simulated clients, label ratios drawn from Dirichlet(A). natural: the writers, roles "
-        "or owners of the data (default with --owner).",
-    )] = None  # fmt: skip
-    examples: Annotated[bool, flag(
-        "--examples", panel=DATA,
-        help="Protect single examples instead of clients (DP-SGD). A round is a step on a "
-        "batch of examples.",
-    )] = False  # fmt: skip
-    model: Annotated[str | None, option(
-        "--model", metavar="|".join(MODELS), help="The model; default by data.", panel=DATA
-    )] = None  # fmt: skip
-    config: Annotated[str | None, option(
-        "--config", metavar="FILE.toml", panel=SETTINGS,
-        help="Options from a file, named as here without leading dashes, with _ for -.",
-    )] = None  # fmt: skip
+    public_size: Annotated[Text, option("--public-size", "M", PRIVACY,
+        "A public number of clients (or examples), from which the divisor and every printed "
+        "number is made. The run then hides the true number, too (add-remove). Default: the true "
+        "number is public (zero-out, at the same epsilon).", advanced=True)] = None
+    partition: Annotated[Text, option("--partition", "iid|dirichlet:A|natural", DATA,
+        "How examples become clients. iid: simulated clients, equal shares. dirichlet:A: "
+        "simulated clients, label ratios drawn from Dirichlet(A). natural: the writers, roles or "
+        "owners of the data (default with --owner).")] = None
+    examples: Annotated[bool, flag("--examples", DATA,
+        "Protect single examples instead of clients (DP-SGD). A round is a step on a batch of "
+        "examples.")] = False
+    model: Annotated[Text, option("--model", "|".join(MODELS), DATA,
+        "The model; default by data.")] = None
+    config: Annotated[Text, option("--config", "FILE.toml", SETTINGS,
+        "Options from a file, named as here without leading dashes, with _ for -.")] = None
     correlated: options.CorrelatedName = None
     bands: options.Bands = None
     separation: options.Separation = None
@@ -111,132 +86,77 @@ class Training(NamedTuple):
     cohort: options.Cohort = None
     steps: options.Steps = None
     records: options.Records = None
-    sampling: Annotated[str | None, option(
-        "--sampling", metavar="|".join(SAMPLINGS), panel=WHAT_RUNS,
-        help="How a round picks its clients; default poisson. allocation: each client is in "
-        "one random round of every epoch.",
-    )] = None  # fmt: skip
-    adjacency: Annotated[str | None, option(
-        "--adjacency", metavar="|".join(Adjacency), panel=WHAT_RUNS, advanced=True,
-        help="When two data sets are neighbors; default replace-one for uniform sampling, "
-        "add-remove with --public-size, else zero-out.",
-    )] = None  # fmt: skip
+    sampling: Annotated[Text, option("--sampling", "|".join(SAMPLINGS), WHAT_RUNS,
+        "How a round picks its clients; default poisson. allocation: each client is in one random "
+        "round of every epoch.")] = None
+    adjacency: Annotated[Text, option("--adjacency", "|".join(Adjacency), WHAT_RUNS,
+        "When two data sets are neighbors; default replace-one for uniform sampling, add-remove "
+        "with --public-size, else zero-out.", advanced=True)] = None
     eps: options.Eps = None
     noise: options.Noise = None
-    delta: Annotated[str | None, option(
-        "--delta", metavar="D", panel=PRIVACY, advanced=True,
-        help="Delta; default that of --ledger if it exists, else 1e-05.",
-    )] = None  # fmt: skip
-    clip_norm: Annotated[str | None, option(
-        "--clip-norm", "--clip", metavar="C[,C2,...]", panel=PRIVACY,
-        help="Bound on the norm of a client's update, or a bound for each trained tensor.",
-    )] = None  # fmt: skip
-    adaptive_clip: Annotated[str | None, option(
-        "--adaptive-clip", metavar="QUANTILE", panel=PRIVACY, advanced=True,
-        help="Let the clip norm follow this quantile of the updates' norms, e.g. 0.5, from "
-        "--clip-norm on. The noise covers what the norm learns.",
-    )] = None  # fmt: skip
-    secure_noise: Annotated[bool, flag(
-        "--secure-noise", panel=PRIVACY, advanced=True,
-        help="Noise that withstands attacks on its last digits.",
-    )] = False  # fmt: skip
-    local_optimizer: Annotated[str | None, option(
-        "--local-optimizer", metavar="|".join(OPTIMIZERS), panel=LOCAL, advanced=True,
-        help="Optimizer of the clients; default sgd.",
-    )] = None  # fmt: skip
-    local_lr: Annotated[str | None, option(
-        "--local-lr", metavar="R", panel=LOCAL, advanced=True,
-        help="Learning rate of the clients.",
-    )] = None  # fmt: skip
-    local_epochs: Annotated[str | None, option(
-        "--local-epochs", metavar="E", panel=LOCAL, advanced=True,
-        help="Passes over a client's examples.",
-    )] = None  # fmt: skip
-    local_steps: Annotated[str | None, option(
-        "--local-steps", metavar="K", panel=LOCAL, advanced=True,
-        help="Local steps, instead of --local-epochs.",
-    )] = None  # fmt: skip
-    batch_size: Annotated[str | None, option(
-        "--batch-size", metavar="B", panel=LOCAL, advanced=True,
-        help="Examples in a local step, or all.",
-    )] = None  # fmt: skip
-    momentum: Annotated[str | None, option(
-        "--momentum", metavar="M", panel=LOCAL, advanced=True,
-        help="Momentum of local SGD, in [0, 1); default 0.",
-    )] = None  # fmt: skip
-    weight_decay: Annotated[str | None, option(
-        "--weight-decay", metavar="W", panel=LOCAL, advanced=True,
-        help="Weight decay of local SGD; default 0.",
-    )] = None  # fmt: skip
-    lr_decay: Annotated[str | None, option(
-        "--lr-decay", metavar="F", panel=LOCAL, advanced=True,
-        help="Factor on --local-lr from round to round; default 1.",
-    )] = None  # fmt: skip
-    max_grad_norm: Annotated[str | None, option(
-        "--max-grad-norm", metavar="C", panel=LOCAL, advanced=True,
-        help="Bound on the norm of each local gradient; default none.",
-    )] = None  # fmt: skip
-    server_lr: Annotated[str | None, option(
-        "--server-lr", metavar="R", panel=LOCAL, advanced=True,
-        help="Factor on the noisy mean; default 1.",
-    )] = None  # fmt: skip
-    server: Annotated[str | None, option(
-        "--server", metavar="|".join(SERVERS), panel=SETTINGS, advanced=True,
-        help="Optimizer of the server; default SGD.",
-    )] = None  # fmt: skip
-    server_assignments: Annotated[list[str] | None, option(
-        "--server-set", metavar="NAME=VALUE", panel=SETTINGS, advanced=True,
-        help="An option of --server, e.g. beta=0.5.",
-    )] = None  # fmt: skip
-    assignments: Annotated[list[str] | None, option(
-        "--set", metavar="NAME=VALUE", panel=SETTINGS,
-        help="An option of the method, e.g. rho=0.5.",
-    )] = None  # fmt: skip
+    delta: Annotated[Text, option("--delta", "D", PRIVACY,
+        "Delta; default that of --ledger if it exists, else 1e-05.", advanced=True)] = None
+    clip_norm: Annotated[Text, option("--clip-norm --clip", "C[,C2,...]", PRIVACY,
+        "Bound on the norm of a client's update, or a bound for each trained tensor.")] = None
+    adaptive_clip: Annotated[Text, option("--adaptive-clip", "QUANTILE", PRIVACY,
+        "Let the clip norm follow this quantile of the updates' norms, e.g. 0.5, from --clip-norm "
+        "on. The noise covers what the norm learns.", advanced=True)] = None
+    secure_noise: Annotated[bool, flag("--secure-noise", PRIVACY,
+        "Noise that withstands attacks on its last digits.", advanced=True)] = False
+    local_optimizer: Annotated[Text, option("--local-optimizer", "|".join(OPTIMIZERS), LOCAL,
+        "Optimizer of the clients; default sgd.", advanced=True)] = None
+    local_lr: Annotated[Text, option("--local-lr", "R", LOCAL,
+        "Learning rate of the clients.", advanced=True)] = None
+    local_epochs: Annotated[Text, option("--local-epochs", "E", LOCAL,
+        "Passes over a client's examples.", advanced=True)] = None
+    local_steps: Annotated[Text, option("--local-steps", "K", LOCAL,
+        "Local steps, instead of --local-epochs.", advanced=True)] = None
+    batch_size: Annotated[Text, option("--batch-size", "B", LOCAL,
+        "Examples in a local step, or all.", advanced=True)] = None
+    momentum: Annotated[Text, option("--momentum", "M", LOCAL,
+        "Momentum of local SGD, in [0, 1); default 0.", advanced=True)] = None
+    weight_decay: Annotated[Text, option("--weight-decay", "W", LOCAL,
+        "Weight decay of local SGD; default 0.", advanced=True)] = None
+    lr_decay: Annotated[Text, option("--lr-decay", "F", LOCAL,
+        "Factor on --local-lr from round to round; default 1.", advanced=True)] = None
+    max_grad_norm: Annotated[Text, option("--max-grad-norm", "C", LOCAL,
+        "Bound on the norm of each local gradient; default none.", advanced=True)] = None
+    server_lr: Annotated[Text, option("--server-lr", "R", LOCAL,
+        "Factor on the noisy mean; default 1.", advanced=True)] = None
+    server: Annotated[Text, option("--server", "|".join(SERVERS), SETTINGS,
+        "Optimizer of the server; default SGD.", advanced=True)] = None
+    server_assignments: Annotated[list[str] | None, option("--server-set", "NAME=VALUE", SETTINGS,
+        "An option of --server, e.g. beta=0.5.", advanced=True)] = None
+    assignments: Annotated[list[str] | None, option("--set", "NAME=VALUE", SETTINGS,
+        "An option of the method, e.g. rho=0.5.")] = None
     device: Device = None
-    seed: Annotated[str | None, option(
-        "--seed", metavar="S", panel=MACHINE, advanced=True,
-        help="Make the run repeatable. It is then not private: anyone with the seed can "
-        "remove the noise.",
-    )] = None  # fmt: skip
-    public_seed: Annotated[str | None, option(
-        "--public-seed", metavar="S", panel=MACHINE, advanced=True,
-        help="Seed of the partition and the initial model, which need not be secret; "
-        "default 0.",
-    )] = None  # fmt: skip
-    vectorize: Annotated[str | None, option(
-        "--vectorize", metavar="auto|yes|no", panel=MACHINE, advanced=True,
-        help="Train clients in groups; default auto, which takes the faster way (with --seed: "
-        "yes, since measured times do not repeat).",
-    )] = None  # fmt: skip
-    precision: Annotated[str | None, option(
-        "--precision", metavar="|".join(PRECISIONS), panel=MACHINE, advanced=True,
-        help="Numbers of the forward and backward pass; default float32. Bounds, sums and noise "
-        "stay exact.",
-    )] = None  # fmt: skip
+    seed: Annotated[Text, option("--seed", "S", MACHINE,
+        "Make the run repeatable. It is then not private: anyone with the seed can remove the "
+        "noise.", advanced=True)] = None
+    public_seed: Annotated[Text, option("--public-seed", "S", MACHINE,
+        "Seed of the partition and the initial model, which need not be secret; default 0.",
+        advanced=True)] = None
+    vectorize: Annotated[Text, option("--vectorize", "auto|yes|no", MACHINE,
+        "Train clients in groups; default auto, which takes the faster way (with --seed: yes, "
+        "since measured times do not repeat).", advanced=True)] = None
+    precision: Annotated[Text, option("--precision", "|".join(PRECISIONS), MACHINE,
+        "Numbers of the forward and backward pass; default float32. Bounds, sums and noise stay "
+        "exact.", advanced=True)] = None
 
 
 class Record(NamedTuple):
     """The options of a recorded run, which an audit does not have."""
 
     schedule: options.ScheduleFile = None
-    hold_out: Annotated[str | None, option(
-        "--hold-out", metavar="S", panel=DATA, advanced=True,
-        help="Fraction of clients held out as non-members for dpacct attack, chosen by a hash "
-        "of each client's identity.",
-    )] = None  # fmt: skip
-    ledger: Annotated[str | None, option(
-        "--ledger", metavar="FILE", panel=RECORD,
-        help="File that records the spent budget; model, report and checkpoint stand beside "
-        "it. Default one for each data set: DATA.ledger here, or beside FILE.csv.",
-    )] = None  # fmt: skip
-    resume: Annotated[
-        bool, flag("--resume", help="Continue a run that was stopped.", panel=RECORD)
-    ] = False
-    run: Annotated[str | None, option(
-        "--run", metavar="NAME", panel=RECORD, advanced=True,
-        help="The run that --resume continues: the beginning of its file names.",
-    )] = None  # fmt: skip
-    distributed: Annotated[bool, flag(
-        "--distributed", panel=MACHINE, advanced=True,
-        help="This process is one of several that torchrun has started, which share the clients.",
-    )] = False  # fmt: skip
+    hold_out: Annotated[Text, option("--hold-out", "S", DATA,
+        "Fraction of clients held out as non-members for dpacct attack, chosen by a hash of each "
+        "client's identity.", advanced=True)] = None
+    ledger: Annotated[Text, option("--ledger", "FILE", RECORD,
+        "File that records the spent budget; model, report and checkpoint stand beside it. "
+        "Default one for each data set: DATA.ledger here, or beside FILE.csv.")] = None
+    resume: Annotated[bool, flag("--resume", RECORD, "Continue a run that was stopped.")] = False
+    run: Annotated[Text, option("--run", "NAME", RECORD,
+        "The run that --resume continues: the beginning of its file names.", advanced=True)] = None
+    distributed: Annotated[bool, flag("--distributed", MACHINE,
+        "This process is one of several that torchrun has started, which share the clients.",
+        advanced=True)] = False
