@@ -16,7 +16,7 @@ import dpacct
 from dpacct import Budget, Ledger, Poisson, Round, fl
 from dpacct.correlated import square_root
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.examples import kept_records
+from dpacct.fl.clients import kept_records
 from dpacct.fl.privacy.randomness import Seeded, draw_cohort
 from tests.fl.problems import federation, linear, make_clients
 

@@ -53,7 +53,7 @@ ROOMS = {
         {"terms"},
     ],
     "dpacct.fl": [
-        {"tensors", "surroundings", "clients", "examples", "public"},
+        {"tensors", "surroundings", "clients", "public"},
         {"layout"},
         {"local", "privacy", "report", "data"},
         {"postprocess", "models"},

@@ -22,10 +22,9 @@ from dpacct import validate
 from dpacct.budget import Budget
 from dpacct.correlated import Correlated
 from dpacct.errors import DpacctError, InvalidParameter
-from dpacct.fl.clients import ClientData, Population
+from dpacct.fl.clients import ClientData, Examples, Population
 from dpacct.fl.data import DATASETS, Dataset, PartitionedClients, TableSchema, load, load_table
 from dpacct.fl.data.partitions import Partition, dirichlet, divided, iid, natural, of_clients
-from dpacct.fl.examples import Examples
 from dpacct.fl.local.sgd import SGD, LocalAdam
 from dpacct.fl.methods import METHODS
 from dpacct.fl.methods.protocol import Method

@@ -19,10 +19,9 @@ from dpacct.fl.auditing.runs import (
     audit_run,
     audit_server,
 )
-from dpacct.fl.clients import Canary, ClientData, Population
+from dpacct.fl.clients import Canary, ClientData, Examples, Owned, Population
 from dpacct.fl.engine.rounds import OpenRound
 from dpacct.fl.engine.states import Contributions, Draw
-from dpacct.fl.examples import Examples, Owned
 from dpacct.fl.federation import Federation
 from dpacct.fl.local.sgd import SGD, LocalAdam
 from dpacct.fl.methods import (

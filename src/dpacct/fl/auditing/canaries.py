@@ -16,14 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import overload
 
 import torch
 from torch import Tensor
 
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.clients import Canary, ClientData, Population, checked
-from dpacct.fl.examples import Examples
+from dpacct.fl.clients import Canary, ClientData, Examples, LazyClients, Population, checked
 from dpacct.fl.privacy.randomness import secret_generator
 
 # Length of a canary's raw update in clip norms, so that the bound has something to do.
@@ -185,7 +183,7 @@ def with_canaries(clients: Population, canaries: Canaries, *, silent: bool) -> P
     return _CanaryClients(clients, canaries, silent=silent)
 
 
-class _CanaryClients(Sequence[ClientData]):
+class _CanaryClients(LazyClients):
     """Clients with canaries behind them."""
 
     def __init__(self, clients: Population, canaries: Canaries, *, silent: bool) -> None:
@@ -195,14 +193,8 @@ class _CanaryClients(Sequence[ClientData]):
     def __len__(self) -> int:
         return len(self._clients) + len(self._canaries)
 
-    @overload
-    def __getitem__(self, index: int) -> ClientData: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[ClientData]: ...
-    def __getitem__(self, index: int | slice) -> ClientData | Sequence[ClientData]:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        place = range(len(self))[index]
+    def client(self, place: int) -> ClientData:
+        """Return a client or a canary."""
         if place >= len(self._clients):
             update = self._canaries.sent(place - len(self._clients))
             return Canary(self._lent.inputs, self._lent.targets, update)

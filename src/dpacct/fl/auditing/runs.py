@@ -18,11 +18,10 @@ from torch import Tensor
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.auditing.canaries import Aimed, Canaries, with_canaries
 from dpacct.fl.auditing.canary_audit import CanaryAudit, RunAudit, check_functions
-from dpacct.fl.clients import Population
+from dpacct.fl.clients import Examples, Population
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.loop import RoundLoop
 from dpacct.fl.engine.states import TrainingState
-from dpacct.fl.examples import Examples
 from dpacct.fl.federation import Federation, PrivateRun
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.privacy.markers import scatter

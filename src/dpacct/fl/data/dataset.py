@@ -11,9 +11,9 @@ Rule 4: a data set declares its public parts. Test data and a label set that are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, overload
+from typing import Literal
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
-from dpacct.fl.clients import ClientData
+from dpacct.fl.clients import ClientData, LazyClients
 from dpacct.fl.data.partitions import Indices, Partition
 from dpacct.fl.tensors import from_array
 
@@ -171,7 +171,7 @@ class Dataset:
         return replace(self, train=self.train.select(torch.arange(count)))
 
 
-class PartitionedClients(Sequence[ClientData]):
+class PartitionedClients(LazyClients):
     """The clients of a partition. Each is built when it is asked for, and not kept.
 
     Args:
@@ -195,19 +195,10 @@ class PartitionedClients(Sequence[ClientData]):
     def __len__(self) -> int:
         return len(self._partition)
 
-    @overload
-    def __getitem__(self, index: int) -> ClientData: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[ClientData]: ...
-    def __getitem__(self, index: int | slice) -> ClientData | list[ClientData]:
-        if isinstance(index, slice):
-            return [self[client] for client in range(*index.indices(len(self)))]
-        rows = from_array(self._partition[index]).to(self._examples.targets.device)
-        inputs, targets = self._examples.batch(rows)
-        return ClientData(inputs, targets)
-
-    def __iter__(self) -> Iterator[ClientData]:
-        return (self[client] for client in range(len(self)))
+    def client(self, place: int) -> ClientData:
+        """Return the client at a place from 0 on."""
+        rows = from_array(self._partition[place]).to(self._examples.targets.device)
+        return ClientData(*self._examples.batch(rows))
 
     @property
     def simulated(self) -> bool:

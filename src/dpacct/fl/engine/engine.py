@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dpacct.errors import Unsupported
-from dpacct.fl.clients import Population
+from dpacct.fl.clients import Examples, Population
 from dpacct.fl.engine.states import (
     Collected,
     Contributions,
@@ -24,7 +24,6 @@ from dpacct.fl.engine.states import (
     TrainingState,
     client_seed,
 )
-from dpacct.fl.examples import Examples
 from dpacct.fl.layout import Layout, State, copies
 from dpacct.fl.local.batches import chunks
 from dpacct.fl.local.sgd import SGD, RoundValues

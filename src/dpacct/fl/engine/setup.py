@@ -12,12 +12,11 @@ from dpacct.accountant import epsilon
 from dpacct.budget import DEFAULT_DELTA, Budget
 from dpacct.calibration.calibrate import calibrate
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.clients import Population, check_population
+from dpacct.fl.clients import Examples, Owned, Population, check_population
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.plan import RunPlan
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.states import TrainingState
-from dpacct.fl.examples import Examples, Owned
 from dpacct.fl.layout import (
     Layout,
     Params,

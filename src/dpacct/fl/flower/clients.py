@@ -93,9 +93,7 @@ def private_mod(
         if not message.metadata.message_type.startswith("train"):
             return call_next(message, context)
         return half.respond(
-            message,
-            context,
-            lambda given: lambda: _own_training(given, message, context, call_next),
+            message, context, lambda given: _own_training(given, message, context, call_next)
         )
 
     return mod
@@ -155,12 +153,9 @@ class _ClientHalf:
         self._method, self._client, self._trial = method, client, trial
 
     def respond(
-        self, message: Message, context: Context, training: Callable[[Assignment], _Training]
+        self, message: Message, context: Context, training: Callable[[Assignment], _Trained]
     ) -> Message:
-        """Return the answer to any training message.
-
-        ``training`` checks an assignment by public facts, and returns the training for it.
-        """
+        """Return the answer to any training message. ``training`` trains for an assignment."""
         record = message.content.config_records.get(wire.SIGN)
         if record is None:
             rule = "this client trains for dpacct's strategy alone, whose messages are signed so"
@@ -173,7 +168,7 @@ class _ClientHalf:
         self._check(given, self._client(context))
         sent, kept = given.broadcast, given.kept
         layout = Layout.of(sent.anchor)
-        trained = training(given)()
+        trained = training(given)
         row = trained.row if kept is None else trained.row.index_select(1, kept)
         inner = layout if kept is None else layout.restrict(kept)
         inside, norms, bad = contribute(row, given.bound, inner, given.contributions)
@@ -224,17 +219,15 @@ class _Trained:
     remember: Callable[[Tensor], State | None] = lambda _: None
 
 
-_Training = Callable[[], _Trained]
-
-
+@undisturbed()
 def _engine_training(
     given: Assignment,
     method: Method,
     model: nn.Module,
     loss: LossFunction,
     data: Callable[[], ClientData],
-) -> _Training:
-    """Return the engine's local training of one client. Rule 4.
+) -> _Trained:
+    """Train one client by the engine's local training. Rule 4.
 
     Raises:
         InvalidParameter: the model has other parameters than the server's.
@@ -250,26 +243,21 @@ def _engine_training(
     precision = sent.local.precision
     local_loss = LocalLoss(copy, objective, layout.names, precision, functional=False)
     trainer = SequentialTrainer(method, local_loss, layout)
+    examples = data()
+    task = join(
+        lambda: examples, sent.local, given.memory, given.seed, torch.device("cpu"), trainer
+    )
+    with forked_generators(), arithmetic(precision):
+        set_training_mode(copy)
+        row = trainer.train([task], sent)
+    # A canary of an audit is bounded like any other update.
+    plant(row, [task])
 
-    @undisturbed()
-    def train() -> _Trained:
-        examples = data()
-        task = join(
-            lambda: examples, sent.local, given.memory, given.seed, torch.device("cpu"), trainer
-        )
-        with forked_generators(), arithmetic(precision):
-            set_training_mode(copy)
-            row = trainer.train([task], sent)
-        # A canary of an audit is bounded like any other update.
-        plant(row, [task])
+    def remember(bounded: Tensor) -> State | None:
+        memories = trainer.remember([task], bounded, sent)
+        return None if memories is None else memories[0]
 
-        def remember(bounded: Tensor) -> State | None:
-            memories = trainer.remember([task], bounded, sent)
-            return None if memories is None else memories[0]
-
-        return _Trained(row, remember)
-
-    return train
+    return _Trained(row, remember)
 
 
 def _own_training(

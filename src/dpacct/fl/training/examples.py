@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from dpacct.fl.clients import ClientData, Inputs, each, joined
-from dpacct.fl.examples import Examples
+from dpacct.fl.clients import ClientData, Examples, Inputs, each, joined
 from dpacct.fl.layout import Layout, Params, type_of_updates
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import Labels, LocalLoss

@@ -32,7 +32,7 @@ from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsuppo
 from dpacct.fl.privacy.account import OpenEpoch
 from dpacct.fl.privacy.allocation import Allocation, Allocator
 from dpacct.fl.privacy.randomness import Randomness, Seeded, draw_cohort
-from dpacct.interop.opacus.steps import Batch, Steps, check_precision
+from dpacct.interop.opacus.steps import Batch, Steps, check_precision, generator_of
 from dpacct.ledger import Event, Run, Ticket
 from dpacct.ledger.record.events import covers
 from dpacct.packages import import_opacus
@@ -64,20 +64,18 @@ class CheckedSampler(_samplers.UniformWithReplacementSampler):
         event: Event | None = None,
         batches: int | None = None,
         run: Run | None = None,
-        *,
-        private: bool = False,
     ) -> None:
         self._rate = getattr(inner, "sample_rate", 1.0 / len(inner))
         if event is not None and isinstance(event.round, Round):
             self._rate = event.round.sampling_rate
         super().__init__(  # pyright: ignore[reportUnknownMemberType]
-            num_samples=_size_of(inner),
+            num_samples=getattr(inner, "sampler", inner).num_samples,
             sample_rate=self._rate,
-            generator=_generator_of(inner),
+            generator=generator_of(inner),
             steps=len(inner) if batches is None else batches,
         )
         self.inner, self.event, self._checked, self._run = inner, event, steps, run
-        self._private = private
+        self._private = run is not None and run.private
         self.ended: str | None = None
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -179,26 +177,13 @@ def allocate(loader: DataLoader[Any], steps: int | None = None) -> DataLoader[An
     count = validate.count("steps", count, "the number of batches of a pass")
     given = getattr(cast("Any", loader).batch_sampler, "generator", None)
     sampler = AllocatedSampler(len(cast("Any", loader.dataset)), count, given)
-    made = _with_batches(loader, sampler)
+    made: Any = DataLoader(batch_sampler=sampler, **_settings_of(loader))
     made.stated_batch_size = getattr(loader, "stated_batch_size", None)
     return made
 
 
-def _size_of(sampler: Any) -> int:
-    """Return the number of examples."""
-    return getattr(sampler, "sampler", sampler).num_samples
-
-
-def _generator_of(sampler: Any) -> Any:
-    return getattr(getattr(sampler, "sampler", sampler), "generator", None)
-
-
-def _with_batches(loader: Any, sampler: Any) -> Any:
-    """Return a loader like another one, with other batches."""
-    return DataLoader(batch_sampler=sampler, **_settings_of(loader))
-
-
 def _settings_of(loader: Any) -> dict[str, Any]:
+    """Return the settings of a loader apart from its batches."""
     names = ("dataset", "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn")
     more = ("multiprocessing_context", "generator", "prefetch_factor", "persistent_workers")
     return {name: getattr(loader, name) for name in (*names, *more)}
@@ -243,22 +228,15 @@ class LedgerLoader(DataLoader[Any]):
         return self._checked.ended
 
 
-def _lead(loader: Any) -> int:
-    """Return how many batches a loader draws ahead."""
-    return loader.num_workers * (loader.prefetch_factor or 0)
-
-
 def check_steps(loader: Any, optimizer: Any) -> Any:
     """Return a loader that allows one step per batch, without a ledger.
 
     For an optimizer of unknown kind the loader comes back as it is, unchecked.
     """
-    sampler = loader.batch_sampler
     # Without a ledger, each of several processes checks its own steps.
     if type(optimizer) not in (*_KNOWN, _optimizers.DistributedDPOptimizer):
         return loader
-    steps = Steps(optimizer, _lead(loader), seeded_batches=sampler.generator is not None)
-    return LedgerLoader(loader, CheckedSampler(sampler, steps))
+    return LedgerLoader(loader, CheckedSampler(loader.batch_sampler, Steps(optimizer, loader)))
 
 
 def attach_ledger(
@@ -296,7 +274,10 @@ def attach_ledger(
             round, or add-remove without a public size.
         LedgerError: the run is finished.
     """
-    _check_run(run)
+    if not isinstance(cast("object", run), Run):
+        raise InvalidParameter("run", type(run).__name__, "steps are charged to a run of a ledger")
+    if run.finished:
+        raise LedgerError(f"run {run.id} is finished and takes no more rounds.")
     _check_optimizer(optimizer)
     check_precision(optimizer)
     sampler = _known_sampler(loader)
@@ -319,29 +300,19 @@ def attach_ledger(
     if plan is not None and not any(covers(planned, round_) for planned in plan.distinct()):
         rule = f"the plan of the run has no round that covers a step, which is {round_!r}"
         raise InvalidParameter("plan", plan, rule)
-    private = run.private
-    if private and not optimizer.secure_mode:
+    if run.private and not optimizer.secure_mode:
         _check_secrecy(optimizer, sampler)
     watched = Steps.of(optimizer)
     if watched is not None:
         watched.detach()
-    steps = Steps(
-        optimizer,
-        _lead(loader),
-        seeded_batches=_generator_of(sampler) is not None,
-        ledger=True,
-        by_epoch=allocated,
-        private=private,
-        scheduled_clip=scheduled_clip,
-    )
+    steps = Steps(optimizer, loader, run, by_epoch=allocated, scheduled_clip=scheduled_clip)
     details = {"clip_norm": float(optimizer.max_grad_norm), "by": "opacus"}
     if public_size is not None:
         details["public_size"] = public_size
     if divisor is not None:
         optimizer.expected_batch_size = divisor
     event = Event(round_, details=details)
-    charged = CheckedSampler(sampler, steps, event, batches, run, private=private)
-    return LedgerLoader(loader, charged, run)
+    return LedgerLoader(loader, CheckedSampler(sampler, steps, event, batches, run), run)
 
 
 def _public_sizes(
@@ -365,14 +336,6 @@ def _public_sizes(
     stated = getattr(loader, "stated_batch_size", None) if batch_size is None else batch_size
     divisor = validate.count("batch_size", stated, "the expected batch of a public size", size)
     return divisor / size, math.ceil(size / divisor), divisor
-
-
-def _check_run(run: object) -> None:
-    """Check that there is a run that takes more rounds."""
-    if not isinstance(run, Run):
-        raise InvalidParameter("run", type(run).__name__, "steps are charged to a run of a ledger")
-    if run.finished:
-        raise LedgerError(f"run {run.id} is finished and takes no more rounds.")
 
 
 def refuse_adaptive(optimizer: Any) -> None:
@@ -405,7 +368,7 @@ def _check_optimizer(optimizer: Any) -> None:
 
 
 def _known_sampler(loader: Any) -> Any:
-    """Return the sampler of a loader: by Poisson or by allocation."""
+    """Return the sampler of a loader: Opacus' own by Poisson, or one by allocation."""
     sampler = getattr(loader, "batch_sampler", None)
     if isinstance(sampler, AllocatedSampler):
         return sampler
@@ -416,11 +379,6 @@ def _known_sampler(loader: Any) -> Any:
             "make_private(poisson_sampling=True) by Poisson. What an epoch of shuffled batches "
             "costs: dpacct.epsilon(dpacct.ShuffledEpoch(noise, steps), delta=...)."
         )
-    return _poisson_sampler(sampler, loader)
-
-
-def _poisson_sampler(sampler: Any, loader: Any) -> Any:
-    """Return Opacus' own sampler of a loader, if it samples by Poisson."""
     kind = type(sampler).__name__
     if isinstance(sampler, CheckedSampler):
         if sampler.event is not None:
@@ -446,7 +404,7 @@ def _poisson_sampler(sampler: Any, loader: Any) -> Any:
 
 def _check_secrecy(optimizer: Any, sampler: Any) -> None:
     """Check that noise and batches cannot be repeated. Rule 5."""
-    if optimizer.generator is not None or _generator_of(sampler) is not None:
+    if optimizer.generator is not None or generator_of(sampler) is not None:
         rule = "anyone who knows the state of a given generator can compute what it draws"
         hint = "Give none, or start the run with private=False."
         raise InvalidParameter("generator", "given", rule, hint)

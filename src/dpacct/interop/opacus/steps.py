@@ -22,6 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dpacct.errors import InvalidParameter, LedgerError, Unsupported
 from dpacct.fl.privacy.randomness import secret_generator
+from dpacct.ledger import Run
 
 # Attributes in which parameters keep gradients of examples, or their norms for ghost clipping.
 _PER_EXAMPLE = ("grad_sample", "_norm_sample")
@@ -55,30 +56,32 @@ class Batch:
 class Steps:
     """The steps of one optimizer, checked as soon as this object exists.
 
-    ``lead`` is the number of batches or parts that the loader draws ahead. With a ``ledger`` the
-    noise may not fall below the charge, and no other optimizer may step on the batches. In a
-    ``private`` run each step has a new secret generator for its noise, except in Opacus' secure
-    mode, and a replaced generator is rejected. With ``scheduled_clip`` the clip norm may change
-    between batches. ``by_epoch`` says that a pass is charged as a whole, and not as Poisson steps.
+    With the ``run`` of a ledger the noise may not fall below the charge, and no other optimizer may
+    step on the batches of the ``loader``. In a private run each step has a new secret generator for
+    its noise, except in Opacus' secure mode, and a replaced generator is rejected. With
+    ``scheduled_clip`` the clip norm may change between batches. ``by_epoch`` says that a pass is
+    charged as a whole, and not as Poisson steps.
     """
 
     def __init__(
         self,
         optimizer: Any,
-        lead: int,
+        loader: Any,
+        run: Run | None = None,
         *,
-        seeded_batches: bool,
-        ledger: bool = False,
-        private: bool = False,
         scheduled_clip: bool = True,
         by_epoch: bool = False,
     ) -> None:
-        self.optimizer, self.ledger, self.by_epoch = optimizer, ledger, by_epoch
-        self._lead, self._private, self._scheduled_clip = lead, private, scheduled_clip
-        self._fresh_noise = private and not optimizer.secure_mode
+        self.optimizer, self.ledger, self.by_epoch = optimizer, run is not None, by_epoch
+        self._private = run is not None and run.private
+        self._scheduled_clip = scheduled_clip
+        # Batches, or parts of them, that the loader draws ahead.
+        self._lead = loader.num_workers * (loader.prefetch_factor or 0)
+        self._fresh_noise = self._private and not optimizer.secure_mode
         # Ghost clipping keeps the norms of the gradients and not the gradients.
         self._ghost = type(optimizer).__name__ == "DPOptimizerFastGradientClipping"
-        self._generator, self._seeded_batches = optimizer.generator, seeded_batches
+        self._generator = optimizer.generator
+        self._seeded_batches = generator_of(loader.batch_sampler) is not None
         self._noise, self._clip = float(optimizer.noise_multiplier), _clip_norms(optimizer)
         self._exhausted = True
         self._pass = 0
@@ -297,6 +300,11 @@ def check_precision(optimizer: Any) -> None:
         raise Unsupported(
             f"the noise of secure_mode has torch's default dtype, {torch.get_default_dtype()}"
         )
+
+
+def generator_of(sampler: Any) -> Any:
+    """Return the generator that draws the batches, or None for torch's own."""
+    return getattr(getattr(sampler, "sampler", sampler), "generator", None)
 
 
 def _clip_norms(optimizer: Any) -> tuple[float, ...]:
