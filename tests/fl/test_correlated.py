@@ -209,7 +209,7 @@ def test_a_budget_is_met(cohorts: str, adjacency: str | None):
     assert next(iter(run)).epsilon.upper <= 2
 
 
-def test_nothing_of_the_charge_is_given_back(tmp_path: Path):
+def test_nothing_of_the_charge_is_given_back_and_no_plan_goes_beyond_the_budget(tmp_path: Path):
     run = correlated(ledger=tmp_path / "ledger", checkpoint=tmp_path / "run")
     planned = run.planned_epsilon.upper
     next(iter(run))
@@ -217,40 +217,27 @@ def test_nothing_of_the_charge_is_given_back(tmp_path: Path):
     run.close()
     with Ledger.open(tmp_path / "ledger") as ledger:
         assert ledger.upper_epsilon() == planned
-
-
-def test_a_plan_beyond_the_budget_is_refused(tmp_path: Path):
-    with Ledger.open(tmp_path / "ledger", Budget(1, 1e-5), adjacency="zero-out") as ledger:
-        run = correlated(ledger=ledger)
+    with Ledger.open(tmp_path / "small", Budget(1, 1e-5), adjacency="zero-out") as ledger:
         with pytest.raises(BudgetExceeded):
-            run.run()
+            correlated(ledger=ledger).run()
         assert (ledger.rounds, ledger.runs) == (0, ())
-    run = correlated(budget=Budget(1, 1e-5), delta=None)
     with pytest.raises(BudgetExceeded, match="all its rounds"):
-        run.run()
+        correlated(budget=Budget(1, 1e-5), delta=None).run()
 
 
 # Training
 
 
-class Zero(fl.DPFedAvg):
-    """Contributions of zero: releases are the noise alone."""
-
-    def local_update(self, delta, client_state, context):
-        return 0.0 * delta
-
-
 def test_releases_are_the_rows():
     """With contributions of zero, the model's moves times the strategy are independent noise."""
     strategy, released = STRATEGIES["banded"], list[np.ndarray]()
-    run = correlated(
-        strategy, method=Zero(), model=linear(2000, 2), clients=make_clients((2,) * 12, 2000, 2)
-    )
+    zero = type("Zero", (fl.DPFedAvg,), {"local_update": lambda _, delta, *__: 0.0 * delta})()
+    people = make_clients((2,) * 12, 2000, 2)
+    run = correlated(strategy, method=zero, model=linear(2000, 2), clients=people)
     for report in run:
         released.append(run.state.released.double().numpy() * 3)
-        assert report.noise_std == pytest.approx(
-            4.0 * row_norm(strategy, report.round - 1), rel=1e-9
-        )
+        expected = 4.0 * row_norm(strategy, report.round - 1)
+        assert report.noise_std == pytest.approx(expected, rel=1e-9)
     fresh = strategy.matrix() @ np.stack(released)
     covariance = fresh @ fresh.T / fresh.shape[1]
     assert np.abs(covariance - 16 * np.eye(ROUNDS)).max() < 16 * 6 / math.sqrt(fresh.shape[1])
@@ -414,21 +401,18 @@ def test_refused_with_the_reason(options: dict[str, Any], words: str):
         correlated(**options)
 
 
-def test_audits_refuse_what_is_charged_together():
-    people = make_clients((4,) * 8, 60)
-
+def test_what_does_not_go_together_is_refused():
     def build(clients: Any) -> fl.Federation:
         groups = fl.Cyclic(len(clients))
         return correlated(square_root(9), model=linear(60), clients=clients, sampling=groups)
 
-    with pytest.raises(Unsupported, match="charged for all rounds together"):
-        fl.audit_run(build, people, canaries=40, error=0.05)
-
-
-def test_other_noise_refuses_public_cohorts():
-    with pytest.raises(Unsupported, match="CorrelatedNoise"):
-        federation(linear(), CLIENTS, sampling=fl.Cyclic(4))
-    with pytest.raises(Unsupported, match=r"fl\.Server"):
-        fl.AggregationPlan(1.0, 1.0, num_clients=12, noise=fl.CorrelatedNoise(STRATEGIES["full"]))
+    people, noise = make_clients((4,) * 8, 60), fl.CorrelatedNoise(STRATEGIES["full"])
+    for call, words in (
+        (lambda: fl.audit_run(build, people, canaries=40, error=0.05), "all rounds together"),
+        (lambda: federation(linear(), CLIENTS, sampling=fl.Cyclic(4)), "CorrelatedNoise"),
+        (lambda: fl.AggregationPlan(1.0, 1.0, num_clients=12, noise=noise), r"fl\.Server"),
+    ):
+        with pytest.raises(Unsupported, match=words):
+            call()
     with pytest.raises(InvalidParameter, match="strategy"):
         fl.CorrelatedNoise(np.eye(3))  # type: ignore[arg-type]
