@@ -80,17 +80,25 @@ class Workload:
         return diagonals
 
 
-RUNNING_SUM = Workload()
+def as_workload(given: Workload | None) -> Workload:
+    """Return a workload, by default running sums.
+
+    Raises:
+        InvalidParameter: it is none.
+    """
+    work = Workload() if given is None else given
+    if not isinstance(work, Workload):
+        raise InvalidParameter("workload", work, "a workload is a Workload of learning rates")
+    return work
+
+
 # Smaller blocks cost more steps than they save operations.
 _LEAST_BLOCK = 32
 
 
 def workload_norm(matrix: LowerTriangular, workload: Workload | None = None) -> float:
     """Return |A C^{-1}|, the Frobenius norm."""
-    work = RUNNING_SUM if workload is None else workload
-    if not isinstance(work, Workload):
-        raise InvalidParameter("workload", work, "a workload is a Workload of learning rates")
-    n = matrix.rounds
+    work, n = as_workload(workload), matrix.rounds
     rates = work.rates(n)
     if not matrix.is_toeplitz:
         product = banded_product(matrix.diagonals, work.inverse(n))

@@ -97,9 +97,7 @@ def coefficients_of(name: str, values: object) -> Array:
         given = given if hasattr(given, "__len__") else list(given)
         array: Array = np.array(given, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InvalidParameter(
-            name, given, "its entries are numbers, in rows of one length"
-        ) from None
+        raise InvalidParameter(name, given, _NUMBERS) from None
     if array.size == 0 or array.size > _MOST_ENTRIES:
         rule = f"it has 1 to {_MOST_ENTRIES:.0e} entries"
         raise InvalidParameter(name, array.shape, rule)

@@ -20,7 +20,7 @@ from typing import Any, cast
 import numpy as np
 
 from dpacct import validate
-from dpacct.correlated.errors import RUNNING_SUM, Workload, banded_product, inverse_norm_gradient
+from dpacct.correlated.errors import Workload, as_workload, banded_product, inverse_norm_gradient
 from dpacct.correlated.matrix import MAX_ROUNDS, LowerTriangular
 from dpacct.correlated.sensitivity import bound_sensitivity, check_participation
 from dpacct.correlated.strategy import Strategy, from_buffers, square_root
@@ -64,10 +64,7 @@ def optimized(
     if width * n > _MOST_PARAMETERS:
         rule = f"a search has at most {_MOST_PARAMETERS:.0e} entries, and {n} rounds are many"
         raise InvalidParameter("bands", width, rule, "Use fewer bands, or square_root.")
-    work = RUNNING_SUM if workload is None else workload
-    if not isinstance(work, Workload):
-        raise InvalidParameter("workload", work, "a workload is a Workload of learning rates")
-    inverse = work.inverse(n)
+    inverse = as_workload(workload).inverse(n)
     inside = np.arange(width)[:, None] < n - np.arange(n)
 
     def normalized(values: Array) -> tuple[Array, Array]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -388,14 +388,10 @@ def _wang_integer(a: int, q: float, sigma: float) -> float:
     return value * (1 + 2 * FUNCTION_ERROR)
 
 
-def log_binomials(order: int) -> np.ndarray:
+@lru_cache(maxsize=64)
+def log_binomials(order: int) -> Array:
     """Return log C(a, k) for k = 0..a, within 4 ulp: integers are exact before the logarithm."""
-    values = np.empty(order + 1)
-    coefficient = 1
-    for k in range(order + 1):
-        values[k] = math.log(coefficient)
-        coefficient = coefficient * (order - k) // (k + 1)
-    return values
+    return np.array([math.log(math.comb(order, k)) for k in range(order + 1)])
 
 
 class Rows(NamedTuple):

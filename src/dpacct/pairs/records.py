@@ -35,6 +35,7 @@ from dpacct.budget import Interval
 from dpacct.errors import NotConverged
 from dpacct.numerics.fourier import shift_of_nodes
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
+from dpacct.numerics.search import bracket_root
 from dpacct.numerics.special import bdtrc, ndtr
 from dpacct.pairs.kinds import Direction, GeneralPair
 
@@ -47,7 +48,6 @@ _STRIPS = np.geomspace(0.003, 2.9, 40)
 _BLOCK, _KEPT, _MOST_NODES = 1024, 4096, 2_000_000
 # Angles of `decay`, in units of about the best one.
 _UNITS, _LARGEST_ANGLE = (0.5, 0.7, 1.0, 1.6), 1.5
-_HALVINGS = 200
 
 
 class _Ratios(NamedTuple):
@@ -158,19 +158,14 @@ class RecordsPair(GeneralPair):
     def _root(self, level: float) -> float:
         """Return about the point where log r reaches a level."""
         k, sigma = self.records, self.noise_std
-        # log r lies between log w_0 and, for x > 0, k x / sigma^2.
-        low, high = -40 * sigma - k, 40 * sigma + k + sigma**2 * max(level, 0.0)
 
-        def ratio(x: float) -> float:
+        def short(x: float) -> float:
             found = ratios_at(self.sampling_rate, sigma, k, np.array([x])).log_ratio
-            return float(found[0]) - level
+            return level - float(found[0])
 
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if ratio(middle) < 0 else (low, middle)
-            if high - low <= 4 * UNIT * (abs(low) + abs(high)):
-                break
-        return (low + high) / 2
+        # log r lies between log w_0 and, for x > 0, k x / sigma^2.
+        ends = (-40 * sigma - k, 40 * sigma + k + sigma**2 * max(level, 0.0))
+        return bracket_root(short, 0.5, ends, 0.0)[1]
 
     def _tilted(self, tilt: float, frequency: float = 0.0) -> tuple[_Tilted, float]:
         """Return the law of e^{cL} P at nodes, and the discretization error of its integrals."""

@@ -18,10 +18,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dpacct.budget import Interval
 from dpacct.errors import WrongAccountant
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT
-from dpacct.pairs.achieved import achieved_delta, achieved_epsilon
 from dpacct.pairs.dominating import (
     Direction,
     GeneralPair,
@@ -29,7 +27,14 @@ from dpacct.pairs.dominating import (
     SymmetrizedPair,
     proven_pair,
 )
-from dpacct.renyi.curve import AtOrder, best_delta, best_epsilon, improved_delta, improved_epsilon
+from dpacct.renyi.curve import (
+    AtOrder,
+    ByOrder,
+    best_delta,
+    best_epsilon,
+    improved_delta,
+    improved_epsilon,
+)
 from dpacct.rounds import Poisson, Round, Schedule
 
 # (order, q, nu) -> the conditions that fail, in words.
@@ -119,7 +124,10 @@ def forms_for(round_: Round) -> tuple[tuple[ClosedForm, ...], float]:
 
 
 def _uncovered(what: str) -> WrongAccountant:
-    rule = f"no closed form is proven for {what}"
+    return _wrong(f"no closed form is proven for {what}")
+
+
+def _wrong(rule: str) -> WrongAccountant:
     return WrongAccountant("accountant", "closed-form", rule, "Use tight, which covers it.")
 
 
@@ -150,66 +158,51 @@ _MOST, _LEAST = 1e7, 1 + 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class ClosedFormAccountant:
-    """The closed forms of this module at real orders, improved conversion."""
+class ClosedFormAccountant(ByOrder):
+    """The closed forms of this module at real orders, improved conversion.
+
+    Raises:
+        WrongAccountant: no closed form applies at any order.
+    """
 
     name: str = "closed-form"
 
     def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
-        """Return the proven epsilon. See `Accountant`.
-
-        Raises:
-            Unsupported: no closed form applies at any order.
-        """
+        """See `ByOrder`."""
         if not schedule.rounds:
             return 0.0
-        curve = self._curve(schedule)
-        return min(
-            improved_epsilon(order, curve(order), delta)
-            for order in _orders(curve, lambda start: best_epsilon(curve, delta, start))
-        )
+        curve = _curve(schedule)
+        orders = _orders(curve, lambda start: best_epsilon(curve, delta, start))
+        return min(improved_epsilon(order, curve(order), delta) for order in orders)
 
-    def epsilon(self, schedule: Schedule, delta: float) -> Interval:
-        """Return the achieved and proven epsilon. See `Accountant`."""
-        upper = self.upper_epsilon(schedule, delta)
-        return Interval.bracket(achieved_epsilon(schedule, delta), upper)
-
-    def delta(self, schedule: Schedule, epsilon: float) -> Interval:
-        """Return the achieved and proven delta. See `Accountant`."""
+    def upper_delta(self, schedule: Schedule, epsilon: float) -> float:
+        """See `ByOrder`."""
         if not schedule.rounds:
-            return Interval(0.0, 0.0)
-        curve = self._curve(schedule)
-        upper = min(
-            improved_delta(order, curve(order), epsilon)
-            for order in _orders(curve, lambda start: best_delta(curve, epsilon, start))
-        )
-        return Interval.bracket(achieved_delta(schedule, epsilon), upper)
+            return 0.0
+        curve = _curve(schedule)
+        orders = _orders(curve, lambda start: best_delta(curve, epsilon, start))
+        return min(improved_delta(order, curve(order), epsilon) for order in orders)
 
-    @staticmethod
-    def _curve(schedule: Schedule) -> Callable[[float], float]:
-        """Return an upper bound of the divergence as a function of the order, perhaps infinite."""
-        counts = schedule.only_rounds()
-        for kind in schedule.distinct():
-            if kind not in counts:
-                raise _uncovered(repr(kind))
-        for round_ in counts:
-            # The conditions bound the order from above, so they hold next to 1 or at no order.
-            if math.isinf(closed_form_renyi(_LEAST, round_)[0]):
-                setting = f"{round_.sampling!r} with noise {round_.noise_multiplier:.6g}"
-                rule = (
-                    f"no closed form covers {setting}. They are proven for other noise or lower "
-                    "rates (docs/derivations/closed-forms.md)"
-                )
-                raise WrongAccountant(
-                    "accountant", "closed-form", rule, "Use tight, which covers it."
-                )
-        rounding = 1 + 2 * UNIT * (len(counts) + 2)
 
-        def curve(order: float) -> float:
-            parts = (count * closed_form_renyi(order, r)[0] for r, count in counts.items())
-            return rounding * sum(parts)
+def _curve(schedule: Schedule) -> Callable[[float], float]:
+    """Return an upper bound of the divergence as a function of the order, perhaps infinite."""
+    counts = schedule.only_rounds()
+    for kind in schedule.distinct():
+        if kind not in counts:
+            raise _uncovered(repr(kind))
+    for round_ in counts:
+        # The conditions bound the order from above, so they hold next to 1 or at no order.
+        if math.isinf(closed_form_renyi(_LEAST, round_)[0]):
+            setting = f"{round_.sampling!r} with noise {round_.noise_multiplier:.6g}"
+            where = "for other noise or lower rates (docs/derivations/closed-forms.md)"
+            raise _wrong(f"no closed form covers {setting}. They are proven {where}")
+    rounding = 1 + 2 * UNIT * (len(counts) + 2)
 
-        return curve
+    def curve(order: float) -> float:
+        parts = (count * closed_form_renyi(order, r)[0] for r, count in counts.items())
+        return rounding * sum(parts)
+
+    return curve
 
 
 def _orders(curve: Callable[[float], float], search: Callable[[float], AtOrder]) -> list[float]:

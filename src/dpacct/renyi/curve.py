@@ -185,18 +185,17 @@ def improved_delta(order: float, renyi: float, epsilon: float) -> float:
 
 def improved_deltas(order: float, renyi: float, epsilons: Array) -> Array:
     """Return `improved_delta` at several epsilons."""
-    b = order - 1
-    parts = (b * renyi, -b * epsilons, b * math.log(b), -order * math.log(order))
-    # Rounded up as by `above`. NaN bounds nothing.
-    log_delta = sum(parts) + 8 * FUNCTION_ERROR * sum(map(np.abs, parts))
-    log_delta = np.clip(np.nan_to_num(log_delta, nan=0.0), -690.0, 0.0)
+    # NaN bounds nothing.
+    log_delta = np.clip(np.nan_to_num(_log_deltas(order, renyi, epsilons), nan=0.0), -690.0, 0.0)
     return np.minimum(np.exp(log_delta) * (1 + 2 * FUNCTION_ERROR), 1.0)
 
 
-def _log_delta(order: float, renyi: float, epsilon: float) -> float:
+def _log_deltas(order: float, renyi: float, epsilons: Array) -> Array:
     b = order - 1
-    parts = (b * renyi, -b * epsilon, b * math.log(b), -order * math.log(order))
-    return above(sum(parts), *parts)
+    fixed, falling = (b * renyi, b * math.log(b), -order * math.log(order)), b * epsilons
+    # Rounded up as by `above`.
+    slack = 8 * FUNCTION_ERROR * (sum(map(abs, fixed)) + falling)
+    return np.asarray(sum(fixed) - falling + slack)
 
 
 def best_epsilon(renyi: Callable[[float], float], delta: float, start: float) -> AtOrder:
@@ -216,7 +215,8 @@ def best_epsilon(renyi: Callable[[float], float], delta: float, start: float) ->
 
 def best_delta(renyi: Callable[[float], float], epsilon: float, start: float) -> AtOrder:
     """Return the smallest delta over all orders, by the improved conversion, as `best_epsilon`."""
-    order = best_order(lambda order: _log_delta(order, renyi(order), epsilon), start)
+    at = np.array([epsilon])
+    order = best_order(lambda order: float(_log_deltas(order, renyi(order), at)[0]), start)
     return AtOrder(improved_delta(order, renyi(order), epsilon), order)
 
 
@@ -233,8 +233,32 @@ def best_order(
     return 1 + math.exp(log_best)
 
 
+class ByOrder:
+    """An accountant whose upper bounds come from Renyi orders. `achieved` has the lower ones."""
+
+    __slots__ = ()
+
+    def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
+        """Return the proven epsilon. See `Accountant`."""
+        raise NotImplementedError
+
+    def upper_delta(self, schedule: Schedule, epsilon: float) -> float:
+        """Return the proven delta at a valid epsilon."""
+        raise NotImplementedError
+
+    def epsilon(self, schedule: Schedule, delta: float) -> Interval:
+        """Return the achieved and proven epsilon. See `Accountant`."""
+        upper = self.upper_epsilon(schedule, delta)
+        return Interval.bracket(achieved_epsilon(schedule, delta), upper)
+
+    def delta(self, schedule: Schedule, epsilon: float) -> Interval:
+        """Return the achieved and proven delta. See `Accountant`."""
+        upper = self.upper_delta(schedule, epsilon)
+        return Interval.bracket(achieved_delta(schedule, epsilon), upper)
+
+
 @dataclass(frozen=True, slots=True)
-class RenyiAccountant:
+class RenyiAccountant(ByOrder):
     """Numeric Renyi moments at continuous orders, improved conversion."""
 
     name: str = "rdp"
@@ -244,30 +268,20 @@ class RenyiAccountant:
         return _best_order(RenyiCurve(schedule), delta)
 
     def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
-        """Return the proven epsilon. See `Accountant`."""
+        """See `ByOrder`."""
         if not schedule.rounds:
             return 0.0
         curve = RenyiCurve(schedule)
         order = _best_order(curve, delta)
         return improved_epsilon(order, curve.upper(order), delta)
 
-    def epsilon(self, schedule: Schedule, delta: float) -> Interval:
-        """Return the achieved and proven epsilon. See `Accountant`."""
-        upper = self.upper_epsilon(schedule, delta)
-        return Interval.bracket(achieved_epsilon(schedule, delta), upper)
-
     def upper_delta(self, schedule: Schedule, epsilon: float) -> float:
-        """Return the proven upper bound of delta at a valid epsilon."""
+        """See `ByOrder`."""
         if not schedule.rounds:
             return 0.0
         curve = RenyiCurve(schedule)
         order = best_delta(curve.search, epsilon, _gaussian_order(curve, 1 + epsilon)).order
         return improved_delta(order, curve.upper(order), epsilon)
-
-    def delta(self, schedule: Schedule, epsilon: float) -> Interval:
-        """Return the achieved and proven delta. See `Accountant`."""
-        upper = self.upper_delta(schedule, epsilon)
-        return Interval.bracket(achieved_delta(schedule, epsilon), upper)
 
 
 def _best_order(curve: RenyiCurve, delta: float) -> float:

@@ -38,7 +38,7 @@ from dpacct.pairs.moments import (
 from dpacct.pairs.panels import LossFunction
 from dpacct.rounds import Phase, Poisson, Round, Schedule
 from dpacct.tight.laws import GeneralLosses, Law, TiltedLosses, TiltedNodes
-from dpacct.tight.panel_laws import SymmetrizedLosses, TruncatedLosses, end_for, lost_mass
+from dpacct.tight.panel_laws import PanelPair, end_for, lost_mass, panel_law
 
 # Above this number of kinds of rounds, similar kinds are merged. Numbers of rates, and of noises
 # for each rate.
@@ -208,17 +208,18 @@ def weighted_cumulants(exponent: Array, loss: Array) -> Cumulants:
     return Cumulants(top + math.log(total), mean, float(weights @ (loss - mean) ** 2) / total)
 
 
-def truncated_cumulants(pair: AchievedPair, tilt: float, end: float) -> Cumulants:
-    """Return the same for one sampled pair with u = (2x - 1) / (2 sigma^2) up to ``end``."""
-    law = LossFunction(pair)
-    start = law.start(tilt, _REACH)
-    u, scale = _midpoints(pair.noise_std, start, max(end, start / 2))
-    loss, base = law(u)
-    return weighted_cumulants(scale + law.log_density(u) + base + (1 + tilt) * loss, loss)
+def panel_cumulants(pair: PanelPair, tilt: float, end: float = math.inf) -> Cumulants:
+    """Return the same for one pair, of losses up to that of u = ``end``.
 
-
-def symmetrized_cumulants(q: float, sigma: float, tilt: float, end: float = math.inf) -> Cumulants:
-    """Return the same for one pair of C_q, with losses up to that of u = ``end`` in size."""
+    u = (2x - 1) / (2 sigma^2). The pair of C_q has the mirror images of these losses, too.
+    """
+    if not isinstance(pair, SymmetrizedPair):
+        law = LossFunction(pair)
+        start = law.start(tilt, _REACH)
+        u, scale = _midpoints(pair.noise_std, start, max(end, start / 2))
+        loss, base = law(u)
+        return weighted_cumulants(scale + law.log_density(u) + base + (1 + tilt) * loss, loss)
+    q, sigma = pair.sampling_rate, pair.noise_std
     law = LossFunction(SampledGaussianPair(q, sigma, Direction.REMOVE))
     u, scale = _midpoints(sigma, 0.0, min(end, (1 + tilt) / sigma**2 + _REACH / sigma))
     loss, gaussian = law(u)[0], scale + law.log_density(u)
@@ -400,7 +401,7 @@ class Composition(Composed):
         for nodes, noise, counts in self._nodes(tilt, ACCURACY, 0.0, MAX_NODES):
             yield 1.0, nodes_cumulants(nodes, noise, counts)
         for pair, count in self.symmetrized:
-            yield count, symmetrized_cumulants(pair.sampling_rate, pair.noise_std, tilt)
+            yield count, panel_cumulants(pair, tilt)
         yield from general_cumulants(self.general, tilt)
 
     def laws(self, tilt: float, frequency: float) -> list[Law]:
@@ -410,9 +411,7 @@ class Composition(Composed):
         accuracy = _CLOSE + math.log(max(self.sampled_rounds, 1.0))
         parts = self._nodes(tilt, accuracy, frequency, _MOST_NODES)
         found += [TiltedLosses(nodes, noise, counts) for nodes, noise, counts in parts]
-        for pair, count in self.symmetrized:
-            setting = (pair.sampling_rate, pair.noise_std, float(count))
-            found.append(SymmetrizedLosses(*setting, tilt, frequency))
+        found += [panel_law(pair, n, tilt, frequency) for pair, n in self.symmetrized]
         return found + general_laws(self.general, tilt)
 
     def _nodes(
@@ -440,7 +439,7 @@ class TruncatedComposition(Composed):
         precision, kinds, general: as in `Composed`.
     """
 
-    pairs: tuple[tuple[AchievedPair | SymmetrizedPair, float], ...]
+    pairs: tuple[tuple[PanelPair, float], ...]
     ends: tuple[float, ...]
     lost: float
     precision: float
@@ -471,29 +470,21 @@ class TruncatedComposition(Composed):
 
     def laws(self, tilt: float, frequency: float) -> list[Law]:
         """See `Composed`."""
-        found: list[Law] = []
-        for (pair, count), end in zip(self.pairs, self.ends, strict=True):
-            setting = (count, tilt, frequency, end)
-            if isinstance(pair, SymmetrizedPair):
-                found.append(SymmetrizedLosses(pair.sampling_rate, pair.noise_std, *setting))
-            else:
-                found.append(TruncatedLosses(pair, *setting))
+        ends = zip(self.pairs, self.ends, strict=True)
+        found: list[Law] = [panel_law(pair, n, tilt, frequency, end) for (pair, n), end in ends]
         return found + general_laws(self.general, tilt)
 
     def _cumulants_of_laws(self, tilt: float) -> Iterator[tuple[float, Cumulants]]:
         for (pair, count), end in zip(self.pairs, self.ends, strict=True):
-            if isinstance(pair, SymmetrizedPair):
-                yield count, symmetrized_cumulants(pair.sampling_rate, pair.noise_std, tilt, end)
-            else:
-                yield count, truncated_cumulants(pair, tilt, end)
+            yield count, panel_cumulants(pair, tilt, end)
         yield from general_cumulants(self.general, tilt)
 
 
-def _kinds(whole: Composition) -> list[tuple[AchievedPair | SymmetrizedPair, float]]:
+def _kinds(whole: Composition) -> list[tuple[PanelPair, float]]:
     return [*whole.sampled_pairs(), *((pair, float(n)) for pair, n in whole.symmetrized)]
 
 
-def _rate_of_p(pair: AchievedPair | SymmetrizedPair) -> float:
+def _rate_of_p(pair: PanelPair) -> float:
     """Return the rate of P. In the add direction P is the law without the client."""
     added = isinstance(pair, SampledGaussianPair) and pair.direction is Direction.ADD
     return 0.0 if added else pair.sampling_rate

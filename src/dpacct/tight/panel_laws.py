@@ -21,7 +21,7 @@ from dpacct.errors import NotConverged
 from dpacct.numerics.fourier import shift_of_nodes
 from dpacct.numerics.quadrature import ERROR_FACTOR, panel_nodes
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
-from dpacct.pairs.dominating import AchievedPair, Direction, SampledGaussianPair
+from dpacct.pairs.dominating import AchievedPair, Direction, SampledGaussianPair, SymmetrizedPair
 from dpacct.pairs.panels import LossFunction, suprema_beyond
 from dpacct.tight.laws import Law, decay_table, doubled_length, log_decay, log_of_power
 
@@ -283,8 +283,7 @@ class SymmetrizedLosses(PanelLaw):
     divided by their sum.
 
     Args:
-        sampling_rate: q in (0, 1).
-        noise_std: sigma in units of the shift.
+        pair: with a rate q in (0, 1).
         count: how often the round occurs.
         tilt: c > 0.
         frequency: the largest requested |t|.
@@ -296,14 +295,13 @@ class SymmetrizedLosses(PanelLaw):
 
     def __init__(
         self,
-        sampling_rate: float,
-        noise_std: float,
+        pair: SymmetrizedPair,
         count: float,
         tilt: float,
         frequency: float,
         end: float = math.inf,
     ) -> None:
-        q, sigma, a = sampling_rate, noise_std, 1 + tilt
+        q, sigma, a = pair.sampling_rate, pair.noise_std, 1 + tilt
         if sigma <= _LEAST_SIGMA:
             raise NotConverged("the loss of so little noise is nearly an atom")
         last = min(end, (a + reach_for(count) * sigma - 0.5) / sigma**2)
@@ -351,3 +349,15 @@ def _tail(q: float, sigma: float, a: float, last: float, top: float) -> float:
     log_last = float(np.logaddexp(np.log1p(-q), math.log(q) + last))
     log_tail = a * log_last - (sigma * last + 0.5 / sigma) ** 2 / 2 - top
     return 4 * 1.26 / math.sqrt(2 * math.pi) * math.exp(min(log_tail, 700.0))
+
+
+PanelPair = AchievedPair | SymmetrizedPair
+
+
+def panel_law(
+    pair: PanelPair, count: float, tilt: float, frequency: float, end: float = math.inf
+) -> PanelLaw:
+    """Return the tilted losses of one kind of round, up to those of u = ``end``."""
+    if isinstance(pair, SymmetrizedPair):
+        return SymmetrizedLosses(pair, count, tilt, frequency, end)
+    return TruncatedLosses(pair, count, tilt, frequency, end)

@@ -77,7 +77,7 @@ def test_so_little_noise_is_refused():
 def test_the_contour_of_a_part_is_the_part_of_the_contour():
     """Losses beyond an end, left out on both sides: M, and phi at frequencies of either route."""
     q, sigma, tilt, end = 0.2, 0.8, 1.5, 2.5
-    law = SymmetrizedLosses(q, sigma, 1.0, tilt, 6.0, end)
+    law = SymmetrizedLosses(SymmetrizedPair(q, sigma), 1.0, tilt, 6.0, end)
     with mp.workdps(25):
         rate, std = mpf(q), mpf(sigma)
         half, last = mpf(1) / 2, std**2 * mpf(end) + mpf(1) / 2

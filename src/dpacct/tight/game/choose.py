@@ -88,31 +88,23 @@ def has_cells(schedule: Schedule) -> bool:
     return replaced and any(is_game(round_) for round_ in schedule.only_rounds())
 
 
-def heaviest(schedule: Schedule) -> Round:
-    """Return the kind of round of fixed size that matters most."""
-    counts = schedule.only_rounds()
-    return max(filter(is_game, counts), key=lambda one: counts[one] * _weight(one))
-
-
 def _looked_at(schedule: Schedule) -> tuple[tuple[Round, int], ...]:
     """Return representative kinds of rounds with their numbers. They also serve kinds between."""
     counts = {one: count for one, count in schedule.only_rounds().items() if is_game(one)}
-    found = [heaviest(schedule), max(counts, key=lambda one: counts[one])]
+    heaviest = max(counts, key=lambda one: counts[one] * _weight(one))
+    found = [heaviest, max(counts, key=lambda one: counts[one])]
     for end in (min, max):
         found.append(end(counts, key=lambda one: one.noise_multiplier))
         found.append(end(counts, key=lambda one: one.sampling_rate))
     return tuple((one, counts[one]) for one in dict.fromkeys(found))
 
 
-def spread_of(plan: GamePlan) -> float:
-    """Return the deviation of the tilted sum of losses, or a Gaussian's if it is unknown."""
-    return plan.deviation or math.sqrt(plan.epsilon / (plan.upper.tilt + 0.5))
-
-
 def _tilts(plan: GamePlan) -> Array:
     """Return tilts near that of the answer, and tilts further off for the last rounds."""
     tilt = plan.upper.tilt
-    return np.maximum(tilt + _AWAY / spread_of(plan), _LEAST_TILT * tilt)
+    # Of the tilted sum of losses, or a Gaussian's if it is unknown.
+    deviation = plan.deviation or math.sqrt(plan.epsilon / (tilt + 0.5))
+    return np.maximum(tilt + _AWAY / deviation, _LEAST_TILT * tilt)
 
 
 def turn_guide(plan: GamePlan, tolerance: float) -> TurnGuide:
