@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.tensors import integers, split
+from dpacct.fl.tensors import numbers, split
 
 Params = dict[str, Tensor]
 State = dict[str, Tensor]
@@ -53,7 +53,7 @@ class Layout:
     def restrict(self, kept: Tensor) -> Layout:
         """Return the layout of the coordinates ``kept`` (int64 [k], ascending)."""
         ends = torch.tensor(list(itertools.accumulate(self.sizes)), device=kept.device)
-        below = integers(torch.searchsorted(kept, ends))
+        below: list[int] = numbers(torch.searchsorted(kept, ends))
         sizes = [end - start for start, end in itertools.pairwise([0, *below])]
         return Layout(self.names, self.shapes, tuple(sizes))
 

@@ -18,13 +18,13 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.layout import Layout
 from dpacct.fl.privacy.account import NoisePlan
-from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, at_least_single, check_limits
+from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, at_least_single, check_limits
 from dpacct.fl.privacy.correlated import CorrelatedNoise
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std
 from dpacct.fl.privacy.randomness import Randomness, draw_cohort
 from dpacct.fl.privacy.sums import add_rows, contribute
 from dpacct.fl.public import PublicSize
-from dpacct.fl.settings import choose_independent
+from dpacct.fl.settings import check_form, choose_bound, choose_independent
 from dpacct.ledger import Ledger, Run
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Uniform
 
@@ -86,17 +86,11 @@ class AggregationPlan:
         put(self, "num_clients", clients)
         relation = self.public.adjacency(self.sampling, self.adjacency)
         put(self, "adjacency", relation)
-        if (self.bound is None) == (self.clip_norm is None):
-            rule = "one of clip_norm and bound is given"
-            raise InvalidParameter("clip_norm", self.clip_norm, rule)
         if isinstance(self.bound, AdaptiveClip):
             rule = "an adaptive norm changes from round to round, which a plan does not"
             raise InvalidParameter("bound", "AdaptiveClip", rule, "Use Federation.")
-        if self.clip_norm is not None:
-            put(self, "bound", Clip(self.clip_norm))
-        if isinstance(self.noise, type) or not callable(getattr(self.noise, "actual_std", None)):
-            rule = "noise is an object: GaussianNoise, SecureGaussianNoise or NoiseShares"
-            raise InvalidParameter("noise", type(self.noise).__name__, rule)
+        put(self, "bound", choose_bound(self.bound, self.clip_norm))
+        check_form("noise", self.noise)
         self.noise.check(self.sampling, relation, clients or self.public.size)
         _ = self.charge
 

@@ -110,10 +110,9 @@ class Settings:
     checkpoint_every: int = 1
 
     def __post_init__(self) -> None:
-        for name, (fits, rule) in _FORMS.items():
-            value = getattr(self, name, None)
-            if value is not None and not fits(value):
-                raise InvalidParameter(name, value, rule)
+        for name in _FORMS:
+            if getattr(self, name, None) is not None:
+                check_form(name, getattr(self, name))
         for name in ("secure_noise", "distributed"):
             value = getattr(self, name, False)
             if not isinstance(value, bool):
@@ -215,12 +214,6 @@ def _is_path(value: Any) -> bool:
     return isinstance(value, str | os.PathLike) and bool(Path(str(cast("Any", value))).name)
 
 
-_BOUND = (
-    "a bound is Clip, PerLayerClip, SmoothedNormalization, AdaptiveClip or one like them, such as "
-    "bound=fl.AdaptiveClip(1.0)"
-)
-
-
 def _is_a(kind: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, kind)
 
@@ -237,7 +230,10 @@ _FORMS: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "bound": (
         lambda value: _has(value, "sensitivity", "apply", "limits") and hasattr(value, "clip_norm"),
-        _BOUND,
+        (
+            "a bound is Clip, PerLayerClip, SmoothedNormalization, AdaptiveClip or one like them, "
+            "such as bound=fl.AdaptiveClip(1.0)"
+        ),
     ),
     "budget": (_is_a(Budget), "a budget is one of epsilon and delta, such as Budget(8, 1e-5)"),
     "local": (_is_a(SGD), "local training is fl.SGD(lr=0.1, steps=10), or fl.LocalAdam"),
@@ -257,6 +253,13 @@ _FORMS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "checkpoint": (_is_path, "a checkpoint is the path of a file"),
     "example": (_is_a(ClientData), "an example of a client is a ClientData"),
 }
+
+
+def check_form(name: str, value: object) -> None:
+    """Refuse a value of a keyword that is of another kind."""
+    fits, rule = _FORMS[name]
+    if not fits(value):
+        raise InvalidParameter(name, value, rule)
 
 
 def server_rate(value: object) -> float:
@@ -293,10 +296,11 @@ def choose_cohorts(sampling: Any) -> Cohorts:
     raise InvalidParameter("sampling", sampling, rule, hint)
 
 
-def choose_bound(bound: Any, clip_norm: Any, method: Method) -> Bound:
+def choose_bound(bound: Bound | None, clip_norm: Any, method: Method | None = None) -> Bound:
     """Return the one bound of a run: the user's, the method's, or `Clip` at the clip norm."""
-    chosen: Any = method.bound if bound is None else bound
-    if chosen is None:
+    if bound is None and method is not None:
+        bound = method.bound
+    if bound is None:
         if clip_norm is None:
             rule = "a bound on each update is needed: clip_norm, or bound"
             raise InvalidParameter("clip_norm", None, rule)
@@ -306,11 +310,10 @@ def choose_bound(bound: Any, clip_norm: Any, method: Method) -> Bound:
             raise InvalidParameter("clip_norm", type(clip_norm).__name__, rule, hint)
         return Clip(clip_norm)
     if clip_norm is not None:
-        rule = f"{type(chosen).__name__} bounds the updates already"
+        rule = f"{type(bound).__name__} bounds the updates already"
         raise InvalidParameter("clip_norm", clip_norm, rule, "Drop one of them.")
-    if not all(hasattr(chosen, name) for name in ("sensitivity", "apply", "limits", "clip_norm")):
-        raise InvalidParameter("bound", type(chosen).__name__, _BOUND)
-    return chosen
+    check_form("bound", bound)
+    return bound
 
 
 def choose_noise_source(noise: Noise | None, *, secure: bool) -> Noise:

@@ -27,19 +27,9 @@ def from_array(array: NDArray[Any]) -> Tensor:
     return cast("Tensor", _torch.from_numpy(array))
 
 
-def integers(values: Tensor) -> list[int]:
-    """Return a tensor [n] of whole numbers as a list."""
-    return cast("list[int]", cast("Any", values).tolist())
-
-
-def numbers(values: Tensor) -> list[float]:
-    """Return a tensor [n] of real numbers as a list."""
-    return cast("list[float]", cast("Any", values).tolist())
-
-
-def truths(values: Tensor) -> list[bool]:
-    """Return a tensor [n] of truth values as a list."""
-    return cast("list[bool]", cast("Any", values).tolist())
+def numbers(values: Tensor) -> list[Any]:
+    """Return a tensor [n] as a list of Python's integers, floats or truth values."""
+    return cast("list[Any]", cast("Any", values).tolist())
 
 
 def split(vector: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:

@@ -16,7 +16,7 @@ import dpacct
 from dpacct import fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.flower import PrivateStrategy, client_app, private_mod, wire
-from dpacct.fl.flower.roster import Roster
+from dpacct.fl.flower.strategy import Roster
 from dpacct.ledger import Ledger
 from tests.fl.flower.fake import FakeGrid
 from tests.fl.problems import cross_entropy, federation, flat, linear, make_clients

@@ -18,7 +18,7 @@ from dpacct.fl.clients import Inputs, arguments
 from dpacct.fl.layout import Params, modules_of
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.sgd import Precision
-from dpacct.fl.tensors import integers
+from dpacct.fl.tensors import numbers
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 # The target that cross entropy passes over where nothing else is given.
@@ -221,7 +221,7 @@ class Labels:
         if not targets.numel():
             return True
         # A device is waited for once.
-        low, high = integers(torch.stack(torch.aminmax(targets)))
+        low, high = numbers(torch.stack(torch.aminmax(targets)))
         if low >= 0 and high < self.count:
             return self.padded or not bool((targets == self.ignored).any())
         if not bool(self.fit(targets).all()):

@@ -64,11 +64,10 @@ class RoundValues:
 
 def changes(value: object) -> bool:
     """Return whether a value is given round by round."""
-    return is_scheduler(value) or callable(value)
+    return callable(value) or _is_scheduler(value)
 
 
-def is_scheduler(value: object) -> bool:
-    """Return whether a value is a learning-rate scheduler."""
+def _is_scheduler(value: object) -> bool:
     return callable(getattr(value, "get_last_lr", None)) and callable(getattr(value, "step", None))
 
 
@@ -81,7 +80,7 @@ def values_over(
     """
     if isinstance(given, RoundValues):
         return given
-    if is_scheduler(given):
+    if _is_scheduler(given):
         return RoundValues(tuple(_played(name, cast("Scheduler", given), rounds, check)))
     if not callable(given):
         return check(given)

@@ -11,7 +11,7 @@ from dpacct.fl.layout import Params, State
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.sgd import shortened
 from dpacct.fl.methods.protocol import Context, overrides
-from dpacct.fl.tensors import integers, seed_generators
+from dpacct.fl.tensors import numbers, seed_generators
 from dpacct.fl.training.tasks import Broadcast, Task, Trainer, Trial
 
 
@@ -46,7 +46,7 @@ class SequentialTrainer(Trainer):
         optimizer: State = {}
         # One upload for all steps.
         plan = task.plan.indices.to(task.data.targets.device)
-        for indices, count in zip(plan, integers(task.plan.counts), strict=True):
+        for indices, count in zip(plan, numbers(task.plan.counts), strict=True):
             rows = indices[:count]
             data = task.data.map(lambda values: values[rows])  # noqa: B023 - called at once
             batch = Batch(data.inputs, data.targets, None)

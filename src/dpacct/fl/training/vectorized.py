@@ -13,10 +13,10 @@ Rule 3: the order of its examples and its random numbers follow from the client'
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, TypeVarTuple, cast
 
 import torch
 from torch import Tensor
@@ -27,11 +27,13 @@ from dpacct.fl.layout import Layout, Params, State
 from dpacct.fl.local.batches import Batch, padded_width
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.local.sgd import SGD, shortened
-from dpacct.fl.methods.protocol import Method, overrides
-from dpacct.fl.tensors import listed, truths
+from dpacct.fl.methods.protocol import Context, Method, overrides
+from dpacct.fl.tensors import listed, numbers
 from dpacct.fl.training.own_functions import OwnFunctions, seeds_of_steps
 from dpacct.fl.training.tasks import NO_STEPS, Broadcast, Task, Trainer
 
+Made = TypeVar("Made")
+Own = TypeVarTuple("Own")
 GROUP = 32
 
 
@@ -86,17 +88,13 @@ class VectorizedTrainer(Trainer):
         rows = self._layout.flatten(params).sub_(self._layout.flatten(shown.anchor))
         if self._transforms:
             # An update that is the same for all clients comes as one row seen several times.
-            rows = self._own_updates(tasks, rows, shown).contiguous()
+            rows = _separately(
+                lambda own, row: self.method.local_update(row, own.client_state, own),
+                _Known.of(tasks, shown, rows),
+                shown,
+                rows,
+            ).contiguous()
         return rows.detach()
-
-    def _own_updates(self, tasks: Sequence[Task], rows: Tensor, shown: Broadcast) -> Tensor:
-        """Apply `Method.local_update` to each row separately."""
-        known = _Known.of(tasks, shown, rows)
-
-        def one(row: Tensor, lr: Tensor, count: Tensor, state: State | None) -> Tensor:
-            return self.method.local_update(row, state, shown.context(lr, count, state))
-
-        return vmap(one, in_dims=(0, *known.dims))(rows, *known)
 
     def _gradients(
         self, params: Params, inputs: Inputs, targets: Tensor, weights: Tensor, seeds: Tensor
@@ -142,7 +140,7 @@ class VectorizedTrainer(Trainer):
             inputs = each(group.inputs, partial(_taken, rows=rows))
             batch = (inputs, _taken(group.targets, rows), group.weights[step])
             if self._steers:
-                grads = self._directions(params, (*batch, seed), known, shown)
+                grads = _separately(self._direction, known, shown, params, *batch, seed)
             else:
                 grads = self._gradients(params, *batch, seed)
             if limit is not None:
@@ -153,7 +151,9 @@ class VectorizedTrainer(Trainer):
             else:
                 moved = {n: v.sub(grads[n], alpha=rate) for n, v in params.items()}
             if self._projects:
-                moved = self._projections(moved, known, shown)
+                moved = _separately(
+                    lambda own, point: self.method.after_step(point, own), known, shown, moved
+                )
             if not group.all_active[step]:
                 # Rule 2. The old value itself: zero times a gradient that overflowed is no number.
                 active = group.active[step]
@@ -167,28 +167,12 @@ class VectorizedTrainer(Trainer):
             }
         return params
 
-    def _directions(
-        self, params: Params, batch: tuple[Any, ...], known: _Known, shown: Broadcast
+    def _direction(
+        self, own: Context, params: Params, x: Inputs, y: Tensor, weights: Tensor, seed: Tensor
     ) -> Params:
-        """Return the directions of `Method.gradient`, separately for each client.
-
-        ``batch`` has inputs, targets, weights and seeds of a step, each [c, ...].
-        """
-
-        def one(own: Params, x: Inputs, y: Tensor, weights: Tensor, seed: Tensor, *of: Any) -> Any:
-            with OwnFunctions(seed):
-                batch = Batch(x, y, weights)
-                return self.method.gradient(self._loss, own, batch, shown.context(*of))
-
-        return vmap(one, in_dims=(0, 0, 0, 0, 0, *known.dims))(params, *batch, *known)
-
-    def _projections(self, params: Params, known: _Known, shown: Broadcast) -> Params:
-        """Return the iterates after `Method.after_step`, separately for each client."""
-
-        def one(own: Params, *of: Any) -> Params:
-            return self.method.after_step(own, shown.context(*of))
-
-        return vmap(one, in_dims=(0, *known.dims))(params, *known)
+        """Return the direction of `Method.gradient` of one client."""
+        with OwnFunctions(seed):
+            return self.method.gradient(self._loss, params, Batch(x, y, weights), own)
 
 
 class _Known(NamedTuple):
@@ -209,6 +193,20 @@ class _Known(NamedTuple):
     @property
     def dims(self) -> tuple[int, int, int | None]:
         return (0, 0, None if self.memories is None else 0)
+
+
+def _separately(
+    call: Callable[[Context, *Own], Made], known: _Known, shown: Broadcast, *values: *Own
+) -> Made:
+    """Return ``call(context, *own)`` for each client of a group separately.
+
+    ``values`` are [c, ...], and ``own`` the part of one client.
+    """
+
+    def one(own: tuple[*Own], *of: Any) -> Made:
+        return call(shown.context(*of), *own)
+
+    return vmap(one, in_dims=(0, *known.dims))(values, *known)
 
 
 class _GroupData(NamedTuple):
@@ -263,7 +261,7 @@ class _GroupData(NamedTuple):
             rows.to(like.device),
             weights.to(like.dtype).to(like.device),
             active.to(like.device),
-            truths((active | idle).all(dim=1)),
+            numbers((active | idle).all(dim=1)),
         )
 
 
