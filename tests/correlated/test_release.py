@@ -58,10 +58,8 @@ def test_calibration_of_the_table(strategy, sensitivity, noise, error):
     ],
 )
 def test_calibration_of_the_amplified_table(groups, epsilon, noise, error):
-    """100,000 clients, batches of 500, 2,000 rounds, delta 1e-6, columns of norm 1.
-
-    The error of the table is that of the Toeplitz matrix, whose last columns are shorter.
-    """
+    """100,000 clients, batches of 500, 2,000 rounds, delta 1e-6, columns of norm 1."""
+    # The error of the table is that of the Toeplitz matrix, whose last columns are shorter.
     strategy = square_root(2000, groups)
     strategy = toeplitz(strategy.diagonals / np.linalg.norm(strategy.diagonals), 2000)
     sampling = Poisson(500 * groups / 1e5)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import dpacct
@@ -208,7 +208,6 @@ def test_secants_give_up_where_there_is_no_slope():
 # A slow cost by the help of a quick one.
 
 
-@settings(max_examples=30)
 @given(
     root=st.floats(-3.0, 3.0),
     above=st.floats(0.0, 0.3),
@@ -242,7 +241,6 @@ def test_the_root_of_a_slow_function_in_few_calls(root, above, tilt, slope):
     assert len(calls) <= 5
 
 
-@settings(max_examples=30)
 @given(exact=st.integers(1, 5000), less=st.floats(0.5, 3.0), most=st.integers(1, 6000))
 def test_the_largest_number(exact, less, most):
     """Also where the quick cost is too small, and not to be believed."""

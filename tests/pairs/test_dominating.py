@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dpacct.numerics.rounding import Array, Bounds
@@ -251,7 +251,6 @@ def plane_densities(means: np.ndarray, weights: np.ndarray, noise: float, axis: 
     return (x * weights) @ y.T / (2 * np.pi * noise**2)
 
 
-@settings(max_examples=40)
 @given(
     q=log_uniform(0.01, 0.99),
     noise=log_uniform(0.4, 3.0),

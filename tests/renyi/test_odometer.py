@@ -161,7 +161,6 @@ TOTALS = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
 @given(EXTREME_BUDGETS, st.lists(TOTALS, min_size=11, max_size=11), st.data())
 def test_any_totals_have_a_reading_and_it_is_the_minimum(budget, drawn, data):
     mixture = design_mixture(budget)
@@ -275,10 +274,7 @@ def hockey_stick(y: float, mu: float) -> float:
 @pytest.mark.parametrize("first", [1.0, 2.0])
 @pytest.mark.parametrize("shape", ["greedy above", "greedy below", "stop above", "alternate"])
 def test_an_adversary_who_looks_at_the_first_result_gains_nothing(first, shape):
-    """E_P[(1 - e^(eps_tau - L))_+] <= delta, with the second round a function of the first loss.
-
-    The exact value by numeric integration: losses of Gaussian rounds are Gaussian.
-    """
+    """E_P[(1 - e^(eps_tau - L))_+] <= delta, integrated, for a second round that sees the first."""
     delta = 1e-3
     odometer = Odometer(Budget(6, delta))
     mixture = odometer.mixture

@@ -100,10 +100,7 @@ def test_the_oracle_of_two_rounds_agrees_with_the_gaussian():
 @pytest.mark.parametrize("remove", [True, False], ids=["presence", "absence"])
 @pytest.mark.parametrize("rounds", [[(0.1, 1.0, 300)], [(0.02, 0.9, 400), (0.3, 4.0, 50)]])
 def test_many_rounds_by_duality(rounds, *, remove):
-    """Between two epsilons next to each other the curve touches their secant's FPR.
-
-    There the best TPR is at most that bound, and off by the square of the distance.
-    """
+    """At the FPR of a secant the best TPR is its bound, up to the square of its length."""
     near, far = 1.0, 1.0 + 2e-4
     deltas = known(contour.deltas, [near, far], rounds, remove=remove)
     x = [math.exp(near), math.exp(far)]
@@ -279,10 +276,7 @@ def test_rates_out_of_range(fpr):
     log_uniform(1e-13, 1e-2),
 )
 def test_the_least_value_is_never_above_the_truth(lines, epsilons, spread):
-    """F is the largest of some lines in x, known up to a spread, and 1 at x = 0 and beyond.
-
-    The spread covers the rounding of this test: bounds of F have to hold at the exact eps.
-    """
+    """F is the largest of some lines, known up to a spread that covers this test's rounding."""
     top = 2.0
 
     def value(x: float) -> float:

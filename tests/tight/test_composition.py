@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dpacct import Full, Poisson, Round, Schedule, epsilon
@@ -75,7 +75,6 @@ def test_several_tilts_are_the_tilts_one_by_one():
         assert one.lower < one.upper
 
 
-@settings(max_examples=20)
 @given(
     rate=log_uniform(1e-7, 0.5),
     noise=log_uniform(0.2, 300.0),

@@ -201,7 +201,6 @@ RATES = st.one_of(
 )
 
 
-@settings(max_examples=40)
 @given(
     rate=RATES,
     noise=log_uniform(0.3, 100.0),

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dpacct.errors import NotConverged
@@ -37,7 +37,6 @@ def test_the_profile_is_that_of_densities_in_the_plane(rate, noise, b, w):
         assert found.lower[k] <= found.upper[k] < found.lower[k] * (1 + 1e-9)
 
 
-@settings(max_examples=60)
 @given(rate=RATES, noise=NOISES, angles=shares(), factor=st.floats(0.0, 1.0), which=st.booleans())
 def test_larger_angles_have_larger_profiles(rate, noise, angles, factor, *, which):
     _, b, w = angles
@@ -48,7 +47,6 @@ def test_larger_angles_have_larger_profiles(rate, noise, angles, factor, *, whic
     assert (here.lower <= there.upper).all()
 
 
-@settings(max_examples=60)
 @given(rate=RATES, noise=NOISES, angles=shares())
 def test_every_triangle_is_below_the_splice_of_its_cell(rate, noise, angles):
     a, b, w = angles

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from mpmath import mp, mpc, mpf
 
@@ -161,7 +161,6 @@ def test_counts_multiply_the_decay(direction):
     assert both == pytest.approx(40 * one + 7 * other, rel=0.1)
 
 
-@settings(max_examples=30)
 @given(
     rate=st.one_of(log_uniform(1e-5, 0.9), log_uniform(1e-6, 0.5).map(lambda gap: 1 - gap)),
     noise=log_uniform(0.3, 50.0),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dpacct.pairs.dominating import Direction, DominatingPair, SampledGaussianPair, SymmetrizedPair
@@ -105,7 +105,6 @@ def test_cumulants_are_the_derivatives_of_the_log_moment(case):
     check(Composition.of(pairs, direction), tilt, sum(pairs.values()), accuracy)
 
 
-@settings(max_examples=25)
 @given(
     rate=log_uniform(1e-4, 0.999),
     noise=log_uniform(0.5, 100.0),

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from mpmath import mp, mpc, mpf
 
 from dpacct.errors import NotConverged
@@ -163,7 +163,6 @@ def test_the_end_loses_what_it_should(q, s, mass):
     assert lost_mass(q, s, end * (1 - 1e-6) - 1e-9) >= min(mass, lost_mass(q, s, 0.0)) * 0.99
 
 
-@settings(max_examples=25)
 @given(
     q=log_uniform(1e-7, 0.5),
     s=log_uniform(0.15, 300.0),
