@@ -53,29 +53,14 @@ def minimize(
     high: float = 1e5,
     points: int = 120,
 ) -> tuple[float, mpf]:
-    """Order and value of the least value(order): a scan in log(order - 1), then golden sections."""
-    start, end = math.log(low - 1), math.log(high - 1)
-
-    def at(t: float) -> mpf:
-        return value(1 + math.exp(t))
-
-    grid = [start + (end - start) * k / (points - 1) for k in range(points)]
-    values = [at(t) for t in grid]
-    best = min(range(points), key=values.__getitem__)
-    left, right = grid[max(best - 1, 0)], grid[min(best + 1, points - 1)]
-    ratio = (math.sqrt(5) - 1) / 2
-    inner, outer = right - ratio * (right - left), left + ratio * (right - left)
-    at_inner, at_outer = at(inner), at(outer)
-    for _ in range(40):
-        if at_inner <= at_outer:
-            right, outer, at_outer = outer, inner, at_inner
-            inner = right - ratio * (right - left)
-            at_inner = at(inner)
-        else:
-            left, inner, at_inner = inner, outer, at_outer
-            outer = left + ratio * (right - left)
-            at_outer = at(outer)
-    order = 1 + math.exp((left + right) / 2)
+    """Order and value of the least value(order): scans in log(order - 1), ever closer."""
+    first, last = left, right = math.log(low - 1), math.log(high - 1)
+    for number in (points, 50, 50, 50, 50):
+        gap = (right - left) / (number - 1)
+        orders = [1 + math.exp(left + gap * k) for k in range(number)]
+        order = min(orders, key=value)
+        best = math.log(order - 1)
+        left, right = max(first, best - gap), min(last, best + gap)
     return order, value(order)
 
 

@@ -91,16 +91,6 @@ def sampled_gaussian(q: float, sigma: float, grid: Array, *, removed: bool) -> M
     )
 
 
-def of_profile(profile: Callable[[Array], Array], grid: Array) -> Masses:
-    """Cells of a convex profile U(k) of k = e^eps, by its slopes, which are finite differences."""
-    k, tiny = np.exp(grid), 1e-6
-    above = -(profile(k * (1 + tiny)) - profile(k)) / (k * tiny)
-    q = -np.diff(above, prepend=1.0)
-    # P(L > eps) = U(k) + k Q(L > eps).
-    over = profile(k) + k * above
-    return Masses(np.maximum(-np.diff(over, prepend=1.0), 0.0), np.maximum(q, 0.0))
-
-
 class Composed(NamedTuple):
     """Positive losses, their masses of P, and the mass of infinite losses."""
 

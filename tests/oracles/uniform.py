@@ -10,7 +10,7 @@ import math
 from mpmath import mp, mpf
 
 from tests.oracles.panels import integrate, panels
-from tests.oracles.sampled_gaussian import DIGITS, RELATIVE_DIGITS, delta_remove
+from tests.oracles.sampled_gaussian import DIGITS, RELATIVE_DIGITS
 
 
 def symmetrized_excess(order: float, q: float, s: float) -> mpf:
@@ -43,17 +43,6 @@ def symmetrized_renyi(order: float, q: float, s: float) -> mpf:
     beyond = symmetrized_excess(order, q, s)
     with mp.workdps(DIGITS):
         return mp.log1p(beyond) / (mpf(order) - 1)
-
-
-def symmetrized_delta(epsilon: float, q: float, s: float) -> mpf:
-    """One-round delta of the pair of C_q(Gaussian), for epsilon >= 0.
-
-    Balle, Barthe, Gaboardi 2018 (arXiv:1807.01647), theorem 9: q delta_base(eps0) with
-    e^eps0 = 1 + (e^eps - 1) / q; the same number as the remove pair has.
-    """
-    if epsilon < 0:
-        raise ValueError("only for epsilon >= 0")
-    return delta_remove(epsilon, q, s)
 
 
 def _log_sum(order: int, q: float, s: float) -> mpf:

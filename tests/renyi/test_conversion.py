@@ -23,6 +23,8 @@ from tests.strategies import FEWER, log_uniform, noise_multipliers, orders, samp
 ORDERS = orders(1e-5, 1e6)
 RENYI = st.one_of(st.just(0.0), log_uniform(1e-18, 1e6))
 DELTAS = log_uniform(1e-300, 0.999)
+# Orders of a fine scan, and its number of points.
+RANGE = (1 + math.exp(-13.0), 1 + math.exp(16.0), 290)
 Curve = Callable[[float], float]
 
 
@@ -82,24 +84,12 @@ def test_values_by_hand(order, renyi, delta, improved):
 # The best order.
 
 
-def scanned(value: Callable[[float], float]) -> float:
-    """The least value on a fine grid of orders over the whole range, then around its best point."""
-
-    def at(t: float) -> float:
-        return value(1 + math.exp(t))
-
-    low, high, step = -13.0, 16.0, 0.1
-    for _ in range(3):
-        points = [low + k * step for k in range(round((high - low) / step) + 1)]
-        best = min(points, key=at)
-        low, high, step = max(-13.0, best - step), min(16.0, best + step), step / 50
-    return at(best)
-
-
 def check_minimum(curve: Curve, delta: float, start: float) -> None:
     found = best_epsilon(curve, delta, start)
     assert found.value == improved_epsilon(found.order, curve(found.order), delta)
-    least = scanned(lambda order: improved_epsilon(order, curve(order), delta))
+    least = conversions.minimize(
+        lambda order: improved_epsilon(order, curve(order), delta), *RANGE
+    )[1]
     assert found.value <= least * (1 + 1e-6) + 1e-12
 
 
@@ -160,7 +150,9 @@ def test_the_best_delta_is_the_least_and_inverse_to_the_best_epsilon(rho, epsilo
         return order * rho
 
     found = best_delta(curve, epsilon, 2.0)
-    least = scanned(lambda order: improved_delta(order, curve(order), epsilon))
+    least = conversions.minimize(
+        lambda order: improved_delta(order, curve(order), epsilon), *RANGE
+    )[1]
     assert found.value <= least * (1 + 1e-4) + 1e-298
     assert gaussian.delta(epsilon, math.sqrt(2 * rho)) <= found.value
     if 1e-290 < found.value < 1:
