@@ -43,6 +43,7 @@ def _bounds(schedule: Schedule, direction: Direction, ask: Callable, at: float) 
     return Interval.bracket(lower.lower, upper.upper)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("steps", "noise", "epochs", "delta", "remove", "add"), FIGURES)
 def test_figures_lie_between_the_bounds_of_each_direction(steps, noise, epochs, delta, remove, add):
     schedule = epochs * Epoch(noise, steps)
@@ -68,6 +69,7 @@ def test_one_epoch_agrees_with_a_contour_integral(noise, steps, gain):
         check(found, truth, spare=1e-8, noise=1e-12 * math.exp(epsilon))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("noise", [0.7, 1.5, 5.0])
 def test_an_epoch_of_two_steps_agrees_with_an_integral_over_the_other_step(noise):
     for epsilon in (0.3 / noise, 1.5 / noise**2, 4 / noise):
@@ -77,6 +79,7 @@ def test_an_epoch_of_two_steps_agrees_with_an_integral_over_the_other_step(noise
             check(found, truth, spare=1e-6, noise=1e-13)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("noise", "steps", "epochs"), [(1.0, 20, 5), (0.7, 6, 3), (3.0, 20, 20)])
 def test_several_epochs_agree_with_samples(noise, steps, epochs):
     schedule = epochs * Epoch(noise, steps)

@@ -112,6 +112,7 @@ def test_a_published_choice_is_the_mean_of_its_pairs():
     assert np.all(np.abs(whole) <= choice.decay(0.3, frequencies) + 1e-12)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("cohort", "peer"), [(550, 4.83575), (600, 1.83802), (650, 1.82824)])
 def test_truncated_cohorts_cost_no_more_than_the_peer_says(cohort, peer):
     sampling = Poisson(0.01, max_cohort=cohort, num_clients=50_000)

@@ -85,6 +85,7 @@ def test_rhos_of_promises_add_up():
     assert second == pytest.approx(first, rel=1e-9)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ALL, ids=repr)
 def test_each_mechanism_alone_beside_rounds_and_as_text(kind):
     assert eval(repr(kind), vars(dpacct)) == kind  # noqa: S307 - what a user may type
