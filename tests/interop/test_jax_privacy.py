@@ -11,44 +11,25 @@ accounting = pytest.importorskip("jax_privacy.accounting", reason="jax-privacy i
 plug_in = pytest.importorskip("dpacct.interop.jax_privacy")
 
 
-def test_its_calibration_asks_the_tight_accountant() -> None:
-    found = accounting.calibrate_noise_multiplier(
-        target_epsilon=3.0,
-        accountant=accounting.DpsgdTrainingAccountant(plug_in.TightAccountantConfig()),
-        batch_sizes=50,
-        num_updates=160,
-        num_samples=2000,
-        target_delta=1e-5,
-        tol=1e-6,
-    )
+def test_its_calibration_asks_the_tight_accountant_and_counts_updates_too() -> None:
+    accountant = accounting.DpsgdTrainingAccountant(plug_in.TightAccountantConfig())
+    setting = {
+        "target_epsilon": 3.0, "accountant": accountant, "batch_sizes": 50, "num_samples": 2000,
+        "target_delta": 1e-5,
+    }  # fmt: skip
+    found = accounting.calibrate_noise_multiplier(num_updates=160, tol=1e-6, **setting)
     ours = dpacct.calibrate(epsilon=3, delta=1e-5, rounds=160, sampling_rate=1 / 40)
     assert found == pytest.approx(ours.noise_multiplier, abs=2e-6)
     assert found == pytest.approx(0.86619, abs=1e-5)
-
-
-def test_it_counts_updates_too() -> None:
-    steps = accounting.calibrate_num_updates(
-        target_epsilon=3.0,
-        accountant=accounting.DpsgdTrainingAccountant(plug_in.TightAccountantConfig()),
-        noise_multipliers=0.8662,
-        batch_sizes=50,
-        num_samples=2000,
-        target_delta=1e-5,
-    )
-    assert steps == 160
+    assert accounting.calibrate_num_updates(noise_multipliers=0.8662, **setting) == 160
 
 
 def test_batch_sizes_that_follow_a_schedule_are_accounted_for() -> None:
-    """The rates of a schedule are scalars of JAX. In float32 its own PLD accountant answers 6.73,
-    more than all steps cost at the larger rate.
-    """
+    """The rates of a schedule are scalars of JAX, whose own accountant answers 6.73 in float32."""
     settings = accounting.DpParams(
-        noise_multipliers=1.0,
-        num_samples=2000,
-        delta=1e-5,
-        batch_size=50,
+        noise_multipliers=1.0, num_samples=2000, delta=1e-5, batch_size=50,
         batch_size_scale_schedule={100: 2},
-    )
+    )  # fmt: skip
     accountant = accounting.DpsgdTrainingAccountant(plug_in.TightAccountantConfig())
     found = accountant.compute_epsilon(300, settings)
     plan = 100 * Round(1.0, Poisson(0.025)) + 200 * Round(1.0, Poisson(0.05))
