@@ -20,7 +20,7 @@ def path(tmp_path: Path) -> Path:
 def _few_points(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each point of a report's picture is an epsilon; every day a few of them are enough."""
     if MANY == 1:
-        monkeypatch.setattr("dpacct.ledger.report.history._POINTS", 3)
+        monkeypatch.setattr("dpacct.ledger.report.facts._POINTS", 3)
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ class Told(NamedTuple):
 def eventful(tmp_path_factory: pytest.TempPathFactory) -> Told:
     """Two planned phases, a crash, an adaptive change, an abandoned round, a second run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpacct.ledger.report.history._POINTS", 4)
+        patch.setattr("dpacct.ledger.report.facts._POINTS", 4)
         return _eventful(tmp_path_factory)
 
 
@@ -169,7 +169,7 @@ def test_planned_ledgers_say_so(path: Path) -> None:
 
 
 def test_a_long_run_is_summed_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpacct.ledger.report.history.MAX_PHASES", 5)
+    monkeypatch.setattr("dpacct.ledger.report.facts.MAX_PHASES", 5)
     rounds = [Round(30.0 + n) for n in range(8)]
     with Ledger.open(path, BUDGET) as ledger:
         run = ledger.start_run("each round another noise")
@@ -178,3 +178,16 @@ def test_a_long_run_is_summed_up(path: Path, monkeypatch: pytest.MonkeyPatch) ->
         report: dict[str, Any] = ledger.report()
         assert "And 3 more rounds" in ledger.report_markdown()
     assert sum(p["rounds"] for p in report["runs"][0]["phases"]) == 5
+
+
+def test_a_report_leaves_out_the_abandoned_round_itself(path: Path) -> None:
+    with Ledger.open(path, BUDGET) as ledger:
+        run = ledger.start_run("two equal rounds apart")
+        first = run.reserve(Round(30.0))
+        for noise in (31.0, 30.0):
+            run.reserve(Round(noise)).commit()
+        first.abandon("no client answered")
+        (found,) = ledger.report()["runs"]
+    assert [phase["noise_multiplier"] for phase in found["phases"]] == [31.0, 30.0]
+    assert [phase["rounds"] for phase in found["phases"]] == [1, 1]
+    assert found["abandonments"] == 1

@@ -114,7 +114,7 @@ def _claim(report: dict[str, Any], found: Verification) -> list[str]:
 
 
 def _definition(report: dict[str, Any]) -> list[str]:
-    unit, both = line(report["unit"]), _bracket(report["epsilon"])
+    unit, both = line(report["unit"]), bracket(**report["epsilon"])
     epsilon = [("epsilon [achieved, proven]", both)]
     if report["part_of_plan"]:
         epsilon = [
@@ -142,7 +142,7 @@ def _runs(report: dict[str, Any]) -> list[str]:
         claim = run["guarantee"] if run["private"] else "none: not private"
         if run["left_plan"]:
             claim = f"{claim}; left its plan at round {run['left_at']}"
-        epsilon = _bracket(run["epsilon"])
+        epsilon = bracket(**run["epsilon"])
         if run["part_of_plan"]:
             whole = above(run["epsilon_any_stop"])
             epsilon = f"{whole} {_ANY_STOP}; {epsilon} if that was decided in advance"
@@ -265,7 +265,3 @@ def _checking(report: dict[str, Any], found: Verification) -> list[str]:
 
 def _budget(report: dict[str, Any]) -> str:
     return chosen(report["budget"]["epsilon"], least=True)
-
-
-def _bracket(epsilon: dict[str, float | None]) -> str:
-    return bracket(epsilon["lower"], epsilon["upper"])

@@ -10,18 +10,25 @@ or the budget. The reading of an odometer is no such promise: it depends on rele
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dpacct.budget import Interval, Spent
-from dpacct.display import up
+from dpacct.display import line, up
+from dpacct.errors import LedgerError
 from dpacct.ledger.readings import WORDS, Guarantee, Snapshot
-from dpacct.ledger.record.events import schedule_to_json
-from dpacct.ledger.report.history import History
+from dpacct.ledger.record.entries import Entry, Reserve, Settle
+from dpacct.ledger.record.events import round_to_json, schedule_to_json
+from dpacct.ledger.record.plans import epsilon_so_far, join, together
+from dpacct.ledger.record.state import LedgerState
 from dpacct.rounds import Adjacency
 
 if TYPE_CHECKING:
     from dpacct.report.front import Promise
 
+# The picture's points.
+_POINTS = 24
+MAX_PHASES = 200
 SCHEMA = 1
 
 
@@ -174,7 +181,9 @@ def report_of(now: Snapshot, reporter: str) -> dict[str, Any]:
 
     found, history = summarize(now), History(now)
     return found | {
-        **history.facts,
+        "created": _time(now.entry(1)),
+        "latest": _time(now.head),
+        "software": now.known.opening.software,
         "points": history.points,
         "runs": [run | history.runs[run["run"]] for run in found["runs"]],
         "kind": "ledger",
@@ -182,3 +191,108 @@ def report_of(now: Snapshot, reporter: str) -> dict[str, Any]:
         "assumptions": list(LEDGER_ASSUMPTIONS),
         "reporter": reporter,
     }
+
+
+def _time(entry: Entry) -> str:
+    return line(str(entry.content["time"]))
+
+
+class History:
+    """The runs of a ledger, and epsilon over its rounds, in one pass over its entries.
+
+    Attributes:
+        runs: the facts of each run, as JSON. ``started`` and ``ended`` are times of the clock.
+            ``phases`` are the charged rounds, run-length encoded, at most `MAX_PHASES`.
+            ``more_rounds`` counts the others. ``left_at`` is the round at which the run left its
+            plan.
+        points: epsilon after a number of rounds, as JSON.
+    """
+
+    def __init__(self, now: Snapshot) -> None:
+        self.runs: dict[int, dict[str, Any]] = {}
+        self.points: list[dict[str, Any]] = []
+        self._now = now
+        total = now.state.rounds
+        self._due = {max(1, round(total * k / _POINTS)) for k in range(_POINTS + 1)}
+        # Reservations that are not settled, each with its run and the phase that counts it.
+        self._open: dict[int, tuple[int, dict[str, Any]]] = {}
+        self._more: dict[int, dict[str, Any]] = {}
+        # No round precedes a registration of these plans.
+        self._plans, self._cursors = now.initial_plans(), dict[int, int]()
+        self._charged = 0
+        for entry, _ in now.entries():
+            self._step(entry)
+        for number, run in self.runs.items():
+            run["phases"] = [phase for phase in run["phases"] if phase["rounds"]]
+            run["more_rounds"] = self._more[number]["rounds"]
+        if self._charged:
+            # The last point is the present reading.
+            self._forget(self._charged)
+            self._point(now.upper(), planned=now.guarantee() is Guarantee.PLANNED)
+
+    def _step(self, entry: Entry) -> None:
+        """Add one entry."""
+        said = self._now.said(entry)
+        ledger, state = self._now.totals(entry)
+        self._charged = ledger.rounds
+        if state is None:
+            return
+        if entry.run not in self.runs:
+            self._more[entry.run] = {"rounds": 0}
+            run = dict[str, Any](started=_time(entry), ended="", resumed=0, left_at=None)
+            self.runs[entry.run] = run | {"abandonments": 0, "more_rounds": 0, "phases": []}
+        run = self.runs[entry.run]
+        run["ended"] = _time(entry)
+        run["resumed"] += entry.kind == "resume"
+        self._cursors[entry.run] = state.cursor
+        if isinstance(said, Reserve):
+            self._reserve(entry, said, run, ledger)
+        elif isinstance(said, Settle):
+            owner, phase = self._open.pop(said.round, (0, {}))
+            if owner != entry.run:
+                raise LedgerError(
+                    f"{self._now.path}: entry {entry.number} settles a round that is not open."
+                )
+            if entry.kind == "abandon":
+                self._forget(self._charged + 1)
+                run["abandonments"] += 1
+                phase["rounds"] -= 1
+
+    def _reserve(
+        self, entry: Entry, said: Reserve, run: dict[str, Any], ledger: LedgerState
+    ) -> None:
+        if said.left:
+            run["left_at"] = self._charged
+        new = {"planned": said.slot is not None} | round_to_json(said.charged)
+        new["releases"] = list(map(asdict, said.releases))
+        phases, phase = run["phases"], self._more[entry.run]
+        if phases and phases[-1] == {"rounds": phases[-1]["rounds"], **new}:
+            phase = phases[-1]
+        elif len(phases) < MAX_PHASES:
+            phase = {"rounds": 0, **new}
+            phases.append(phase)
+        phase["rounds"] += 1
+        self._open[entry.number] = entry.run, phase
+        turned = self.points and self.points[-1]["guarantee"] == "planned" and ledger.loose
+        if turned or self._charged in self._due:
+            self._forget(self._charged)
+            self._read(ledger)
+
+    def _read(self, ledger: LedgerState) -> None:
+        """Add a point."""
+        if ledger.loose or ledger.exposed:
+            spent = self._now.adaptive(ledger.spent, ledger.delta)
+            self._point(math.inf if ledger.exposed else spent, planned=False)
+            return
+        so_far = join(plan.first(self._cursors.get(n, 0)) for n, plan in self._plans.items())
+        upper = epsilon_so_far(together(self._plans.values()), so_far, self._now.budget.delta)
+        self._point(upper, planned=True)
+
+    def _point(self, upper: float, *, planned: bool) -> None:
+        kind = "planned" if planned else "adaptive"
+        self.points.append({"round": self._charged, "upper": _finite(upper), "guarantee": kind})
+
+    def _forget(self, rounds: int) -> None:
+        """Drop the points from this number of rounds on: some of the rounds were given back."""
+        while self.points and self.points[-1]["round"] >= rounds:
+            self.points.pop()
