@@ -92,16 +92,17 @@ def _completion(metavar: str, known: Known) -> Callable[[str], list[str]] | None
     ]
 
 
-class Advanced(NamedTuple):
-    """A mark on a tuple of options: the fields that a command shows by --help-all only."""
+class Fields(NamedTuple):
+    """A mark on a tuple of options: the fields that a command has, and those of --help-all only."""
 
-    names: tuple[str, ...]
+    only: tuple[str, ...] = ()
+    advanced: tuple[str, ...] = ()
 
 
 def expanded(function: Callable[..., object]) -> Callable[..., object]:
     """Return a function for Typer, in which each tuple of options is these options."""
     hints = get_type_hints(function, include_extras=True)
-    tuples: dict[str, Any] = {}
+    tuples: dict[str, tuple[Any, list[str]]] = {}
     # The annotation and the default of each option.
     found: dict[str, tuple[Any, object]] = {}
     for name, parameter in inspect.signature(function).parameters.items():
@@ -109,11 +110,12 @@ def expanded(function: Callable[..., object]) -> Callable[..., object]:
         if not hasattr(kind, "_fields"):
             found[name] = (hints[name], parameter.default)
             continue
-        tuples[name] = kind
-        hidden = {field for mark in marks if isinstance(mark, Advanced) for field in mark.names}
-        for field, annotation in get_type_hints(kind, include_extras=True).items():
-            value, declared = get_args(annotation)
-            if field in hidden:
+        mark = next((mark for mark in marks if isinstance(mark, Fields)), Fields())
+        of_kind = get_type_hints(kind, include_extras=True)
+        tuples[name] = kind, [field for field in of_kind if not mark.only or field in mark.only]
+        for field in tuples[name][1]:
+            value, declared = get_args(of_kind[field])
+            if field in mark.advanced:
                 declared = copy(declared)
                 declared.hidden = True
             found[field] = (Annotated[value, declared], kind._field_defaults[field])
@@ -122,8 +124,8 @@ def expanded(function: Callable[..., object]) -> Callable[..., object]:
 
     def command(**given: Any) -> None:
         given.pop("help_all", None)
-        for name, kind in tuples.items():
-            given[name] = kind(**{field: given.pop(field) for field in kind._fields})
+        for name, (kind, fields) in tuples.items():
+            given[name] = kind(**{field: given.pop(field) for field in fields})
         function(**given)
 
     parameters = [
@@ -339,9 +341,8 @@ class MechanismOptions(NamedTuple):
 
     def read_delta(self, typed: str | None) -> ReadDelta:
         """Return the delta that was typed, or the default."""
-        if typed is not None:
-            return ReadDelta(validate.delta(number(typed)), "", typed)
-        return ReadDelta(DEFAULT_DELTA, "", None)
+        value = DEFAULT_DELTA if typed is None else validate.delta(number(typed))
+        return ReadDelta(value, "", typed)
 
     def read_noise(self) -> float:
         """Return the noise multiplier."""
@@ -511,6 +512,15 @@ class MechanismOptions(NamedTuple):
             sampling=None if rate is None else Poisson(rate),
             adjacency=self.relation or Adjacency.ADD_REMOVE,
         )
+
+    def refuse_unused_clients(self) -> None:
+        """Reject a population of which neither the sampling nor a note depends."""
+        drawn = self.cohort is not None or self.sampling == Uniform.name
+        if self.clients is not None and (self.schedule is not None or not drawn):
+            raise OptionConflict(
+                f"{called('--clients')} {self.clients} changes nothing without "
+                f"{called('--cohort')} or --sampling uniform. Drop it."
+            )
 
     def refuse_beside_schedule(self) -> None:
         """Reject each option that a schedule file already determines."""

@@ -9,7 +9,7 @@ from dpacct.errors import DpacctError
 from dpacct.rounds import Full, Poisson, Round, Uniform
 from dpacct_cli import mechanism, options
 from dpacct_cli.errors import OptionConflict, conflict
-from dpacct_cli.options import Advanced, MechanismOptions, ReadDelta, StyleOptions, Text, option
+from dpacct_cli.options import Fields, MechanismOptions, ReadDelta, StyleOptions, Text, option
 from dpacct_cli.render import Answer, Page, Row, bracket, down, plain, show, up
 from dpacct_cli.words import called
 
@@ -43,7 +43,7 @@ def calibrate(
     advantage: Advantage = None,
     tpr: TruePositives = None,
     fpr: FalsePositives = None,
-    typed: Annotated[MechanismOptions, Advanced(("noise",))],
+    typed: Annotated[MechanismOptions, Fields(advanced=("noise",))],
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
     shown: StyleOptions,
 ) -> None:

@@ -8,15 +8,18 @@ from typing import Any, NamedTuple
 
 from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 from dpacct.budget import Interval, Spent
+from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.errors import NotConverged, Unsupported
-from dpacct.rounds import Round, Schedule
+from dpacct.rounds import Adjacency, Poisson, Round, Schedule, Uniform
 from dpacct_cli import mechanism, options, waiting
-from dpacct_cli.commands import samplings
+from dpacct_cli.errors import OptionConflict
 from dpacct_cli.options import MechanismOptions, StyleOptions
 from dpacct_cli.render import Answer, Grid, Page, Style, down, seconds, show, up
+from dpacct_cli.words import called, in_units
 
 # An unusual noise multiplier, so that no cache holds an answer afterwards.
 WARM_UP_NOISE = 1.23456789
+RELATION = Adjacency.ZERO_OUT
 # Why one of our accountants does not apply. Its error names the rounds as Python prints them.
 COVERS = {
     "gdp": "it covers full participation only",
@@ -53,6 +56,14 @@ class Entry(NamedTuple):
         }
 
 
+class Way(NamedTuple):
+    """A way of drawing batches: its name, what it does, and the job as a schedule."""
+
+    name: str
+    words: str
+    schedule: Schedule
+
+
 def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: StyleOptions) -> None:
     """Compare all accountants, with the time that each one takes.
 
@@ -76,8 +87,8 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: Styl
     if not proven:
         raise Unsupported(f"no accountant applies: {entries[0].note}")
     best = min(proven, key=lambda entry: entry.upper or 0.0)
-    job = style is not Style.QUIET and samplings.describes_job(typed)
-    ways = samplings.read_ways(typed) if job else []
+    job = style is not Style.QUIET and describes_job(typed)
+    ways = read_ways(typed) if job else []
     costs = read_costs(ways, at.value)
     smallest = Spent(best.lower or 0.0, best.upper or 0.0, at.value)
 
@@ -93,7 +104,7 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: Styl
         reasons = [f"{entry.shown_name}: {entry.note}" for entry in entries if entry.note]
         note = mechanism.delta_note(at.value, typed.num_clients)
         reasons += [f"{cost.name}: {cost.note}" for cost in costs if cost.note]
-        first = f"sampling ({samplings.RELATION})"
+        first = f"sampling ({RELATION})"
         second = _grid(first, costs, [way.words for way in ways]) if costs else None
         proofs = ["proven" if entry.kind == "ours" else "its own claim" for entry in entries]
         return Page(
@@ -111,7 +122,7 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: Styl
                 "sampling": way.name,
                 "words": way.words,
                 "epsilon": cost.data["epsilon"],
-                "adjacency": str(samplings.RELATION),
+                "adjacency": str(RELATION),
                 "seconds": cost.seconds,
                 "note": cost.note,
             }
@@ -131,7 +142,37 @@ def read_entries(plan: Schedule, delta: float, peers: Sequence[Any]) -> list[Ent
     return entries
 
 
-def read_costs(ways: Sequence[samplings.Way], delta: float) -> list[Entry]:
+def describes_job(typed: MechanismOptions) -> bool:
+    """Return True if the options give examples, batch and epochs, and leave the sampling open."""
+    others = typed._replace(noise=None, epochs=None, cohort=None, clients=None)
+    return None not in (typed.epochs, typed.cohort, typed.clients) and not others.by_option()
+
+
+def read_ways(typed: MechanismOptions) -> list[Way]:
+    """Return the ways of drawing the batches of a training job."""
+    typed.check()
+    if not describes_job(typed):
+        raise OptionConflict(
+            f"a training job is {called('--clients')}, {called('--cohort')}, --epochs and --noise."
+        )
+    noise, rounds, poisson = typed.read_noise(), typed.read_rounds(), typed.read_sampling()
+    one = rounds * Round(noise, Poisson(poisson.sampling_rate), RELATION)
+    cohort, clients = typed.value("cohort"), typed.value("clients")
+    epochs, steps = math.ceil(typed.value("epochs")), -(-clients // cohort)
+    unit, whole = in_units("each client"), f"{epochs} x {steps} steps"
+    drawn = in_units(f"exactly {cohort} clients, drawn afresh in each step")
+    fixed = rounds * Round(noise, Uniform(cohort, clients), RELATION)
+    allocated = epochs * Epoch(noise, steps, adjacency=RELATION)
+    shuffled = epochs * ShuffledEpoch(noise, steps, adjacency=RELATION)
+    return [
+        Way("poisson", f"{unit} joins each step with the same probability", one),
+        Way("allocation", f"{unit} in one random step of an epoch ({whole})", allocated),
+        Way("uniform", drawn, fixed),
+        Way("shuffle", f"a data loader that shuffles ({whole})", shuffled),
+    ]
+
+
+def read_costs(ways: Sequence[Way], delta: float) -> list[Entry]:
     """Return the cost of a job by each way of drawing its batches."""
     found: list[Entry] = []
     for done, way in enumerate(ways):

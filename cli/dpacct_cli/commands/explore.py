@@ -26,7 +26,7 @@ from dpacct.errors import DpacctError, InvalidParameter
 from dpacct.rounds import Full, Uniform
 from dpacct_cli import errors, options, render, waiting
 from dpacct_cli.errors import OptionConflict, conflict
-from dpacct_cli.options import OUTPUT, MechanismOptions, Text, option
+from dpacct_cli.options import OUTPUT, Fields, MechanismOptions, Text, option
 from dpacct_cli.output import LABEL, Force, read_output, write_output
 from dpacct_cli.render import Style, down, up
 from dpacct_cli.words import quoted, spelling
@@ -47,6 +47,7 @@ AXES = {
     "cohort_size": "cohort",
     "delta": "delta",
 }
+SWEPT = Fields(("noise", "rounds", "rate", "sampling", "cohort", "clients", "adjacency"))
 # Up to which epsilon a guarantee counts as strong and as usual, with the colors of a terminal.
 STRENGTHS = ((3.0, "green"), (8.0, "yellow"), (math.inf, "red"))
 _RANGE = re.compile(r"([^/*]+?)\.\.([^/*]+)(?:([/*])(.+))?")
@@ -60,13 +61,7 @@ OutputFile = Annotated[Text, option(f"{LABEL} -o", "FILE", OUTPUT,
 
 def explore(
     *,
-    noise: options.Noise = None,
-    rounds: options.Rounds = None,
-    q: options.Rate = None,
-    sampling: options.SamplingName = None,
-    cohort: options.Cohort = None,
-    clients: options.Clients = None,
-    adjacency: options.AdjacencyName = None,
+    typed: Annotated[MechanismOptions, SWEPT],
     delta: options.Delta = None,
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
     output: OutputFile = None,
@@ -84,10 +79,6 @@ def explore(
       dpacct explore --noise 1..4*2 --rounds 100 --q 0.01,0.1 -o sweep.csv
     """
     style = shown.style
-    typed = MechanismOptions(
-        noise, rounds, rate=q, sampling=sampling, cohort=cohort, clients=clients,
-        adjacency=adjacency,
-    )  # fmt: skip
     find_accountant(accountant)
     settings = read_settings(typed, delta)
     if output is not None and style is not Style.HUMAN:

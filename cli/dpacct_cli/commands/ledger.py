@@ -17,6 +17,7 @@ from dpacct_cli import mechanism, options
 from dpacct_cli.commands.report import CoverOptions, FormName, Unit, read_target
 from dpacct_cli.errors import conflict
 from dpacct_cli.options import (
+    Fields,
     MechanismOptions,
     StyleOptions,
     Text,
@@ -67,6 +68,8 @@ RunNumber = Annotated[Text, option("--run", "N", "",
     "Number of the run, as dpacct ledger show lists it.")]
 # fmt: on
 
+# The options that describe a single round.
+ROUND = Fields(("noise", "rate", "sampling", "cohort", "clients", "adjacency"))
 # The guarantee of a ledger, in words.
 CLAIMS = {
     "planned": "every round was planned before the first one: the tight accountant applies",
@@ -180,12 +183,7 @@ def report(
 def remaining(
     file: File,
     *,
-    noise: options.Noise = None,
-    q: options.Rate = None,
-    sampling: options.SamplingName = None,
-    cohort: options.Cohort = None,
-    clients: options.Clients = None,
-    adjacency: options.AdjacencyName = None,
+    typed: Annotated[MechanismOptions, ROUND],
     shown: StyleOptions,
 ) -> None:
     """Count how many more rounds of a kind fit into the budget.
@@ -196,9 +194,6 @@ def remaining(
     from dpacct.ledger.record.events import in_adjacency
 
     style = shown.style
-    typed = MechanismOptions(
-        noise, rate=q, sampling=sampling, cohort=cohort, clients=clients, adjacency=adjacency
-    )
     with opened(file) as ledger:
         relation = typed.relation or ledger.adjacency
         round_ = Round(typed.read_noise(), typed.read_sampling(), relation)

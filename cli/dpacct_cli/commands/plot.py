@@ -9,10 +9,12 @@ import sys
 from itertools import product
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+import dpacct
 from dpacct import validate
 from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.errors import InvalidParameter
 from dpacct_cli import options
+from dpacct_cli.commands.compare import read_costs, read_entries, read_ways
 from dpacct_cli.errors import OptionConflict
 from dpacct_cli.options import MechanismOptions, Text, argument, flag, option
 from dpacct_cli.output import LABEL, Force, opened, read_output, write_output
@@ -49,11 +51,7 @@ class PictureOptions(NamedTuple):
         "Print the data of the picture.")] = False  # fmt: skip
 
     def file(self) -> Path | None:
-        """Return the file, before anything is computed.
-
-        Raises:
-            InvalidParameter: it exists and --force is missing, or it is no kind of picture.
-        """
+        """Return the file, if a picture may be written there, before anything is computed."""
         file = read_output(self.output, force=self.force)
         if file is not None:
             from dpacct.pictures.drawing import format_of
@@ -103,9 +101,9 @@ def eps(
     to.file()
     budget = None if target is None else validate.target_epsilon(options.number(target))
     at = typed.read_delta(delta)
-    from dpacct.pictures import epsilon_picture
-
-    to.put(epsilon_picture(read_settings(typed, accountant), at.value, target=budget))
+    to.put(
+        dpacct.pictures.epsilon_picture(read_settings(typed, accountant), at.value, target=budget)
+    )
 
 
 def delta(
@@ -122,9 +120,7 @@ def delta(
     """
     to.file()
     epsilon = None if at is None else validate.epsilon(options.number(at))
-    from dpacct.pictures import delta_picture
-
-    to.put(delta_picture(read_settings(typed, accountant), epsilon))
+    to.put(dpacct.pictures.delta_picture(read_settings(typed, accountant), epsilon))
 
 
 def tradeoff(
@@ -141,9 +137,7 @@ def tradeoff(
     """
     to.file()
     marked = read_rates(fpr)
-    from dpacct.pictures import tradeoff_picture
-
-    to.put(tradeoff_picture(read_settings(typed, accountant), marked))
+    to.put(dpacct.pictures.tradeoff_picture(read_settings(typed, accountant), marked))
 
 
 def rdp(*, typed: MechanismOptions, delta: options.Delta = None, to: PictureOptions) -> None:
@@ -154,9 +148,7 @@ def rdp(*, typed: MechanismOptions, delta: options.Delta = None, to: PictureOpti
     """
     to.file()
     at = typed.read_delta(delta)
-    from dpacct.pictures import rdp_picture
-
-    to.put(rdp_picture(read_settings(typed, "rdp"), at.value))
+    to.put(dpacct.pictures.rdp_picture(read_settings(typed, "rdp"), at.value))
 
 
 def schedule(*, typed: MechanismOptions, to: PictureOptions) -> None:
@@ -166,9 +158,7 @@ def schedule(*, typed: MechanismOptions, to: PictureOptions) -> None:
       dpacct plot schedule --schedule rounds.toml
     """
     to.file()
-    from dpacct.pictures import schedule_picture
-
-    to.put(schedule_picture(typed.read_schedule()))
+    to.put(dpacct.pictures.schedule_picture(typed.read_schedule()))
 
 
 def compare(*, typed: MechanismOptions, delta: options.Delta = None, to: PictureOptions) -> None:
@@ -180,16 +170,12 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, to: Picture
     to.file()
     at = typed.read_delta(delta)
     plan = typed.read_schedule()
-    from dpacct import interop
-    from dpacct.pictures import compare_picture
-    from dpacct_cli.commands.compare import read_entries
-
     # dpacct compare says why an accountant does not apply.
     answers = [
         (entry.name, entry.lower, entry.upper, NONE if entry.upper is None else "")
-        for entry in read_entries(plan, at.value, interop.installed_peers())
+        for entry in read_entries(plan, at.value, dpacct.interop.installed_peers())
     ]
-    to.put(compare_picture(plan, at.value, answers))
+    to.put(dpacct.pictures.compare_picture(plan, at.value, answers))
 
 
 def samplings(*, typed: MechanismOptions, delta: options.Delta = None, to: PictureOptions) -> None:
@@ -200,16 +186,12 @@ def samplings(*, typed: MechanismOptions, delta: options.Delta = None, to: Pictu
     """
     to.file()
     at = typed.read_delta(delta)
-    from dpacct.pictures import compare_picture
-    from dpacct_cli.commands.compare import read_costs
-    from dpacct_cli.commands.samplings import read_ways
-
     ways = read_ways(typed)
     costs = read_costs(ways, at.value)
     answers = [(cost.name, cost.lower, cost.upper, cost.note) for cost in costs]
     plan = ways[0].schedule
     note = f"{plan.rounds:,} steps of one job, {plan.adjacency}"
-    to.put(compare_picture(plan, at.value, answers, note))
+    to.put(dpacct.pictures.compare_picture(plan, at.value, answers, note))
 
 
 def ledger(
@@ -223,11 +205,10 @@ def ledger(
       dpacct plot ledger census.ledger -o spent.png
     """
     to.file()
-    from dpacct.pictures import ledger_picture
 
     with opened(file) as book:
         report = book.report()
-    to.put(ledger_picture(report))
+    to.put(dpacct.pictures.ledger_picture(report))
 
 
 def train(
@@ -243,9 +224,11 @@ def train(
     to.file()
     if not files:
         raise InvalidParameter("FILE", None, "name a report, or several separated by commas")
-    from dpacct.pictures import read_run, runs_picture
-
-    to.put(runs_picture([read_run(part.strip()) for part in files.split(",")]))
+    to.put(
+        dpacct.pictures.runs_picture(
+            [dpacct.pictures.read_run(part.strip()) for part in files.split(",")]
+        )
+    )
 
 
 COMMANDS = {
@@ -272,13 +255,7 @@ def read_rates(text: str) -> list[float]:
 
 
 def read_settings(typed: MechanismOptions, accountant: str) -> list[Setting]:
-    """Return every combination of the values, each named by the values that differ.
-
-    Raises:
-        OptionConflict: there are more than a picture can hold.
-    """
-    from dpacct.pictures import Setting
-
+    """Return every combination of the values, each named by the values that differ."""
     texts = {"accountant": accountant, **{field: getattr(typed, field) for field in LABELS}}
     lists: dict[str, list[str | None]] = {
         field: [None] if text is None else [part.strip() for part in text.split(",")]
@@ -298,5 +275,5 @@ def read_settings(typed: MechanismOptions, accountant: str) -> list[Setting]:
         words = [f"{LABELS[key]} {value}".strip() for key, value in varied.items()]
         words += [engine.name] if len(lists["accountant"]) > 1 else []
         plan = typed._replace(**chosen).read_schedule()
-        found.append(Setting(", ".join(words), plan, engine.name))
+        found.append(dpacct.pictures.Setting(", ".join(words), plan, engine.name))
     return found

@@ -65,6 +65,7 @@ def risk(
     """
     style = shown.style
     engine = find_accountant(accountant)
+    typed.refuse_unused_clients()
     noun = "a false positive rate"
     rates = options.read_list(
         fpr, lambda rate: validate.positive_probability("fpr", rate, noun, below_one=True)
@@ -76,8 +77,7 @@ def risk(
         promise = _promised(epsilon, typed.read_delta(delta).value, rates, belief)
     elif delta is not None:
         raise OptionConflict(f"--delta {delta} needs --eps, the epsilon that goes with it.")
-    # The population alone describes no mechanism.
-    if promise is not None and not any(typed._replace(clients=None)):
+    if promise is not None and not any(typed):
         data = {"prior": belief, "any_mechanism": promise}
         show(Answer(data, repr(promise["advantage"]), lambda: _promise_page(promise)), style)
         return

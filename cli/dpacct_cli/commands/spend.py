@@ -9,9 +9,22 @@ import dpacct
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant, spend
 from dpacct_cli import mechanism, options
+from dpacct_cli.errors import conflict
 from dpacct_cli.options import MechanismOptions, StyleOptions, Text, option
-from dpacct_cli.render import Answer, Grid, Page, Row, bracket, down, plain, show, up, wrapped
-from dpacct_cli.words import in_units
+from dpacct_cli.render import (
+    Answer,
+    Grid,
+    Page,
+    Row,
+    Style,
+    bracket,
+    down,
+    plain,
+    show,
+    up,
+    wrapped,
+)
+from dpacct_cli.words import in_units, spelling
 
 if TYPE_CHECKING:
     from dpacct.claims.judge import Answer as ClaimAnswer
@@ -55,6 +68,8 @@ def epsilon(
     at = typed.read_delta(delta)
     stated = None
     if claim is not None:
+        if style is Style.QUIET:
+            raise conflict(f"--claim {claim}", spelling("--quiet"), "the verdict is no number")
         stated = validate.above_zero("claim", options.number(claim), "a stated epsilon")
     kind = None
     if source is None:
@@ -182,6 +197,7 @@ def rdp(*, typed: MechanismOptions, orders: Orders = DEFAULT_ORDERS, shown: Styl
     style = shown.style
     if typed.rounds is None and typed.schedule is None and typed.epochs is None:
         typed = typed._replace(rounds="1")
+    typed.refuse_unused_clients()
     wanted = options.read_list(orders, validate.order)
     plan = typed.read_schedule()
     curve = dpacct.rdp(plan, orders=wanted)
