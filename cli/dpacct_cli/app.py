@@ -33,19 +33,12 @@ ALL = "dpacct.help_all"
 
 
 class Entry(NamedTuple):
-    """A command, or a group of commands, that is imported when it is used.
+    """A command, or a group of commands, that is imported when it is used."""
 
-    Attributes:
-        module: within this package.
-        function: its function, empty for a group, where the module lists them in ``COMMANDS``.
-        panel: the heading in the help.
-        summary: the first sentence of its help.
-    """
-
-    module: str
-    function: str
-    panel: str
-    summary: str
+    module: str  # Within this package
+    function: str  # Its function, empty for a group, where the module lists them in ``COMMANDS``
+    panel: str  # The heading in the help
+    summary: str  # The first sentence of its help
 
 
 ENTRIES = {
@@ -81,15 +74,10 @@ ENTRIES = {
 
 
 class Command(TyperCommand):
-    """A command that knows how its options were typed, and shows progress.
+    """A command that knows how its options were typed, and shows progress."""
 
-    Attributes:
-        examples: command lines for its help.
-        advanced: the options that --help leaves to --help-all.
-    """
-
-    examples: tuple[str, ...] = ()
-    advanced: tuple[Any, ...] = ()
+    examples: tuple[str, ...] = ()  # Command lines for its help
+    advanced: tuple[Any, ...] = ()  # The options that --help leaves to --help-all
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return --help, which stands among the options about output."""

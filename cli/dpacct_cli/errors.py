@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 import sys
+from importlib.util import find_spec
 
 from dpacct.display import escaped
-from dpacct.errors import DpacctError, InvalidParameter
+from dpacct.errors import DpacctError, InvalidParameter, Unsupported
 from dpacct_cli import suggestions, waiting, words
 from dpacct_cli.words import OptionConflict, conflict
 
-__all__ = ["OptionConflict", "conflict", "exit_code", "line", "print_line"]
+__all__ = ["OptionConflict", "conflict", "exit_code", "line", "print_line", "require_torch"]
 
 # The option of a parameter of the library, if it is not the name with dashes.
 LABELS = {
@@ -89,6 +90,12 @@ def _typed_part(text: str, value: object) -> str | None:
         if number == value or (number != number and value != value):  # noqa: PLR0124 - NaN
             return part.strip()
     return None
+
+
+def require_torch(what: str) -> None:
+    """Refuse what needs PyTorch if it is missing, before anything is read."""
+    if find_spec("torch") is None:
+        raise Unsupported(f"{what} PyTorch, which is not installed: pip install -e '.[fl]'")
 
 
 def exit_code(error: DpacctError) -> int:

@@ -105,12 +105,7 @@ def _phase_keys(kind: Release, count: int) -> dict[str, object]:
 
 
 def rows(schedule: Schedule, *, ratio_only: bool = False) -> list[Row]:
-    """Return the mechanism in words.
-
-    Args:
-        schedule: the rounds.
-        ratio_only: a uniform cohort was given by its share, so its size is not known.
-    """
+    """Return the mechanism in words. With ``ratio_only``, no size of a cohort is known."""
     only, neighbors = single(schedule), in_units(NEIGHBORS[schedule.adjacency])
     tuning = _tuning(schedule)
     if tuning is not None:
@@ -205,11 +200,7 @@ def _sampling_words(sampling: Sampling, *, ratio_only: bool = False) -> str:
 
 
 def all_rows(schedule: Schedule, typed: MechanismOptions) -> list[Row]:
-    """Return the mechanism, and by how much a client moves the sum if that is twice the clip norm.
-
-    Args:
-        schedule: the rounds. typed: the options that describe them.
-    """
+    """Return the mechanism, and that a client moves the sum by twice the clip norm if it does."""
     found, only = rows(schedule, ratio_only=typed.ratio_only), single_round(schedule)
     if only is None:
         return found

@@ -225,17 +225,11 @@ class StyleOptions(NamedTuple):
 
 
 class ReadDelta(NamedTuple):
-    """A delta.
+    """A delta."""
 
-    Attributes:
-        value: in (0, 1).
-        origin: its source, if neither --delta nor the default.
-        typed: the text of --delta.
-    """
-
-    value: float
-    origin: str
-    typed: str | None
+    value: float  # In (0, 1)
+    origin: str  # Its source, if neither --delta nor the default
+    typed: str | None  # The text of --delta
 
     @property
     def retyped(self) -> str:

@@ -26,11 +26,7 @@ Force = Annotated[bool, flag("--force", OUTPUT,
 
 
 def read_output(output: str | None, *, force: bool) -> Path | None:
-    """Return the file that was named, if it may be written, before anything is computed.
-
-    Raises:
-        InvalidParameter: it exists and --force is missing, or it is a ledger or a folder.
-    """
+    """Return the file that was named, if it may be written, before anything is computed."""
     if output is None or output == "/dev/stdout":
         return None
     from dpacct.ledger.disk.outputs import check_place
@@ -45,12 +41,7 @@ def read_output(output: str | None, *, force: bool) -> Path | None:
 def write_output(
     content: str | bytes, target: Path | None, *, force: bool = False, name: str = LABEL
 ) -> None:
-    """Write to the file that an option called ``name`` names, or, a text, to stdout.
-
-    Raises:
-        InvalidParameter: the file exists and ``force`` is missing, it is a ledger or a folder, or
-            it cannot be written.
-    """
+    """Write to the file that an option called ``name`` names, or, a text, to stdout."""
     if target is None:
         sys.stdout.write(str(content))
         return

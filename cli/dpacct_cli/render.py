@@ -77,41 +77,25 @@ def wrapped(label: str, text: str) -> list[Row]:
 
 
 class Grid(NamedTuple):
-    """A table.
+    """A table."""
 
-    Attributes:
-        header: a name for each column.
-        lines: the cells.
-        colors: for some columns, by number, the color of each cell on a terminal.
-    """
-
-    header: Sequence[str]
-    lines: Sequence[Sequence[str]]
+    header: Sequence[str]  # A name for each column
+    lines: Sequence[Sequence[str]]  # The cells
+    # For some columns, by number, the color of each cell on a terminal
     colors: Mapping[int, Sequence[str]] = {}
 
 
 class Page(NamedTuple):
-    """An answer for people.
+    """An answer for people."""
 
-    Attributes:
-        rows: the figures.
-        grid: a table below them.
-        remarks: sentences below it.
-        closing: a command or a tip to go on with.
-        note: a warning, for stderr.
-        title: the result, above the panel of a terminal.
-        used: the used fraction of a budget, for a bar on a terminal.
-        second: another table, below the first one.
-    """
-
-    rows: Sequence[Row]
-    grid: Grid | None = None
-    remarks: Sequence[str] = ()
-    closing: str = ""
-    note: str = ""
-    title: str = ""
-    used: float | None = None
-    second: Grid | None = None
+    rows: Sequence[Row]  # The figures
+    grid: Grid | None = None  # A table below them
+    remarks: Sequence[str] = ()  # Sentences below it
+    closing: str = ""  # A command or a tip to go on with
+    note: str = ""  # A warning, for stderr
+    title: str = ""  # The result, above the panel of a terminal
+    used: float | None = None  # The used fraction of a budget, for a bar on a terminal
+    second: Grid | None = None  # Another table, below the first one
 
 
 class Answer(NamedTuple):

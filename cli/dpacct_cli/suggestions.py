@@ -46,12 +46,7 @@ def near(name: str, names: Sequence[str]) -> str:
 
 
 def meant_value(text: str, rule: str) -> str:
-    """Return a question on which of a few words is meant, or an empty text.
-
-    Args:
-        text: as typed.
-        rule: the broken rule. It ends in ``one of``, and the words, separated by commas.
-    """
+    """Return which of the words after ``one of`` in a broken rule is meant, as a question."""
     _, listed, words = rule.partition("one of ")
     choices = [word.strip() for word in words.split(",")] if listed else []
     same = [choice for choice in choices if _bare(choice) == _bare(text)]

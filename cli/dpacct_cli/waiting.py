@@ -21,11 +21,7 @@ _state: dict[str, Any] = {}
 
 @contextmanager
 def waiting(what: str) -> Generator[None]:
-    """Show progress during the block if it takes long.
-
-    Args:
-        what: the command, with the name that a user knows.
-    """
+    """Show progress during the block if it takes long."""
     global _timer  # noqa: PLW0603 - there is one terminal
     if not sys.stderr.isatty():
         yield

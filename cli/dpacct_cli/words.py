@@ -35,34 +35,23 @@ def conflict(one: str, other: str, why: str = "") -> OptionConflict:
 
 
 class Option(NamedTuple):
-    """An option that was typed.
+    """An option that was typed."""
 
-    Attributes:
-        names: all of its names, the documented one first.
-        spelling: the one that was used.
-        text: its value, None for a flag.
-    """
-
-    names: tuple[str, ...]
-    spelling: str
-    text: str | None
+    names: tuple[str, ...]  # All of its names, the documented one first
+    spelling: str  # The one that was used
+    text: str | None  # Its value, None for a flag
 
     def __str__(self) -> str:
         return self.spelling if self.text is None else f"{self.spelling} {self.text}"
 
 
 class Typed(NamedTuple):
-    """A command line.
+    """A command line."""
 
-    Attributes:
-        options: those that were understood, in their order.
-        documented: the first name of each option of the command, by each of its names.
-        by_example: a file of settings counts examples, for any typed options.
-    """
-
-    options: tuple[Option, ...] = ()
+    options: tuple[Option, ...] = ()  # Those that were understood, in their order
+    # The first name of each option of the command, by each of its names
     documented: Mapping[str, str] = MappingProxyType({})
-    by_example: bool = False
+    by_example: bool = False  # A file of settings counts examples, for any typed options
 
     def last(self, name: str) -> Option | None:
         """Return the option called ``name``, as it was typed last."""
@@ -79,14 +68,7 @@ def forget() -> None:
 
 
 def record(args: Sequence[str], parameters: Sequence[Any]) -> None:
-    """Record which options were typed, and how.
-
-    Args:
-        args: the words behind the name of the command. parameters: of the command.
-    Raises:
-        OptionConflict: an option has two values, another option as its value, or an empty name of
-            a file.
-    """
+    """Record which options were typed, and how."""
     known = {name: found for found in parameters for name in found.opts if name.startswith("-")}
     options: list[Option] = []
     first: dict[str, Option] = {}

@@ -13,7 +13,6 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -26,6 +25,7 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.rounds import Schedule
 from dpacct_cli import options
 from dpacct_cli.commands.plot import PictureOptions, read_rates
+from dpacct_cli.errors import require_torch
 from dpacct_cli.options import StyleOptions, Text, argument, number, option
 from dpacct_cli.output import LABEL, Force
 from dpacct_cli.render import Answer, Grid, Page, Row, Style, plain, show
@@ -86,10 +86,7 @@ def attack(
     )
     to = PictureOptions(output, force)
     file = to.file()
-    if find_spec("torch") is None:
-        raise Unsupported(
-            "attacks on models need PyTorch, which is not installed: pip install -e '.[fl]'"
-        )
+    require_torch("attacks on models need")
     # PyTorch is imported here, once everything that can be checked without it has been.
     from dpacct.fl.attacks import loss_attack
     from dpacct.fl.models import cross_entropy
@@ -120,30 +117,19 @@ def attack(
 
 
 class Target(NamedTuple):
-    """A trained model with its run.
+    """A trained model with its run."""
 
-    Attributes:
-        path: of the checkpoint. content: of that file.
-        settings, files, job: of the run. The job's model has the parameters of the checkpoint.
-        rounds: released so far.
-    """
-
-    path: Path
-    content: Mapping[str, Any]
+    path: Path  # The checkpoint
+    content: Mapping[str, Any]  # What the checkpoint holds
+    # The job's model has the parameters of the checkpoint.
     settings: Settings
     files: RunFiles
     job: Job
-    rounds: int
+    rounds: int  # That were released so far
 
 
 def read_target(text: str, moved: Mapping[str, str | None]) -> Target:
-    """Return the model of a checkpoint.
-
-    Args:
-        text: the file. moved: settings that may differ from the settings of the run.
-    Raises:
-        InvalidParameter: no checkpoint of `dpacct train`, or of other settings or data.
-    """
+    """Return the model of a checkpoint."""
     from dpacct.fl.engine.checkpoint import load_parameters, read_checkpoint
     from dpacct_cli.train.job import build_job
 
@@ -183,10 +169,6 @@ def read_sides(target: Target) -> tuple[list[ClientData], list[ClientData], int]
     """Return members, non-members, and how many held-out examples are a member's, too.
 
     The public seed and the sizes alone choose them.
-
-    Raises:
-        InvalidParameter: the held-out examples were used for training.
-        Unsupported: the run held no clients out.
     """
     import numpy as np
 
@@ -214,28 +196,18 @@ def read_sides(target: Target) -> tuple[list[ClientData], list[ClientData], int]
 
 
 class Limit(NamedTuple):
-    """The proven bounds on every attack, on average over trainings.
+    """The proven bounds on every attack, on average over trainings."""
 
-    Attributes:
-        auc, advantage: the largest AUC and TPR - FPR of any score, None if nothing is proven.
-        tpr: the largest TPR at an FPR.
-        because: the reason if nothing is proven.
-        told: the adjacency, or the mechanism in words.
-    """
-
+    # The largest AUC and TPR - FPR of any score, None if nothing is proven
     auc: float | None = None
     advantage: float | None = None
-    tpr: Callable[[float], float | None] = lambda _: None
-    because: str = ""
-    told: str = ""
+    tpr: Callable[[float], float | None] = lambda _: None  # The largest TPR at an FPR
+    because: str = ""  # The reason if nothing is proven
+    told: str = ""  # The adjacency, or the mechanism in words
 
 
 def limit_of(target: Target) -> Limit:
-    """Return the limit of the rounds which the checkpoint has learned from, as charged.
-
-    Raises:
-        LedgerError: the ledger is damaged, or not that of the checkpoint.
-    """
+    """Return the limit of the rounds which the checkpoint has learned from, as charged."""
     from dpacct.fl.engine.checkpoint import saved_in
     from dpacct.fl.privacy.account import check_run
     from dpacct.fl.privacy.randomness import SEEDED

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from dpacct import validate
 from dpacct.display import down, up
-from dpacct.errors import Unsupported
 from dpacct.rounds import Round, Sampling, Uniform
 from dpacct_cli import mechanism
+from dpacct_cli.errors import require_torch
 from dpacct_cli.options import StyleOptions, number, option
 from dpacct_cli.render import Answer, Page, Row, plain, show
 from dpacct_cli.train.command import check_unit, read_settings
@@ -68,8 +67,7 @@ def audit(
     for name, text in (("error", error), ("confidence", confidence)):
         noun = f"the {name}"
         test[name] = validate.positive_probability(name, number(text), noun, below_one=True)
-    if find_spec("torch") is None:
-        raise Unsupported("an audit trains, which needs PyTorch: pip install -e '.[fl]'")
+    require_torch("an audit needs")
     found, job = audit_settings(settings, **test)
     words = "passed" if found.passed else "failed"
     show(Answer(_data(settings, job, found), words, lambda: page(settings, job, found)), style)
@@ -78,13 +76,7 @@ def audit(
 
 
 def audit_settings(settings: Settings, canaries: int, **test: Any) -> tuple[RunAudit, Job]:
-    """Train the run that the settings describe, with canaries. Nothing of it is kept.
-
-    Args:
-        settings: of the run. canaries: their number. test: other arguments of `audit_run`.
-    Raises:
-        DpacctError: as training does, or there are too few canaries.
-    """
+    """Train the run that the settings describe, with canaries. Nothing of it is kept."""
     # PyTorch is imported here, once everything that can be checked without it has been.
     from dpacct.fl.auditing.runs import audit_run
     from dpacct_cli.train.job import build_job

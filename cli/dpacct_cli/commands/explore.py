@@ -107,14 +107,7 @@ def explore(
 
 
 def read_settings(typed: MechanismOptions, delta: str | None) -> Settings:
-    """Return every noise with every number of rounds, every rate or cohort, and every delta.
-
-    Args:
-        typed: its noise, rounds, rate and cohort are lists.
-        delta: a list as well.
-    Raises:
-        InvalidParameter, OptionConflict: a value is out of range, missing, or contradicts another.
-    """
+    """Return every noise with every number of rounds, every rate or cohort, and every delta."""
     # Refused here, before any row of the table.
     _ = typed.relation, typed.num_clients
     none: list[str | None] = [None]
@@ -153,14 +146,7 @@ def _values(name: str, text: str, check: Callable[[Any], object]) -> list[str]:
 
 
 def read_values(name: str, text: str) -> list[str]:
-    """Return the texts of the numbers that an option names, in their order, each once.
-
-    Args:
-        name: of the option, for the message.
-        text: as typed.
-    Raises:
-        OptionConflict: a range is malformed, or has too many values.
-    """
+    """Return the texts of the numbers that an option names, in their order, each once."""
     found: dict[str, None] = {}
     for part in map(str.strip, text.split(",")):
         for value in _range(name, part) if ".." in part else (part,):

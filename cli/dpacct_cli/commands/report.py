@@ -45,16 +45,12 @@ class CoverOptions(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Where a report goes, and its format.
+    """Where a report goes, and its format."""
 
-    Attributes:
-        file: None for stdout. force: whether a file may be replaced.
-        summary: show the headline alone, because stdout is a terminal and no format was named.
-    """
-
-    file: Path | None
+    file: Path | None  # None for stdout
     form: str
-    force: bool
+    force: bool  # Whether a file may be replaced
+    # Show the headline alone, because stdout is a terminal and no format was named
     summary: bool = False
 
     def write(self, report: Report) -> None:
@@ -68,11 +64,7 @@ class Target(NamedTuple):
 
 
 def read_target(output: str | None, form: str | None, *, as_json: bool, force: bool) -> Target:
-    """Return the file, if it may be written, and the format, before anything is computed.
-
-    Raises:
-        InvalidParameter, OptionConflict: the format is unknown, or options contradict each other.
-    """
+    """Return the file, if it may be written, and the format, before anything is computed."""
     if form is not None:
         validate.one_of("--format", form, "a report", FORM_NAMES)
     if as_json and form not in (None, "json"):

@@ -30,12 +30,7 @@ KNOWN = "a ledger, a .report.jsonl, a schedule, an event as .json or a checkpoin
 
 
 def read_source(file: str, typed: MechanismOptions) -> tuple[str, Schedule] | Answer:
-    """Return the kind of a file and its rounds, or the answer that it holds.
-
-    Raises:
-        InvalidParameter, OptionConflict, Unsupported: the content of the file is not known, an
-            option contradicts it, or it needs a package that is missing.
-    """
+    """Return the kind of a file and its rounds, or the answer that it holds."""
     path = Path(file)
     if not is_there(file):
         raise InvalidParameter(LABEL, file, "there is no such file")

@@ -7,10 +7,9 @@ import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
+from dpacct.errors import BudgetExceeded, InvalidParameter
 from dpacct.ledger.terms import EXAMPLE, Terms
 from dpacct.rounds import Schedule, first_rounds
 from dpacct_cli import errors, mechanism
@@ -81,8 +80,7 @@ def train(
         values = {**begun.settings.values, **moved}
         settings = replace(begun.settings, values=values, chosen=frozenset())
     check_unit(settings)
-    if find_spec("torch") is None:
-        raise Unsupported("training needs PyTorch, which is not installed: pip install -e '.[fl]'")
+    errors.require_torch("training needs")
     if begun is not None:
         files = begun.files
     else:
@@ -108,11 +106,7 @@ def read_settings(method: str | None, training: Training, record: Record | None 
 
 
 def check_unit(settings: Settings) -> None:
-    """Name examples in all messages if they are sampled, and reject --batch if clients are.
-
-    Raises:
-        OptionConflict: --batch was typed.
-    """
+    """Name examples in all messages if they are sampled, and reject --batch if clients are."""
     if settings.get("examples"):
         about_examples()
     elif spelling("--cohort") == "--batch":

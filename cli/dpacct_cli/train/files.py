@@ -23,23 +23,14 @@ _LISTED = 6
 
 
 class RunFiles(NamedTuple):
-    """Paths of one run.
+    """Paths of one run."""
 
-    Attributes:
-        ledger: the record of the spent budget, which several runs share.
-        stem: the beginning of the names of the run's other files.
-        settings: of the run as JSON, written first.
-        checkpoint: the state from which the run can resume.
-        model: the trained parameters.
-        report: a line of JSON for each round.
-    """
-
-    ledger: Path
-    stem: str
-    settings: Path
-    checkpoint: Path
-    model: Path
-    report: Path
+    ledger: Path  # The record of the spent budget, which several runs share
+    stem: str  # The beginning of the names of the run's other files
+    settings: Path  # Of the run as JSON, written first
+    checkpoint: Path  # The state from which the run can resume
+    model: Path  # The trained parameters
+    report: Path  # A line of JSON for each round
 
     @classmethod
     def of(cls, ledger: Path, stem: str) -> RunFiles:
@@ -79,14 +70,7 @@ class Begun(NamedTuple):
 
 
 def begin(ledger: str | None, method: str, data: str) -> RunFiles:
-    """Return the files of a new run, none of which exists yet except the ledger.
-
-    Args:
-        ledger: the named file, None for the ledger of the data.
-        method, data: the source of the run's file names.
-    Raises:
-        InvalidParameter: the folder of the ledger does not exist, or the ledger is a folder.
-    """
+    """Return the files of a new run, none of which exists yet except the ledger."""
     if ledger is not None:
         path = Path(ledger)
         name = path.name.removesuffix(SUFFIX) or path.name
@@ -126,9 +110,6 @@ def find_run(ledger: str | None, run: str | None, method: str | None, data: str 
     Args:
         ledger, run: as typed, the place of the run and its name.
         method, data: as typed. They choose among several runs.
-    Raises:
-        InvalidParameter: the settings of the run are missing or damaged.
-        OptionConflict: no run or several runs are unfinished.
     """
     folder = Path() if ledger is None else Path(ledger).parent
     if ledger is None and data is not None and is_table(data):

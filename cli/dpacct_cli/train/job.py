@@ -63,29 +63,21 @@ _LOCAL = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """All that a run is made of, checked.
+    """All that a run is made of, checked."""
 
-    Attributes:
-        dataset, clients, model: the objects of the training.
-        held_out: clients that take no part, drawn at random, or None if all may take part.
-        tested: the examples for testing, on the device.
-        sampling: of the cohorts. With a schedule, those of the first round.
-        adjacency: of the rounds.
-        public: the number of clients that may be printed.
-        delta: of the run, with its origin.
-        keywords: the other arguments of `Federation`.
-    """
-
+    # The objects of the training
     dataset: Dataset
     clients: Population
+    # Clients that take no part, drawn at random, or None if all may take part
     held_out: PartitionedClients | None
-    tested: ClientData
+    tested: ClientData  # The examples for testing, on the device
     model: Model
+    # Of the cohorts. With a schedule, those of the first round.
     sampling: Sampling | Allocation | Cyclic
-    adjacency: str
-    public: PublicSize
-    delta: ReadDelta
-    keywords: Mapping[str, Any]
+    adjacency: str  # Of the rounds
+    public: PublicSize  # The number of clients that may be printed
+    delta: ReadDelta  # Of the run, with its origin
+    keywords: Mapping[str, Any]  # The other arguments of `Federation`
 
     @property
     def unit(self) -> str:
@@ -99,14 +91,7 @@ class Job:
 
 
 def build_job(settings: Settings, terms: Terms | None = None) -> Job:
-    """Read the data, deal them out, build model and method.
-
-    Args:
-        settings: the requested settings.
-        terms: of the ledger that the run is charged to, if it exists.
-    Raises:
-        DpacctError: something that was asked for does not exist, or is out of range.
-    """
+    """Read the data, deal them out, build model and method."""
     if terms is not None and settings.get("delta") is not None:
         terms.check(validate.delta(number(settings.get("delta"))))
     method = build_method(settings.method, settings.method_options)
@@ -165,11 +150,7 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
 
 
 def read_data(settings: Settings) -> Dataset:
-    """Return the data set that the settings name.
-
-    Raises:
-        InvalidParameter: it does not exist, or an option of its reader.
-    """
+    """Return the data set that the settings name."""
     name = settings.values["data"]
     options = dict(settings.data_options)
     if is_table(name):
@@ -400,15 +381,7 @@ def _vectorize(settings: Settings, *, repeatable: bool) -> bool | Literal["auto"
 
 
 def build_method(name: str, options: Mapping[str, Any]) -> Method:
-    """Return a method.
-
-    Args:
-        name: a name of `dpacct.fl.METHODS`, or ``package.module:Class``.
-        options: arguments of its constructor.
-    Raises:
-        InvalidParameter: it does not exist, or an option is out of range.
-        OptionConflict: it has no such option, or needs one.
-    """
+    """Return the method of a name in `dpacct.fl.METHODS`, or of ``package.module:Class``."""
     build = _own_class(name) if ":" in name else METHODS.get(name)
     if build is None:
         known = f"a method is one of {', '.join(METHODS)}, or package.module:Class of your own"
@@ -442,11 +415,7 @@ def _built(build: Callable[..., Made], name: str, options: Mapping[str, Any], fl
 
 
 def _own_class(name: str) -> type[Method]:
-    """Import your own class, also from the current folder. Installed modules come first.
-
-    Raises:
-        InvalidParameter: the module or class does not exist, or the class is no method.
-    """
+    """Import your own class, also from the current folder. Installed modules come first."""
     if not _PATH.fullmatch(name):
         raise InvalidParameter("method", name, "a method of your own is package.module:Class")
     place, _, attribute = name.partition(":")

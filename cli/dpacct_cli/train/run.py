@@ -12,11 +12,10 @@ from __future__ import annotations
 import json
 import math
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -37,21 +36,13 @@ from dpacct_cli.train.files import RunFiles
 from dpacct_cli.train.job import Job
 from dpacct_cli.train.settings import Settings
 
-Advance = Callable[[Report, float | None], None]
-
 
 class Outcome(NamedTuple):
-    """The end of a run, beside what its `Federation` says.
+    """The end of a run, beside what its `Federation` says."""
 
-    Attributes:
-        accuracy: on the test set.
-        seconds: of this part of the run.
-        interrupted: Ctrl-C or SIGTERM stopped it.
-    """
-
-    accuracy: float
-    seconds: float
-    interrupted: bool
+    accuracy: float  # On the test set
+    seconds: float  # Of this part of the run
+    interrupted: bool  # Ctrl-C or SIGTERM stopped it
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +63,7 @@ class _Beginning(Callback):
 def open_run(
     job: Job, files: RunFiles, settings: Settings, *, resume: bool, distributed: bool
 ) -> Federation:
-    """Return the run of a job, at its beginning or at its checkpoint.
-
-    Args:
-        job: the job to run. files: of its record.
-        settings: of the job, written when the run begins.
-        resume: continue from the checkpoint, if it exists.
-        distributed: this process is one of several. See `join_torchrun`.
-
-    Raises:
-        DpacctError: as `Federation` and its ``resume``.
-    """
+    """Return the run of a job, at its beginning or at its checkpoint."""
     kept = replace(settings, ledger=files.ledger.name).dump()
     run = federation(
         job,
@@ -98,12 +79,7 @@ def open_run(
 
 
 def federation(job: Job, clients: Population, **recorded: Any) -> Federation:
-    """Return the run of a job on its own clients, or on others in their place.
-
-    Args:
-        job: the job to run. clients: the population.
-        recorded: arguments of `Federation` that set the place of the record.
-    """
+    """Return the run of a job on its own clients, or on others in their place."""
     sampling = None if job.keywords["schedule"] else job.sampling
     return Federation(
         job.model, cross_entropy, clients, sampling=sampling, **job.keywords, **recorded
@@ -111,12 +87,7 @@ def federation(job: Job, clients: Population, **recorded: Any) -> Federation:
 
 
 def train(run: Federation, job: Job, files: RunFiles, style: Style) -> Outcome:
-    """Run all rounds that are left, or stop in order.
-
-    Args:
-        run: from `open_run`, not yet iterated. job: to train. files: of report and model.
-        style: of the output.
-    """
+    """Run all rounds that are left, or stop in order."""
     started = time.perf_counter()
     # The test set is looked at ten times.
     eval_every = max(1, run.rounds // 10)
@@ -129,17 +100,18 @@ def train(run: Federation, job: Job, files: RunFiles, style: Style) -> Outcome:
         return evaluate(run.model, cross_entropy, job.tested).accuracy
 
     try:
-        with (
-            orderly_stop() as stopping,
-            bar(style, run.round, run.rounds, target, test_data=test_data) as advance,
-        ):
+        # Text output alone has a bar. It takes the place of the one that every command has.
+        waiting.end()
+        shown = waiting.waiting("dpacct train") if style is Style.HUMAN else nullcontext()
+        with orderly_stop() as stopping, shown:
             for report in run:
                 due = report.round % eval_every == 0 or report.round == run.rounds
                 if due:
                     accuracy, evaluated = evaluation(), report.round
                 tested = {"test_accuracy": accuracy if due else None, "test_data": test_data}
                 _append(files.report, report, tested)
-                advance(report, accuracy)
+                described = describe(report, target, accuracy, test_data)
+                waiting.say(described, report.round, report.rounds)
                 # The last round ends alone, and with it the run in the ledger.
                 if stopping() and report.round < run.rounds:
                     break
@@ -170,58 +142,16 @@ def _append(file: Path, report: Report, tested: dict[str, Any]) -> None:
 def describe(
     report: Report, target: float | None, accuracy: float | None, test_data: str = "public"
 ) -> str:
-    """Return the text next to the bar: budget and accuracy."""
+    """Return the text next to the bar: round, budget and accuracy."""
     limit = "" if target is None else f" of {plain(target)}"
-    text = "not private"
+    spent = "not private"
     if report.not_private_because is None:
-        text = f"epsilon {up(report.epsilon.upper, 3)}{limit}"
+        spent = f"epsilon {up(report.epsilon.upper, 3)}{limit}"
+    text = f"round {report.round}/{report.rounds}   {spent}"
     if accuracy is None:
         return text
     unprotected = "" if test_data == "public" else "unprotected "
     return f"{text}   {unprotected}accuracy {accuracy:.3f}"
-
-
-@contextmanager
-def bar(
-    style: Style,
-    done: int,
-    rounds: int,
-    target: float | None,
-    console: Any = None,
-    *,
-    test_data: str = "public",
-) -> Generator[Advance]:
-    """Show a bar on a terminal, which each report with the latest accuracy advances.
-
-    Args:
-        style: of the output. Only text output has a bar.
-        done, rounds: rounds that an earlier part of the run has done, and rounds of the plan.
-        target: epsilon of the budget, if there is one.
-        console: where to draw, default stderr.
-        test_data: public or unprotected.
-    """
-    # This bar takes the place of the one that every command shows after two seconds.
-    waiting.end()
-    if style is not Style.HUMAN or (console is None and not sys.stderr.isatty()):
-        yield lambda _report, _accuracy: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("round {task.completed}/{task.total}"),
-        BarColumn(bar_width=32),
-        TextColumn("{task.description}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console or Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=rounds, completed=done)
-
-        def advance(report: Report, accuracy: float | None) -> None:
-            text = describe(report, target, accuracy, test_data)
-            progress.update(task, completed=report.round, description=text)
-
-        yield advance
 
 
 @contextmanager

@@ -79,22 +79,16 @@ def option(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings of a training.
-
-    Attributes:
-        method: its name.
-        values: texts by key, as typed. A key without a value is absent.
-        chosen: keys that the user named, in a file or on the command line.
-        method_options, data_options, server_options: for the method, the reader of the data, and
-            the server's optimizer.
-        ledger: name of the ledger next to these settings, None before the run has begun.
-    """
+    """All settings of a training."""
 
     method: str
-    values: Values
+    values: Values  # Texts by key, as typed. A key without a value is absent.
+    # Keys that the user named, in a file or on the command line
     chosen: frozenset[str] = frozenset()
+    # For the method, the reader of the data, and the server's optimizer
     method_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     data_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    # Name of the ledger next to these settings, None before the run has begun
     ledger: str | None = None
     server_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -112,11 +106,7 @@ class Settings:
 
 
 def load(file: Path) -> Settings:
-    """Return the settings of a run that `Settings.dump` wrote.
-
-    Raises:
-        InvalidParameter: the file is missing or damaged.
-    """
+    """Return the settings of a run that `Settings.dump` wrote."""
     rule = "the settings of the run belong in the folder of its ledger"
     try:
         content: Any = json.loads(file.read_text(encoding="utf-8"))
@@ -151,17 +141,8 @@ def combine(
 ) -> Settings:
     """Return the settings of a command line.
 
-    Args:
-        method: name of the method.
-        typed: texts by key, None for an option that was not typed.
-        assignments: ``name=value`` for the method.
-        config: a TOML file.
-        server: ``name=value`` for the server's optimizer.
-        schema: a TOML file with the meaning of a table's columns.
-
-    Raises:
-        InvalidParameter: a file or key does not exist, or a file is damaged.
-        OptionConflict: two options of one layer contradict each other.
+    ``typed`` has texts by key, None for an option that was not typed. ``config`` and ``schema`` are
+    TOML files; ``assignments`` and ``server`` are ``name=value`` texts.
     """
     words = {key: value for key, value in typed.items() if value is not None}
     for key, value in words.items():
@@ -217,11 +198,7 @@ def merge(*layers: Values) -> dict[str, str]:
 
 
 def check_unchanged(saved: Settings, typed: Settings) -> None:
-    """Check that the options typed at a resume equal the saved settings.
-
-    Raises:
-        OptionConflict: something differs.
-    """
+    """Check that the options typed at a resume equal the saved settings."""
     if typed.method != saved.method:
         raise conflict(typed.method, "--resume", f"the run is one of {saved.method}")
     for key in sorted(typed.chosen):

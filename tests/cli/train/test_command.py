@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from rich.console import Console
 
 import dpacct as library
 from dpacct.fl import ClientData, Diagnostics, Report, evaluate
@@ -25,9 +24,8 @@ from dpacct.fl.data import load_digits
 from dpacct.fl.models import build_model
 from dpacct.fl.report.reports import RELEASED, UNPROTECTED
 from dpacct.ledger import Ledger
-from dpacct_cli.options import Style
 from dpacct_cli.train import command
-from dpacct_cli.train.run import bar, describe
+from dpacct_cli.train.run import describe
 from dpacct_cli.train.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("one_thread", "folder")
@@ -39,24 +37,10 @@ def small(rounds: int) -> str:
 
 SMALL = small(rounds=3)
 KEYS = [
-    "method",
-    "data",
-    "model",
-    "rounds",
-    "epsilon",
-    "delta",
-    "noise_multiplier",
-    "clip_norm",
-    "sampling",
-    "sampling_rate",
-    "adjacency",
-    "public_size",
-    "test_accuracy",
-    "test_data",
-    "label_set",
-    "seconds",
-    "ledger",
-]
+    "method", "data", "model", "rounds", "epsilon", "delta", "noise_multiplier", "clip_norm",
+    "sampling", "sampling_rate", "adjacency", "public_size", "test_accuracy", "test_data",
+    "label_set", "seconds", "ledger",
+]  # fmt: skip
 
 
 def report(name: str) -> list[dict[str, Any]]:
@@ -383,7 +367,7 @@ def test_bad_options_of_the_data(dpacct: Any, folder: Path, text: str, words: st
 def test_without_pytorch_one_line_says_what_to_install(
     dpacct: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "find_spec", lambda _: None)
+    monkeypatch.setattr("dpacct_cli.errors.find_spec", lambda _: None)
     ran = dpacct("train dp-fedavg")
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == (
@@ -493,23 +477,23 @@ SHOWN = Report(
 
 
 def test_the_bar_shows_budget_and_accuracy_and_nothing_private() -> None:
-    shown = SHOWN
-    stream = io.StringIO()
-    console = Console(file=stream, force_terminal=True, width=140)
-    with bar(Style.HUMAN, 0, 3, 8.0, console) as advance:
-        advance(shown, 0.84)
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
-    assert "round 2/3" in text
-    assert "epsilon 4.72 of 8 " in text  # never below what is proven
-    assert "accuracy 0.840" in text
-    other = replace(
-        shown,
-        diagnostics=Diagnostics(99, 0.1, 7.0, 7.0, 9.0, 3, 5.0),
-        seconds=4.0,
-    )
-    assert describe(other, 8.0, 0.84) == describe(shown, 8.0, 0.84)
-    for style in (Style.JSON, Style.QUIET):
-        silent = io.StringIO()
-        with bar(style, 0, 3, 8.0, Console(file=silent, force_terminal=True)) as advance:
-            advance(shown, 0.84)
-        assert silent.getvalue() == ""
+    # Epsilon is never below what is proven.
+    text = "round 2/3   epsilon 4.72 of 8   accuracy 0.840"
+    assert describe(SHOWN, 8.0, 0.84) == text
+    hidden = Diagnostics(99, 0.1, 7.0, 7.0, 9.0, 3, 5.0)
+    assert describe(replace(SHOWN, diagnostics=hidden, seconds=4.0), 8.0, 0.84) == text
+
+
+@pytest.mark.parametrize(("style", "bars"), [("", 1), ("--json", 0), ("-q", 0)])
+def test_text_output_alone_has_a_bar(
+    dpacct: Any, monkeypatch: pytest.MonkeyPatch, style: str, bars: int
+) -> None:
+    shown: list[str] = []
+
+    def watched(what: str) -> Any:
+        shown.append(what)
+        return nullcontext()
+
+    monkeypatch.setattr("dpacct_cli.waiting.waiting", watched)
+    assert dpacct(f"train dp-fedavg --rounds 1 --clients 10 {style}").code == 0
+    assert shown == ["dpacct train"] * bars
