@@ -64,26 +64,16 @@ def test_scaffold_ends_where_all_clients_together_do():
         def forward(self, inputs):
             return inputs * self.x
 
-    def square(outputs, targets):
-        return 0.5 * (outputs - targets).square().sum(dim=1).mean()
-
-    rows = [(1.0, 1.0), (2.0, -2.0)]
-    clients = [
-        fl.ClientData(torch.tensor([[a]]).double(), torch.tensor([[b]]).double()) for a, b in rows
-    ]
-    # Minimum of (x - 1)^2 + (2 x + 2)^2.
-    best = (1 - 4) / 5
-    local = fl.SGD(lr=0.1, steps=5, batch_size=None)
-    ends = {
-        method.name: float(
-            simulate(method, Scaled(), clients, 60, loss=square, local=local)[-1].params["x"]
-        )
-        for method in (fl.Scaffold(), fl.FedDyn(strength=1.0), fl.DPFedAvg())
-    }
-    # The margin of a bound shortens nothing here, and its grid is finer than this.
-    assert ends["scaffold"] == pytest.approx(best, abs=1e-6)
-    assert ends["feddyn"] == pytest.approx(best, abs=1e-4)
-    assert abs(ends["dp-fedavg"] - best) > 0.02
+    rows = torch.tensor([[[1.0]], [[2.0]]]).double(), torch.tensor([[[1.0]], [[-2.0]]]).double()
+    clients = [fl.ClientData(inputs, targets) for inputs, targets in zip(*rows, strict=True)]
+    # Minimum of (x - 1)^2 + (2 x + 2)^2. The margin of a bound shortens nothing here, and its grid
+    # is finer than this.
+    best, local = (1 - 4) / 5, fl.SGD(lr=0.1, steps=5, batch_size=None)
+    for method, least, most in (
+        (fl.Scaffold(), 0, 1e-6), (fl.FedDyn(strength=1.0), 0, 1e-4), (fl.DPFedAvg(), 0.02, 9),
+    ):  # fmt: skip
+        end = simulate(method, Scaled(), clients, 60, local=local)[-1].params["x"]
+        assert least <= abs(float(end) - best) <= most
 
 
 # Optimizers on the server.
@@ -151,25 +141,20 @@ def test_another_optimizer_is_another_setting_and_none_is_as_before(tmp_path):
 
 
 def test_clients_are_not_told_of_the_optimizer():
-    seen: list[set[str]] = []
-
     class Watching(Method):
         def init(self, params):
             return {"mine": torch.zeros(1)}
 
         def server(self, params, noised, server_state):
-            seen.append(set(server_state))
-            mean = noised.tensors
-            return {n: value + mean[n] for n, value in params.items()}, server_state
+            assert set(server_state) == {"mine"}
+            return {n: value + noised.tensors[n] for n, value in params.items()}, server_state
 
         def gradient(self, loss, params, batch, context):
             if set(context.server_state) != {"mine"}:
                 raise AssertionError(sorted(context.server_state))
             return loss.gradient(params, batch)
 
-    run(perceptron(), method=Watching(), server=fl.Adam()).run()
-    assert seen
-    assert all(names == {"mine"} for names in seen)
+    assert run(perceptron(), method=Watching(), server=fl.Adam()).run().released
 
 
 @pytest.mark.slow
@@ -182,17 +167,10 @@ def test_the_charge_does_not_depend_on_the_optimizer():
     assert plain.epsilon.upper == moved.epsilon.upper
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: fl.Momentum(1.0),
-        lambda: fl.Momentum(-0.1),
-        lambda: fl.Adam(lr=0),
-        lambda: fl.Adam(beta1=1),
-        lambda: fl.Adam(beta2=float("nan")),
-        lambda: fl.Adam(floor=0),
-    ],
-)
-def test_values_out_of_range_are_refused(make):
-    with pytest.raises(InvalidParameter):
-        make()
+def test_values_out_of_range_are_refused():
+    for make, options in (
+        (fl.Momentum, {"beta": 1.0}), (fl.Momentum, {"beta": -0.1}), (fl.Adam, {"lr": 0}),
+        (fl.Adam, {"beta1": 1}), (fl.Adam, {"beta2": float("nan")}), (fl.Adam, {"floor": 0}),
+    ):  # fmt: skip
+        with pytest.raises(InvalidParameter):
+            make(**options)

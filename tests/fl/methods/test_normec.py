@@ -108,13 +108,12 @@ def test_memories_depend_neither_on_the_cohort_nor_on_noise():
             _, state = super().server(params, noised, server_state)
             return {name: 0.9 * value for name, value in params.items()}, state
 
-    method = SameModels(beta=0.2)
-    options = {"local": LOCAL, "sampling": fl.Poisson(0.5)}
-    one = simulate(method, points(START), people(), 3, cohorts=[[0, 1], [], [4]], **options)
-    two = simulate(
-        method, points(START), people(), 3, cohorts=[[3], [0, 2, 4], [1]],
-        noise=fl.GaussianNoise(), noise_multiplier=5.0, **options,
-    )  # fmt: skip
+    def played(cohorts, **noise):
+        options = {"local": LOCAL, "sampling": fl.Poisson(0.5), "cohorts": cohorts}
+        return simulate(SameModels(beta=0.2), points(START), people(), 3, **options, **noise)
+
+    one = played([[0, 1], [], [4]])
+    two = played([[3], [0, 2, 4], [1]], noise=fl.GaussianNoise(), noise_multiplier=5.0)
     for a, b in zip(one[1:], two[1:], strict=True):
         assert a.client_states.keys() == b.client_states.keys() == set(range(5))
         for client, own in a.client_states.items():
@@ -138,37 +137,32 @@ def test_a_normalized_step_has_the_length_of_the_rate():
 
 @pytest.mark.parametrize("gamma", [0.01, 0.3, 1.7])
 def test_one_step_is_the_gradient_whatever_its_size(gamma):
-    gradients = torch.tensor(START, dtype=torch.float64) - torch.stack(
-        [client.targets[0] for client in people()]
-    )
-    expected = 0.2 * normalized(gradients, 0.5)
-    for method, local in [
+    centers = torch.stack([client.targets[0] for client in people()])
+    expected = 0.2 * normalized(torch.tensor(START, dtype=torch.float64) - centers, 0.5)
+    for method, local in (
         (FedAlphaNormEC(0.5, 0.2), fl.SGD(lr=gamma, steps=1)),
         (FedAlphaNormEC(0.5, 0.2, operator="incremental"), fl.SGD(lr=gamma)),
         (AlphaNormEC(0.5, 0.2), fl.SGD(lr=gamma, epochs=7, batch_size=2)),
-    ]:
+    ):
         state = simulate(method, points(START), people(), 1, local=local)[-1]
         memories = torch.stack([own["memory"] for own in state.client_states.values()])
         assert torch.allclose(memories, expected, rtol=1e-4, atol=1e-9)
 
 
 def test_the_incremental_operator_takes_each_example_once_in_order():
-    examples = np.random.default_rng(3).normal(size=(4, 3))
-    gamma = 0.8
-    y = np.array(START)
-    for point in examples:
-        y = y - gamma / 4 * (y - point)
-    gap = (np.array(START) - y) / gamma
-    expected = 0.2 * gap / (0.5 + np.linalg.norm(gap))
+    examples, gamma = np.random.default_rng(3).normal(size=(4, 3)), 0.8
     method = FedAlphaNormEC(0.5, 0.2, operator="incremental")
     local = fl.SGD(lr=gamma, total_lr=True, epochs=9, batch_size=3)
-    state = simulate(method, points(START), quadratics([examples]), 1, local=local)[-1]
-    assert state.client_states[0]["memory"].numpy() == pytest.approx(expected, rel=1e-5)
-    reversed_order = simulate(
-        method, points(START), quadratics([examples[::-1].copy()]), 1, local=local
-    )[-1]
-    other = reversed_order.client_states[0]["memory"]
-    assert not torch.allclose(other, state.client_states[0]["memory"], rtol=1e-3)
+    found = []
+    for order in (examples, examples[::-1].copy()):
+        y = np.array(START)
+        for point in order:
+            y = y - gamma / 4 * (y - point)
+        gap = (np.array(START) - y) / gamma
+        state = simulate(method, points(START), quadratics([order]), 1, local=local)[-1]
+        found.append(state.client_states[0]["memory"].numpy())
+        assert found[-1] == pytest.approx(0.2 * gap / (0.5 + np.linalg.norm(gap)), rel=1e-5)
+    assert not np.allclose(*found, rtol=1e-3)
 
 
 def test_a_run_takes_the_local_operator_of_the_method():
@@ -182,18 +176,14 @@ def test_a_run_takes_the_local_operator_of_the_method():
 
 @pytest.mark.slow
 def test_the_memory_removes_the_bias_of_normalization():
-    clients = quadratics([[0.0], [0.0], [3.0]])
-    local = fl.SGD(lr=1.0, steps=1)
-    biased = simulate(
-        FedAvgSmoothed(alpha=0.1, beta=1.0), points([0.0]), clients, 1200, local=local,
-        server_lr=0.01,
-    )[-1]  # fmt: skip
-    assert vector(biased.params).item() == pytest.approx(0.0935618, abs=1e-6)
-    unbiased = simulate(
-        FedAlphaNormEC(alpha=0.1, beta=0.05), points([0.0]), clients, 2000, local=local,
-        server_lr=0.01,
-    )[-1]  # fmt: skip
-    assert vector(unbiased.params).item() == pytest.approx(1.0, abs=1e-3)
+    clients, options = quadratics([[0.0], [0.0], [3.0]]), {"server_lr": 0.01}
+    for method, rounds, end, error in (
+        (FedAvgSmoothed(alpha=0.1, beta=1.0), 1200, 0.0935618, 1e-6),
+        (FedAlphaNormEC(alpha=0.1, beta=0.05), 2000, 1.0, 1e-3),
+    ):
+        local = fl.SGD(lr=1.0, steps=1)
+        state = simulate(method, points([0.0]), clients, rounds, local=local, **options)[-1]
+        assert vector(state.params).item() == pytest.approx(end, abs=error)
 
 
 def test_normalized_averaging_scales_contributions_and_noise_alike():
