@@ -17,7 +17,6 @@ Rule 3: the game is imported where one is played: a cold start about other round
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -78,7 +77,8 @@ class TightAccountant:
     def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
         """See `Accountant`."""
         refuse_infinite_losses(schedule, delta)
-        upper = _upper_epsilon(_pairs_epsilon(proven_pairs, schedule, delta), schedule, delta)
+        question = _Question(delta, of_epsilon=True)
+        upper = _proven(question, schedule, _by_pairs(question, proven_pairs, schedule))
         if upper > 0.0 and self.plays(schedule):
             from dpacct.tight.game.bounds import game_upper_epsilon  # noqa: PLC0415 - see Rule 3
 
@@ -124,16 +124,8 @@ class TightAccountant:
 
     def _answer(self, schedule: Schedule, delta: float) -> tuple[Interval, str]:
         """Return epsilon and its proof method in words."""
-        proven = _pairs_epsilon(proven_pairs, schedule, delta)
-        upper = _upper_epsilon(proven, schedule, delta)
-        lower = _achieved(
-            schedule,
-            proven.lower,
-            upper,
-            lambda played: _pairs_epsilon(achieved_pairs, played, delta).lower,
-            lambda: achieved_epsilon(schedule, delta),
-        )
-        by_pairs = Interval.bracket(lower, upper)
+        by_pairs = _bracket(_Question(delta, of_epsilon=True), schedule)
+        lower, upper = by_pairs.lower, by_pairs.upper
         if not self.plays(schedule):
             return by_pairs, ""
         if lower >= _WIDE * upper:
@@ -155,40 +147,111 @@ class TightAccountant:
         certain = certain_delta(schedule, epsilon)
         if certain >= _CERTAIN:
             return Interval(certain, 1.0)
-        proven = _worse_direction(proven_pairs, schedule, composed_delta, epsilon)
-        upper = proven.upper
-        wide = proven.lower < _WIDE * upper and upper > NEXT_TO_NOTHING
-        wide = wide or _has_promises(schedule)
-        if upper >= 1.0 or wide:
-            with suppress(Unsupported):
-                upper = min(upper, _FALLBACK.upper_delta(schedule, epsilon))
-        if schedule.adjacency is Adjacency.ZERO_OUT and _has_fixed_size(schedule):
-            upper = min(upper, _EVERYBODY.delta(with_everybody(schedule), epsilon).upper)
-        lower = _achieved(
-            schedule,
-            proven.lower,
-            upper,
-            lambda played: _worse_direction(achieved_pairs, played, composed_delta, epsilon).lower,
-            lambda: achieved_delta(schedule, epsilon),
-        )
+        found = _bracket(_Question(epsilon, of_epsilon=False), schedule)
         if self.plays(schedule):
             from dpacct.tight.game.bounds import game_delta  # noqa: PLC0415 - see Rule 3
 
             with suppress(NotConverged):
                 played = game_delta(schedule, epsilon)
-                lower, upper = max(lower, played.lower), min(upper, played.upper)
-        return Interval.bracket(lower, upper)
+                lower, upper = max(found.lower, played.lower), min(found.upper, played.upper)
+                return Interval.bracket(lower, upper)
+        return found
 
 
-def _upper_epsilon(proven: Interval, schedule: Schedule, delta: float) -> float:
-    """Return the proven bound, or that of Renyi moments where the engine's is wide and larger."""
-    upper = proven.upper
-    if proven.lower < _WIDE * upper or _has_promises(schedule):
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """At which epsilon delta has fallen to ``value``, or how large delta is at that epsilon."""
+
+    value: float
+    of_epsilon: bool
+
+    def exactly(self, composition: Composition) -> Interval:
+        """Return the answer of one direction by an engine, or else what needs none."""
+        try:
+            solve = composed_epsilon if self.of_epsilon else composed_delta
+            return solve(composition, self.value)
+        except NotConverged:
+            return Interval(0.0, self.most(composition))
+
+    def most(self, composition: Composition) -> float:
+        """Return a bound that needs no engine."""
+        return composition.largest_loss if self.of_epsilon else 1.0
+
+    def is_below(self, composition: Composition, upper: float) -> bool:
+        """Return True if a quick bound shows that a direction has at most ``upper``."""
+        epsilon, delta = (upper, self.value) if self.of_epsilon else (self.value, upper)
+        return chernoff_delta(composition, epsilon) <= delta
+
+    def is_wide(self, found: Interval) -> bool:
+        """Return True if other bounds may be much narrower."""
+        wide = found.lower < _WIDE * found.upper
+        if self.of_epsilon:
+            return wide
+        return found.upper >= 1.0 or (wide and found.upper > NEXT_TO_NOTHING)
+
+    def by(self, accountant: RenyiAccountant | GaussianAccountant, schedule: Schedule) -> float:
+        """Return the proven answer of another accountant."""
+        if isinstance(accountant, RenyiAccountant):
+            solve = accountant.upper_epsilon if self.of_epsilon else accountant.upper_delta
+            return solve(schedule, self.value)
+        solve = accountant.epsilon if self.of_epsilon else accountant.delta
+        return solve(schedule, self.value).upper
+
+
+def _bracket(question: _Question, schedule: Schedule) -> Interval:
+    """Return the achieved and the proven answer without a game."""
+    proven = _by_pairs(question, proven_pairs, schedule)
+    upper = _proven(question, schedule, proven)
+    return Interval.bracket(_achieved(question, schedule, proven.lower, upper), upper)
+
+
+def _proven(question: _Question, schedule: Schedule, by_pairs: Interval) -> float:
+    """Return the least of the proven bounds: by pairs, by Renyi moments, of full participation."""
+    upper = by_pairs.upper
+    if question.is_wide(by_pairs) or _has_promises(schedule):
         with suppress(Unsupported):
-            upper = min(upper, _FALLBACK.upper_epsilon(schedule, delta))
+            upper = min(upper, question.by(_FALLBACK, schedule))
     if schedule.adjacency is Adjacency.ZERO_OUT and _has_fixed_size(schedule):
-        upper = min(upper, _EVERYBODY.epsilon(with_everybody(schedule), delta).upper)
+        upper = min(upper, question.by(_GAUSSIAN, with_everybody(schedule)))
     return upper
+
+
+def _achieved(question: _Question, schedule: Schedule, proven_lower: float, upper: float) -> float:
+    """Return the achieved end: that of pairs, and more where it is wide."""
+    exact = all(is_exact(kind) for kind in schedule.distinct())
+    lower = proven_lower if exact else _by_pairs(question, achieved_pairs, schedule).lower
+    if lower < _WIDE * upper:
+        simply = achieved_epsilon if question.of_epsilon else achieved_delta
+        lower = max(lower, simply(schedule, question.value))
+        kinds = schedule.only_rounds()
+        if schedule.adjacency is Adjacency.REPLACE_ONE and all(
+            isinstance(kind.sampling, Poisson | Full) for kind in kinds
+        ):
+            # A client that is replaced may as well be left out: the replacement sends zero.
+            # Other releases may be left out.
+            relation = Adjacency.ADD_REMOVE
+            gone = (Phase(replace(kind, adjacency=relation), n) for kind, n in kinds.items())
+            lower = max(lower, _by_pairs(question, achieved_pairs, Schedule(gone)).lower)
+    return lower
+
+
+# A search asks for the proven end, and a report on its result for both.
+@lru_cache(maxsize=_REMEMBERED)
+def _by_pairs(question: _Question, pairs: PairsOf, schedule: Schedule) -> Interval:
+    """Return the larger answer of both directions."""
+    if not schedule.rounds:
+        return Interval(0.0, 0.0)
+    remove, add = (Composition.of_schedule(schedule, pairs, d) for d in Direction)
+    found = question.exactly(remove)
+    if not remove.sampled.rates.size and remove.general == add.general:
+        # Gaussians without sampling and pairs of C_q are the same in both directions.
+        return found
+    with suppress(NotConverged):
+        # Then the bound of one direction surely covers the other one.
+        if found.upper < question.most(remove) and question.is_below(add, found.upper):
+            return found
+    other = question.exactly(add)
+    return Interval(max(found.lower, other.lower), max(found.upper, other.upper))
 
 
 def _has_promises(schedule: Schedule) -> bool:
@@ -219,30 +282,6 @@ def with_everybody(schedule: Schedule) -> Schedule:
     )
 
 
-def _achieved(
-    schedule: Schedule,
-    proven_lower: float,
-    upper: float,
-    by_pairs: Callable[[Schedule], float],
-    simply: Callable[[], float],
-) -> float:
-    """Return the achieved end of epsilon or delta: that of pairs, and more where it is wide."""
-    exact = all(is_exact(kind) for kind in schedule.distinct())
-    lower = proven_lower if exact else by_pairs(schedule)
-    if lower < _WIDE * upper:
-        lower = max(lower, simply())
-        kinds = schedule.only_rounds()
-        if schedule.adjacency is Adjacency.REPLACE_ONE and all(
-            isinstance(kind.sampling, Poisson | Full) for kind in kinds
-        ):
-            # A client that is replaced may as well be left out: the replacement sends zero.
-            # Other releases may be left out.
-            relation = Adjacency.ADD_REMOVE
-            gone = (Phase(replace(kind, adjacency=relation), n) for kind, n in kinds.items())
-            lower = max(lower, by_pairs(Schedule(gone)))
-    return lower
-
-
 @lru_cache(maxsize=32)
 def _played(schedule: Schedule, delta: float) -> Interval | str:
     """Return the game's bracket of epsilon, or the reason why there is none."""
@@ -252,44 +291,6 @@ def _played(schedule: Schedule, delta: float) -> Interval | str:
         return game_epsilon(schedule, delta)
     except NotConverged as reason:
         return str(reason)
-
-
-# A search asks for the proven end, and a report on its result for both.
-@lru_cache(maxsize=_REMEMBERED)
-def _pairs_epsilon(pairs: PairsOf, schedule: Schedule, delta: float) -> Interval:
-    return _worse_direction(pairs, schedule, composed_epsilon, delta)
-
-
-def _worse_direction(
-    pairs: PairsOf, schedule: Schedule, solve: Callable[[Composition, float], Interval], at: float
-) -> Interval:
-    """Return the larger of both directions' epsilon at a delta, or delta at an epsilon."""
-    for_epsilon = solve is composed_epsilon
-
-    def most(composition: Composition) -> float:
-        return composition.largest_loss if for_epsilon else 1.0
-
-    def solved(composition: Composition) -> Interval:
-        try:
-            return solve(composition, at)
-        except NotConverged:
-            return Interval(0.0, most(composition))
-
-    if not schedule.rounds:
-        return Interval(0.0, 0.0)
-    remove = Composition.of_schedule(schedule, pairs, Direction.REMOVE)
-    found = solved(remove)
-    add = Composition.of_schedule(schedule, pairs, Direction.ADD)
-    if not remove.sampled.rates.size and remove.general == add.general:
-        # Gaussians without sampling and pairs of C_q are the same in both directions.
-        return found
-    with suppress(NotConverged):
-        epsilon, delta = (found.upper, at) if for_epsilon else (at, found.upper)
-        # Then the bound of one direction surely covers the other one.
-        if found.upper < most(remove) and chernoff_delta(add, epsilon) <= delta:
-            return found
-    other = solved(add)
-    return Interval(max(found.lower, other.lower), max(found.upper, other.upper))
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +322,7 @@ class GaussianAccountant:
         )
 
 
-_EVERYBODY = GaussianAccountant()
+_GAUSSIAN = GaussianAccountant()
 
 
 def total_mu(schedule: Schedule) -> Interval:
