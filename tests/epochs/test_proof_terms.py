@@ -68,6 +68,28 @@ def test_far_ends_of_sums_are_charged(monkeypatch):
     assert _delta(replace(law, lost_p=0.0), 0.5) < allocation.epoch_delta(0.5, NOISE, STEPS)[0]
 
 
+def test_epochs_with_more_large_steps_than_are_kept_are_charged_in_each_direction(monkeypatch):
+    monkeypatch.setattr(averages, "TAIL", 0.5)
+    monkeypatch.setattr(averages, "_LARGE", 1.0)
+    # So that nothing else is lost.
+    monkeypatch.setattr(averages._Epoch, "_without_ends", lambda _, whole, _copies: whole)
+    law = _law(proven=True)
+    for direction, truth in enumerate(allocation.epoch_delta(0.0, NOISE, STEPS)):
+        side = law.swapped() if direction else law
+        assert _delta(replace(side, lost_p=0.0), 0.0) < truth <= _delta(side, 0.0)
+
+
+def test_the_excess_over_the_last_wide_cell_is_charged(monkeypatch):
+    monkeypatch.setattr(averages, "_FARTHEST", 2.8)
+    epoch = averages._Epoch(NOISE, STEPS, proven=True)
+    epoch._set_one_ratio()
+    both, before = averages._outer(epoch._large, epoch._large), epoch._lost_p
+    found = epoch._on_wide_cells(both, 2, 1.0)
+    # What the mean of the ratio loses, P loses.
+    missing = float(both.q @ both.place - found.q @ found.place) / STEPS
+    assert 1e-9 < missing <= epoch._lost_p - before <= 1.02 * missing
+
+
 def test_a_trimmed_law_charges_large_losses_and_raises_small_ones(monkeypatch):
     whole = _law(proven=True)
     monkeypatch.setattr(ratios, "TAIL", 1e-3)
