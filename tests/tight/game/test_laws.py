@@ -14,7 +14,13 @@ from dpacct.tight.game.kernels import (
     fixed_above,
     fixed_below,
 )
-from dpacct.tight.game.laws import Kernel, dominated_side, dominating_side, grid_points
+from dpacct.tight.game.laws import (
+    Kernel,
+    dominated_side,
+    dominating_side,
+    grid_points,
+    profile_below,
+)
 from dpacct.tight.game.strategies import add_pair, gaussian_pair, remove_pair
 from dpacct.tight.game.theorem import Cell, Triangle, profile
 
@@ -112,7 +118,7 @@ def test_masses_that_underflow_are_no_warning():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_masses_as_stored_bound_the_values_in_exact_arithmetic(seed):
-    """Without the factor that repairs roundings some of the points lie below, by an ulp or so."""
+    """Above and below: without their factors some points are on the wrong side, by an ulp or so."""
     generator, step = np.random.default_rng(seed), 2.0**-6
     points = grid_points(120, 32)
     # A profile with a corner at each point.
@@ -122,10 +128,12 @@ def test_masses_as_stored_bound_the_values_in_exact_arithmetic(seed):
     side = dominating_side(points, step, values)
     with mp.workdps(40):
         ratios = [mp.exp(mpf(step) * int(point)) for point in points]
+        lower = profile_below(side, step)
         for here, value in zip(range(len(points)), values, strict=True):
             exact = mpf(side.infinite) + sum(
                 mpf(mass) * (1 - ratios[here] / ratios[j])
                 for j, mass in enumerate(side.masses, start=1)
                 if j > here
             )
+            assert mpf(float(lower[here])) <= exact
             assert exact >= mpf(float(value))
