@@ -24,9 +24,8 @@ from typing import Any, NamedTuple, cast
 from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import Population
 from dpacct.fl.federation import Federation
-from dpacct.fl.models import cross_entropy, save_parameters
+from dpacct.fl.models import cross_entropy, evaluate, save_parameters
 from dpacct.fl.report.callbacks import Callback
-from dpacct.fl.report.evaluation import evaluate
 from dpacct.fl.report.reports import Report
 from dpacct_cli import waiting
 from dpacct_cli.options import Style

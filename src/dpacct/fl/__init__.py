@@ -45,6 +45,7 @@ from dpacct.fl.methods import (
 )
 from dpacct.fl.methods.protocol import Context, Method
 from dpacct.fl.methods.server_optimizers import Adam, Momentum, ServerOptimizer
+from dpacct.fl.models import Evaluation, evaluate
 from dpacct.fl.postprocess import Average
 from dpacct.fl.privacy.allocation import Allocation
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, PerLayerClip, SmoothedNormalization
@@ -55,7 +56,6 @@ from dpacct.fl.privacy.masks import Dense, Mask, PublicTopK, RandomK
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, NoiseShares, SecureGaussianNoise
 from dpacct.fl.privatize import AggregationPlan, privatize
 from dpacct.fl.report.callbacks import Callback, CSVWriter, JSONLinesWriter
-from dpacct.fl.report.evaluation import Evaluation, evaluate
 from dpacct.fl.report.reports import Diagnostics, Report
 from dpacct.fl.server import Server
 from dpacct.rounds import Full, Poisson, Uniform

@@ -121,9 +121,7 @@ def read_checkpoint(path: Path, device: torch.device | str) -> dict[str, Any]:
 def resume(rounds: Rounds, path: Path) -> TrainingPlan | None:
     """Go on from a checkpoint of a run of the same setting, and return how clients were trained.
 
-    Raises:
-        InvalidParameter: the checkpoint is missing, damaged or of another setting.
-        LedgerError: the ledger is not that of the checkpoint, or has lost rounds.
+    The errors are those of `PrivateRun.resume`.
     """
     content, holder = read_checkpoint(path, torch.device("cpu")), f"the checkpoint {path}"
     saved = saved_in(content)

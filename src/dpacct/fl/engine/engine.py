@@ -125,13 +125,10 @@ class Engine:
         return self.layout if kept is None else self.layout.restrict(kept)
 
     def collect(self, state: TrainingState, draw: Draw, trainer: Trainer, chunk: int) -> Collected:
-        """Train, mask, bound and sum: all stages before the noise.
+        """Train, mask, bound and sum a cohort, or a share of it: all stages before the noise.
 
-        Training draws from the global generators, so `forked_generators` is around this.
-
-        Args:
-            state: the run so far, unchanged. draw: the cohort, or a share of it.
-            trainer: runs local training. chunk: clients held in memory at a time.
+        Training draws from the global generators, so `forked_generators` is around this. At most
+        ``chunk`` clients are held in memory at a time.
         """
         found = self.open(state)
         found.token, found.clients = draw.token, list(draw.workers)
@@ -224,12 +221,10 @@ class Engine:
     def release(
         self, state: TrainingState, found: Collected, row: int | None = None
     ) -> Released | None:
-        """Add the noise and divide by the planned cohort size. Rule 2.
+        """Add the noise, and divide by the planned cohort size. Rule 2.
 
-        Args:
-            state: the run so far. found: the sums. row: of correlated noise, counted from 0.
-        Returns:
-            None if too few noise shares arrived: then nothing may leave.
+        Correlated noise has its row, counted from 0. Returns None if too few noise shares arrived:
+        then nothing may leave.
         """
         bound, plan, kept = state.bound, self.plan, found.kept
         limits = bound.limits(self.kept_layout(kept))
@@ -299,9 +294,7 @@ class Engine:
     ) -> Task:
         """Return a client with its batches and its memory, on the device.
 
-        Args:
-            client: its number. state: the run so far. trainer: judges its data.
-            order: seed of the round's batches. The batches of a client do not depend on others.
+        ``order`` is the seed of the round's batches. Those of a client do not depend on others.
         """
         read = partial(self.clients.__getitem__, client)
         own, seed = self.memory(client, state), client_seed(order, client)

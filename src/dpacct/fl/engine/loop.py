@@ -163,14 +163,7 @@ class RoundLoop:
 
 
 class Ranks:
-    """The connections of this process to the other processes of a run.
-
-    Attributes:
-        rank, size: number of this process, and of all. first: whether it is rank 0.
-
-    Raises:
-        InvalidParameter: ``torch.distributed`` is not initialized.
-    """
+    """The connections of process ``rank`` to the other ones of a run, ``size`` in all."""
 
     def __init__(self) -> None:
         if not (distributed.is_available() and distributed.is_initialized()):

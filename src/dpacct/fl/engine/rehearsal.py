@@ -47,11 +47,8 @@ _NOTE = (
 class Rehearsal:
     """Every part of a round on synthetic clients.
 
-    Args:
-        engine, chooser, state: of the run, unchanged.
-        example: a synthetic client with the examples to use. None takes random values in the
-            dtypes and shapes of most clients.
-        before: how clients were trained before the run was resumed, None if unknown.
+    ``example`` is a synthetic client with the examples to use. None takes random values in the
+    dtypes and shapes of most clients. ``before`` is how clients were trained before a resume.
     """
 
     def __init__(

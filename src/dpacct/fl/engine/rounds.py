@@ -26,12 +26,12 @@ from dpacct.budget import Budget, Spent
 from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
 from dpacct.fl.data.dataset import PartitionedClients
 from dpacct.fl.engine.engine import Engine
-from dpacct.fl.engine.plan import RunPlan
 from dpacct.fl.engine.states import (
     Collected,
     Contributions,
     Draw,
     Released,
+    RunPlan,
     TrainingState,
     on_host,
 )
@@ -341,9 +341,7 @@ def diagnose(
 ) -> Diagnostics:
     """Return statistics of the raw updates of one round, which are not private.
 
-    Args:
-        found: the sums. bound: of the round. std: of the noise on the sum.
-        limits: of one row, which fix the grid of whole-number sums.
+    ``std`` is that of the noise on the sum, and ``limits`` are those of one row.
     """
     total = found.total
     norms = torch.cat([total.new_zeros(0, dtype=torch.float64), *found.norms])
@@ -378,12 +376,11 @@ class Rounds:
 
     Attributes:
         engine: its parts, with noise and sampling of the next round. plan: of all rounds.
-        account: its ledger. state: after the finished rounds. model: receives each release.
+        state: after the finished rounds. model: receives each release.
         name: of the run in the ledger. accountant: that charges the plan.
         limit: the budget of a run with a given noise, or None.
         not_private_because: for reports, or None if the run is private.
         planned: number of rounds, fewer than asked for if the budget allows no more.
-        first_bound: of the first round.
     """
 
     engine: Engine

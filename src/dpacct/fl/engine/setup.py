@@ -14,9 +14,8 @@ from dpacct.calibration.calibrate import calibrate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import Examples, Owned, Population, check_population
 from dpacct.fl.engine.engine import Engine
-from dpacct.fl.engine.plan import RunPlan
 from dpacct.fl.engine.rounds import Rounds
-from dpacct.fl.engine.states import TrainingState
+from dpacct.fl.engine.states import RunPlan, TrainingState
 from dpacct.fl.layout import (
     Layout,
     Params,
@@ -60,8 +59,6 @@ _CHARGE_ROUNDING = 1e-12
 def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds:
     """Check the settings, choose the noise, and put the parts of a run together.
 
-    Args:
-        settings: of the run. model: on its device. clients: the population.
     Raises:
         InvalidParameter, Unsupported: a setting that makes no sense, or is not private.
     """
@@ -200,11 +197,7 @@ def _choose_schedule(
 def of_records(
     sampling: Sampling | Allocation, clients: Population, *, planned: bool
 ) -> Sampling | Allocation:
-    """Return the sampling of a population of which several records may belong to one owner.
-
-    Args:
-        sampling: of each record. clients: the population. planned: a schedule has it.
-    """
+    """Return the sampling of a population of which several records may belong to one owner."""
     known = sampling.num_clients if isinstance(sampling, Poisson) else None
     if known is not None and len(clients) > known:
         rule = f"there are {len(clients)} clients, and the bound is for no more than stated"

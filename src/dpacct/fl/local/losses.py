@@ -38,16 +38,10 @@ class Loss(Protocol):
 
 
 class LocalLoss:
-    """The loss of a module as a function of its trained tensors, with fixed frozen tensors.
+    """The mean loss of a module as a function of its trained tensors ``names``.
 
-    Args:
-        model: the module. loss: mean loss of (outputs, targets).
-        names: of the trained tensors.
-        functional: differentiate with `torch.func` (inside vmap) instead of autograd.
-
-    Attributes:
-        model, function, functional: as they were given.
-        constants: frozen parameters and buffers, in copies, by name.
+    It differentiates with `torch.func` (inside vmap) if ``functional``, else by autograd.
+    ``constants`` has copies of frozen parameters and buffers by name.
     """
 
     def __init__(

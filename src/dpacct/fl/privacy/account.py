@@ -158,13 +158,7 @@ class NoisePlan:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The place of a run in its ledger when a checkpoint of it was written.
-
-    Attributes:
-        run: its number.
-        charged, committed: the counts of its rounds, in all.
-        position: of the ledger.
-    """
+    """The place of a run in its ledger when a checkpoint was written, and its counts of rounds."""
 
     run: int
     charged: int
@@ -197,12 +191,9 @@ def check_run(ledger: Ledger, saved: Saved, setting: str, holder: str) -> Run:
 
 
 class RowTicket:
-    """A row of correlated noise or a step of an epoch, which the ledger gives out once.
+    """Row ``row`` of correlated noise or a step of an epoch, which the ledger gives out once.
 
     The charge was made for several rows together.
-
-    Attributes:
-        row: its number, from 0.
     """
 
     def __init__(self, run: Run, row: int, epoch: OpenEpoch | None = None) -> None:
@@ -391,8 +382,7 @@ class Account:
     def take_row(self, event: Event, releases: int, rows: int) -> RowTicket:
         """Charge a run of correlated noise, unless that is done, and take its next row of noise.
 
-        Args:
-            event: one of the equal ``releases`` that are charged for all ``rows`` together.
+        ``event`` is one of the equal ``releases`` that are charged for all ``rows`` together.
         """
         run = self._started_run(rows)
         while run.rounds < releases:
@@ -402,14 +392,10 @@ class Account:
         return RowTicket(run, run.take_row() - 1)
 
     def take_step(self, event: Event, steps: int, rows: int, released: int) -> RowTicket:
-        """Take the next round of a run of epochs. An epoch is charged before its first round.
+        """Take the next of ``rows`` rounds of a run. ``event`` charges an epoch of ``steps``.
 
-        It is committed with its last round, if all of them were released. So the achieved epsilon
-        counts whole epochs only.
-
-        Args:
-            event: the charge of an epoch. steps: its rounds. rows: of the run.
-            released: the number of released rounds.
+        An epoch is charged before its first round. It is committed with its last round, if all of
+        them were released. So the achieved epsilon counts whole epochs only.
         """
         run = self._started_run(rows)
         row = run.latest_row

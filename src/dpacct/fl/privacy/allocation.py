@@ -67,11 +67,7 @@ class Allocation:
         return Epoch(noise_multiplier, self.steps, passes=self.passes, adjacency=adjacency)
 
     def epochs_of(self, rounds: int) -> int:
-        """Return the number of epochs of a run.
-
-        Raises:
-            InvalidParameter: the rounds are not whole epochs.
-        """
+        """Return the number of epochs of a run, which has whole epochs."""
         count, rest = divmod(rounds, self.rounds)
         if rest or not count:
             rule = f"an epoch has {self.rounds} rounds, and is charged as a whole"
@@ -111,12 +107,7 @@ class Allocator:
         return Allocator.start(self._allocation, source)
 
     def members(self, row: int, num_clients: int) -> list[int]:
-        """Return the clients of a training round, ascending.
-
-        Args:
-            row: its number, from 0, over all epochs.
-            num_clients: the population.
-        """
+        """Return the clients of a training round, ascending. Rows count from 0 over all epochs."""
         epoch, place = divmod(row, self._allocation.rounds)
         order, ends = _drawn(self._seed, epoch, self._allocation.steps, num_clients)
         step = place % self._allocation.steps
@@ -127,11 +118,7 @@ class Allocator:
         return self._seed.hex()
 
     def restored(self, saved: object) -> Allocator:
-        """Return the allocations of a checkpoint.
-
-        Raises:
-            InvalidParameter: it holds no seed.
-        """
+        """Return the allocations of a checkpoint."""
         if not isinstance(saved, str) or len(saved) != 2 * _SEED:
             raise InvalidParameter("checkpoint", None, "it holds the seed of its allocation")
         return Allocator(self._allocation, bytes.fromhex(saved))

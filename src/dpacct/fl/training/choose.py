@@ -68,13 +68,7 @@ class TrainingPlan:
 
 
 class RoundTrainer(Trainer):
-    """The `Trainer` of real rounds: no client's data can stop it, or change another update.
-
-    Args:
-        alone: trains one client after the other. together: trains groups, or None.
-        synthetic: has kind and labels of clients in groups.
-        local: of the run. widest: as in `TrainingPlan`.
-    """
+    """The `Trainer` of real rounds: no client's data can stop it, or change another update."""
 
     lenient = True
 
@@ -139,7 +133,6 @@ class TrainerChooser:
     """Builds both trainers of a run and picks one.
 
     Args:
-        model, loss, method, layout, local: of the run.
         vectorize: "auto", True or False. chunk: clients at a time, None for as many as fit.
         examples: whether the population are single examples.
 
@@ -193,11 +186,9 @@ class TrainerChooser:
         ``vectorize=True`` is Unsupported if this model or method cannot be batched.
 
         Args:
-            synthetic: makes them. broadcast: of the round.
             cohort: planned number of workers in a round.
             timed: whether the speed may be measured.
-            before: the choice of another rank, or before the run was resumed. It is kept where it
-                is possible.
+            before: the choice of another rank, or before a resume. It is kept where it is possible.
         """
         here = broadcast.device.type
         if before and before.device == here and self._vectorize in ("auto", before.vectorized):

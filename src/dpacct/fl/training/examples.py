@@ -58,11 +58,7 @@ class ExampleBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gradients:
-    """The updates of a group, before any bound: ``scale`` times the parts, side by side.
-
-    Attributes:
-        parts: tensors [n, ...]. scale: of all of them.
-    """
+    """The updates of a group before any bound: ``scale`` times the parts [n, ...], side by side."""
 
     parts: list[Tensor]
     scale: float
@@ -76,12 +72,9 @@ class Gradients:
 
 
 class ExampleTrainer(Trainer):
-    """A `Trainer` of examples.
+    """A `Trainer` of examples, in groups of a public number. The loss uses `torch.func`.
 
-    Args:
-        method, loss, layout: of the run. The loss differentiates with `torch.func`.
-        group: examples in a group, a public number.
-        kind, labels: of the examples. Other examples count as not finite. None admits all.
+    Examples of another kind or with other labels count as not finite. None admits all.
     """
 
     def __init__(

@@ -30,11 +30,7 @@ _DROPOUT = functional.dropout
 
 
 class OwnFunctions(TorchFunctionMode):
-    """A context in which dropout, attention and embeddings are those of one client's step.
-
-    Args:
-        seed: of the step, int64 []. May be batched by vmap.
-    """
+    """A context in which dropout (from a seed []), attention and embeddings are one client's own."""
 
     def __init__(self, seed: Tensor) -> None:
         super().__init__()

@@ -31,12 +31,7 @@ _FEW = 2
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """dtype and shape of one example's inputs and of its target.
-
-    Attributes:
-        forms: of each tensor of the inputs by name, then of the target.
-        none: no examples of this kind.
-    """
+    """dtypes and shapes of an example's inputs, by name, and its target. ``none`` has no examples."""
 
     forms: tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
     none: ClientData = field(compare=False, repr=False)
@@ -75,11 +70,9 @@ def usual_kind(clients: Population) -> Kind:
 
 @dataclass(frozen=True, slots=True)
 class Synthetic:
-    """Synthetic clients of one kind.
+    """Synthetic clients of one kind, which ``make`` makes from (number of examples, seed).
 
-    Attributes:
-        make: makes one from (number of examples, seed).
-        kind: of the examples of real clients. labels: their targets, None for any.
+    ``labels`` are those of the targets of real clients, None for any.
     """
 
     make: Callable[[int, int], ClientData]
@@ -92,12 +85,9 @@ def synthetic_clients(
 ) -> Synthetic:
     """Return synthetic clients, or raise an error of the model or the loss.
 
-    Values are random if the model and the loss take them, else zero. They are reals in [0, 1),
-    whole numbers below the smallest embedding, and labels below the number of outputs.
-
-    Args:
-        kind: of the examples. example: a client with the examples to take instead.
-        loss: with the model. params: to call it with.
+    With an ``example`` they hold its examples. Otherwise values are random if the model and the
+    loss take them, else zero. They are reals in [0, 1), whole numbers below the smallest embedding,
+    and labels below the number of outputs.
     """
     device = next(iter(params.values())).device
 

@@ -40,9 +40,6 @@ class Trial:
 
     `Unsupported` (a client reached further than itself), warnings that were made errors, and
     interrupts pass through.
-
-    Attributes:
-        error: the exception that was raised inside, or None.
     """
 
     error: Exception | None = None
@@ -161,12 +158,8 @@ class Isolation:
 class Trainer:
     """Turns a chunk of clients into their updates.
 
-    Args:
-        method, loss, layout: of the run.
-
-    Attributes:
-        method: as above.
-        lenient: whether an error with a client is that client's failure alone, or is raised.
+    An error with a client is that client's failure alone if the trainer is ``lenient``, and is
+    raised otherwise.
     """
 
     lenient = False
@@ -237,12 +230,9 @@ def join(
     device: torch.device,
     trainer: Trainer | None,
 ) -> Task:
-    """Return a client with its batches and its memory, on the device.
+    """Return a client with its batches and a copy of its memory, on the device.
 
-    Args:
-        read: returns its data. local: training. memory: copied here.
-        seed: of its batches, and of its random numbers while it trains.
-        trainer: judges its data. None admits all clients.
+    The seed is that of its batches and random numbers. A trainer judges its data. None admits all.
     """
     own = None if memory is None else {n: v.to(device) for n, v in copies(memory).items()}
     with Trial():

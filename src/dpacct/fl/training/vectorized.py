@@ -38,11 +38,9 @@ GROUP = 32
 
 
 class VectorizedTrainer(Trainer):
-    """A `Trainer` of groups. Needs a model and a method that `torch.func` can batch.
+    """A `Trainer` of groups of a public number of clients.
 
-    Args:
-        method, loss, layout: of the run. The loss differentiates with `torch.func`.
-        group: clients in a group, a public number.
+    It needs a model and a method that `torch.func` can batch, and a loss that differentiates so.
     """
 
     def __init__(self, method: Method, loss: LocalLoss, layout: Layout, group: int = GROUP) -> None:
