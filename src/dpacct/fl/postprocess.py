@@ -94,11 +94,7 @@ def check_strength(value: object) -> float:
 
 
 def check_order(value: object) -> str:
-    """Check an order of axes.
-
-    Raises:
-        InvalidParameter: not a permutation of OIHW.
-    """
+    """Check an order of axes: a permutation of OIHW."""
     if not isinstance(value, str) or sorted(value) != sorted(AXES):
         rule = f"an order of flattening is a permutation of {AXES}, such as OWHI"
         raise InvalidParameter("order", value, rule)
@@ -196,11 +192,7 @@ class Average:
         object.__setattr__(self, "decay", validate.below_one("decay", self.decay, "a decay"))
 
     def step(self, params: Params, state: State) -> State:
-        """Return the next state, with the released parameters of one more round.
-
-        Args:
-            params: x_t. state: of the average, empty before the first round.
-        """
+        """Return the next state with the parameters x_t of one more round. The first is empty."""
         count = state.get(_COUNT, torch.zeros((), dtype=torch.float64)) + 1
         weight = (1 - self.decay) / (1 - self.decay ** float(count))
         moved = {n: state[n].lerp(v, weight) if state else v for n, v in params.items()}

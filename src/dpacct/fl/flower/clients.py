@@ -227,11 +227,7 @@ def _engine_training(
     loss: LossFunction,
     data: Callable[[], ClientData],
 ) -> _Trained:
-    """Train one client by the engine's local training. Rule 4.
-
-    Raises:
-        InvalidParameter: the model has other parameters than the server's.
-    """
+    """Train one client of the server's parameters by the engine's local training. Rule 4."""
     sent, own = given.broadcast, trainable(model)
     layout = Layout.of(sent.anchor)
     check_tensors(own, layout, "model")

@@ -66,11 +66,7 @@ class Cyclic:
     name = "cyclic"
 
     def participation(self, rounds: int, num_clients: int) -> tuple[int, int]:
-        """Return the least separation and the most participations of a client.
-
-        Raises:
-            InvalidParameter: there are more groups than clients.
-        """
+        """Return a client's least separation and most participations, or refuse the promise."""
         if self.groups > num_clients:
             rule = f"{num_clients} clients make at most {num_clients} groups"
             raise InvalidParameter("groups", self.groups, rule)
@@ -117,11 +113,7 @@ class MinSeparation:
             object.__setattr__(self, name, validate.count(name, getattr(self, name), noun))
 
     def participation(self, rounds: int, num_clients: int) -> tuple[int, int]:
-        """Return the least separation and the most participations of a client.
-
-        Raises:
-            InvalidParameter: the population cannot keep them.
-        """
+        """Return a client's least separation and most participations (see `Cyclic`)."""
         if self.separation * self.cohort > num_clients:
             rule = (
                 f"{num_clients} clients in cohorts of {self.cohort} come back after "
@@ -295,13 +287,8 @@ class _RowSource(Randomness):
 class NoiseStream:
     """The rows of C^{-1} Z of a run, in their order. A secret, without ``repr``.
 
-    They are float64, in units of the standard deviation of Z.
-
-    Args:
-        strategy: of the noise. seed: 32 secret bytes.
-        size: number of parameters. device: of the rows. row, memory: of a checkpoint.
-    Attributes:
-        row: the number of rows that were made.
+    They are float64 [size], in units of the standard deviation of Z, and follow from a secret seed
+    of 32 bytes. ``row`` is the number of rows that were made.
     """
 
     def __init__(
@@ -351,11 +338,7 @@ class NoiseStream:
         return {"seed": self._seed.hex(), "row": self.row, "memory": rows}
 
     def restored(self, saved: dict[str, Any]) -> NoiseStream:
-        """Return the stream of a checkpoint of the same run.
-
-        Raises:
-            InvalidParameter: it does not fit the strategy or the model.
-        """
+        """Return the stream of a checkpoint, if it fits the strategy and the model."""
         row, memory = saved["row"], tuple(part.to(self._device) for part in saved["memory"])
         most = self._strategy.memory
         kept = most * (row > 0) if self._strategy.buffers else min(row, most)

@@ -57,11 +57,7 @@ class Noise(Protocol):
     name: str = ""
 
     def check(self, sampling: HasRate, adjacency: Adjacency, num_clients: int) -> None:
-        """Reject a setting in which this noise would not be the charged one.
-
-        Raises:
-            Unsupported: it would not.
-        """
+        """Reject as Unsupported a setting in which this noise would not be the charged one."""
 
     def actual_std(self, std: float, arrived: int) -> float | None:
         """Return the standard deviation of the noise on the sum of ``arrived`` contributions.
@@ -72,11 +68,7 @@ class Noise(Protocol):
         return std
 
     def zeros(self, size: int, device: torch.device) -> Tensor:
-        """Return an empty sum, float64 [size].
-
-        Raises:
-            Unsupported: the device has no float64.
-        """
+        """Return an empty sum, float64 [size]. A device without float64 is Unsupported."""
         if device.type == "mps":
             raise Unsupported("sums in float32, all that an mps device has, are not exact. Use cpu")
         return torch.zeros(size, dtype=torch.float64, device=device)
@@ -197,12 +189,7 @@ class NoiseShares(Noise):
         object.__setattr__(self, "minimum", count)
 
     def check(self, sampling: HasRate, adjacency: Adjacency, num_clients: int) -> None:
-        """Accept fixed cohorts under replace-one or zero-out, at least as large as the minimum.
-
-        Raises:
-            Unsupported: Poisson sampling, or add-remove. InvalidParameter: the minimum is larger
-                than the cohort.
-        """
+        """Accept fixed cohorts under replace-one or zero-out, at least as large as the minimum."""
         if not isinstance(sampling, Uniform | Full):
             raise Unsupported(
                 f"noise shares under {type(sampling).__name__} sampling: the variance of the sum "

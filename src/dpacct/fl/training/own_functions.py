@@ -30,7 +30,7 @@ _DROPOUT = functional.dropout
 
 
 class OwnFunctions(TorchFunctionMode):
-    """A context in which dropout (from a seed []), attention and embeddings are one client's own."""
+    """A context in which dropout (by a seed []), attention and embeddings are one client's own."""
 
     def __init__(self, seed: Tensor) -> None:
         super().__init__()

@@ -31,7 +31,7 @@ _FEW = 2
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """dtypes and shapes of an example's inputs, by name, and its target. ``none`` has no examples."""
+    """dtype and shape of an example's inputs, by name, and target. ``none`` has no examples."""
 
     forms: tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
     none: ClientData = field(compare=False, repr=False)

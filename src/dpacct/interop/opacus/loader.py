@@ -140,9 +140,7 @@ class CheckedSampler(_samplers.UniformWithReplacementSampler):
 class AllocatedSampler(Sampler[list[int]]):
     """Batches by random allocation: each example is in one random batch of every pass.
 
-    Attributes:
-        num_samples, steps: numbers of examples and of batches.
-        generator: that draws the batches of a run that is not private, or None.
+    ``generator`` draws the batches of a run that is not private.
     """
 
     def __init__(self, num_samples: int, steps: int, generator: Any = None) -> None:
