@@ -289,19 +289,15 @@ def test_a_ledger_of_another_unit_is_refused(tmp_path, unit):
         assert report.unit == unit
 
 
-def test_methods_with_memories_are_refused():
+def test_more_than_one_step_and_methods_with_memories_are_refused():
+    for options, name in (
+        ({"steps": 2}, "local"), ({"epochs": 3}, "local"), ({"momentum": 0.9}, "momentum"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidParameter) as caught:
+            train(fl.Examples(data()), local=fl.SGD(**options))
+        assert caught.value.name == name
     with pytest.raises(Unsupported, match="memory"):
         train(fl.Examples(data()), method=fl.FedAlphaNormEC())
-
-
-@pytest.mark.parametrize(
-    ("local", "name"),
-    [(fl.SGD(steps=2), "local"), (fl.SGD(epochs=3), "local"), (fl.SGD(momentum=0.9), "momentum")],
-)
-def test_more_than_one_step_is_refused(local, name):
-    with pytest.raises(InvalidParameter) as caught:
-        train(fl.Examples(data()), local=local)
-    assert caught.value.name == name
 
 
 def test_a_model_that_cannot_be_batched_trains_one_by_one():
@@ -346,19 +342,11 @@ def test_forms_of_data():
         forms[0][5]
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        torch.zeros(3, 2),
-        [],
-        torch.utils.data.TensorDataset(torch.zeros(3, 2)),
-        3,
-    ],
-    ids=["no targets", "a list", "one tensor", "a number"],
-)
-def test_what_is_no_data_set(bad):
-    with pytest.raises(InvalidParameter):
-        fl.Examples(bad)
+def test_what_is_no_data_set():
+    one = torch.zeros(3, 2)
+    for bad in (one, [], torch.utils.data.TensorDataset(one), 3, {"a": 1}):
+        with pytest.raises(InvalidParameter):
+            fl.Examples(bad)
 
 
 @pytest.mark.sampled(1)

@@ -161,9 +161,8 @@ def test_what_is_no_update_is_refused_and_not_charged(ledger):
     assert not ledger.runs
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
+def test_plans_that_make_no_sense_are_refused():
+    for options, error in (
         ({"num_clients": None, "sampling": Full()}, InvalidParameter),
         ({"clip_norm": None}, InvalidParameter),
         ({"bound": fl.Clip(1.0)}, InvalidParameter),
@@ -173,11 +172,9 @@ def test_what_is_no_update_is_refused_and_not_charged(ledger):
         ({"sampling": Poisson(0.1), "noise": fl.NoiseShares(2)}, Unsupported),
         ({"sampling": Uniform(3, 9)}, InvalidParameter),
         ({"clip_norm": "median"}, Unsupported),
-    ],
-)
-def test_plans_that_make_no_sense_are_refused(options, error):
-    with pytest.raises(error):
-        planned(**options)
+    ):
+        with pytest.raises(error):
+            planned(**options)
 
 
 def test_a_planned_loop_is_charged_as_its_plan_and_ends_with_it(tmp_path):

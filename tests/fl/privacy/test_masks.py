@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import product
 
 import pytest
 import torch
@@ -37,6 +38,9 @@ def test_random_masks_are_public_and_new_in_each_round():
     assert torch.equal(first, again)
     assert not torch.equal(first, fl.RandomK(0.3).select(LAYOUT, 2, None))
     assert not torch.equal(first, fl.RandomK(0.3, seed=1).select(LAYOUT, 1, None))
+    for make, fraction in product((fl.RandomK, fl.PublicTopK), (0, -0.1, 1.01, math.nan)):
+        with pytest.raises(InvalidParameter, match="share of coordinates"):
+            make(fraction)
 
 
 def test_top_k_reads_the_last_release():
@@ -48,13 +52,6 @@ def test_top_k_reads_the_last_release():
     assert fl.PublicTopK(1.0).select(LAYOUT, 2, released) is None
     assert fl.PublicTopK(0.1, refresh=3).select(LAYOUT, 4, released) is None
     assert fl.PublicTopK(0.1, refresh=3).select(LAYOUT, 5, released) is not None
-
-
-@pytest.mark.parametrize("fraction", [0, -0.1, 1.01, math.nan])
-def test_shares_out_of_range_are_refused(fraction):
-    for make in (fl.RandomK, fl.PublicTopK):
-        with pytest.raises(InvalidParameter, match="share of coordinates"):
-            make(fraction)
 
 
 @dataclass(frozen=True)

@@ -105,15 +105,14 @@ def test_attacks_read_several_tensors():
     torch.testing.assert_close(torch.tensor(losses), expected.double(), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "inputs", [(), {}, [torch.zeros(2)], (torch.zeros(2), 3), {"a": None}, {1: torch.zeros(2)}]
-)
-def test_inputs_that_are_no_tensors(inputs: Any):
-    with pytest.raises(InvalidParameter) as refused:
-        fl.ClientData(inputs, torch.zeros(2))
-    assert refused.value.name == "inputs"
+def test_inputs_that_are_no_tensors():
+    two = torch.zeros(2)
+    for inputs in ((), {}, [two], (two, 3), {"a": None}, {1: two}):
+        with pytest.raises(InvalidParameter) as refused:
+            fl.ClientData(inputs, two)
+        assert refused.value.name == "inputs"
     with pytest.raises(InvalidParameter, match="as many targets"):
-        fl.ClientData((torch.zeros(2), torch.zeros(3)), torch.zeros(2))
+        fl.ClientData((two, torch.zeros(3)), two)
 
 
 # Dropout of attention weights
@@ -176,25 +175,20 @@ def test_heads_are_those_of_torch(
     assert rates == [0.3]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"is_causal": True},
-        {"scale": 0.7},
-        {"attn_mask": torch.arange(4 * 6).view(4, 6) % 5 != 3},
-        {"attn_mask": torch.linspace(-2, 2, 24).view(4, 6)},
-    ],
-)
-def test_attention_is_that_of_torch(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+def test_attention_is_that_of_torch(monkeypatch: pytest.MonkeyPatch):
     rates = without_dropping(monkeypatch)
     torch.manual_seed(5)
     query, key, value = (torch.randn(2, 3, n, 8) for n in (4, 6, 6))
-    expected = functional.scaled_dot_product_attention(query, key, value, **options)
-    with OwnFunctions(torch.tensor(3)):
-        found = functional.scaled_dot_product_attention(query, key, value, dropout_p=0.2, **options)
-    torch.testing.assert_close(found, expected)
-    assert rates == [0.2]
+    masks = torch.arange(4 * 6).view(4, 6) % 5 != 3, torch.linspace(-2, 2, 24).view(4, 6)
+    attend = functional.scaled_dot_product_attention
+    for options in (
+        {}, {"is_causal": True}, {"scale": 0.7}, *({"attn_mask": mask} for mask in masks),
+    ):  # fmt: skip
+        expected = attend(query, key, value, **options)
+        with OwnFunctions(torch.tensor(3)):
+            found = attend(query, key, value, dropout_p=0.2, **options)
+        torch.testing.assert_close(found, expected)
+    assert rates == [0.2] * 5
 
 
 @pytest.mark.parametrize("kind", ["attention", "heads"])
