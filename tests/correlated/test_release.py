@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from scipy.stats import norm
 
 import dpacct
-from dpacct import Full, Poisson, Round, Schedule, Uniform, risk
+from dpacct import Full, Poisson, Round, Schedule, risk
 from dpacct.correlated import Correlated, Strategy, banded, independent, square_root, toeplitz
-from dpacct.errors import InvalidParameter
 from dpacct.pairs.dominating import Direction
 
 ROOT = square_root(2000, 100)
@@ -200,28 +197,3 @@ def test_risks_of_a_run():
     advantage = risk.advantage(release)
     mu = float(release.sensitivity) / 4.0
     assert advantage.upper == pytest.approx(2 * norm.cdf(mu / 2) - 1, rel=1e-6)
-
-
-def make(**changes: Any) -> Correlated:
-    given: dict[str, Any] = {"noise_multiplier": 1.0, "strategy": square_root(20, 4)}
-    return Correlated(**(given | {"min_separation": 5} | changes))
-
-
-@pytest.mark.parametrize(
-    ("build", "name"),
-    [
-        (lambda: make(noise_multiplier=0.0), "noise_multiplier"),
-        (lambda: make(strategy="square-root"), "strategy"),
-        (lambda: make(min_separation=0), "min_separation"),
-        (lambda: make(participations=5), "participations"),
-        (lambda: make(sampling=Uniform(5, 10)), "sampling"),
-        (lambda: make(sampling=0.1), "sampling"),
-        (lambda: make(sampling=Poisson(0.1), participations=2), "participations"),
-        (lambda: make(sampling=Poisson(0.1), min_separation=3), "bands"),
-        (lambda: make(adjacency="swap"), "adjacency"),
-    ],
-)
-def test_bad_input_is_named(build, name):
-    with pytest.raises(InvalidParameter) as caught:
-        build()
-    assert caught.value.name == name

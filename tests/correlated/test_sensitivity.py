@@ -19,7 +19,7 @@ from dpacct.correlated import (
 )
 from dpacct.correlated import sensitivity as sensitivity_module
 from dpacct.correlated.sensitivity import bound_sensitivity
-from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.errors import Unsupported
 
 Array = NDArray[np.float64]
 BUFFERS = [(0.3, 0.9), (0.1, 0.5)]
@@ -155,16 +155,6 @@ def test_long_runs_have_exact_ends():
     norm = float(np.linalg.norm(short.diagonals))
     assert short.sensitivity(500, 20).upper == pytest.approx(norm * 20**0.5, rel=1e-12)
     assert short.sensitivity(500).upper == short.sensitivity(500, 20).upper
-
-
-@pytest.mark.parametrize(
-    ("separation", "participations", "name"),
-    [(0, None, "min_separation"), (3, 0, "participations"), (3, 5, "participations")],
-)
-def test_participation_that_does_not_fit(separation, participations, name):
-    with pytest.raises(InvalidParameter) as caught:
-        square_root(10).sensitivity(separation, participations)
-    assert caught.value.name == name
 
 
 def test_a_search_that_would_take_too_long_is_refused():

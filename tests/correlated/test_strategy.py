@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpacct import Poisson, Uniform
 from dpacct.correlated import (
+    Correlated,
     Strategy,
     Workload,
     banded,
@@ -95,8 +97,13 @@ def test_the_square_root_squares_to_the_running_sum():
     assert root @ root == pytest.approx(np.tril(np.ones((40, 40))), abs=1e-12)
 
 
+def make(**changes: Any) -> Correlated:
+    given: dict[str, Any] = {"noise_multiplier": 1.0, "strategy": square_root(20, 4)}
+    return Correlated(**(given | {"min_separation": 5} | changes))
+
+
 @pytest.mark.parametrize(
-    ("make", "name"),
+    ("build", "name"),
     [
         (lambda: independent(0), "rounds"),
         (lambda: independent(2.5), "rounds"),
@@ -131,9 +138,21 @@ def test_the_square_root_squares_to_the_running_sum():
         (lambda: square_root(6000).matrix(), "rounds"),
         (lambda: square_root(60).prefix_error(0.0), "noise_multiplier"),
         (lambda: square_root(60).prefix_error(1.0, "sum"), "workload"),
+        (lambda: square_root(10).sensitivity(0), "min_separation"),
+        (lambda: square_root(10).sensitivity(3, 0), "participations"),
+        (lambda: square_root(10).sensitivity(3, 5), "participations"),
+        (lambda: make(noise_multiplier=0.0), "noise_multiplier"),
+        (lambda: make(strategy="square-root"), "strategy"),
+        (lambda: make(min_separation=0), "min_separation"),
+        (lambda: make(participations=5), "participations"),
+        (lambda: make(sampling=Uniform(5, 10)), "sampling"),
+        (lambda: make(sampling=0.1), "sampling"),
+        (lambda: make(sampling=Poisson(0.1), participations=2), "participations"),
+        (lambda: make(sampling=Poisson(0.1), min_separation=3), "bands"),
+        (lambda: make(adjacency="swap"), "adjacency"),
     ],
 )
-def test_bad_input_is_named(make, name):
+def test_bad_input_is_named(build, name):
     with pytest.raises(InvalidParameter) as caught:
-        make()
+        build()
     assert caught.value.name == name

@@ -8,7 +8,7 @@ game of two rounds is a sum over a lattice in the plane with every triangle of a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 from mpmath import mp, mpf
@@ -73,12 +73,26 @@ def two_rounds(
     The last round, if of the same kind, is worth the larger of remove and add: for one threshold
     nothing exceeds them.
     """
-    worth = last or fixed_size_last(q, z)
+    return _best(triangles(mesh), q, z, epsilon, side, last or fixed_size_last(q, z))
+
+
+def _best(
+    places: Iterable[tuple[Point, Point, Point]],
+    q: float,
+    z: float,
+    epsilon: float,
+    side: int,
+    worth: Callable[[Array], Array],
+    *,
+    swapped: bool = False,
+) -> float:
+    """The largest mean of what the last round is worth after a first round with these places."""
     best = 0.0
-    for crowd, client, other in triangles(mesh):
-        p, q_density, cell = _densities(q, z, crowd, client, other, side)
-        left = np.log(p / q_density) - epsilon
-        best = max(best, float((p * worth(left)).sum() * cell))
+    for points in places:
+        p, other, cell = _densities(q, z, *points, side)
+        if swapped:
+            p, other = other, p
+        best = max(best, float((p * worth(np.log(p / other) - epsilon)).sum() * cell))
     return best
 
 
@@ -169,15 +183,11 @@ def zero_out_two_rounds(
     # A chord lies above the value, so that places are dense where the curvature is.
     left = np.sinh(np.linspace(-9.0, 9.0, 1601)) * (6.0 / math.sinh(9.0))
     last = np.max([_last_value(q, z, left, w, swapped=swapped) for w in (1.0, 0.0, -1.0)], axis=0)
-    best = 0.0
-    for k in range(angles + 1):
-        crowd = _on_circle(math.pi * k / angles)
-        p, q_density, cell = _densities(q, z, crowd, (1.0, 0.0), (0.0, 0.0), side)
-        if swapped:
-            p, q_density = q_density, p
-        worth = np.interp(np.log(p / q_density) - epsilon, left, last)
-        best = max(best, float((p * worth).sum() * cell))
-    return best
+    crowds = (_on_circle(math.pi * k / angles) for k in range(angles + 1))
+    places = ((crowd, (1.0, 0.0), (0.0, 0.0)) for crowd in crowds)
+    return _best(
+        places, q, z, epsilon, side, lambda here: np.interp(here, left, last), swapped=swapped
+    )
 
 
 def _last_value(q: float, z: float, left: Array, crowd: float, *, swapped: bool) -> Array:

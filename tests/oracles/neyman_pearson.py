@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from mpmath import mp, mpf
 
+from tests.oracles.sampled_gaussian import _tail
+
 DIGITS = 40
 
 
@@ -79,7 +81,3 @@ def two_rounds(
             absent += weight * tail
             present += weight * ratio * ((1 - rate) * tail + rate * moved)
         return Rates(absent, present) if accuse_presence else Rates(1 - present, 1 - absent)
-
-
-def _tail(t: mpf) -> mpf:
-    return mp.erfc(t / mp.sqrt(2)) / 2

@@ -59,21 +59,6 @@ def on_grid(schedule: Schedule, delta: float, orders: Iterable[float]) -> tuple[
     )
 
 
-def most_rounds(claim: float, noise: float, sampling: Poisson, delta: float) -> int:
-    """The largest number of rounds that keeps a printed epsilon, by Renyi."""
-    return dpacct.calibrate(
-        epsilon=claim, delta=delta, noise_multiplier=noise, sampling=sampling,
-        accountant="rdp", solve="rounds",
-    ).rounds  # fmt: skip
-
-
-def least_noise(claim: float, sampling: Poisson, delta: float) -> float:
-    """The noise multiplier with which 300 rounds keep a printed epsilon, by Renyi."""
-    return dpacct.calibrate(
-        epsilon=claim, delta=delta, rounds=300, sampling=sampling, accountant="rdp"
-    ).noise_multiplier
-
-
 def tolerance(entry: Entry) -> float:
     """Where the multiplier was derived, the figures stand for more of its digits than it shows."""
     return HALF_DIGIT if entry["noise_multiplier_source"] == "printed" else 1e-3
@@ -276,12 +261,13 @@ def test_rounds_and_multipliers_that_are_not_printed(entries):
     for entry in with_key(entries, "implied_if_multiplier_fixed"):
         claim, delta, poisson = entry["claimed_epsilon"], entry["delta"], Poisson(0.1)
         figures, noise = entry["implied_if_multiplier_fixed"], entry["noise_multiplier"]
-        rounds = most_rounds(claim, noise, poisson, delta)
+        goal = {"epsilon": claim, "delta": delta, "sampling": poisson, "accountant": "rdp"}
+        rounds = dpacct.calibrate(**goal, noise_multiplier=noise, solve="rounds").rounds
         assert figures["max_rounds"] <= rounds <= figures["max_rounds"] + 1
         plan = figures["max_rounds"] * Round(noise, poisson)
         _, improved = on_grid(plan, delta, FINE)
         expected = figures["exact_rdp_improved_at_max_rounds"]
         assert improved == pytest.approx(expected, abs=HALF_DIGIT)
         multiplier = entry["implied_if_rounds_fixed"]["noise_multiplier"]
-        found = least_noise(claim, poisson, delta)
+        found = dpacct.calibrate(**goal, rounds=300).noise_multiplier
         assert multiplier - 5e-4 <= found <= multiplier + 1e-4
