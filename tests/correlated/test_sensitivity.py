@@ -10,13 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dpacct.correlated import (
-    Strategy,
-    banded,
-    buffered_toeplitz,
-    square_root,
-    toeplitz,
-)
+from dpacct.correlated import Strategy, banded, buffered_toeplitz, square_root, toeplitz
 from dpacct.correlated import sensitivity as sensitivity_module
 from dpacct.correlated.sensitivity import bound_sensitivity
 from dpacct.errors import Unsupported

@@ -8,17 +8,7 @@ from types import ModuleType
 from typing import assert_type
 
 import dpacct
-from dpacct import (
-    Adjacency,
-    Budget,
-    Calibration,
-    Full,
-    Interval,
-    Poisson,
-    Round,
-    Schedule,
-    Uniform,
-)
+from dpacct import Adjacency, Budget, Calibration, Full, Interval, Poisson, Round, Schedule, Uniform
 from dpacct.renyi.curve import RenyiValue
 
 NAMES = {

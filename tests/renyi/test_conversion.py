@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 from mpmath import mp, mpf
 
 from dpacct.pairs.moments import log_moment
-from dpacct.renyi.curve import (
-    best_delta,
-    best_epsilon,
-    improved_delta,
-    improved_epsilon,
-)
+from dpacct.renyi.curve import best_delta, best_epsilon, improved_delta, improved_epsilon
 from tests.oracles import conversions, gaussian
 from tests.strategies import FEWER, log_uniform, noise_multipliers, orders, sampling_rates
 

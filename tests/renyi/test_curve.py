@@ -14,13 +14,7 @@ from dpacct.errors import InvalidParameter
 from dpacct.renyi.curve import RenyiValue, rdp
 from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform
 from tests.oracles import sampled_gaussian
-from tests.strategies import (
-    FEWER,
-    noise_multipliers,
-    orders,
-    sampling_rates,
-    schedules,
-)
+from tests.strategies import FEWER, noise_multipliers, orders, sampling_rates, schedules
 from tests.truth import check
 
 TESTED_ORDERS = (1.1, 2.0, 2.5, 32.0)

@@ -12,12 +12,7 @@ from dpacct.numerics.rounding import Array, Bounds
 from dpacct.pairs.dominating import Direction, SampledGaussianPair
 from dpacct.tight import contour, engines
 from dpacct.tight.composition import Composition
-from dpacct.tight.contour import (
-    Complement,
-    Contour,
-    log_delta_estimate,
-    tilt_at_epsilon,
-)
+from dpacct.tight.contour import Complement, Contour, log_delta_estimate, tilt_at_epsilon
 from dpacct.tight.engines import NEXT_TO_NOTHING, far_delta
 
 COMPOSITION = Composition.of(

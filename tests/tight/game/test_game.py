@@ -11,19 +11,11 @@ from hypothesis import strategies as st
 
 import dpacct
 from dpacct.errors import NotConverged, Unsupported
-from dpacct.pairs.dominating import (
-    Direction,
-    achieved_pairs,
-    proven_pairs,
-)
+from dpacct.pairs.dominating import Direction, achieved_pairs, proven_pairs
 from dpacct.rounds import Full, Phase, Poisson, Round, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.composition import Composition
-from dpacct.tight.engines import (
-    composed_delta,
-    composed_epsilon,
-    inversion_delta,
-)
+from dpacct.tight.engines import composed_delta, composed_epsilon, inversion_delta
 from dpacct.tight.game import plan
 from dpacct.tight.game.bounds import (
     curve_delta,

@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 from mpmath import mp, mpf
 
-from dpacct.tight.game.kernels import (
-    Grid,
-    cell_kernel,
-    fixed_above,
-    fixed_below,
-)
+from dpacct.tight.game.kernels import Grid, cell_kernel, fixed_above, fixed_below
 from dpacct.tight.game.laws import (
     Kernel,
     dominated_side,
