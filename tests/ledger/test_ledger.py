@@ -348,8 +348,8 @@ def test_no_more_is_freed_than_was_held_and_many_rounds_are_held_for_at_their_su
         alone = [times(count, mixture.cost(round_)) for round_, count in many]
         assert all(map(ge, schedule_cost(mixture, many), add(*alone)))
     # Held by another version, which bounded the cost of the plan a little lower.
-    less = tuple(part - 1 for part in mixture.cost(ROUND))
-    _, state = started_run(ledger._file.now().state, less, "add-remove", None, private=True)
+    before, less = ledger._file.now().state, tuple(part - 1 for part in mixture.cost(ROUND))
+    _, state = started_run(before, less, "add-remove", before, private=True)
     charge = charge_of(mixture, Plan(1 * ROUND), state, ROUND, 0)
     assert charge.freed == less
     assert charge.cost == mixture.cost(ROUND)

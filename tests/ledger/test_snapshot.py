@@ -50,7 +50,7 @@ def busy(
 def then(ledger: Ledger, number: int) -> Snapshot:
     """The ledger when an entry was its latest."""
     file = ledger._file
-    return Snapshot.of(file.store, file.now().entry(number), Known(file.known.opening))
+    return Snapshot(file.store, file.now().entry(number), Known(file.known.opening))
 
 
 def test_whatever_is_told_is_of_one_entry(busy: Ledger, path: Path) -> None:

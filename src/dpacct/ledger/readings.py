@@ -16,9 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from dpacct.budget import Interval, Spent
 from dpacct.errors import InvalidParameter, LedgerError
@@ -77,14 +76,6 @@ def naming(path: Path, entry: Entry) -> Generator[None]:
         raise LedgerError(f"{path}: entry {entry.number}: {why}.") from None
 
 
-class Reading(Protocol):
-    """A function that reads rows in one transaction (see `Store.read`)."""
-
-    def __call__(self, action: Callable[[Rows], T], /) -> T:
-        """Return the result of the action."""
-        ...
-
-
 class Known:
     """Facts of a ledger that never change, shared by all its snapshots."""
 
@@ -106,18 +97,17 @@ class Snapshot:
     they take and which entries are added meanwhile. They need no lock.
 
     Attributes:
-        read: calls a function with the rows up to the entry, and returns its result.
         head: the entry.
         state: the totals of all runs.
     """
 
-    def __init__(self, path: Path, read: Reading, head: Entry, known: Known) -> None:
-        self.path = path
-        self.read = read
+    def __init__(self, source: Store | Rows, head: Entry, known: Known) -> None:
+        self.path = source.path
         self.head = head
         self.known = known
         opening = known.opening
         self.budget, self.mixture, self.unit = opening.budget, opening.mixture, opening.unit
+        self._source = source
         self._states: dict[int, tuple[LedgerState, RunState]] = {}
         self.state, run = self.totals(head)
         if run is not None:
@@ -125,10 +115,11 @@ class Snapshot:
 
     # Entries
 
-    @classmethod
-    def of(cls, store: Store, head: Entry, known: Known) -> Snapshot:
-        """Return a file as it was when an entry was its latest."""
-        return cls(store.path, partial(store.read, limit=head.number), head, known)
+    def read(self, action: Callable[[Rows], T]) -> T:
+        """Return the result of a function of the rows up to the entry, in one transaction."""
+        if isinstance(self._source, Rows):
+            return action(self._source)
+        return self._source.read(action, limit=self.head.number)
 
     def entry(self, number: int) -> Entry:
         """Return one entry, its hash checked."""

@@ -212,7 +212,7 @@ class Replay:
         if entry.kind != "finish":
             return ledger, run
         divides = run.initial and not ledger.started
-        room = self._room(found[0], self._initial() - {entry.run}) if divides else None
+        room = self._room(found[0], self._initial() - {entry.run}) if divides else ledger
         return rules.finished(ledger, run, room)
 
     def check_budget(self) -> None:
@@ -231,7 +231,7 @@ class Replay:
         if said.over_budget:
             # Until here there was room for everything.
             self.check_budget()
-        plan, adjacency, held, room = said.plan, ledger.adjacency, None, None
+        plan, adjacency, held, room = said.plan, ledger.adjacency, None, ledger
         if said.part:
             if plan is not None:
                 raise LedgerError("it uses a part with a plan")
@@ -241,7 +241,8 @@ class Replay:
             adjacency = _same_adjacency(ledger, plan.schedule.phases[0].round)
             held = _as_found(cost, subtract(found.held, ledger.held))
             self._unchecked |= ledger.started
-            room = None if ledger.started else self._room(found, self._initial() | {run})
+            if not ledger.started:
+                room = self._room(found, self._initial() | {run})
         return rules.started_run(ledger, held, adjacency, room, private=said.private)
 
     def _initial(self) -> set[int]:

@@ -26,7 +26,7 @@ from dpacct.ledger.readings import Known, Snapshot, naming
 from dpacct.ledger.record import entries as chain
 from dpacct.ledger.record import events
 from dpacct.ledger.record import state as rules
-from dpacct.ledger.record.entries import Entry, Start
+from dpacct.ledger.record.entries import Entry, Opening, Start
 from dpacct.ledger.record.events import Event
 from dpacct.ledger.record.parts import PartTotals
 from dpacct.ledger.record.plans import (
@@ -60,7 +60,7 @@ class Transaction(Snapshot):
     """A ledger while it is written to: as of the latest entry, which may be one of this block."""
 
     def __init__(self, rows: Rows, known: Known) -> None:
-        super().__init__(rows.path, lambda action: action(rows), rows.head(), known)
+        super().__init__(rows, rows.head(), known)
         self._rows = rows
         self._parts: PartTotals | None = None
 
@@ -153,8 +153,9 @@ class Transaction(Snapshot):
         return row
 
     def finish(self, run: int, room: PlanRoom | None = None) -> None:
-        """End a run. ``room`` is as for `finished`."""
-        self.append("finish", run, {}, rules.finished(self.state, self.open_run(run), room))
+        """End a run. ``room`` is the new division of delta, if it changes."""
+        totals = rules.finished(self.state, self.open_run(run), room or self.state)
+        self.append("finish", run, {}, totals)
 
     def _unsettled(self, reservation: Reservation) -> RunState:
         """Return the totals of the run of a round that is not settled (Rule 6)."""
@@ -175,7 +176,9 @@ class LedgerFile:
         store.head()
         first = store.read(lambda rows: rows.entry(1))
         with naming(self.path, first):
-            opening = chain.read_opening(first)
+            opening = chain.read(first)
+            if not isinstance(opening, Opening):
+                raise LedgerError("a ledger begins with its budget")
         self.known = Known(opening, relabelled=store.read(Rows.relabelled))
         if not self.known.relabelled and self._to_relabel():
             self.known.relabelled = True
@@ -190,7 +193,7 @@ class LedgerFile:
 
     def now(self) -> Snapshot:
         """Return the ledger as of its latest entry."""
-        return Snapshot.of(self.store, self.store.head(), self.known)
+        return Snapshot(self.store, self.store.head(), self.known)
 
     def write(self, action: Callable[[Transaction], T]) -> T:
         """Return the result of ``action``. The entries that it appends are on disk then."""
@@ -277,7 +280,7 @@ def registered(now: Snapshot, start: Start) -> tuple[dict[str, Any], States]:
         "private": start.private,
         "details": start.details,
     } | {key: value for key in ("over_budget", "project", "part") if (value := getattr(start, key))}
-    cost = room = None
+    cost, room = None, ledger
     if start.plan is not None:
         plan = Plan(
             events.schedule_in_adjacency(start.plan.schedule, adjacency), start.plan.accountant

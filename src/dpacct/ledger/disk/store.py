@@ -21,6 +21,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -83,7 +84,7 @@ class Store:
             _check_usable(place, os.read(descriptor, 72), writing=not read_only)
             store = cls(place, lock, read_only=read_only)
             # A first write makes the witness, if there is none.
-            (store.read if read_only else store.write)(store._check)
+            (store.read if read_only else store.write)(partial(compare, place))
         except BaseException:
             lock.close()
             raise
@@ -201,11 +202,6 @@ class Store:
             self._lock.release()
             self._busy = False
 
-    def _check(self, rows: Rows) -> None:
-        """Reject a file that has no entries, or is behind its witness."""
-        rows.head()
-        compare(self.place, rows)
-
     def _checked_head(self, rows: Rows) -> Entry:
         """Return the latest entry, unless the file was replaced by an older one (Rule 4)."""
         head, seen = rows.head(), self._seen
@@ -279,7 +275,7 @@ class Store:
                     f"{self.path}: a write was cut short, and its journal does not undo it: "
                     f"{problems[0]}. Restore a copy, and treat the missing rounds as spent."
                 )
-            self._check(rows)
+            compare(self.place, rows)
             failed.pop_all()
         return connection
 

@@ -102,7 +102,8 @@ def update_witness(place: Place, witness: Witness) -> None:
 
 
 def compare(place: Place, rows: Rows) -> Witness | None:
-    """Return the witness, if the ledger has come at least as far (Rule 2)."""
+    """Return the witness, if the ledger has entries and came at least as far (Rule 2)."""
+    rows.head()
     witness = read_witness(place)
     if witness is not None:
         require(rows, witness.position, f"its witness {place.witness.name}")

@@ -244,14 +244,6 @@ def read(entry: Entry) -> Said:
     return found
 
 
-def read_opening(entry: Entry) -> Opening:
-    """Return the content of the first entry."""
-    said = read(entry)
-    if not isinstance(said, Opening):
-        raise LedgerError("a ledger begins with its budget")
-    return said
-
-
 def as_zero_out(said: S) -> S:
     """Return the content of an entry of version 0.2 with its rounds relabelled zero-out."""
     if isinstance(said, Reserve):

@@ -160,20 +160,20 @@ def empty_ledger(zero: Totals, delta: float, adjacency: str) -> LedgerState:
 
 
 def started_run(
-    ledger: LedgerState, plan_cost: Totals | None, adjacency: str, room: Room | None, *,
+    ledger: LedgerState, plan_cost: Totals | None, adjacency: str, room: Room, *,
     private: bool,
 ) -> tuple[LedgerState, RunState]:  # fmt: skip
     """Register a run, and hold room for its plan, if it has one with this Renyi total.
 
-    ``room`` is the division of delta from now on, or None if it does not change.
+    ``room`` is the division of delta from now on: that of ``ledger`` if it does not change.
     """
     zero = (0,) * len(ledger.spent)
     planned, held = plan_cost is not None, plan_cost or zero
     initial = planned and not ledger.started
     run = RunState(zero, held, 0, 0, 0, private, planned, initial, left=False, finished=False)
-    total = add(ledger.held, held)
-    ledger = _divided(ledger, room)
-    return replace(ledger, runs=ledger.runs + 1, held=total, adjacency=adjacency), run
+    held = add(ledger.held, held)
+    ledger = replace(ledger, runs=ledger.runs + 1, held=held, adjacency=adjacency)
+    return replace(ledger, delta=room.delta, plan_delta=room.plan_delta), run
 
 
 def reserved(
@@ -205,19 +205,16 @@ def abandoned(ledger: LedgerState, run: RunState, charge: Charge) -> tuple[Ledge
     return ledger, replace(run, cursor=run.cursor - again)
 
 
-def finished(ledger: LedgerState, run: RunState, room: Room | None) -> tuple[LedgerState, RunState]:
+def finished(ledger: LedgerState, run: RunState, room: Room) -> tuple[LedgerState, RunState]:
     """End the run and free its held room. ``room`` is as for `started_run`."""
-    ledger = replace(_divided(ledger, room), held=subtract(ledger.held, run.held))
+    held = subtract(ledger.held, run.held)
+    ledger = replace(ledger, held=held, delta=room.delta, plan_delta=room.plan_delta)
     return ledger, replace(run, finished=True, held=(0,) * len(run.held))
 
 
 def relabelled(ledger: LedgerState) -> LedgerState:
     """Charge all rounds of version 0.2, before and after, as zero-out."""
     return replace(ledger, adjacency=str(Adjacency.ZERO_OUT))
-
-
-def _divided(ledger: LedgerState, room: Room | None) -> LedgerState:
-    return ledger if room is None else replace(ledger, delta=room.delta, plan_delta=room.plan_delta)
 
 
 def _changed(
