@@ -34,10 +34,7 @@ from dpacct.numerics.search import least_convex_value, minimize_unimodal
 from dpacct.pairs.achieved import affinity_delta
 from dpacct.pairs.dominating import (
     Direction,
-    DominatingPair,
-    GeneralPair,
     PairsOf,
-    SampledGaussianPair,
     SymmetrizedPair,
     achieved_pairs,
     infinite_mass,
@@ -49,7 +46,7 @@ from dpacct.pairs.moments import PairMoments
 from dpacct.pairs.one_round import one_round_delta
 from dpacct.rounds import Schedule
 from dpacct.tight.accountant import TightAccountant
-from dpacct.tight.composition import Composition
+from dpacct.tight.composition import Composition, is_same_both_ways
 from dpacct.tight.contour import Contour, log_delta_estimate, tilt_at_epsilon
 from dpacct.tight.engines import composed_delta, is_repeated
 
@@ -108,13 +105,9 @@ def _pairs_profile(schedule: Schedule, choice: PairsOf, worse: Callable[[float],
     ``worse`` bounds both directions from above if the engine does not converge.
     """
     pairs = {d: pairs_of(schedule.distinct(), choice, d) for d in Direction}
-    engines = {d: _Engine(Composition.of(p, d)) for d, p in pairs.items()}
-    # Then both directions are the same.
-    symmetric = all(_is_symmetric(pair) for pair in pairs[Direction.REMOVE]) and all(
-        count == pairs[Direction.ADD].get(pair, 0)
-        for pair, count in pairs[Direction.REMOVE].items()
-        if isinstance(pair, GeneralPair)
-    )
+    compositions = {d: Composition.of(p, d) for d, p in pairs.items()}
+    engines = {d: _Engine(composition) for d, composition in compositions.items()}
+    symmetric = is_same_both_ways(*compositions.values())
 
     @cache
     def compute(direction: Direction, epsilon: float) -> Interval:
@@ -132,11 +125,6 @@ def _pairs_profile(schedule: Schedule, choice: PairsOf, worse: Callable[[float],
             return Interval.bracket(lower, worse(epsilon))
 
     return lambda direction, epsilon: compute(Direction.REMOVE if symmetric else direction, epsilon)
-
-
-def _is_symmetric(pair: DominatingPair) -> bool:
-    """Return True if a pair is the same in both directions, as far as it knows."""
-    return not isinstance(pair, SampledGaussianPair) or pair.sampling_rate == 1.0
 
 
 class _Engine:

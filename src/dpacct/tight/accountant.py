@@ -38,7 +38,7 @@ from dpacct.pairs.dominating import (
 from dpacct.pairs.one_round import gaussian_delta, gaussian_epsilon
 from dpacct.renyi.curve import RenyiAccountant
 from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
-from dpacct.tight.composition import Composition
+from dpacct.tight.composition import Composition, is_same_both_ways
 from dpacct.tight.engines import NEXT_TO_NOTHING, chernoff_delta, composed_delta, composed_epsilon
 from dpacct.tight.game import is_played
 
@@ -243,8 +243,7 @@ def _by_pairs(question: _Question, pairs: PairsOf, schedule: Schedule) -> Interv
         return Interval(0.0, 0.0)
     remove, add = (Composition.of_schedule(schedule, pairs, d) for d in Direction)
     found = question.exactly(remove)
-    if not remove.sampled.rates.size and remove.general == add.general:
-        # Gaussians without sampling and pairs of C_q are the same in both directions.
+    if is_same_both_ways(remove, add):
         return found
     with suppress(NotConverged):
         # Then the bound of one direction surely covers the other one.

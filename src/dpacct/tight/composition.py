@@ -425,6 +425,14 @@ class Composition(Composed):
                 yield TiltedNodes(rates, noise, direction, *setting), noise, counts
 
 
+def is_same_both_ways(remove: Composition, add: Composition) -> bool:
+    """Return True if both directions of a schedule compose to the same.
+
+    Gaussians without sampling, pairs of C_q and of a replaced client are the same both ways.
+    """
+    return not remove.sampled.rates.size and remove.general == add.general
+
+
 _MAX_KINDS = 40
 
 

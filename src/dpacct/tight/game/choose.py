@@ -12,7 +12,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
@@ -48,38 +47,32 @@ MOST_CELLS = 400
 _UNIT = 3**24
 
 
-@dataclass(frozen=True, slots=True)
 class _Gains:
     """The gains of positions in one kind of round, at a few tilts."""
 
-    grid: Grid
-    rising: Array
-    falling: Array
+    def __init__(self, round_: Round, plan: GamePlan, tilts: Array) -> None:
+        rate, noise = rate_bounds(round_)[1], round_.noise_multiplier
+        self._grid = Grid.of(rate, noise, plan.upper.step, plan.negligible)
+        losses = self._grid.losses
+        # The trapezoid rule in the loss.
+        widths = np.zeros(len(losses))
+        widths[:-1] += 0.5 * np.diff(losses)
+        widths[1:] += 0.5 * np.diff(losses)
+        self._rising = np.exp(np.outer(tilts, losses)) * widths
+        self._falling = np.exp(-np.outer(tilts + 1, losses)) * widths
 
     def of(self, cell: Cell) -> Array:
         """Return about (M(t) - 1) / (t (t + 1)) of the cell's law."""
         positive, negative = (
-            known_values(self.grid, Triangle(float(missing), float(cell.w)))
+            known_values(self._grid, Triangle(float(missing), float(cell.w)))
             for missing in (cell.b, cell.a)
         )
-        return np.asarray(self.rising @ positive + self.falling @ negative)
+        return np.asarray(self._rising @ positive + self._falling @ negative)
 
-
-def guided_cover(
-    schedule: Schedule, plan: GamePlan, tolerance: float, most: int = MOST_CELLS
-) -> tuple[Cover, float]:
-    """Return a cover for the kinds of rounds that matter most, and that differ most.
-
-    Args:
-        schedule, plan: the schedule, and the grid of its game.
-        tolerance: largest extra gain of a cell, as a share of the best position's gain.
-        most: cells, about.
-    Returns:
-        The cells, and the share that is reached with them.
-    """
-    if not has_cells(schedule):
-        return default_cover(), 0.0
-    return _cover(_looked_at(schedule), plan, tolerance, most)
+    def best(self) -> Array:
+        """Return the largest gain of a few positions on the longest side."""
+        shares = (Fraction(k, _POSITIONS) for k in range(_POSITIONS + 1))
+        return np.max([self.of(Cell(share, 1 - share, Fraction(0))) for share in shares], axis=0)
 
 
 def has_cells(schedule: Schedule) -> bool:
@@ -88,15 +81,19 @@ def has_cells(schedule: Schedule) -> bool:
     return replaced and any(is_game(round_) for round_ in schedule.only_rounds())
 
 
-def _looked_at(schedule: Schedule) -> tuple[tuple[Round, int], ...]:
+def _looked_at(schedule: Schedule) -> dict[Round, int]:
     """Return representative kinds of rounds with their numbers. They also serve kinds between."""
     counts = {one: count for one, count in schedule.only_rounds().items() if is_game(one)}
-    heaviest = max(counts, key=lambda one: counts[one] * _weight(one))
-    found = [heaviest, max(counts, key=lambda one: counts[one])]
+
+    def weight(one: Round) -> float:
+        spread = math.expm1(min(4 / one.noise_multiplier**2, 100.0))
+        return counts[one] * (spread * one.sampling_rate**2)
+
+    found = [max(counts, key=weight), max(counts, key=lambda one: counts[one])]
     for end in (min, max):
         found.append(end(counts, key=lambda one: one.noise_multiplier))
         found.append(end(counts, key=lambda one: one.sampling_rate))
-    return tuple((one, counts[one]) for one in dict.fromkeys(found))
+    return {one: counts[one] for one in found}
 
 
 def _tilts(plan: GamePlan) -> Array:
@@ -113,19 +110,27 @@ def turn_guide(plan: GamePlan, tolerance: float) -> TurnGuide:
     return TurnGuide(tuple(_tilts(plan).tolist()), tuple(tolerances.tolist()))
 
 
-def _weight(round_: Round) -> float:
-    return math.expm1(min(4 / round_.noise_multiplier**2, 100.0)) * round_.sampling_rate**2
-
-
 @lru_cache(maxsize=64)
-def _cover(
-    kinds: tuple[tuple[Round, int], ...], plan: GamePlan, tolerance: float, most: int
+def guided_cover(
+    schedule: Schedule, plan: GamePlan, tolerance: float, most: int = MOST_CELLS
 ) -> tuple[Cover, float]:
-    tilts = _tilts(plan)
-    every = [_gains(round_, plan, tilts) for round_, _ in kinds]
-    best = [_best(gains) for gains in every]
+    """Return a cover for the kinds of rounds that matter most, and that differ most.
+
+    Args:
+        schedule, plan: the schedule, and the grid of its game.
+        tolerance: largest extra gain of a cell, as a share of the best position's gain.
+        most: cells, about.
+    Returns:
+        The cells, and the share that is reached with them.
+    """
+    if not has_cells(schedule):
+        return default_cover(), 0.0
+    kinds, tilts = _looked_at(schedule), _tilts(plan)
+    every = [_Gains(round_, plan, tilts) for round_ in kinds]
+    best = [gains.best() for gains in every]
     moments = [tilts * (tilts + 1) * most_of for most_of in best]
-    worth = [count * np.log1p(moment) for (_, count), moment in zip(kinds, moments, strict=True)]
+    counts = kinds.values()
+    worth = [count * np.log1p(moment) for count, moment in zip(counts, moments, strict=True)]
     # A kind with little gain may gain more, since only the total counts.
     weights = [
         np.minimum(1.0, len(kinds) * part / sum(worth)) * moment / moment[0] / most_of
@@ -157,24 +162,6 @@ def _cover(
                 if child not in kept:
                     add(child)
     return without_spare(tuple(sorted(kept))), -waiting[0][0]
-
-
-def _best(gains: _Gains) -> Array:
-    """Return the largest gain of a few positions on the longest side."""
-    shares = (Fraction(k, _POSITIONS) for k in range(_POSITIONS + 1))
-    return np.max([gains.of(Cell(share, 1 - share, Fraction(0))) for share in shares], axis=0)
-
-
-def _gains(round_: Round, plan: GamePlan, tilts: Array) -> _Gains:
-    rate, noise = rate_bounds(round_)[1], round_.noise_multiplier
-    grid = Grid.of(rate, noise, plan.upper.step, plan.negligible)
-    losses = grid.losses
-    widths = np.zeros(len(losses))
-    widths[:-1] += 0.5 * np.diff(losses)
-    widths[1:] += 0.5 * np.diff(losses)
-    rising = np.exp(np.outer(tilts, losses)) * widths
-    falling = np.exp(-np.outer(tilts + 1, losses)) * widths
-    return _Gains(grid, rising, falling)
 
 
 # Losses times laws times rounds: about one second, two, seven, ten and thirty.
