@@ -31,8 +31,7 @@ from benchmarks import pfl_research
 from benchmarks.device_jobs import JOBS, Job, images
 from benchmarks.measure import table
 from dpacct.fl.data import Examples
-from dpacct.fl.surroundings import arithmetic
-from dpacct.fl.tensors import choose_device
+from dpacct.fl.tensors import arithmetic, choose_device
 
 # Rounds that are not timed: the first one chooses how to train.
 WARM = 1

@@ -16,8 +16,7 @@ from dpacct.fl.layout import Layout, copies, trainable
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.privacy.markers import scatter
 from dpacct.fl.privacy.sums import contribute
-from dpacct.fl.training.sequential import SequentialTrainer
-from dpacct.fl.training.tasks import join
+from dpacct.fl.training.tasks import SequentialTrainer, join
 from dpacct.ledger import Ledger
 from tests.fl.problems import (
     KILLED,

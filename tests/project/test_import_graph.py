@@ -53,7 +53,7 @@ ROOMS = {
         {"terms"},
     ],
     "dpacct.fl": [
-        {"tensors", "surroundings", "clients", "public"},
+        {"tensors", "clients", "public"},
         {"layout"},
         {"local", "privacy", "report", "data"},
         {"postprocess", "models"},

@@ -15,10 +15,7 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 
 from dpacct.fl.auditing.audit import audit
 from dpacct.fl.auditing.canary_audit import RunAudit
-from dpacct.fl.auditing.runs import (
-    audit_run,
-    audit_server,
-)
+from dpacct.fl.auditing.runs import audit_run, audit_server
 from dpacct.fl.clients import Canary, ClientData, Examples, Owned, Population
 from dpacct.fl.engine.rounds import OpenRound
 from dpacct.fl.engine.states import Contributions, Draw

@@ -85,13 +85,11 @@ class ClientData:
 
     def __post_init__(self) -> None:
         given: Any = self.inputs
-        inputs: list[Any] = [given]
-        if isinstance(given, dict | tuple):
-            own = cast("dict[str, Any] | tuple[Any, ...]", given)
-            inputs = list(own.values()) if isinstance(own, dict) else list(own)
-            if isinstance(own, dict) and not all(isinstance(name, str) for name in own):
-                rule = "the names of several inputs are those of the model's arguments"
-                raise InvalidParameter("inputs", "a name that is no text", rule)
+        if isinstance(given, dict) and not all(isinstance(n, str) for n in cast("Any", given)):
+            rule = "the names of several inputs are those of the model's arguments"
+            raise InvalidParameter("inputs", "a name that is no text", rule)
+        several = isinstance(given, dict | tuple)
+        inputs: list[Any] = [v for _, v in parts_of(self.inputs)] if several else [given]
         if not inputs:
             raise InvalidParameter("inputs", "empty", "a client has at least one tensor of inputs")
         for name, value in [*(("inputs", value) for value in inputs), ("targets", self.targets)]:

@@ -22,7 +22,6 @@ from dpacct.fl.engine.rounds import OpenRound
 from dpacct.fl.engine.setup import check_shares, prepare
 from dpacct.fl.federation import PrivateRun
 from dpacct.fl.privacy.noise import NoiseShares, SharesElsewhere
-from dpacct.fl.privacy.randomness import Seeded
 from dpacct.fl.settings import Settings, place, with_keywords_of
 
 
@@ -143,7 +142,6 @@ class Server(PrivateRun):
     def _rehearse(self) -> None:
         """Play a round of zeros before anything is charged."""
         engine, state = for_rehearsal(self._rounds.engine), self._rounds.state
-        engine = replace(engine, source=Seeded(0))
         require_bound(engine, state)
         state = replace(state, noise=None)
         found = engine.open(state)

@@ -31,7 +31,7 @@ from dpacct.fl.privacy.bounds import Bound, Clip
 from dpacct.fl.privacy.correlated import Cohorts, Cyclic, MinSeparation
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, SecureGaussianNoise
 from dpacct.fl.report.callbacks import Callback
-from dpacct.fl.surroundings import undisturbed
+from dpacct.fl.tensors import undisturbed
 from dpacct.ledger import Ledger
 from dpacct.rounds import Adjacency, Full, Poisson, Sampling, Schedule, Uniform
 

@@ -153,16 +153,13 @@ def to_dp_event(schedule: Schedule) -> Any:
 def _opacus_epsilon(name: str, accountant: str, schedule: Schedule, delta: float) -> float:
     _check_known(name, schedule, _NOT_REPLACED)
     asked = getattr(import_peer("opacus.accountants", "Opacus"), accountant)()
+    # Peers state noise over sensitivity, and replacing a client moves the sum by 2C.
+    sensitivity = 2.0 if schedule.adjacency is Adjacency.REPLACE_ONE else 1.0
     asked.history = [
-        (_noise_over_sensitivity(round_), round_.sampling_rate, count)
+        (round_.noise_multiplier / sensitivity, round_.sampling_rate, count)
         for round_, count in schedule.only_rounds().items()
     ]
     return ask(name, lambda: asked.get_epsilon(delta=delta))
-
-
-def _noise_over_sensitivity(round_: Round) -> float:
-    """Return the noise multiplier as peers state it: replacing a client moves the sum by 2C."""
-    return round_.noise_multiplier / (2.0 if round_.adjacency is Adjacency.REPLACE_ONE else 1.0)
 
 
 def _check_known(

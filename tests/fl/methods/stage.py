@@ -20,7 +20,7 @@ from dpacct.fl.privacy.noise import Noise
 from dpacct.fl.privacy.randomness import Seeded
 from dpacct.fl.public import PublicSize
 from dpacct.fl.settings import choose_bound
-from dpacct.fl.training.sequential import SequentialTrainer
+from dpacct.fl.training.tasks import SequentialTrainer
 from dpacct.fl.training.vectorized import VectorizedTrainer
 from tests.fl.problems import Silent, half_square
 

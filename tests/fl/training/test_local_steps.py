@@ -11,8 +11,7 @@ from dpacct.fl.layout import Layout, trainable
 from dpacct.fl.local.batches import plan_batches
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods import DPFedAvg
-from dpacct.fl.training.sequential import SequentialTrainer
-from dpacct.fl.training.tasks import Broadcast, Task
+from dpacct.fl.training.tasks import Broadcast, SequentialTrainer, Task
 from dpacct.fl.training.vectorized import VectorizedTrainer
 from tests.fl.problems import cross_entropy, federation, flat, make_clients, perceptron
 

@@ -23,9 +23,8 @@ from dpacct.fl.methods.protocol import Method
 from dpacct.fl.training.choose import TrainerChooser
 from dpacct.fl.training.examples import ExampleTrainer
 from dpacct.fl.training.own_functions import seeds_of_steps
-from dpacct.fl.training.sequential import SequentialTrainer
 from dpacct.fl.training.synthetic import Kind, Synthetic
-from dpacct.fl.training.tasks import Broadcast, Task
+from dpacct.fl.training.tasks import Broadcast, SequentialTrainer, Task
 from dpacct.fl.training.vectorized import VectorizedTrainer
 from tests.fl.problems import (
     Point,

@@ -37,8 +37,7 @@ from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std
 from dpacct.fl.privacy.randomness import Seeded
 from dpacct.fl.public import PublicSize
 from dpacct.fl.settings import choose_bound, choose_independent
-from dpacct.fl.surroundings import undisturbed
-from dpacct.fl.tensors import forked_generators, norm
+from dpacct.fl.tensors import forked_generators, norm, undisturbed
 from dpacct.fl.training.choose import TrainerChooser
 from dpacct.fl.training.tasks import Trainer
 from dpacct.rounds import Adjacency, Full, Sampling, Uniform

@@ -12,7 +12,6 @@ cohorts. They are readable by their owner alone (mode 0600). Guard them like the
 
 from __future__ import annotations
 
-import pickle
 import warnings
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -28,27 +27,12 @@ from dpacct.fl.layout import Params, trainable
 from dpacct.fl.privacy.account import Saved
 from dpacct.fl.privacy.bounds import AdaptiveClip
 from dpacct.fl.privacy.masks import reads_release
-from dpacct.fl.surroundings import undisturbed
+from dpacct.fl.tensors import undisturbed
 from dpacct.fl.training.choose import TrainingPlan
 from dpacct.ledger import Position
 from dpacct.ledger.disk.outputs import write_file
 
 VERSION = 3
-
-# Errors of torch.load and its readers of zip files and pickles, for a file of another kind.
-_DAMAGED = (
-    AssertionError,
-    pickle.UnpicklingError,
-    AttributeError,
-    EOFError,
-    ImportError,
-    LookupError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
 
 
 def save(rounds: Rounds, path: Path, training: TrainingPlan | None = None) -> None:
@@ -108,7 +92,7 @@ def read_checkpoint(path: Path, device: torch.device | str) -> dict[str, Any]:
             loaded = torch.load(path, map_location=device, weights_only=True)
         content = cast("dict[str, Any]", loaded)
         version = content["version"]
-    except _DAMAGED as error:
+    except Exception as error:  # noqa: BLE001 - readers of zip files and pickles raise anything
         rule = f"it cannot be read as a checkpoint ({type(error).__name__})"
         raise InvalidParameter("checkpoint", str(path), rule) from None
     if version != VERSION:

@@ -34,13 +34,8 @@ from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.privacy.allocation import Allocation, Allocator
 from dpacct.fl.privacy.bounds import INDICATOR_NORM, AdaptiveClip
 from dpacct.fl.privacy.markers import Bounded, Noised, scatter
-from dpacct.fl.privacy.noise import (
-    GaussianNoise,
-    Noise,
-    drawn_std,
-    sums_as_they_are,
-)
-from dpacct.fl.privacy.randomness import Randomness, draw_cohort, torch_seed
+from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std, sums_as_they_are
+from dpacct.fl.privacy.randomness import Randomness, Seeded, draw_cohort, torch_seed
 from dpacct.fl.privacy.sums import (
     add_clipped,
     add_rows,
@@ -49,7 +44,7 @@ from dpacct.fl.privacy.sums import (
     received,
     scales_rows,
 )
-from dpacct.fl.surroundings import undisturbed
+from dpacct.fl.tensors import undisturbed
 from dpacct.fl.training.examples import ExampleTrainer, Gradients
 from dpacct.fl.training.tasks import Broadcast, Task, Trainer, join, plant
 
@@ -313,7 +308,8 @@ class Engine:
 
 
 def for_rehearsal(engine: Engine) -> Engine:
-    """Return the engine with noise that needs no other rounds."""
+    """Return the engine with repeatable randomness, and noise that needs no other rounds."""
+    engine = replace(engine, source=Seeded(0))
     if engine.plan.correlation is None:
         return engine
     return replace(engine, noise=GaussianNoise(), plan=replace(engine.plan, correlation=None))

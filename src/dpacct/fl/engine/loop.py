@@ -43,8 +43,7 @@ from dpacct.fl.layout import set_training_mode
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
 from dpacct.fl.settings import LocalSettings
-from dpacct.fl.surroundings import arithmetic, undisturbed
-from dpacct.fl.tensors import forked_generators, seed_generators
+from dpacct.fl.tensors import arithmetic, forked_generators, seed_generators, undisturbed
 from dpacct.fl.training.choose import Choice, TrainerChooser, TrainingPlan
 from dpacct.validate import NOISE_MULTIPLIER_RANGE
 
@@ -63,11 +62,7 @@ class RoundLoop:
     """
 
     def __init__(
-        self,
-        rounds: Rounds,
-        chooser: TrainerChooser,
-        *,
-        example: ClientData | None,
+        self, rounds: Rounds, chooser: TrainerChooser, *, example: ClientData | None
     ) -> None:
         self.rounds, self.chooser = rounds, chooser
         self.choice: Choice | None = None

@@ -19,13 +19,11 @@ from torch import Tensor
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
 from dpacct.fl.engine.engine import Engine, for_rehearsal
-from dpacct.fl.engine.states import Draw, TrainingState
+from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.privacy.findings import Audit, check_bound
-from dpacct.fl.privacy.randomness import Seeded
-from dpacct.fl.surroundings import undisturbed
-from dpacct.fl.tensors import forked_generators, norm, same_numbers, seed_generators
+from dpacct.fl.tensors import forked_generators, norm, same_numbers, seed_generators, undisturbed
 from dpacct.fl.training.choose import Choice, TrainerChooser, TrainingPlan
 from dpacct.fl.training.synthetic import Kind, synthetic_clients, usual_kind
 from dpacct.fl.training.tasks import Isolation, Trainer
@@ -61,7 +59,6 @@ class Rehearsal:
     ) -> None:
         self._engine, self._chooser, self._before = engine, chooser, before
         self._state = replace(state, client_states={}, noise=None)
-        alone = for_rehearsal(engine)
         with _Noted():
             kind = usual_kind(engine.clients) if example is None else Kind.of(example)
             self._synthetic = synthetic_clients(kind, example, chooser.loss, state.params)
@@ -71,7 +68,7 @@ class Rehearsal:
         # The first two populations share their second client. In the third another client is last
         # as well: a method may keep something of the last client alone.
         self._worlds = [
-            replace(alone, clients=clients, local=_short(engine.local), source=Seeded(0))
+            replace(for_rehearsal(engine), clients=clients, local=_short(engine.local))
             for clients in ([first, second], [other, second], [other, last])
         ]
 
@@ -82,7 +79,16 @@ class Rehearsal:
             self._try_model()
             require_bound(self._engine, self._state)
             self._check_alone(chooser.alone)
-            choice = self._choose()
+            engine = self._engine
+            everyone = engine.method.everyone_computes
+            workers = engine.plan.public.size if everyone else engine.plan.cohort_size
+            choice = chooser.choose(
+                self._synthetic,
+                engine.broadcast(self._state),
+                max(1, round(workers)),
+                timed=engine.source.private,
+                before=self._before,
+            )
             trainer = chooser.vectorized if choice.plan.vectorized else chooser.alone
             if choice.plan.vectorized:
                 self._check_alone(trainer)
@@ -99,18 +105,6 @@ class Rehearsal:
         loss.gradient(dict(broadcast.anchor), batch)
         with Isolation(loss).around(broadcast) as shown:
             loss.gradient(shown.anchor, batch)
-
-    def _choose(self) -> Choice:
-        engine = self._engine
-        everyone = engine.method.everyone_computes
-        workers = engine.plan.public.size if everyone else engine.plan.cohort_size
-        return self._chooser.choose(
-            self._synthetic,
-            engine.broadcast(self._state),
-            max(1, round(workers)),
-            timed=engine.source.private,
-            before=self._before,
-        )
 
     def _check_alone(self, trainer: Trainer) -> None:
         """Refuse training in which one client's update depends on another client. Rule 2."""
@@ -132,10 +126,10 @@ class Rehearsal:
 
     def _check_rounds(self, trainer: Trainer) -> None:
         """Run two rounds, and refuse a new state that depends on more than the release. Rule 2."""
-        (engine, _, other), state = self._worlds, self._state
+        (engine, _, other), state, everyone = self._worlds, self._state, range(len(_SIZES))
         for _ in range(2):
             with forked_generators():
-                found = engine.collect(state, _draw(engine), trainer, len(_SIZES))
+                found = engine.collect(state, engine.draw_for(everyone), trainer, len(_SIZES))
             # The planned number, so that shares of the noise suffice.
             found.arrived = max(found.arrived, math.ceil(engine.plan.cohort_size))
             release = engine.release(state, found)
@@ -144,7 +138,7 @@ class Rehearsal:
             seed_generators(0, engine.device)
             after = engine.apply(state, release)
             with forked_generators():
-                other.collect(state, _draw(other), trainer, len(_SIZES))
+                other.collect(state, other.draw_for(everyone), trainer, len(_SIZES))
             seed_generators(0, engine.device)
             strange = other.apply(state, release)
             for what, ours, theirs in (
@@ -165,10 +159,6 @@ class Rehearsal:
         engine, state = self._worlds[world], self._state
         tasks = [engine.task(client, state, 0) for client in range(len(_SIZES))]
         return trainer.train(tasks, engine.broadcast(state))
-
-
-def _draw(engine: Engine) -> Draw:
-    return engine.draw_for(range(len(_SIZES)))
 
 
 def _short(local: SGD) -> SGD:

@@ -42,8 +42,7 @@ from dpacct.fl.privacy.bounds import Bound, SmoothedNormalization, check_limits
 from dpacct.fl.privacy.correlated import CorrelatedNoise
 from dpacct.fl.privacy.noise import SharesElsewhere, drawn_std, grid_exponent
 from dpacct.fl.report.reports import Diagnostics, Report
-from dpacct.fl.surroundings import undisturbed
-from dpacct.fl.tensors import norm, numbers
+from dpacct.fl.tensors import norm, numbers, undisturbed
 from dpacct.fl.training.tasks import Broadcast
 from dpacct.ledger import Event, Ticket
 from dpacct.ledger.record.events import noise_of
@@ -67,11 +66,7 @@ class OpenRound:
     """
 
     def __init__(
-        self,
-        rounds: Rounds,
-        ticket: Ticket | RowTicket,
-        event: Event,
-        began: float,
+        self, rounds: Rounds, ticket: Ticket | RowTicket, event: Event, began: float
     ) -> None:
         engine, state = rounds.engine, rounds.state
         self._rounds, self._engine, self._state = rounds, engine, state

@@ -44,7 +44,7 @@ from dpacct.fl.settings import (
     choose_noise_source,
     server_rate,
 )
-from dpacct.fl.surroundings import undisturbed
+from dpacct.fl.tensors import undisturbed
 from dpacct.fl.training.choose import TrainerChooser
 from dpacct.ledger import Ledger
 from dpacct.ledger.record.events import noise_of
@@ -324,19 +324,11 @@ def choose_chooser(
     engine: Engine, model: nn.Module, loss: LossFunction, settings: LocalSettings
 ) -> TrainerChooser:
     """Return the object that chooses how this population is trained."""
-    examples = isinstance(engine.clients, Examples)
+    parts = (model, loss, engine.method, engine.layout, engine.local)
+    examples, chunk = isinstance(engine.clients, Examples), settings.chunk_size
     if examples:
         _refuse_for_examples(model, engine.method)
-    return TrainerChooser(
-        model,
-        loss,
-        engine.method,
-        engine.layout,
-        engine.local,
-        vectorize=settings.vectorize,
-        chunk=settings.chunk_size,
-        examples=examples,
-    )
+    return TrainerChooser(*parts, vectorize=settings.vectorize, chunk=chunk, examples=examples)
 
 
 def _refuse_for_examples(model: nn.Module, method: Method) -> None:

@@ -30,11 +30,9 @@ from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.privacy.bounds import clip_norm as checked_norm
 from dpacct.fl.privacy.markers import scatter
 from dpacct.fl.privacy.sums import contribute
-from dpacct.fl.surroundings import arithmetic, undisturbed
-from dpacct.fl.tensors import forked_generators
-from dpacct.fl.training.sequential import SequentialTrainer
+from dpacct.fl.tensors import arithmetic, forked_generators, undisturbed
 from dpacct.fl.training.synthetic import synthetic_clients, usual_kind
-from dpacct.fl.training.tasks import Trial, join, plant
+from dpacct.fl.training.tasks import SequentialTrainer, Trial, join, plant
 
 _LOG = logging.getLogger("flwr")
 Handler = Callable[[Message, Context], Message]

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, cast
 
 import torch
-from torch import Tensor
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
@@ -293,17 +292,14 @@ def adam_direction(
     after: State = {"steps": steps}
     found: Params = {}
     for name, value in values.items():
-        mean, square = (_moment(state, f"{letter} {name}", value) for letter in "mv")
+        zero = torch.zeros_like(value)
+        mean, square = state.get(f"m {name}", zero), state.get(f"v {name}", zero)
         mean = beta1 * mean + (1 - beta1) * value
         square = beta2 * square + (1 - beta2) * value.square()
         after |= {f"m {name}": mean, f"v {name}": square}
         width = (square / (1 - beta2**count)).sqrt() + floor
         found[name] = (mean / (1 - beta1**count)) / width
     return found, after
-
-
-def _moment(state: State, name: str, like: Tensor) -> Tensor:
-    return state[name] if name in state else torch.zeros_like(like)
 
 
 def shortened(grads: Params, limit: float) -> Params:

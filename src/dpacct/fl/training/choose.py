@@ -28,9 +28,8 @@ from dpacct.fl.local.sgd import SGD, LocalAdam
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.tensors import listed, norm
 from dpacct.fl.training.examples import STEP, ExampleTrainer, largest_group
-from dpacct.fl.training.sequential import SequentialTrainer
 from dpacct.fl.training.synthetic import Kind, Synthetic, synthetic_task
-from dpacct.fl.training.tasks import Broadcast, Task, Trainer, Trial
+from dpacct.fl.training.tasks import Broadcast, SequentialTrainer, Task, Trainer, Trial
 from dpacct.fl.training.vectorized import VectorizedTrainer
 
 # Memory for the clients that are trained at a time: this, or a share of a GPU's free memory.
@@ -193,7 +192,10 @@ class TrainerChooser:
         here = broadcast.device.type
         if before and before.device == here and self._vectorize in ("auto", before.vectorized):
             return self._build(before, synthetic)
-        sequential = self._sequential(broadcast, cohort)
+        rows = max(1, self._limit // (16 * max(self._layout.size, 1)))
+        chunk = max(self._chunk or min(cohort, rows), 1)
+        reason = f"one {'example' if self._examples else 'client'} at a time"
+        sequential = TrainingPlan(False, 1, 1, chunk, here, reason)  # noqa: FBT003
         few = not self._examples and (cohort < 2 or self._chunk == 1)
         if self._vectorize is False or (self._vectorize == "auto" and few):
             return self._build(sequential, synthetic)
@@ -267,12 +269,6 @@ class TrainerChooser:
             sizes = (1, 1, 1)
         clients = [synthetic.make(size, seed) for seed, size in enumerate(sizes, start=first)]
         return [synthetic_task(data, self._method, broadcast) for data in clients]
-
-    def _sequential(self, broadcast: Broadcast, cohort: int) -> TrainingPlan:
-        rows = max(1, self._limit // (16 * max(self._layout.size, 1)))
-        chunk = max(self._chunk or min(cohort, rows), 1)
-        reason = f"one {'example' if self._examples else 'client'} at a time"
-        return TrainingPlan(False, 1, 1, chunk, broadcast.device.type, reason)  # noqa: FBT003
 
     def _grouped(self, broadcast: Broadcast, cohort: int, fitting: int) -> TrainingPlan:
         """Return the plan of as few equal groups as hold most cohorts and fit into memory."""

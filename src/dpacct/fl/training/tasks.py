@@ -1,5 +1,8 @@
 """The interface between engine and trainers: tasks, broadcasts, failures, and shared tensors.
 
+`SequentialTrainer` trains one client after the other, by autograd. It works for every model and
+method.
+
 Rule 1: an error with one client's data is that client's failure alone. Its update counts as one
 that is not finite, so as zero, and the round goes on: whether a client fails must not show outside.
 Errors of the program surface before the first charge, on synthetic clients
@@ -28,11 +31,11 @@ from torch import Tensor
 from dpacct.errors import Unsupported
 from dpacct.fl.clients import Canary, ClientData, checked
 from dpacct.fl.layout import Layout, Params, State, copies
-from dpacct.fl.local.batches import BatchPlan, plan_batches
+from dpacct.fl.local.batches import Batch, BatchPlan, plan_batches
 from dpacct.fl.local.losses import LocalLoss
-from dpacct.fl.local.sgd import SGD
-from dpacct.fl.methods.protocol import Context, Method
-from dpacct.fl.tensors import same_numbers
+from dpacct.fl.local.sgd import SGD, shortened
+from dpacct.fl.methods.protocol import Context, Method, overrides
+from dpacct.fl.tensors import numbers, same_numbers, seed_generators
 
 
 class Trial:
@@ -209,6 +212,51 @@ class Trainer:
                     task.state or {}, row.clone(), shown.context_of(task)
                 )
         return states
+
+
+class SequentialTrainer(Trainer):
+    """A `Trainer` that treats clients one by one, by autograd."""
+
+    def train(
+        self, tasks: Sequence[Task], broadcast: Broadcast, *, attempt: bool = False
+    ) -> Tensor:
+        """See `Trainer`. An error of a client is raised, or is a row of NaN in an attempt."""
+        rows = self._no_updates(len(tasks), broadcast)
+        with self._isolation.around(broadcast) as shown:
+            for row, task in zip(rows, tasks, strict=True):
+                if not task.failed:
+                    with Trial() if attempt else nullcontext():
+                        row.copy_(self._update(task, shown))
+        return rows
+
+    def _update(self, task: Task, shown: Broadcast) -> Tensor:
+        """Return the update [d] of one client."""
+        if task.seed is not None:
+            seed_generators(task.seed, shown.device)
+        context = shown.context_of(task)
+        end = self._layout.flatten(self._descend(task, context))
+        delta = end - self._layout.flatten(shown.anchor)
+        return self.method.local_update(delta, task.state, context).detach()
+
+    def _descend(self, task: Task, context: Context) -> Params:
+        """Return the parameters after the local steps, as torch's optimizers take them."""
+        local, params = context.local, context.anchor
+        projects = overrides(self.method, "after_step")
+        optimizer: State = {}
+        # One upload for all steps.
+        plan = task.plan.indices.to(task.data.targets.device)
+        for indices, count in zip(plan, numbers(task.plan.counts), strict=True):
+            rows = indices[:count]
+            data = task.data.map(lambda values: values[rows])  # noqa: B023 - called at once
+            batch = Batch(data.inputs, data.targets, None)
+            grads = self.method.gradient(self._loss, params, batch, context)
+            if local.max_grad_norm is not None:
+                grads = shortened(grads, local.max_grad_norm)
+            grads, optimizer = local.direction(grads, params, optimizer)
+            params = {n: p.sub(grads[n], alpha=float(context.lr)) for n, p in params.items()}
+            if projects:
+                params = self.method.after_step(params, context)
+        return params
 
 
 NO_DATA = ClientData(torch.zeros(0), torch.zeros(0))
