@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from dpacct.errors import LedgerError
+from dpacct.ledger.disk.place import opened
 
 try:
     import fcntl
@@ -161,12 +162,9 @@ def alone_in(folder: Path) -> Generator[None]:
     if fcntl is None:
         yield
         return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    with opened(folder, os.O_RDONLY) as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
 
 
 _OPEN: weakref.WeakSet[Lock] = weakref.WeakSet()

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import stat
 import unicodedata
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -127,14 +129,21 @@ def check_still_there(place: Place, descriptor: int) -> None:
         )
 
 
+@contextmanager
+def opened(path: Path, how: int) -> Generator[int]:
+    """Open a file by the flags of `os.open`. Only its owner may use a new file."""
+    descriptor = os.open(path, how, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def sync_folder(folder: Path) -> None:
     """Flush the names in a folder to disk, if the system can do that."""
     if hasattr(os, "O_DIRECTORY"):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
+        with opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
             os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def reason_of(error: OSError) -> str:

@@ -121,10 +121,7 @@ class Store:
             self.connection.execute("BEGIN IMMEDIATE")
             rows = Rows(self.path, self.connection)
             self._checked_head(rows)
-            witness = compare(self.place, rows)
-            if witness is None:
-                witness = next_witness(rows, None)
-                make_witness(self.place, witness)
+            witness = compare(self.place, rows) or make_witness(self.place, rows)
             answer = action(rows)
             now = next_witness(rows, witness)
             self._commit()

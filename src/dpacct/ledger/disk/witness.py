@@ -13,12 +13,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from dpacct.errors import InvalidParameter, LedgerError
-from dpacct.ledger.disk.place import Place, reason_of, sync_folder
+from dpacct.ledger.disk.place import Place, opened, reason_of, sync_folder
 from dpacct.ledger.disk.rows import Rows
 from dpacct.ledger.record.entries import Position, canonical
 
@@ -43,11 +43,8 @@ class Witness:
 def read_witness(place: Place) -> Witness | None:
     """Return the witness of a ledger, or None if it has none."""
     try:
-        descriptor = os.open(place.witness, os.O_RDONLY | _PLAIN)
-        try:
+        with opened(place.witness, os.O_RDONLY | _PLAIN) as descriptor:
             data = os.read(descriptor, _SIZE + 1)
-        finally:
-            os.close(descriptor)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -63,13 +60,15 @@ def read_witness(place: Place) -> Witness | None:
     return found
 
 
-def make_witness(place: Place, witness: Witness) -> None:
-    """Write a first witness, as a whole or not at all."""
+def make_witness(place: Place, rows: Rows) -> Witness:
+    """Write the first witness of a ledger, as a whole or not at all, and return it."""
+    head, identity = rows.head(), rows.entry(1).hash.hex()
+    known = Position(identity, head.number, head.hash.hex(), rows.commits_behind(0))
+    witness = Witness(known, since=head.number)
     draft = place.witness.with_name(f"{place.witness.name}-new")
     try:
         draft.unlink(missing_ok=True)
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _PLAIN, 0o600)
-        try:
+        with opened(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _PLAIN) as descriptor:
             # All users with write access to the ledger may write to its witness.
             owner = place.file.stat()
             if hasattr(os, "fchmod"):
@@ -78,12 +77,11 @@ def make_witness(place: Place, witness: Witness) -> None:
                 os.fchown(descriptor, owner.st_uid, owner.st_gid)
             os.write(descriptor, _rendered(witness))
             os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
         draft.replace(place.witness)
         sync_folder(place.witness.parent)
     except OSError as error:
         raise _not_written(place, error) from None
+    return witness
 
 
 def update_witness(place: Place, witness: Witness) -> None:
@@ -92,11 +90,8 @@ def update_witness(place: Place, witness: Witness) -> None:
     It is not flushed: a power loss leaves it behind the ledger (Rule 1).
     """
     try:
-        descriptor = os.open(place.witness, os.O_WRONLY | _PLAIN)
-        try:
+        with opened(place.witness, os.O_WRONLY | _PLAIN) as descriptor:
             os.write(descriptor, _rendered(witness))
-        finally:
-            os.close(descriptor)
     except OSError as error:
         raise _not_written(place, error) from None
 
@@ -133,15 +128,9 @@ def require(rows: Rows, position: Position, holder: str) -> None:
         )
 
 
-def next_witness(rows: Rows, witness: Witness | None) -> Witness:
-    """Return the witness of the latest entry, from an earlier one or from all entries."""
-    head = rows.head()
-    if witness is None:
-        identity, more = rows.entry(1).hash.hex(), rows.commits_behind(0)
-        return Witness(Position(identity, head.number, head.hash.hex(), more), head.number)
-    known = witness.position
-    if head.number == known.entry:
-        return witness
+def next_witness(rows: Rows, witness: Witness) -> Witness:
+    """Return the witness of the latest entry, from an earlier one."""
+    head, known = rows.head(), witness.position
     total = known.committed + rows.commits_behind(known.entry)
     position = Position(known.identity, head.number, head.hash.hex(), total)
     return replace(witness, position=position)
@@ -149,9 +138,8 @@ def next_witness(rows: Rows, witness: Witness | None) -> Witness:
 
 @lru_cache(maxsize=4)
 def _rendered(witness: Witness) -> bytes:
-    known = witness.position
-    content = {name: getattr(known, name) for name in ("identity", "entry", "head", "committed")}
-    text = canonical(content | {"version": _VERSION, "since": witness.since})
+    content = asdict(witness.position) | {"version": _VERSION, "since": witness.since}
+    text = canonical(content)
     check = hashlib.sha256(text.encode()).hexdigest()
     return f"{text}\n{check}".ljust(_SIZE - 1).encode() + b"\n"
 
