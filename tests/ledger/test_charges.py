@@ -89,7 +89,7 @@ def test_the_filter_refuses_what_does_not_fit_and_keeps_nothing_of_it(tmp_path: 
     with Ledger.open(tmp_path / "x", BUDGET) as ledger:
         run = ledger.start_run("as it goes")
         run.reserve(HISTOGRAM).commit()
-        with pytest.raises(BudgetExceeded):
+        with pytest.raises(BudgetExceeded, match="the round does not fit"):
             run.reserve(Laplace(epsilon=9.0))
         with pytest.raises(BudgetExceeded):
             ledger.charge(Laplace(epsilon=9.0), name="too much")

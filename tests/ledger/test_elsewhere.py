@@ -199,32 +199,25 @@ def test_rows_are_given_out_once_and_cost_nothing(ledger: Ledger) -> None:
     assert [run.take_row(), again.take_row(), run.take_row(), other.take_row()] == [1, 2, 3, 1]
     assert (run.latest_row, again.latest_row, other.latest_row) == (3, 3, 1)
     assert (ledger.upper_epsilon(), ledger.rounds) == (spent, 1)
-    assert ledger.verify().sound
-
-
-def test_a_finished_run_takes_no_row(ledger: Ledger) -> None:
-    run = ledger.start_run("correlated", 1 * ROUND)
     run.finish()
+    assert ledger.verify().sound
     with pytest.raises(LedgerError, match="finished"):
         run.take_row()
 
 
-@pytest.mark.parametrize("forged", [1, 4, 0, -1, "2", None])
-def test_a_row_out_of_its_order_is_a_fault(ledger: Ledger, forged: object) -> None:
+@pytest.mark.parametrize(
+    ("owner", "forged"), [(1, 1), (1, 4), (1, 0), (1, -1), (1, "2"), (1, None), (7, 1)]
+)
+def test_a_row_out_of_its_order_or_of_no_run_is_a_fault(
+    ledger: Ledger, owner: int, forged: object
+) -> None:
     run = ledger.start_run("correlated", 1 * ROUND)
-    run.take_row()
+    if owner == run.id:
+        run.take_row()
 
     def write(opened: Transaction) -> None:
         totals = opened.state, opened.open_run(run.id)
-        opened.append("row", run.id, {"row": forged}, totals)
+        opened.append("row", owner, {"row": forged}, totals)
 
     ledger._file.write(write)
-    assert not ledger.verify().sound
-
-
-def test_a_row_of_no_run_is_a_fault(ledger: Ledger) -> None:
-    run = ledger.start_run("correlated", 1 * ROUND)
-    ledger._file.write(
-        lambda opened: opened.append("row", 7, {"row": 1}, (opened.state, opened.open_run(run.id)))
-    )
     assert not ledger.verify().sound

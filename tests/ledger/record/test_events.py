@@ -15,7 +15,6 @@ from dpacct.errors import InvalidParameter
 from dpacct.ledger import Event, Release, joint_noise_multiplier
 from dpacct.ledger.record.events import (
     covers,
-    event_to_json,
     round_from_json,
     round_to_json,
     schedule_from_json,
@@ -142,11 +141,3 @@ def test_damaged_rounds_are_rejected() -> None:
             schedule_from_json([{"rounds": 3} | good | change])
     with pytest.raises((InvalidParameter, KeyError)):
         round_from_json({})
-
-
-def test_an_event_in_json_says_what_was_charged_and_what_was_released() -> None:
-    event = Event(Round(1.0), (Release("update", 1.0, 0.3), Release("count", 9.0)), {"step": 1})
-    entry = event_to_json(event, event.charged)
-    assert round_from_json(entry["charged"]) == event.charged
-    assert [r["name"] for r in entry["releases"]] == ["update", "count"]
-    assert entry["details"] == {"step": 1}
