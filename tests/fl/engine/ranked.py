@@ -20,7 +20,7 @@ from torch import distributed
 from dpacct import Budget, Ledger, Round, fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.privacy.randomness import Randomness
-from tests.fl.problems import federation, linear, make_clients, perceptron
+from tests.fl.problems import federation, linear, make_clients, pause, perceptron
 
 CLIENTS = make_clients([9, 4, 7, 12, 5, 8, 3, 6])
 # Canaries of an audit, of which the model has room for few.
@@ -78,11 +78,7 @@ def resumed(folder: Path, rank: int) -> None:
     options = {"checkpoint": folder / f"resumed{rank}.pt", "distributed": True}
     for stop in (1, 2, 3):
         run = seeded("controls", **options)
-        run = run.resume() if stop > 1 else run
-        for report in run:
-            if report.round == stop:
-                break
-        run.close()
+        pause(run.resume() if stop > 1 else run, stop)
     torch.save(weights(run), folder / f"controls{rank}.pt")
 
 
@@ -99,11 +95,7 @@ def charged(folder: Path, rank: int) -> None:
             checkpoint=ledger.with_suffix(".pt"), distributed=True,
         )  # fmt: skip
 
-    first = begun()
-    for report in first:
-        if report.round == 2:
-            break
-    first.close()
+    pause(begun(), 2)
     run = begun().resume()
     assert run.budget == (None if rank else budget)
     reports = list(run)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,42 +27,37 @@ def played(folder: Path, size: int, *cases: str) -> list[int]:
     return [rank.wait(timeout=300) for rank in ranks]
 
 
+@pytest.fixture(scope="module")
+def alone() -> dict[str, list[torch.Tensor]]:
+    """The weights that each setting has after its run in one process."""
+    runs = {name: seeded(name) for name in SETTINGS}
+    return {name: (run.run(), weights(run))[1] for name, run in runs.items()}
+
+
 @pytest.mark.slow
-def test_several_processes_train_the_model_of_one(tmp_path: Path) -> None:
-    cases = ("identity", "resumed", "charged", "refusals")
-    assert played(tmp_path, 2, *cases) == [0, 0]
-    ours, theirs = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
-    for name in SETTINGS:
-        alone = seeded(name)
-        alone.run()
-        for found in (ours, theirs):
-            assert all(map(torch.equal, weights(alone), found[name])), name
+@pytest.mark.parametrize("size", [2, 3])
+def test_several_processes_train_and_audit_as_one(size: int, tmp_path: Path, alone: Any) -> None:
+    cases = (
+        ("identity", "resumed", "charged", "refusals", "audited") if size == 2 else ("identity",)
+    )
+    assert played(tmp_path, size, "identity", *more) == [0] * size
+    found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(size)]
+    for name, each in itertools.product(SETTINGS, found):
+        assert all(map(torch.equal, alone[name], each[name])), name
+    if size == 3:
+        return
     for name in ("charged", "controls"):
         both = [torch.load(tmp_path / f"{name}{rank}.pt") for rank in range(2)]
         assert all(map(torch.equal, *both))
-    assert all(map(torch.equal, both[0], ours["controls"]))
+    assert all(map(torch.equal, both[0], alone["controls"]))
     # What no rank above 0 was told, it hears.
-    budgets = [(tmp_path / f"budgets{rank}.json").read_text() for rank in range(2)]
+    budgets, audits = (
+        [(tmp_path / name.format(rank)).read_text() for rank in range(2)]
+        for name in ("budgets{}.json", "audits{}.txt")
+    )
     assert budgets[0] == budgets[1]
     assert "Budget(" in budgets[0]
-
-
-@pytest.mark.slow
-def test_an_audit_of_two_processes_is_that_of_one(tmp_path: Path) -> None:
-    assert played(tmp_path, 2, "audited") == [0, 0]
-    alone = repr([audit_of(name) for name in ("plain", "memories")])
-    for rank in range(2):
-        assert (tmp_path / f"audits{rank}.txt").read_text() == alone
-
-
-@pytest.mark.slow
-def test_three_processes_train_the_model_of_one(tmp_path: Path) -> None:
-    assert played(tmp_path, 3, "identity") == [0, 0, 0]
-    found = torch.load(tmp_path / "2.pt")
-    for name in SETTINGS:
-        alone = seeded(name)
-        alone.run()
-        assert all(map(torch.equal, weights(alone), found[name])), name
+    assert audits == [repr([audit_of(name) for name in ("plain", "memories")])] * 2
 
 
 @pytest.mark.slow
