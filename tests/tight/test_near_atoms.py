@@ -14,7 +14,7 @@ from mpmath import mpf
 from dpacct import Poisson, Round, delta, epsilon
 from dpacct.tight.contour import Complement, lies_below
 from dpacct.tight.engines import NEXT_TO_NOTHING, far_delta, inversion_delta
-from tests.oracles import contour
+from tests.oracles import contour, loss_grid
 from tests.oracles.answers import known
 from tests.oracles.sampled_gaussian import log_moment
 from tests.tight.compositions import ADD, REMOVE, compose
@@ -130,3 +130,12 @@ def test_delta_holds_what_another_method_found(rate, noise, rounds, at, truth):
     found = delta(rounds * Round(noise, Poisson(rate)), epsilon=at)
     assert found.lower <= truth * (1 + 1e-7)
     assert found.upper >= truth * (1 - 1e-7)
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+def test_delta_is_at_most_the_sum_of_the_rounds_at_zero(adjacency):
+    """With so little noise the sum is the truth: hardly any loss is less than certain."""
+    found = delta(16 * Round(0.1, Poisson(1e-6), adjacency), epsilon=0.0)
+    kind = "replace" if adjacency == "replace-one" else "remove"
+    lower, _ = known(loss_grid.deltas, kind, 1e-6, 0.1, 16, 0.0, 0.02, 300.0)
+    assert lower <= found.upper <= 16e-6 * (1 + 1e-9)

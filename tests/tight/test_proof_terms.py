@@ -198,3 +198,26 @@ def test_tails_of_a_moment_are_added(order, monkeypatch):
     found = trapezoid._direct(np.array([order]), np.array([0.4]), np.array([0.8]), mirrored=False)
     assert found.lower[0] < truth.lower - 1e-3
     assert truth.lower <= found.upper[0]
+
+
+@pytest.mark.parametrize("route", ["_direct", "_excess"])
+@pytest.mark.parametrize("order", [2.5, 6.0, -3.0])
+def test_errors_of_the_nodes_of_a_moment_are_paid_for(order, route, monkeypatch):
+    """Losses and densities are as far off as they say."""
+    truth, exact = log_moment(order, 0.4, 0.8), trapezoid._at_nodes
+
+    def off(*arguments: object, mirrored: bool) -> trapezoid._Nodes:
+        found = exact(*arguments, mirrored=mirrored)
+        return found._replace(
+            loss=found.loss * (1 + 1e-7),
+            loss_error=found.loss_error + 1.01e-7 * np.abs(found.loss),
+            log_density=found.log_density + 1e-7,
+            density_error=found.density_error + 1.01e-7,
+        )
+
+    monkeypatch.setattr(trapezoid, "_at_nodes", off)
+    setting = (np.array([order]), np.array([0.4]), np.array([0.8]))
+    found = getattr(trapezoid, route)(*setting, mirrored=False)
+    assert found.lower[0] <= truth.upper
+    assert truth.lower <= found.upper[0]
+    assert found.upper[0] - found.lower[0] > 1e-8
