@@ -47,21 +47,13 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=Fal
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the ledger.
+    """One line of the ledger."""
 
-    Attributes:
-        number: its place, from 1.
-        kind: one of the kinds below.
-        run: the run it belongs to, 0 for none.
-        text: the hashed text.
-        hash: SHA-256 of the previous hash and the text, 32 bytes.
-    """
-
-    number: int
-    kind: str
-    run: int
-    text: str
-    hash: bytes
+    number: int  # its place, from 1
+    kind: str  # one of the kinds below
+    run: int  # the run it belongs to, 0 for none
+    text: str  # the hashed text
+    hash: bytes  # SHA-256 of the previous hash and the text, 32 bytes
 
     @cached_property
     def content(self) -> dict[str, Any]:
@@ -172,21 +164,13 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Kind ``reserve``: a round is charged.
+    """Kind ``reserve``: a round is charged."""
 
-    Attributes:
-        charged: the charged round.
-        noise_multiplier: of the round, if it has several releases.
-        releases: all its releases, or empty if its sum is the only release.
-        slot: its number in the plan of its run, from 0, or None outside the plan.
-        left: whether its run left the plan with it.
-    """
-
-    charged: ScheduleItem
-    noise_multiplier: float | None
-    releases: tuple[Release, ...]
-    slot: int | None
-    left: bool
+    charged: ScheduleItem  # the charged round
+    noise_multiplier: float | None  # of the round, if it has several releases
+    releases: tuple[Release, ...]  # all its releases, or empty if its sum is the only release
+    slot: int | None  # its number in the plan of its run, from 0, or None outside the plan
+    left: bool  # whether its run left the plan with it
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,16 +185,11 @@ def schedule_cost(mixture: Mixture, schedule: Schedule) -> Totals:
 
 
 class PlanRoom(NamedTuple):
-    """The division of the budget's delta before the first round.
+    """The division of the budget's delta before the first round."""
 
-    Attributes:
-        fits: the plans meet the budget.
-        delta: the delta of the adaptive bound.
-        plan_delta: the delta set aside for the plans, or 0 if the adaptive bound covers them too.
-    """
-
-    fits: bool
-    delta: float
+    fits: bool  # the plans meet the budget
+    delta: float  # the delta of the adaptive bound
+    # The delta set aside for the plans, or 0 if the adaptive bound covers them too.
     plan_delta: float
 
 

@@ -28,31 +28,19 @@ from dpacct.rounds import Release as ScheduleItem
 
 @dataclass(frozen=True, slots=True)
 class LedgerState:
-    """Totals of all runs.
+    """Totals of all runs."""
 
-    Attributes:
-        spent: Renyi totals of every round that was reserved and not abandoned, in units of 2^-64.
-        held: those of planned rounds still to come.
-        runs: the number of registered runs.
-        rounds: the number of charged rounds.
-        exposed: the number of charged rounds of runs that are not private.
-        started: whether a round was ever reserved.
-        loose: whether a round ran outside the plans that were registered before the first round.
-        delta: the delta of the adaptive bound, which the initial plans leave of the budget's.
-        plan_delta: the delta set aside for the initial plans.
-        adjacency: of all rounds, or empty until the first round or plan.
-    """
-
+    # Renyi totals of every round that was reserved and not abandoned, in units of 2^-64.
     spent: Totals
-    held: Totals
-    runs: int
-    rounds: int
-    exposed: int
-    started: bool
-    loose: bool
-    delta: float
-    plan_delta: float
-    adjacency: str
+    held: Totals  # those of planned rounds still to come
+    runs: int  # the number of registered runs
+    rounds: int  # the number of charged rounds
+    exposed: int  # the number of charged rounds of runs that are not private
+    started: bool  # whether a round was ever reserved
+    loose: bool  # whether a round ran outside the plans that were registered before the first round
+    delta: float  # the delta of the adaptive bound, which the initial plans leave of the budget's
+    plan_delta: float  # the delta set aside for the initial plans
+    adjacency: str  # of all rounds, or empty until the first round or plan
 
     @property
     def charged(self) -> Totals:
@@ -62,30 +50,18 @@ class LedgerState:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """Totals of one run.
+    """Totals of one run."""
 
-    Attributes:
-        spent, held: as for the ledger.
-        rounds: the number of charged rounds.
-        committed: the number of released rounds.
-        cursor: the number of used slots of its plan.
-        private: its noise comes from a secret source.
-        planned: it has a plan.
-        initial: the plan was registered before the ledger's first round.
-        left: it ran a round outside its plan.
-        finished: it takes no more rounds.
-    """
-
-    spent: Totals
-    held: Totals
-    rounds: int
-    committed: int
-    cursor: int
-    private: bool
-    planned: bool
-    initial: bool
-    left: bool
-    finished: bool
+    spent: Totals  # as for the ledger
+    held: Totals  # as for the ledger
+    rounds: int  # the number of charged rounds
+    committed: int  # the number of released rounds
+    cursor: int  # the number of used slots of its plan
+    private: bool  # its noise comes from a secret source
+    planned: bool  # it has a plan
+    initial: bool  # the plan was registered before the ledger's first round
+    left: bool  # it ran a round outside its plan
+    finished: bool  # it takes no more rounds
 
     @property
     def on_plan(self) -> bool:
@@ -123,20 +99,15 @@ def _with_totals(values: dict[str, Any]) -> dict[str, Any]:
 
 
 class Charge(NamedTuple):
-    """The effect of one round on the totals.
+    """The effect of one round on the totals."""
 
-    Attributes:
-        cost: of the round.
-        slot: the number of the planned round that covers it, from 0, or None outside a plan.
-        freed: the part of `held` that ends: the cost of the planned round and of skipped ones.
-        skipped: whether planned rounds before it are skipped.
-        shared: of a part of the data: by how much it raises the total of all runs.
-    """
-
-    cost: Totals
+    cost: Totals  # of the round
+    # the number of the planned round that covers it, from 0, or None outside a plan.
     slot: int | None = None
+    # the part of `held` that ends: the cost of the planned round and of skipped ones.
     freed: Totals = ()
-    skipped: bool = False
+    skipped: bool = False  # whether planned rounds before it are skipped
+    # of a part of the data: by how much it raises the total of all runs.
     shared: Totals | None = None
 
 
