@@ -23,8 +23,7 @@ from dpacct.fl.clients import ClientData
 from dpacct.fl.flower import wire
 from dpacct.fl.flower.wire import Answer, Assignment
 from dpacct.fl.layout import Layout, State, check_tensors, copies, set_training_mode, trainable
-from dpacct.fl.local.losses import LocalLoss, LossFunction, separate
-from dpacct.fl.local.sgd import SGD
+from dpacct.fl.local.losses import LocalLoss, LossFunction
 from dpacct.fl.methods.fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.privacy.bounds import clip_norm as checked_norm
@@ -233,16 +232,15 @@ def _engine_training(
         if own[name].dtype != value.dtype:
             rule = f"{name} on the server is {value.dtype}"
             raise InvalidParameter("model", str(own[name].dtype), rule)
-    copy, objective = separate(model, loss)
     precision = sent.local.precision
-    local_loss = LocalLoss(copy, objective, layout.names, precision, functional=False)
+    local_loss = LocalLoss.of_copies(model, loss, layout.names, precision)
     trainer = SequentialTrainer(method, local_loss, layout)
     examples = data()
     task = join(
         lambda: examples, sent.local, given.memory, given.seed, torch.device("cpu"), trainer
     )
     with forked_generators(), arithmetic(precision):
-        set_training_mode(copy)
+        set_training_mode(local_loss.model)
         row = trainer.train([task], sent)
     # A canary of an audit is bounded like any other update.
     plant(row, [task])
@@ -293,8 +291,7 @@ def _try_model(
     with Trial() as trial:
         made = model()
         params = trainable(made)
-        copy, objective = separate(made, loss)
-        local = LocalLoss(copy, objective, tuple(params), SGD(lr=1.0).precision, functional=False)
+        local = LocalLoss.of_copies(made, loss, tuple(params), "float32")
         synthetic_clients(usual_kind([data()]), None, local, copies(params))
     if trial.error is None:
         return ""

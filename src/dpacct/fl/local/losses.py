@@ -62,6 +62,24 @@ class LocalLoss:
         self.constants = {name: value.detach().clone() for name, value in fixed.items()}
         self._places = _places(model)
 
+    @classmethod
+    def of_copies(
+        cls, model: nn.Module, loss: Any, names: tuple[str, ...], precision: Precision
+    ) -> LocalLoss:
+        """Return the loss of a copy of the model, by a copy of a loss that is a module."""
+        try:
+            own = copy.deepcopy(model)
+            objective = copy.deepcopy(loss) if isinstance(loss, nn.Module) else loss
+        except (RuntimeError, TypeError, copy.Error) as error:
+            line = str(error).strip().partition("\n")[0]
+            raise Unsupported(
+                f"the model cannot be copied ({line[:200]}). Clients train on a copy, so that "
+                "nothing that they write reaches the released one"
+            ) from error
+        for value in own.parameters():
+            value.grad = None
+        return cls(own, objective, names, precision, functional=False)
+
     def batched(self) -> LocalLoss:
         """Return the same objective, differentiated with `torch.func`."""
         twin = copy.copy(self)
@@ -166,22 +184,6 @@ def _places(model: nn.Module) -> dict[str, str]:
             for name, value in listed(layer, recurse=False, remove_duplicate=False):
                 found[name] = names.setdefault(value, name)
     return found
-
-
-def separate(model: nn.Module, loss: Any) -> tuple[nn.Module, Any]:
-    """Return a copy of a model, and of a loss that is a module, for clients to train."""
-    try:
-        own = copy.deepcopy(model)
-        objective = copy.deepcopy(loss) if isinstance(loss, nn.Module) else loss
-    except (RuntimeError, TypeError, copy.Error) as error:
-        line = str(error).strip().partition("\n")[0]
-        raise Unsupported(
-            f"the model cannot be copied ({line[:200]}). Clients train on a copy, so that nothing "
-            "that they write reaches the released one"
-        ) from error
-    for value in own.parameters():
-        value.grad = None
-    return own, objective
 
 
 @dataclass(frozen=True, slots=True)

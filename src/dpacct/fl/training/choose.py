@@ -23,7 +23,7 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
 from dpacct.fl.layout import Layout, copies, set_training_mode
 from dpacct.fl.local.batches import Batch, padded_width
-from dpacct.fl.local.losses import LocalLoss, LossFunction, separate
+from dpacct.fl.local.losses import LocalLoss, LossFunction
 from dpacct.fl.local.sgd import SGD, LocalAdam
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.tensors import listed, norm
@@ -160,16 +160,15 @@ class TrainerChooser:
         self._limit, device = _MEMORY, next(model.parameters()).device
         if device.type == "cuda":
             self._limit = max(_MEMORY, int(_FREE_SHARE * torch.cuda.mem_get_info(device)[0]))
-        self.model, objective = separate(model, loss)
-        names, precision = layout.names, local.precision
-        self.loss = LocalLoss(self.model, objective, names, precision, functional=False)
+        self.loss = LocalLoss.of_copies(model, loss, layout.names, local.precision)
+        self.model = self.loss.model
         self._method, self._layout, self._local = method, layout, local
         self._vectorize, self._chunk, self._examples = vectorize, chunk, examples
         self.alone = SequentialTrainer(method, self.loss, layout)
         self._batched = self.loss.batched()
         kind = ExampleTrainer if examples else VectorizedTrainer
         self.vectorized: VectorizedTrainer | ExampleTrainer = kind(method, self._batched, layout, 2)
-        self._tolerance = 5e-2 if precision == "bfloat16" else 1e-4
+        self._tolerance = 5e-2 if local.precision == "bfloat16" else 1e-4
 
     def choose(
         self,
