@@ -8,8 +8,9 @@ for a saddle point uses cumulants, which are not proven.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -118,17 +119,6 @@ class Cumulants(NamedTuple):
 GeneralPairs = tuple[tuple[GeneralPair, int], ...]
 
 
-def general_laws(pairs: GeneralPairs, tilt: float) -> list[Law]:
-    """Return the tilted losses of pairs that are given by functions of their loss."""
-    return [GeneralLosses(pair, float(count), tilt) for pair, count in pairs]
-
-
-def general_cumulants(pairs: GeneralPairs, tilt: float) -> Iterator[tuple[float, Cumulants]]:
-    """Yield the counts and cumulants of such pairs."""
-    for pair, count in pairs:
-        yield float(count), Cumulants(*pair.cumulants(tilt))
-
-
 class Composed:
     """A product of laws and one Gaussian that a contour inverts.
 
@@ -142,18 +132,25 @@ class Composed:
     kinds: int
     general: GeneralPairs = ()
 
-    def laws(self, tilt: float, frequency: float) -> Sequence[Law]:
-        """Return the tilted laws, for frequencies up to the given one."""
+    def laws_of_rounds(self, tilt: float, frequency: float) -> Iterator[Law]:
+        """Yield the tilted laws of sampled rounds, for frequencies up to the given one."""
         raise NotImplementedError
 
-    def _cumulants_of_laws(self, tilt: float) -> Iterator[tuple[float, Cumulants]]:
+    def cumulants_of_rounds(self, tilt: float) -> Iterator[tuple[float, Cumulants]]:
+        """Yield their counts and cumulants."""
         raise NotImplementedError
+
+    def laws(self, tilt: float, frequency: float) -> list[Law]:
+        """Return all tilted laws, for frequencies up to the given one."""
+        general = (GeneralLosses(pair, float(n), tilt) for pair, n in self.general)
+        return [*self.laws_of_rounds(tilt, frequency), *general]
 
     def cumulants(self, tilt: float) -> Cumulants:
         """Return log M(c), mean and variance of the loss tilted by e^{c L}, without proof."""
         value = self.precision * tilt * (1 + tilt) / 2
         mean, variance = self.precision * (0.5 + tilt), self.precision
-        for count, part in self._cumulants_of_laws(tilt):
+        general = ((float(n), Cumulants(*pair.cumulants(tilt))) for pair, n in self.general)
+        for count, part in chain(self.cumulants_of_rounds(tilt), general):
             value, mean = value + count * part.log_moment, mean + count * part.mean
             variance += count * part.variance
         return Cumulants(value, mean, max(variance, 1e-300))
@@ -397,22 +394,21 @@ class Composition(Composed):
         """Estimate the same composition, with some hundred kinds of sampled rounds at most."""
         return replace(self, sampled=alike(self.sampled))
 
-    def _cumulants_of_laws(self, tilt: float) -> Iterator[tuple[float, Cumulants]]:
+    def cumulants_of_rounds(self, tilt: float) -> Iterator[tuple[float, Cumulants]]:
+        """See `Composed`."""
         for nodes, noise, counts in self._nodes(tilt, ACCURACY, 0.0, MAX_NODES):
             yield 1.0, nodes_cumulants(nodes, noise, counts)
         for pair, count in self.symmetrized:
             yield count, panel_cumulants(pair, tilt)
-        yield from general_cumulants(self.general, tilt)
 
-    def laws(self, tilt: float, frequency: float) -> list[Law]:
-        """Return the tilted losses of the sampled rounds, for frequencies up to the one given."""
-        found: list[Law] = []
+    def laws_of_rounds(self, tilt: float, frequency: float) -> Iterator[Law]:
+        """See `Composed`."""
         # A law of many rounds has to be known the better.
         accuracy = _CLOSE + math.log(max(self.sampled_rounds, 1.0))
-        parts = self._nodes(tilt, accuracy, frequency, _MOST_NODES)
-        found += [TiltedLosses(nodes, noise, counts) for nodes, noise, counts in parts]
-        found += [panel_law(pair, n, tilt, frequency) for pair, n in self.symmetrized]
-        return found + general_laws(self.general, tilt)
+        for nodes, noise, counts in self._nodes(tilt, accuracy, frequency, _MOST_NODES):
+            yield TiltedLosses(nodes, noise, counts)
+        for pair, count in self.symmetrized:
+            yield panel_law(pair, count, tilt, frequency)
 
     def _nodes(
         self, tilt: float, accuracy: float, frequency: float, most: int
@@ -476,16 +472,15 @@ class TruncatedComposition(Composed):
         lost *= 1 + UNIT * (4 * len(kinds) + 8)
         return cls(tuple(kinds), ends, lost, whole.precision, whole.kinds, whole.general)
 
-    def laws(self, tilt: float, frequency: float) -> list[Law]:
+    def laws_of_rounds(self, tilt: float, frequency: float) -> Iterator[Law]:
         """See `Composed`."""
-        ends = zip(self.pairs, self.ends, strict=True)
-        found: list[Law] = [panel_law(pair, n, tilt, frequency, end) for (pair, n), end in ends]
-        return found + general_laws(self.general, tilt)
+        for (pair, count), end in zip(self.pairs, self.ends, strict=True):
+            yield panel_law(pair, count, tilt, frequency, end)
 
-    def _cumulants_of_laws(self, tilt: float) -> Iterator[tuple[float, Cumulants]]:
+    def cumulants_of_rounds(self, tilt: float) -> Iterator[tuple[float, Cumulants]]:
+        """See `Composed`."""
         for (pair, count), end in zip(self.pairs, self.ends, strict=True):
             yield count, panel_cumulants(pair, tilt, end)
-        yield from general_cumulants(self.general, tilt)
 
 
 def _kinds(whole: Composition) -> list[tuple[PanelPair, float]]:

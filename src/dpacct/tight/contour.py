@@ -44,11 +44,9 @@ def tilt_at_delta(composition: Composed, log_delta: float) -> tuple[float, Cumul
     """Return the tilt with the least Chernoff bound of epsilon: c (K + k)' = K + k - log delta."""
 
     def excess(tilt: float, at: Cumulants) -> tuple[float, float]:
-        bend = at.variance + 1 / (tilt * (1 + tilt))
         slope = at.mean - math.log1p(1 / tilt)
-        return tilt * slope - at.log_moment - log_chernoff_factor(
-            tilt
-        ) + log_delta, tilt * tilt * bend
+        value = tilt * slope - at.log_moment - log_chernoff_factor(tilt) + log_delta
+        return value, tilt * tilt * _bend(tilt, at)
 
     return _solve(composition, excess)
 
@@ -57,10 +55,14 @@ def tilt_at_epsilon(composition: Composed, epsilon: float) -> tuple[float, Cumul
     """Return the tilt with the least Chernoff bound of delta: (K + k)' = eps."""
 
     def excess(tilt: float, at: Cumulants) -> tuple[float, float]:
-        bend = at.variance + 1 / (tilt * (1 + tilt))
-        return at.mean - math.log1p(1 / tilt) - epsilon, tilt * bend
+        return at.mean - math.log1p(1 / tilt) - epsilon, tilt * _bend(tilt, at)
 
     return _solve(composition, excess)
+
+
+def _bend(tilt: float, at: Cumulants) -> float:
+    """Return (K + k)'' of the logarithm of the Chernoff bound, k = `log_chernoff_factor`."""
+    return at.variance + 1 / (tilt * (1 + tilt))
 
 
 def log_delta_estimate(tilt: float, at: Cumulants, epsilon: float) -> float:
