@@ -109,7 +109,7 @@ def filled(name: str, blocks: Mapping[str, str], **words: str) -> list[str]:
         kept = [
             line for line in block.strip().split("\n") if empty.isdisjoint(_VALUE.findall(line))
         ]
-        joined = ("\n" if block.startswith("|") else " ").join(kept)
+        joined = ("\n" if block.startswith(("|", "- ")) else " ").join(kept)
         found += [Template(joined).substitute(values)] if kept else []
     return found
 

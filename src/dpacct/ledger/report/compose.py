@@ -1,6 +1,7 @@
 """The report for a reviewer: the claim, its scope and its assumptions, as blocks of text.
 
-Its sentences are here and in `facts`, and for the first page in `dpacct.report`.
+Its sentences are in the templates of `dpacct.report`, and those that depend on the runs here and in
+`facts`.
 
 Its contents follow Ponomareva et al. 2023 ("How to DP-fy ML", arXiv:2303.00654). They ask every
 report of a private model for setting, unit, adjacency, coverage, accounting with its assumptions,
@@ -18,7 +19,7 @@ from dpacct.ledger.record.events import MAX_DETAILS, round_from_json
 from dpacct.ledger.report.facts import promise_of, report_of
 from dpacct.ledger.verify import Verification, verify
 from dpacct.ledger.writing import above
-from dpacct.report.document import Report, bullets, chart, heading, paragraph, table
+from dpacct.report.document import Report, bullets, chart, filled, heading, paragraph, table
 from dpacct.report.front import Promise, front_page, nothing_promised
 from dpacct.report.words import (
     LEDGER_ASSUMPTIONS,
@@ -33,15 +34,6 @@ from dpacct.rounds import Round
 # Keys of a phase that are no part of its round.
 _BESIDE = ("rounds", "planned", "releases")
 _ANY_STOP = "even if results influenced when to stop"
-_TIGHT = (
-    "Accountant: tight composition of the worst-case pair of every round. Upper bounds are proven, "
-    "rounding errors included. Lower bounds are achieved by explicit data sets."
-)
-_ODOMETER = (
-    "Accountant: Renyi odometer over a fixed mixture of orders, valid if rounds are chosen "
-    "adaptively and the process stops at any time (a Renyi filter in the sense of Feldman and "
-    "Zrnic 2021). No tight epsilons are added up."
-)
 
 
 def verified_report(now: Snapshot, store: Store, reporter: str) -> Report:
@@ -53,11 +45,7 @@ def verified_report(now: Snapshot, store: Store, reporter: str) -> Report:
         heading(1, f"Privacy report: {line(name)}"),
         *_front(facts, found, promise),
         *(to_sign(LEDGER_ASSUMPTIONS) if promise and found.sound else []),
-        *_claim(facts, found),
-        *_definition(facts),
-        *_runs(facts),
-        *_accounting(facts),
-        *_checking(facts, found),
+        *_figures(facts, found),
         *glossary(),
     ]
     return Report(facts, tuple(blocks), facts)
@@ -82,60 +70,68 @@ def _front(report: dict[str, Any], found: Verification, promise: Promise | None)
     return front_page(promise)
 
 
-def _claim(report: dict[str, Any], found: Verification) -> list[str]:
-    """Return the claim in figures, and the chart."""
-    relation = report["adjacency"] or "no adjacency yet"
+def _figures(report: dict[str, Any], found: Verification) -> list[str]:
+    """Return the claim in figures, the runs, the accounting and the verification."""
+    unit, guarantee = line(report["unit"]), report["guarantee"]
+    part = report["part_of_plan"]
+    claimed = found.sound and guarantee != "none"
     runs = len(report["runs"])
-    words = report["claim"]
-    if not found.sound:
-        claim = f"This ledger is damaged, and nothing is claimed: {found.problems[0]}."
-        words = "Restore a sound copy before anything is read."
-    elif report["guarantee"] == "none":
-        claim = (
-            "No guarantee: some rounds had noise that did not come from a secret source. "
-            "Count their releases as revealed."
-        )
-    else:
-        claim = (
-            f"All {report['rounds']} rounds of {runs} run{'' if runs == 1 else 's'} together: "
-            f"epsilon {above(report['epsilon_any_stop'])} at delta {chosen(report['delta'])}, "
-            f"{relation} of one {line(report['unit'])}"
-            f"{f', {_ANY_STOP}' if report['part_of_plan'] else ''}. "
-            f"The budget is {_budget(report)}."
-        )
-    blocks: list[str] = [
-        heading(2, "The figures", new_page=True),
-        paragraph(claim, strong=True),
-        paragraph(words),
-    ]
-    if any(point["upper"] is not None for point in report["points"]):
-        blocks.append(chart("Proven epsilon by round, over all runs"))
-    return blocks
+    scope = f"{report['adjacency'] or 'no adjacency yet'} of one {unit}"
+    bounded = any(point["upper"] is not None for point in report["points"])
+    budget, both = chosen(report["budget"]["epsilon"], least=True), bracket(**report["epsilon"])
+    return filled(
+        "ledger.md",
+        {
+            "chart": chart("Proven epsilon by round, over all runs") if bounded else "",
+            "runs": _runs(report),
+            "each_run": "\n\n".join(block for run in report["runs"] for block in _one_run(run)),
+            "parts": bullets(
+                f"Each {unit} belongs to one part of {line(name)} by a public rule: "
+                f"{line(', '.join(parts), MAX_DETAILS)}. Releases about different parts cost as "
+                f"much as those about the worst part."
+                for name, parts in report["partitions"].items()
+            ),
+            "projects": bullets(
+                f"Project {line(project['name'])}, runs {', '.join(map(str, project['runs']))}: "
+                f"epsilon {above(project['epsilon'])} by itself."
+                for project in report["projects"]
+            ),
+            "remarks": bullets(found.remarks),
+        },
+        problem="" if found.sound else found.problems[0],
+        secret="secret" if found.sound and guarantee == "none" else "",
+        rounds=str(report["rounds"]) if claimed else "",
+        number=f"{runs} run{'' if runs == 1 else 's'}",
+        proven=above(report["epsilon_any_stop"]),
+        delta=chosen(report["delta"]),
+        scope=f"{scope}, {_ANY_STOP}" if part else scope,
+        budget=budget,
+        claim=report["claim"] if found.sound else "Restore a sound copy before anything is read.",
+        unit=unit,
+        neighbors=neighbors(report["adjacency"], unit),
+        any_stop=above(report["epsilon_any_stop"]) if part else "",
+        part=both if part else "",
+        whole="" if part else both,
+        limit="" if guarantee == "none" else budget,
+        tight="Accountant" if guarantee == "planned" else "",
+        odometer="" if guarantee == "planned" else "Accountant",
+        promised=up(report["promised_delta"], 4) if report["promised_delta"] else "",
+        relabelled="0.2" if report["relabelled"] else "",
+        reserved=up(report["plan_delta"], 4) if report["plan_delta"] else "",
+        left=down(report["adaptive_delta"], 4),
+        entries=str(found.entries),
+        state="sound" if found.sound else "damaged: " + "; ".join(found.problems),
+        head=found.head,
+        software=line(report["software"]),
+        reporter=report["reporter"],
+        created=report["created"],
+        latest=report["latest"],
+        unverified="; ".join(found.unverified),
+    )
 
 
-def _definition(report: dict[str, Any]) -> list[str]:
-    unit, both = line(report["unit"]), bracket(**report["epsilon"])
-    epsilon = [("epsilon [achieved, proven]", both)]
-    if report["part_of_plan"]:
-        epsilon = [
-            (f"epsilon, {_ANY_STOP}", above(report["epsilon_any_stop"])),
-            ("epsilon [achieved, proven] only if stopping here was decided in advance", both),
-        ]
-    rows = [
-        ("unit of privacy", f"one {unit}, with all its data, in all rounds of all runs"),
-        ("adjacency", neighbors(report["adjacency"], unit)),
-        *epsilon,
-        ("delta", chosen(report["delta"])),
-        ("budget", f"epsilon {_budget(report)} at the same delta"),
-        ("setting", "central: a trusted server adds the noise to each sum, once"),
-        ("what is covered", "every noisy sum that was committed, and all that is computed of them"),
-        ("what is not", "anything computed of the data that did not go through this ledger"),
-    ]
-    return [heading(3, "What is claimed"), table(("", ""), rows)]
-
-
-def _runs(report: dict[str, Any]) -> list[str]:
-    """Return the section on runs: a table of all, and one of the rounds of each."""
+def _runs(report: dict[str, Any]) -> str:
+    """Return the table of all runs."""
     header = ("run", "name", "rounds", "released", "lost", "abandoned", "epsilon", "claim")
     rows: list[tuple[str, ...]] = []
     for run in report["runs"]:
@@ -150,21 +146,11 @@ def _runs(report: dict[str, Any]) -> list[str]:
         counts = (str(run[key]) for key in ("committed", "uncommitted", "abandonments"))
         charged = f"{run['rounds']}{planned}"
         rows.append((str(run["run"]), line(run["name"]), charged, *counts, epsilon, claim))
-    blocks: list[str] = [
-        heading(3, "Runs"),
-        table(header, rows),
-        paragraph(
-            "Epsilon of each run is its own, [achieved, proven]. These numbers are not added up: "
-            "the total is above. Lost rounds were reserved and never committed (a crash, or still "
-            "under way) and count as spent."
-        ),
-    ]
-    for run in report["runs"]:
-        blocks += _one_run(run)
-    return blocks
+    return table(header, rows)
 
 
 def _one_run(run: dict[str, Any]) -> list[str]:
+    """Return a title, the table of rounds, the plan and the details of a run."""
     header = ("rounds", "noise multiplier", "sampling", "within the plan", "releases")
     rows: list[tuple[str, ...]] = []
     for phase in run["phases"]:
@@ -202,66 +188,3 @@ def _release_words(release: dict[str, Any]) -> str:
     if release["sensitivity"] is not None:
         text += f", sensitivity {chosen(release['sensitivity'])}"
     return text
-
-
-def _accounting(report: dict[str, Any]) -> list[str]:
-    items: list[str] = []
-    if report["guarantee"] != "none":
-        items.append(
-            f"The budget, epsilon {_budget(report)}, bounds all that is released under this "
-            f"ledger, now and later, even if results influence later rounds: a round that might "
-            f"exceed it is rejected."
-        )
-    items.append(_TIGHT if report["guarantee"] == "planned" else _ODOMETER)
-    if report["promised_delta"]:
-        items.append(
-            f"Of delta, {up(report['promised_delta'], 4)} is set aside for promises of "
-            f"(epsilon, delta)-DP, whose loss may be infinite with probability delta."
-        )
-    if report["relabelled"]:
-        items.append(
-            "Rounds that version 0.2 called add-remove are zero-out, at the same epsilon: their "
-            "releases also show the number of clients."
-        )
-    for name, parts in report["partitions"].items():
-        items.append(
-            f"Each {line(report['unit'])} belongs to one part of {line(name)} by a public rule: "
-            f"{line(', '.join(parts), MAX_DETAILS)}. Releases about different parts cost as much "
-            f"as those about the worst part."
-        )
-    items += [
-        f"Project {line(project['name'])}, runs {', '.join(map(str, project['runs']))}: "
-        f"epsilon {above(project['epsilon'])} by itself."
-        for project in report["projects"]
-    ]
-    if report["plan_delta"]:
-        items.append(
-            f"Of delta, {up(report['plan_delta'], 4)} is reserved for the plans that were "
-            f"registered first, and {down(report['adaptive_delta'], 4)} is left for unplanned "
-            f"rounds."
-        )
-    return [heading(3, "Accounting"), bullets(tuple(items))]
-
-
-def _checking(report: dict[str, Any], found: Verification) -> list[str]:
-    state = "sound" if found.sound else "damaged: " + "; ".join(found.problems)
-    rows = (
-        ("verification", f"chain and totals recomputed from {found.entries} entries: {state}"),
-        ("head", found.head),
-        ("software", f"written by {line(report['software'])}, report by {report['reporter']}"),
-        ("first and latest entry", f"{report['created']} to {report['latest']}"),
-    )
-    return [
-        heading(3, "Checking it"),
-        table(("", ""), rows),
-        *([bullets(found.remarks)] if found.remarks else []),
-        paragraph(f"Taken from the entries without a check: {'; '.join(found.unverified)}."),
-        paragraph(
-            "An earlier head that was kept elsewhere shows that no entry before it was changed or "
-            "dropped: `dpacct ledger verify FILE --head HASH`."
-        ),
-    ]
-
-
-def _budget(report: dict[str, Any]) -> str:
-    return chosen(report["budget"]["epsilon"], least=True)
