@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from inspect import cleandoc
 from typing import Annotated, Any, NamedTuple, NoReturn
@@ -35,40 +35,30 @@ ALL = "dpacct.help_all"
 class Entry(NamedTuple):
     """A command, or a group of commands, that is imported when it is used."""
 
-    module: str  # Within this package
-    function: str  # Its function, empty for a group, where the module lists them in ``COMMANDS``
+    module: str  # Holds a function of the command's name, or ``COMMANDS`` of a group
     panel: str  # The heading in the help
     summary: str  # The first sentence of its help
 
 
+SPEND = "commands.spend"
 ENTRIES = {
-    "calibrate": Entry("commands.calibrate", "calibrate", ACCOUNTING,
+    "calibrate": Entry("commands.calibrate", ACCOUNTING,
         "Find the noise multiplier that meets a privacy budget."),
-    "epsilon": Entry("commands.spend", "epsilon", ACCOUNTING,
-        "Compute the epsilon of a training run."),
-    "delta": Entry("commands.spend", "delta", ACCOUNTING,
-        "Compute the delta of a training run."),
-    "risk": Entry("commands.risk", "risk", ACCOUNTING,
-        "Translate a guarantee into attack success rates."),
-    "rdp": Entry("commands.spend", "rdp", ACCOUNTING,
-        "Compute Renyi divergences."),
-    "compare": Entry("commands.compare", "compare", ACCOUNTING,
-        "Compare accountants and other libraries."),
-    "explore": Entry("commands.explore", "explore", ACCOUNTING,
+    "epsilon": Entry(SPEND, ACCOUNTING, "Compute the epsilon of a training run."),
+    "delta": Entry(SPEND, ACCOUNTING, "Compute the delta of a training run."),
+    "risk": Entry("commands.risk", ACCOUNTING, "Translate a guarantee into attack success rates."),
+    "rdp": Entry(SPEND, ACCOUNTING, "Compute Renyi divergences."),
+    "compare": Entry("commands.compare", ACCOUNTING, "Compare accountants and other libraries."),
+    "explore": Entry("commands.explore", ACCOUNTING,
         "Sweep over noise, rounds, sampling rate and delta."),
-    "train": Entry("train.command", "train", RUNNING,
-        "Train a model with differential privacy."),
-    "audit": Entry("commands.audit", "audit", RUNNING,
-        "Test a training run for privacy bugs."),
-    "attack": Entry("commands.attack", "attack", RUNNING,
+    "train": Entry("train.command", RUNNING, "Train a model with differential privacy."),
+    "audit": Entry("commands.audit", RUNNING, "Test a training run for privacy bugs."),
+    "attack": Entry("commands.attack", RUNNING,
         "Run membership-inference attacks on a trained model."),
-    "ledger": Entry("commands.ledger", "", RECORDS,
-        "Track the privacy budget of a data set."),
-    "report": Entry("commands.report", "report", RECORDS,
-        "Write a privacy report for reviewers."),
-    "claims": Entry("commands.claims", "", RECORDS,
-        "Check published privacy claims."),
-    "plot": Entry("commands.plot", "", RECORDS,
+    "ledger": Entry("commands.ledger", RECORDS, "Track the privacy budget of a data set."),
+    "report": Entry("commands.report", RECORDS, "Write a privacy report for reviewers."),
+    "claims": Entry("commands.claims", RECORDS, "Check published privacy claims."),
+    "plot": Entry("commands.plot", RECORDS,
         "Draw charts: text by default, or PNG, SVG or PDF by -o."),
 }  # fmt: skip
 
@@ -82,8 +72,7 @@ class Command(TyperCommand):
     def get_help_option(self, ctx: Any) -> Any:
         """Return --help, which stands among the options about output."""
         found: Any = super().get_help_option(ctx)
-        if found is not None:
-            found.rich_help_panel = OUTPUT
+        found.rich_help_panel = OUTPUT
         return found
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -146,11 +135,10 @@ def load(name: str, entry: Entry) -> Any:
     module = import_module(f"dpacct_cli.{entry.module}")
     from dpacct_cli.options import expanded
 
-    functions: Mapping[str, Callable[..., object]] = (
-        {name: getattr(module, entry.function)} if entry.function else module.COMMANDS
-    )
+    members: Mapping[str, Any] | None = getattr(module, "COMMANDS", None)
+    functions = members or {name: getattr(module, name)}
     group = typer.Typer(
-        help=None if entry.function else entry.summary, no_args_is_help=True, add_completion=False,
+        help=entry.summary if members else None, no_args_is_help=True, add_completion=False,
         rich_markup_mode="rich", context_settings=SETTINGS,
     )  # fmt: skip
     examples: dict[str, tuple[str, ...]] = {}
@@ -162,8 +150,7 @@ def load(name: str, entry: Entry) -> Any:
         )
         made(expanded(function))
     command: Any = typer.main.get_command(group)
-    members: Mapping[str, Any] = getattr(command, "commands", {name: command})
-    for member, found in members.items():
+    for member, found in getattr(command, "commands", {name: command}).items():
         found.examples = examples[member]
         found.advanced = tuple(each for each in found.params if each.hidden)
         for each in found.advanced:
@@ -194,17 +181,12 @@ def _root(
     del version
 
 
-def make_root() -> Any:
-    """Return the root command."""
-    made = typer.Typer(
-        name="dpacct", cls=Root, no_args_is_help=True, rich_markup_mode="rich",
-        context_settings=SETTINGS, pretty_exceptions_enable=False,
-    )  # fmt: skip
-    made.callback()(_root)
-    return typer.main.get_command(made)
-
-
-ROOT = make_root()
+_app = typer.Typer(
+    name="dpacct", cls=Root, no_args_is_help=True, rich_markup_mode="rich",
+    context_settings=SETTINGS, pretty_exceptions_enable=False,
+)  # fmt: skip
+_app.callback()(_root)
+ROOT: Any = typer.main.get_command(_app)
 
 
 def app(typed: Sequence[str] | None = None) -> NoReturn:

@@ -22,7 +22,7 @@ from dpacct.rounds import Adjacency, Phase, Poisson, Release, Round, Sampling, S
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tuning import BestOf
 from dpacct_cli.options import MechanismOptions
-from dpacct_cli.render import Row, bracket, down, noise, plain, rate, shown_delta, up
+from dpacct_cli.render import Row, bracket, down, plain, rate, shown_delta, up
 from dpacct_cli.words import in_units
 
 MAX_PHASES_SHOWN = 6
@@ -120,15 +120,11 @@ def rows(schedule: Schedule, *, ratio_only: bool = False) -> list[Row]:
         sampling = _sampling_words(only.sampling, ratio_only=ratio_only)
         return [Row("mechanism", f"{count}, {sampling}, {neighbors}")]
     phases = schedule.phases
-    found = [
-        Row(
-            "mechanism",
-            f"{count} in {len(phases)} {'phase' if len(phases) == 1 else 'phases'}, {neighbors}",
-        )
-    ]
+    noun = "phase" if len(phases) == 1 else "phases"
+    found = [Row("mechanism", f"{count} in {len(phases)} {noun}, {neighbors}")]
     for kind, times in phases[:MAX_PHASES_SHOWN]:
         if isinstance(kind, Round):
-            shown, sampling = noise(kind.noise_multiplier), _sampling_words(kind.sampling)
+            shown, sampling = chosen(kind.noise_multiplier), _sampling_words(kind.sampling)
             found.append(Row("", f"{_count(times)}, noise {shown}, {sampling}"))
         else:
             found.append(Row("", f"{times} x {kind!r}"))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import shlex
 from collections.abc import Callable, Iterable
 from copy import copy
 from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
@@ -36,7 +37,7 @@ from dpacct.rounds import (
 from dpacct_cli import words
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.render import Style
-from dpacct_cli.words import called, pasted, unit
+from dpacct_cli.words import called, unit
 
 # The headings of a help, in their order.
 FIND, WHAT_RUNS, PRIVACY, OUTPUT = "What to find", "What runs", "Privacy", "Output"
@@ -201,11 +202,12 @@ def read_list(text: str, check: Callable[[Any], float]) -> list[float]:
     return [check(number(part.strip())) for part in text.split(",")]
 
 
-def shipped_ids() -> list[str]:
-    """Return the ids of the shipped claims, for completion."""
-    from dpacct.claims import shipped_claims
-
-    return [claim.id for claim in shipped_claims().claims]
+def read_rates(text: str) -> list[float]:
+    """Return false positive rates in (0, 1), separated by commas."""
+    noun = "a false positive rate"
+    return read_list(
+        text, lambda rate: validate.positive_probability("fpr", rate, noun, below_one=True)
+    )
 
 
 class StyleOptions(NamedTuple):
@@ -235,7 +237,7 @@ class ReadDelta(NamedTuple):
     def retyped(self) -> str:
         """The option, for a command that can be pasted. It never relies on another default."""
         text = repr(self.value) if self.typed is None else self.typed.strip()
-        return f" --delta {pasted(text)}"
+        return f" --delta {shlex.quote(text)}"
 
 
 def _member(name: str, noun: str, listed: tuple[str, ...]) -> Callable[[Any], str]:
@@ -525,7 +527,7 @@ class MechanismOptions(NamedTuple):
         """Return the same options once more, for a command that can be pasted."""
         changed = self if noise is None else self._replace(noise=noise)
         return " ".join(
-            f"{called(option)} {pasted(word if option == '--schedule' else word.strip())}"
+            f"{called(option)} {shlex.quote(word if option == '--schedule' else word.strip())}"
             for option, word in changed.by_option().items()
         )
 

@@ -23,11 +23,6 @@ WIDTH = 100
 VALUE_WIDTH = 12
 
 
-def noise(value: float) -> str:
-    """Return a noise multiplier with at most seven digits, never below its shortest decimal."""
-    return chosen(value)
-
-
 def rate(value: float) -> str:
     """Return a sampling rate with at most seven digits, never above its shortest decimal."""
     return chosen(value, least=True)
@@ -52,6 +47,11 @@ def plain(value: float) -> str:
 def bracket(interval: Interval, digits: int = 5) -> str:
     """Return both bounds of an interval."""
     return f"{up(interval.upper, digits)} proven    {down(interval.lower, digits)} achieved"
+
+
+def both(interval: Interval) -> dict[str, float]:
+    """Return both bounds of an interval for JSON."""
+    return {"lower": interval.lower, "upper": interval.upper}
 
 
 class Style(Enum):
@@ -89,13 +89,12 @@ class Page(NamedTuple):
     """An answer for people."""
 
     rows: Sequence[Row]  # The figures
-    grid: Grid | None = None  # A table below them
+    grids: Sequence[Grid] = ()  # Tables below them
     remarks: Sequence[str] = ()  # Sentences below it
     closing: str = ""  # A command or a tip to go on with
     note: str = ""  # A warning, for stderr
     title: str = ""  # The result, above the panel of a terminal
     used: float | None = None  # The used fraction of a budget, for a bar on a terminal
-    second: Grid | None = None  # Another table, below the first one
 
 
 class Answer(NamedTuple):
@@ -154,7 +153,7 @@ def _print_panel(page: Page) -> None:
     console = Console(highlight=False)
     if page.rows:
         console.print(_panel_of(page))
-    for grid in filter(None, (page.grid, page.second)):
+    for grid in page.grids:
         console.print(_table_of(grid))
     for remark in page.remarks:
         console.print(Padding(Text(escaped(remark)), (0, 0, 0, 1)))
@@ -216,7 +215,7 @@ def _print_plain(page: Page) -> None:
             continue
         value = f"{row.value:<{VALUE_WIDTH}}  {row.meaning}" if row.meaning else row.value
         lines.append(f"{label}{value}")
-    for grid in filter(None, (page.grid, page.second)):
+    for grid in page.grids:
         lines.append("")
         padded: list[list[str]] = []
         for column in zip(grid.header, *grid.lines, strict=True):

@@ -7,7 +7,6 @@ Rule 3: typed text reaches a screen, or a command to paste, only as printable te
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType
@@ -152,7 +151,7 @@ def in_units(text: str) -> str:
     return text.replace("a client", "an example").replace("client", "example")
 
 
-def number(text: str | None) -> int | float | str | None:
+def number(text: str | None) -> Any:
     """Return the number that was typed, or the text as it is for the library to refuse."""
     if text is None:
         return None
@@ -174,8 +173,3 @@ def quoted(text: str) -> str:
     if len(text) <= SHOWN:
         return repr(text)
     return f"{text[: SHOWN // 2]!r}... ({len(text)} characters)"
-
-
-def pasted(text: str) -> str:
-    """Return ``text`` as one word of a command that can be pasted into a shell."""
-    return shlex.quote(text)

@@ -222,9 +222,9 @@ def test_a_shown_scale_and_a_shown_delta_keep_their_epsilon(
         (render.rate, 0.12345678, "0.1234567"),
         (render.rate, 1.23456789e-8, "1.234567e-08"),
         (render.rate, 1.0, "1"),
-        (render.noise, 1.3, "1.3"),
-        (render.noise, 1.23456701, "1.234568"),
-        (render.noise, 1e10, "1e+10"),
+        (render.chosen, 1.3, "1.3"),
+        (render.chosen, 1.23456701, "1.234568"),
+        (render.chosen, 1e10, "1e+10"),
         (render.shown_delta, 0.00023381, "0.000234"),
         (render.shown_delta, 0.00023301, "0.000234"),
         (render.plain, 1e-5, "1e-05"),
@@ -253,7 +253,7 @@ def test_a_comparison_that_fails_is_left_out(dpacct: Any, monkeypatch: pytest.Mo
 
 PAGE = render.Page(
     [render.Row("epsilon", "1.2", "at delta 1e-05"), render.Row("mechanism", "3 rounds")],
-    render.Grid(["order", "proven"], [["2", "0.1"]], {1: ["red"]}),
+    [render.Grid(["order", "proven"], [["2", "0.1"]], {1: ["red"]})],
     ["it: because " + 30 * "of this "],
     "What [next].",
 )

@@ -24,7 +24,7 @@ from dpacct.empirical.roc import Roc, needed_nonmembers
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.rounds import Schedule
 from dpacct_cli import options
-from dpacct_cli.commands.plot import PictureOptions, read_rates
+from dpacct_cli.commands.plot import PictureOptions
 from dpacct_cli.errors import require_torch
 from dpacct_cli.options import StyleOptions, Text, argument, number, option
 from dpacct_cli.output import LABEL, Force
@@ -80,7 +80,7 @@ def attack(
     style = shown.style
     if not checkpoint:
         raise InvalidParameter(ARGUMENT, None, "name a checkpoint of dpacct train")
-    rates = read_rates(fpr)
+    rates = options.read_rates(fpr)
     sure = validate.positive_probability(
         "--confidence", number(confidence), "a confidence", below_one=True
     )
@@ -104,14 +104,8 @@ def attack(
         note = limit.because or "one model; the limit is proven on average over trainings"
         curves = [(f"{ATTACK}, by {unit}", roc) for unit, roc in found.items()]
         to.write(roc_picture(curves, None if limit.auc is None else limit.tpr, note), file)
-    show(
-        Answer(
-            _data(target, limit, found, left_out),
-            repr(found["client"].auc.value),
-            lambda: _page(target, limit, found, left_out),
-        ),
-        style,
-    )
+    told = target, limit, found, left_out
+    show(Answer(_data(*told), repr(found["client"].auc.value), lambda: _page(*told)), style)
     if file is not None and style is Style.HUMAN:
         print(f"picture: {file}", file=sys.stderr)
 
@@ -345,7 +339,7 @@ def _page(target: Target, limit: Limit, found: Mapping[str, Roc], left_out: int)
     if left_out:
         remarks.append(f"{left_out:,} held-out examples are a member's, too, and were left out.")
     grid = Grid(["attack", "", "observed", "interval", "proven limit"], lines)
-    return Page(rows, grid=grid, remarks=remarks)
+    return Page(rows, [grid], remarks=remarks)
 
 
 def _cells(value: Estimate, limit: float | None) -> list[str]:

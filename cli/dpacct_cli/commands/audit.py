@@ -12,7 +12,7 @@ from dpacct.rounds import Round, Sampling, Uniform
 from dpacct_cli import mechanism
 from dpacct_cli.errors import require_torch
 from dpacct_cli.options import StyleOptions, number, option
-from dpacct_cli.render import Answer, Page, Row, plain, show
+from dpacct_cli.render import Answer, Page, Row, both, plain, show
 from dpacct_cli.train.command import check_unit, read_settings
 from dpacct_cli.train.options import MethodName, Training
 from dpacct_cli.train.settings import Settings
@@ -107,7 +107,7 @@ def _data(settings: Settings, job: Job, found: RunAudit) -> dict[str, Any]:
         "method": settings.method,
         "data": job.dataset.name,
         "rounds": found.rounds,
-        "epsilon": {"lower": found.charged.lower, "upper": found.charged.upper},
+        "epsilon": both(found.charged.interval),
         "delta": found.charged.delta,
         "shown": {
             "epsilon": tested.epsilon,

@@ -10,7 +10,7 @@ from dpacct.rounds import Full, Poisson, Round, Uniform
 from dpacct_cli import mechanism, options
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import Fields, MechanismOptions, ReadDelta, StyleOptions, Text, option
-from dpacct_cli.render import Answer, Page, Row, bracket, down, plain, show, up
+from dpacct_cli.render import Answer, Page, Row, both, bracket, down, plain, show, up
 from dpacct_cli.words import called
 
 # The values of --solve, and the library's word for each.
@@ -220,15 +220,10 @@ def _data(found: dpacct.Calibration) -> dict[str, object]:
         **mechanism.keys(found.schedule),
         "accountant": found.accountant,
         "delta": found.delta,
-        "epsilon": {
-            "lower": found.epsilon.lower,
-            "upper": found.epsilon.upper,
-            "target": found.target if risk is None else None,
-        },
+        "epsilon": both(found.epsilon) | {"target": found.target if risk is None else None},
     }
     if risk is not None:
-        target = {"lower": risk.lower, "upper": risk.upper, "target": found.target}
-        data["risk"] = {"name": found.goal, **target}
+        data["risk"] = {"name": found.goal, **both(risk), "target": found.target}
     if "phases" in data:
         data["noise_scale"] = found.noise_scale
     return data

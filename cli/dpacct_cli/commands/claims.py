@@ -11,13 +11,13 @@ from dpacct.claims.judge import Judged, Judgment, Verdict, facts_of, judge
 from dpacct.display import chosen, down, up
 from dpacct.errors import InvalidParameter
 from dpacct.rounds import Round
-from dpacct_cli import mechanism, options, suggestions, waiting
+from dpacct_cli import mechanism, suggestions, waiting
 from dpacct_cli.options import StyleOptions, argument
 from dpacct_cli.output import names_a_file
 from dpacct_cli.render import Answer, Grid, Page, Row, Style, plain, show, shown_delta, wrapped
 
-File = Annotated[str, argument("FILE",
-    "A file of claims, or the id of a shipped claim.", known=options.shipped_ids)]  # fmt: skip
+File = Annotated[str, argument("FILE", "A file of claims, or the id of a shipped claim.",
+    known=lambda: [claim.id for claim in shipped_claims().claims])]  # fmt: skip
 MEANS = {
     Verdict.PROVEN: "no neighboring data sets exceed the stated epsilon",
     Verdict.REFUTED: "explicit neighboring data sets exceed the stated epsilon",
@@ -158,6 +158,6 @@ def _table(judged: Sequence[Judgment]) -> Page:
     counts = [f"{verdicts.count(each)} {each}" for each in Verdict if each in verdicts]
     return Page(
         [Row("claims", str(len(judged)), ", ".join(counts))],
-        grid=Grid(["claim", "stated", "as run", "verdict", ""], lines),
+        grids=[Grid(["claim", "stated", "as run", "verdict", ""], lines)],
         closing="dpacct claims check ID shows one with all its readings.",
     )

@@ -105,11 +105,11 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: Styl
         note = mechanism.delta_note(at.value, typed.num_clients)
         reasons += [f"{cost.name}: {cost.note}" for cost in costs if cost.note]
         first = f"sampling ({RELATION})"
-        second = _grid(first, costs, [way.words for way in ways]) if costs else None
         proofs = ["proven" if entry.kind == "ours" else "its own claim" for entry in entries]
-        return Page(
-            rows, _grid("accountant", entries, proofs), reasons, closing, note, second=second
-        )
+        grids = [_grid("accountant", entries, proofs)]
+        if costs:
+            grids.append(_grid(first, costs, [way.words for way in ways]))
+        return Page(rows, grids, reasons, closing, note)
 
     data: dict[str, object] = {
         "results": [entry.data for entry in entries],

@@ -110,20 +110,17 @@ def read_settings(typed: MechanismOptions, delta: str | None) -> Settings:
     """Return every noise with every number of rounds, every rate or cohort, and every delta."""
     # Refused here, before any row of the table.
     _ = typed.relation, typed.num_clients
-    none: list[str | None] = [None]
-    lists = {"noise": none, "rounds": none, "rate": none, "cohort": none}
-    for field, name in (("noise", "--noise"), ("rounds", "--rounds"), ("rate", "--q"),
-                        ("cohort", "--cohort")):  # fmt: skip
-        text = getattr(typed, field)
-        if text is not None:
-            lists[field] = [*_values(name, text, options.CHECKS[field])]
+    names = {"noise": "--noise", "rounds": "--rounds", "rate": "--q", "cohort": "--cohort"}
+    texts = {field: getattr(typed, field) for field in names}
+    lists: dict[str, Sequence[str | None]] = {
+        field: [None] if text is None else _values(names[field], text, options.CHECKS[field])
+        for field, text in texts.items()
+    }
     # This refuses what is missing and what contradicts.
     one = typed._replace(**{field: values[0] for field, values in lists.items()})
     _ = one.read_noise(), one.read_rounds()
-    sources = (typed.scheme == Full.name) + sum(
-        lists[key] is not none for key in ("rate", "cohort")
-    )
-    if sources != 1 or typed.clients is None or typed.by_epochs:
+    sources = [typed.scheme == Full.name, typed.rate is not None, typed.cohort is not None]
+    if sum(sources) != 1 or typed.clients is None or typed.by_epochs:
         one.read_sampling()
     deltas = _values("--delta", f"{DEFAULT_DELTA:g}" if delta is None else delta, validate.delta)
     count = math.prod(map(len, lists.values())) * len(deltas)
@@ -240,7 +237,11 @@ def _varying(rows: Rows) -> list[str]:
 def _text(key: str, value: Any) -> str:
     if value is None:
         return "-"
-    forms = {"noise_multiplier": render.noise, "sampling_rate": render.rate, "delta": render.noise}
+    forms = {
+        "noise_multiplier": render.chosen,
+        "sampling_rate": render.rate,
+        "delta": render.chosen,
+    }
     return forms.get(key, str)(value)
 
 
@@ -270,4 +271,4 @@ def to_page(rows: Rows) -> render.Page:
         closing = f"{more} Save all with -o FILE.csv or .json."
     grid = render.Grid(header, lines, {len(axes): styles})
     figures = [render.Row("rows", f"{len(rows):,}", _constant(rows))]
-    return render.Page(figures, grid, closing=closing)
+    return render.Page(figures, [grid], closing=closing)

@@ -16,15 +16,7 @@ from dpacct.rounds import Adjacency, Round, Schedule
 from dpacct_cli import mechanism, options
 from dpacct_cli.commands.report import CoverOptions, FormName, Unit, read_target
 from dpacct_cli.errors import conflict
-from dpacct_cli.options import (
-    Fields,
-    MechanismOptions,
-    StyleOptions,
-    Text,
-    argument,
-    flag,
-    option,
-)
+from dpacct_cli.options import Fields, MechanismOptions, StyleOptions, Text, argument, flag, option
 from dpacct_cli.output import (
     Force,
     Output,
@@ -243,19 +235,14 @@ def charge(
     with opened(file, read_only=False) as ledger:
         relation = typed.adjacency or ledger.adjacency
         plan = _read_release(laplace, release, times, typed, relation)
+        plan = typed.read_schedule() if plan is None else plan
+        groups: dict[str, Any] = {"project": project or "", "part": part or ""}
         try:
-            run = ledger.charge(
-                name or "elsewhere",
-                typed.read_schedule() if plan is None else plan,
-                over_budget=over_budget,
-                project=project or "",
-                part=part or "",
-            )
+            run = ledger.charge(name or "elsewhere", plan, over_budget=over_budget, **groups)
         except BudgetExceeded as refusal:
             way = "If they have happened, --over-budget records them."
             raise BudgetExceeded(f"{refusal} {way}") from None
         summary = ledger.summary()
-        plan = typed.read_schedule() if plan is None else plan
         plan = schedule_in_adjacency(plan, summary["adjacency"])
     data = {"run": run.id, "charged": plan.rounds, **mechanism.keys(plan)}
     data |= {key: summary[key] for key in ("epsilon", "delta", "budget", "guarantee", "path")}
@@ -458,10 +445,10 @@ def spent_page(summary: dict[str, Any]) -> Page:
         f"dpacct ledger report {shlex.quote(summary['path'])} -o report.html writes a page for a "
         "reviewer."
     )
-    grid = Grid(header, lines) if lines else None
+    grids = [Grid(header, lines)] if lines else []
     epsilon = summary["epsilon_any_stop"]
     used = None if epsilon is None else epsilon / summary["budget"]["epsilon"]
-    return Page(rows, grid, closing=closing, title="Budget spent", used=used)
+    return Page(rows, grids, closing=closing, title="Budget spent", used=used)
 
 
 def _guarantee(summary: dict[str, Any]) -> str:

@@ -136,7 +136,7 @@ def tradeoff(
       dpacct plot tradeoff --noise 1 --rounds 300 --q 0.1
     """
     to.file()
-    marked = read_rates(fpr)
+    marked = options.read_rates(fpr)
     to.put(dpacct.pictures.tradeoff_picture(read_settings(typed, accountant), marked))
 
 
@@ -242,16 +242,6 @@ COMMANDS = {
     "ledger": ledger,
     "train": train,
 }
-
-
-def read_rates(text: str) -> list[float]:
-    """Return false positive rates in (0, 1), separated by commas."""
-
-    def rate(value: object) -> float:
-        noun = "a false positive rate"
-        return validate.positive_probability("fpr", value, noun, below_one=True)
-
-    return options.read_list(text, rate)
 
 
 def read_settings(typed: MechanismOptions, accountant: str) -> list[Setting]:

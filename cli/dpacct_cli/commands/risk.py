@@ -2,19 +2,19 @@
 
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from dpacct import calibrate, validate
 from dpacct.accountant import find_accountant
 from dpacct.budget import Interval
 from dpacct.risk.attacks import Attacks
 from dpacct.risk.measures import RISK_ACCOUNTANT, AnyMechanism, guess, precision, prior_belief
-from dpacct.rounds import Adjacency, Schedule
+from dpacct.rounds import Adjacency
 from dpacct_cli import mechanism, options
 from dpacct_cli.commands.calibrate import what_runs
 from dpacct_cli.errors import OptionConflict
 from dpacct_cli.options import MechanismOptions, StyleOptions, Text, option
-from dpacct_cli.render import Answer, Grid, Page, Row, bracket, down, plain, show, up
+from dpacct_cli.render import Answer, Grid, Page, Row, both, bracket, down, plain, show, up
 from dpacct_cli.words import in_units
 
 RATES = "0.001,0.01,0.1"
@@ -34,14 +34,6 @@ Guarantee = Annotated[Text, option("--eps", "E", options.PRIVACY,
     "Show the risk of any mechanism with this epsilon, alone or beside the rounds. Without "
     "--noise, the noise is calibrated to it.")]
 # fmt: on
-
-
-class AtRate(NamedTuple):
-    """The best attack at one false positive rate."""
-
-    fpr: float
-    tpr: Interval
-    posterior: Interval
 
 
 def risk(
@@ -66,10 +58,7 @@ def risk(
     style = shown.style
     engine = find_accountant(accountant)
     typed.refuse_unused_clients()
-    noun = "a false positive rate"
-    rates = options.read_list(
-        fpr, lambda rate: validate.positive_probability("fpr", rate, noun, below_one=True)
-    )
+    rates = options.read_rates(fpr)
     belief = prior_belief(options.number(prior))
     promise = None
     if eps is not None:
@@ -90,10 +79,9 @@ def risk(
         plan = typed.read_schedule()
     attacks = Attacks(plan, engine)
     advantage, right = attacks.advantage(), guess(attacks, belief)
-    found: list[AtRate] = []
-    for rate in rates:
-        tpr = attacks.tpr(rate)
-        found.append(AtRate(rate, tpr, precision(tpr, rate, belief)))
+    tprs = [attacks.tpr(rate) for rate in rates]
+    # The false positive rate, the best attack's true positive rate, and its posterior.
+    found = [(fpr, tpr, precision(tpr, fpr, belief)) for fpr, tpr in zip(rates, tprs, strict=True)]
 
     def page() -> Page:
         # Decimal, so that 1 - 0.33 is 0.67.
@@ -107,15 +95,24 @@ def risk(
         if calibrated:
             noise = mechanism.noise_multiplier(plan) or 0.0
             rows.append(Row("noise", up(noise, 7), "calibrated"))
-        return Page(rows, grid=_grid(found), remarks=[_question(plan, belief)])
+        question = in_units(
+            "The attacker sees every release, knows all other clients' data, and guesses "
+            f"{QUESTIONS[plan.adjacency]}. The prior probability is {plain(belief)}. "
+            "On average over many trainings, no attack exceeds the proven figures."
+        )
+        header = ["FPR", "TPR proven", "achieved", "accusation right, proven", "achieved"]
+        lines = [
+            [plain(fpr), up(tpr.upper), down(tpr.lower), up(right.upper), down(right.lower)]
+            for fpr, tpr, right in found
+        ]
+        return Page(rows, [Grid(header, lines)], [question])
 
     data: dict[str, object] = {
-        "advantage": _both(advantage),
+        "advantage": both(advantage),
         "prior": belief,
-        "best_guess": _both(right),
+        "best_guess": both(right),
         "rates": [
-            {"fpr": row.fpr, "tpr": _both(row.tpr), "posterior": _both(row.posterior)}
-            for row in found
+            {"fpr": fpr, "tpr": both(tpr), "posterior": both(right)} for fpr, tpr, right in found
         ],
         "accountant": accountant,
         **mechanism.keys(plan),
@@ -123,26 +120,6 @@ def risk(
     if promise is not None:
         data["any_mechanism"] = promise
     show(Answer(data, repr(advantage.upper), page), style)
-
-
-def _both(value: Interval) -> dict[str, float]:
-    return {"lower": value.lower, "upper": value.upper}
-
-
-def _grid(found: Sequence[AtRate]) -> Grid:
-    lines = [
-        [plain(fpr), up(tpr.upper), down(tpr.lower), up(right.upper), down(right.lower)]
-        for fpr, tpr, right in found
-    ]
-    return Grid(["FPR", "TPR proven", "achieved", "accusation right, proven", "achieved"], lines)
-
-
-def _question(plan: Schedule, prior: float) -> str:
-    return in_units(
-        "The attacker sees every release, knows all other clients' data, and guesses "
-        f"{QUESTIONS[plan.adjacency]}. The prior probability is {plain(prior)}. "
-        "On average over many trainings, no attack exceeds the proven figures."
-    )
 
 
 def _promised(epsilon: float, delta: float, rates: Sequence[float], prior: float) -> dict[str, Any]:
@@ -174,4 +151,4 @@ def _promise_page(promise: dict[str, Any]) -> Page:
         "Some mechanism with this guarantee lets an attacker do as well as this. A known one lets "
         f"out far less: dpacct risk --eps {epsilon} --rounds T --q Q."
     )
-    return Page(rows, Grid(["FPR", "TPR", "accusation right"], lines), [remark])
+    return Page(rows, [Grid(["FPR", "TPR", "accusation right"], lines)], [remark])

@@ -11,19 +11,7 @@ from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant, spend
 from dpacct_cli import mechanism, options
 from dpacct_cli.errors import conflict
 from dpacct_cli.options import MechanismOptions, StyleOptions, Text, option
-from dpacct_cli.render import (
-    Answer,
-    Grid,
-    Page,
-    Row,
-    Style,
-    bracket,
-    down,
-    plain,
-    show,
-    up,
-    wrapped,
-)
+from dpacct_cli.render import Answer, Grid, Page, Row, both, bracket, down, plain, show, up, wrapped
 from dpacct_cli.words import in_units, spelling
 
 if TYPE_CHECKING:
@@ -68,7 +56,7 @@ def epsilon(
     at = typed.read_delta(delta)
     stated = None
     if claim is not None:
-        if style is Style.QUIET:
+        if style is options.Style.QUIET:
             raise conflict(f"--claim {claim}", spelling("--quiet"), "the verdict is no number")
         stated = validate.above_zero("claim", options.number(claim), "a stated epsilon")
     kind = None
@@ -105,7 +93,7 @@ def epsilon(
         return Page(rows, closing=closing, note=note, title="Privacy spent")
 
     data: dict[str, object] = {
-        "epsilon": {"lower": spent.lower, "upper": spent.upper},
+        "epsilon": both(spent.interval),
         "delta": spent.delta,
         "accountant": accountant,
         **mechanism.keys(plan),
@@ -179,7 +167,7 @@ def delta(
         return Page(rows, closing=closing)
 
     data: dict[str, object] = {
-        "delta": {"lower": spent.lower, "upper": spent.upper},
+        "delta": both(spent),
         "epsilon": at,
         "accountant": accountant,
         **mechanism.keys(plan),
@@ -217,7 +205,7 @@ def rdp(*, typed: MechanismOptions, orders: Orders = DEFAULT_ORDERS, shown: Styl
             lines.append([*figures, *("-" if b is None else up(b, DIGITS) for b in bounds)])
         return Page(
             mechanism.rows(plan, ratio_only=typed.ratio_only),
-            grid=Grid(["order", "proven", "achieved", *names], lines),
+            grids=[Grid(["order", "proven", "achieved", *names], lines)],
             closing=f"dpacct epsilon {typed.retyped()} turns the curve into epsilon.",
         )
 

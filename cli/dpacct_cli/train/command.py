@@ -16,7 +16,7 @@ from dpacct_cli import errors, mechanism
 from dpacct_cli.errors import OptionConflict
 from dpacct_cli.options import Style, StyleOptions
 from dpacct_cli.output import is_there
-from dpacct_cli.render import Answer, Page, Row, down, noise, plain, print_note, seconds, show, up
+from dpacct_cli.render import Answer, Page, Row, chosen, down, plain, print_note, seconds, show, up
 from dpacct_cli.train.files import RunFiles, begin, find_run, other_ledgers
 from dpacct_cli.train.options import METHODS, MethodName, Record, Training
 from dpacct_cli.train.settings import FREE, Settings, check_unchanged, combine, typed_values
@@ -157,11 +157,8 @@ def _run(
         if style is Style.HUMAN:
             for note in _notes(settings, files, job, terms, private=run.has_private_checkpoint):
                 print_note(note)
-            (what, *_), level = (
-                mechanism.rows(run.schedule),
-                mechanism.noise_multiplier(run.schedule),
-            )
-            noises = "" if level is None else f", noise multiplier {noise(level)}"
+            level, what = mechanism.noise_multiplier(run.schedule), mechanism.rows(run.schedule)[0]
+            noises = "" if level is None else f", noise multiplier {chosen(level)}"
             spent = up(run.planned_epsilon.upper, 3)
             line = f"plan: {what.value}{noises}, epsilon {spent} at the end"
             print(line, file=sys.stderr, flush=True)
@@ -302,7 +299,7 @@ def _page(done: Done) -> Page:
         unit = f"std of the noise on the sum / clip norm {plain(last)}"
         if settings.get("adaptive_clip"):
             unit = "of the updates and of what the clip norm learns, together"
-        rows.append(Row("noise multiplier", noise(level), unit))
+        rows.append(Row("noise multiplier", chosen(level), unit))
     if settings.get("adaptive_clip"):
         ends = f"{plain(first.clip_norm)} to {up(last, 4)}"
         rows.append(Row("clip norm", ends, f"at quantile {settings.values['adaptive_clip']}"))

@@ -8,8 +8,7 @@ Rule 3: the ledger of a run records its end. The settings of a run name its ledg
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,7 +81,8 @@ def begin(ledger: str | None, method: str, data: str) -> RunFiles:
         raise InvalidParameter("ledger", str(path), f"there is no folder {path.parent}")
     if path.is_dir():
         raise InvalidParameter("ledger", str(path), "a ledger is a file, and this is a folder")
-    return next(found for stem in _numbered(name) if (found := RunFiles.of(path, stem)).free)
+    stems = chain([name], (f"{name}-{number}" for number in count(2)))
+    return next(found for stem in stems if (found := RunFiles.of(path, stem)).free)
 
 
 def ledger_of_data(data: str) -> Path:
@@ -163,12 +163,6 @@ def _begun_in(folder: Path) -> list[Begun]:
 def _read(file: Path) -> Begun:
     settings, stem = load(file), file.name.removesuffix(SETTINGS)
     return Begun(RunFiles.of(ledger_of_settings(file, settings), stem), settings)
-
-
-def _numbered(name: str) -> Iterator[str]:
-    yield name
-    for number in count(2):
-        yield f"{name}-{number}"
 
 
 def _same(one: Path, other: Path) -> bool:

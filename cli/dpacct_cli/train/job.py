@@ -48,17 +48,11 @@ SERVERS: dict[str, Callable[..., ServerOptimizer]] = {"momentum": Momentum, "ada
 LOCAL: dict[str, type[SGD]] = {"sgd": SGD, "adam": LocalAdam}
 Made = TypeVar("Made")
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
-# Arguments of `SGD`, by the settings that hold them.
-_LOCAL = {
-    "local_lr": "lr",
-    "local_epochs": "epochs",
-    "local_steps": "steps",
-    "momentum": "momentum",
-    "weight_decay": "weight_decay",
-    "lr_decay": "lr_decay",
-    "max_grad_norm": "max_grad_norm",
-    "precision": "precision",
-}
+# The settings that are arguments of `SGD`, there without the prefix.
+_LOCAL = (
+    "local_lr", "local_epochs", "local_steps", "momentum", "weight_decay", "lr_decay",
+    "max_grad_norm", "precision",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,14 +87,17 @@ class Job:
 def build_job(settings: Settings, terms: Terms | None = None) -> Job:
     """Read the data, deal them out, build model and method."""
     if terms is not None and settings.get("delta") is not None:
-        terms.check(validate.delta(number(settings.get("delta"))))
+        terms.check(validate.delta(settings.number("delta")))
     method = build_method(settings.method, settings.method_options)
-    server = build_server(settings.get("server"), settings.server_options)
+    server, name = None, settings.get("server")
+    if name is not None:
+        validate.one_of("server_optimizer", name, "a server's optimizer", SERVERS)
+        server = _built(SERVERS[name], name, settings.server_options, "--server-set")
     local = _local(settings)
     device = choose_device(settings.get("device") or "auto")
     schedule = _schedule(settings)
     if schedule is None and settings.get("epochs") is None:
-        validate.rounds(number(settings.get("rounds")))
+        validate.rounds(settings.number("rounds"))
     seed = _seed(settings, "seed")
     vectorize = _vectorize(settings, repeatable=seed is not None)
     public_seed = _seed(settings, "public_seed") or 0
@@ -115,9 +112,9 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
     delta = _delta(settings, typed, terms)
     asked = typed.relation if schedule is None else schedule.adjacency
     adjacency = str(public.adjacency(scheme, asked))
-    eps, level = settings.get("eps"), settings.get("noise")
-    budget = None if eps is None else Budget(cast("float", number(eps)), delta.value)
-    multiplier = None if level is None else validate.noise_multiplier(number(level))
+    eps, level = settings.number("eps"), settings.number("noise")
+    budget = None if eps is None else Budget(eps, delta.value)
+    multiplier = None if level is None else validate.noise_multiplier(level)
     model = build_model(settings.values["model"], dataset, seed=public_seed)
     inputs, targets = dataset.test.batch(slice(None))
     keywords: dict[str, Any] = {
@@ -134,13 +131,12 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
         "noise": noise,
         "noise_multiplier": multiplier,
         "bound": _bound(settings, method),
-        "server_lr": _positive("server_lr", settings.get("server_lr")),
+        "server_lr": _positive("server_lr", settings.number("server_lr")),
         "secure_noise": settings.get("secure_noise") is not None,
         "adjacency": adjacency,
         "public_size": declared,
     }
-    tested = ClientData(inputs.to(device), targets.to(device))
-    model = model.to(device)
+    tested, model = ClientData(inputs.to(device), targets.to(device)), model.to(device)
     return Job(
         dataset, clients, held_out, tested, model, sampling, adjacency, public, delta, keywords
     )
@@ -198,7 +194,7 @@ def _population(
     settings: Settings, dataset: Dataset, seed: int, device: Device
 ) -> tuple[Population, PartitionedClients | None]:
     """Return the clients or examples of a run, and the clients that are held out."""
-    share, records = settings.get("hold_out"), settings.get("records")
+    share, records = settings.number("hold_out"), settings.number("records")
     if settings.get("examples"):
         if share is not None:
             why = "clients are held out, and these are single examples"
@@ -209,13 +205,12 @@ def _population(
         if dataset.owners is None:
             rule = f"{dataset.name} does not say whose the examples are"
             raise InvalidParameter("records", records, rule, "Give --owner COLUMN of a table.")
-        owners, most = map(int, dataset.owners), cast("int", number(records))
-        return Examples(data, owners=owners, records=most), None
+        return Examples(data, owners=map(int, dataset.owners), records=records), None
     partition = _partition(settings, dataset, seed)
     if share is None:
         return PartitionedClients(dataset.train, partition, device), None
     sides: list[PartitionedClients] = []
-    for some in divided(partition, cast("float", number(share)), seed=seed):
+    for some in divided(partition, share, seed=seed):
         rows, own = of_clients(partition, some)
         sides.append(PartitionedClients(dataset.train.select(from_array(rows)), own, device))
     return sides[0], sides[1]
@@ -239,7 +234,7 @@ def _partition(settings: Settings, dataset: Dataset, seed: int) -> Partition:
     if kind != "dirichlet" or not strength:
         rule = "a partition is iid, dirichlet:A with a number A, or natural"
         raise InvalidParameter("partition", text, rule)
-    return dirichlet(dataset.labels(), clients, cast("float", number(strength)), seed=seed)
+    return dirichlet(dataset.labels(), clients, number(strength), seed=seed)
 
 
 def _public_size(settings: Settings) -> int | None:
@@ -325,9 +320,7 @@ def _local(settings: Settings) -> SGD | None:
         return SGD(lr=1.0, steps=1, batch_size=1, precision=precision) if one else None
     batch = settings.get("batch_size")
     given: dict[str, Any] = {
-        key: number(settings.get(setting))
-        for setting, key in _LOCAL.items()
-        if settings.get(setting)
+        key.removeprefix("local_"): settings.number(key) for key in _LOCAL if settings.get(key)
     }
     given["batch_size"] = None if batch == "all" else number(batch)
     name = settings.get("local_optimizer") or "sgd"
@@ -341,7 +334,7 @@ def _bound(settings: Settings, method: Method) -> Bound | None:
     """Return the bound of each update, or None if the method has its own."""
     text, quantile = settings.get("clip_norm"), settings.get("adaptive_clip")
     parts = [text] if text is None else text.split(",")
-    norms = [_positive("clip_norm", part) for part in parts]
+    norms = [_positive("clip_norm", number(part)) for part in parts]
     if method.bound is not None:
         rule = f"{type(method.bound).__name__} bounds the updates already"
         for key, value in (("clip_norm", norms[0]), ("adaptive_clip", quantile)):
@@ -353,20 +346,17 @@ def _bound(settings: Settings, method: Method) -> Bound | None:
             raise conflict(
                 f"--adaptive-clip {quantile}", f"--clip-norm {text}", "it moves one norm"
             )
-        return AdaptiveClip(norms[0], cast("float", number(quantile)))
+        return AdaptiveClip(norms[0], number(quantile))
     return Clip(norms[0]) if len(norms) == 1 else PerLayerClip(tuple(norms))
 
 
-def _positive(key: str, text: str | None) -> float:
-    return validate.above_zero(key, number(text), key.replace("_", " "))
+def _positive(key: str, value: object) -> float:
+    return validate.above_zero(key, value, key.replace("_", " "))
 
 
 def _seed(settings: Settings, key: str) -> int | None:
-    text = settings.get(key)
-    if text is None:
-        return None
-    value = number(text)
-    if not isinstance(value, int) or not 0 <= value < 2**63:
+    value = settings.number(key)
+    if value is not None and (not isinstance(value, int) or not 0 <= value < 2**63):
         raise InvalidParameter(key, value, "a seed is a whole number from 0 to 2^63 - 1")
     return value
 
@@ -387,14 +377,6 @@ def build_method(name: str, options: Mapping[str, Any]) -> Method:
         known = f"a method is one of {', '.join(METHODS)}, or package.module:Class of your own"
         raise InvalidParameter("method", name, known)
     return _built(build, name, options, "--set")
-
-
-def build_server(name: str | None, options: Mapping[str, Any]) -> ServerOptimizer | None:
-    """Return the server's optimizer, or None for the plain step. Errors as for `build_method`."""
-    if name is None:
-        return None
-    validate.one_of("server_optimizer", name, "a server's optimizer", SERVERS)
-    return _built(SERVERS[name], name, options, "--server-set")
 
 
 def _built(build: Callable[..., Made], name: str, options: Mapping[str, Any], flag: str) -> Made:

@@ -96,6 +96,10 @@ class Settings:
         """Return the value of a key, or None."""
         return self.values.get(key)
 
+    def number(self, key: str) -> Any:
+        """Return the number of a key, its text for the library to refuse, or None."""
+        return number(self.values.get(key))
+
     def dump(self) -> str:
         """Return the settings as JSON, for `load`."""
         tables = {name: dict(getattr(self, name)) for name in TABLES}
@@ -152,7 +156,9 @@ def combine(
     written: dict[str, str] = {}
     tables: dict[str, dict[str, Any]] = {name: {} for name in TABLES}
     if config is not None:
-        written, tables = _read_config(Path(config))
+        content = read_toml("config", Path(config))
+        tables = _tables(content, "config", Path(config))
+        written = _texts(content, "config", Path(config))
     _check_layer(written, dashes=False)
     if schema is not None:
         tables["data_options"] |= read_toml("schema", Path(schema))
@@ -236,12 +242,6 @@ def _check_unit(typed: Values, written: Values, *, examples: bool) -> None:
                 f"{name('epochs')} {layer['epochs']} needs --examples: passes over all of them. "
                 "--local-epochs are a client's own."
             )
-
-
-def _read_config(file: Path) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
-    content = read_toml("config", file)
-    tables = _tables(content, "config", file)
-    return _texts(content, "config", file), tables
 
 
 def read_toml(name: str, file: Path) -> dict[str, Any]:
