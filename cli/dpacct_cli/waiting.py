@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 PATIENCE = 2.0
+WIDTH = 100
 
 _progress: Any = None
 _timer: threading.Timer | None = None
@@ -59,11 +60,16 @@ def _show() -> None:
     global _progress  # noqa: PLW0603 - there is one terminal
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.table import Column
 
+    console = Console(stderr=True)
+    console.width = min(console.width, WIDTH)
+    # The bar takes the place that the texts leave.
     shown = Progress(
-        TextColumn("{task.description}"), BarColumn(32), TaskProgressColumn(), TimeElapsedColumn(),
-        TextColumn("[dim]Ctrl-C stops[/]"),
-        console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False,
+        TextColumn("{task.description}"),
+        BarColumn(None, table_column=Column(ratio=1)), TaskProgressColumn(),
+        TimeElapsedColumn(), TextColumn("[dim]Ctrl-C stops[/]"), console=console, expand=True,
+        transient=True, redirect_stdout=False, redirect_stderr=False,
     )  # fmt: skip
     shown.add_task(**_state)
     shown.start()
