@@ -1,6 +1,7 @@
 """Progress on the terminal while a command computes: one bar, in the style of all commands.
 
-Rule 1: it appears after two seconds, and only if stderr is a terminal.
+Rule 1: it appears after two seconds, and only if stderr is a terminal. It shows the time left if
+the number of steps is known, else the time so far.
 Rule 2: it is gone before anything else is written.
 """
 
@@ -59,17 +60,25 @@ def end() -> None:
 def _show() -> None:
     global _progress  # noqa: PLW0603 - there is one terminal
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
     from rich.table import Column
 
     console = Console(stderr=True)
     console.width = min(console.width, WIDTH)
+    clock = TimeElapsedColumn() if _state["total"] is None else TimeRemainingColumn(compact=True)
     # The bar takes the place that the texts leave.
     shown = Progress(
         TextColumn("{task.description}"),
         BarColumn(None, table_column=Column(ratio=1)), TaskProgressColumn(),
-        TimeElapsedColumn(), TextColumn("[dim]Ctrl-C stops[/]"), console=console, expand=True,
-        transient=True, redirect_stdout=False, redirect_stderr=False,
+        clock, TextColumn("[dim]Ctrl-C stops[/]"), console=console, expand=True, transient=True,
+        redirect_stdout=False, redirect_stderr=False,
     )  # fmt: skip
     shown.add_task(**_state)
     shown.start()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -93,7 +94,7 @@ def train(run: Federation, job: Job, files: RunFiles, style: Style) -> Outcome:
     test_data, budget = job.dataset.test_data, job.keywords["budget"]
     target = None if budget is None else budget.epsilon
     accuracy: float | None = None
-    evaluated = -1
+    evaluated, began = -1, started
 
     def evaluation() -> float:
         return evaluate(run.model, cross_entropy, job.tested).accuracy
@@ -103,7 +104,8 @@ def train(run: Federation, job: Job, files: RunFiles, style: Style) -> Outcome:
         waiting.end()
         shown = waiting.waiting("dpacct train") if style is Style.HUMAN else nullcontext()
         with orderly_stop() as stopping, shown:
-            for report in run:
+            waiting.say(f"round {run.round}/{run.rounds}", run.round, run.rounds)
+            for number, report in enumerate(run):
                 due = report.round % eval_every == 0 or report.round == run.rounds
                 if due:
                     accuracy, evaluated = evaluation(), report.round
@@ -111,6 +113,11 @@ def train(run: Federation, job: Job, files: RunFiles, style: Style) -> Outcome:
                 _append(files.report, report, tested)
                 described = describe(report, target, accuracy, test_data)
                 waiting.say(described, report.round, report.rounds)
+                # The first round also warms up.
+                if number == 0:
+                    began = time.perf_counter()
+                elif number == 1 and style is Style.HUMAN and not sys.stderr.isatty():
+                    _print_estimate(time.perf_counter() - began, report.rounds - report.round)
                 # The last round ends alone, and with it the run in the ledger.
                 if stopping() and report.round < run.rounds:
                     break
@@ -122,6 +129,14 @@ def train(run: Federation, job: Job, files: RunFiles, style: Style) -> Outcome:
     if accuracy is None or evaluated != run.round:
         accuracy = evaluation()
     return Outcome(accuracy, time.perf_counter() - started, interrupted)
+
+
+def _print_estimate(seconds_a_round: float, rounds: int) -> None:
+    """Say how long the rest takes, where no bar says it."""
+    left = math.ceil(seconds_a_round * rounds)
+    if left >= waiting.PATIENCE:
+        noun = "round" if rounds == 1 else "rounds"
+        print(f"about {left} s for {rounds} more {noun}", file=sys.stderr, flush=True)
 
 
 def _append(file: Path, report: Report, tested: dict[str, Any]) -> None:

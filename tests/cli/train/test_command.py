@@ -121,9 +121,18 @@ def test_a_person_reads_accuracy_budget_and_files(dpacct: Any) -> None:
     for name in ("  digits.ledger", "dp-fedavg-digits.model.pt", ".report.jsonl"):
         assert name in ran.text
     assert "round 3" not in ran.err
-    [planned] = ran.err.splitlines()
+    planned, *_ = ran.err.splitlines()
     assert planned.startswith("plan: 3 rounds, Poisson sampling at rate 0.5, zero out one client, ")
     assert planned.endswith(", epsilon 8.00 at the end")
+
+
+def test_without_a_bar_a_line_says_how_long_the_rest_takes(
+    dpacct: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpacct_cli.waiting.PATIENCE", 0.0)
+    _, estimate = dpacct(SMALL).err.splitlines()
+    assert re.fullmatch(r"about \d+ s for 1 more round", estimate)
+    assert dpacct(SMALL, "--ledger quiet.ledger -q").err == ""
 
 
 def test_the_number_alone(dpacct: Any) -> None:
