@@ -12,6 +12,7 @@ cohorts. They are readable by their owner alone (mode 0600). Guard them like the
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -33,6 +34,21 @@ from dpacct.ledger import Position
 from dpacct.ledger.disk.outputs import write_file
 
 VERSION = 3
+
+# Errors of torch.load and its readers of zip files and pickles, for a file of another kind.
+_DAMAGED = (
+    AssertionError,
+    pickle.UnpicklingError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 def save(rounds: Rounds, path: Path, training: TrainingPlan | None = None) -> None:
@@ -92,7 +108,7 @@ def read_checkpoint(path: Path, device: torch.device | str) -> dict[str, Any]:
             loaded = torch.load(path, map_location=device, weights_only=True)
         content = cast("dict[str, Any]", loaded)
         version = content["version"]
-    except Exception as error:  # noqa: BLE001 - readers of zip files and pickles raise anything
+    except _DAMAGED as error:
         rule = f"it cannot be read as a checkpoint ({type(error).__name__})"
         raise InvalidParameter("checkpoint", str(path), rule) from None
     if version != VERSION:
