@@ -142,6 +142,15 @@ def test_a_truncated_pair_without_its_full_cohorts_would_be_too_small():
     assert isinstance(next(iter(proven_pairs(cut, Direction.REMOVE))), ChoicePair)
 
 
+def test_a_cohort_that_is_always_full_costs_what_half_the_noise_does():
+    """The client always displaces another one. This ended in a math domain error."""
+    cut = Round(3.0, Poisson(0.036, max_cohort=341, num_clients=18950))
+    found = dpacct.epsilon(300 * cut, delta=1e-5)
+    half = dpacct.epsilon(300 * Round(1.5, Poisson(0.036)), delta=1e-5)
+    assert half.lower <= found.upper <= half.upper
+    assert 0.0 < found.lower < found.upper
+
+
 @pytest.mark.parametrize(
     ("arguments", "adjacency", "words"),
     [

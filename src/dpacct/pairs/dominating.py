@@ -233,9 +233,9 @@ def _truncated_pair(
     rate, z = truncated.sampling_rate, round_.noise_multiplier
     clients = truncated.num_clients or cohort
     full = full_probability(rate, cohort, clients)
+    if full in (0.0, 1.0):
+        return SampledGaussianPair(rate, z / 2 if full else z, direction)
     usual = RecordsPair(rate, z, 1, direction)
-    if full <= 0.0:
-        return SampledGaussianPair(rate, z, direction)
     return ChoicePair((usual, RecordsPair(rate, z / 2, 1, direction)), (1.0 - full, full))
 
 
