@@ -11,7 +11,7 @@ from mpmath import mp, mpf
 
 import dpacct
 from dpacct.errors import InvalidParameter
-from dpacct.renyi.curve import RenyiValue, rdp
+from dpacct.renyi.curve import RenyiValue, best_order, rdp
 from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform
 from tests.oracles import sampled_gaussian
 from tests.strategies import FEWER, noise_multipliers, orders, sampling_rates, schedules
@@ -161,3 +161,8 @@ def test_opacus_agrees_at_fractional_orders():
     for order in (1.5, 2.6, 7.3, 32.0):
         theirs = float(analysis.compute_rdp(q=0.2, noise_multiplier=1.2, steps=1, orders=order))
         assert value(Round(1.2, Poisson(0.2)), order).upper == pytest.approx(theirs, rel=1e-6)
+
+
+def test_a_search_of_orders_may_start_at_one() -> None:
+    """Where Renyi divergences are huge, the order to begin with rounds to 1."""
+    assert best_order(lambda order: (order - 3.0) ** 2, 1.0) == pytest.approx(3.0, rel=1e-4)

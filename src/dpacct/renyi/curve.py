@@ -228,7 +228,7 @@ def best_order(
 ) -> float:
     """Return the order at which a unimodal function is least, searched in log(alpha - 1)."""
     log_best = minimize_unimodal(
-        lambda t: function(1 + math.exp(t)), math.log(start - 1), log_range, tolerance
+        lambda t: function(1 + math.exp(t)), math.log(max(start - 1, 1e-12)), log_range, tolerance
     )
     return 1 + math.exp(log_best)
 
