@@ -10,7 +10,7 @@ FLOWER := $(FLOWER_VENV)/bin/python
 test: | $(PYTHON)
 	$(PYTHON) -m pytest -n auto
 
-# Slow tests, in full: half an hour, so before a release and after a change to what they test.
+# Slow tests, in full: ten minutes, so before a release and after a change to what they test.
 slow: | $(PYTHON)
 	DPACCT_TESTS=thorough $(PYTHON) -m pytest -n auto -m slow --ignore=tests/project/test_docs_examples.py
 

@@ -81,7 +81,8 @@ def test_delta_of_next_to_nothing_is_next_to_nothing(rate):
     squared_skewness, kurtosis = (w + 2) ** 2 * (w - 1), w**4 + 2 * w**3 + 3 * w**2 - 6
     walk *= 1 + (squared_skewness - kurtosis) / (24 * 200)
     assert found.lower <= walk * (1 + 1e-8)
-    assert walk * (1 - 1e-8) <= found.upper < 1.3 * walk
+    # Where no contour reaches, the sum of delta(0) over the rounds is the bound.
+    assert walk * (1 - 1e-8) <= found.upper < (1.3 if rate > 1e-20 else 15) * walk
 
 
 def test_where_no_delta_is_left_the_attack_is_a_guess(costs):

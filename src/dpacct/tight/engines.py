@@ -100,8 +100,10 @@ def composed_delta(composition: Composition, epsilon: float) -> Interval:
     try:
         found = _delta_of_rest(rest, epsilon)
     except NotConverged:
-        # The moments bound delta all the same, unless they say nothing either.
+        # The moments and delta(0) bound delta all the same, unless they say nothing either.
         upper = chernoff_delta(composition, epsilon)
+        if pairs:
+            upper = min(upper, _most_at_zero(composition))
         if upper >= 1.0:
             raise
         return Interval.bracket(least, upper)

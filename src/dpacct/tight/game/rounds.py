@@ -160,7 +160,8 @@ def _simple_std(round_: Round) -> float:
     if round_.adjacency is Adjacency.REPLACE_ONE:
         return noise / 2
     # A sampled Gaussian with as large a second moment as that of opposed positions.
-    first, second, both = (math.exp(shift / noise**2) for shift in (1.0, 4.0, 2.0))
+    # Less 1, so that nothing cancels where there is much noise.
+    first, second, both = (math.expm1(shift / noise**2) for shift in (1.0, 4.0, 2.0))
     return 1 / math.sqrt(math.log1p(second - 2 * both + first))
 
 
