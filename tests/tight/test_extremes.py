@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
+from mpmath import mp, mpf
 
 from dpacct import (
     Full,
@@ -23,6 +24,7 @@ from dpacct import (
 from dpacct.calibration.goals import EpsilonGoal
 from dpacct.pairs.panels import probability
 from dpacct.tight.contour import Contour
+from dpacct.tight.engines import _total_variation
 from tests.tight.compositions import compose
 
 SLOW = pytest.mark.slow
@@ -81,8 +83,15 @@ def test_delta_of_next_to_nothing_is_next_to_nothing(rate):
     squared_skewness, kurtosis = (w + 2) ** 2 * (w - 1), w**4 + 2 * w**3 + 3 * w**2 - 6
     walk *= 1 + (squared_skewness - kurtosis) / (24 * 200)
     assert found.lower <= walk * (1 + 1e-8)
-    # Where no contour reaches, the sum of delta(0) over the rounds is the bound.
-    assert walk * (1 - 1e-8) <= found.upper < (1.3 if rate > 1e-20 else 15) * walk
+    assert walk * (1 - 1e-8) <= found.upper < 1.3 * walk
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-40, 1e-150])
+def test_delta_of_different_rounds_with_next_to_no_loss(scale):
+    plan = 150 * Round(19.6, Poisson(scale)) + 50 * Round(25.0, Poisson(3 * scale))
+    variance = 150 * math.expm1(19.6**-2) + 50 * 9 * math.expm1(25.0**-2)
+    walk = scale * math.sqrt(variance / (2 * math.pi))
+    assert walk * (1 - 1e-3) <= delta(plan, epsilon=0.0).upper < 1.3 * walk
 
 
 def test_where_no_delta_is_left_the_attack_is_a_guess(costs):
@@ -157,3 +166,11 @@ def test_an_epsilon_next_to_zero_or_infinity_has_an_answer(relation, sampling, e
         near = delta(3 * Round(1.0, sampling, relation), epsilon=1e-9)
         assert near.lower <= found.upper <= near.upper + 1e-6
         assert near.lower - 1e-8 <= found.lower
+
+
+@pytest.mark.parametrize(("rate", "noise", "count"), [(0.02, 1.0, 1000), (1e-9, 0.2, 10**5)])
+def test_total_variation_is_bounded_by_chi_square(rate, noise, count):
+    with mp.workdps(60):
+        one = mpf(rate) ** 2 * (mp.exp(1 / mpf(noise) ** 2) - 1)
+        exact = mp.sqrt((1 + one) ** count - 1) / 2
+    assert exact <= _total_variation(compose([(rate, noise, count)])) <= 1.2 * exact

@@ -282,7 +282,8 @@ class Replay:
         charge = rules.charge_of(self.mixture, plan, run, said.charged, said.slot)
         if part:
             check_part(part, self._partitions, adjacency)
-        # The stored cost of a part is that of its run: the total of all runs grows by less.
+        # The stored cost of a part is that of its run: the total of all runs grows by less. All of
+        # the data is a part by itself, of which the total grows by the cost.
         grown = subtract(own.spent, run.spent) if part else subtract(found.spent, ledger.spent)
         cost = _as_found(charge.cost, grown)
         charge = charge._replace(cost=cost, shared=self._parts.charge(part, cost))

@@ -233,6 +233,7 @@ def _truncated_pair(
     rate, z = truncated.sampling_rate, round_.noise_multiplier
     clients = truncated.num_clients or cohort
     full = full_probability(rate, cohort, clients)
+    # Never or always full, as far as a float tells: one pair alone. The second one is the worse.
     if full in (0.0, 1.0):
         return SampledGaussianPair(rate, z / 2 if full else z, direction)
     usual = RecordsPair(rate, z, 1, direction)

@@ -164,7 +164,8 @@ def roc_picture(
         curves.append(Curve("proven limit", rates[::5], [rate or 0.0 for rate in proven]))
     name, found = observed[0]
     seen = chosen(1000 * _tpr_at(found, TITLE_FPR), 3)
-    title = f"{name.capitalize()}: {seen} of 1,000 members found at 10 false positives in 1,000"
+    name = name[:1].upper() + name[1:]
+    title = f"{name}: {seen} of 1,000 members found at 10 false positives in 1,000"
     most = None if limit is None else limit(TITLE_FPR)
     known = "no limit is proven" if most is None else f"the proven limit is {of_thousand(most)}"
     return Picture(f"{title}; {known}", [rates_panel(curves)], note)

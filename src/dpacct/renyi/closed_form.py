@@ -153,6 +153,8 @@ def closed_form_renyi(order: float, round_: Round) -> tuple[float, tuple[str, ..
 
 # Searches begin at these orders: the minimum of several forms may have several valleys.
 _STARTS = [1.1, 1.5, *(2.0 * 3**k for k in range(12))]
+# Of searches, in log(alpha - 1): bounds are steep next to an order where a condition ends.
+_TOLERANCE = 1e-9
 # The orders that are tried at all, and the lowest of them.
 _MOST, _LEAST = 1e7, 1 + 1e-6
 
@@ -172,7 +174,7 @@ class ClosedFormAccountant(ByOrder):
         if not schedule.rounds:
             return 0.0
         curve = _curve(schedule)
-        orders = _orders(curve, lambda start: best_epsilon(curve, delta, start))
+        orders = _orders(curve, lambda start: best_epsilon(curve, delta, start, _TOLERANCE))
         return min(improved_epsilon(order, curve(order), delta) for order in orders)
 
     def upper_delta(self, schedule: Schedule, epsilon: float) -> float:
@@ -180,7 +182,7 @@ class ClosedFormAccountant(ByOrder):
         if not schedule.rounds:
             return 0.0
         curve = _curve(schedule)
-        orders = _orders(curve, lambda start: best_delta(curve, epsilon, start))
+        orders = _orders(curve, lambda start: best_delta(curve, epsilon, start, _TOLERANCE))
         return min(improved_delta(order, curve(order), epsilon) for order in orders)
 
 

@@ -25,8 +25,8 @@ from dpacct.packages import import_package
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>|#&!])")
 # Commands of dpacct, which it wrote itself.
 _CODE = re.compile(r"(`dpacct [^`]*`|`export`)")
-# The name of a value in a template.
-_VALUE = re.compile(r"\$(\w+)")
+# The name of a value in a template, and the condition of a line.
+_VALUE, _IF = re.compile(r"\$(\w+)"), re.compile(r"\[if (\w+)\] ")
 # The start of a table without a header, whose first column names the rows.
 _NO_HEADER = re.compile(
     r"<thead>\s*<tr>(?:\s*<th[^>]*></th>)+\s*</tr>\s*</thead>\s*"
@@ -94,20 +94,24 @@ def template(name: str) -> Template:
     return Template(path.read_text(encoding="utf-8"))
 
 
-def filled(name: str, blocks: Mapping[str, str], **words: str) -> list[str]:
+def filled(name: str, blocks: Mapping[str, str], **words: str | bool) -> list[str]:
     """Return the blocks of a template in Markdown, without its lines whose value is empty.
+
+    A line that starts with ``[if name]`` is there if that value is true.
 
     Args:
         name: of the template.
         blocks: values that are Markdown.
-        words: values that stay text.
+        words: values that stay text, and conditions.
     """
-    values = {key: safe(value) for key, value in words.items()} | dict(blocks)
+    values = {k: safe(v) if isinstance(v, str) else v for k, v in words.items()} | dict(blocks)
     empty = {key for key, value in values.items() if not value}
     found: list[str] = []
     for block in template(name).template.split("\n\n"):
         kept = [
-            line for line in block.strip().split("\n") if empty.isdisjoint(_VALUE.findall(line))
+            _IF.sub("", line)
+            for line in block.strip().split("\n")
+            if empty.isdisjoint([*_VALUE.findall(line), *_IF.findall(line)])
         ]
         joined = ("\n" if block.startswith(("|", "- ")) else " ").join(kept)
         found += [Template(joined).substitute(values)] if kept else []

@@ -95,15 +95,15 @@ def front_page(promise: Promise) -> list[str]:
         only="" if promise.risks else trimmed(up(promise.epsilon, 3)),
         alone=trimmed(up(promise.epsilon, 3)) if promise.risks else "",
         worst=of_thousand(promise.of_promise.guess),
-        weak="weak" if promise.weak else "",
+        weak=promise.weak,
         unit=unit,
         units=unit if promise.num_units is None else f"{unit} of the {promise.num_units:,}",
         verb="will look" if promise.planned else "look",
         epsilon=trimmed(up(promise.epsilon)),
         delta=chosen(promise.delta),
         one_in=one_in(promise.delta),
-        budget="" if promise.spent is None else "budget",
-        last="last" if promise.risks else "",
+        budget=promise.spent is not None,
+        planned=promise.risks is not None,
     )
 
 

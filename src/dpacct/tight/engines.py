@@ -80,6 +80,8 @@ _LEAST_GUESS, _TINY, _TINIEST = 1e-4, 1e-320, 1e-250
 # A tilt times the standard deviation of the loss under it exceeds the first value, or the second
 # times that of a Gaussian loss, only next to a heavy tail.
 _HEAVY, _HEAVIER, _LEAST_EPSILON = 12.0, 1.7, 1e-12
+# With less noise than this the chi-square of a round says nothing.
+_LEAST_NOISE = 0.1
 # A share of delta that is too small to be seen.
 _UNSEEN = 1e-12
 # Far out less than `NEXT_TO_NOTHING` is cut off. Tilts are in units of 1 / epsilon, the largest one
@@ -214,9 +216,10 @@ def _precision_bounds(composition: Composition) -> tuple[float, float]:
 
 
 def _most_at_zero(composition: Composition, enough: float = math.inf) -> float:
-    """Return the sum of delta(0) over the rounds, rounded up, or a part of it above ``enough``.
+    """Return a bound of delta(0), rounded up, which no delta(eps) exceeds.
 
-    No delta(eps) of the composition exceeds it.
+    That is the sum of delta(0) over the rounds, or a part of it above ``enough``. Many sampled
+    rounds have less by `_total_variation`.
     """
     total = gaussian_delta(0.0, math.sqrt(_precision_bounds(composition)[1])).upper
     slack = 1 + UNIT * (2 * composition.kinds + 16)
@@ -224,7 +227,26 @@ def _most_at_zero(composition: Composition, enough: float = math.inf) -> float:
         if total * slack > enough:
             break
         total += count * one_round_delta(0.0, pair).upper
-    return total * slack
+    return min(total * slack, _total_variation(composition))
+
+
+def _total_variation(composition: Composition) -> float:
+    """Return a bound of the total variation of sampled rounds, infinite if they are not alone.
+
+    It is at most sqrt(chi^2) / 2 (Cauchy-Schwarz). A round has chi^2 = q^2 (e^{1 / sigma^2} - 1),
+    and 1 + chi^2 multiplies: with s the sum of all, chi^2 <= e^s - 1 <= s (1 + s) for s <= 1.
+    """
+    rates, noise, counts = composition.sampled
+    if composition.kinds != len(rates) or not noise.size or noise.min() < _LEAST_NOISE:
+        return math.inf
+    # Relative to the highest rate, whose square may be too small for a float.
+    most = float(rates.max())
+    relative = float(counts @ ((rates / most) ** 2 * np.expm1(noise**-2)))
+    total = most * most * relative
+    if total > 1.0:
+        return math.inf
+    # Above all rounding of the sum.
+    return most * math.sqrt(relative * (1 + total)) / 2 * (1 + 1e-11)
 
 
 def _alone_epsilon(pair: AchievedPair | GeneralPair, delta: float) -> Interval:

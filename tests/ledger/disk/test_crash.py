@@ -27,13 +27,19 @@ def test_writers_killed_at_random_points_lose_no_released_round(
 ) -> None:
     """Alone and in crowds; `benchmarks/ledger_kills.py` does more."""
     kills = 20 if MANY > 1 else 8
-    found = kill_writers(tmp_path, kills, seed=20, crowd=crowd)
-    assert found.problems == []
-    assert found.kills == kills
-    assert found.charged >= found.printed
-    # The kills hit writers at work: between releases and, of so many, between reserve and commit.
-    assert found.printed > 0
-    assert found.uncommitted > 0 or kills < 20
+    hit = {"released": 0, "uncommitted": 0}
+    for seed in range(20, 25):
+        (folder := tmp_path / str(seed)).mkdir()
+        found = kill_writers(folder, kills, seed=seed, crowd=crowd)
+        assert found.problems == []
+        assert found.kills == kills
+        assert found.charged >= found.printed
+        hit["released"] += found.printed
+        hit["uncommitted"] += found.uncommitted
+        if all(hit.values()):
+            break
+    # The kills hit writers at work: between releases, and between reserve and commit.
+    assert all(hit.values()), hit
     assert found.creations >= kills // 10 - 1
 
 

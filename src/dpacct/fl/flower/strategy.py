@@ -58,7 +58,7 @@ class Roster:
         self.nodes: dict[int, int] = {}
 
     def gather(self, grid: Grid, enough: int, patience: float, poll: float) -> None:
-        """Wait until ``count`` clients have answered, and check them."""
+        """Wait until ``enough`` clients have answered, and check them."""
         deadline = time.monotonic() + patience
         while True:
             for node, reply in self._replies(grid):
