@@ -107,6 +107,21 @@ def test_two_runs_share_a_ledger_until_it_is_full(tmp_path):
         assert ledger.epsilon().upper <= 3
 
 
+def test_a_run_that_was_refused_starts_whole_once_there_is_room(tmp_path):
+    plan = 4 * dpacct.Round(2.0, adjacency="zero-out")
+    budget = Budget(dpacct.epsilon(plan, delta=1e-5).upper * 1.01, 1e-5)
+    options = {"noise_multiplier": 2.0, "budget": budget, "rounds": 4}
+    with Ledger.open(tmp_path / "run.ledger", budget) as ledger:
+        other = ledger.start_run("in its way", plan)
+        with federation(linear(), make_clients([6] * 4), ledger=ledger, **options) as run:
+            for _ in range(2):
+                with pytest.raises(BudgetExceeded, match="not one round"):
+                    run.run()
+                assert run.rounds == 4
+            other.finish()
+            assert run.run().round == 4
+
+
 def test_epsilon_of_a_report_is_that_of_its_round_whenever_it_is_read():
     options = {"sampling": fl.Poisson(0.3), "rounds": 4}
     with federation(linear(), make_clients([6] * 5), **options) as run:

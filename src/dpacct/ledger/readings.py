@@ -12,8 +12,8 @@ reading called "any stop" counts whole plans, and holds even if results decide w
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections import ChainMap, Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -83,11 +83,17 @@ class Known:
         self.opening = opening
         # Whether the rounds of version 0.2 are read as zero-out.
         self.relabelled = relabelled
-        self.starts: dict[int, Start] = {}
+        self.starts: MutableMapping[int, Start] = {}
         # For `Snapshot.released`: the last entry that was read, rounds not settled then, counts.
         self.seen = 0
         self.open: dict[int, ScheduleItem] = {}
         self.released: dict[int, Counter[ScheduleItem]] = {}
+
+    def apart(self) -> Known:
+        """Return the facts for a transaction. What it learns ends with it, since it may fail."""
+        own = Known(self.opening, relabelled=self.relabelled)
+        own.starts = ChainMap({}, self.starts)
+        return own
 
 
 class Snapshot:

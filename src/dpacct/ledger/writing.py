@@ -60,7 +60,7 @@ class Transaction(Snapshot):
     """A ledger while it is written to: as of the latest entry, which may be one of this block."""
 
     def __init__(self, rows: Rows, known: Known) -> None:
-        super().__init__(rows, rows.head(), known)
+        super().__init__(rows, rows.head(), known.apart())
         self._rows = rows
         self._parts: PartTotals | None = None
 

@@ -15,9 +15,10 @@ from scipy.stats import chi2
 import dpacct
 from dpacct import Budget, Ledger, Round, fl
 from dpacct.epochs import Epoch
-from dpacct.errors import DpacctError, InvalidParameter, Unsupported
+from dpacct.errors import DpacctError, InvalidParameter, LedgerError, Unsupported
 from dpacct.fl.privacy.allocation import Allocator
 from dpacct.fl.privacy.randomness import Randomness, Seeded
+from dpacct.ledger.disk import store
 from tests.fl.problems import (
     KILLED,
     cross_entropy,
@@ -98,6 +99,27 @@ def test_a_run_is_charged_as_its_epochs_are(population: str, tmp_path: Path) -> 
         assert (spent.lower, spent.upper) == pytest.approx(
             (costs[2].lower, costs[2].upper), rel=1e-9
         )
+
+
+def test_an_epoch_whose_charge_failed_behind_the_disk_is_committed_with_its_last_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, options = tmp_path / "run.ledger", {"sampling": fl.Allocation(STEPS), "rounds": 2 * STEPS}
+    with federation(linear(), make_clients([1] * CLIENTS), ledger=path, **options) as run:
+        for _ in range(STEPS):
+            run.player.begin()
+            run.player.play()
+
+        def full(*_: object) -> None:
+            raise LedgerError("the witness cannot be written")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "update_witness", full)
+            with pytest.raises(LedgerError, match="witness"):
+                run.player.play()
+        run.run()
+    with Ledger.open(path) as ledger:
+        assert ledger.runs[0].committed == ledger.rounds == 2
 
 
 def test_a_schedule_of_epochs_is_calibrated_as_a_whole() -> None:

@@ -176,6 +176,22 @@ def test_reserved_before_messages_leave_and_committed_before_the_model_moves(tmp
     assert seen == [(1, (1, 0))] * 6 + [(1, (1, 1))] + [(2, (2, 1))] * 6 + [(2, (2, 2))]
 
 
+def test_a_run_that_was_refused_starts_whole_once_there_is_room(tmp_path):
+    plan = 2 * dpacct.Round(2.0, adjacency="zero-out")
+    budget = dpacct.Budget(dpacct.epsilon(plan, delta=1e-5).upper * 1.01, 1e-5)
+    options = {"noise_multiplier": 2.0, "budget": budget, "sampling": fl.Full(), "rounds": 2}
+    with Ledger.open(tmp_path / "run.ledger", budget) as ledger:
+        other = ledger.start_run("in its way", plan)
+        with server(ledger=ledger, **options) as run:
+            strategy = PrivateStrategy(run, **QUICK)
+            for _ in range(2):
+                with pytest.raises(dpacct.BudgetExceeded, match="not one round"):
+                    strategy.start(grid(), timeout=0.05)
+            other.finish()
+            strategy.start(grid(), timeout=0.05)
+            assert run.round == 2
+
+
 # Faults of a client: what arrives, and how many contributions the sum then holds.
 
 

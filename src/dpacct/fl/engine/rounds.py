@@ -400,40 +400,35 @@ class Rounds:
         """
         if self.account.begun or self.state.round >= self.planned:
             return
-        event = self.event()
-        if self.engine.plan.correlation is None:
+        event, planned, engine = self.event(), self.planned, self.engine
+        if engine.plan.correlation is None:
             each = rounds_of(event.charged)
-            self.planned = each * self.account.affordable(event, self.planned // each, self.limit)
+            planned = each * self.account.affordable(event, planned // each, self.limit)
         elif self.limit is not None and self.planned_epsilon().upper > self.limit.epsilon:
             rule = "correlated noise is charged for all its rounds"
             raise BudgetExceeded(f"the plan exceeds {self.limit}, and {rule}")
         details: dict[str, Any] = {"setting": self.setting()}
-        if isinstance(self.engine.clients, PartitionedClients):
+        if isinstance(engine.clients, PartitionedClients):
             # Whether epsilon is about the owners of the data or about simulated clients.
-            details["simulated_clients"] = self.engine.clients.simulated
-        self.account.start(self.name, event, self._planned_charge(), details)
-        self._draw_secrets()
-
-    def _draw_secrets(self) -> None:
-        """Draw the seeds of noise and allocation of the run that the ledger has just begun.
-
-        A seed belongs to one run. Drawn before, it could come into a second run: by a checkpoint
-        that was saved ahead of the first round, or by a fork of the process.
-        """
-        engine, noise = self.engine, self.state.noise
-        if noise is not None:
-            self.state.noise = noise.afresh(engine.source)
-        if engine.allocator is not None:
-            self.engine = replace(engine, allocator=engine.allocator.afresh(engine.source))
+            details["simulated_clients"] = engine.clients.simulated
+        # A seed belongs to one run. Drawn earlier, it could come into a second run: by a
+        # checkpoint that was saved ahead of the first round, or by a fork of the process.
+        noise, allocator = self.state.noise, engine.allocator
+        noise = None if noise is None else noise.afresh(engine.source)
+        allocator = None if allocator is None else allocator.afresh(engine.source)
+        self.account.start(self.name, event, self._planned_charge(planned), details)
+        # Nothing is kept of a run that the ledger has refused: it may be tried again.
+        self.planned, self.state.noise = planned, noise
+        self.engine = replace(engine, allocator=allocator)
 
     def planned_epsilon(self) -> Spent:
         """Return the epsilon of the whole plan if cohorts and noise are secret."""
-        return spend(self._planned_charge(), self.account.delta, self.accountant)
+        return spend(self._planned_charge(self.planned), self.account.delta, self.accountant)
 
-    def _planned_charge(self) -> Schedule:
-        """Return the planned rounds as they are charged: an epoch is one release."""
+    def _planned_charge(self, rounds: int) -> Schedule:
+        """Return so many planned rounds as they are charged: an epoch is one release."""
         charged = self.charged()
-        return Plan(charged).first(self.planned // rounds_of(charged.phases[0].round))
+        return Plan(charged).first(rounds // rounds_of(charged.phases[0].round))
 
     def charged(self) -> Schedule:
         """Return all rounds of the plan as the ledger charges them."""

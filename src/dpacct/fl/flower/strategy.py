@@ -341,7 +341,12 @@ class PrivateStrategy(Strategy):
         if self._rounds is None:
             self._rounds = iter(self.server)
         self._roster.refresh(grid)
-        self._opened = opened = next(self._rounds, None)
+        try:
+            self._opened = opened = next(self._rounds, None)
+        except BaseException:
+            # An iterator that has raised would end without an error when it is asked again.
+            self._rounds = None
+            raise
         if opened is None:
             return None
         sent, bound, kept = opened.broadcast, self.server.bound, opened.found.kept

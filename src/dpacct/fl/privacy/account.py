@@ -401,6 +401,8 @@ class Account:
         row = run.latest_row
         epoch, step = divmod(row, steps)
         if run.rounds <= epoch:
+            # As in `reserve`: a charge that fails may be on disk, and `unsettled` finds it then.
+            self._epoch = None
             ticket = _charge(run, event)
             ticket.draw()
             self._epoch = OpenEpoch(ticket, steps)
