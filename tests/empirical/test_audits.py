@@ -19,7 +19,7 @@ from dpacct.empirical.audits import (
     Guesses,
     Promise,
     Seen,
-    _quieter_part,
+    _most_noise,
     best_number,
     guess,
     judge,
@@ -28,6 +28,7 @@ from dpacct.empirical.audits import (
     refutes,
     smallest_tail,
 )
+from dpacct.empirical.noise import NoiseEvidence
 from dpacct.errors import InvalidParameter
 
 DELTA = 1e-5
@@ -186,9 +187,12 @@ def simulated(seed, round_, rounds, *, canaries=150, noise=1.0, shift=1.0) -> Se
     if isinstance(round_.sampling, Uniform):
         here = here.argsort(axis=1).argsort(axis=1) / canaries
     drawn = random.normal(size=(rounds, 2 * canaries)) * sigma * noise
+    evidence = NoiseEvidence([canaries])
+    for row in drawn[:, canaries:]:
+        evidence.see(row / sigma, 0.0, np.ones(canaries, dtype=bool))
     return Seen(
         shift * signs * (here < q) + drawn[:, :canaries], np.ones((rounds, canaries)), coins,
-        drawn[:, canaries:], np.full(rounds, sigma), q, round_.adjacency,
+        drawn[:, canaries:], np.full(rounds, sigma), q, round_.adjacency, evidence.conclude(),
     )  # fmt: skip
 
 
@@ -324,28 +328,19 @@ def test_chance_of_the_sampling_is_no_fault():
 
 
 def test_directions_that_a_round_does_not_carry_are_not_looked_at():
-    seen, promise = simulated(8, Round(1.0, Full()), 10), Promise.of(10 * Round(1.0, Full()))
-    masked = np.where(rng(9).random(seen.empty.shape) < 0.7, np.nan, seen.empty)
-    assert faults(replace(seen, empty=masked), promise) == ()
-    assert "noise" in faults(replace(seen, empty=masked * 0.5), promise)
-
-
-@pytest.mark.parametrize(("scale", "expected"), [(1.0, ()), (0.1, ("noise",))])
-def test_a_small_part_without_its_noise_is_seen(scale, expected):
-    """However little of the model it is: what others send there can only add to it."""
-    random = rng(9)
-    seen, terms = simulated(random, *FULL), np.array([4000, 60, 0])
-    squares = random.chisquare(terms.clip(min=1)) * (terms > 0) * np.array([1.0, scale**2, 1.0])
-    promise = Promise.of(FULL[1] * FULL[0])
-    assert faults(replace(seen, squares=squares, terms=terms), promise, made=20) == expected
-
-
-def test_parts_of_sound_runs_are_seldom_called_quieter():
-    random, terms = rng(3), np.array([1, 2, 40, 3000])
-    seen = simulated(random, *FULL)
-    runs = [replace(seen, squares=random.chisquare(terms), terms=terms) for _ in range(3000)]
-    # 60 expected at most, with a standard deviation of 8.
-    assert 20 < sum(_quieter_part(run, 0.02) for run in runs) < 110
+    """The bound on the noise holds, and is wider, if a mask leaves directions out."""
+    found, wrong, random = [], 0, rng(8)
+    for _ in range(40):
+        seen = simulated(random, Round(1.0, Full()), 10)
+        # As an adversarial mask: directions with little noise are left out in the next round.
+        left = np.roll(np.abs(seen.empty) < 0.5, 1, axis=0)
+        left[0] = False
+        masked = replace(seen, empty=np.where(left, np.nan, seen.empty))
+        found += [_most_noise(one, 0.05) for one in (seen, masked)]
+        wrong += found[-1] < 1
+    # Two of forty are allowed on average.
+    assert wrong < 9
+    assert np.mean(found[1::2]) > np.mean(found[::2]) > 1
 
 
 @pytest.mark.parametrize(

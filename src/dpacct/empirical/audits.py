@@ -17,15 +17,15 @@ docs/derivations/auditing.md.
 **One run.** A coin puts each canary in or leaves it out. The noisy sums are projected on the
 direction of each canary and divided by the clip norm. The result x is shift + noise if the canary
 took part, and noise alone if it did not, or along a direction that no canary has. Three tests may
-err: guesses against the whole promise (sound for any mechanism), the spread of the noise, and the
-size of a contribution. The last two are sound for Gaussian noise, and other clients can only hide a
-fault there.
+err: guesses against the whole promise (sound for any mechanism), the noise in all parts of the
+releases (`dpacct.empirical.noise`), and the size of a contribution. The last two are sound for
+Gaussian noise, and other clients can only hide a fault there.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -179,9 +179,6 @@ def _down(value: Array) -> Array:
 _GUESSED_SHARES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 _PLANNED_RUNS = 8
 _TESTED_SHARES = (0.1, 0.4, 1.0)
-# The share of the noise test's error that is spent on single parts of the model. Their faults are
-# far below the promise.
-_PARTS = 0.1
 # The share of 1 - confidence that is spent on the noise, which many more numbers show than the
 # contribution.
 _OF_NOISE = 0.1
@@ -200,9 +197,7 @@ class Seen:
         noise_multipliers: as charged, float64 [t].
         sampling_rate: of the rounds.
         adjacency: decides the two sides of a coin.
-        squares: for each part of the model (a tensor of weights), the sum over rounds and over the
-            coordinates without a canary of (release / (clip norm x charged noise))^2. Float64 [p].
-        terms: the number of terms of each sum, int64 [p].
+        missing_noise: what `NoiseEvidence.conclude` returns for the released sums.
     """
 
     projections: Array
@@ -212,8 +207,7 @@ class Seen:
     noise_multipliers: Array
     sampling_rate: float
     adjacency: Adjacency
-    squares: Array = field(default_factory=lambda: np.zeros(0))
-    terms: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    missing_noise: tuple[float, str] = (-math.inf, "")
 
     @property
     def replaced(self) -> bool:
@@ -232,6 +226,8 @@ class Shown:
     Attributes:
         guesses: of the best attacker on the promised mechanism.
         faults: contradictions to the promise: some of "guesses", "noise", "contribution".
+        quietest: the part of the releases with the most evidence of missing noise, e.g. "round 3,
+            tensor 1".
         error: the probability that a run which keeps its promise has a fault.
         epsilon: a lower bound on the epsilon of any mechanism. delta: of that epsilon.
         noise_factor: if the noise is Gaussian, an upper bound on noise / promised noise, for each
@@ -241,6 +237,7 @@ class Shown:
 
     guesses: Guesses
     faults: tuple[str, ...]
+    quietest: str
     error: float
     epsilon: float
     delta: float
@@ -314,7 +311,8 @@ def judge(
     faults: list[str] = []
     if min(1.0, len(tails) * min(tails)) <= third:
         faults.append("guesses")
-    if _most_noise(seen, (1 - _PARTS) * third) < 1.0 or _quieter_part(seen, _PARTS * third):
+    evidence, quietest = seen.missing_noise
+    if evidence >= -math.log(third):
         faults.append("noise")
     # The norm of a clipped update is exact up to some roundings.
     if _least_contribution(seen, third) > 1 + 1e-6:
@@ -323,7 +321,7 @@ def judge(
     factor = _most_noise(seen, _OF_NOISE * free) / contribution if contribution > 0 else math.inf
     guesses = guess(seen, made)
     shown = least_epsilon(guesses, delta, free)
-    return Shown(guesses, tuple(faults), error, shown, delta, factor, confidence)
+    return Shown(guesses, tuple(faults), quietest, error, shown, delta, factor, confidence)
 
 
 def _most_noise(seen: Seen, error: float) -> float:
@@ -333,24 +331,16 @@ def _most_noise(seen: Seen, error: float) -> float:
     distribution, as that of the noise alone.
     """
     scaled = seen.empty / seen.noise_multipliers[:, np.newaxis]
-    scaled = scaled[~np.isnan(scaled)]
     if scaled.size == 0:
         return math.inf
     # The quantile of the sum of squares of as many normal variables.
     quantile = 2 * float(gammaincinv(scaled.size / 2, error))
-    return math.sqrt(float(np.sum(scaled**2)) / quantile)
-
-
-def _quieter_part(seen: Seen, error: float) -> bool:
-    """Return True if a part of the model carries less noise than charged, as in `_most_noise`.
-
-    A single part may be too small to show in sums over the whole model.
-    """
-    there = seen.terms > 0
-    if not there.any():
-        return False
-    least = 2 * gammaincinv(seen.terms[there] / 2, error / int(there.sum()))
-    return bool(np.any(seen.squares[there] < least))
+    # How many values a mask leaves may depend on earlier noise. Fresh normal variables in the
+    # places of the others make the number of squares a constant.
+    missing = int(np.isnan(scaled).sum())
+    if missing:
+        quantile -= float(np.random.default_rng().chisquare(missing))
+    return math.sqrt(float(np.nansum(scaled**2)) / quantile) if quantile > 0 else math.inf
 
 
 def _least_contribution(seen: Seen, error: float) -> float:

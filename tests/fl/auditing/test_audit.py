@@ -130,6 +130,12 @@ def laplacian(_, total, __, std, ___):
     return total + torch.distributions.Laplace(0.0, std / 2**0.5).sample(total.shape)
 
 
+def silent_coordinate(_, total, __, std, ___):
+    noisy = total + std * torch.randn(len(total))
+    noisy[3] = total[3]
+    return noisy
+
+
 def no_noise(_, total, *__):
     return total
 
@@ -239,6 +245,7 @@ BOTH = {"noise", "empty cohort"}
         ({"noise": scaled(0.5)}, BOTH, None),
         ({"noise": scaled(0.95)}, BOTH, None),
         ({"noise": scaled(0.5, size=1), "bound": ADAPTIVE}, {"indicator"}, {"indicator"}),
+        ({"noise": noisy(silent_coordinate)}, BOTH, BOTH),
         ({"noise": noisy(same_seed)}, {"fresh"}, None),
         (
             {"noise": noisy(encode=lambda _, rows, *__: 1.5 * rows), "noise_multiplier": 0.3},

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -40,6 +41,23 @@ class Longer(fl.GaussianNoise):
 
     def encode(self, rows, limits, std):
         return 1.5 * super().encode(rows, limits, std)
+
+
+@dataclass(frozen=True)
+class Forgetful(fl.GaussianNoise):
+    """Noise that is missing in some rounds, and there in some coordinates."""
+
+    rounds: Collection[int]
+    coordinates: slice = field(default_factory=lambda: slice(None))
+    calls: list[int] = field(default_factory=list)
+
+    def add(self, total, limits, std, source):
+        self.calls.append(len(self.calls) + 1)
+        noisy = super().add(total, limits, std, source)
+        # The first two are those of the rehearsal.
+        if len(self.calls) - 2 in self.rounds:
+            noisy[self.coordinates] = total[self.coordinates]
+        return noisy
 
 
 def builder(**options):
@@ -156,6 +174,28 @@ def test_a_fault_is_seen(options, fault):
         assert found.gaussian_epsilon > 1e6
     with pytest.raises(fl.AuditFailed):
         found.require()
+
+
+@pytest.mark.parametrize(
+    ("noise", "options", "where"),
+    [
+        (Forgetful([12]), {"rounds": 20}, "round 12, tensor 1"),
+        pytest.param(Forgetful([3]), {"sampling": Poisson(0.3)}, "round 3, tensor 1", marks=SLOW),
+        pytest.param(
+            Forgetful([2]), {"canaries": 800, "rounds": 5}, "round 2, tensor 1", marks=SLOW
+        ),
+        (Forgetful(range(99), slice(640, 641)), {}, "coordinate 641"),
+        (Forgetful(range(99), slice(640, 641)), {"sampling": Poisson(0.3)}, "coordinate 641"),
+        (Forgetful(range(99), slice(5, None, 100)), {}, "tensor 1"),
+        # A bias of three weights.
+        (Forgetful(range(99), slice(1200, None)), {"adjacency": "replace-one"}, "tensor 4"),
+        (Forgetful([7], slice(640, 672)), {}, "round 7, block 21"),
+    ],
+)
+def test_noise_that_is_missing_in_one_place_is_seen(noise, options, where):
+    found = audited(**({"noise": noise, "noise_multiplier": 1.0, "rounds": 8} | options))
+    assert found.shown.faults == ("noise",)
+    assert where in found.faults[0]
 
 
 @pytest.mark.parametrize(

@@ -303,7 +303,8 @@ def _check_noise(rounds: _Rounds, draws: int) -> list[Finding]:
         std = drawn_std(rounds.noise, rounds.plan.update_std(rounds.bound), len(cohort))
         # Where fewer shares arrived than are charged, no release is right.
         limit = math.nan if std is None else std
-        findings.append(check_noise(name, noise, limit, exact.numpy()))
+        grid = 2.0**-24 * rounds.bound.clip_norm
+        findings.append(check_noise(name, noise, limit, exact.numpy(), grid))
     return [*findings, Finding("fresh", not again, again or "no noise came twice")]
 
 

@@ -134,12 +134,14 @@ class Aimed:
         weights: float64 [d], at each coordinate that of the bounded canary which has it. The
             weights of a canary have length 1.
         lengths: float64 [n], of the bounded updates along each direction.
+        carried: bool [d], whether the round's mask keeps a coordinate.
         clip_norm: of the round.
     """
 
     canaries: Canaries
     weights: Tensor
     lengths: Tensor
+    carried: Tensor
     clip_norm: float
 
     @classmethod
@@ -148,6 +150,7 @@ class Aimed:
         canaries: Canaries,
         bounded: Callable[[Tensor], Tensor],
         like: Tensor,
+        carried: Tensor,
         clip_norm: float,
     ) -> Aimed:
         """Bound the update along each direction by ``bounded``, in dtype and device of ``like``."""
@@ -158,7 +161,15 @@ class Aimed:
             whole += bounded(rows).sum(dim=0).double().cpu()
         lengths = canaries.project(whole, whole).sqrt()
         shares = torch.where(lengths > 0, lengths, 1.0)[canaries.owners.clamp(min=0)]
-        return cls(canaries, whole / shares, lengths, clip_norm)
+        return cls(canaries, whole / shares, lengths, carried.cpu(), clip_norm)
+
+    def sent(self, *, replaced: bool) -> Tensor:
+        """Return the sum of the canaries' contributions, float64 [d], if all take part."""
+        sides = torch.zeros(self.canaries.count, dtype=torch.float64)
+        coins = self.canaries.coins
+        sides[: len(coins)] = torch.where(coins, 1.0, -1.0 if replaced else 0.0)
+        # Coordinates of no direction have weight 0.
+        return self.weights * (self.lengths * sides)[self.canaries.owners.clamp(min=0)]
 
     def shown(self, released: Tensor, number: int) -> Tensor:
         """Return the projections [n] of a noisy sum [d] on each direction, in clip norms."""

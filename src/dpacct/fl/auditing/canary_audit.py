@@ -18,6 +18,7 @@ from dpacct import validate
 from dpacct.accountant import find_accountant
 from dpacct.budget import Spent
 from dpacct.empirical.audits import Promise, Seen, Shown, best_number, judge
+from dpacct.empirical.noise import NoiseEvidence
 from dpacct.errors import InvalidParameter
 from dpacct.fl.auditing.canaries import Aimed, Canaries
 from dpacct.fl.privacy.findings import AuditFailed
@@ -30,7 +31,7 @@ MOST = 1_000_000
 OTHERS = ("silent", "heard")
 _FAULTS = {
     "guesses": "more canaries were recognized than the charged budget allows",
-    "noise": "the released sums carry less noise than was charged for",
+    "noise": "the released sums carry less noise than was charged for (most clearly: {quietest})",
     "contribution": "a client moves the sum by more than the clip norm",
 }
 
@@ -63,7 +64,8 @@ class RunAudit:
     @property
     def faults(self) -> tuple[str, ...]:
         """The faults that were found, each in a sentence."""
-        return tuple(_FAULTS[name] for name in self.shown.faults)
+        quietest = self.shown.quietest
+        return tuple(_FAULTS[name].format(quietest=quietest) for name in self.shown.faults)
 
     def require(self) -> None:
         """Raise if a fault was found.
@@ -112,21 +114,20 @@ class CanaryAudit:
         replaced = adjacency is Adjacency.REPLACE_ONE
         self.canaries.aim(sum(sizes), clip_norm, replaced=replaced)
         self._sampling_rate, self._adjacency = sampling_rate, adjacency
-        self._tensors = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-        # Of the noise in each tensor: the sum of squares in charged variances, and their number.
-        self._squares = torch.zeros(len(sizes), dtype=torch.float64)
-        self._terms = torch.zeros(len(sizes), dtype=torch.int64)
+        self._noise = NoiseEvidence(sizes)
 
     def see(self, released: Tensor, aimed: Aimed, event: Event) -> None:
         """Note a release, the noisy sum [d], with its charge."""
         sums = released.cpu()
         self._shown.append(aimed.shown(sums, len(self.events) + 1))
         self._lengths.append(aimed.lengths / aimed.clip_norm)
-        # Directions without a canary. A mask may leave a coordinate out, and so without noise.
-        empty = (self.canaries.owners >= len(self.canaries)) & (aimed.weights != 0)
-        noise = sums[empty].double() / (aimed.clip_norm * updates_noise(event))
-        self._squares.index_add_(0, self._tensors[empty], noise**2)
-        self._terms += torch.bincount(self._tensors[empty], minlength=len(self._terms))
+        std = aimed.clip_norm * updates_noise(event)
+        noise = sums.double()
+        # The grid of secure noise, and the type of the release, which is rounded twice.
+        rounding = 2.0**-22 * aimed.clip_norm + 4 * torch.finfo(sums.dtype).eps * noise.abs()
+        if self._sampling_rate == 1:
+            noise = noise - aimed.sent(replaced=self._adjacency is Adjacency.REPLACE_ONE)
+        self._noise.see((noise / std).numpy(), (rounding / std).numpy(), aimed.carried.numpy())
         self.events.append(event)
 
     def conclude(self, charged: Spent, accountant: str, clients: int) -> RunAudit:
@@ -143,8 +144,7 @@ class CanaryAudit:
             np.array(noises),
             self._sampling_rate,
             self._adjacency,
-            self._squares.numpy(),
-            self._terms.numpy(),
+            self._noise.conclude(),
         )
         plan = Schedule(Phase(event.charged, 1) for event in events)
         made = best_number(seen, charged.delta, 1 - self._confidence)

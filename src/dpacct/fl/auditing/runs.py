@@ -197,7 +197,10 @@ def _contributions(engine: Engine, state: TrainingState, canaries: Canaries) -> 
         return scatter(inside, kept, engine.layout.size)
 
     like = next(iter(state.params.values()))
-    aimed = Aimed.of(canaries, bounded, like, state.bound.clip_norm)
+    size = engine.layout.size
+    carried = torch.ones(size if kept is None else len(kept), dtype=torch.bool)
+    carried = scatter(carried, None if kept is None else kept.cpu(), size)
+    aimed = Aimed.of(canaries, bounded, like, carried, state.bound.clip_norm)
     return aimed, engine.plan.event(state.bound, engine.noise, {})
 
 

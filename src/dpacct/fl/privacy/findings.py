@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri  # pyright: ignore[reportMissingTypeStubs]
 from torch import Tensor
 
+from dpacct.empirical.noise import NoiseEvidence
 from dpacct.errors import DpacctError, InvalidParameter
 from dpacct.fl.layout import Layout
 from dpacct.fl.privacy.account import NoisePlan
@@ -167,6 +168,8 @@ def check_charge(plan: NoisePlan, bound: Bound, noise: Noise) -> tuple[Finding, 
     return tuple(findings)
 
 
+# Releases of float32 models are rounded to a relative error of half of it.
+_SINGLE = 2.0**-23
 # Standard normal quantile of a two-sided test with a false alarm in 1e-6.
 _SIGMAS = float(-ndtri(1e-6 / 2))
 _BINS = 32
@@ -219,15 +222,29 @@ def wrong_shape(draws: Draws, std: float) -> str:
     return f"it is not Gaussian (chi-square {statistic:.0f} with {free} degrees of freedom)"
 
 
-def check_noise(name: str, draws: Draws, std: float, exact: Draws | None = None) -> Finding:
-    """Check residuals [rounds, k] of releases: their spread, mean and law.
+def missing_noise(draws: Draws, std: float, rounding: Draws | float) -> str:
+    """Return the part of residuals [rounds, k] that is quieter than charged, or nothing."""
+    evidence, carried = NoiseEvidence([draws.shape[1]]), np.ones(draws.shape[1], dtype=np.bool_)
+    for row in draws:
+        evidence.see(row / std, (rounding + 4 * _SINGLE * np.abs(row)) / std, carried)
+    value, place = evidence.conclude()
+    return f"noise is missing (most clearly: {place})" if value >= -math.log(1e-6) else ""
 
-    ``exact`` is the sum [k] of which no part may be left in them. One number a round has no law.
+
+def check_noise(
+    name: str, draws: Draws, std: float, exact: Draws | None = None, grid: float = 0.0
+) -> Finding:
+    """Check residuals [rounds, k] of releases: their spread, mean and law, and every part's noise.
+
+    ``exact`` is the sum [k] of which no part may be left in them. ``grid`` is the distance of
+    values that the noise can have. One number a round has no law.
     """
     if not np.isfinite(draws).all():
         return Finding(name, passed=False, detail="nothing was released")
     wrong = "" if exact is None else wrong_scale(draws, exact, std)
+    rounding = grid + 4 * _SINGLE * np.abs(0.0 if exact is None else exact)
     wrong = wrong or wrong_std(draws, std) or wrong_mean(draws, std)
+    wrong = wrong or missing_noise(draws, std, rounding)
     if draws.shape[1] > 1:
         wrong = wrong or wrong_shape(draws, std)
     detail = f"standard deviation {std:.6g} over {draws.size} values, as charged"
