@@ -20,6 +20,8 @@ from dpacct.numerics.rounding import (
     Bounds,
     above,
     below,
+    decimal,
+    decimal_above,
     weighted_sum,
     widen,
 )
@@ -188,3 +190,16 @@ def test_above_and_below_enclose_a_conversion(x, y, z):
 def test_above_and_below_move_even_where_nothing_was_computed():
     assert below(0.0) < 0.0 < above(0.0)
     assert below(1.0) < 1.0 < above(1.0)
+
+
+@given(value=st.fractions(0, 10**6), x=st.floats(0, 1e6))
+def test_the_float_above_a_decimal_compares_as_the_decimals_do(value, x):
+    least = decimal_above(value)
+    assert decimal(least) >= value
+    assert least == 0.0 or decimal(math.nextafter(least, 0.0)) < value
+    assert (least <= x) == (value <= decimal(x))
+
+
+@given(count=st.integers(1, 1000), cents=st.integers(1, 1000))
+def test_sums_of_decimals_are_decimals(count, cents):
+    assert decimal_above(count * decimal(cents / 100)) == count * cents / 100

@@ -13,10 +13,10 @@ import numpy as np
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
-from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, decimal
 from dpacct.pairs.atoms import AtomicPair
 from dpacct.pairs.discrete_gaussian import DiscreteGaussianPair
-from dpacct.pairs.dominating import Direction, DominatingPair, Mechanism
+from dpacct.pairs.dominating import Direction, DominatingPair, LossBound, Mechanism
 from dpacct.rounds import Adjacency, AdjacencyName
 
 # Ends of sigma, and of the scale of discrete Laplace noise. The most entries and the largest shift.
@@ -116,6 +116,12 @@ class DiscreteLaplace(_IntegerNoise):
     @staticmethod
     def _scales() -> tuple[float, float]:
         return _LAPLACE_SCALES
+
+    @property
+    def loss_bound(self) -> LossBound:
+        """The sum of the shifts' sizes / scale, exactly."""
+        shifts = self.shift if isinstance(self.shift, tuple) else (self.shift,)
+        return LossBound(sum(map(abs, shifts)) / decimal(self.scale))
 
     def proven_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
         """Return the pair of each coordinate at its largest shift, the same in both directions."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpacct.mechanisms.pure import release_epsilon
-from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, decimal
 from dpacct.pairs.atoms import AtomicPair
-from dpacct.pairs.dominating import Direction, DominatingPair, Mechanism
+from dpacct.pairs.dominating import Direction, DominatingPair, LossBound, Mechanism
 from dpacct.pairs.half_power import HalfPowerPair
 from dpacct.rounds import Adjacency, AdjacencyName
 
@@ -47,6 +47,11 @@ class ExponentialMechanism(Mechanism):
     ) -> None:
         object.__setattr__(self, "epsilon", release_epsilon(epsilon))
         object.__setattr__(self, "adjacency", Adjacency.parse(adjacency))
+
+    @property
+    def loss_bound(self) -> LossBound:
+        """Epsilon."""
+        return LossBound(decimal(self.epsilon))
 
     def proven_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
         """Return the pair of all losses in an interval of length epsilon."""

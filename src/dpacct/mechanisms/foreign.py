@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 from dpacct import validate
 from dpacct.mechanisms.pure import LARGEST_EPSILON, Promise, source_of_promise, two_atoms
+from dpacct.numerics.rounding import decimal
 from dpacct.pairs.atoms import MOST_RHO, concentrated_pair
-from dpacct.pairs.dominating import Direction, DominatingPair
+from dpacct.pairs.dominating import Direction, DominatingPair, LossBound
 from dpacct.rounds import Adjacency, AdjacencyName
 
 
@@ -47,6 +48,11 @@ class ApproximateDP(Promise):
         object.__setattr__(self, "delta", validate.delta(delta))
         object.__setattr__(self, "adjacency", Adjacency.parse(adjacency))
         object.__setattr__(self, "source", source_of_promise(source))
+
+    @property
+    def loss_bound(self) -> LossBound:
+        """Epsilon and delta."""
+        return LossBound(decimal(self.epsilon), decimal(self.delta))
 
     def proven_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
         """Return two atoms and an infinite loss of mass delta."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
-from dpacct.pairs.dominating import Direction, DominatingPair, Mechanism
+from dpacct.numerics.rounding import decimal, decimal_above
+from dpacct.pairs.dominating import Direction, DominatingPair, LossBound, Mechanism
 from dpacct.pairs.half_power import HalfPowerPair
 from dpacct.rounds import Adjacency, AdjacencyName
 
@@ -41,21 +45,30 @@ class Laplace(Mechanism):
         adjacency: Adjacency | AdjacencyName | str = Adjacency.ADD_REMOVE,
     ) -> None:
         relation = Adjacency.parse(adjacency)
-        shift = 2.0 if relation is Adjacency.REPLACE_ONE else 1.0
+        shift = _shift(relation)
         if (noise_multiplier is None) == (epsilon is None):
             rule = "Laplace noise has either a noise multiplier or an epsilon"
             raise InvalidParameter("noise_multiplier", noise_multiplier, rule)
         if noise_multiplier is None:
             low, high = validate.NOISE_MULTIPLIER_RANGE
             ends = (shift / high, shift / low)
-            noise_multiplier = shift / validate.within("epsilon", epsilon, "its epsilon", ends)
+            epsilon = validate.within("epsilon", epsilon, "its epsilon", ends)
+            noise_multiplier = shift / epsilon
+            while decimal(noise_multiplier) * decimal(epsilon) < shift:
+                # Rounded up, so that ten releases of 0.07 cost no more than 0.7.
+                noise_multiplier = math.nextafter(noise_multiplier, math.inf)
         object.__setattr__(self, "noise_multiplier", validate.noise_multiplier(noise_multiplier))
         object.__setattr__(self, "adjacency", relation)
 
     @property
     def epsilon(self) -> float:
-        """The epsilon of the release alone: the largest shift / scale of the noise."""
-        return (2.0 if self.adjacency is Adjacency.REPLACE_ONE else 1.0) / self.noise_multiplier
+        """The epsilon of the release alone, rounded up: the largest shift / scale of the noise."""
+        return _epsilon(self.adjacency, self.noise_multiplier)
+
+    @property
+    def loss_bound(self) -> LossBound:
+        """The largest shift / scale of the noise, exactly."""
+        return LossBound(_exact_epsilon(self.adjacency, self.noise_multiplier))
 
     def scale_noise(self, factor: float) -> Laplace:
         """Return the release with ``factor`` times its noise."""
@@ -69,3 +82,17 @@ class Laplace(Mechanism):
     def achieved_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
         """Return the same: one client contributes the largest number."""
         return self.proven_pairs(direction)
+
+
+def _shift(adjacency: Adjacency) -> float:
+    """Return the largest l1 distance between neighbors, in contributions."""
+    return 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
+
+
+def _exact_epsilon(adjacency: Adjacency, noise_multiplier: float) -> Fraction:
+    return Fraction(_shift(adjacency)) / decimal(noise_multiplier)
+
+
+@lru_cache(maxsize=256)
+def _epsilon(adjacency: Adjacency, noise_multiplier: float) -> float:
+    return decimal_above(_exact_epsilon(adjacency, noise_multiplier))

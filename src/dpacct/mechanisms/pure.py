@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dpacct import validate
-from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, decimal
 from dpacct.pairs.atoms import AtomicPair
-from dpacct.pairs.dominating import Direction, DominatingPair, Mechanism
+from dpacct.pairs.dominating import Direction, DominatingPair, LossBound, Mechanism
 from dpacct.rounds import Adjacency, AdjacencyName
 
 # A larger epsilon has no meaning: its masses leave the range of doubles.
@@ -54,6 +54,11 @@ class RandomizedResponse(Mechanism):
     ) -> None:
         object.__setattr__(self, "epsilon", release_epsilon(epsilon))
         object.__setattr__(self, "adjacency", Adjacency.parse(adjacency))
+
+    @property
+    def loss_bound(self) -> LossBound:
+        """Epsilon."""
+        return LossBound(decimal(self.epsilon))
 
     def proven_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
         """Return two atoms."""
@@ -103,6 +108,11 @@ class PureDP(Promise):
         object.__setattr__(self, "epsilon", release_epsilon(epsilon))
         object.__setattr__(self, "adjacency", Adjacency.parse(adjacency))
         object.__setattr__(self, "source", source_of_promise(source))
+
+    @property
+    def loss_bound(self) -> LossBound:
+        """Epsilon."""
+        return LossBound(decimal(self.epsilon))
 
     def proven_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
         """Return the pair of randomized response."""

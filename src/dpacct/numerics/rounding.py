@@ -12,6 +12,7 @@ rests on these.
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -76,3 +77,24 @@ def above(value: float, *terms: float) -> float:
 def below(value: float, *terms: float) -> float:
     """Return ``value``, computed from ``terms`` by a few operations and functions, rounded down."""
     return math.nextafter(value - 4 * FUNCTION_ERROR * sum(map(abs, terms)), -math.inf)
+
+
+def decimal(value: float) -> Fraction:
+    """Return the number that a float is written as: 0.1 is one tenth.
+
+    Parameters of releases and budgets mean their decimals, which add up exactly: ten times 0.1 is
+    1. Their floats do not. Monotone in ``value``.
+    """
+    return Fraction(repr(value))
+
+
+def decimal_above(value: Fraction) -> float:
+    """Return the least float whose decimal is at least ``value``, which is positive or zero.
+
+    So ``decimal_above(value) <= x`` is ``value <= decimal(x)``, without rounding.
+    """
+    # Each decimal rounds to its own float, so none below the nearest one can be enough.
+    found = float(value)
+    while decimal(found) < value:
+        found = math.nextafter(found, math.inf)
+    return found

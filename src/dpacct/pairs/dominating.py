@@ -10,7 +10,8 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, cast
+from fractions import Fraction
+from typing import Any, NamedTuple, cast
 
 from dpacct.errors import InvalidParameter
 from dpacct.numerics.rounding import UNIT
@@ -25,10 +26,30 @@ from dpacct.pairs.kinds import (
 from dpacct.rounds import Adjacency, Poisson, Release, Round, Schedule, Uniform
 
 
+class LossBound(NamedTuple):
+    """A loss of size at most ``epsilon``, but for an infinite one of probability ``delta``.
+
+    Both numbers add up over releases, however these are chosen (docs/derivations/adaptive.md).
+    They are exact: the decimals of a mechanism's parameters.
+    """
+
+    epsilon: Fraction
+    delta: Fraction = Fraction(0)
+
+
 class Mechanism(Release):
-    """A release beside the rounds that knows its own pairs."""
+    """A release beside the rounds that knows its own pairs.
+
+    Attributes:
+        loss_bound: of one release, in both directions, or None if there is none.
+    """
 
     __slots__ = ()
+
+    @property
+    def loss_bound(self) -> LossBound | None:
+        """See the class."""
+        return None
 
     def __repr__(self) -> str:
         parameters, words = inspect.signature(type(self)).parameters, list[str]()
@@ -71,6 +92,25 @@ def achieved_pairs(release: Release, direction: Direction) -> Mapping[Dominating
     if isinstance(release, Round):
         return {achieved_pair(release, direction): 1}
     return _mechanism(release).achieved_pairs(direction)
+
+
+def loss_bound(release: Release) -> LossBound | None:
+    """Return the largest loss of a release, or None if no bound is known, as for all rounds."""
+    return release.loss_bound if isinstance(release, Mechanism) else None
+
+
+def basic_composition(schedule: Schedule) -> LossBound | None:
+    """Return the sums of epsilon and of delta, or None if a loss of the schedule has no bound.
+
+    The schedule is (epsilon, delta)-DP, by basic composition.
+    """
+    epsilon = delta = Fraction(0)
+    for release, count in schedule:
+        bound = loss_bound(release)
+        if bound is None:
+            return None
+        epsilon, delta = epsilon + count * bound.epsilon, delta + count * bound.delta
+    return LossBound(epsilon, delta)
 
 
 def infinite_mass(schedule: Schedule) -> float:
