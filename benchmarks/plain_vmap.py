@@ -10,7 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -95,9 +95,8 @@ def ours(model: nn.Module, data: fl.ClientData, batch: int) -> Iterator[object]:
         server_lr=0.1,
     )
     with run:
-        player: Any = run.player
-        player.begin()
-        engine, state, choice = player.engine, player.state, player.choice
+        next(iter(run))
+        engine, state, choice = cast("Any", (run.engine, run.state, run.choice))
         while True:
             # Without the ledger: draw, train, bound, sum, noise and step alone.
             found = engine.collect(state, engine.draw(), choice.trainer, choice.plan.chunk)

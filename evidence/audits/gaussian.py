@@ -59,7 +59,7 @@ def estimated(canaries: int, others: str) -> dict[str, Any]:
     total = torch.zeros(size)
     with federation(job, people) as run:
         for _ in run:
-            released = run.player.state.released
+            released = run.state.released
             if released is None:
                 continue
             total += released

@@ -16,7 +16,7 @@ from dpacct.correlated import Strategy, buffered_toeplitz, square_root
 from dpacct.errors import InvalidParameter
 from dpacct.fl.engine import checkpoint
 from dpacct.fl.engine.engine import Engine
-from dpacct.fl.engine.loop import RoundLoop
+from dpacct.fl.engine.loop import LocalRounds
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.privacy import account
 from dpacct.fl.privacy.correlated import NoiseStream
@@ -91,8 +91,8 @@ STAGES = {
     "charge committed": (Ticket, "commit", 1, True),
     "before the row": (Run, "take_row", 3, False),
     "row taken": (Run, "take_row", 3, True),
-    "training": (RoundLoop, "collect", 3, False),
-    "summed": (RoundLoop, "collect", 3, True),
+    "training": (LocalRounds, "collect", 3, False),
+    "summed": (LocalRounds, "collect", 3, True),
     "noise added": (Engine, "release", 3, True),
     "before its commit": (account.RowTicket, "commit", 3, False),
     "committed": (account.RowTicket, "commit", 3, True),

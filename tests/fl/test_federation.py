@@ -180,6 +180,14 @@ def test_a_seed_repeats_the_run_and_makes_it_not_private(tmp_path):
     assert not torch.equal(*finals[1:])
 
 
+def test_a_method_that_is_not_private_plans_no_epsilon():
+    class Leaking(fl.DPFedAvg):
+        not_private_because = "it prints the data"
+
+    with federation(linear(), make_clients([6] * 4), method=Leaking()) as run:
+        assert run.planned_epsilon.upper == run.run().epsilon.upper == math.inf
+
+
 def test_epsilon_depends_on_nothing_but_noise_sampling_and_rounds():
     spent = set()
     for changes in (

@@ -73,7 +73,7 @@ def test_the_sum_is_divided_by_the_cohort_of_its_round(sampling, cohorts, public
     with federation(plan, public_size=public_size, clip_norm=0.1, delta=0.5) as run:
         for report in run:
             expected = 0.1 * report.diagnostics.cohort_size / cohorts[report.round - 1]
-            found = float(run.player.state.released.norm())
+            found = float(run.state.released.norm())
             assert found == pytest.approx(expected, rel=0.02, abs=1e-3)
 
 

@@ -132,10 +132,10 @@ def test_shares_that_are_collected_apart_are_the_whole(secure, method):
     options = {"seed": 4, "secure_noise": secure, "method": method}
     _, model = one_place(**options)
     with federation(linear(), CLIENTS, **settings(**options)) as run:
-        player = run.player
+        player = run._rounds
         player.begin()
         for _ in range(run.rounds):
-            opened = player.rounds.open()
+            opened = player.open()
             shares = [opened.draw.share(part, 3) for part in range(3)]
             assert sorted(w for share in shares for w in share.workers) == list(opened.workers)
             assert sorted(m for share in shares for m in share.members) == list(opened.cohort)
@@ -287,8 +287,8 @@ def test_what_is_private_is_not_printed():
     people = make_clients([2, 3, 4])
     with federation(linear(), people, vectorize=True, method=fl.Scaffold()) as run:
         run.run()
-        remembering = run.player.state
-        task = run.player.engine.task(0, remembering, 1)
+        remembering = run.state
+        task = run.engine.task(0, remembering, 1)
     for opened in fl.Server(linear(), 3, **options):
         contributions = opened.bound(torch.ones(1, 21))
         opened.add([0], contributions)

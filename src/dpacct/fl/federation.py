@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from dpacct.budget import Budget, Spent
-from dpacct.errors import BudgetExceeded, InvalidParameter
+from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
 from dpacct.fl.clients import Population
 from dpacct.fl.engine.checkpoint import resume, save
 from dpacct.fl.engine.engine import Engine
-from dpacct.fl.engine.loop import RankedLoop, Ranks, RoundLoop, follower_settings
+from dpacct.fl.engine.loop import LocalRounds, Made, RankedRounds, Ranks, follower_settings
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.setup import choose_chooser, has_memories, prepare
 from dpacct.fl.engine.states import TrainingState
@@ -24,6 +24,7 @@ from dpacct.fl.local.losses import LossFunction
 from dpacct.fl.methods.server_optimizers import ServerState
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.privacy.bounds import Bound
+from dpacct.fl.privacy.randomness import SEEDED
 from dpacct.fl.report.reports import Report
 from dpacct.fl.settings import (
     LocalSettings,
@@ -34,6 +35,7 @@ from dpacct.fl.settings import (
     place,
     with_keywords_of,
 )
+from dpacct.fl.training.choose import Choice
 from dpacct.rounds import Schedule
 
 P = ParamSpec("P")
@@ -67,7 +69,9 @@ class PrivateRun:
 
     @property
     def account(self) -> Account:
-        """The run in its ledger."""
+        """The run in its ledger. A rank other than 0 has none."""
+        if self._rounds.follows:
+            raise Unsupported("this rank keeps no ledger: rank 0 has the spent budget")
         return self._rounds.account
 
     @property
@@ -102,7 +106,7 @@ class PrivateRun:
     @property
     def budget(self) -> Budget | None:
         """The budget of a new ledger. None on another rank until rank 0 has begun."""
-        return self.account.budget
+        return self._rounds.budget
 
     @property
     def not_private_because(self) -> str | None:
@@ -124,9 +128,13 @@ class PrivateRun:
 
     @property
     def planned_epsilon(self) -> Spent:
-        """Epsilon of the whole plan if cohorts and noise are secret."""
+        """Epsilon of the whole plan if cohorts and noise are secret.
+
+        Infinite if the method is not private, whatever the noise.
+        """
         _ = self.account
-        return self._rounds.planned_epsilon()
+        found = self._rounds.planned_epsilon()
+        return found if self.not_private_because in (None, SEEDED) else found.without_privacy
 
     @property
     def has_private_checkpoint(self) -> bool:
@@ -166,7 +174,8 @@ class PrivateRun:
             InvalidParameter: there is no path. OSError: it cannot be written.
         """
         target = checkpoint_file(path, self._checkpoint)
-        self._save(target)
+        if not self._rounds.follows:
+            save(self._rounds, target)
         return target
 
     def resume(self, path: str | Path | None = None) -> Self:
@@ -181,7 +190,10 @@ class PrivateRun:
                 ledger of its run was not kept.
             LedgerError: the ledger is not that of the checkpoint, or has lost rounds.
         """
-        self._resume(checkpoint_file(path, self._checkpoint))
+        target = checkpoint_file(path, self._checkpoint)
+        if not self._rounds.follows:
+            # Rank 0 sends the state when the run begins.
+            resume(self._rounds, target)
         return self
 
     def close(self) -> None:
@@ -193,12 +205,6 @@ class PrivateRun:
 
     def __exit__(self, *reason: object) -> None:
         self.close()
-
-    def _save(self, path: Path) -> None:
-        save(self._rounds, path)
-
-    def _resume(self, path: Path) -> None:
-        resume(self._rounds, path)
 
     def _save_if_due(self, *, at_the_end: bool = False) -> None:
         due = self.round % self._checkpoint_every == 0
@@ -229,9 +235,7 @@ class Federation(PrivateRun):
         clients: the population: a sequence of `ClientData`, which may be lazy, or `Examples`.
         Others, as keywords: see `dpacct.fl.settings.Settings` and `LocalSettings`.
 
-    Attributes:
-        player: runs the rounds of this process, as in `dpacct.fl.engine.loop`.
-        Others: see `PrivateRun`.
+    Attributes: see `PrivateRun`.
 
     Raises:
         InvalidParameter, Unsupported: a setting that makes no sense, or is not private.
@@ -246,28 +250,20 @@ class Federation(PrivateRun):
         check_loss(loss)
         check_sequence(clients)
         model = place(model, settings.device)
-        ranks = Ranks() if settings.distributed else None
-        follows = ranks is not None and ranks.rank > 0
-        rounds = prepare(follower_settings(settings) if follows else settings, model, clients)
+        self._rounds: LocalRounds
+        if settings.distributed:
+            ranks = Ranks()
+            own = settings if ranks.first else follower_settings(settings)
+            rounds = prepare(own, model, clients, RankedRounds)
+            rounds.ranks = ranks
+            if rounds.follows:
+                rounds.budget = None
+        else:
+            rounds = prepare(settings, model, clients, LocalRounds)
         super().__init__(model, rounds, settings)
-        chooser = choose_chooser(rounds.engine, model, loss, settings)
-        example = settings.example
-        self.player: RoundLoop = (
-            RoundLoop(rounds, chooser, example=example)
-            if ranks is None
-            else RankedLoop(ranks, rounds, chooser, example=example)
-        )
-        self._callbacks = () if follows else tuple(settings.callbacks)
-
-    @property
-    def account(self) -> Account:
-        """The run in its ledger, which rank 0 has."""
-        return self.player.account
-
-    @property
-    def budget(self) -> Budget | None:
-        """The budget of a new ledger. None on another rank until rank 0 has begun."""
-        return self.player.budget
+        rounds.chooser = choose_chooser(rounds.engine, model, loss, settings)
+        rounds.example = settings.example
+        self._callbacks = () if rounds.follows else tuple(settings.callbacks)
 
     @property
     def device(self) -> torch.device:
@@ -275,10 +271,18 @@ class Federation(PrivateRun):
         return next(self.model.parameters()).device
 
     @property
+    def choice(self) -> Choice | None:
+        """The trainer of the clients, once that is chosen."""
+        return self._rounds.choice
+
+    @property
     def training_path(self) -> str:
         """The way in which clients are trained, with its reason. Empty before the first round."""
-        choice = self.player.choice
-        return "" if choice is None else choice.plan.reason
+        return "" if self.choice is None else self.choice.plan.reason
+
+    def agree(self, make: Callable[[], Made]) -> Made:
+        """Return the result of a function, of several processes that of rank 0 on all ranks."""
+        return self._rounds.agree(make)
 
     def run(self) -> Report | None:
         """Train all remaining rounds, and return the last report (None if none was left)."""
@@ -289,9 +293,9 @@ class Federation(PrivateRun):
 
     def __iter__(self) -> Iterator[Report]:
         """Train, one report a round, until the plan ends or the budget allows no more."""
-        player = self.player
-        begun = self._rounds.account.begun
-        player.begin()
+        rounds = self._rounds
+        begun = rounds.account.begun
+        rounds.begin()
         ahead = self.state.noise is not None or self.engine.allocator is not None
         if self._checkpoint and ahead and not begun:
             # More than a round is charged with the first one. A crash in it loses that one alone.
@@ -301,7 +305,7 @@ class Federation(PrivateRun):
         try:
             while self.round < self.rounds:
                 try:
-                    report = player.play()
+                    report = rounds.play()
                 except BudgetExceeded as refusal:
                     self.stopped_because = str(refusal)
                     break
@@ -310,14 +314,8 @@ class Federation(PrivateRun):
                     callback.report(self, report)
                 yield report
             self._save_if_due(at_the_end=True)
-            if self.round >= self.rounds:
-                player.finish()
+            if self.round >= self.rounds and not rounds.follows:
+                rounds.account.finish()
         finally:
             for callback in self._callbacks:
                 callback.finish(self)
-
-    def _save(self, path: Path) -> None:
-        self.player.save(path)
-
-    def _resume(self, path: Path) -> None:
-        self.player.resume(path)

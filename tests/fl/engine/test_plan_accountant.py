@@ -98,7 +98,7 @@ def test_a_federation_records_it(method: Method, accountant: str, by: str) -> No
     ) as run:  # fmt: skip
         run.run()
         spent = run.epsilon
-        [entry] = run.player.account._open(None).runs
+        [entry] = run.account._open(None).runs
         assert entry.accountant == by
         assert entry.planned_epsilon() == spent.upper
     expected = epsilon(4 * Round(1.5, rule), delta=1e-2, accountant=by).upper

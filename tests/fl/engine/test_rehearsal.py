@@ -174,7 +174,7 @@ def test_code_behind_the_noise_has_copies_however_it_was_added():
         kept.clear()
         with federation(linear(), CLIENTS[:1], method=method) as run:
             run.run()
-            state = run.player.state
+            state = run.state
             ours = [*state.params.values(), state.released]
         assert kept
         assert not {value.data_ptr() for value in kept} & {value.data_ptr() for value in ours}
@@ -229,13 +229,13 @@ def test_only_the_shapes_of_clients_are_read_before_the_first_round(vectorize, m
         clients = [fl.ClientData(scale * c.inputs, c.targets) for c in make_clients([9] * 20)]
         population = Counted(clients)
         with federation(perceptron(), population, vectorize=vectorize) as run:
-            run.player.begin()
+            run._rounds.begin()
             assert len(set(population.asked)) == len(population.asked) == 5
-            chosen.append(run.player.choice.plan)
+            chosen.append(run._rounds.choice.plan)
     assert chosen[0] == chosen[1]
     population = Counted(clients)
     with federation(perceptron(), population, example=CLIENTS[0]) as run:
-        run.player.begin()
+        run._rounds.begin()
         assert population.asked == []
 
 

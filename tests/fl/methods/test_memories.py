@@ -37,7 +37,7 @@ def test_cohorts_of_fixed_size_are_refused_and_poisson_is_charged_by_pairs(metho
         run(perceptron(), method=method, sampling=fl.Uniform(2, 4))
     with run(perceptron(), method=method, seed=None, ledger=tmp_path / "a.ledger") as found:
         found.run()
-        [charged] = found.player.account._ledger.runs
+        [charged] = found.account._ledger.runs
         assert charged.accountant == "pairs"
 
 

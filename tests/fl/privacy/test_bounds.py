@@ -265,7 +265,7 @@ def converge(start: float, *, quantile: float, rounds: int = 70) -> list[float]:
         linear(), clients, method=Lengths(), bound=bound, rounds=rounds,
         noise_multiplier=2.0, local=fl.SGD(steps=1),
     ) as run:  # fmt: skip
-        states = run.player.state.client_states
+        states = run.state.client_states
         for client in range(40):
             states[client] = {"length": torch.tensor((client + 1) / 40)}
         return [report.clip_norm for report in run]

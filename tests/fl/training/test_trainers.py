@@ -476,7 +476,7 @@ def test_groups_are_equal_and_hold_most_cohorts(cohort, size):
     options = {"vectorize": True, "sampling": fl.Poisson(cohort / 500)}
     with federation(linear(), make_clients([4] * 500), **options) as run:
         next(iter(run))
-        assert run.player.choice.plan.group == size
+        assert run._rounds.choice.plan.group == size
 
 
 @dataclass(frozen=True)
@@ -547,7 +547,7 @@ def test_the_faster_trainer_is_taken_and_kept_and_a_seeded_run_does_not_measure(
         options = {"vectorize": vectorize, "checkpoint": tmp_path / "run.pt", "seed": seed}
         with federation(linear(), make_clients([6] * 30), **options) as run:
             next(iter(run.resume() if resumed else run))
-            return run.player.choice.plan, run.training_path
+            return run._rounds.choice.plan, run.training_path
 
     monkeypatch.setattr(SECONDS, seconds)
     first = chosen(resumed=False)

@@ -20,7 +20,6 @@ from dpacct.fl.auditing.canaries import Aimed, Canaries, with_canaries
 from dpacct.fl.auditing.canary_audit import CanaryAudit, RunAudit, check_functions
 from dpacct.fl.clients import Examples, Population
 from dpacct.fl.engine.engine import Engine
-from dpacct.fl.engine.loop import RoundLoop
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.federation import Federation, PrivateRun
 from dpacct.fl.privacy.account import Account
@@ -70,25 +69,25 @@ def audit_run(
     if not isinstance(made, Federation):
         raise InvalidParameter("build", type(made).__name__, "it makes a Federation")
     with made as run:
-        player = _audited_loop(run, people)
-        _aim(audit, player.engine, player.state)
+        _check_audited(run, people)
+        _aim(audit, run.engine, run.state)
 
         def drawn() -> tuple[Tensor, Tensor, Tensor]:
             # Only rank 0 can have a ledger.
-            _refuse_ledger(player.account)
+            _refuse_ledger(run.account)
             return audit.canaries.drawn
 
-        audit.canaries.adopt(player.agree(drawn))
-        before = player.state
+        audit.canaries.adopt(run.agree(drawn))
+        before = run.state
         for _ in run:
-            _see_round(audit, player.engine, before, player.state)
-            before = player.state
+            _see_round(audit, run.engine, before, run.state)
+            before = run.state
 
         def concluded() -> RunAudit:
             _check_seen(audit, run.stopped_because)
-            return audit.conclude(run.epsilon, player.account.accountant, len(clients))
+            return audit.conclude(run.epsilon, run.account.accountant, len(clients))
 
-        return player.agree(concluded)
+        return run.agree(concluded)
 
 
 def audit_server(
@@ -154,13 +153,12 @@ def audit_server(
 # A run of the engine, for `audit_run` and `audit_server`.
 
 
-def _audited_loop(run: Federation, people: Population) -> RoundLoop:
-    """Return the loop of a run on these clients, if its promise can be tested."""
+def _check_audited(run: Federation, people: Population) -> None:
+    """Check that a run has these clients, and a promise that can be tested."""
     if run.engine.clients is not people:
         rule = "the run trains the clients that it is given"
         raise InvalidParameter("build", type(run.engine.clients).__name__, rule)
     _check_promise(run)
-    return run.player
 
 
 def _check_promise(run: PrivateRun) -> None:

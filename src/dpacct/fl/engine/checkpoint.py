@@ -51,7 +51,7 @@ _DAMAGED = (
 )
 
 
-def save(rounds: Rounds, path: Path, training: TrainingPlan | None = None) -> None:
+def save(rounds: Rounds, path: Path) -> None:
     """Write a checkpoint of the last finished round, atomically.
 
     Raises:
@@ -59,6 +59,7 @@ def save(rounds: Rounds, path: Path, training: TrainingPlan | None = None) -> No
         InvalidParameter: the path is that of a ledger or a folder.
     """
     state, saved, allocator = rounds.state, rounds.account.saved(), rounds.engine.allocator
+    training = rounds.training
     released = state.released if reads_release(rounds.engine.method.mask) else None
     content = {
         "setting": rounds.setting(),
@@ -118,8 +119,8 @@ def read_checkpoint(path: Path, device: torch.device | str) -> dict[str, Any]:
 
 
 @undisturbed()
-def resume(rounds: Rounds, path: Path) -> TrainingPlan | None:
-    """Go on from a checkpoint of a run of the same setting, and return how clients were trained.
+def resume(rounds: Rounds, path: Path) -> None:
+    """Go on from a checkpoint of a run of the same setting.
 
     The errors are those of `PrivateRun.resume`.
     """
@@ -140,7 +141,7 @@ def resume(rounds: Rounds, path: Path) -> TrainingPlan | None:
     rounds.advance()
     rounds.write_model()
     training = content["training"]
-    return None if training is None else TrainingPlan(**training)
+    rounds.training = None if training is None else TrainingPlan(**training)
 
 
 def saved_in(content: dict[str, Any]) -> Saved | None:

@@ -2,7 +2,8 @@
 
 Rule 1: every update passes the mask and the bound. Rule 2: noise is added to any
 cohort, the empty one included, and the divisor is that of the plan. Rule 3: the stages after the
-noise use `Noised` and public state alone.
+noise use `Noised` and public state alone. Rule 4: only members contribute. A worker outside the
+cohort computes and remembers, and adds nothing.
 """
 
 from __future__ import annotations
@@ -125,24 +126,22 @@ class Engine:
         Training draws from the global generators, so `forked_generators` is around this. At most
         ``chunk`` clients are held in memory at a time.
         """
-        found = self.open(state)
-        found.token, found.clients = draw.token, list(draw.workers)
-        broadcast, members = self.broadcast(state), set(draw.members)
+        found, broadcast = self.open(state), self.broadcast(state)
+        found.token = draw.token
         for part in chunks(draw.workers, chunk):
             if isinstance(trainer, ExampleTrainer) and isinstance(self.clients, Examples):
                 # Each group is summed while a cache holds it.
                 seeds = [draw.seed_of(example) for example in part]
                 batch, done = trainer.read(self.clients, part, seeds, self.device), 0
                 for group in trainer.groups(batch, broadcast):
-                    self._add_group(state, found, group, part[done : done + len(group)])
+                    self._add_group(state, found, draw, group, part[done : done + len(group)])
                     done += len(group)
                 continue
             tasks = [self.task(client, state, draw.order, trainer) for client in part]
             rows = trainer.train(tasks, broadcast)
             plant(rows, tasks)
-            ours = [place for place, client in enumerate(part) if client in members]
             contributions = self.bound(state, found.kept, rows)
-            self.add(state, found, contributions.take(ours))
+            self.add(state, found, draw, part, contributions)
             if tasks[0].state is not None:
                 inside = scatter(contributions.bounded.rows, found.kept, self.layout.size)
                 memories = trainer.remember(tasks, inside, broadcast) or []
@@ -150,9 +149,14 @@ class Engine:
         return found
 
     def _add_group(
-        self, state: TrainingState, found: Collected, group: Gradients, numbers: Sequence[int]
+        self,
+        state: TrainingState,
+        found: Collected,
+        draw: Draw,
+        group: Gradients,
+        numbers: Sequence[int],
     ) -> None:
-        """Mask, bound and add a group of examples. Rule 1."""
+        """Mask, bound and add a group of examples, all of which are members. Rule 1."""
         bound, examples = state.bound, self.clients
         canaries = isinstance(examples, Examples) and examples.plants
         simple = scales_rows(bound) and sums_as_they_are(self.noise)
@@ -165,6 +169,7 @@ class Engine:
                 coarsest=coarsest_grid(self.plan.update_std(bound), self.plan.cohort_size),
                 scale=group.scale,
             )
+            found.clients.extend(numbers)
             self._count(state, found, norms, norms <= bound.clip_norm, bad)
             return
         rows = group.rows()
@@ -173,7 +178,7 @@ class Engine:
                 update = examples.planted(number)
                 if update is not None:
                     row.copy_(update)
-        self.add(state, found, self.bound(state, found.kept, rows))
+        self.add(state, found, draw, numbers, self.bound(state, found.kept, rows))
 
     def bound(self, state: TrainingState, kept: Tensor | None, rows: Tensor) -> Contributions:
         """Mask and bound raw updates [c, d], which may be changed in place. Rule 1."""
@@ -193,8 +198,18 @@ class Engine:
         inside, norms, bad = received(rows, state.bound, layout, most)
         return Contributions(Bounded(inside), norms, below & ~bad, bad)
 
-    def add(self, state: TrainingState, found: Collected, contributions: Contributions) -> None:
-        """Add contributions to the sums of the round."""
+    def add(
+        self,
+        state: TrainingState,
+        found: Collected,
+        draw: Draw,
+        clients: Sequence[int],
+        contributions: Contributions,
+    ) -> None:
+        """Add the contributions of workers to the sums of a round. Rule 4."""
+        found.clients.extend(clients)
+        ours = [place for place, client in enumerate(clients) if client in draw.cohort]
+        contributions = contributions.take(ours)
         limits = state.bound.limits(self.kept_layout(found.kept))
         std = self.plan.update_std(state.bound)
         add_rows(found.total, self.noise.encode(contributions.bounded.rows, limits, std))

@@ -1,4 +1,4 @@
-"""The rounds of a run with clients in this process, or in several processes: `RoundLoop`.
+"""The rounds of a run with clients in this process, or in several: `LocalRounds`, `RankedRounds`.
 
 Rule 1: everything is tried on synthetic clients before the first charge. Rule 2: the population is
 the one that was charged. `dpacct.fl.engine.rounds` has the order of a round.
@@ -24,27 +24,22 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 from torch import Tensor, distributed
 
 from dpacct import __version__
-from dpacct.budget import Budget
 from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData, check_population
-from dpacct.fl.engine.checkpoint import resume, save
-from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.rehearsal import Rehearsal
 from dpacct.fl.engine.rounds import OpenRound, Rounds
 from dpacct.fl.engine.states import Collected, Draw, TrainingState
 from dpacct.fl.layout import set_training_mode
-from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
 from dpacct.fl.settings import LocalSettings
 from dpacct.fl.tensors import arithmetic, forked_generators, seed_generators, undisturbed
-from dpacct.fl.training.choose import Choice, TrainerChooser, TrainingPlan
+from dpacct.fl.training.choose import Choice, TrainerChooser
 from dpacct.validate import NOISE_MULTIPLIER_RANGE
 
 Made = TypeVar("Made")
@@ -52,71 +47,36 @@ Held = TypeVar("Held", TrainingState, Collected)
 _HOST = torch.device("cpu")
 
 
-class RoundLoop:
-    """One run in progress.
+class LocalRounds(Rounds):
+    """The rounds of a run with clients in this process.
 
     Attributes:
-        choice: how clients are trained, once that is chosen.
-        trained_before: how they were trained before the run was resumed, or on rank 0.
-        budget: of a new ledger. None on another rank until rank 0 has begun.
+        chooser: decides how clients are trained. example: a synthetic client to try, or None.
+        choice: the trainer of the clients, once that is chosen.
     """
 
-    def __init__(
-        self, rounds: Rounds, chooser: TrainerChooser, *, example: ClientData | None
-    ) -> None:
-        self.rounds, self.chooser = rounds, chooser
-        self.choice: Choice | None = None
-        self.trained_before: TrainingPlan | None = None
-        self.budget: Budget | None = rounds.account.budget
-        self._example = example
-
-    @property
-    def engine(self) -> Engine:
-        """The parts of the run, with noise and sampling of the next round."""
-        return self.rounds.engine
-
-    @property
-    def account(self) -> Account:
-        """The run in its ledger."""
-        return self.rounds.account
-
-    @property
-    def state(self) -> TrainingState:
-        """The state after the finished rounds."""
-        return self.rounds.state
+    chooser: TrainerChooser
+    example: ClientData | None = None
+    choice: Choice | None = None
 
     def begin(self) -> None:
         """Try all of it on synthetic clients, then register the run in the ledger with its plan."""
         self.prepare()
-        self.rounds.begin()
+        super().begin()
 
     @undisturbed()
     def prepare(self) -> None:
         """Try everything on synthetic clients, and choose how clients are trained. Rule 1."""
         self._check_population()
-        if self.choice is None and self.state.round < self.rounds.planned:
+        if self.choice is None and self.state.round < self.planned:
             self._rehearse()
 
     def _rehearse(self) -> Choice:
-        engine, state = self.engine, self.state
         with forked_generators(), self._settled(0):
-            rehearsal = Rehearsal(engine, self.chooser, state, self._example, self.trained_before)
-            choice = rehearsal.run()
-        self.choice = choice
+            parts = self.engine, self.chooser, self.state, self.example, self.training
+            choice = Rehearsal(*parts).run()
+        self.choice, self.training = choice, choice.plan
         return choice
-
-    def resume(self, path: Path) -> None:
-        """Go on from a checkpoint, by `dpacct.fl.engine.checkpoint`."""
-        self._check_population()
-        self.trained_before = resume(self.rounds, path)
-
-    def save(self, path: Path) -> None:
-        """Write a checkpoint of the last finished round."""
-        save(self.rounds, path, self.trained_before if self.choice is None else self.choice.plan)
-
-    def finish(self) -> None:
-        """Finish the run in the ledger."""
-        self.account.finish()
 
     def agree(self, make: Callable[[], Made]) -> Made:
         """Return the result of a function, which other ranks would receive."""
@@ -135,7 +95,7 @@ class RoundLoop:
     def open(self) -> OpenRound:
         """Reserve the next round, and draw its cohort (see `Rounds.open`)."""
         self._check_population()
-        return self.rounds.open()
+        return super().open()
 
     @undisturbed()
     def collect(self, draw: Draw) -> Collected:
@@ -196,64 +156,57 @@ def join_torchrun() -> bool:
     return distributed.get_rank() == 0
 
 
-class RankedLoop(RoundLoop):
-    """The loop of one of several processes.
+class RankedRounds(LocalRounds):
+    """The rounds of one of several processes.
 
     A rank other than 0 has no ledger, draws nothing and adds no noise.
+
+    Attributes:
+        ranks: the connections to the other processes.
     """
 
-    def __init__(
-        self, ranks: Ranks, rounds: Rounds, chooser: TrainerChooser, *, example: ClientData | None
-    ) -> None:
-        super().__init__(rounds, chooser, example=example)
-        self._ranks = ranks
-        if not ranks.first:
-            self.budget = None
+    ranks: Ranks
 
     @property
-    def account(self) -> Account:
-        """The run in its ledger, which rank 0 has."""
-        if self._ranks.first:
-            return self.rounds.account
-        raise Unsupported(f"rank {self._ranks.rank} keeps no ledger: rank 0 has the spent budget")
+    def follows(self) -> bool:
+        """True on a rank other than 0."""
+        return not self.ranks.first
 
     def agree(self, make: Callable[[], Made]) -> Made:
         """Return rank 0's result of a function on all ranks."""
-        return self._ranks.share(make() if self._ranks.first else None)
+        return self.ranks.share(make() if self.ranks.first else None)
 
     def begin(self) -> None:
         """Try the run of rank 0 on every rank, then register it. Rule 5."""
-        ranks, rounds = self._ranks, self.rounds
 
         def tried() -> Any:
             self.prepare()
-            return rounds.plan, self.choice and self.choice.plan
+            return self.plan, self.training
 
         def begun() -> Any:
-            rounds.begin()
-            return rounds.planned, self._public_state(), self.account.budget
+            super(RankedRounds, self).begin()
+            return self.planned, self._public_state(), self.budget
 
         plan, training = self.agree(tried)
-        if not ranks.first:
-            rounds.plan = plan
-            rounds.engine = replace(self.engine, plan=plan.at(0))
-            self.trained_before = training
+        if self.follows:
+            self.plan, self.training = plan, training
+            self.engine = replace(self.engine, plan=plan.at(0))
             self.prepare()
-        ours = _described(rounds)
-        for theirs in ranks.gather(ours):
+        ours = _described(self)
+        for theirs in self.ranks.gather(ours):
             if theirs != ours:
                 raise InvalidParameter("distributed", ours, f"another rank trains {theirs}")
         planned, state, budget = self.agree(begun)
-        if not ranks.first:
+        if self.follows:
             self._take(state)
-            rounds.planned, self.budget = planned, budget
+            self.planned, self.budget = planned, budget
 
     def play(self) -> Report:
         """Run one round, each rank with its share of the cohort. Rules 3, 4.
 
         All ranks return the report of rank 0, which alone reads its epsilon.
         """
-        ranks = self._ranks
+        ranks = self.ranks
         if ranks.first:
             try:
                 opened = self.open()
@@ -272,34 +225,19 @@ class RankedLoop(RoundLoop):
         if isinstance(message, str):
             raise BudgetExceeded(message)
         draw, plan, self.state.client_states = message
-        self.rounds.engine = replace(self.engine, plan=plan)
+        self.engine = replace(self.engine, plan=plan)
         ranks.gather(_moved(self.collect(draw.share(ranks.rank, ranks.size)), _HOST))
         report, state = ranks.share()
         self._take(state)
         return report
-
-    def save(self, path: Path) -> None:
-        """Write a checkpoint on rank 0."""
-        if self._ranks.first:
-            super().save(path)
-
-    def resume(self, path: Path) -> None:
-        """Read a checkpoint on rank 0, which sends the state when the run begins."""
-        if self._ranks.first:
-            super().resume(path)
-
-    def finish(self) -> None:
-        """Finish the run in the ledger of rank 0."""
-        if self._ranks.first:
-            super().finish()
 
     def _public_state(self) -> TrainingState:
         """Return the state without the clients' memories, which stay on rank 0."""
         return _moved(replace(self.state, client_states={}), _HOST)
 
     def _take(self, state: TrainingState) -> None:
-        self.rounds.state = _moved(state, self.engine.device)
-        self.rounds.write_model()
+        self.state = _moved(state, self.engine.device)
+        self.write_model()
 
 
 def follower_settings(settings: LocalSettings) -> LocalSettings:

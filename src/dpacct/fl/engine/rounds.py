@@ -10,7 +10,6 @@ before clients' memories change.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
@@ -33,23 +32,23 @@ from dpacct.fl.engine.states import (
     Released,
     RunPlan,
     TrainingState,
+    diagnose,
     on_host,
 )
 from dpacct.fl.layout import State, copies
 from dpacct.fl.privacy.account import Account, RowTicket
 from dpacct.fl.privacy.allocation import rounds_of
-from dpacct.fl.privacy.bounds import Bound, SmoothedNormalization, check_limits
+from dpacct.fl.privacy.bounds import check_limits
 from dpacct.fl.privacy.correlated import CorrelatedNoise
-from dpacct.fl.privacy.noise import SharesElsewhere, drawn_std, grid_exponent
-from dpacct.fl.report.reports import Diagnostics, Report
-from dpacct.fl.tensors import norm, numbers, undisturbed
+from dpacct.fl.privacy.noise import SharesElsewhere, drawn_std
+from dpacct.fl.report.reports import Report
+from dpacct.fl.tensors import undisturbed
+from dpacct.fl.training.choose import TrainingPlan
 from dpacct.fl.training.tasks import Broadcast
 from dpacct.ledger import Event, Ticket
 from dpacct.ledger.record.events import noise_of
 from dpacct.ledger.record.plans import Plan
 from dpacct.rounds import Schedule
-
-_ROUNDING = 1e-5
 
 
 class OpenRound:
@@ -153,10 +152,7 @@ class OpenRound:
             rule = f"there are {len(contributions)} contributions, one of each client"
             raise InvalidParameter("clients", len(clients), rule)
         self._register(clients)
-        self.found.clients.extend(clients)
-        members = set(self.draw.members)
-        ours = [place for place, client in enumerate(clients) if client in members]
-        self._engine.add(self._state, self.found, contributions.take(ours))
+        self._engine.add(self._state, self.found, self.draw, clients, contributions)
 
     def commit(self) -> None:
         """Commit the round ahead of its release, for sums that arrive with their noise.
@@ -331,40 +327,6 @@ def _listed(clients: Sequence[int]) -> list[int]:
     return [int(cast("int", client)) for client in listed]
 
 
-def diagnose(
-    found: Collected, bound: Bound, std: float, limits: list[tuple[int, int, float]]
-) -> Diagnostics:
-    """Return statistics of the raw updates of one round, which are not private.
-
-    ``std`` is that of the noise on the sum, and ``limits`` are those of one row.
-    """
-    total = found.total
-    norms = torch.cat([total.new_zeros(0, dtype=torch.float64), *found.norms])
-    dropped = torch.stack([total.new_zeros((), dtype=torch.int64), *found.dropped])
-    values = [norm(total.double()), dropped.sum().double()]
-    if len(norms):
-        # An update that a method has projected onto the ball lies on its edge, up to rounding.
-        over = norms > bound.clip_norm * (1 + _ROUNDING)
-        values += [over.double().mean(), norms.mean(), norms.median(), norms.max()]
-    # One tensor, so that a device is waited for once.
-    length, count, *raw = numbers(torch.stack(values))
-    if not raw:
-        return Diagnostics(found.arrived, math.nan, math.nan, math.nan, math.nan, int(count), 0.0)
-    scale = 1.0 if total.is_floating_point() else 2.0 ** grid_exponent(limits)
-    noise = std * math.sqrt(max(len(total), 1))
-    clipped, mean, median, largest = raw
-    return Diagnostics(
-        cohort_size=found.arrived,
-        clipped_fraction=0.0 if isinstance(bound, SmoothedNormalization) else clipped,
-        norm_mean=mean,
-        norm_median=median,
-        norm_max=largest,
-        dropped_updates=int(count),
-        # A round that releases nothing has no noise to compare with.
-        signal_to_noise=length * scale / noise if noise else math.nan,
-    )
-
-
 @dataclass(eq=False, repr=False)
 class Rounds:
     """The rounds of one run.
@@ -376,6 +338,9 @@ class Rounds:
         limit: the budget of a run with a given noise, or None.
         not_private_because: for reports, or None if the run is private.
         planned: number of rounds, fewer than asked for if the budget allows no more.
+        budget: of a new ledger. None on a rank that follows until rank 0 has begun.
+        training: how clients are trained in this process, once that is chosen or resumed.
+        follows: True on a rank other than 0, which has no ledger.
     """
 
     engine: Engine
@@ -387,8 +352,11 @@ class Rounds:
     accountant: str
     limit: Budget | None
     not_private_because: str | None
+    training: TrainingPlan | None = None
+    follows = False
 
     def __post_init__(self) -> None:
+        self.budget: Budget | None = self.account.budget
         self.planned = self.plan.rounds
         self.first_bound = self.state.bound
 

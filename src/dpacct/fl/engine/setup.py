@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from torch import nn
 
@@ -52,11 +53,14 @@ from dpacct.ledger.record.plans import PAIRS, TIGHT
 from dpacct.ledger.terms import CLIENT, known_terms
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule, Uniform
 
+Kind = TypeVar("Kind", bound=Rounds)
 _CHARGE_ROUNDING = 1e-12
 
 
 @undisturbed()
-def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds:
+def prepare(
+    settings: Settings, model: nn.Module, clients: Population, kind: type[Kind] = Rounds
+) -> Kind:
     """Check the settings, choose the noise, and put the parts of a run together.
 
     Raises:
@@ -108,7 +112,7 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds
     allocator = Allocator.start(scheme, source) if isinstance(scheme, Allocation) else None
     engine = Engine(*parts, settings.server, allocator, settings.average)
     given = settings.noise_multiplier is not None
-    rounds = Rounds(
+    rounds = kind(
         engine,
         RunPlan(schedule, first, by_round),
         account,

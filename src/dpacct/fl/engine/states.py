@@ -7,23 +7,30 @@ name of the class alone.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from secrets import token_bytes
 
+import torch
 from torch import Tensor
 
 from dpacct.fl.layout import Params, State
 from dpacct.fl.local.sgd import RoundValues
 from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.privacy.allocation import rounds_of, sampling_of
-from dpacct.fl.privacy.bounds import Bound, Clip
+from dpacct.fl.privacy.bounds import Bound, Clip, SmoothedNormalization
 from dpacct.fl.privacy.correlated import NoiseStream
 from dpacct.fl.privacy.markers import Bounded, Noised
-from dpacct.fl.tensors import listed
+from dpacct.fl.privacy.noise import grid_exponent
+from dpacct.fl.report.reports import Diagnostics
+from dpacct.fl.tensors import listed, norm, numbers
 from dpacct.ledger.record.events import noise_of
 from dpacct.ledger.record.plans import Plan
 from dpacct.rounds import Phase, Release, Schedule
+
+# An update that a method has projected onto the ball lies on its edge, up to this share.
+_ROUNDING = 1e-5
 
 
 def client_seed(order: int, client: int) -> int:
@@ -141,7 +148,7 @@ class Draw:
         members: clients with summed contributions, ascending.
         workers: clients that train: the members, or all clients if the method asks for that.
         seed: of the global generators around training. order: of the batches of the clients.
-        token: identifies this draw and its shares.
+        token: identifies this draw and its shares. cohort: the members as a set.
     """
 
     members: Sequence[int]
@@ -149,6 +156,10 @@ class Draw:
     seed: int
     order: int
     token: bytes = field(default_factory=lambda: token_bytes(16))
+    cohort: frozenset[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cohort", frozenset(self.members))
 
     def seed_of(self, client: int) -> int:
         """Return the seed of a client's batches, which does not depend on the other clients."""
@@ -237,3 +248,36 @@ class Released:
 
     mean: Noised
     indicator_sum: float | None
+
+
+def diagnose(
+    found: Collected, bound: Bound, std: float, limits: list[tuple[int, int, float]]
+) -> Diagnostics:
+    """Return statistics of the raw updates of one round, which are not private.
+
+    ``std`` is that of the noise on the sum, and ``limits`` are those of one row.
+    """
+    total = found.total
+    norms = torch.cat([total.new_zeros(0, dtype=torch.float64), *found.norms])
+    dropped = torch.stack([total.new_zeros((), dtype=torch.int64), *found.dropped])
+    values = [norm(total.double()), dropped.sum().double()]
+    if len(norms):
+        over = norms > bound.clip_norm * (1 + _ROUNDING)
+        values += [over.double().mean(), norms.mean(), norms.median(), norms.max()]
+    # One tensor, so that a device is waited for once.
+    length, count, *raw = numbers(torch.stack(values))
+    if not raw:
+        return Diagnostics(found.arrived, math.nan, math.nan, math.nan, math.nan, int(count), 0.0)
+    scale = 1.0 if total.is_floating_point() else 2.0 ** grid_exponent(limits)
+    noise = std * math.sqrt(max(len(total), 1))
+    clipped, mean, median, largest = raw
+    return Diagnostics(
+        cohort_size=found.arrived,
+        clipped_fraction=0.0 if isinstance(bound, SmoothedNormalization) else clipped,
+        norm_mean=mean,
+        norm_median=median,
+        norm_max=largest,
+        dropped_updates=int(count),
+        # A round that releases nothing has no noise to compare with.
+        signal_to_noise=length * scale / noise if noise else math.nan,
+    )
