@@ -1,70 +1,102 @@
-# One command each, and each what .ci/run runs. VENV=path uses another environment.
+# One command each, and each what .ci/run runs. VENV=path uses another environment. A target installs
+# what it needs and the environment lacks, so each works in a fresh clone, and after `pip install .`.
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 # Flower needs older packages than the other extras are tested with.
 FLOWER_VENV ?= .venv-flower
 FLOWER := $(FLOWER_VENV)/bin/python
+# The archives of a release, and the environment in which they are tested.
+DIST ?= dist
+LOWEST_VENV ?= .venv-lowest
+LOWEST := $(LOWEST_VENV)/bin/python
 
-.PHONY: test slow thorough explore flower lint bench gpu docs pictures release site
+.PHONY: tools flower-tools test slow thorough explore flower lint bench gpu docs pictures release lowest site
 
-test: | $(PYTHON)
+test: tools
 	$(PYTHON) -m pytest -n auto
 
 # Slow tests, in full: ten minutes, so before a release and after a change to what they test.
-slow: | $(PYTHON)
+slow: tools
 	DPACCT_TESTS=thorough $(PYTHON) -m pytest -n auto -m slow --ignore=tests/project/test_docs_examples.py
 
 # Slow tests, all parameters of sampled tests, and properties on three times as many examples.
-thorough: flower | $(PYTHON)
+thorough: flower tools
 	DPACCT_TESTS=thorough $(PYTHON) -m pytest -n auto -m "hypothesis or slow or sampled" \
 		--ignore=tests/project/test_docs_examples.py
 
 # The plug-ins for Flower, with its processes and its simulation: minutes.
-flower: | $(FLOWER)
+flower: flower-tools
 	DPACCT_TESTS=thorough $(FLOWER) -m pytest tests/fl/flower tests/interop/test_flower.py
 	$(FLOWER) -m pyright --pythonpath $(FLOWER) -p tests/fl/flower/pyright.json
 
 # New examples each time; what fails is printed with the line that repeats it.
-explore: | $(PYTHON)
+explore: tools
 	DPACCT_TESTS=explore $(PYTHON) -m pytest -n auto -m hypothesis
 
-lint: | $(PYTHON)
+lint: tools
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m pyright --pythonpath $(PYTHON)
 
-bench: | $(PYTHON)
+bench: tools
 	$(PYTHON) -m benchmarks
 
 # Training at the papers' scale on a GPU, ten minutes at most; without one a small form, which says so.
-gpu: | $(PYTHON)
+gpu: tools
 	$(PYTHON) -m benchmarks.device
 
-docs: | $(PYTHON)
+docs: tools
+	$(call group,site)
 	DPACCT_TESTS=thorough $(PYTHON) -m pytest -n auto tests/project/test_docs_examples.py tests/project/test_site_build.py
 
-# The archives of a release. Needs the group `release`.
-release: | $(PYTHON)
-	DPACCT_TESTS=thorough $(PYTHON) -m pytest tests/project/test_release.py
+# The archives of a release, in $(DIST).
+release: tools
+	$(call group,release)
+	rm -f $(DIST)/dpacct-*
+	$(PYTHON) -m build --no-isolation --outdir $(DIST)
+	$(PYTHON) -m twine check --strict $(DIST)/*
+	DPACCT_DIST=$(DIST) DPACCT_TESTS=thorough $(PYTHON) -m pytest tests/project/test_release.py
+
+# What a release uploads, as users get it: the wheel with `plot` and `report`, on the lowest versions
+# that are allowed, runs the tests of the unpacked source archive. Those that need PyTorch are skipped.
+# Old packages beside new ones warn of deprecations, which are not ours.
+lowest: release
+	python3 -m venv --clear $(LOWEST_VENV)
+	$(PYTHON) .ci/environment.py lowest > $(LOWEST_VENV)/constraints.txt
+	mkdir $(LOWEST_VENV)/source
+	tar -xzf $(DIST)/dpacct-*.tar.gz -C $(LOWEST_VENV)/source --strip-components 1
+	$(LOWEST) -m pip install -q -U pip
+	$(LOWEST) -m pip install -q -c $(LOWEST_VENV)/constraints.txt "$$(echo $(DIST)/dpacct-*.whl)[plot,report]" \
+	    --group $(LOWEST_VENV)/source/pyproject.toml:test
+	cd $(LOWEST_VENV)/source && ../bin/python -m pytest -n auto -W default::DeprecationWarning
 
 # The pictures of the documentation, from the examples of its pages.
-pictures: | $(PYTHON)
+pictures: tools
 	$(PYTHON) -m website.pictures
 
-# The documentation site: build/site/html/index.html. Installs the group `site`, then needs no network.
-site: | $(PYTHON)
-	$(PYTHON) -c 'import furo, myst_parser, latex2mathml, ziamath' 2>/dev/null \
-	    || $(PYTHON) -m pip install -q -c constraints.txt --group site
+# The documentation site: build/site/html/index.html.
+site: tools
+	$(call group,site)
 	$(PYTHON) -m website
 	$(PYTHON) -m website.notebooks build/site/notebooks
 
+# What a group of pyproject.toml asks for, if it is missing.
+define group
+@$(PYTHON) .ci/environment.py lacks $(1) || $(PYTHON) -m pip install -q -c constraints.txt --group $(1)
+endef
+
+tools: | $(PYTHON)
+	@$(PYTHON) .ci/environment.py lacks interop fl plot report dev || { $(PYTHON) -m pip install -q -U pip \
+	    && $(PYTHON) -m pip install -q -c constraints.txt -e '.[interop,fl,plot,report]' --group dev; }
+
+flower-tools: | $(FLOWER)
+	@$(FLOWER) .ci/environment.py lacks flower fl dp-accounting dev || { $(FLOWER) -m pip install -q -U pip \
+	    && grep -vE '^(packaging|rich|typer)==' constraints.txt > $(FLOWER_VENV)/constraints.txt \
+	    && $(FLOWER) -m pip install -q -c $(FLOWER_VENV)/constraints.txt -e '.[fl,flower,dp-accounting]' \
+	        --group dev 'flwr[simulation]>=1.41'; }
+
 $(PYTHON):
 	python3 -m venv $(VENV)
-	$(PYTHON) -m pip install -q -U pip
-	$(PYTHON) -m pip install -q -c constraints.txt -e '.[interop,fl,plot,report]' --group dev
 
 $(FLOWER):
 	python3 -m venv $(FLOWER_VENV)
-	$(FLOWER) -m pip install -q -U pip
-	grep -vE '^(packaging|rich|typer)==' constraints.txt > $(FLOWER_VENV)/constraints.txt
-	$(FLOWER) -m pip install -q -c $(FLOWER_VENV)/constraints.txt -e '.[fl,flower,dp-accounting]' --group dev 'flwr[simulation]>=1.41'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,14 @@ if MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 # Workers run side by side: torch's threads wait without spinning, in what the tests start as well.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test if this machine or this environment lacks what its marker `needs` names."""
+    for name in (name for mark in item.iter_markers("needs") for name in mark.args):
+        there = hasattr(os, "fork") if name == "posix" else find_spec(name) is not None
+        if not there:
+            pytest.skip(f"needs {name}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from inspect import cleandoc
-from typing import Annotated, Any, NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple, NoReturn, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -142,16 +142,22 @@ def load(name: str, entry: Entry) -> Any:
         rich_markup_mode="rich", context_settings=SETTINGS,
     )  # fmt: skip
     examples: dict[str, tuple[str, ...]] = {}
+    helps: dict[str, dict[str, Any]] = {}
     for member, function in functions.items():
         text, _, lines = cleandoc(function.__doc__ or "").partition("\n\nExample")
         examples[member] = tuple(line.strip() for line in lines.splitlines()[1:])
         made = group.command(
             member, cls=Command, help=text.replace("[", r"\["), context_settings=SETTINGS
         )
-        made(expanded(function))
+        full = expanded(function)
+        helps[member] = {name: get_args(kind)[1] for name, kind in full.__annotations__.items()}
+        made(full)
     command: Any = typer.main.get_command(group)
     for member, found in getattr(command, "commands", {name: command}).items():
         found.examples = examples[member]
+        for each in found.params:
+            # A Typer that is older than 0.26 loses the help of arguments beside Click 8.5.
+            each.help = each.help or helps[member][each.name].help
         found.advanced = tuple(each for each in found.params if each.hidden)
         for each in found.advanced:
             # --help hides them, completion does not.

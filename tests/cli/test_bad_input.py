@@ -22,7 +22,6 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     (f"{RUN} --best-of abc", ("--best-of is 'abc';", "poisson:10")),
     ("epsilon --noise 1 --epochs 0 --steps 5", ("--epochs is 0; the number of epochs is",)),
     ("epsilon --noise 1 --sampling allocation --steps 0", ("--steps is 0; the number of steps",)),
-    ("train dp-fedavg --local-steps 0", ("--local-steps is 0;",)),
     ("epsilon --noise 1 --rounds 3 --q 0.1 --records x", ("--records is 'x', which is not a",)),
     (
         "risk --eps 8 --rounds 3 --q 0.1 --sampling uniform --records 3",

@@ -62,6 +62,7 @@ def test_details_that_no_reader_could_take_are_rejected(ledger: Ledger) -> None:
 EVIL = "\x1b[31mred\x1b[0m\x07 \u202egnp.exe \ud800 \u2028 a\nb | **b** <script>x</script> `c`"
 
 
+@pytest.mark.needs("matplotlib", "markdown_it")
 def test_an_old_ledger_with_such_words_still_opens_and_its_pages_are_clean(path: Path) -> None:
     with Ledger.open(path, BUDGET) as ledger:
         run = ledger.start_run("one", details={"key": "value"})

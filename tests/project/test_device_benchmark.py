@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from benchmarks import device

@@ -7,6 +7,8 @@ from types import ModuleType
 
 import pytest
 
+pytest.importorskip("torch")
+
 import dpacct
 from evidence.natural_clients.play import difference
 from evidence.pages import EVIDENCE, home, markdown, put_tables, tables_of

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch")
+
 from dpacct.fl.models import resnet20
 from evidence.normec_beta.grid import NORMEC, setting
 from evidence.normec_beta.noise import RESNET20

@@ -22,7 +22,11 @@ import dpacct
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
-GROUPS: dict[str, list[str]] = PROJECT["dependency-groups"]
+# A group may include another one, which stands beside it.
+GROUPS: dict[str, list[str]] = {
+    name: [each for each in group if isinstance(each, str)]
+    for name, group in PROJECT["dependency-groups"].items()
+}
 REQUIRED: list[str] = PROJECT["project"]["dependencies"]
 # Extras beside packages that bring their own Typer and Rich: resolved by .ci/resolve.py alone.
 PLUG_INS = {"opacus", "flower", "dp-accounting", "jax"}
@@ -145,13 +149,76 @@ def test_continuous_integration_is_runnable():
     assert subprocess.run([bash, "-n", str(script)], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("target", ["test", "lint", "bench", "docs", "flower", "site"])
-def test_make_knows_the_target(target):
+TARGETS = re.findall(r"^([a-z]+):", read("Makefile"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_target_of_make_is_known_explained_and_installs_what_it_needs(target, tmp_path):
     make = shutil.which("make")
     if make is None:
         pytest.skip("make is not installed")
-    done = subprocess.run([make, "-n", target], cwd=ROOT, check=False, capture_output=True)
+    words = [f"{name}={tmp_path / 'none'}" for name in ("VENV", "FLOWER_VENV", "LOWEST_VENV")]
+    done = subprocess.run(
+        [make, "-n", target, *words], cwd=ROOT, check=False, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
+    # In a fresh clone: an environment, then what it lacks, then the work.
+    made, checked, *_ = done.stdout.splitlines()
+    assert made.startswith("python3 -m venv ")
+    assert ".ci/environment.py lacks " in checked
+    assert target == "tools" or f"make {target} " in read("CONTRIBUTING.md")
+
+
+def environment(*words: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(folder / ".ci" / "environment.py"), *words],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+def test_an_environment_lacks_what_is_not_installed_or_installed_from_elsewhere(tmp_path):
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "environment.py", tmp_path / ".ci")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    elsewhere = environment("lacks", "test", folder=tmp_path)
+    assert (elsewhere.returncode, elsewhere.stdout) == (1, "dpacct from this folder\n")
+    page = read("pyproject.toml").replace("dev = [", 'dev = [\n    "no-such-package>=1",', 1)
+    (tmp_path / "pyproject.toml").write_text(page, encoding="utf-8")
+    assert "no-such-package>=1\n" in environment("lacks", "dev", folder=tmp_path).stdout
+
+
+def test_the_lowest_versions_are_those_of_the_requirements():
+    done = environment("lowest")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    asked = [Requirement(text) for text in (*REQUIRED, *EXTRAS["plot"], *EXTRAS["report"])]
+    for wanted in asked:
+        (line,) = (line for line in lines if normal(Requirement(line).name) == normal(wanted.name))
+        (floor,) = (c.version for c in wanted.specifier if c.operator == ">=")
+        assert Requirement(line).specifier.contains(floor), (line, wanted)
+    others = {normal(Requirement(line).name) for line in lines} - {normal(r.name) for r in asked}
+    assert others == set(pins()) - {normal(wanted.name) for wanted in asked}
+
+
+def test_pre_commit_has_the_pinned_ruff():
+    asked = re.findall(r"additional_dependencies: \[(.*)\]", read(".pre-commit-config.yaml"))
+    assert asked == [str(pins()["ruff"])] * 2
+
+
+def test_line_ends_of_a_clone_are_those_of_linux_everywhere(tmp_path):
+    git = shutil.which("git")
+    if git is None:
+        pytest.skip("git is not installed")
+    origin, clone = tmp_path / "origin", tmp_path / "clone"
+    (origin / ".ci").mkdir(parents=True)
+    for name in (".gitattributes", ".ci/run"):
+        shutil.copy(ROOT / name, origin / name)
+    author = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "-q"], ["add", "."], [*author, "commit", "-q", "-m", "one"]):
+        subprocess.run([git, "-C", str(origin), *words], check=True)
+    windows = ["clone", "-q", "-c", "core.autocrlf=true", str(origin), str(clone)]
+    subprocess.run([git, *windows], check=True)
+    assert (clone / ".ci" / "run").read_bytes() == (ROOT / ".ci" / "run").read_bytes()
 
 
 def test_the_console_script_and_the_module_are_the_same_program():

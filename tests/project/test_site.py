@@ -67,6 +67,7 @@ def test_every_option_is_on_the_page_of_commands():
             assert all(name in section for name in parameter.opts if name.startswith("-"))
 
 
+@pytest.mark.needs("torch")
 def test_every_public_name_has_a_page_of_functions():
     written = api.pages()
     everything = "\n".join(written.values())

@@ -40,6 +40,7 @@ def html(page: report.Report) -> str:
     return page.to_html()
 
 
+@pytest.mark.needs("matplotlib", "markdown_it")
 def test_the_first_page_says_what_an_ethics_board_asks(page: report.Report, html: str) -> None:
     for text in (text_of(html), page.to_markdown().replace("\\", "")):
         first = text[: text.index("Assumptions to sign")]
@@ -80,6 +81,7 @@ def test_json_is_plain_and_holds_all_phases(page: report.Report) -> None:
     assert data["assumptions"]
 
 
+@pytest.mark.needs("matplotlib", "markdown_it")
 def test_the_page_is_one_that_everybody_can_read(html: str) -> None:
     assert '<html lang="en">' in html
     levels = [int(level) for level in re.findall(r"<h(\d)", html)]

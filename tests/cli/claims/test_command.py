@@ -78,7 +78,7 @@ def test_of_rounds_that_differ_a_factor_is_told(dpacct: Any, schedule_file: str)
     [
         ("epsilon --noise 1 --rounds 3 --q 0.1 --claim 0", "--claim is 0; a stated epsilon"),
         ("epsilon --noise 1 --rounds 3 --q 0.1 --claim x", "--claim is 'x', which is not a number"),
-        ("claims check", "FILE is missing."),
+        ("claims check", "FILE is missing"),
         ("claims check none.toml", "FILE is 'none.toml'; it cannot be read"),
         ("claims chek x", "Did you mean dpacct claims check?"),
     ],

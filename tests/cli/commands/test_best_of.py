@@ -54,6 +54,7 @@ def test_these_are_all_commands_that_take_it() -> None:
     assert taking == set(TAKING)
 
 
+@pytest.mark.needs("plotext")
 @pytest.mark.parametrize("command", TAKING)
 def test_no_command_ignores_it(dpacct: Any, command: str) -> None:
     answers: list[str] = []

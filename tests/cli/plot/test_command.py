@@ -24,6 +24,7 @@ def test_the_kinds_are_those_documented() -> None:
     assert list(load("plot", ENTRIES["plot"]).commands) == [*KINDS, *others]
 
 
+@pytest.mark.needs("plotext")
 @pytest.mark.parametrize("kind", KINDS)
 def test_text_is_drawn_without_a_file(
     dpacct: Any, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -67,6 +68,7 @@ def test_several_settings_share_a_picture(dpacct: Any) -> None:
     assert names == ["noise 1, tight", "noise 2, tight", "noise 1, rdp", "noise 2, rdp"]
 
 
+@pytest.mark.needs("plotext")
 def test_a_ledger_and_runs_are_drawn(dpacct: Any, tmp_path: Path) -> None:
     file = tmp_path / "a.ledger"
     assert dpacct(f"ledger init {file} --eps 8 --delta 1e-5").code == 0
@@ -77,6 +79,7 @@ def test_a_ledger_and_runs_are_drawn(dpacct: Any, tmp_path: Path) -> None:
     assert "accuracy 0.5 at epsilon 2" in dpacct(f"plot train {report}").text
 
 
+@pytest.mark.needs("matplotlib", "plotext")
 @pytest.mark.slow
 def test_examples_of_the_help_run(
     dpacct: Any, schedule_file: str, monkeypatch: pytest.MonkeyPatch

@@ -298,6 +298,7 @@ BAD = [
     ("dp-fedavg --partition dirichlet:0", ("--partition is 0", "[0.001, 1e+06]")),
     ("dp-fedavg --partition iid:3", ("--partition is 'iid:3'",)),
     ("dp-fedavg --rounds 0", ("--rounds is 0",)),
+    ("dp-fedavg --local-steps 0", ("--local-steps is 0;",)),
     ("dp-fedavg --q 2", ("--q is 2;", "(0, 1]")),
     ("dp-fedavg --q 0.5 --cohort 5", ("--q 0.5 contradicts --cohort 5",)),
     ("dp-fedavg --sampling full --q 0.5", ("--q 0.5 contradicts --sampling full",)),

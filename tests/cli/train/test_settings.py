@@ -145,6 +145,7 @@ def test_options_of_the_method() -> None:
             combine("dp-fedavg", {}, (wrong,))
 
 
+@pytest.mark.needs("torch")
 def test_names_are_those_of_the_library() -> None:
     from dpacct.fl.data import DATASETS
     from dpacct.fl.methods import METHODS as WRITTEN
@@ -243,6 +244,7 @@ def test_ledgers_need_a_folder(tmp_path: Path) -> None:
         assert refused.value.name == "ledger"
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize(
     ("words", "part"),
     [

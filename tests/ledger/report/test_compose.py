@@ -86,6 +86,7 @@ def _eventful(tmp_path_factory: pytest.TempPathFactory) -> Told:
         return Told(ledger.report(), *pages, ledger.upper_epsilon())
 
 
+@pytest.mark.needs("matplotlib", "markdown_it")
 def test_the_report_says_what_a_reviewer_asks(eventful: Told) -> None:
     report, markdown, html, upper = eventful
     plain = re.sub(r"\\(.)", r"\1", markdown)
@@ -108,6 +109,7 @@ def test_the_report_says_what_a_reviewer_asks(eventful: Told) -> None:
     json.dumps(report, allow_nan=False)
 
 
+@pytest.mark.needs("matplotlib", "markdown_it")
 def test_epsilon_over_rounds_is_true_at_every_point_and_in_the_chart(eventful: Told) -> None:
     report = eventful.report
     points = report["points"]
@@ -125,6 +127,7 @@ def test_epsilon_over_rounds_is_true_at_every_point_and_in_the_chart(eventful: T
     assert eventful.html.count('src="data:image/svg+xml;base64,') == 1
 
 
+@pytest.mark.needs("matplotlib", "markdown_it")
 def test_words_of_others_stay_words(path: Path) -> None:
     evil = "<script>alert(1)</script> | **bold** `code` </table>"
     with Ledger.open(path, BUDGET, unit="<b>client") as ledger:
