@@ -7,7 +7,20 @@ import math
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
+from dpacct.correlated import Correlated, buffered_toeplitz, square_root, toeplitz
+from dpacct.epochs import Epoch, ShuffledEpoch
+from dpacct.mechanisms import (
+    ApproximateDP,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    ExponentialMechanism,
+    Laplace,
+    PureDP,
+    RandomizedResponse,
+    ZeroConcentratedDP,
+)
+from dpacct.rounds import Adjacency, Full, Phase, Poisson, Release, Round, Schedule, Uniform
+from dpacct.tuning import BestOf, Runs
 
 # For tests whose examples take long, or that have relatives.
 FEWER = settings(max_examples=max(6, settings.default.max_examples // 4))
@@ -58,3 +71,62 @@ def schedules(draw: st.DrawFn, adjacency: Adjacency | None = None, min_size: int
     kinds = draw(st.lists(rounds(relation), min_size=1, max_size=3))
     phases = st.tuples(st.sampled_from(kinds), st.integers(1, 1000))
     return Schedule(Phase(*p) for p in draw(st.lists(phases, min_size=min_size, max_size=6)))
+
+
+def special_samplings() -> st.SearchStrategy[Poisson]:
+    """Users with several records, and truncated cohorts, which are add-remove."""
+    rates = log_uniform(1e-7, 0.9)
+    truncated = st.integers(1, 10**6).flatmap(
+        lambda n: st.builds(Poisson, rates, st.just(1), st.integers(1, n), st.just(n))
+    )
+    return st.one_of(truncated, st.builds(Poisson, rates, st.integers(2, 100)))
+
+
+def releases(adjacency: Adjacency, *, nested: bool = True) -> st.SearchStrategy[Release]:
+    """A release of each kind that has this adjacency."""
+    relation, noises = st.just(adjacency), noise_multipliers(0.1, 100.0)
+    epsilons, sources = log_uniform(1e-6, 100.0), st.sampled_from(["", "a paper", 'p. 3, "x"'])
+    shifts = st.integers(1, 9) | st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple)
+    strategies = st.sampled_from(
+        [square_root(12), square_root(12, 3), toeplitz([1.0, 1 / 3], 12), toeplitz([1.0], 12),
+         buffered_toeplitz(12, [(0.3, 0.9)])]
+    )  # fmt: skip
+    kinds: list[st.SearchStrategy[Release]] = [
+        rounds(adjacency),
+        st.builds(Laplace, noises, adjacency=relation),
+        st.builds(RandomizedResponse, epsilons, relation),
+        st.builds(PureDP, epsilons, relation, source=sources),
+        st.builds(ApproximateDP, epsilons, log_uniform(1e-9, 0.5), relation, source=sources),
+        st.builds(ZeroConcentratedDP, log_uniform(1e-6, 10.0), relation, source=sources),
+        st.builds(DiscreteGaussian, noises, shifts, relation),
+        st.builds(DiscreteLaplace, noises, shifts, relation),
+        st.builds(ExponentialMechanism, epsilons, relation),
+        st.builds(
+            Correlated, noises, strategies, min_separation=st.integers(4, 12), adjacency=relation
+        ),
+        st.builds(
+            Correlated, noises, strategies, min_separation=st.just(12), adjacency=relation,
+            sampling=sampling_rates().map(Poisson),
+        ),
+    ]  # fmt: skip
+    counts = st.integers(1, 10**6)
+    if adjacency is not Adjacency.REPLACE_ONE:
+        kinds.append(st.builds(Epoch, noises, counts, st.integers(1, 9), relation))
+    if adjacency is Adjacency.ZERO_OUT:
+        kinds.append(st.builds(ShuffledEpoch, noises, counts, relation))
+    if adjacency is Adjacency.ADD_REMOVE:
+        kinds.append(st.builds(Round, noises, special_samplings(), relation))
+    if nested:
+        means = log_uniform(1.1, 100.0)
+        runs = st.builds(Runs, st.just("poisson"), means) | st.builds(
+            Runs, st.just("negative-binomial"), means, st.floats(0.0, 9.0)
+        )
+        kinds.append(st.builds(BestOf, plans(adjacency, nested=False), runs))
+    return st.one_of(kinds)
+
+
+def plans(adjacency: Adjacency, *, nested: bool = True) -> st.SearchStrategy[Schedule]:
+    """Schedules of releases of all kinds."""
+    phases = st.tuples(releases(adjacency, nested=nested), st.integers(1, 1000))
+    listed = st.lists(phases, min_size=1, max_size=4)
+    return listed.map(lambda found: Schedule(Phase(*phase) for phase in found))

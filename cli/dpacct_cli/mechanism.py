@@ -17,8 +17,9 @@ from dpacct.correlated import Correlated
 from dpacct.display import chosen
 from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.errors import Unsupported
+from dpacct.items import phase_entry
 from dpacct.renyi.curve import RenyiAccountant, RenyiCurve, best_epsilon
-from dpacct.rounds import Adjacency, Phase, Poisson, Release, Round, Sampling, Schedule, Uniform
+from dpacct.rounds import Adjacency, Poisson, Round, Sampling, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tuning import BestOf
 from dpacct_cli.options import MechanismOptions
@@ -84,24 +85,8 @@ def keys(schedule: Schedule) -> dict[str, object]:
         "noise_multiplier": noise_multiplier(schedule),
     }
     if round_ is None:
-        found["phases"] = [_phase_keys(kind, count) for kind, count in schedule]
+        found["phases"] = [phase_entry(phase) for phase in schedule]
     return found
-
-
-def _phase_keys(kind: Release, count: int) -> dict[str, object]:
-    if not isinstance(kind, Round):
-        # Files and JSON have the same words for releases beside the rounds.
-        from dpacct.schedules.files import ITEMS, phase_entry
-
-        if any(type(kind) is item.kind for item in ITEMS.values()):
-            return phase_entry(Phase(kind, count))
-        return {"rounds": count, "mechanism": repr(kind)}
-    return {
-        "rounds": count,
-        "noise_multiplier": kind.noise_multiplier,
-        "sampling": kind.sampling.name,
-        "sampling_rate": kind.sampling_rate,
-    }
 
 
 def rows(schedule: Schedule, *, ratio_only: bool = False) -> list[Row]:

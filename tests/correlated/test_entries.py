@@ -21,8 +21,9 @@ from dpacct.correlated import (
 )
 from dpacct.correlated.entries import ENTRY_KEYS, from_entry, to_entry
 from dpacct.errors import InvalidParameter
+from dpacct.items import read_alone, release_entry
 from dpacct.ledger import Event
-from dpacct.ledger.record.events import covers, round_from_json, round_to_json
+from dpacct.ledger.record.events import covers
 from dpacct.schedules import dump_schedule, load_schedule
 
 STRATEGIES = {
@@ -116,7 +117,7 @@ def test_a_ledger_charges_a_whole_run(name, tmp_path):
 
 def test_its_entry_has_one_form():
     release = Correlated(3.0, square_root(12, 3), min_separation=4, adjacency="zero-out")
-    text = json.loads(json.dumps(round_to_json(release)))
+    text = json.loads(json.dumps(release_entry(release, alone=True)))
     assert text == {
         "mechanism": "correlated",
         "noise_multiplier": 3.0,
@@ -127,7 +128,7 @@ def test_its_entry_has_one_form():
         "participations": 3,
         "adjacency": "zero-out",
     }
-    assert round_from_json(text) == release
+    assert read_alone(text) == release
     for wrong in (
         {"participations": 4},
         {"strategy": "toeplitz"},
@@ -136,7 +137,7 @@ def test_its_entry_has_one_form():
         {"adjacency": "other"},
     ):
         with pytest.raises(InvalidParameter):
-            round_from_json(text | wrong)
+            read_alone(text | wrong)
 
 
 def test_more_noise_is_covered_by_a_plan():

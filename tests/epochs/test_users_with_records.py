@@ -12,7 +12,8 @@ from scipy.stats import binom, norm
 
 import dpacct
 from dpacct import InvalidParameter, Poisson, Round, ShuffledEpoch, Unsupported
-from dpacct.ledger.record.events import covers, round_from_json, round_to_json
+from dpacct.items import read_alone, release_entry
+from dpacct.ledger.record.events import covers
 from dpacct.pairs.dominating import Direction, achieved_pairs, proven_pairs
 from dpacct.pairs.records import ChoicePair, RecordsPair, full_probability, kept_share
 from dpacct.schedules import dump_schedule, load_schedule
@@ -182,7 +183,7 @@ def test_special_poisson_rounds_survive_files_and_ledgers_and_are_not_taken_for_
         dump_schedule(plan, path)
         assert load_schedule(path) == plan
     for round_ in (several, cut):
-        assert round_from_json(round_to_json(round_)) == round_
+        assert read_alone(release_entry(round_, alone=True)) == round_
         assert not covers(Round(1.0, Poisson(0.1)), round_)
         assert covers(round_, round_)
         with pytest.raises(Unsupported):

@@ -18,7 +18,7 @@ import dpacct
 import forgeries
 from dpacct import Budget, Ledger, Poisson, Round
 from dpacct.errors import BudgetExceeded, DpacctError, InvalidParameter, LedgerError
-from dpacct.ledger.record.events import round_from_json, round_to_json
+from dpacct.items import read_alone, release_entry
 from dpacct.ledger.record.parts import PartTotals
 from dpacct.mechanisms import (
     ApproximateDP,
@@ -278,9 +278,9 @@ def test_killed_between_write_and_return_it_counts_whole_or_not_at_all(
 
 
 def test_an_entry_with_an_unknown_mechanism_is_refused_politely() -> None:
-    text = json.loads(json.dumps(round_to_json(DiscreteGaussian(20.0, (1, -1)))))
-    assert round_from_json(text) == DiscreteGaussian(20.0, (1, -1))
+    text = json.loads(json.dumps(release_entry(DiscreteGaussian(20.0, (1, -1)), alone=True)))
+    assert read_alone(text) == DiscreteGaussian(20.0, (1, -1))
     with pytest.raises(InvalidParameter, match="a mechanism is one of"):
-        round_from_json(text | {"mechanism": "of a later version"})
+        read_alone(text | {"mechanism": "of a later version"})
     with pytest.raises(DpacctError):
-        round_from_json(text | {"shift": [1.5]})
+        read_alone(text | {"shift": [1.5]})

@@ -26,8 +26,8 @@ from dpacct import (
     Schedule,
     Uniform,
 )
+from dpacct.items import read_alone
 from dpacct.ledger import Event, Guarantee, Release
-from dpacct.ledger.record.events import round_from_json
 from dpacct.ledger.record.plans import Plan, schedule_cost
 from dpacct.ledger.record.state import charge_of, started_run
 from dpacct.renyi.odometer import Odometer, add, as_float, times
@@ -323,7 +323,7 @@ def test_several_releases_of_a_round_are_charged_as_one(ledger: Ledger) -> None:
     ticket.commit()
     assert run.on_plan
     (entry,) = [e["data"] for e in ledger.export() if e["kind"] == "reserve"]
-    assert round_from_json(entry["charged"]) == event.charged
+    assert read_alone(entry["charged"]) == event.charged
     assert [r["name"] for r in entry["releases"]] == ["update", "quantile"]
     assert entry["details"] == {"server_lr": 0.1}
     assert ledger.remaining(event) == ledger.remaining(event.charged)

@@ -123,7 +123,9 @@ HEADER = "rounds,noise_multiplier\n"
         ("toml", "adjacency = 'add-remove'\n", "at least one phase"),
         ("toml", "phase = 3", "phase is a list of tables"),
         ("toml", "phase = [1]", "phase is a list of tables"),
-        ("toml", "noise_multiplier = 1", "the key 'noise_multiplier' is not one of adj"),
+        ("toml", "noise_multiplier = 1", "in phase 1 rounds is missing"),
+        ("toml", "rounds = 3\nnoise = 2\nx = 1", "another tool, and no phase. Did you mean [["),
+        ("toml", "x = 3\n" + PHASE, "the key 'x' is not one of adjacency, phase, rounds"),
         ("toml", PHASE + "sigma = 2", "in phase 1 the key 'sigma' is not one of rounds, "),
         ("toml", PHASE + "adjacency = 'zero-out'", "in phase 1 the key 'adjacency'"),
         ("toml", PHASE + PHASE.replace("3", "2.5"), "in phase 2 rounds is 2.5: the number"),
@@ -147,7 +149,7 @@ HEADER = "rounds,noise_multiplier\n"
         (
             "toml",
             PHASE + "cohort_size = 1\nnum_clients = 2\nsampling_rate = 0.5",
-            "the phase has cohort_size, ",
+            "sampling is 'poisson': that takes sampling_rate, and the phase has sampling_rate, ",
         ),
         ("toml", "adjacency = 'x'\n" + PHASE, "adjacency is 'x': an adjacency is one of"),
         ("toml", "adjacency = 3\n" + PHASE, "adjacency is 3: an adjacency is one of"),
@@ -285,3 +287,65 @@ def test_a_bad_mechanism_is_refused_by_key_and_value(tmp_path: Path, text: str, 
     with pytest.raises(InvalidParameter) as caught:
         load_schedule(file)
     assert words in str(caught.value)
+
+
+def test_the_keys_of_one_phase_are_that_phase(tmp_path: Path) -> None:
+    keys = {"adjacency": "zero-out", "rounds": 25, "noise_multiplier": 1, "sampling_rate": 0.5}
+    lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in keys.items())
+    for name, text in (("plan.toml", lines), ("plan.json", json.dumps(keys))):
+        (tmp_path / name).write_text(text)
+        assert load_schedule(tmp_path / name) == 25 * Round(1.0, Poisson(0.5), "zero-out")
+
+
+def test_an_answer_in_json_is_read_for_its_phases(tmp_path: Path) -> None:
+    file = tmp_path / "answer.json"
+    phases = [{"rounds": 3, "noise_multiplier": 1, "sampling_rate": 0.1}]
+    answer = {"schema": 1, "epsilon": {"lower": 1, "upper": 2}, "adjacency": "zero-out"}
+    file.write_text(json.dumps(answer | {"phases": phases}))
+    assert load_schedule(file) == 3 * Round(1.0, Q, "zero-out")
+
+
+# Settings as other tools write them, and the phase that the refusal shows.
+_TUNED = """{"dp": {"sigma": 0.8, "batch_size": 256, "num_examples": 51200, "epochs": 2,
+"delta": 1e-6}}"""
+_ACCUMULATED = """noise: 2
+per_device_train_batch_size: 8
+gradient_accumulation_steps: 128
+num_examples: 10240
+max_steps: 9
+"""
+_OPTIONS = (
+    "rounds = 400, with the batch of one optimizer step? As options: --noise 0.8 --q 0.005 "
+    "--rounds 400 --delta 1e-06."
+)
+SETTINGS = [
+    (
+        "a.yaml",
+        "rounds: 25\nnoise_multiplier: 1.0\nsample_rate: 0.667\n",
+        "Did you mean [[phase]] with noise_multiplier = 1, sampling_rate = 0.667, rounds = 25?",
+    ),
+    (
+        "a.toml",
+        "[tool.app.config]\nnum-server-rounds = 3\nfraction-fit = 0.5\nlr = 0.1\n",
+        "noise_multiplier = ..., sampling_rate = 0.5, rounds = 3?",
+    ),
+    ("a.json", _TUNED, f"noise_multiplier = 0.8, sampling_rate = 0.005, {_OPTIONS}"),
+    ("a.yml", _ACCUMULATED, "noise_multiplier = 2, sampling_rate = 0.1, rounds = 9"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "words"), SETTINGS, ids=[n for n, *_ in SETTINGS])
+def test_settings_of_other_tools_are_refused_with_what_they_mean(
+    tmp_path: Path, name: str, text: str, words: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InvalidParameter) as caught:
+        load_schedule(tmp_path / name)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_without_noise_and_rate_are_refused_plainly(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("lr: 0.1\nepochs: 3\n")
+    with pytest.raises(InvalidParameter, match=r"a schedule file ends in \.toml, \.csv, \.json\.$"):
+        load_schedule(tmp_path / "a.yaml")

@@ -272,7 +272,7 @@ def _read_release(
     adjacency: str | None,
 ) -> Schedule | None:  # fmt: skip
     """Return the release that --laplace or --release describes, or None for rounds."""
-    from dpacct.schedules.files import read_release
+    from dpacct.items import read_release
 
     described = {"--laplace": laplace, "--release": release}
     described |= typed._replace(adjacency=None).by_option()
@@ -286,14 +286,16 @@ def _read_release(
     count = 1 if times is None else validate.rounds(options.number(times))
     if release is None:
         try:
-            return count * read_release("laplace", {"epsilon": options.number(laplace)}, adjacency)
+            return count * read_release(
+                {"mechanism": "laplace", "epsilon": options.number(laplace)}, adjacency
+            )
         except InvalidParameter as error:
             name = "--laplace" if error.name == "epsilon" else error.name
             raise InvalidParameter(name, error.value, error.rule, error.hint) from None
     kind, _, rest = release.partition(":")
     pairs = [pair.partition("=") for pair in rest.split(",") if pair.strip()]
     values = {key.strip(): _value(text) for key, _, text in pairs}
-    return count * read_release(kind.strip(), values, adjacency)
+    return count * read_release({"mechanism": kind.strip(), **values}, adjacency)
 
 
 def _value(text: str) -> Any:

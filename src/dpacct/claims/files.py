@@ -36,8 +36,8 @@ from dpacct.claims.claim import (
     Statement,
 )
 from dpacct.errors import InvalidParameter, located
+from dpacct.items import read_release, read_sampling
 from dpacct.rounds import Adjacency, Full, Release, Round, Sampling, Uniform
-from dpacct.schedules.files import read_release, read_sampling
 
 LONGEST = 600
 
@@ -196,8 +196,7 @@ def _release(table: Any, adjacency: Adjacency) -> Release:
     if not isinstance(table, dict) or "name" not in table:
         rule = 'a mechanism is a table such as { name = "zcdp", rho = 0.81 }'
         raise InvalidParameter("mechanism", None, rule)
-    values = {key: value for key, value in cast("Table", table).items() if key != "name"}
-    return read_release(cast("Table", table)["name"], values, adjacency, also=("name",))
+    return read_release(cast("Table", table), adjacency, called="name")
 
 
 def _sampling(given: Table) -> Sampling:

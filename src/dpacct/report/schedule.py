@@ -9,6 +9,7 @@ from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, Accountant, find_accountant, spend
 from dpacct.budget import Spent
 from dpacct.display import chosen, line, up
+from dpacct.items import phase_entry
 from dpacct.report.document import Report, chart, filled, heading, table
 from dpacct.report.front import Promise, front_page, nothing_promised, risk_to_json
 from dpacct.report.risks import risks_of_rounds
@@ -22,7 +23,6 @@ from dpacct.report.words import (
     to_sign,
 )
 from dpacct.rounds import MAX_CLIENTS, Round, Schedule, as_schedule, first_rounds
-from dpacct.schedules.files import phase_entry
 from dpacct.tight.accountant import TightAccountant
 
 # Points of the chart, and kinds of rounds up to which it is drawn: each point is an epsilon.

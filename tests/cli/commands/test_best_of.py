@@ -16,8 +16,8 @@ BEST = "--best-of poisson:10"
 RUNS = "--rounds 5 --sampling full"
 SHORT = f"--noise 3 {RUNS}"
 PLAN = 1 * best_of(5 * Round(3.0), "poisson:10")
-# A document has no words for it, and a drawing no rounds.
-REFUSING = ("report", "plot schedule", "plot samplings")
+# A drawing of it has no rounds.
+REFUSING = ("plot schedule", "plot samplings")
 # Each command that takes --best-of, with options that make its answer short.
 TAKING = {
     "calibrate": f"--eps 2 {RUNS} -q",

@@ -11,12 +11,12 @@ import pytest
 
 from dpacct import Budget, Ledger, Round, validate
 from dpacct.errors import InvalidParameter
+from dpacct.items import COUNT, NOISE, RELEASES, Item, Key, read_alone, release_entry
 from dpacct.ledger import Event, Release
 from dpacct.ledger.record import events
-from dpacct.ledger.record.events import covers, in_adjacency, round_from_json, round_to_json
+from dpacct.ledger.record.events import covers, in_adjacency
 from dpacct.pairs.dominating import Direction, DominatingPair, Mechanism, SampledGaussianPair
 from dpacct.rounds import Adjacency
-from dpacct.schedules.files import ITEMS, item_of
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class Whole(Mechanism):
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ITEMS, "whole", item_of(Whole))
+    row = Item(Whole, "whole", "{steps} steps", (NOISE, Key("steps", COUNT)))
+    monkeypatch.setitem(RELEASES, "whole", row)
 
 
 def test_a_mechanism_is_charged_like_the_gaussian_that_it_costs(tmp_path: Path) -> None:
@@ -62,11 +63,11 @@ def test_a_mechanism_is_charged_like_the_gaussian_that_it_costs(tmp_path: Path) 
 
 def test_its_written_form_is_one_and_read_strictly() -> None:
     item = Whole(1.5, 10, Adjacency.ZERO_OUT)
-    text = json.loads(json.dumps(round_to_json(item)))
+    text = json.loads(json.dumps(release_entry(item, alone=True)))
     assert text == {
         "mechanism": "whole", "noise_multiplier": 1.5, "steps": 10, "adjacency": "zero-out",
     }  # fmt: skip
-    assert round_from_json(text) == item
+    assert read_alone(text) == item
     for wrong in (
         text | {"mechanism": "other"},
         text | {"steps": "x"},
@@ -76,9 +77,9 @@ def test_its_written_form_is_one_and_read_strictly() -> None:
         text | {"steps": 10.5},
     ):
         with pytest.raises((InvalidParameter, TypeError)):
-            round_from_json(wrong)
+            read_alone(wrong)
     with pytest.raises(InvalidParameter, match="mechanisms of the kinds"):
-        round_to_json(type("Unknown", (Whole,), {})(1.0, 2))
+        release_entry(type("Unknown", (Whole,), {})(1.0, 2), alone=True)
 
 
 def test_a_plan_covers_the_mechanism_with_more_noise_and_no_other() -> None:

@@ -24,10 +24,10 @@ from typing import Any, TypeVar
 from dpacct.budget import Budget
 from dpacct.display import line
 from dpacct.errors import InvalidParameter, LedgerError
+from dpacct.items import read_alone
 from dpacct.ledger.record.events import (
     Release,
     in_adjacency,
-    round_from_json,
     schedule_from_json,
     schedule_in_adjacency,
 )
@@ -211,7 +211,7 @@ def read(entry: Entry) -> Said:
                 found = _start(data)
             case "reserve":
                 found = Reserve(
-                    round_from_json(data["charged"]),
+                    read_alone(data["charged"]),
                     data.get("noise_multiplier"),
                     tuple(Release(**part) for part in data.get("releases", ())),
                     data["slot"],

@@ -8,7 +8,7 @@ Rule 3: a planned round covers a round of the same scheme and adjacency with at 
 at most its rate. Such a round never costs more than the planned one. A release beside the rounds
 covers itself, with at least its noise.
 Rule 4: a ledger has one adjacency, and a round is charged under it or rejected.
-Rule 5: a release beside the rounds is written with the name of its mechanism and its parameters.
+Rule 5: a release is written in the words of files (`dpacct.items`), with its adjacency.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ from typing import Any, cast
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
+from dpacct.items import phase_entry, read_alone, release_entry
 from dpacct.numerics.rounding import UNIT
 from dpacct.rounds import Adjacency, Phase, Poisson, Round, Schedule, Uniform
 from dpacct.rounds import Release as ScheduleItem
-from dpacct.schedules.files import phase_entry, read_phase
-from dpacct.tuning import BestOf, Runs
+from dpacct.tuning import BestOf
 
 MAX_DETAILS = 100_000
 MAX_DEPTH = 50
 # The name of the main sum in federated rounds.
 MAIN = "update"
-_BEST_OF = "best-of"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,38 +243,19 @@ def schedule_in_adjacency(schedule: Schedule, adjacency: str) -> Schedule:
     return Schedule(Phase(in_adjacency(round_, adjacency), count) for round_, count in schedule)
 
 
-def round_to_json(item: ScheduleItem) -> dict[str, Any]:
-    """Return a round or a mechanism in the words of a schedule file, with its adjacency."""
-    if isinstance(item, BestOf):
-        runs, schedule = asdict(item.runs), schedule_to_json(item.schedule)
-        found = {"mechanism": _BEST_OF, "runs": runs, "schedule": schedule}
-    else:
-        found = phase_entry(Phase(item, 1))
-        del found["rounds"]
-    return found | {"adjacency": str(item.adjacency)}
-
-
-def round_from_json(value: dict[str, Any], also: tuple[str, ...] = ()) -> ScheduleItem:
-    """Return the item that `round_to_json` wrote. It may have the keys ``also``."""
-    entry = {key: part for key, part in value.items() if key not in (*also, "adjacency")}
-    if entry.get("mechanism") == _BEST_OF:
-        return BestOf(schedule_from_json(entry["schedule"]), Runs(**entry["runs"]))
-    return read_phase(entry | {"rounds": 1}, value["adjacency"]).round
-
-
 def schedule_to_json(schedule: Schedule) -> list[dict[str, Any]]:
-    """Return one object per phase."""
-    return [{"rounds": count} | round_to_json(round_) for round_, count in schedule]
+    """Return one object per phase, each with its adjacency."""
+    return [phase_entry(phase, alone=True) for phase in schedule]
 
 
 def schedule_from_json(value: list[dict[str, Any]]) -> Schedule:
     """Return the schedule that `schedule_to_json` wrote."""
-    return Schedule(Phase(round_from_json(phase, ("rounds",)), phase["rounds"]) for phase in value)
+    return Schedule(Phase(read_alone(entry, ("rounds",)), entry["rounds"]) for entry in value)
 
 
 def event_to_json(event: Event, charged: ScheduleItem) -> dict[str, Any]:
     """Return the event with the charged round: its own, in the ledger's adjacency."""
-    entry: dict[str, Any] = {"charged": round_to_json(charged)}
+    entry: dict[str, Any] = {"charged": release_entry(charged, alone=True)}
     if event.releases:
         entry["noise_multiplier"] = event.noise_multiplier
         entry["releases"] = list(map(asdict, event.releases))

@@ -13,9 +13,10 @@ from __future__ import annotations
 from typing import Any
 
 from dpacct.display import chosen, down, line, up
+from dpacct.items import read_alone
 from dpacct.ledger.disk.store import Store
 from dpacct.ledger.readings import Snapshot
-from dpacct.ledger.record.events import MAX_DETAILS, round_from_json
+from dpacct.ledger.record.events import MAX_DETAILS
 from dpacct.ledger.report.facts import promise_of, report_of
 from dpacct.ledger.verify import Verification, verify
 from dpacct.ledger.writing import above
@@ -156,7 +157,7 @@ def _one_run(run: dict[str, Any]) -> list[str]:
     for phase in run["phases"]:
         planned = "yes" if phase["planned"] else "no"
         planned = "no plan" if run["planned_rounds"] is None else planned
-        item = round_from_json(phase, _BESIDE)
+        item = read_alone(phase, _BESIDE)
         sampling = sampling_words(item.sampling) if isinstance(item, Round) else repr(item)
         noise: float | None = phase.get("noise_multiplier")
         level = "-" if noise is None else chosen(noise, least=True)

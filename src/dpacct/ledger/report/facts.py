@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from dpacct.budget import Interval, Spent
 from dpacct.display import line, up
 from dpacct.errors import LedgerError
+from dpacct.items import release_entry
 from dpacct.ledger.readings import WORDS, Guarantee, Snapshot
 from dpacct.ledger.record.entries import Entry, Reserve, Settle
-from dpacct.ledger.record.events import round_to_json, schedule_to_json
+from dpacct.ledger.record.events import schedule_to_json
 from dpacct.ledger.record.plans import epsilon_so_far, join, together
 from dpacct.ledger.record.state import LedgerState
 from dpacct.rounds import Adjacency
@@ -263,7 +264,7 @@ class History:
     ) -> None:
         if said.left:
             run["left_at"] = self._charged
-        new = {"planned": said.slot is not None} | round_to_json(said.charged)
+        new = {"planned": said.slot is not None} | release_entry(said.charged, alone=True)
         new["releases"] = list(map(asdict, said.releases))
         phases, phase = run["phases"], self._more[entry.run]
         if phases and phases[-1] == {"rounds": phases[-1]["rounds"], **new}:
