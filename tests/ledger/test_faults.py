@@ -26,7 +26,7 @@ from dpacct import (
     Poisson,
     Round,
 )
-from dpacct.ledger.disk.rows import APPLICATION_ID, SCHEMA_VERSION
+from dpacct.ledger.disk.rows import APPLICATION_ID, SCHEMA, SCHEMA_VERSION
 from dpacct.ledger.record import entries as chain
 from ledgers import BUDGET, MANY, ROUND, SMALL, WIDE, beside, committed
 
@@ -84,7 +84,7 @@ def test_a_flipped_byte_or_a_cut_is_found_unless_nothing_hangs_on_it(tmp_path: P
 
 
 DATABASE = f"PRAGMA application_id={APPLICATION_ID}"
-ENTRIES = "CREATE TABLE entries (number, run, kind, closes, text, hash)"
+ENTRIES = SCHEMA[0]
 LAST = "WHERE number = (SELECT max(number) FROM entries)"
 
 
@@ -149,12 +149,12 @@ def test_a_damaged_head_stops_readers_and_writers(path: Path, text: str, words: 
         "DELETE FROM entries WHERE number = 7",
         "UPDATE entries SET text = 'x' WHERE number = 6",
         "UPDATE entries SET text = x'ff' WHERE number = 6",
-        "CREATE TABLE more (x)",
+        "DROP INDEX entries_by_run",
     ],
 )
 def test_changing_any_part_of_an_entry_is_found(path: Path, statement: str) -> None:
     fill(path)
-    if not statement.startswith("CREATE"):
+    if not statement.startswith("DROP"):
         with pytest.raises(sqlite3.IntegrityError, match="never"):
             edit(path, statement)
     edit(path, "DROP TRIGGER entries_keep", "DROP TRIGGER entries_stay", statement)

@@ -26,7 +26,7 @@ from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import Population
 from dpacct.fl.federation import Federation
 from dpacct.fl.models import cross_entropy, evaluate, save_parameters
-from dpacct.fl.report.callbacks import Callback
+from dpacct.fl.report.callbacks import Callback, open_report
 from dpacct.fl.report.reports import Report
 from dpacct_cli import waiting
 from dpacct_cli.options import Style
@@ -146,7 +146,7 @@ def _append(file: Path, report: Report, tested: dict[str, Any]) -> None:
         for key, value in report.to_dict().items()
     } | tested
     try:
-        with file.open("a", encoding="utf-8") as stream:
+        with open_report(file) as stream:
             stream.write(json.dumps(row, allow_nan=False) + "\n")
     except OSError as error:
         rule = f"a file in its folder cannot be written ({error.strerror or error})"

@@ -33,13 +33,16 @@ def test_every_field_of_a_report_is_released_or_marked(tmp_path, monkeypatch):
     module = types.SimpleNamespace(SummaryWriter=Events)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
     lines, table = tmp_path / "a.jsonl", tmp_path / "a.csv"
-    writers = [fl.JSONLinesWriter(lines), fl.CSVWriter(table), TensorBoardWriter(tmp_path)]
+    writers = [fl.JSONLinesWriter(lines), fl.CSVWriter(table), TensorBoardWriter(tmp_path / "t")]
     with federation(linear(), make_clients([5] * 4), callbacks=writers, rounds=1) as run:
         report = run.run()
     with table.open(newline="") as stream:
         [cells] = csv.DictReader(stream)
     for field in fields(fl.Report):
         assert field.name in RELEASED or field.name in {"diagnostics", "seconds"}
+    # Its owner alone reads what no epsilon covers.
+    for place in (lines, table, tmp_path / "t"):
+        assert place.stat().st_mode & 0o077 == 0
     private = ("seconds", *(field.name for field in fields(fl.Diagnostics)))
     for columns in (report.to_dict(), json.loads(lines.read_text()), cells):
         for name in columns:

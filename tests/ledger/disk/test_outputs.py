@@ -45,6 +45,11 @@ def test_a_file_is_written_whole_and_replaced_only_if_that_is_asked_for(tmp_path
     assert file.read_bytes() == TEXT
     write_file(file, lambda s: s.write(TEXT), name="output", replace=True, owner_only=True)
     assert file.stat().st_mode & 0o777 == 0o600
+    # What its owner has closed to others stays closed, and is not opened wider than usual.
+    for mode, kept in ((0o600, 0o600), (0o640, 0o640), (0o666, 0o644)):
+        file.chmod(mode)
+        write(file, replace=True)
+        assert file.stat().st_mode & 0o777 == kept
     assert len(list(tmp_path.iterdir())) == 2
 
 

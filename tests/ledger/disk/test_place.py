@@ -96,6 +96,8 @@ def test_what_this_user_may_not_enter_read_or_write() -> None:
         for path in (unreadable, unwritable, closed / "a.ledger"):
             Ledger.open(path, BUDGET).close()
         unreadable.chmod(0o000)
+        for file in (unwritable, beside(unwritable)):
+            file.chmod(0o644)
         closed.chmod(0o700)
         assert Child(use, user=65534).end() == ["done"]
     finally:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from dpacct import validate
 from dpacct.errors import Unsupported
@@ -32,6 +33,15 @@ class Callback(Protocol):
         """Act after the last round, or when the iteration is left early."""
 
 
+def open_report(path: Path) -> IO[str]:
+    """Open a file of reports to append to. A new one is readable by its owner alone (mode 0600).
+
+    Its owner may open it to others, who then read the `UNPROTECTED` fields.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    return os.fdopen(descriptor, "a", encoding="utf-8", newline="")
+
+
 class JSONLinesWriter(Callback):
     """A callback that appends one JSON object a round to a file.
 
@@ -45,7 +55,7 @@ class JSONLinesWriter(Callback):
         """Write one line."""
         del run
         row = {key: _plain(value) for key, value in report.to_dict().items()}
-        with self._path.open("a", encoding="utf-8") as stream:
+        with open_report(self._path) as stream:
             stream.write(json.dumps(row, allow_nan=False) + "\n")
 
 
@@ -60,7 +70,7 @@ class CSVWriter(Callback):
         del run
         row = report.to_dict()
         fresh = not self._path.exists() or self._path.stat().st_size == 0
-        with self._path.open("a", encoding="utf-8", newline="") as stream:
+        with open_report(self._path) as stream:
             writer = csv.DictWriter(stream, fieldnames=list(row))
             if fresh:
                 writer.writeheader()
@@ -87,6 +97,7 @@ class TensorBoardWriter(Callback):
             raise Unsupported(
                 "TensorBoardWriter needs the package tensorboard: pip install tensorboard"
             ) from None
+        Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         self._writer: Any = module.SummaryWriter(str(folder))
 
     def report(self, run: Any, report: Report) -> None:

@@ -6,6 +6,7 @@ link. A ledger is known by its content, or by its witness if its beginning is da
 and its witness are known by their names.
 Rule 3: a file under its final name is complete. It is written to a draft in the same folder,
 flushed to disk, and renamed.
+Rule 4: a file that replaces another has none of the permissions that the other one lacked.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ def write_file(
         temporary.unlink(missing_ok=True)
         # The mode is set when the file is made: other users never read its content.
         how, mode = os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if owner_only else 0o666
+        with suppress(FileNotFoundError):
+            mode &= real.stat().st_mode
         with os.fdopen(os.open(temporary, how, mode), "wb") as stream:
             write(stream)
             stream.flush()

@@ -5,6 +5,9 @@ Rule 1: each reading checks the types of a row, and the hash of an entry with to
 Rule 2: no other process changes the entries during a transaction. So the latest entry is read and
 checked once in it.
 Rule 3: errors of SQLite and of the system become a `LedgerError` of one sentence.
+Rule 4: a file from somebody else runs nothing and ends nothing. It has no table, view or trigger
+that a ledger lacks, since these are programs. A transaction takes no more steps than
+its file explains, since a forged page may lead back to itself.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Generator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 from dpacct.display import line
@@ -47,10 +51,14 @@ NO_LIMIT = 2**63 - 1
 _COLUMNS = "number, kind, run, text, hash"
 _BEFORE = "(SELECT hash FROM entries AS earlier WHERE earlier.number = entries.number - 1)"
 _MOST_PROBLEMS = 20
+_OTHER_TABLES = "the tables are not those of a ledger"
 # Rows read at once: a few milliseconds, for which writers wait.
 CHUNK = 500
 # Seconds to wait for a program that locks the file by SQLite alone.
 PATIENCE = 10.0
+# Steps of SQLite that a page of the file explains: it holds at most hundreds of rows, each of which
+# takes at most tens of steps.
+_STEPS_A_PAGE = 20_000
 
 _REASONS = {
     "SQLITE_BUSY": "another program has kept the file locked",
@@ -62,6 +70,7 @@ _REASONS = {
     "SQLITE_CANTOPEN": "the file cannot be opened. Its folder has to be writable too",
     "SQLITE_IOERR": "reading or writing failed. The disk may be full or broken",
     "SQLITE_CONSTRAINT": "the entry contradicts one that is there",
+    "SQLITE_INTERRUPT": "the file is damaged: its pages do not end",
 }
 
 
@@ -78,6 +87,9 @@ class Rows:
         self._connection = connection
         self._limit = limit
         self._head: Entry | None = None
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        explained = iter(range(100 + pages))
+        connection.set_progress_handler(lambda: next(explained, None) is None, _STEPS_A_PAGE)
 
     def head(self) -> Entry:
         """Return the latest entry, its hash checked."""
@@ -126,6 +138,8 @@ class Rows:
             f"ORDER BY number LIMIT {CHUNK}"
         )
         rows = self._connection.execute(query, (after, self._limit)).fetchall()
+        if any(one >= next_ for (one, *_), (next_, *_) in pairwise([(after,), *rows])):
+            raise LedgerError(f"{self.path}: the ledger is damaged: its entries are not in order.")
         return [(_entry(self.path, columns), closes) for *columns, closes in rows]
 
     def trained(self) -> bool:
@@ -141,16 +155,15 @@ class Rows:
         rows = self._connection.execute(f"PRAGMA integrity_check({_MOST_PROBLEMS})").fetchall()
         # SQLite puts several lines into one.
         problems = [" ".join(str(row[0]).split()) for row in rows if row[0] != "ok"]
-        query = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"
-        if {str(row[0]) for row in self._connection.execute(query)} != set(SCHEMA):
-            problems.append("the tables are not those of a ledger")
+        if self._statements() != set(SCHEMA):
+            problems.append(_OTHER_TABLES)
         # They would be read as entries of runs, but not as part of the chain.
         if odd := self._count("number < 1"):
             problems.append(f"{odd} entries are numbered below 1")
         return problems
 
     def version(self) -> int:
-        """Return the version of the tables."""
+        """Return the version of the tables. No other table, view or trigger is there (Rule 4)."""
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         if version > SCHEMA_VERSION:
             raise LedgerError(
@@ -163,7 +176,14 @@ class Rows:
             )
         if version < _OLDEST_VERSION:
             raise LedgerError(f"{self.path}: the ledger is damaged: it has no schema version.")
+        if not self._statements() <= set(SCHEMA):
+            raise LedgerError(f"{self.path}: the ledger is damaged: {_OTHER_TABLES}.")
         return version
+
+    def _statements(self) -> set[object]:
+        """Return the statements that made the tables, indices, views and triggers of the file."""
+        query = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"
+        return {row[0] for row in self._connection.execute(query)}
 
     def bring_up_to_date(self) -> None:
         """Make the file one of this version, with the transaction."""

@@ -1,6 +1,7 @@
 """The store: entries that are only ever appended, in one SQLite file, and put right after a crash.
 
-Rule 1: the file comes into being complete, under its own name, or not at all.
+Rule 1: the file comes into being complete, under its own name, or not at all. Its owner alone may
+read and write it (mode 0600), and may open it to a group.
 Rule 2: an entry is on disk before the call that writes it returns, and then in the witness.
 Rule 3: readings and writes that belong together are one transaction that excludes other writers.
 Rule 4: a file that has lost entries since an earlier reading, or since its witness, is rejected.
@@ -49,6 +50,8 @@ from dpacct.ledger.record.entries import Entry
 
 # Of the file and its journal: inode, length, and time of the last change.
 _Files = list[tuple[int, int, int]]
+# The last bytes of a journal that names a further file (SQLite's file format, section 3).
+_NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")
 # Reading it locks the file, or undoes a write that was cut short.
 _TOUCH = "SELECT 1 FROM sqlite_master"
 
@@ -215,10 +218,21 @@ class Store:
     # What a crash left (Rule 5)
 
     def _left_over(self) -> bool:
-        """Return whether the file has a journal that undoes an interrupted write."""
+        """Return whether the file has a journal that undoes an interrupted write.
+
+        SQLite deletes the file that a journal names at its end, as that of a write to several
+        databases. No write of a ledger names one, so such a journal is not one of a ledger.
+        """
         try:
             with self.place.journal.open("rb", buffering=0) as file:
-                return file.read(1) not in (b"", b"\x00")
+                first = file.read(1)
+                file.seek(-min(len(_NAMES_ANOTHER), file.seek(0, os.SEEK_END)), os.SEEK_END)
+                if file.read() == _NAMES_ANOTHER:
+                    raise LedgerError(
+                        f"{self.path}: {self.place.journal.name} is no journal of a ledger: it "
+                        f"names another file, which SQLite would delete. Move it away."
+                    )
+                return first not in (b"", b"\x00")
         except FileNotFoundError:
             return False
 
@@ -284,6 +298,8 @@ def make_file(place: Place, first: Entry) -> None:
     draft = place.file.with_name(f".{place.file.name}.draft-{mark}")
     try:
         with closing(connect(draft, "rwc")) as connection:
+            # Before anything is in it. Its journal and its witness get the same mode.
+            draft.chmod(0o600)
             connection.execute("BEGIN IMMEDIATE")
             make_tables(connection, place.path, first)
             connection.execute("COMMIT")
