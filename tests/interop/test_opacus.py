@@ -101,11 +101,6 @@ class Job:
         assert self.weights == before
 
 
-@pytest.fixture
-def run(ledger: Ledger) -> Any:
-    return ledger.start_run("opacus")
-
-
 # The accountant.
 
 
@@ -129,9 +124,7 @@ def test_the_engine_calibrates_with_the_tight_accountant() -> None:
         )
         return optimizer.noise_multiplier
 
-    # Opacus stops within 0.01 of epsilon unless it is told otherwise.
-    assert private() == pytest.approx(0.86670, abs=1e-5)
-    assert private(epsilon_tolerance=1e-6) == pytest.approx(ours.noise_multiplier, abs=1e-6)
+    assert private() == private(epsilon_tolerance=0.01) == ours.noise_multiplier
 
 
 def test_the_accountant_agrees_with_the_library() -> None:
@@ -176,7 +169,7 @@ def test_checkpoints_of_opacus_own_accountants_are_loaded(tmp_path: Path, name: 
     expected = dpacct.epsilon(20 * ROUND, delta=DELTA).upper
     assert later.engine.get_epsilon(DELTA) == expected
     with pytest.raises(ValueError, match="cannot be loaded"):
-        later.engine.accountant.load_state_dict({"history": [], "mechanism": "other"})
+        plug_in.TightAccountant().load_state_dict({"history": [], "mechanism": "other"})
 
 
 @pytest.mark.parametrize("engines", [1, 2])
@@ -196,13 +189,14 @@ def test_two_optimizers_with_batches_of_their_own_add_up() -> None:
         first.step(mine)
         second.step(theirs)
     assert first.engine.get_epsilon(DELTA) == dpacct.epsilon(20 * ROUND, delta=DELTA).upper
-    # Hooks on loaders of one's own know their optimizer.
+
+
+def test_an_optimizer_with_unknown_batches_is_refused() -> None:
     accountant = plug_in.TightAccountant()
-    job, other = (Job(engine=opacus.PrivacyEngine()) for _ in range(2))
-    for each in (job, other):
-        each.optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(RATE))
-    assert len(job.epoch()) == len(accountant) == 10
-    other.refuses(other.epoch, Unsupported, "a second optimizer steps")
+    job = Job(engine=opacus.PrivacyEngine())
+    job.optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(RATE))
+    job.refuses(job.epoch, Unsupported, "batches and the noise of this optimizer are not known")
+    assert len(accountant) == 0
 
 
 def test_fixed_batches_are_refused() -> None:
@@ -210,18 +204,15 @@ def test_fixed_batches_are_refused() -> None:
         Job(poisson_sampling=False)
 
 
-@pytest.mark.parametrize("where", ["noise", "loader", "replaced", "none"])
+@pytest.mark.parametrize("where", ["noise", "loader", "none"])
 def test_without_secret_noise_epsilon_is_infinite(where: str) -> None:
     known = torch.Generator().manual_seed(1)
     settings = {
         "noise": {"noise_generator": known},
         "loader": {"loader": DataLoader(TensorDataset(X, Y), 4, generator=known)},
-        "replaced": {},
         "none": {"noise_multiplier": 0.0},
     }[where]
     job = Job(**settings)
-    if where == "replaced":
-        job.optimizer.generator = known
     job.epoch()
     assert job.engine.get_epsilon(DELTA) == math.inf
     other = plug_in.TightAccountant()
@@ -299,21 +290,20 @@ def test_a_round_is_on_disk_before_the_model_changes(
     job.refuses(lambda: job.step(batch), LedgerError, "full")
 
 
-def test_a_skipped_batch_stays_spent_and_a_left_loop_is_over(run: Any) -> None:
+def test_a_loop_that_was_left_is_over_and_its_batches_stay_spent(run: Any) -> None:
     job = Job()
     loader = job.attach(run)
     old = iter(loader)
     next(old)
     for number, batch in enumerate(loader):
-        if number % 2:
-            job.step(batch)
         if number == 3:
             break
-    assert (run.rounds, run.committed) == (5, 2)
+        job.step(batch)
+    assert (run.rounds, run.committed) == (5, 3)
     with pytest.raises(LedgerError, match="another loop"):
         next(old)
     assert len(job.epoch()) == 10
-    assert (run.rounds, run.committed) == (15, 12)
+    assert (run.rounds, run.committed, len(job.engine.accountant)) == (15, 13, 15)
 
 
 @pytest.mark.parametrize(("workers", "charged"), [(0, False), (0, True), (1, True)])
@@ -340,8 +330,13 @@ def test_gradients_of_several_batches_are_refused(run: Any, *, charged: bool) ->
     job.model.allow_grad_accumulation()
     job.backward(next(batches))
     job.backward(next(batches))
+    job.refuses(job.optimizer.step, LedgerError, "had no step")
+    job.optimizer.zero_grad()
+    batches = iter(job.loader)
+    batch = next(batches)
+    job.backward(batch)
+    job.backward(batch)
     job.refuses(job.optimizer.step, Unsupported, "gradients of 2 batches")
-    assert len(job.engine.accountant) == 0
 
 
 @pytest.mark.parametrize(("workers", "skipped"), [(0, 0), (0, 4), (1, 1)])
@@ -386,41 +381,12 @@ def test_one_example_more_than_was_drawn_and_a_little_less_noise_are_refused(
     count = max(len(next(batches)[0]), 1) + 1
     words = f"the gradients are of {count} examples"
     job.refuses(lambda: job.step((X[:count], Y[:count])), LedgerError, words)
-    x, y = next(batches)
-    job.step((x[:1], y[:1]))
-    assert (run.rounds, run.committed) == (2, 1)
     job.optimizer.noise_multiplier = NOISE * (1 - 1e-6)
-    batch = next(batches)
+    batch = next(iter(job.loader))
     job.refuses(lambda: job.step(batch), Unsupported, "is less than")
     job.optimizer.noise_multiplier = NOISE
     job.step(batch)
-    assert run.committed == 2
-
-
-@pytest.mark.parametrize("factor", [1.0, 1.05])
-def test_a_sum_that_is_a_little_longer_than_its_examples_make_it_is_refused(
-    run: Any, factor: float
-) -> None:
-    # One example, many times: all gradients point the same way, and the sum is as long as can be.
-    same = TensorDataset(50 * X[:1].expand(40, 5), Y[:1].expand(40))
-    module = torch.nn.Linear(5, 2)
-    # A model that is not sure of the class, so that each gradient is clipped.
-    for parameter in module.parameters():
-        torch.nn.init.zeros_(parameter)
-    job = Job(loader=DataLoader(same, 40), module=module)
-    clip = job.optimizer.clip_and_accumulate
-
-    def longer() -> None:
-        clip()
-        for parameter in job.optimizer.params:
-            parameter.summed_grad *= factor
-
-    job.attach(run)
-    job.optimizer.clip_and_accumulate = longer
-    if factor == 1.0:
-        assert len(job.epoch()) == run.committed == 1
-    else:
-        job.refuses(job.epoch, LedgerError, "its examples make at most")
+    assert (run.rounds, run.committed) == (2, 1)
 
 
 @pytest.mark.parametrize("accountant", ["prv", "dpacct"])
@@ -505,7 +471,7 @@ def test_a_model_that_clips_to_another_norm_than_its_optimizer_says(run: Any) ->
     job = Job(mode="ghost", loader=DataLoader(TensorDataset(50 * X, Y), 40))
     job.optimizer.max_grad_norm = 0.01
     job.attach(run)
-    job.refuses(job.epoch, LedgerError, "a model that clips to another norm")
+    job.refuses(job.epoch, Unsupported, r"clips to 1, and the noise is for 0\.01")
     assert run.committed == 0
 
 
@@ -529,7 +495,7 @@ def test_autocast_is_refused_before_noise_is_drawn(run: Any, mode: str, *, charg
     job.optimizer.zero_grad()
     job.backward(batch, autocast=True)
     job.refuses(job.optimizer.step, Unsupported, "without autocast")
-    assert (run.committed, len(job.engine.accountant)) == (0, 0)
+    assert run.committed == 0
 
 
 def test_parameters_and_noise_of_less_than_float32_are_refused(run: Any) -> None:
@@ -584,9 +550,9 @@ def test_several_processes_are_refused(run: Any) -> None:
 
 def test_an_optimizer_whose_clip_norm_depends_on_the_data_is_refused(run: Any) -> None:
     """Opacus counts the noise of gradients and count together, at half the sensitivity."""
-    job = Job(**ADAPTIVE)
-    job.refuses(job.epoch, Unsupported, "by a count of the data")
-    assert job.engine.get_epsilon(DELTA) == 0.0
+    with pytest.raises(Unsupported, match="by a count of the data"):
+        Job(**ADAPTIVE)
+    job = Job(**ADAPTIVE, engine=opacus.PrivacyEngine())
     with pytest.raises(Unsupported, match="by a count of the data"):
         job.attach(run)
     with pytest.raises(Unsupported, match="adds no noise"):
@@ -650,8 +616,9 @@ def test_a_public_size_hides_the_number_of_examples(
         assert loader.round == Round(3.0, Poisson(batch / 2000), "add-remove")
         inputs, targets = next(iter(loader))
         before = [p.detach().clone() for p in job.optimizer.params]
-        # Without examples in a batch, the step is its noise.
-        job.step((inputs[:0], targets[:0]))
+        # Without gradients, the step is its noise.
+        (0 * job.loss(job.model(inputs), targets)).backward()
+        job.optimizer.step()
         moved = [(p - b).flatten() for p, b in zip(job.optimizer.params, before, strict=True)]
         std = float(torch.cat(moved).double().square().mean().sqrt()) / 0.1
         # 12,000 draws: six standard errors.

@@ -1,11 +1,10 @@
-"""Charge the batches of an Opacus loader to a run of a ledger.
+"""Draw the batches of an Opacus loader, and charge them to a run of a ledger.
 
 Rule 1: A batch is reserved before it is drawn. The loader ends without an error if a batch does not
     fit or the plan of the run is at its end. Batches drawn before that are still delivered.
 Rule 2: A step is committed after the noise is drawn and before the model changes.
 Rule 3: A step that the reservation may not cover raises before the model changes.
-Rule 4: A batch without a step stays spent. Choosing among drawn batches would change how they are
-    sampled.
+Rule 4: A batch without a step stays spent.
 Rule 5: Batches of a private run come from the operating system's randomness. Its noise comes from a
     generator with its whole state from there, regardless of the program's seeds.
 Rule 6: Under add-remove the rate, the number of batches and the divisor of a step come from a
@@ -32,7 +31,15 @@ from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsuppo
 from dpacct.fl.privacy.account import OpenEpoch
 from dpacct.fl.privacy.allocation import Allocation, Allocator
 from dpacct.fl.privacy.randomness import Randomness, Seeded, draw_cohort
-from dpacct.interop.opacus.steps import Batch, Steps, check_precision, generator_of
+from dpacct.fl.tensors import numbers
+from dpacct.interop.opacus.steps import (
+    Accountant,
+    Batch,
+    Steps,
+    check_precision,
+    generator_of,
+    refuse_adaptive,
+)
 from dpacct.ledger import Event, Run, Ticket
 from dpacct.ledger.record.events import covers
 from dpacct.packages import import_opacus
@@ -51,10 +58,10 @@ _KNOWN = (
 
 
 class CheckedSampler(_samplers.UniformWithReplacementSampler):
-    """Poisson batches, each noted for its step and, with a ledger, reserved before it is drawn.
+    """Poisson batches, each charged for its step, and with a ledger reserved before it is drawn.
 
-    Without an ``event``, the charge of a batch, ``inner`` draws the batches and no ledger is kept.
-    ``ended`` says why the ledger has no more batches.
+    ``event`` is the charge of a batch, or of a pass by allocation, to the ``run``. ``inner`` is the
+    sampler of Opacus that this one replaces. ``ended`` says why the ledger has no more batches.
     """
 
     def __init__(
@@ -69,13 +76,12 @@ class CheckedSampler(_samplers.UniformWithReplacementSampler):
         if event is not None and isinstance(event.round, Round):
             self._rate = event.round.sampling_rate
         super().__init__(  # pyright: ignore[reportUnknownMemberType]
-            num_samples=getattr(inner, "sampler", inner).num_samples,
+            num_samples=inner.num_samples,
             sample_rate=self._rate,
             generator=generator_of(inner),
             steps=len(inner) if batches is None else batches,
         )
         self.inner, self.event, self._checked, self._run = inner, event, steps, run
-        self._private = run is not None and run.private
         self.ended: str | None = None
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -86,27 +92,23 @@ class CheckedSampler(_samplers.UniformWithReplacementSampler):
         if self.event is not None and not isinstance(self.event.round, Round):
             yield from self._epoch(self.event)
             return
-        drawn: Iterator[list[int]] = iter(self.inner)
+        share = _share_of(self.inner)
         for _ in range(self.steps):
             if self.sample_rate != self._rate:
                 raise Unsupported(
                     f"sample_rate of the loader's sampler was set to {self.sample_rate:g}, and "
                     f"each batch is charged for {self._rate:g}. Call make_private again."
                 )
-            if self.event is None:
-                if (rows := next(drawn, None)) is None:
-                    return
-                yield Batch(None, rows)
-                continue
-            if (ticket := self._reserve(self.event)) is None:
+            ticket = None
+            if self.event is not None and (ticket := self._reserve(self.event)) is None:
                 return
-            if self._private:
+            if self._checked.private:
                 rows = draw_cohort(Poisson(self._rate), self.num_samples, Randomness())
             else:
                 count = self.num_samples
                 coins: Any = torch.rand(count, generator=self.generator, dtype=torch.float64)
                 rows = (coins < self._rate).nonzero().flatten().tolist()
-            yield Batch(ticket, rows)
+            yield Batch(ticket, rows if share is None else [share[row] for row in rows], self._rate)
 
     def _epoch(self, event: Event) -> Iterator[Batch]:
         """Yield the batches of an epoch, which is charged as a whole. Rule 7."""
@@ -114,11 +116,11 @@ class CheckedSampler(_samplers.UniformWithReplacementSampler):
             return
         step = OpenEpoch(ticket, self.steps)
         source = Randomness()
-        if not self._private and self.generator is not None:
+        if not self._checked.private and self.generator is not None:
             source = Seeded(int(torch.randint(2**62, (), generator=self.generator)))
         allocator = Allocator.start(Allocation(self.steps), source)
         for place in range(self.steps):
-            yield Batch(step, list(allocator.members(place, self.num_samples)))
+            yield Batch(step, list(allocator.members(place, self.num_samples)), None)
 
     def _reserve(self, event: Event) -> Ticket | None:
         """Reserve a batch, or return None at the end of the plan or of the budget."""
@@ -135,6 +137,21 @@ class CheckedSampler(_samplers.UniformWithReplacementSampler):
             return None
         ticket.draw()
         return ticket
+
+
+def _share_of(sampler: Any) -> list[int] | None:
+    """Return the examples of this process, None for all.
+
+    Opacus deals them out to its processes. Its own sampler leaves empty batches out, so that the
+    others are no Poisson samples, and the processes lose step.
+    """
+    if not isinstance(sampler, _samplers.DistributedUniformWithReplacementSampler):
+        return None
+    order = torch.arange(sampler.total_size)
+    if sampler.shuffle:
+        dealt = torch.Generator().manual_seed(sampler.shuffle_seed + sampler.epoch)
+        order = torch.randperm(sampler.total_size, generator=dealt)
+    return numbers(order[sampler.rank :: sampler.num_replicas])
 
 
 class AllocatedSampler(Sampler[list[int]]):
@@ -226,15 +243,16 @@ class LedgerLoader(DataLoader[Any]):
         return self._checked.ended
 
 
-def check_steps(loader: Any, optimizer: Any) -> Any:
-    """Return a loader that allows one step per batch, without a ledger.
+def check_steps(loader: Any, optimizer: Any, accountant: Accountant) -> LedgerLoader:
+    """Return a loader whose batches an accountant counts, with one step for each.
 
-    For an optimizer of unknown kind the loader comes back as it is, unchecked.
+    Raises:
+        Unsupported: the steps of the optimizer are unknown.
     """
     # Without a ledger, each of several processes checks its own steps.
-    if type(optimizer) not in (*_KNOWN, _optimizers.DistributedDPOptimizer):
-        return loader
-    return LedgerLoader(loader, CheckedSampler(loader.batch_sampler, Steps(optimizer, loader)))
+    _check_optimizer(optimizer, (*_KNOWN, _optimizers.DistributedDPOptimizer))
+    steps = Steps(optimizer, loader, accountant)
+    return LedgerLoader(loader, CheckedSampler(loader.batch_sampler, steps))
 
 
 def attach_ledger(
@@ -300,10 +318,19 @@ def attach_ledger(
         raise InvalidParameter("plan", plan, rule)
     if run.private and not optimizer.secure_mode:
         _check_secrecy(optimizer, sampler)
+    _check_empty_batches(loader, relation)
     watched = Steps.of(optimizer)
     if watched is not None:
         watched.detach()
-    steps = Steps(optimizer, loader, run, by_epoch=allocated, scheduled_clip=scheduled_clip)
+    counting = None if watched is None else watched.accountant
+    steps = Steps(
+        optimizer,
+        loader,
+        counting,
+        run,
+        scheduled_clip=scheduled_clip,
+        synthetic=relation is Adjacency.ZERO_OUT,
+    )
     details = {"clip_norm": float(optimizer.max_grad_norm), "by": "opacus"}
     if public_size is not None:
         details["public_size"] = public_size
@@ -336,25 +363,13 @@ def _public_sizes(
     return divisor / size, math.ceil(size / divisor), divisor
 
 
-def refuse_adaptive(optimizer: Any) -> None:
-    """Reject an optimizer with a clip norm that follows a count of the data."""
-    if isinstance(optimizer, _optimizers.AdaClipDPOptimizer) or hasattr(
-        optimizer, "_adjusted_noise_multiplier"
-    ):
-        raise Unsupported(
-            f"{type(optimizer).__name__} chooses its clip norm by a count of the data: Opacus "
-            "charges the count at half its sensitivity, and divides it by the size of the batch, "
-            "which nothing charges."
-        )
-
-
-def _check_optimizer(optimizer: Any) -> None:
+def _check_optimizer(optimizer: Any, known: tuple[type, ...] = _KNOWN) -> None:
     """Check that the optimizer adds noise by known steps, and is not attached."""
     refuse_adaptive(optimizer)
     kind = type(optimizer).__name__
     if not isinstance(optimizer, _optimizers.DPOptimizer):
         raise Unsupported(f"{kind} adds no noise; give the optimizer that make_private returned.")
-    if type(optimizer) not in _KNOWN:
+    if type(optimizer) not in known:
         raise Unsupported(
             f"the steps of {kind} cannot be charged: known are flat and per-layer clip norms, "
             "per-example gradients and ghost clipping, in one process. Train on several with "
@@ -400,11 +415,20 @@ def _known_sampler(loader: Any) -> Any:
     return sampler
 
 
+def _check_empty_batches(loader: Any, relation: Adjacency) -> None:
+    """Reject a synthetic example in an empty batch under add-remove.
+
+    It stands in for the only example of a batch, if that one leaves. The sum moves by 2 C.
+    """
+    if relation is Adjacency.ADD_REMOVE and getattr(loader.collate_fn, "rand_on_empty", False):
+        rule = "an example that joins an empty batch replaces its synthetic one, under add-remove"
+        hint = "Leave rand_on_empty out, or plan zero-out without public_size."
+        raise InvalidParameter("rand_on_empty", "True", rule, hint)
+
+
 def _check_secrecy(optimizer: Any, sampler: Any) -> None:
     """Check that noise and batches cannot be repeated. Rule 5."""
     if optimizer.generator is not None or generator_of(sampler) is not None:
         rule = "anyone who knows the state of a given generator can compute what it draws"
         hint = "Give none, or start the run with private=False."
         raise InvalidParameter("generator", "given", rule, hint)
-    if len({parameter.device for parameter in optimizer.params}) > 1:
-        raise Unsupported("the parameters lie on several devices, and one generator draws on one.")

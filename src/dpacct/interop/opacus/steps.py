@@ -1,9 +1,17 @@
 """Match each step of an Opacus optimizer with one batch of its loader.
 
-Rule 1: A step belongs to the batch that was delivered last. A batch has at most one step.
-Rule 2: If a batch is split for memory, each of its parts has one step, in order.
-Rule 3: The noise and the clip norm of a step are the charged ones. The released sum is finite. It
-    is at most as long as the clipped gradients of its examples can make it.
+Rule 1: A batch is charged when it is drawn: to the ledger, or else to the engine's accountant.
+Rule 2: Each batch has one step, in the order in which they are drawn. A batch that is left out ends
+    the steps of its pass. Which batches are left out can tell what they hold: a batch that is
+    stepped is then no Poisson sample. Of n examples at rate q, one is in a batch that is not empty
+    with probability q / (1 - (1 - q)^n).
+Rule 3: If a batch is split for memory, each of its parts has one step, in order.
+Rule 4: The gradients are of the examples of the batch, all of them, in float32 at least, from one
+    backward pass. With ghost clipping it is that of the wrapped loss, and nothing changed its sum.
+Rule 5: The noise and the clip norm of a step are the charged ones. The released sum is finite. The
+    noise of a private run comes from a new secret generator for each step.
+Rule 6: No other optimizer changes the parameters by gradients of these examples. The optimizer that
+    Opacus wraps steps after the noise alone.
 
 A step that breaks a rule raises before the model changes. A loader with workers draws ``lead``
 batches ahead of the one that it delivers, a loader without workers none.
@@ -11,6 +19,8 @@ batches ahead of the one that it delivers, a loader without workers none.
 
 from __future__ import annotations
 
+import functools
+import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,12 +33,37 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from dpacct.errors import InvalidParameter, LedgerError, Unsupported
 from dpacct.fl.privacy.randomness import secret_generator
 from dpacct.ledger import Run
+from dpacct.packages import import_opacus
 
 # Attributes in which parameters keep gradients of examples, or their norms for ghost clipping.
 _PER_EXAMPLE = ("grad_sample", "_norm_sample")
 _PARTS = (
     "a part of a batch had no step of its own, or two: its gradients would be added to those of "
     "another batch. Call optimizer.step() once for each batch that the loader delivers."
+)
+_NO_BATCH = (
+    "a step without a batch: each batch has one step, of the optimizer that its loader was made "
+    "for. Train from the loader that attach_ledger, or else make_private, returned. Put all "
+    "parameters into one optimizer, as several groups if need be."
+)
+_LEFT_OUT = (
+    "a batch that the loader delivered had no step. Which batches are left out can tell what they "
+    "hold, and no charge covers that. Step on each batch, also on an empty one (its step is its "
+    "noise), or begin a new loop. To read ahead, use num_workers and not a wrapper of the loader."
+)
+_WRAPPED_LOSS = (
+    "with ghost clipping, only the criterion that make_private returns clips, and these gradients "
+    "are not those of its backward pass alone. Take model, optimizer, criterion, loader = "
+    "make_private(...), and call criterion(outputs, targets).backward() right before the step"
+)
+_FORWARD = (
+    "the model ran forward in training mode without a backward pass, so Opacus cannot match its "
+    "gradients to the batch. Evaluate under torch.no_grad() or after model.eval(), and call "
+    "make_private anew"
+)
+_BACKWARD = (
+    "Call model.train() before the forward pass of each batch (after an evaluation, too), and "
+    "backward once. Add losses up before it."
 )
 
 
@@ -40,58 +75,92 @@ class Charge(Protocol):
         ...
 
 
+class Accountant(Protocol):
+    """What counts the batches of an engine as they are drawn."""
+
+    def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
+        """Count a batch."""
+        ...
+
+    def recount(self, sample_rate: float, counted: float, noise_multiplier: float) -> None:
+        """Count a batch with the noise multiplier that it has, in place of the counted one."""
+        ...
+
+    def count_epoch(self) -> None:
+        """Note that a pass is charged as a whole."""
+        ...
+
+
 @dataclass(slots=True)
 class Batch:
     """One batch: its charge (None without a ledger) and the numbers of its examples.
 
-    ``parts`` holds, for each part that `BatchMemoryManager` made of it, whether Opacus skips the
-    update.
+    ``rate`` is that of Poisson sampling, None by random allocation. ``parts`` holds, for each part
+    that `BatchMemoryManager` made of it, whether Opacus skips the update. ``counted`` is the noise
+    multiplier that the accountant counts for it.
     """
 
     ticket: Charge | None
     rows: list[int]
+    rate: float | None
     parts: list[bool] = field(default_factory=list[bool])
+    counted: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Clipped:
+    """What one backward pass of the wrapped loss left, in ghost clipping.
+
+    ``sums`` holds the gradient of each parameter, and how often it had been changed by then.
+    """
+
+    examples: int
+    clip_norm: float
+    sums: list[tuple[Tensor, int]]
 
 
 class Steps:
     """The steps of one optimizer, checked as soon as this object exists.
 
-    With the ``run`` of a ledger the noise may not fall below the charge, and no other optimizer may
-    step on the batches of the ``loader``. In a private run each step has a new secret generator for
-    its noise, except in Opacus' secure mode, and a replaced generator is rejected. With
-    ``scheduled_clip`` the clip norm may change between batches. ``by_epoch`` says that a pass is
-    charged as a whole, and not as Poisson steps.
+    Batches are counted by the ``accountant``, if any, and charged to the ``run`` of a ledger, if
+    any. A run without a ledger is private unless a generator was given. With a ledger, no other
+    private optimizer may step on the batches of the ``loader``.
+
+    The noise may rise, and falls by a scheduler of Opacus alone, never below the charge of a
+    ledger. The clip norm changes between batches, by such a scheduler, or if it is
+    ``scheduled_clip``. An empty batch may have one ``synthetic`` example.
     """
 
     def __init__(
         self,
         optimizer: Any,
         loader: Any,
+        accountant: Accountant | None = None,
         run: Run | None = None,
         *,
-        scheduled_clip: bool = True,
-        by_epoch: bool = False,
+        scheduled_clip: bool = False,
+        synthetic: bool = True,
     ) -> None:
-        self.optimizer, self.ledger, self.by_epoch = optimizer, run is not None, by_epoch
-        self._private = run is not None and run.private
-        self._scheduled_clip = scheduled_clip
+        self.optimizer, self.ledger, self.accountant = optimizer, run is not None, accountant
+        given = optimizer.generator is not None or generator_of(loader.batch_sampler) is not None
+        self.private = run.private if run is not None else optimizer.secure_mode or not given
+        self._scheduled_clip, self._synthetic = scheduled_clip, synthetic
         # Batches, or parts of them, that the loader draws ahead.
         self._lead = loader.num_workers * (loader.prefetch_factor or 0)
-        self._fresh_noise = self._private and not optimizer.secure_mode
+        self._fresh_noise = self.private and not optimizer.secure_mode
         # Ghost clipping keeps the norms of the gradients and not the gradients.
         self._ghost = type(optimizer).__name__ == "DPOptimizerFastGradientClipping"
+        self._clipped: Clipped | None = None
         self._generator = optimizer.generator
-        self._seeded_batches = generator_of(loader.batch_sampler) is not None
         self._noise, self._clip = float(optimizer.noise_multiplier), _clip_norms(optimizer)
         self._exhausted = True
         self._pass = 0
         # The iterator of the current pass. A loop that ends or is left drops it.
         self._iterator: Callable[[], object] = lambda: None
         self._batches: list[Batch] = []
-        self._requests = self._stepped = 0
-        # Of the batch that is being stepped: examples so far, and the longest sum they can make.
-        self._examples, self._longest_sum = 0, 0.0
-        self._broken = False
+        # Examples of the batch that is being stepped, so far.
+        self._requests = self._stepped = self._examples = 0
+        self._broken = self._released = False
         self._kept = optimizer.pre_step, optimizer.add_noise, optimizer.signal_skip_step
         optimizer.pre_step = self._pre_step
         optimizer.add_noise = self._add_noise
@@ -102,12 +171,6 @@ class Steps:
     def of(optimizer: Any) -> Steps | None:
         """Return the steps of a watched optimizer, None for any other."""
         return next((steps for steps in _WATCHED if steps.optimizer is optimizer), None)
-
-    @property
-    def seeded(self) -> bool:
-        """True if a given generator draws the noise or the batches."""
-        given = self.optimizer.generator is not None or self._seeded_batches
-        return given and not self._fresh_noise and not self.optimizer.secure_mode
 
     @property
     def in_loop(self) -> bool:
@@ -124,10 +187,18 @@ class Steps:
 
     def begin(self, iterator: object) -> int:
         """Begin a pass over the loader. Batches of the last pass without a step stay spent."""
+        if len(self._batches) > 1 and not self._stepped:
+            warnings.warn(
+                f"the last pass drew {len(self._batches)} batches and made no step. They are "
+                "charged like the others. Evaluate on a loader of your own.",
+                stacklevel=8,  # from the loop, over torch's iterator, to here
+            )
+        if not self._pass:
+            self.scheduled(clip=False)
         self._pass += 1
         self._exhausted, self._iterator = False, weakref.ref(iterator)
         self._batches, self._requests, self._stepped = [], 0, 0
-        self._examples, self._longest_sum, self._broken = 0, 0.0, False
+        self._examples, self._broken = 0, False
         # Otherwise Opacus adds the parts it kept of an unfinished batch to the next one.
         self.optimizer._step_skip_queue.clear()  # noqa: SLF001 - it has no public name
         self.optimizer._is_last_step_skipped = False  # noqa: SLF001 - likewise
@@ -142,13 +213,56 @@ class Steps:
         self._requests += 1
 
     def drawn(self, batch: Batch | None) -> None:
-        """Note a batch, or None at the end of the pass."""
+        """Count a batch, before it is delivered, or note the end of the pass (None)."""
         if batch is None:
             self._exhausted = True
             return
         if self._batches and any(self._batches[-1].parts[-1:]):
             self._broken = True
         self._batches.append(batch)
+        if self.accountant is None:
+            return
+        if batch.rate is None:
+            self.accountant.count_epoch()
+        else:
+            batch.counted = self._noise if self.private else 0.0
+            self.accountant.step(noise_multiplier=batch.counted, sample_rate=batch.rate)
+
+    def scheduled(self, *, clip: bool = True) -> None:
+        """Accept the noise, and the clip norm between batches, as a scheduler of Opacus set them.
+
+        With a ledger, the noise is that of the charge.
+        """
+        if not self.ledger:
+            self._noise = float(self.optimizer.noise_multiplier)
+        if clip and not self._examples:
+            self._clip = _clip_norms(self.optimizer)
+
+    def clipped(self, loss: Any) -> None:
+        """Note the gradients that a backward pass of the wrapped loss has left."""
+        if any(parameter.grad is None for parameter in self.optimizer.params):
+            return
+        module, params = loss.module, self.optimizer.params
+        examples = len(module.per_sample_gradient_norms)
+        if tuple(loss.loss_per_sample.shape) != (examples,):
+            raise Unsupported(
+                f"the criterion gave losses of shape {tuple(loss.loss_per_sample.shape)} for "
+                f"{examples} examples: ghost clipping scales one loss for each of them. Give "
+                "make_private a criterion that follows its attribute reduction='none'"
+            )
+        clips = {id(parameter) for parameter in module.trainable_parameters}
+        if not clips.issuperset(map(id, params)):
+            raise Unsupported(
+                "a parameter was frozen when make_private was called, and the norms of ghost "
+                "clipping leave it out. Call make_private once it is trainable"
+            )
+        sums = [(parameter.grad, _changes(parameter.grad)) for parameter in params]
+        self._clipped = Clipped(examples, float(module.max_grad_norm), sums)
+
+    def allow_update(self) -> bool:
+        """Return True once after each release: the wrapped optimizer may then step."""
+        released, self._released = self._released, False
+        return released
 
     # The optimizer calls these methods instead of its own.
 
@@ -165,25 +279,25 @@ class Steps:
             self._broken = True
             raise LedgerError(_PARTS)
         if not self._stepped <= index < len(self._batches):
-            raise LedgerError(
-                "a step without a batch: each batch of the attached loader has one step, of the "
-                "optimizer that it was made for."
-            )
+            raise LedgerError(_NO_BATCH)
+        if index > self._stepped:
+            raise LedgerError(_LEFT_OUT)
         batch = self._batches[index]
         if not batch.parts:
-            self._stepped, self._examples, self._longest_sum = index, 0, 0.0
+            self._examples = 0
         # Until the step is done: the sum of a batch that is split is unusable after an error.
         self._broken = bool(batch.parts)
+        device = _device(self.optimizer)
         self._check_settings()
         self._check_examples(batch)
         if self._fresh_noise:
-            self._generator = secret_generator(self.optimizer.params[0].device)
+            self._generator = secret_generator(device)
             self.optimizer.generator = self._generator
         stepped = self._stepped
         done = self._kept[0](*args, **kwargs)
         if done and self._stepped == stepped:
             raise LedgerError("the step was not charged, because add_noise was replaced.")
-        self._broken = False
+        self._broken, self._released = False, bool(done)
         return done
 
     def _add_noise(self) -> None:
@@ -191,20 +305,19 @@ class Steps:
         batch = self._batches[self._stepped]
         if any(batch.parts[-1:]):
             raise LedgerError(_PARTS)
-        squared: Any = sum(p.summed_grad.double().square().sum() for p in self.optimizer.params)
-        length, longest = float(squared) ** 0.5, self._longest_sum
-        # Opacus rounds to float32. The comparison is false for NaN.
-        if not length <= 1.01 * longest + 1e-6 * self._clip[0]:
+        sums: list[Tensor] = [parameter.summed_grad for parameter in self.optimizer.params]
+        if not all(bool(torch.isfinite(value).all()) for value in sums):
             raise LedgerError(
-                f"the sum of the gradients has norm {length:g}, and its examples make at most "
-                f"{longest:g} at clip norm {self._clip[0]:g}: gradients that are not finite, "
-                "or, with ghost clipping, a model that clips to another norm."
+                "the sum of the gradients is not finite: an example, the model or the loss "
+                "overflows. Nothing of this batch is released, and it stays spent."
             )
+        if self.accountant is not None and batch.rate is not None and self.private:
+            self.accountant.recount(batch.rate, batch.counted, self._noise)
         self._kept[1]()
         if batch.ticket is not None:
             batch.ticket.commit()
         self._stepped += 1
-        self._examples, self._longest_sum = 0, 0.0
+        self._examples = 0
 
     @property
     def _split(self) -> bool:
@@ -222,58 +335,128 @@ class Steps:
         return self._stepped if known else -1
 
     def _check_settings(self) -> None:
-        """Check generator, clip norm and noise. Rule 3."""
+        """Check generator, clip norm and noise. Rule 5."""
         optimizer = self.optimizer
-        if self._private and optimizer.generator is not self._generator:
+        if self.private and optimizer.generator is not self._generator:
             rule = "anyone who knows the state of a given generator can compute the noise"
-            hint = "Start the run with private=False to repeat its noise."
+            hint = "A run that repeats is not private: give noise_generator= to make_private."
             raise InvalidParameter("generator", "replaced", rule, hint)
-        if hasattr(optimizer, "_adjusted_noise_multiplier"):
-            raise Unsupported("the noise is adjusted for an adaptive clip norm, uncharged.")
+        refuse_adaptive(optimizer)
         clip = _clip_norms(optimizer)
         if clip != self._clip:
-            if self._ghost or not self._scheduled_clip or self._examples:
+            if not self._scheduled_clip or self._examples:
                 raise Unsupported(
                     f"the clip norm was {self._clip[0]:g} and is {clip[0]:g}. A clip norm that "
-                    "depends on the data has a cost of its own. If it does not, attach with "
-                    "scheduled_clip=True (not with ghost clipping, nor within a batch)."
+                    "depends on the data has a cost of its own. If it does not, change it by a "
+                    "scheduler of opacus.schedulers, between batches, or attach a ledger with "
+                    "scheduled_clip=True."
                 )
             self._clip = clip
         noise = float(optimizer.noise_multiplier)
-        if self.ledger and not noise >= self._noise:
+        if not noise >= self._noise:
             raise Unsupported(
-                f"noise multiplier {noise:g} is less than {self._noise:g}, which is charged; "
-                "attach the optimizer with the least noise that it will have."
+                f"noise multiplier {noise:g} is less than {self._noise:g}, which is charged. With "
+                "a ledger, attach the optimizer with the least noise that it will have. Without "
+                "one, lower it by a scheduler of opacus.schedulers."
             )
 
     def _check_examples(self, batch: Batch) -> None:
-        """Check that the gradients are of one backward pass, on no more examples than drawn."""
-        optimizer = self.optimizer
-        check_accumulation(optimizer)
-        check_precision(optimizer)
-        held: Any = getattr(optimizer.params[0], _PER_EXAMPLE[self._ghost])
-        rows = sum(map(len, cast("list[Any]", held))) if isinstance(held, list) else len(held)
-        self._examples += rows
-        longest = rows * self._clip[0]
+        """Check that the gradients are of one backward pass, on the examples that were drawn."""
+        check_precision(self.optimizer)
         if self._ghost:
-            norms: Any = sum(getattr(p, _PER_EXAMPLE[1]).double() ** 2 for p in optimizer.params)
-            longest = float(norms.sqrt().clamp(max=self._clip[0]).sum())
-        self._longest_sum += longest
-        # Opacus can put one synthetic example into an empty batch.
-        if self._examples > max(len(batch.rows), 1):
+            rows = self._check_clipped()
+        else:
+            counts = {len(gradients) for gradients in _gradients(self.optimizer)}
+            rows = max(counts)
+            if len(counts) > 1:
+                raise Unsupported(
+                    f"parameters have gradients of {sorted(counts)} examples: the model changes "
+                    "the first dimension of a batch, and one example counts for several"
+                )
+        self._examples += rows
+        drawn = len(batch.rows) or min(self._examples, int(self._synthetic))
+        # Until the last part of a batch, others follow.
+        last = not self.optimizer._check_skip_next_step(pop_next=False)  # noqa: SLF001 - it has no public name
+        if self._examples > drawn or (last and self._examples < drawn):
             raise LedgerError(
                 f"the gradients are of {self._examples} examples and the batch has "
-                f"{len(batch.rows)}: a step is for the batch that the loader delivered, as it is."
+                f"{len(batch.rows)}: a step is for the batch that the loader delivered, as it is, "
+                "with the examples in its first dimension (batch_first)."
             )
 
+    def _check_clipped(self) -> int:
+        """Return the number of examples in the sum of ghost clipping, which has to be intact."""
+        found, self._clipped = self._clipped, None
+        held: list[Any] = [parameter.grad for parameter in self.optimizer.params]
+        if found is None or len(held) != len(found.sums):
+            raise Unsupported(_WRAPPED_LOSS)
+        for now, (was, changes) in zip(held, found.sums, strict=True):
+            if now is not was or _changes(now) != changes:
+                raise Unsupported(_WRAPPED_LOSS)
+        if found.clip_norm > self._clip[0]:
+            raise Unsupported(
+                f"the model clips to {found.clip_norm:g}, and the noise is for {self._clip[0]:g}. "
+                "Set max_grad_norm of the model that make_private returned, too"
+            )
+        return found.examples
 
-def check_accumulation(optimizer: Any) -> None:
-    """Reject gradients of several batches that were added up before a step."""
-    if optimizer.accumulated_iterations != 1:
+
+def _gradients(optimizer: Any) -> list[Tensor]:
+    """Return the gradients of examples of each parameter, from one backward pass."""
+    found: list[Tensor] = []
+    for parameter in optimizer.params:
+        held = getattr(parameter, "grad_sample", None)
+        if isinstance(held, list):
+            raise Unsupported(
+                f"gradients of {len(cast('list[Any]', held))} batches were added up: an example "
+                "may be in several and move the sum by more than the clip norm. Step after each "
+                "batch; BatchMemoryManager makes batches larger."
+            )
+        if held is None:
+            raise Unsupported(_without_gradients(parameter))
+        found.append(held)
+    return found
+
+
+def _without_gradients(parameter: Any) -> str:
+    """Return why a parameter has no gradients of examples, and the way out."""
+    if not hasattr(parameter, "_forward_counter"):
+        return (
+            "a parameter was frozen when make_private was called, and has no gradients of "
+            "examples. Call make_private once it is trainable"
+        )
+    if parameter._forward_counter:  # noqa: SLF001 - Opacus' count has no public name
+        return _FORWARD
+    return (
+        "a parameter has no gradients of examples. Call zero_grad, then backward, then step, and "
+        "freeze parameters that take no part in the loss"
+    )
+
+
+def _changes(values: Any) -> int:
+    """Return how often a tensor was changed in place."""
+    return values._version  # noqa: SLF001 - it has no public name
+
+
+def _device(optimizer: Any) -> torch.device:
+    """Return the device of all parameters, on which the noise is drawn."""
+    devices = {parameter.device for parameter in optimizer.params}
+    if len(devices) == 1:
+        return devices.pop()
+    if devices:
+        raise Unsupported("the parameters lie on several devices, and one generator draws on one.")
+    raise Unsupported("no parameter of the optimizer is trainable, and a step has no noise.")
+
+
+def refuse_adaptive(optimizer: Any) -> None:
+    """Reject an optimizer with a clip norm that follows a count of the data."""
+    if type(optimizer).__name__ == "AdaClipDPOptimizer" or hasattr(
+        optimizer, "_adjusted_noise_multiplier"
+    ):
         raise Unsupported(
-            f"gradients of {optimizer.accumulated_iterations} batches were added up: an example "
-            "may be in several and move the sum by more than the clip norm. Step after each "
-            "batch; BatchMemoryManager makes batches larger."
+            f"{type(optimizer).__name__} chooses its clip norm by a count of the data: Opacus "
+            "charges the count at half its sensitivity, and divides it by the size of the batch, "
+            "which nothing charges. Use clipping='flat'."
         )
 
 
@@ -323,19 +506,76 @@ _WATCHED: weakref.WeakSet[Steps] = weakref.WeakSet()
 
 
 def _check_other_optimizer(optimizer: Any, *_: Any) -> None:
-    """Reject a second release of a charged batch. Torch calls this before any optimizer's step."""
+    """Reject an update that skips the noise, or a second release. Torch calls this for each step.
+
+    An update of a watched optimizer follows its release. Others may not train on gradients of
+    examples of a batch that is charged, nor change parameters that a watched optimizer trains.
+    """
     watched = list(_WATCHED)
-    if not any(steps.ledger and steps.in_loop for steps in watched) or any(
-        steps.optimizer.original_optimizer is optimizer for steps in watched
-    ):
+    ours = [steps for steps in watched if steps.optimizer.original_optimizer is optimizer]
+    if sum(steps.allow_update() for steps in ours):
         return
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    if any(getattr(p, name, None) is not None for p in parameters for name in _PER_EXAMPLE):
+    parameters: list[Any] = [p for group in optimizer.param_groups for p in group["params"]]
+    if all(getattr(p, name, None) is None for p in parameters for name in _PER_EXAMPLE):
+        return
+    if ours:
         raise Unsupported(
-            "a second private optimizer steps while a loop over an attached loader runs. What it "
-            "learns from those batches is not charged. Put its parameters into the attached "
-            "optimizer, or train it after the loop, from a loader of its own."
+            "the optimizer that make_private was given steps without clipping and noise. Call "
+            "step() of the optimizer that it returned. To train the model on public data, take "
+            "model.to_standard_module()"
         )
+    trained = set(map(id, parameters))
+    for steps in watched:
+        if steps.in_loop and (steps.ledger or trained & set(map(id, steps.optimizer.params))):
+            raise Unsupported(
+                "a second optimizer steps on gradients of examples while a loop over a charged "
+                "loader runs, and what it learns from them is not charged. Put its parameters into "
+                "the optimizer of the loader, or train it after the loop, from a loader of its own."
+            )
 
 
 register_optimizer_step_pre_hook(_check_other_optimizer)
+
+
+def _watch_opacus() -> None:
+    """Let the wrapped loss and the schedulers of Opacus tell `Steps` what they did.
+
+    Errors of its hooks that do not name the mistake get a note that does.
+    """
+    loss = import_opacus("utils.fast_gradient_clipping_utils").DPTensorFastGradientClipping
+    schedulers, models = import_opacus("schedulers"), import_opacus("grad_sample")
+
+    def after(kind: Any, name: str, tell: Callable[[Steps, Any], None]) -> None:
+        method = getattr(kind, name)
+
+        @functools.wraps(method)
+        def told(owner: Any) -> None:
+            method(owner)
+            steps = Steps.of(owner.optimizer)
+            if steps is not None:
+                tell(steps, owner)
+
+        setattr(kind, name, told)
+
+    def noted(kind: Any, name: str, note: str) -> None:
+        method = getattr(kind, name)
+
+        @functools.wraps(method)
+        def called(*args: Any, **settings: Any) -> Any:
+            try:
+                return method(*args, **settings)
+            except (IndexError, NotImplementedError, ValueError) as error:
+                error.add_note(f"dpacct: {note}")
+                raise
+
+        setattr(kind, name, called)
+
+    after(loss, "backward", Steps.clipped)
+    for kind in (schedulers._NoiseScheduler, schedulers._GradClipScheduler):  # noqa: SLF001 - their subclasses alone have public names
+        after(kind, "step", lambda steps, _: steps.scheduled())
+    for kind in (models.GradSampleHooks, models.GradSampleHooksFastGradientClipping):
+        noted(kind, "capture_activations_hook", _FORWARD)
+        noted(kind, "capture_backprops_hook", _BACKWARD)
+
+
+_watch_opacus()
