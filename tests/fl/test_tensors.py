@@ -7,7 +7,13 @@ import torch
 
 import dpacct.fl  # noqa: F401 - asks for kernels that repeat themselves
 from dpacct.errors import InvalidParameter
-from dpacct.fl.tensors import choose_device, listed
+from dpacct.fl.tensors import (
+    choose_device,
+    forked_generators,
+    listed,
+    near_numbers,
+    seed_generators,
+)
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -34,6 +40,36 @@ def test_the_first_missing_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     assert choose_device("cuda:1") == torch.device("cuda:1")
     with pytest.raises(InvalidParameter, match="2 CUDA devices"):
         choose_device("cuda:2")
+
+
+def test_the_gpu_of_a_run_is_seeded_and_not_the_current_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    current, seeded = [0], {}
+
+    class Current:
+        def __init__(self, device: torch.device) -> None:
+            self.index = device.index
+
+        def __enter__(self) -> None:
+            current.append(self.index)
+
+        def __exit__(self, *_: object) -> None:
+            current.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", Current)
+    monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: seeded.update({current[-1]: seed}))
+    with forked_generators():
+        seed_generators(5, torch.device("cuda:1"))
+    assert (seeded, current) == ({1: 5}, [0])
+
+
+def test_near_numbers_differ_by_rounding_alone() -> None:
+    values = torch.tensor([1.0, -2.0, 3e4])
+    assert near_numbers(values, values * (1 + 1e-4))
+    assert near_numbers(torch.full((2,), torch.nan), torch.full((2,), torch.nan))
+    for other in (values * (1 + 2e-3), torch.full((3,), torch.nan), values[:2]):
+        assert not near_numbers(values, other)
 
 
 @pytest.mark.parametrize(("many", "rows", "depth", "columns"), [(16, 31, 9, 5), (3, 31, 65, 5)])

@@ -26,7 +26,6 @@ def says(*figures: str) -> None:
 @pytest.mark.parametrize(
     ("accountant", "stops", "exact"),
     [
-        ("dpacct", 0.86670, 0.86619),
         ("prv", 0.86792, None),
         ("rdp", 0.93140, 0.93039),
         ("gdp", 0.74219, 0.74127),
@@ -48,6 +47,12 @@ def test_what_opacus_asks_for(accountant: str, stops: float, exact: float | None
         assert found == pytest.approx(exact, abs=1e-5)
         row += f" {exact:.5f} |"
     says(row)
+
+
+def test_what_dpacct_asks_for_in_its_place() -> None:
+    found = dpacct.calibrate(epsilon=3, delta=DELTA, rounds=160, sampling_rate=1 / 40)
+    assert found.noise_multiplier == pytest.approx(0.86619, abs=1e-5)
+    says('| `"dpacct"` | 0.86619 | 0.86619 |')
 
 
 def test_what_our_bounds_say_of_these_settings() -> None:

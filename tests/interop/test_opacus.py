@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -707,6 +708,17 @@ def test_a_killed_loop_goes_on_and_pays_for_what_was_drawn(tmp_path: Path) -> No
         assert (run.committed, run.rounds) == (23, 25)
         assert run.on_plan
         assert not ledger.verify().remarks
+
+
+def test_the_lines_of_the_readme_find_the_accountant_in_a_process_of_their_own() -> None:
+    readme = Path(__file__).parents[2] / "README.md"
+    (lines,) = re.findall(
+        r"```python skip=.*\n(import dpacct\.interop\.opacus\n[^`]*)```", readme.read_text()
+    )
+    script = f"{lines}print(type(engine.accountant).__module__)"
+    words = [sys.executable, "-W", "ignore", "-c", script]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["dpacct.interop.opacus"], done.stderr
 
 
 def test_without_opacus_and_torch_the_import_says_what_to_install() -> None:

@@ -51,6 +51,20 @@ def test_epsilon_over_rounds_is_that_of_the_first_rounds() -> None:
     assert picture.panels[0].levels[0].y == 5.0
 
 
+def test_the_title_says_what_a_looser_accountant_costs_at_a_budget() -> None:
+    plan = 40 * Round(0.9178, Poisson(0.05))
+    settings = [Setting(name, plan, name) for name in ("tight", "rdp")]
+    picture = as_json(epsilon_picture(settings, 1e-5, target=3.0))
+    # At epsilon 3, the noise multipliers are 0.91774 and 0.99543.
+    assert picture.title == "The run meets epsilon 3 by tight; rdp asks for 8.5 % more noise"
+    tight, loose = picture.panels[0].curves
+    # The band of the looser curve ends at the lower bound that the tighter one found.
+    assert list(loose.lower) == list(tight.lower)
+    for target in (2.9, 3.7):
+        agreed = epsilon_picture(settings, 1e-5, target=target).title
+        assert agreed == "Epsilon after 40 rounds: 3.000 (tight), 3.607 (rdp)"
+
+
 @pytest.mark.slow
 def test_fixed_cohorts_are_bounded_by_one_game() -> None:
     plan = 20 * Round(3.0, Uniform(40, 200))

@@ -61,7 +61,9 @@ def seed_generators(seed: int, device: torch.device) -> None:
     """Seed the global generators: torch's of the CPU and the device, numpy's and Python's."""
     _torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
-        _torch.cuda.manual_seed(seed)
+        # Torch seeds the current GPU, which need not be the device.
+        with _torch.cuda.device(device):
+            _torch.cuda.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - the global one, for models that draw from it
 
@@ -71,6 +73,17 @@ def same_numbers(one: Tensor, two: Tensor) -> bool:
     if one.shape != two.shape or one.dtype != two.dtype:
         return False
     return torch.equal(one, two) or bool(((one == two) | (one.isnan() & two.isnan())).all())
+
+
+# Relative difference that is allowed on a machine which does not repeat its own sums.
+_NOISE = 1e-3
+
+
+def near_numbers(one: Tensor, two: Tensor) -> bool:
+    """Return whether tensors are equal, or differ by no more than the order of summation may."""
+    if one.shape != two.shape:
+        return False
+    return same_numbers(one, two) or bool(norm(one - two) <= _NOISE * norm(one))
 
 
 def listed(

@@ -9,6 +9,7 @@ from itertools import accumulate
 
 from dpacct.accountant import find_accountant
 from dpacct.budget import Interval
+from dpacct.calibration.calibrate import calibrate
 from dpacct.display import chosen, up
 from dpacct.errors import InvalidParameter
 from dpacct.pairs.dominating import Direction
@@ -104,23 +105,60 @@ def epsilon_picture(
 ) -> Picture:
     """Draw epsilon by round, with a level at the budget ``target``.
 
+    If accountants of one schedule disagree whether it meets the budget, the title says what the
+    others cost in noise.
+
     Raises:
         Unsupported: an accountant has no bound for these rounds.
     """
     several = len(settings) > 1
     curves: list[Curve] = []
-    ends: list[str] = []
-    for setting in settings:
-        found = epsilon_by_round(setting, delta)
-        ends.append(up(found[-1][1].upper, 4))
-        name = f"{setting.name}: {ends[-1]}" if several else ""
-        curves.append(_curve(name, [(0, Interval(0.0, 0.0)), *found]))
+    found = [epsilon_by_round(setting, delta) for setting in settings]
+    ends = [up(points[-1][1].upper, 4) for points in found]
+    for setting, points, end in zip(settings, found, ends, strict=True):
+        # A lower bound holds for the schedule, whoever found it.
+        same = [
+            other
+            for one, other in zip(settings, found, strict=True)
+            if one.schedule == setting.schedule
+        ]
+        lowers = [max(point[1].lower for point in at) for at in zip(*same, strict=True)]
+        band = [
+            (n, Interval.bracket(low, bound.upper))
+            for (n, bound), low in zip(points, lowers, strict=True)
+        ]
+        name = f"{setting.name}: {end}" if several else ""
+        curves.append(_curve(name, [(0, Interval(0.0, 0.0)), *band]))
     levels = [] if target is None else [Level(target, f"budget {chosen(target)}")]
     rounds = {setting.schedule.rounds for setting in settings}
     after = f"after {rounds.pop()} rounds" if len(rounds) == 1 else "after the last round"
     title = f"Epsilon {after}{':' if several else ' is at most'} {_each(settings, ends)}"
+    if target is not None:
+        met = [points[-1][1].upper <= target for points in found]
+        title = _noise_to_meet(target, settings, met, delta) or title
     panel = Panel("rounds", f"epsilon at delta {chosen(delta, 3)}, proven", curves, levels=levels)
     return Picture(title, [panel], _note_on_bands(settings))
+
+
+def _noise_to_meet(
+    target: float, settings: Sequence[Setting], met: Sequence[bool], delta: float
+) -> str:
+    """Return how much more noise accountants ask for that do not find one schedule in a budget.
+
+    Nothing if they agree, or if the noise of the schedule has no factor.
+    """
+    plan = settings[0].schedule
+    alike = all(one.schedule == plan for one in settings)
+    if len(set(met)) == 1 or not alike or not all(isinstance(k, Round) for k in plan.distinct()):
+        return ""
+    inside = [one.name for one, fits in zip(settings, met, strict=True) if fits]
+    words = f"The run meets epsilon {chosen(target)} by {' and '.join(inside)}"
+    for setting in (one for one, fits in zip(settings, met, strict=True) if not fits):
+        needed = calibrate(
+            schedule=plan, epsilon=target, delta=delta, accountant=setting.accountant
+        ).noise_scale
+        words += f"; {setting.name} asks for {up(100 * (needed - 1), 2)} % more noise"
+    return words
 
 
 def _note_on_bands(settings: Sequence[Setting]) -> str:

@@ -23,7 +23,13 @@ from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.privacy.findings import Audit, check_bound
-from dpacct.fl.tensors import forked_generators, norm, same_numbers, seed_generators, undisturbed
+from dpacct.fl.tensors import (
+    forked_generators,
+    near_numbers,
+    same_numbers,
+    seed_generators,
+    undisturbed,
+)
 from dpacct.fl.training.choose import Choice, TrainerChooser, TrainingPlan
 from dpacct.fl.training.synthetic import Kind, synthetic_clients, usual_kind
 from dpacct.fl.training.tasks import Isolation, Trainer
@@ -34,8 +40,6 @@ _SIZES = (5, 3)
 _BATCH = 3
 # Coordinates of all updates of the bound's check, and the least number of updates.
 _COORDINATES, _LEAST = 1 << 21, 2
-# Relative difference that is allowed on a machine which does not repeat its own sums.
-_NOISE = 1e-3
 _NOTE = (
     "This was raised while the settings were tried on synthetic clients. Nothing is charged. If "
     "synthetic values are the reason, give Federation(example=...) a synthetic client that will do."
@@ -109,14 +113,14 @@ class Rehearsal:
     def _check_alone(self, trainer: Trainer) -> None:
         """Refuse training in which one client's update depends on another client. Rule 2."""
         before, again = self._rows(0, trainer), self._rows(0, trainer)
-        if not _near(before, again):
+        if not near_numbers(before, again):
             raise Unsupported(
                 "the same client sends another update when it is trained again: the model, the "
                 "loss or the method keeps something between clients, or has random numbers of its "
                 "own. Draw them from the global generators, which are seeded for each client"
             )
         beside = self._rows(1, trainer)[1]
-        same = same_numbers if same_numbers(before, again) else _near
+        same = same_numbers if same_numbers(before, again) else near_numbers
         if not same(before[1], beside):
             raise Unsupported(
                 "a client sends another update when the client before it is another one: the "
@@ -185,10 +189,6 @@ def check_kind(after: TrainingState, before: TrainingState) -> None:
         if value.shape != was.shape or value.dtype != was.dtype:
             rule = f"{name} is {was.dtype} of shape {tuple(was.shape)}"
             raise InvalidParameter("server", (value.dtype, tuple(value.shape)), rule)
-
-
-def _near(ours: Tensor, theirs: Tensor) -> bool:
-    return same_numbers(ours, theirs) or bool(norm(ours - theirs) <= _NOISE * norm(ours))
 
 
 class _Noted:
