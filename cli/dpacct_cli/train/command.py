@@ -155,7 +155,7 @@ def _run(
                 run.run()
             return
         if style is Style.HUMAN:
-            for note in _notes(settings, files, job, terms, private=run.has_private_checkpoint):
+            for note in _notes(settings, files, job, terms, run):
                 print_note(note)
             level, what = mechanism.noise_multiplier(run.schedule), mechanism.rows(run.schedule)[0]
             noises = "" if level is None else f", noise multiplier {chosen(level)}"
@@ -182,7 +182,7 @@ def _run(
 
 
 def _notes(
-    settings: Settings, files: RunFiles, job: Job, terms: Terms | None, *, private: bool
+    settings: Settings, files: RunFiles, job: Job, terms: Terms | None, run: Federation
 ) -> Iterator[str]:
     """Yield what a person should know before rounds are charged."""
     if others := other_ledgers(files, settings.values["data"]):
@@ -196,7 +196,15 @@ def _notes(
     if job.delta.origin.startswith("that of"):
         at = f"delta is {plain(job.delta.value)}, {job.delta.origin}"
         yield f"{at}; --delta was not given."
-    if private:
+    if (resumed := run.account.goes_on) is not None:
+        row, written = resumed
+        noise = "" if run.state.noise is None else f" and row {row} of the noise"
+        yield (
+            f"goes on with round {run.round + 1} of {run.rounds}{noise}. The last entry of "
+            f"{files.ledger} is of {written[:19].replace('T', ' ')} UTC. If rounds ran later, "
+            "ledger and checkpoint are old copies, and what they repeat is not charged: stop."
+        )
+    if run.has_private_checkpoint:
         yield (
             f"{files.checkpoint} holds private values, which epsilon does not cover: what clients "
             "remember, correlated noise, or the allocation of an epoch. Only you may read the "

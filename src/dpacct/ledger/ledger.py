@@ -276,6 +276,11 @@ class Ledger:
         return self._file.now().head.hash.hex()
 
     @property
+    def last_written(self) -> str:
+        """The time of the latest entry, as ISO 8601 in UTC."""
+        return self._file.now().head.content["time"]
+
+    @property
     def position(self) -> Position:
         """The present end of the ledger. `require` compares it later, in this file or a copy."""
         return self._file.now().position()

@@ -50,8 +50,11 @@ def test_a_run_goes_on_with_its_next_row(dpacct, stop_after):
     with stop_after(3, error=ZeroDivisionError), pytest.raises(ZeroDivisionError):
         dpacct(f"{RUN} --rounds 8 --noise 3 --delta 1e-5")
     [ledger] = Path().glob("*.ledger")
-    data = dpacct(f"train --ledger {ledger} --resume --json").json
-    assert data["rounds"] == 8
+    with Ledger.open(ledger, read_only=True) as opened:
+        row, time = opened.runs[0].latest_row + 1, opened.last_written
+    told = dpacct(f"train --ledger {ledger} --resume")
+    assert f"goes on with round 4 of 8 and row {row} of the noise" in told.err
+    assert f"The last entry of {ledger} is of {time[:10]} {time[11:19]} UTC" in told.err
     with Ledger.open(ledger, read_only=True) as opened:
         assert opened.runs[0].latest_row == 8
 

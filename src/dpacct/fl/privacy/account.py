@@ -284,6 +284,18 @@ class Account:
         """Return the number of used rounds of the plan: released, or lost in a crash."""
         return 0 if self._run is None else self._totals(self._run).cursor
 
+    @property
+    def goes_on(self) -> tuple[int, str] | None:
+        """Return where a resumed run goes on, or None before it is started.
+
+        Its next row of correlated noise, from 1, and the time of the latest entry of its ledger. A
+        row is used twice if that entry is older than the latest round that ran: ledger and
+        checkpoint were both put back.
+        """
+        if self._run is None or self._ledger is None:
+            return None
+        return self._run.latest_row + 1, self._ledger.last_written
+
     def saved(self) -> Saved | None:
         """Return the run's place in its ledger, or None before it is started."""
         if self._run is None or self._ledger is None:
