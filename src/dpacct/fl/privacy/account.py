@@ -239,6 +239,9 @@ class Account:
 
     Attributes:
         begun: whether the ledger has a run of this account.
+        goes_on: of a resumed run, its next row of correlated noise, from 1, and the time of the
+            latest entry that its ledger had. A row is used twice if that entry is older than the
+            latest round that ran: ledger and checkpoint were both put back.
         accountant, budget, unit: as above.
     """
 
@@ -256,6 +259,7 @@ class Account:
         # Only `tight` proves a game. Every other calibration is charged by pairs.
         self.accountant = TIGHT if accountant == TIGHT else PAIRS
         self.begun = False
+        self.goes_on: tuple[int, str] | None = None
         self._given = ledger
         self._private = private
         self._folder: TemporaryDirectory[str] | None = None
@@ -283,18 +287,6 @@ class Account:
     def position(self) -> int:
         """Return the number of used rounds of the plan: released, or lost in a crash."""
         return 0 if self._run is None else self._totals(self._run).cursor
-
-    @property
-    def goes_on(self) -> tuple[int, str] | None:
-        """Return where a resumed run goes on, or None before it is started.
-
-        Its next row of correlated noise, from 1, and the time of the latest entry of its ledger. A
-        row is used twice if that entry is older than the latest round that ran: ledger and
-        checkpoint were both put back.
-        """
-        if self._run is None or self._ledger is None:
-            return None
-        return self._run.latest_row + 1, self._ledger.last_written
 
     def saved(self) -> Saved | None:
         """Return the run's place in its ledger, or None before it is started."""
@@ -381,6 +373,7 @@ class Account:
         if run.private is not self._private:
             rule = f"run {run.id} of the ledger was started with private={run.private}"
             raise InvalidParameter("seed", "given" if run.private else None, rule)
+        self.goes_on = run.latest_row + 1, ledger.last_written
         self._run = ledger.resume_run(run.id)
         self.begun = True
 
