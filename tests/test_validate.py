@@ -119,6 +119,23 @@ def test_the_message_says_name_value_range_and_a_way_out():
     assert (error.name, error.value) == ("sampling_rate", 10)
 
 
+@pytest.mark.parametrize(
+    ("rate", "meant"),
+    [
+        (97.65625, "0.01024 (1 / 97.65625)"),  # 50,000 examples, batches of 512
+        (390.625, "0.00256 (1 / 390.625)"),
+        (12.5, "0.125 (12.5 %)"),
+        (33.3333333, "0.333333333 (33.3333333 %)"),
+        (100.0, "1 (100 %)"),
+    ],
+)
+def test_a_rate_above_one_is_taken_for_per_cents_or_for_its_inverse(rate, meant):
+    with pytest.raises(InvalidParameter) as caught:
+        validate.sampling_rate(rate)
+    assert str(caught.value).endswith(f"Did you mean {meant}?")
+    assert 0.0 < validate.sampling_rate(float(meant.split()[0])) <= 1.0
+
+
 def test_no_way_out_is_offered_where_there_is_none():
     for value in (0, -0.5, 101, 1e9):
         with pytest.raises(InvalidParameter) as caught:

@@ -8,6 +8,7 @@ input, else 1.
 from __future__ import annotations
 
 import gc
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -119,7 +120,8 @@ class Root(TyperGroup):
         if entry is None:
             return None
         if self.summarizing:
-            return TyperCommand(cmd_name, help=entry.summary, rich_help_panel=entry.panel)
+            summary = unmarked(entry.summary)
+            return TyperCommand(cmd_name, help=summary, rich_help_panel=entry.panel)
         return load(cmd_name, entry)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -145,24 +147,30 @@ def load(name: str, entry: Entry) -> Any:
     helps: dict[str, dict[str, Any]] = {}
     for member, function in functions.items():
         text, _, lines = cleandoc(function.__doc__ or "").partition("\n\nExample")
+        # The terminal breaks lines, the source does not.
+        text = re.sub(r"(?<!\n)\n(?!\n)", " ", text)
         examples[member] = tuple(line.strip() for line in lines.splitlines()[1:])
-        made = group.command(
-            member, cls=Command, help=text.replace("[", r"\["), context_settings=SETTINGS
-        )
+        made = group.command(member, cls=Command, help=text, context_settings=SETTINGS)
         full = expanded(function)
         helps[member] = {name: get_args(kind)[1] for name, kind in full.__annotations__.items()}
         made(full)
     command: Any = typer.main.get_command(group)
     for member, found in getattr(command, "commands", {name: command}).items():
         found.examples = examples[member]
+        found.help = unmarked(found.help or "")
         for each in found.params:
             # A Typer that is older than 0.26 loses the help of arguments beside Click 8.5.
-            each.help = each.help or helps[member][each.name].help
+            each.help = unmarked(each.help or helps[member][each.name].help)
         found.advanced = tuple(each for each in found.params if each.hidden)
         for each in found.advanced:
             # --help hides them, completion does not.
             each.hidden = False
     return command
+
+
+def unmarked(text: str) -> str:
+    """Return a text that Rich prints as it is: no markup in brackets, no emoji between colons."""
+    return text.replace("[", r"\[").replace(":", "[none]:[/]")
 
 
 def _print_version(wanted: bool) -> None:

@@ -275,10 +275,7 @@ def delta_note(delta: float, clients: int | None) -> str:
     if clients is None:
         if delta < LARGE_DELTA:
             return ""
-        return in_units(
-            f"delta {plain(delta)} is high. Use --delta {plain(SMALL_DELTA)} or less "
-            "(0.1 / clients)."
-        )
+        return f"delta {plain(delta)} is high. Use --delta {plain(SMALL_DELTA)} or less."
     if 10 * exact * clients <= 1:
         return ""
     share = shown_delta(float(exact * clients))

@@ -145,10 +145,16 @@ def on_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def _literal(words: str, style: str = "") -> Any:
+    """Return text from options and files for Rich: printable, without markup or emoji. Rule 3."""
+    from rich.text import Text
+
+    return Text(escaped(words), style)
+
+
 def _print_panel(page: Page) -> None:
     from rich.console import Console
     from rich.padding import Padding
-    from rich.text import Text
 
     console = Console(highlight=False)
     if page.rows:
@@ -156,10 +162,10 @@ def _print_panel(page: Page) -> None:
     for grid in page.grids:
         console.print(_table_of(grid))
     for remark in page.remarks:
-        console.print(Padding(Text(escaped(remark)), (0, 0, 0, 1)))
+        console.print(Padding(_literal(remark), (0, 0, 0, 1)))
     if page.closing:
         # The terminal breaks a command, so that it can be copied.
-        console.print(Text(f" {escaped(page.closing)}", "dim"), soft_wrap=True)
+        console.print(_literal(f" {page.closing}", "dim"), soft_wrap=True)
 
 
 def _panel_of(page: Page) -> Any:
@@ -167,39 +173,37 @@ def _panel_of(page: Page) -> Any:
     from rich.panel import Panel
     from rich.progress_bar import ProgressBar
     from rich.table import Table
-    from rich.text import Text
 
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim", no_wrap=True)
     rows.add_column()
     for number, row in enumerate(page.rows):
-        value = Text(escaped(row.value), "bold green" if number == 0 else "")
+        value = _literal(row.value, "bold green" if number == 0 else "")
         if row.meaning:
-            value.append(f"   {escaped(row.meaning.strip())}", "dim")
-        rows.add_row(escaped(row.label), value)
+            value.append(_literal(f"   {row.meaning.strip()}", "dim"))
+        rows.add_row(_literal(row.label), value)
     if page.used is not None:
         color = "green" if page.used < 0.75 else "yellow" if page.used < 1 else "red"
         bar = ProgressBar(1.0, min(page.used, 1.0), 40, complete_style=color, finished_style=color)
         rows.add_row(f"{page.used:.0%} used", bar)
     return Panel(
-        rows, box=ROUNDED, border_style="green", expand=False, title=page.title or None,
-        title_align="left",
+        rows, box=ROUNDED, border_style="green", expand=False, title_align="left",
+        title=_literal(page.title) if page.title else None,
     )  # fmt: skip
 
 
 def _table_of(grid: Grid) -> Any:
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 1))
-    columns: list[list[Text]] = []
+    columns: list[list[Any]] = []
     for place, (name, *cells) in enumerate(zip(grid.header, *grid.lines, strict=True)):
         numbers = all(cell == "-" or (cell[:1] + cell[-1:]).isdigit() for cell in cells)
         right = "right" if numbers else "left"
         longest = max(map(len, name.split()), default=1)
-        table.add_column(Text(escaped(name)), overflow="fold", justify=right, min_width=longest)
+        table.add_column(_literal(name), overflow="fold", justify=right, min_width=longest)
         colors = grid.colors.get(place, [""] * len(cells))
-        columns.append([Text(escaped(c), color) for c, color in zip(cells, colors, strict=True)])
+        columns.append([_literal(c, color) for c, color in zip(cells, colors, strict=True)])
     for line in zip(*columns, strict=True):
         table.add_row(*line)
     return table

@@ -75,7 +75,7 @@ def _show() -> None:
     clock = TimeElapsedColumn() if _state["total"] is None else TimeRemainingColumn(compact=True)
     # The bar takes the place that the texts leave.
     shown = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(None, table_column=Column(ratio=1)), TaskProgressColumn(),
         clock, TextColumn("[dim]Ctrl-C stops[/]"), console=console, expand=True, transient=True,
         redirect_stdout=False, redirect_stderr=False,

@@ -96,11 +96,21 @@ def sampling_rate(value: object, name: str = "sampling_rate") -> float:
     if number < _number(name, value, rule):
         number = math.nextafter(number, math.inf)
     if not 0.0 < number <= 1.0:
-        hint = f"Did you mean {number / 100:g} ({number:g} %)?" if 1.0 < number <= 100.0 else ""
-        raise InvalidParameter(name, value, rule, hint)
+        raise InvalidParameter(name, value, rule, _meant_rate(number))
     if number < MIN_SAMPLING_RATE:
         raise InvalidParameter(name, value, f"{rule}, and is at least {MIN_SAMPLING_RATE:g} here")
     return number
+
+
+def _meant_rate(number: float) -> str:
+    """Return a question on a rate above 1: per cents, or a population over a cohort."""
+    if not 1.0 < number < math.inf:
+        return ""
+    # Per cents have few decimals. 97.65625 is 1 / 0.01024.
+    inverse = f"{1 / number:.6g}"
+    if not (100 * number).is_integer() and float(inverse) * number == 1.0:
+        return f"Did you mean {inverse} (1 / {number:.12g})?"
+    return f"Did you mean {number / 100:.12g} ({number:.12g} %)?" if number <= 100.0 else ""
 
 
 def delta(value: object) -> float:

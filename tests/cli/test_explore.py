@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -115,7 +116,9 @@ BAD = [
     ("explore --noise 1 --rounds 9 --q 0.1 --sampling x", ("--sampling is 'x';",)),
     ("explore --noise 1 --rounds 9 --q 0.1 --accountant x", ("--accountant is 'x';",)),
     ("explore --noise 1 --rounds 9 --q 0.1 --adjacency x", ("--adjacency is 'x';",)),
-    ("explore --noise 1 --rounds 9 --q 0.1 -o a.txt", ("-o is 'a.txt';", ".csv")),
+    ("explore --noise 1 --rounds 9 --q 0.1 -o a.txt", ("-o is 'a.txt';", ".csv", ".png")),
+    ("explore --noise 1 --rounds 9 --q 0.1 -o a.png", ("1 to 8 curves", "1 of 1.", ".csv")),
+    ("explore --noise 1..9 --rounds 1..9 --q 0.1 -o a.png", ("1 to 8 curves", "9 of 9.")),
     ("explore --noise 1 --rounds 9 --q 0.1 -o a.csv --json", ("--json contradicts -o a.csv",)),
     ("explore --noise 1..100 --rounds 1..2000 --q 0.1", ("200,000 rows", "at most 100,000")),
     ("explore --noise 1 --rounds 9 --q 0.1 -o nowhere/a.csv", ("-o is 'nowhere/a.csv'",)),
@@ -157,10 +160,33 @@ def test_an_interrupted_sweep_leaves_nothing(dpacct: Any, monkeypatch: pytest.Mo
 
 def test_the_examples_of_its_help_run(dpacct: Any) -> None:
     found = examples(dpacct("explore --help").text)
-    assert len(found) == 2
+    assert len(found) == 3
     for example in found:
         assert dpacct(example.removeprefix("dpacct ")).code == 0
     assert len(read("sweep.csv")) == 6
+    assert Path("sweep.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_chart_shows_the_rows(dpacct: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures: list[Any] = []
+    monkeypatch.setattr(
+        "dpacct.pictures.Drawing.to_bytes", lambda self, _: pictures.append(self) or b""
+    )
+    words = "explore --noise 9,8,10 --rounds 10,20 --sampling full --accountant gdp --delta 1e-6"
+    assert dpacct(words, "-o a.svg").code == 0
+    picture = pictures[0].picture
+    [panel] = picture.panels
+    rows = dpacct(words, "--json").json["rows"]
+    for curve, rounds in zip(panel.curves, (10, 20), strict=True):
+        own = {row["noise_multiplier"]: row["epsilon"] for row in rows if row["rounds"] == rounds}
+        assert curve.name == f"rounds {rounds}"
+        assert list(curve.x) == [8, 9, 10]
+        assert list(curve.y) == [own[x]["upper"] for x in curve.x]
+        assert list(curve.lower) == [own[x]["lower"] for x in curve.x]
+    assert re.fullmatch(
+        r"Epsilon \S+ \(noise 10, rounds 10\) to \S+ \(noise 8, rounds 20\)", picture.title
+    )
+    assert "add-remove" in picture.note
 
 
 @pytest.mark.parametrize(

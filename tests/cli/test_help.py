@@ -91,6 +91,19 @@ def test_help_shows_at_most_a_dozen_options_and_help_all_the_rest(dpacct: Any) -
         assert shown[-2:] == ["--help-all", "--help"]
 
 
+def test_help_is_printed_as_it_is_written(dpacct: Any) -> None:
+    """No emoji for a letter between colons, no markup, and the terminal alone breaks lines."""
+    texts: dict[str, str] = {}
+    for name in COMMANDS:
+        members = getattr(load(name, ENTRIES[name]), "commands", {"": None})
+        for member in members:
+            texts[f"{name} {member}".strip()] = dpacct(name, member, "--help").text
+    for text in texts.values():
+        assert set(re.sub("[─│╭╮╰╯]", "", text)) <= set(map(chr, range(32, 127))) | {"\n"}
+    assert "dirichlet:A: simulated" in " ".join(texts["train"].replace("│", "").split())
+    assert "the limits of attacks. Then" in texts["report"]
+
+
 @pytest.mark.parametrize("command", ["", *COMMANDS, "ledger init", "ledger remaining"])
 def test_help_fits_the_terminal(dpacct: Any, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for columns in (80, 128):

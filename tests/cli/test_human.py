@@ -148,6 +148,8 @@ LARGE = "delta 1e-05 is high for 50,000 clients (0.5 / clients). Use --delta 2e-
         (f"{EPSILON} --clients 50000 --delta 1e-5", LARGE),
         (f"{EPSILON} --clients 50000 --delta 2e-6", ""),
         (f"{EPSILON} --delta 1e-4", ""),
+        # Nothing is said about clients whose number is not known.
+        (f"{EPSILON} --delta 0.01", "note: delta 0.01 is high. Use --delta 1e-05 or less.\n"),
     ],
 )  # fmt: skip
 def test_at_most_one_note_on_stderr(dpacct: Any, words: str, note: str) -> None:
@@ -281,6 +283,19 @@ def test_a_terminal_shows_the_same_words(monkeypatch: pytest.MonkeyPatch) -> Non
     unstyled = re.sub(r"\x1b\[[0-9;]*m", "", colored)
     for text in (unstyled, plain):
         assert re.findall(r"[\w.\[\]]+", text) == re.findall(r"[\w.\[\]]+", piped)
+
+
+def test_text_from_options_and_files_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rich would read colors in brackets, and emoji between colons."""
+    words = "dirichlet:a: [red]x[/red] [/]"
+    row, grid = render.Row(words, words, words), render.Grid([words], [[words]])
+    page = render.Page([row], [grid], [words], words, title=words)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "dumb")
+    screen = Terminal()
+    monkeypatch.setattr("sys.stdout", screen)
+    render.show_page(page)
+    assert screen.getvalue().count(words) == 8
 
 
 def test_a_used_budget_is_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

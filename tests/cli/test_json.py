@@ -140,6 +140,24 @@ def test_epochs_serve_every_command(
     assert dpacct(left, "--examples 100 --batch 5").text == dpacct(left, "--q 0.05").text
 
 
+def test_other_releases_than_rounds_that_are_left(dpacct: Any, tmp_path: Any) -> None:
+    file = tmp_path / "l.ledger"
+    dpacct(f"ledger init {file} --eps 2")
+    with library.Ledger.open(file, read_only=True) as ledger:
+        left, planned = (
+            count(library.Laplace(epsilon=0.1))
+            for count in (ledger.remaining, ledger.remaining_as_plan)
+        )
+    found = dpacct(f"ledger remaining {file} --laplace 0.1 --json").json
+    assert (found["remaining"], found["remaining_as_plan"]) == (left, planned)
+    same = dpacct(f"ledger remaining {file} --release laplace:epsilon=0.1 -q")
+    assert same.text == f"{left}\n"
+    assert f"{left} more such releases" in " ".join(
+        dpacct(f"ledger remaining {file} --laplace 0.1").text.split()
+    )
+    assert "--laplace" in dpacct(f"ledger remaining {file} --laplace 0.1 --noise 1").err
+
+
 def test_delta_and_accountant_are_passed_on(dpacct: Any) -> None:
     for words, delta in (("", 1e-5), ("--clients 2000", 1e-5), ("--delta 1e-7", 1e-7)):
         assert dpacct(EPSILON, words, "--json").json["delta"] == delta

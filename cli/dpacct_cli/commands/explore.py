@@ -33,6 +33,8 @@ from dpacct_cli.words import quoted, spelling
 
 SUFFIXES = (".csv", ".json")
 MOST_ROWS, MOST_VALUES = 100_000, 10_000
+# Curves of a chart that can be told apart.
+MOST_CURVES = 8
 # This number of rows fits on a few screens.
 MOST_SHOWN = 60
 COLUMNS: tuple[str, ...] = (
@@ -56,7 +58,7 @@ Rows = Sequence[dict[str, Any]]
 # What is swept: the options of one row, and its delta.
 Settings = Sequence[tuple[MechanismOptions, float]]
 OutputFile = Annotated[Text, option(f"{LABEL} -o", "FILE", OUTPUT,
-    "Write the table to a .csv or .json file.")]  # fmt: skip
+    "Write the table to a .csv or .json file, or a chart to .png, .svg or .pdf.")]  # fmt: skip
 
 
 def explore(
@@ -77,6 +79,7 @@ def explore(
     Examples:
       dpacct explore --noise 0.8,1,1.2 --rounds 100..300/100 --q 0.1
       dpacct explore --noise 1..4*2 --rounds 100 --q 0.01,0.1 -o sweep.csv
+      dpacct explore --noise 0.8..2/0.1 --rounds 100,300 --q 0.1 -o sweep.png
     """
     style = shown.style
     find_accountant(accountant)
@@ -84,16 +87,17 @@ def explore(
     if output is not None and style is not Style.HUMAN:
         typed_style = "--json" if style is Style.JSON else "-q"
         raise conflict(typed_style, f"-o {output}", "one of them has the rows")
-    suffix = "" if output is None else Path(output).suffix.lower()
-    if output is not None and suffix not in SUFFIXES:
-        raise InvalidParameter(LABEL, output, f"a sweep ends in one of {', '.join(SUFFIXES)}")
     target = read_output(output, force=force)
+    suffix = "" if target is None else target.suffix.lower()
+    if target is not None and suffix not in SUFFIXES:
+        check_chart(target, settings)
     rows: list[dict[str, Any]] = []
     for row_typed, row_delta in settings:
         waiting.say("dpacct explore", len(rows), len(settings))
         rows.append(compute(row_typed, row_delta, accountant))
     if target is not None:
-        write_output(to_bytes(rows, suffix), target, force=force)
+        content = to_bytes(rows, suffix) if suffix in SUFFIXES else to_chart(rows, target)
+        write_output(content, target, force=force)
     else:
         numbers = "\n".join("inf" if row["error"] else repr(row["epsilon_upper"]) for row in rows)
         render.show(render.Answer(to_data(rows), numbers, lambda: to_page(rows)), style)
@@ -220,6 +224,60 @@ def to_bytes(rows: Rows, suffix: str) -> bytes:
     return f"{render.to_json(to_data(rows))}\n".encode()
 
 
+def check_chart(file: Path, settings: Settings) -> None:
+    """Reject a file that holds no chart, and settings that make no readable one."""
+    from dpacct.pictures.drawing import FORMATS
+
+    if file.suffix.lower() not in FORMATS:
+        endings = ", ".join((*SUFFIXES, *FORMATS))
+        raise InvalidParameter(LABEL, str(file), f"a sweep ends in one of {endings}")
+    columns = zip(*((*typed, delta) for typed, delta in settings), strict=True)
+    counts = sorted(len(set(column)) for column in columns)
+    curves = math.prod(counts[:-1])
+    if curves > MOST_CURVES or counts[-1] == 1:
+        raise OptionConflict(
+            f"a chart has 1 to {MOST_CURVES} curves of at least two points, and these settings "
+            f"make {curves} of {counts[-1]}. A .csv file holds any sweep."
+        )
+
+
+def to_chart(rows: Rows, file: Path) -> bytes:
+    """Return a chart of epsilon against the setting with the most values."""
+    from dpacct.pictures import Curve, Drawing, Panel, Picture
+    from dpacct.pictures.drawing import format_of
+
+    def named(row: dict[str, Any], axes: Sequence[str]) -> str:
+        return ", ".join(f"{AXES[key]} {_text(key, row[key])}" for key in axes)
+
+    axes = _varying(rows)
+    across = max(axes, key=lambda key: len({row[key] for row in rows}))
+    others = [key for key in axes if key != across]
+    lines: dict[str, list[dict[str, Any]]] = {}
+    known = [row for row in rows if row["epsilon_upper"] is not None]
+    for row in sorted(known, key=lambda row: row[across]):
+        lines.setdefault(named(row, others), []).append(row)
+    curves = [
+        Curve(
+            name,
+            [float(row[across]) for row in line],
+            [row["epsilon_upper"] for row in line],
+            lower=[row["epsilon_lower"] for row in line],
+        )
+        for name, line in lines.items()
+    ]
+    title = "No epsilon is proven"
+    if known:
+        ends = (of(known, key=lambda row: row["epsilon_upper"]) for of in (min, max))
+        title = "Epsilon " + " to ".join(
+            f"{up(row['epsilon_upper'], 4)} ({named(row, axes)})" for row in ends
+        )
+    values = [row[across] for row in rows]
+    log_x = max(values) > 20 * min(values)
+    panel = Panel(AXES[across], "epsilon, proven", curves, log_x=log_x)
+    note = f"{_constant(rows)}; bands reach down to the lower bounds"
+    return Drawing(Picture(title, [panel], note)).to_bytes(format_of(file, LABEL))
+
+
 def to_data(rows: Rows) -> dict[str, object]:
     """Return the rows for JSON. A failed row has an error instead of an epsilon."""
     found: list[dict[str, Any]] = []
@@ -265,7 +323,7 @@ def to_page(rows: Rows) -> render.Page:
         lines.append([*(_text(key, row[key]) for key in axes), *bounds, row["error"] or ""])
         styles.append("" if upper is None else next(c for e, c in STRENGTHS if upper <= e))
     header = [*(AXES[key] for key in axes), "epsilon proven", "achieved", ""]
-    closing = "Save with -o FILE.csv or .json."
+    closing = "Save with -o FILE.csv or .json, draw with -o FILE.png."
     if len(rows) > len(lines):
         more = f"And {len(rows) - len(lines):,} more rows."
         closing = f"{more} Save all with -o FILE.csv or .json."

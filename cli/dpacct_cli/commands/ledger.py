@@ -176,20 +176,26 @@ def remaining(
     file: File,
     *,
     typed: Annotated[MechanismOptions, ROUND],
+    laplace: Laplace = None,
+    release: Release = None,
     shown: StyleOptions,
 ) -> None:
-    """Count how many more rounds of a kind fit into the budget.
+    """Count how many more rounds, or other releases, of a kind fit into the budget.
 
-    Example:
+    Examples:
       dpacct ledger remaining census.ledger --noise 1.3 --q 0.1
+      dpacct ledger remaining census.ledger --laplace 0.1
     """
-    from dpacct.ledger.record.events import in_adjacency
+    from dpacct.ledger.record.events import schedule_in_adjacency
 
     style = shown.style
     with opened(file) as ledger:
         relation = typed.relation or ledger.adjacency
-        round_ = Round(typed.read_noise(), typed.read_sampling(), relation)
-        round_ = in_adjacency(round_, ledger.adjacency or "")
+        plan = _read_release(laplace, release, None, typed, relation)
+        if plan is None:
+            plan = 1 * Round(typed.read_noise(), typed.read_sampling(), relation)
+        plan = schedule_in_adjacency(plan, ledger.adjacency or "")
+        [(round_, _)] = plan
         chosen, planned = ledger.remaining(round_), ledger.remaining_as_plan(round_)
         summary = ledger.summary()
     data: dict[str, object] = {
@@ -198,10 +204,11 @@ def remaining(
         "epsilon": summary["epsilon"],
         "budget": summary["budget"],
     }
-    rows = [Row("remaining", str(chosen), "more such rounds, chosen as you go")]
+    noun = "rounds" if isinstance(round_, Round) else "releases"
+    rows = [Row("remaining", str(chosen), f"more such {noun}, chosen as you go")]
     if planned > chosen:
         rows.append(Row("", str(planned), "if they are registered as a plan before anything runs"))
-    rows += [*mechanism.rows(1 * round_), *_spent_rows(summary), _budget_row(summary)]
+    rows += [*mechanism.rows(plan), *_spent_rows(summary), _budget_row(summary)]
     if summary["held"]:
         rows.append(Row("", "epsilon reserved for plans is not available"))
     show(Answer(data, str(chosen), lambda: Page(rows)), style)
