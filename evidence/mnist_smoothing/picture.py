@@ -6,7 +6,7 @@ import statistics
 from pathlib import Path
 
 from dpacct.pictures import Curve, Drawing, Panel, Picture
-from evidence.mnist_smoothing.runs import INPUTS, THEOREM, TIGHT
+from evidence.mnist_smoothing.runs import INPUTS, THEOREM, TIGHT, known_cost
 from evidence.records import Records
 
 # Panels: fixed cohorts. The tables have Poisson cohorts, whose curves run alike.
@@ -19,7 +19,8 @@ def points(records: Records, smoothing: int, inputs: str) -> list[tuple[float, f
     found: dict[float, list[float]] = {}
     for record in records:
         if record.matches(**wanted) and {THEOREM, TIGHT} & record.setting.keys():
-            found.setdefault(record.result["epsilon"], []).append(record.result["accuracy"])
+            cost = known_cost(records, SAMPLING, record.result["noise_multiplier"])
+            found.setdefault(cost["epsilon"], []).append(record.result["accuracy"])
     return sorted((spent, statistics.mean(some), min(some)) for spent, some in found.items())
 
 

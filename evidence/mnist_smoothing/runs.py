@@ -17,12 +17,13 @@ import torch
 from torch import nn
 
 from benchmarks.federated_jobs import Job, cross_entropy, mnist_job
-from dpacct import Poisson, Uniform, calibrate, fl
+from dpacct import Poisson, Round, Schedule, Uniform, calibrate, epsilon, fl
 from dpacct.calibration.noise_rule import noise_rule
 from dpacct.fl.data.partitions import iid
 from dpacct.fl.postprocess import noise_gain, smooth
 from dpacct.fl.tensors import seed_generators
 from dpacct.rounds import Sampling
+from evidence.records import Records
 
 TRAIN, ROUNDS, CLIP_NORM = 50_000, 30, 0.4
 CLIENTS = {"uniform": 1000, "poisson": 500}
@@ -121,21 +122,54 @@ def spectra() -> list[dict[str, Any]]:
     ]
 
 
+def plan_of(sampling: str, noise: float) -> tuple[Schedule, float]:
+    """Return the rounds of a run, and their delta."""
+    adjacency = "replace-one" if sampling == "uniform" else "zero-out"
+    plan = ROUNDS * Round(noise, SAMPLINGS[sampling], adjacency)
+    return plan, CLIENTS[sampling] ** -1.1
+
+
+def costs(records: Records) -> list[dict[str, Any]]:
+    """Return the settings of `cost`: each noise of the runs once.
+
+    Bounds improve, so a run's own epsilon is that of its day.
+    """
+    runs = [record for record in records if "run" in record.setting]
+    pairs = {(r.setting["sampling"], r.result["noise_multiplier"]) for r in runs}
+    return [
+        {"quantity": "cost", "sampling": name, "noise_multiplier": noise}
+        for name, noise in sorted(pairs)
+    ]
+
+
+def cost(sampling: str, noise: float) -> dict[str, float]:
+    """Return what the rounds of a run cost by today's bounds."""
+    plan, delta = plan_of(sampling, noise)
+    spent = epsilon(plan, delta=delta)
+    return {"epsilon": spent.upper, "epsilon_achieved": spent.lower}
+
+
+def known_cost(records: Records, sampling: str, noise: float) -> dict[str, float]:
+    """Return the recorded `cost` of a noise."""
+    wanted = {"quantity": "cost", "sampling": sampling, "noise_multiplier": noise}
+    return next(record.result for record in records if record.matches(**wanted))
+
+
 @cache
-def tight_noise(sampling: str, epsilon: float) -> float:
+def tight_noise(sampling: str, target: float) -> float:
     """Return noise on the sum / clip norm at which the proven epsilon is the target."""
     delta = CLIENTS[sampling] ** -1.1
     scheme = SAMPLINGS[sampling]
-    found = calibrate(epsilon=epsilon, delta=delta, rounds=ROUNDS, sampling=scheme)
+    found = calibrate(epsilon=target, delta=delta, rounds=ROUNDS, sampling=scheme)
     return found.noise_multiplier
 
 
 @cache
-def theorem_noise(sampling: str, epsilon: float) -> float:
+def theorem_noise(sampling: str, target: float) -> float:
     """Return noise on the sum / clip norm that the closed-form theorem asks for."""
     delta = CLIENTS[sampling] ** -1.1
     scheme = SAMPLINGS[sampling]
-    return noise_rule(epsilon, delta, ROUNDS, scheme).noise_multiplier
+    return noise_rule(target, delta, ROUNDS, scheme).noise_multiplier
 
 
 @cache
@@ -175,6 +209,8 @@ def start(inputs: str, run: int) -> nn.Module:
 def play(setting: Mapping[str, Any], folder: str) -> dict[str, Any]:
     """Return one private run, or one spectrum."""
     if "quantity" in setting:
+        if setting["quantity"] == "cost":
+            return cost(setting["sampling"], setting["noise_multiplier"])
         return spectrum(setting["order"], setting["smoothing"], folder)
     name, inputs, run_number = setting["sampling"], setting["inputs"], setting["run"]
     model = start(inputs, run_number)

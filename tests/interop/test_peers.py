@@ -19,10 +19,11 @@ from dpacct.interop import (
     to_dp_event,
 )
 from dpacct.interop.peers import ask, import_peer
-from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform
+from dpacct.rounds import Full, Phase, Poisson, Round, Schedule, Uniform
 
 DELTA = 1e-5
 KNOWN = 300 * Round(1.36, Poisson(0.1))
+S, W = "SelfComposedDpEvent", "SampledWithoutReplacementDpEvent"
 PEERS = [DpAccountingRdp(), DpAccountingPld(), OpacusRdp(), OpacusPrv()]
 
 
@@ -86,6 +87,34 @@ def test_full_participation_is_a_gaussian(
     # None undercounts; PRV adds its tolerance of 0.01, Renyi what the conversion loses.
     assert gaussian_delta(mu, epsilon) <= DELTA
     assert gaussian_delta(mu, epsilon * 0.88) >= DELTA
+
+
+@pytest.mark.parametrize(
+    ("peer", "schedule", "call"),
+    [
+        (
+            DpAccountingRdp(),
+            200 * Round(2.4, Uniform(100, 2000)),
+            f"RdpAccountant(REPLACE_ONE), {S}({W}(2000, 100, GaussianDpEvent(1.2)), 200)",
+        ),
+        (
+            DpAccountingPld(),
+            3 * Round(2.0, Poisson(0.5), "replace-one"),
+            f"PLDAccountant(REPLACE_ONE), {S}(PoissonSampledDpEvent(0.5, GaussianDpEvent(2.0)), 3)",
+        ),
+        (OpacusRdp(), KNOWN, "RDPAccountant, history [(1.36, 0.1, 300)]"),
+        (
+            OpacusPrv(),
+            4 * Round(4.0, Full(), "replace-one"),
+            "PRVAccountant, history [(2.0, 1.0, 4)]",
+        ),
+    ],
+    ids=name,
+)
+def test_an_answer_has_the_call_that_gives_it(peer: Peer, schedule: Schedule, call: str) -> None:
+    assert peer.call(schedule) == call
+    many = Schedule(Phase(Round(2.0 + k, Full()), 1) for k in range(99))
+    assert len(peer.call(many)) < 250
 
 
 @pytest.mark.slow

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
 import dpacct
+from dpacct import Full, Poisson, Round, Schedule, Uniform
+from evidence.longer_training.runs import CLAIMS
+from evidence.mnist_smoothing import runs
 from evidence.natural_clients.play import difference
+from evidence.natural_clients.runs import TASKS
 from evidence.pages import EVIDENCE, home, markdown, put_tables, tables_of
-from evidence.records import Records, spread
+from evidence.records import Record, Records, spread
 from evidence.strokes import stroke
 
 NAMES = sorted(
@@ -37,6 +42,61 @@ def test_no_recorded_run_spent_more_than_its_target(name):
     for record in records:
         if record.setting.get("epsilon") is not None and "epsilon" in record.result:
             assert record.result["epsilon"] <= record.setting["epsilon"]
+
+
+def plan_of(name: str, record: Record) -> tuple[Schedule, float] | None:
+    """The rounds of a recorded run, and their delta. None if it says too little."""
+    own, result = record.setting, record.result
+    noise = result.get("noise_multiplier", own.get("noise_multiplier"))
+    # Runs without noise have an epsilon of some thousand, which takes long.
+    if not noise or result.get("epsilon", 1e9) > 1e3:
+        return None
+    if name == "mnist_smoothing":
+        # What is known of a noise is a record of its own.
+        return runs.plan_of(own["sampling"], noise) if own.get("quantity") == "cost" else None
+    if name == "longer_training":
+        claim = CLAIMS[own["claim"]]
+        sampling = Uniform(claim.cohort, claim.population)
+        return claim.rounds * Round(noise, sampling), claim.delta
+    rounds, rate, delta = {
+        "cifar_methods": (own.get("rounds"), 0.1, 1 / 500),
+        "natural_clients": (own.get("rounds"), own.get("sampling_rate"), _population(own) ** -1.1),
+        "normec_beta": (result.get("rounds", 300), own.get("sampling_rate"), 1e-5),
+    }.get(name, (None, None, None))
+    if rounds is None or rate is None or delta is None:
+        return None
+    return rounds * Round(noise, Full() if rate == 1 else Poisson(rate)), delta
+
+
+def _population(setting: dict[str, Any]) -> int:
+    return TASKS[setting["data"]].population if setting.get("data") in TASKS else 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    ["cifar_methods", "longer_training", "mnist_smoothing", "natural_clients", "normec_beta"],
+)
+def test_recorded_epsilons_are_those_of_today(name):
+    module = import_module(f"evidence.{name}.play")
+    shown: dict[tuple[Schedule, float], set[float]] = {}
+    for record in Records(EVIDENCE / module.RUNS):
+        if (plan := plan_of(name, record)) is not None:
+            shown.setdefault(plan, set()).add(record.result["epsilon"])
+    assert shown
+    for (schedule, delta), found in shown.items():
+        spent = dpacct.epsilon(schedule, delta=delta)
+        for epsilon in found:
+            assert epsilon == pytest.approx(spent.upper, rel=2e-5)
+
+
+def test_the_cost_of_every_noise_of_the_mnist_runs_is_recorded():
+    records = Records(EVIDENCE / "mnist_smoothing" / "runs.jsonl")
+    found = runs.costs(records)
+    assert len(found) == 24
+    for one in found:
+        cost = runs.known_cost(records, one["sampling"], one["noise_multiplier"])
+        assert cost["epsilon_achieved"] < cost["epsilon"] < 9
 
 
 def test_records_are_played_once_and_kept(tmp_path):

@@ -37,6 +37,7 @@ class Entry(NamedTuple):
     upper: float | None = None
     seconds: float = 0.0
     note: str = ""
+    call: str = ""  # Of a peer, behind its answer
 
     @property
     def shown_name(self) -> str:
@@ -53,6 +54,7 @@ class Entry(NamedTuple):
             "epsilon": found,
             "seconds": self.seconds,
             "note": self.note,
+            "call": self.call,
         }
 
 
@@ -105,7 +107,9 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: Styl
         note = mechanism.delta_note(at.value, typed.num_clients)
         reasons += [f"{cost.name}: {cost.note}" for cost in costs if cost.note]
         first = f"sampling ({RELATION})"
-        proofs = ["proven" if entry.kind == "ours" else "its own claim" for entry in entries]
+        proofs = ["proven" if entry.kind == "ours" else "not proven here" for entry in entries]
+        calls = [f"{entry.shown_name}: {entry.call}" for entry in entries if entry.call]
+        reasons = [*calls, *reasons]
         grids = [_grid("accountant", entries, proofs)]
         if costs:
             grids.append(_grid(first, costs, [way.words for way in ways]))
@@ -203,7 +207,7 @@ def _measure(name: str, kind: str, engine: Any, plan: Schedule, delta: float) ->
         return Entry(name, kind, found.lower, found.upper, elapsed)
     if not math.isfinite(found):
         return Entry(name, kind, seconds=elapsed, note=f"it answers {found}")
-    return Entry(name, kind, None, found, elapsed)
+    return Entry(name, kind, None, found, elapsed, call=engine.call(plan))
 
 
 def _grid(first: str, entries: Sequence[Entry], last: Sequence[str]) -> Grid:

@@ -3,6 +3,7 @@
 Rule 1: A peer is imported when it is asked, never before.
 Rule 2: A schedule outside a peer's range raises `Unsupported`. It is never changed to fit.
 Rule 3: Messages, log lines and warnings of a peer about its own tables are suppressed.
+Rule 4: A peer says which call gives its answer. It is made of the objects that were asked.
 
 The epsilon of a peer carries none of the guarantees of an `Interval`.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import re
 import warnings
 from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
@@ -21,9 +23,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from dpacct.budget import Budget
+from dpacct.display import line
 from dpacct.errors import Unsupported
 from dpacct.rounds import Adjacency, Phase, Poisson, Round, Schedule, Uniform
 
+# Characters of a call that are shown.
+MOST_WORDS = 120
 _NOT_REPLACED = (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT)
 
 
@@ -43,6 +48,14 @@ class Peer(Protocol):
         """
         ...
 
+    def call(self, schedule: Schedule) -> str:
+        """Return the call behind `epsilon` in words. Rule 4.
+
+        Raises:
+            Unsupported: as for `epsilon`, before any answer.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class DpAccountingRdp:
@@ -52,6 +65,14 @@ class DpAccountingRdp:
 
     def epsilon(self, schedule: Schedule, delta: float) -> float:
         """Return its epsilon, for Poisson without replace-one, Uniform with it only, and Full."""
+        asked, event = self._asked(schedule)
+        return ask(self.name, lambda: asked.compose(event).get_epsilon(delta))
+
+    def call(self, schedule: Schedule) -> str:
+        """Return accountant, relation and event. Its noise is over the sensitivity."""
+        return _event_call(*self._asked(schedule))
+
+    def _asked(self, schedule: Schedule) -> tuple[Any, Any]:
         _check_known(self.name, schedule, _NOT_REPLACED, uniform=(Adjacency.REPLACE_ONE,))
         relations = _dp_accounting().NeighboringRelation
         relation = {
@@ -59,9 +80,8 @@ class DpAccountingRdp:
             Adjacency.REPLACE_ONE: relations.REPLACE_ONE,
             Adjacency.ZERO_OUT: relations.REPLACE_SPECIAL,
         }[schedule.adjacency]
-        accountant = _dp_accounting(".rdp").RdpAccountant
-        asked = accountant(neighboring_relation=relation)
-        return ask(self.name, lambda: asked.compose(to_dp_event(schedule)).get_epsilon(delta))
+        accountant = _dp_accounting(".rdp").RdpAccountant(neighboring_relation=relation)
+        return accountant, to_dp_event(schedule)
 
     def noise_multiplier(self, budget: Budget, rounds: int, sampling_rate: float) -> float:
         """Return the noise multiplier of its own calibration for Poisson rounds."""
@@ -83,15 +103,22 @@ class DpAccountingPld:
 
     def epsilon(self, schedule: Schedule, delta: float) -> float:
         """Return its epsilon, for Poisson and Full."""
+        asked, event = self._asked(schedule)
+        return ask(self.name, lambda: asked.compose(event).get_epsilon(delta))
+
+    def call(self, schedule: Schedule) -> str:
+        """Return accountant, relation and event."""
+        return _event_call(*self._asked(schedule))
+
+    def _asked(self, schedule: Schedule) -> tuple[Any, Any]:
         _check_known(self.name, schedule, Adjacency)
         relations = _dp_accounting().NeighboringRelation
         relation, charged = relations.ADD_OR_REMOVE_ONE, schedule
         if schedule.adjacency is Adjacency.REPLACE_ONE:
             # This accountant doubles the sensitivity, and the event already does.
             relation, charged = relations.REPLACE_ONE, schedule.scale_noise(2.0)
-        accountant = _dp_accounting(".pld").PLDAccountant
-        asked = accountant(neighboring_relation=relation)
-        return ask(self.name, lambda: asked.compose(to_dp_event(charged)).get_epsilon(delta))
+        accountant = _dp_accounting(".pld").PLDAccountant(neighboring_relation=relation)
+        return accountant, to_dp_event(charged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +129,12 @@ class OpacusRdp:
 
     def epsilon(self, schedule: Schedule, delta: float) -> float:
         """Return its epsilon, for Poisson without replace-one, and Full."""
-        return _opacus_epsilon(self.name, "RDPAccountant", schedule, delta)
+        asked = _opacus(self.name, "RDPAccountant", schedule)
+        return ask(self.name, lambda: asked.get_epsilon(delta=delta))
+
+    def call(self, schedule: Schedule) -> str:
+        """Return accountant and history."""
+        return _history_call(_opacus(self.name, "RDPAccountant", schedule))
 
     def noise_multiplier(self, budget: Budget, rounds: int, sampling_rate: float) -> float:
         """Return the noise multiplier of its own calibration, with its default tolerance."""
@@ -120,7 +152,12 @@ class OpacusPrv:
 
     def epsilon(self, schedule: Schedule, delta: float) -> float:
         """Return its epsilon, for Poisson without replace-one, and Full."""
-        return _opacus_epsilon(self.name, "PRVAccountant", schedule, delta)
+        asked = _opacus(self.name, "PRVAccountant", schedule)
+        return ask(self.name, lambda: asked.get_epsilon(delta=delta))
+
+    def call(self, schedule: Schedule) -> str:
+        """Return accountant and history."""
+        return _history_call(_opacus(self.name, "PRVAccountant", schedule))
 
 
 def installed_peers() -> tuple[Peer, ...]:
@@ -150,7 +187,19 @@ def to_dp_event(schedule: Schedule) -> Any:
     return event_of_schedule(Schedule(Phase(kind, n) for kind, n in asked.distinct().items()))
 
 
-def _opacus_epsilon(name: str, accountant: str, schedule: Schedule, delta: float) -> float:
+def _event_call(asked: Any, event: Any) -> str:
+    relation = asked.neighboring_relation.name
+    # The numbers of an event, without the names of its fields.
+    words = re.sub(r"\b[a-z_]+=", "", repr(event))
+    return f"{type(asked).__name__}({relation}), {line(words, MOST_WORDS)}"
+
+
+def _history_call(asked: Any) -> str:
+    return f"{type(asked).__name__}, history {line(repr(asked.history), MOST_WORDS)}"
+
+
+def _opacus(name: str, accountant: str, schedule: Schedule) -> Any:
+    """Return an accountant of Opacus with a history."""
     _check_known(name, schedule, _NOT_REPLACED)
     asked = getattr(import_peer("opacus.accountants", "Opacus"), accountant)()
     # Peers state noise over sensitivity, and replacing a client moves the sum by 2C.
@@ -159,7 +208,7 @@ def _opacus_epsilon(name: str, accountant: str, schedule: Schedule, delta: float
         (round_.noise_multiplier / sensitivity, round_.sampling_rate, count)
         for round_, count in schedule.only_rounds().items()
     ]
-    return ask(name, lambda: asked.get_epsilon(delta=delta))
+    return asked
 
 
 def _check_known(

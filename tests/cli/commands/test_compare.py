@@ -30,6 +30,9 @@ class FakePeer(NamedTuple):
             time.sleep(WARM_UP_SECONDS)
         return self.answer
 
+    def call(self, schedule: Schedule) -> str:
+        return f"{self.name} of {schedule.rounds}"
+
 
 PEERS = (
     FakePeer("peer one", slow_start=True),
@@ -54,7 +57,7 @@ def test_json_holds_all_accountants_and_peers(dpacct: Any, monkeypatch: pytest.M
     entries = by_name(data)
     assert list(entries) == [*ACCOUNTANTS, "peer one", "peer two", "peer three"]
     for entry in data["results"]:
-        assert set(entry) == {"name", "kind", "epsilon", "seconds", "note"}
+        assert set(entry) == {"name", "kind", "epsilon", "seconds", "note", "call"}
     assert {entries[name]["kind"] for name in ACCOUNTANTS} == {"ours"}
     expected = library.epsilon(noise_multiplier=1.36, rounds=300, sampling_rate=0.1, delta=1e-5)
     assert entries["tight"]["epsilon"] == {"lower": expected.lower, "upper": expected.upper}
@@ -70,7 +73,10 @@ def test_json_holds_all_accountants_and_peers(dpacct: Any, monkeypatch: pytest.M
     # Importing a peer is not part of its time.
     assert entries["peer one"].pop("seconds") < WARM_UP_SECONDS
     known = {"lower": None, "upper": 8.5}
-    assert entries["peer one"] == {"name": "peer one", "kind": "peer", "epsilon": known, "note": ""}
+    assert entries["peer one"] == {
+        "name": "peer one", "kind": "peer", "epsilon": known, "note": "", "call": "peer one of 300",
+    }  # fmt: skip
+    assert {name for name, entry in entries.items() if entry["call"]} == {"peer one"}
 
 
 def test_pages_and_the_number_alone(dpacct: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,6 +92,7 @@ def test_pages_and_the_number_alone(dpacct: Any, monkeypatch: pytest.MonkeyPatch
     assert "\n  dpacct gdp: it covers full participation only\n" in text
     assert "Round(" not in text
     assert "\n  peer two: it knows no such rounds" in text
+    assert "\n  peer one: peer one of 300\n" in text
     ours = library.epsilon(noise_multiplier=1.36, rounds=300, sampling_rate=0.1, delta=1e-5)
     assert float(dpacct(WORDS, "-q").text) <= ours.upper
 
