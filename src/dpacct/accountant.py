@@ -112,6 +112,9 @@ def delta(
 ) -> Interval:
     """Return the delta that a schedule spends at a given epsilon >= 0. Arguments as for `epsilon`.
 
+    Delta is the slack: the probability of an outcome may exceed e^epsilon times its probability
+    under a neighbor by this much.
+
     Returns:
         Achieved lower and proven upper delta.
     Raises:

@@ -143,6 +143,9 @@ def delta(
 ) -> None:
     """Compute the delta of a training run.
 
+    Delta is the slack: the probability of an outcome may exceed e^epsilon times its probability
+    under a neighbor by this much.
+
     Examples:
       dpacct delta --noise 1.36 --rounds 300 --q 0.1 --eps 8
       dpacct delta --schedule rounds.toml --eps 2 --json
