@@ -32,7 +32,7 @@ from dpacct.ledger.record.plans import Plan, schedule_cost
 from dpacct.ledger.record.state import charge_of, started_run
 from dpacct.renyi.odometer import Odometer, add, as_float, times
 from dpacct.rounds import Phase
-from ledgers import BUDGET, ROUND, play
+from ledgers import BUDGET, ROUND, play, spend
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +46,17 @@ def odometer(*rounds: tuple[Round, int]) -> float:
     for round_, count in rounds:
         found.add(round_, count)
     return found.epsilon
+
+
+def test_a_round_takes_the_place_that_the_page_says(tmp_path: Path) -> None:
+    path, sizes = tmp_path / "a.ledger", list[int]()
+    for rounds in (5, 40):
+        spend(path, rounds)
+        sizes.append(path.stat().st_size)
+    assert 3500 < (sizes[1] - sizes[0]) / 40 < 4500
+    root = Path(__file__).resolve().parents[2]
+    page = (root / "docs" / "how-to" / "ledger.md").read_text(encoding="utf-8")
+    assert "A round takes about 4 kB" in page
 
 
 def test_reserve_and_commit_are_on_disk_at_once(ledger: Ledger, path: Path) -> None:

@@ -61,7 +61,7 @@ def test_people_and_epsilon_are_those_that_are_proven(page: report.Report) -> No
     facts = page.facts
     assert facts["epsilon"] == {"lower": spent.lower, "upper": spent.upper}
     assert facts["risk"]["epsilon"] == spent.upper
-    shown = re.search(r"Epsilon is ([\d.]+), and", page.to_markdown())
+    shown = re.search(r"Epsilon is ([\d.]+)\. Delta, the slack", page.to_markdown())
     assert shown is not None
     assert spent.upper <= float(shown[1]) <= spent.upper * 1.0001
     row = facts["risk"]["of_procedure"]["rates"][0]
