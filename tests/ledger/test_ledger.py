@@ -32,7 +32,7 @@ from dpacct.ledger.record.plans import Plan, schedule_cost
 from dpacct.ledger.record.state import charge_of, started_run
 from dpacct.renyi.odometer import Odometer, add, as_float, times
 from dpacct.rounds import Phase
-from ledgers import BUDGET, ROUND, play, spend
+from ledgers import BUDGET, ROUND, play
 
 
 @pytest.fixture(scope="module")
@@ -48,15 +48,19 @@ def odometer(*rounds: tuple[Round, int]) -> float:
     return found.epsilon
 
 
-def test_a_round_takes_the_place_that_the_page_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("plan", "kilobytes"), [(None, 2), (50 * ROUND, 4)])
+def test_a_round_takes_the_place_that_the_page_says(
+    tmp_path: Path, plan: Schedule | None, kilobytes: int
+) -> None:
     path, sizes = tmp_path / "a.ledger", list[int]()
-    for rounds in (5, 40):
-        spend(path, rounds)
-        sizes.append(path.stat().st_size)
-    assert 3500 < (sizes[1] - sizes[0]) / 40 < 4500
-    root = Path(__file__).resolve().parents[2]
-    page = (root / "docs" / "how-to" / "ledger.md").read_text(encoding="utf-8")
-    assert "A round takes about 4 kB" in page
+    with Ledger.open(path, Budget(80, 1e-5)) as ledger:
+        run = ledger.start_run("one", plan=plan)
+        for rounds in (5, 40):
+            play(run, ROUND, rounds)
+            sizes.append(path.stat().st_size)
+    assert 0.8 * kilobytes < (sizes[1] - sizes[0]) / 40 / 1024 < 1.2 * kilobytes
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "ledger.md"
+    assert "A round takes 2 kB (of a plan: 4 kB)" in page.read_text(encoding="utf-8")
 
 
 def test_reserve_and_commit_are_on_disk_at_once(ledger: Ledger, path: Path) -> None:
