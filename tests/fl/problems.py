@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dpacct import fl
+from dpacct.fl.local.batches import plan_batches
 
 cross_entropy = nn.functional.cross_entropy
 
@@ -82,6 +83,14 @@ def federation(model: nn.Module, clients: Any, loss: Any = cross_entropy, **opti
     if not isinstance(clients, fl.Examples):
         settings["local"] = fl.SGD(lr=0.1, epochs=2, batch_size=4)
     return fl.Federation(model, loss, clients, **(settings | options))
+
+
+def batches(data: fl.ClientData, local: fl.SGD, seed: int) -> list[tuple[Any, Tensor]]:
+    """The batches that a federation trains a client with, for a loop of one's own."""
+    plan = plan_batches(len(data), local, torch.Generator().manual_seed(seed))
+    rows = [some[:count] for some, count in zip(plan.indices, plan.counts.tolist(), strict=True)]
+    found = [data.map(lambda values: values[some]) for some in rows]  # noqa: B023 - called at once
+    return [(batch.inputs, batch.targets) for batch in found]
 
 
 def flat(model: nn.Module) -> Tensor:

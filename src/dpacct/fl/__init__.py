@@ -55,6 +55,7 @@ from dpacct.fl.privatize import AggregationPlan, privatize
 from dpacct.fl.report.callbacks import Callback, CSVWriter, JSONLinesWriter
 from dpacct.fl.report.reports import Diagnostics, Report
 from dpacct.fl.server import Server
+from dpacct.fl.training.local_run import LocalRun
 from dpacct.rounds import Full, Poisson, Uniform
 
 __all__ = [
@@ -104,6 +105,7 @@ __all__ = [
     "GaussianNoise",
     "JSONLinesWriter",
     "LocalAdam",
+    "LocalRun",
     "Mask",
     "Method",
     "MinSeparation",

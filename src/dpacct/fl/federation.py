@@ -20,7 +20,7 @@ from dpacct.fl.engine.loop import LocalRounds, Made, RankedRounds, Ranks, follow
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.setup import choose_chooser, has_memories, prepare
 from dpacct.fl.engine.states import TrainingState
-from dpacct.fl.local.losses import LossFunction
+from dpacct.fl.local.losses import LossFunction, check_loss
 from dpacct.fl.methods.server_optimizers import ServerState
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.privacy.bounds import Bound
@@ -29,7 +29,6 @@ from dpacct.fl.report.reports import Report
 from dpacct.fl.settings import (
     LocalSettings,
     Settings,
-    check_loss,
     check_sequence,
     checkpoint_file,
     place,

@@ -341,13 +341,6 @@ def place(model: nn.Module, device: torch.device | str | None) -> nn.Module:
         raise InvalidParameter("device", device, rule) from None
 
 
-def check_loss(loss: object) -> None:
-    """Refuse a loss that cannot be called."""
-    if isinstance(loss, type) or not callable(loss):
-        rule = "a loss is a function of outputs and targets, or a module that was made"
-        raise InvalidParameter("loss", loss, rule, "For example torch.nn.CrossEntropyLoss().")
-
-
 def check_sequence(clients: Any) -> None:
     """Refuse a population that has no length or no numbered clients."""
     kind, other = type(clients).__name__, isinstance(clients, Mapping | Tensor)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from dpacct.fl.flower import LocalGrid
+from dpacct.fl.flower import LocalGrid, wire
 from dpacct.fl.flower.local import carried
 
 # What becomes of a client's replies: (client, message, replies) -> replies that arrive.
@@ -57,7 +57,7 @@ class FakeGrid(LocalGrid):
                 replies = [carried(app(arrived, context))]
             except Exception as error:  # noqa: BLE001 - as Flower's own runtime does
                 replies = [Message(Error(code=0, reason=repr(error)), reply_to=arrived)]
-            if "arrays" in message.content.array_records:
+            if wire.BYTES in message.content.array_records:
                 self.sent.append((client, message))
                 if self.fault is not None:
                     replies = self.fault(client, arrived, replies)

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 
 pytest.importorskip("flwr", reason="flwr is not installed beside the other test extras")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import dpacct
 from dpacct import fl
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.flower import PrivateStrategy, client_app, private_mod, wire
+from dpacct.fl.flower import PrivateStrategy, client_app, wire
 from dpacct.fl.flower.strategy import Roster
+from dpacct.fl.training.messages import PROTOCOL, Assignment, pack, unpack
 from dpacct.ledger import Ledger
 from tests.fl.flower.fake import FakeGrid
-from tests.fl.problems import cross_entropy, federation, flat, linear, make_clients
+from tests.fl.problems import batches, cross_entropy, federation, flat, linear, make_clients
 
+CPU = torch.device("cpu")
 CLIENTS = make_clients((9, 4, 0, 7, 5, 8))
+LOCAL = fl.SGD(lr=0.1, epochs=2, batch_size=4)
 SETTINGS = {
     "noise_multiplier": 0.7,
     "sampling": fl.Poisson(0.6),
     "rounds": 3,
-    "local": fl.SGD(lr=0.1, epochs=2, batch_size=4),
+    "local": LOCAL,
 }
 FULL = {"sampling": fl.Full(), "rounds": 1}
 QUICK = {"poll": 1e-3, "patience": 0.05}
@@ -90,7 +91,7 @@ def test_it_ends_with_the_bits_of_a_federation(options):
         result = play(run, grid(method=options["method"]))
         assert run.round == 2
     assert torch.equal(flat(run.model), flat(expected))
-    found = wire.tensors_of(result.arrays)
+    found = result.arrays.to_torch_state_dict()
     assert torch.equal(found["weight"], expected.weight.detach())
 
 
@@ -103,58 +104,69 @@ def test_a_public_size_hides_the_number_of_clients():
             play(run, network)
             assert run.engine.plan.adjacency is dpacct.Adjacency.ADD_REMOVE
             told = [
-                json.loads(message.content[wire.SIGN]["settings"]) | {"run": ""}
-                for _, message in network.sent[:5]
+                unpack(wire.bytes_of(message, "round"), CPU)[0] for _, message in network.sent[:5]
             ]
+            # All clients get the same bytes, which Flower sends once.
+            assert len({wire.bytes_of(message, "round") for _, message in network.sent}) == 1
         seen.append((run.engine.plan.cohort_size, told))
     assert seen[0] == seen[1]
     assert server().engine.plan.adjacency is dpacct.Adjacency.ZERO_OUT
 
 
-def own_loop(**options) -> ClientApp:
-    """A ClientApp as its users write it: it moves each parameter, and says too much."""
-    found = ClientApp(mods=[private_mod(**options)])
-
-    @found.train()
-    def train(message, context):
-        arrays = message.content["arrays"].to_torch_state_dict()
-        assert message.content["config"]["lr"] == 0.1
-        client = context.node_config["partition-id"]
-        moved = {name: value + 0.01 * client for name, value in arrays.items()}
-        metrics = MetricRecord({"num-examples": 11, "loss": 0.25})
-        content = RecordDict({"arrays": ArrayRecord(moved), "metrics": metrics})
-        return Message(content, reply_to=message)
-
-    return found
+def own_loop(start, context):
+    """A training loop as users of Flower write it."""
+    given = batches(own_data(context), LOCAL, seed=context.node_config["partition-id"])
+    with start(steps=len(given)) as local:
+        for x, y in given:
+            local.step(x, y)
+    return local
 
 
-def test_a_training_loop_of_ones_own_is_bounded_and_says_nothing_else():
+@pytest.mark.parametrize("method", [fl.DPFedAvg(), fl.DPFedPGN(), fl.Scaffold()], ids=str)
+def test_a_training_loop_of_ones_own_is_bounded_and_says_nothing_else(method):
     seen = []
 
     def look(client, message, replies):
-        seen.extend(reply.content for reply in replies)
+        seen.extend(replies)
         return replies
 
-    network = FakeGrid([own_loop() for _ in CLIENTS], look)
-    with server(**FULL, noise_multiplier=1e-3, clip_norm=0.1) as run:
-        before = flat(run.model)
-        play(run, network)
-    # Updates of 0.01 k on 21 coordinates, clipped to 0.1 from k = 3 on.
-    updates = [min(0.01 * client, 0.1 / 21**0.5) for client in range(6)]
-    moved = flat(run.model) - before
-    assert torch.allclose(moved, torch.full_like(moved, sum(updates) / 6), atol=1e-4)
+    own = client_app(linear, cross_entropy, train=own_loop, method=method)
+    options = FULL | {"method": method, "seed": 5, "clip_norm": 0.1}
+    with server(**options) as run:
+        play(run, FakeGrid([own for _ in CLIENTS], look))
+    with server(**options) as expected:
+        [opened] = expected
+        for client, data in enumerate(CLIENTS):
+            given = batches(data, LOCAL, seed=client)
+            with opened.local(client, cross_entropy, steps=len(given)) as local:
+                for x, y in given:
+                    local.step(x, y)
+        opened.release()
+    assert torch.equal(flat(run.model), flat(expected.model))
     assert len(seen) == 6
-    for content in seen:
-        assert list(content.keys()) == [wire.SIGN, wire.UPDATE]
-        row = wire.tensors_of(content[wire.UPDATE])["row"]
-        assert float(row.double().norm()) <= 0.1
+    for reply in seen:
+        assert list(reply.content.keys()) == [wire.SIGN, wire.BYTES]
+        assert set(reply.content[wire.SIGN]) == {"protocol", "version", "round"}
+        facts, groups, _ = answer_in(reply)
+        assert set(facts) == {"protocol", "version", "client", "key", "below"}
+        assert list(groups["update"]) == ["row"]
+        assert float(groups["update"]["row"].double().norm()) <= 0.1
+        assert ("memory" in groups) is (method == fl.Scaffold())
 
 
-def test_a_method_inside_training_needs_the_engines_loop():
-    for method in (fl.DPFedSAM(), fl.DPFedLS(), fl.FedAlphaNormEC()):
-        with pytest.raises(Unsupported, match="client_app"):
-            private_mod(method)
-    private_mod(fl.FedSMPTopK())
+def test_an_error_in_a_loop_of_ones_own_costs_its_contribution():
+    def breaks(start, context):
+        with start() as local:
+            if context.node_config["partition-id"] == 2:
+                raise OSError("the disk is gone")
+        return local
+
+    with server(**FULL) as run:
+        own = client_app(linear, cross_entropy, train=breaks)
+        assert cohorts(run, FakeGrid([own for _ in CLIENTS])) == [5]
+    for wrong in ({}, {"data": own_data, "train": breaks}):
+        with pytest.raises(InvalidParameter, match="data"):
+            client_app(linear, cross_entropy, **wrong)
 
 
 def rounds_of(path) -> tuple[int, int]:
@@ -195,17 +207,32 @@ def test_a_run_that_was_refused_starts_whole_once_there_is_room(tmp_path):
 # Faults of a client: what arrives, and how many contributions the sum then holds.
 
 
-def changed(reply, row=None, **entries):
-    """The same reply, with other entries in its sign, or other tensors."""
-    sign = ConfigRecord(dict(reply.content[wire.SIGN]) | entries)
-    update = reply.content[wire.UPDATE] if row is None else row
-    found = Message(RecordDict({wire.SIGN: sign, wire.UPDATE: update}), reply_to=reply)
+def answer_in(reply):
+    return unpack(wire.bytes_of(reply, "answer"), CPU)
+
+
+def with_bytes(reply, message: bytes, **sign):
+    """The same reply, with another answer."""
+    facts = ConfigRecord(dict(reply.content[wire.SIGN]) | sign)
+    found = Message(wire.message_of(facts, answer=message), reply_to=reply)
     found.__dict__["_metadata"] = reply.metadata
     return found
 
 
+def changed(reply, row=None, **entries):
+    """The same reply, with other facts, or another update."""
+    facts, groups, _ = answer_in(reply)
+    groups |= {} if row is None else {"update": row}
+    return with_bytes(reply, pack(facts | entries, groups))
+
+
 def with_row(reply, values, name="row"):
-    return changed(reply, wire.arrays_of({name: values}))
+    return changed(reply, {name: values})
+
+
+def without_bytes(reply):
+    reply.content = RecordDict({wire.SIGN: reply.content[wire.SIGN]})
+    return reply
 
 
 def as_an_answer_to(reply, other):
@@ -214,23 +241,22 @@ def as_an_answer_to(reply, other):
     return reply
 
 
-NO_ARRAY = ArrayRecord({"row": Array("float32", (21,), "numpy.ndarray", b"nothing")})
 FAULTS = {
     "none": (lambda reply: [reply], 6, 0),
     "gone": (lambda reply: [], 5, 0),
     "nan": (lambda reply: [with_row(reply, torch.full((21,), torch.nan))], 6, 1),
     "twice": (lambda reply: [reply, reply], 6, 0),
-    "another round": (lambda reply: [changed(reply, round=9)], 5, 0),
-    "another process": (lambda reply: [changed(reply, run="f00d")], 5, 0),
+    "another key": (lambda reply: [changed(reply, key="f00d")], 5, 0),
     # Whose own answer comes later.
     "as another client": (lambda reply: [changed(reply, client=5)], 5, 0),
     "as nobody": (lambda reply: [changed(reply, client=99)], 5, 0),
-    "another version": (lambda reply: [changed(reply, protocol=9)], 5, 0),
-    "no number": (lambda reply: [changed(reply, round="one")], 5, 0),
+    "another version": (lambda reply: [with_bytes(reply, b"", protocol=9)], 5, 0),
+    "no number": (lambda reply: [changed(reply, client="one")], 5, 0),
     "too short": (lambda reply: [with_row(reply, torch.ones(4))], 5, 0),
     "no update": (lambda reply: [with_row(reply, torch.ones(21), "other")], 5, 0),
     "whole numbers": (lambda reply: [with_row(reply, torch.ones(21).long())], 5, 0),
-    "garbled": (lambda reply: [changed(reply, NO_ARRAY)], 5, 0),
+    "garbled": (lambda reply: [with_bytes(reply, b"nothing")], 5, 0),
+    "no bytes": (lambda reply: [without_bytes(reply)], 5, 0),
 }
 
 
@@ -334,7 +360,7 @@ def test_an_absent_client_contributes_zero_and_is_asked_again_when_back():
 # What is refused before anything is charged.
 
 
-def without_mod() -> ClientApp:
+def of_another_package() -> ClientApp:
     found = ClientApp()
 
     @found.train()
@@ -347,8 +373,8 @@ def without_mod() -> ClientApp:
 @pytest.mark.parametrize(
     ("number", "last", "said"),
     [
-        (5, without_mod, "without the mod"),
-        (5, ClientApp, "Does its ClientApp have the mod"),
+        (5, of_another_package, "no client_app of dpacct"),
+        (5, ClientApp, "Is its ClientApp that of"),
         (5, lambda: app(clip_norm=0.7), "0.7 on client 5"),
         (5, lambda: app(method=fl.DPFedSAM()), "DPFedSAM"),
         (3, app, "both have it"),
@@ -387,8 +413,8 @@ def test_another_version_is_refused_on_both_sides(monkeypatch):
     with pytest.raises(InvalidParameter, match="Install the same dpacct"):
         app()(message, None)
     for found, said in (
-        ({"protocol": 9, "client": 0, "version": "9.9"}, "version 7 of the messages"),
-        ({"protocol": 7, "client": 0, "version": "0.0.9"}, "0.0.9 on node 1"),
+        ({"protocol": 9, "client": 0, "version": "9.9"}, f"version {PROTOCOL} of the messages"),
+        ({"protocol": PROTOCOL, "client": 0, "version": "0.0.9"}, "0.0.9 on node 1"),
     ):
         reply = Message(RecordDict({wire.SIGN: ConfigRecord(found)}), reply_to=message)
         with pytest.raises(InvalidParameter, match=said):
@@ -434,7 +460,7 @@ def test_a_bound_of_ones_own_cannot_be_told():
 
 def test_a_client_answers_to_nothing_else():
     message = Message(RecordDict(), dst_node_id=1, message_type="train")
-    with pytest.raises(InvalidParameter, match="signed"):
+    with pytest.raises(InvalidParameter, match="sign"):
         app()(message, None)
     told = []
     with server(**FULL) as run:
@@ -478,7 +504,7 @@ def test_a_server_that_is_killed_mid_round_goes_on(tmp_path, at, method):
     ledger, first = tmp_path / "run.pt.ledger", []
 
     def kill(client, message, replies):
-        given = wire.unpack_assignment(message.content)
+        given = Assignment.read(wire.bytes_of(message, "client", "round"), CPU)
         if given.broadcast.round == 1:
             first.append(given.memory)
         if (given.broadcast.round, client) == (at, 3):

@@ -11,8 +11,11 @@ before clients' memories change.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass, replace
+from hashlib import blake2b
+from hmac import compare_digest
 from numbers import Integral
 from typing import Any, cast
 
@@ -36,15 +39,23 @@ from dpacct.fl.engine.states import (
     on_host,
 )
 from dpacct.fl.layout import State, copies
+from dpacct.fl.local.losses import LocalLoss, LossFunction
 from dpacct.fl.privacy.account import Account, RowTicket
 from dpacct.fl.privacy.allocation import rounds_of
 from dpacct.fl.privacy.bounds import check_limits
 from dpacct.fl.privacy.correlated import CorrelatedNoise
 from dpacct.fl.privacy.noise import SharesElsewhere, drawn_std
 from dpacct.fl.report.reports import Report
-from dpacct.fl.tensors import undisturbed
+from dpacct.fl.tensors import same_numbers, undisturbed
 from dpacct.fl.training.choose import TrainingPlan
-from dpacct.fl.training.tasks import Broadcast
+from dpacct.fl.training.local_run import LocalRun
+from dpacct.fl.training.messages import (
+    Assignment,
+    reading,
+    unpack,
+    words_of,
+)
+from dpacct.fl.training.tasks import Broadcast, Isolation
 from dpacct.ledger import Event, Ticket
 from dpacct.ledger.record.events import noise_of
 from dpacct.ledger.record.plans import Plan
@@ -71,7 +82,8 @@ class OpenRound:
         self._rounds, self._engine, self._state = rounds, engine, state
         self._ticket, self._event, self._began = ticket, event, began
         self._answered: set[int] = set()
-        self._committed = False
+        self._committed = self._training = False
+        self._shared = b""
         self.settled = False
         self.released: Released | None = None
         self._row = ticket.row if isinstance(ticket, RowTicket) else None
@@ -127,11 +139,71 @@ class OpenRound:
         kept, device = self.found.kept, self._engine.device
         _check_shape("rows", rows, None, self._engine.kept_layout(kept).size)
         _check_shape("below", below, len(rows))
-        if below.dtype != torch.bool:
-            raise InvalidParameter("below", str(below.dtype), "true or false, as bool")
+        if below.dtype != torch.bool or not rows.is_floating_point():
+            rule = "rows are reals, and below is true or false, as bool"
+            raise InvalidParameter("below", f"{below.dtype}, and rows {rows.dtype}", rule)
         rows, below = rows.detach().to(device), below.to(device)
         checked = self._engine.check(self._state, kept, rows, below)
         return replace(checked, token=self.draw.token)
+
+    @contextmanager
+    def local(
+        self, client: int, loss: LossFunction | None = None, *, steps: int | None = None
+    ) -> Generator[LocalRun]:
+        """Train a client here by a loop of your own: ``with opened.local(client, loss) as local``.
+
+        At the end of the block its update is added, and its memory kept. An error goes up, and
+        nothing is added. Arguments are those of `LocalRun`.
+
+        Raises:
+            InvalidParameter: a client that is not in the round or came before, or ``steps``.
+            Unsupported: another block is open, or the run's own model was written to.
+        """
+        given, (own, isolation) = self._assigned(client), self._rounds.objective(loss)
+        if self._training:
+            raise Unsupported("one client trains at a time: end the block of the other one before")
+        method, self._training = self._engine.method, True
+        try:
+            with LocalRun(given, own, method=method, steps=steps, isolation=isolation) as local:
+                yield local
+        finally:
+            self._training = False
+        self._rounds.check_model(own)
+        contributions = self.bound(cast("Tensor", local.update).unsqueeze(0))
+        memory = local.remember(contributions.bounded.rows[0])
+        self._take(given.client, contributions, memory)
+
+    def assignment(self, client: int) -> bytes:
+        """Return the message to a client from which its `LocalRun` trains, with its memory.
+
+        Raises:
+            InvalidParameter: a client that is not in the round, or came before.
+        """
+        return b"".join(self.assignment_parts(client))
+
+    def assignment_parts(self, client: int) -> tuple[bytes, bytes]:
+        """Return the parts of `assignment`: the client's own, and that of all clients."""
+        given = self._assigned(client)
+        self._shared = self._shared or given.of_round()
+        return given.of_client(), self._shared
+
+    def receive(self, answer: bytes) -> None:
+        """Add the update of a `LocalRun.answer`, and keep the client's memory.
+
+        Raises:
+            InvalidParameter: it does not answer an assignment of this round, or cannot be read.
+        """
+        with reading(answer):
+            facts, groups, _ = unpack(answer, self._engine.device, last=True)
+            client, key, below = (facts[name] for name in ("client", "key", "below"))
+            row = groups["update"]["row"]
+            if [type(client), type(key), type(below)] != [int, str, bool]:
+                raise TypeError("facts of other kinds")
+            if not compare_digest(key.encode(), self._key(client).encode()):
+                rule = "its key belongs to another client or round"
+                raise InvalidParameter("answer", f"of client {client}", rule)
+        checked = self.check(row.unsqueeze(0), torch.tensor([below]))
+        self._take(client, checked, groups.get("memory"))
 
     def add(self, clients: Sequence[int], contributions: Contributions) -> None:
         """Add contributions, one for each client. Workers outside the cohort contribute nothing.
@@ -206,6 +278,10 @@ class OpenRound:
         [client] = _listed([client])
         if client not in self.draw.workers:
             raise InvalidParameter("client", client, f"it is not in round {self.number}")
+        self.found.memories[client] = self._checked(client, memory)
+
+    def _checked(self, client: int, memory: State) -> State:
+        """Return a copy of a memory, or reject one that is not of its client's kind."""
         before = self._engine.memory(client, self._state) or {}
         if not isinstance(memory, Mapping) or not all(map(torch.is_tensor, memory.values())):
             rule = "it is a dictionary of tensors"
@@ -215,7 +291,36 @@ class OpenRound:
         if not same or not all(bool(torch.isfinite(value).all()) for value in memory.values()):
             rule = f"it holds finite tensors {', '.join(kinds) or '(none)'} of their kinds"
             raise InvalidParameter("memory", f"of client {client}", rule)
-        self.found.memories[client] = copies(memory)
+        return copies(memory)
+
+    def _take(self, client: int, contributions: Contributions, memory: State | None) -> None:
+        """Add one client's contribution with its memory, or neither of them."""
+        kept = None if memory is None else self._checked(client, memory)
+        self.add([client], contributions)
+        if kept is not None:
+            self.found.memories[client] = kept
+
+    def _key(self, client: int) -> str:
+        """Return the words that only the receiver of an assignment knows."""
+        return blake2b(b"%d" % client, key=self.draw.token, digest_size=16).hexdigest()
+
+    def _assigned(self, client: int) -> Assignment:
+        """Return the assignment of a client that has not answered."""
+        self._require_open()
+        [client] = _listed([client])
+        self._with_answered([client])
+        bound, sent, method = self._state.bound, self.broadcast, self._engine.method
+        return Assignment(
+            client=client,
+            key=self._key(client),
+            seed=self.draw.seed_of(client),
+            memory=self.memory(client),
+            broadcast=replace(sent, local=sent.local.of_round(self.number)),
+            bound=bound,
+            kept=self.found.kept,
+            method=words_of(method),
+            contributions=self._engine.plan.contributions,
+        )
 
     def merge(self, part: Collected) -> None:
         """Add the sums of a `Draw.share` of the round, from another process.
@@ -298,6 +403,10 @@ class OpenRound:
 
     def _register(self, clients: Sequence[int]) -> None:
         """Note that these clients have answered, or raise and note nothing. Rule 2."""
+        self._answered = self._with_answered(clients)
+
+    def _with_answered(self, clients: Sequence[int]) -> set[int]:
+        """Return the clients that have answered, with these, or reject one that must not."""
         workers, answered = set(self.draw.workers), set(self._answered)
         for client in clients:
             if client not in workers or client in answered:
@@ -305,7 +414,7 @@ class OpenRound:
                 rule = f"it {fault} round {self.number}, whose clients count once"
                 raise InvalidParameter("clients", client, rule)
             answered.add(client)
-        self._answered = answered
+        return answered
 
 
 def _check_shape(name: str, values: Tensor, *shape: int | None) -> None:
@@ -359,6 +468,7 @@ class Rounds:
         self.budget: Budget | None = self.account.budget
         self.planned = self.plan.rounds
         self.first_bound = self.state.bound
+        self._objective: tuple[Any, LocalLoss, Isolation] | None = None
 
     def begin(self) -> None:
         """Register the run in the ledger with its plan, unless it goes on.
@@ -465,6 +575,24 @@ class Rounds:
             + ("" if engine.server is None else f", server={engine.server!r}")
             + ("" if engine.average is None else f", average={engine.average!r}")
         )
+
+    def objective(self, loss: LossFunction | None) -> tuple[LocalLoss, Isolation]:
+        """Return a loss with a copy of the model, made once, and the check around clients."""
+        if self._objective is None or self._objective[0] is not loss:
+            names, precision = self.engine.layout.names, self.engine.local.precision
+            own = LocalLoss.of_copies(self.model, loss, names, precision)
+            self._objective = loss, own, Isolation(own)
+        return self._objective[1:]
+
+    def check_model(self, own: LocalLoss) -> None:
+        """Reject a model that a loop has moved itself, instead of its client's parameters."""
+        known = own.constants | self.state.params
+        for name, value in [*self.model.named_parameters(), *self.model.named_buffers()]:
+            if not same_numbers(value.detach(), known[name]):
+                raise Unsupported(
+                    f"{name} of the run's model was written to while a client trained. Give "
+                    "local.parameters() to an optimizer of your own"
+                )
 
     def write_model(self) -> None:
         """Copy the released parameters into the model."""

@@ -1,7 +1,7 @@
 """Flower (flwr) as the network under `fl.Server`: a strategy, and the client's part.
 
-On the server ``PrivateStrategy(fl.Server(...)).start(grid)``. On clients `client_app`, or
-`private_mod` for a training loop of your own. See docs/how-to/flower.md.
+On the server ``PrivateStrategy(fl.Server(...)).start(grid)``. On clients `client_app`, with the
+run's local training or a loop of your own. See docs/how-to/flower.md.
 """
 
 from dpacct.packages import import_package
@@ -12,7 +12,6 @@ import_package("flwr", "flwr", "1.41", "flower,fl")
 from dpacct.fl.flower.clients import (  # noqa: E402 - see above
     client_app,
     partition_id,
-    private_mod,
 )
 from dpacct.fl.flower.local import LocalGrid  # noqa: E402 - see above
 from dpacct.fl.flower.strategy import PrivateStrategy  # noqa: E402 - see above
@@ -22,5 +21,4 @@ __all__ = [
     "PrivateStrategy",
     "client_app",
     "partition_id",
-    "private_mod",
 ]

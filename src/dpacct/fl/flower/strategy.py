@@ -2,8 +2,8 @@
 
 Rule 1: Clients answer, and are checked, before anything is charged.
 Rule 2: A round is reserved before a message leaves, and committed before the model changes.
-Rule 3: An answer counts once, for this process, this round and the client that its node is. Any
-    other answer does not count, and neither does a late one.
+Rule 3: An answer counts once, for the round and the client of its assignment. Any other answer does
+    not count, and neither does a late one.
 Rule 4: Clients are not asked for metrics and evaluations, as no noise covers them.
 """
 
@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import logging
 import math
-import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,12 +24,12 @@ from dpacct import __version__, validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.engine.rounds import OpenRound
 from dpacct.fl.flower import wire
-from dpacct.fl.flower.wire import Answer, Assignment
 from dpacct.fl.layout import trainable
 from dpacct.fl.privacy.bounds import AdaptiveClip
 from dpacct.fl.privacy.noise import SharesElsewhere
 from dpacct.fl.report.reports import Report
 from dpacct.fl.server import Server
+from dpacct.fl.training.messages import check_bound, check_protocol, words_of
 
 _LOG = logging.getLogger("flwr")
 
@@ -119,14 +117,16 @@ class Roster:
         """Return the client that a node is, if it trains as the server charges for. Rule 6."""
         if reply.has_error():
             rule = f"it did not answer which client it is ({(reply.error.reason or '')[-300:]})"
-            hint = "Does its ClientApp have the mod? See dpacct.fl.flower.private_mod, client_app."
+            hint = "Is its ClientApp that of dpacct.fl.flower.client_app?"
             raise InvalidParameter("node", node, rule, hint)
         facts = reply.content.config_records.get(wire.SIGN)
         if facts is None or "client" not in facts:
-            rule = "its ClientApp trains without the mod of dpacct"
-            hint = "Use dpacct.fl.flower.client_app, or private_mod() as the first of its mods."
+            rule, hint = (
+                "its ClientApp is no client_app of dpacct",
+                "See dpacct.fl.flower.client_app.",
+            )
             raise InvalidParameter("node", node, rule, hint)
-        wire.check_protocol(facts)
+        check_protocol(facts)
         client = facts["client"]
         if facts.get("version") != __version__:
             rule = f"the server has dpacct {__version__}"
@@ -186,7 +186,7 @@ def exchange(
 class PrivateStrategy(Strategy):
     """A Flower strategy that runs a `fl.Server`.
 
-    Clients use `client_app` or `private_mod`. The noise, the cohorts, the ledger and the model are
+    Clients use `client_app`. The noise, the cohorts, the ledger and the model are
     the server's: ``PrivateStrategy(server).start(grid)``.
 
     Args:
@@ -216,7 +216,7 @@ class PrivateStrategy(Strategy):
     ) -> None:
         self.server = server
         engine, bound = server.engine, server.bound
-        wire.bound_to_json(bound)
+        check_bound(bound)
         most = engine.num_clients
         least = most if min_clients is None else min_clients
         self._enough = validate.count("min_clients", least, "the clients to wait for")
@@ -225,14 +225,13 @@ class PrivateStrategy(Strategy):
         self._patience = validate.above_zero("patience", patience, "the seconds to wait")
         self._poll = validate.above_zero("poll", poll, "the seconds between looks")
         self._on_round = on_round
-        self._tag = secrets.token_hex(8)
         if isinstance(engine.noise, SharesElsewhere):
             raise Unsupported(
                 "Flower brings updates to the server, which adds the noise. With noise shares a "
                 "secure aggregator brings sums: see docs/how-to/flower.md."
             )
         norm = None if isinstance(bound, AdaptiveClip) else bound.clip_norm
-        self._roster = Roster(most, repr(engine.method), norm)
+        self._roster = Roster(most, words_of(engine.method), norm)
         self._rounds: Iterator[OpenRound] | None = None
         self._opened: OpenRound | None = None
         self.last: Report | None = None
@@ -305,11 +304,7 @@ class PrivateStrategy(Strategy):
             return None, None
         for reply in replies:
             try:
-                answer = self._answer(opened, reply)
-                below = torch.tensor([answer.below])
-                opened.add([answer.client], opened.check(answer.row.unsqueeze(0), below))
-                if answer.memory is not None:
-                    opened.remember(answer.client, answer.memory)
+                opened.receive(wire.bytes_of(reply, "answer"))
             except InvalidParameter as refusal:
                 node = reply.metadata.src_node_id
                 _LOG.warning("an answer of node %s does not count: %s", node, refusal)
@@ -349,50 +344,20 @@ class PrivateStrategy(Strategy):
             raise
         if opened is None:
             return None
-        sent, bound, kept = opened.broadcast, self.server.bound, opened.found.kept
-        sent = replace(sent, local=sent.local.of_round(opened.number), clip_norm=bound.clip_norm)
-        shared = wire.shared_records(sent, kept)
         messages: list[Message] = []
         for client in opened.workers:
-            if client not in self._roster.nodes:
-                continue
-            assignment = Assignment(
-                run=self._tag,
-                client=client,
-                broadcast=sent,
-                memory=opened.memory(client),
-                bound=bound,
-                counted=isinstance(bound, AdaptiveClip),
-                kept=kept,
-                contributions=self.server.engine.plan.contributions,
-                seed=opened.draw.seed_of(client),
-            )
-            messages.append(
-                Message(
-                    wire.pack_assignment(assignment, shared),
-                    dst_node_id=self._roster.nodes[client],
-                    message_type="train",
-                    group_id=str(opened.number),
+            if client in self._roster.nodes:
+                own, shared = opened.assignment_parts(client)
+                facts = wire.sign(ask=wire.ROUND, round=opened.number)
+                messages.append(
+                    Message(
+                        wire.message_of(facts, client=own, round=shared),
+                        dst_node_id=self._roster.nodes[client],
+                        message_type="train",
+                        group_id=str(opened.number),
+                    )
                 )
-            )
         return messages
-
-    def _answer(self, opened: OpenRound, reply: Message) -> Answer:
-        """Read an answer that counts, or raise `InvalidParameter`. Rule 3."""
-        if reply.has_error():
-            raise InvalidParameter("answer", "an error", (reply.error.reason or "")[-300:])
-        answer = wire.unpack_answer(reply.content)
-        if (answer.run, answer.number) != (self._tag, opened.number):
-            rule = f"round {opened.number} of this process is open"
-            raise InvalidParameter("answer", f"to round {answer.number}", rule)
-        node = self._roster.nodes.get(answer.client)
-        if node != reply.metadata.src_node_id:
-            rule = f"node {node} is client {answer.client}"
-            raise InvalidParameter("answer", f"of node {reply.metadata.src_node_id}", rule)
-        size = len(opened.found.total)
-        if len(answer.row) != size:
-            raise InvalidParameter("answer", len(answer.row), f"an update holds {size} values")
-        return answer
 
     def _arrays(self) -> ArrayRecord:
         return wire.arrays_of(trainable(self.server.model))
@@ -413,7 +378,7 @@ class PrivateStrategy(Strategy):
             rule = f"the server plans {self.server.rounds} rounds, and charges for them"
             raise InvalidParameter("num_rounds", num_rounds, rule, "Leave it out.")
         if initial_arrays is not None:
-            own, given = trainable(self.server.model), wire.tensors_of(initial_arrays)
+            own, given = trainable(self.server.model), initial_arrays.to_torch_state_dict()
             if own.keys() != given.keys() or not all(
                 torch.equal(own[name].detach().cpu(), given[name]) for name in own
             ):

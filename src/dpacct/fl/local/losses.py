@@ -66,7 +66,12 @@ class LocalLoss:
     def of_copies(
         cls, model: nn.Module, loss: Any, names: tuple[str, ...], precision: Precision
     ) -> LocalLoss:
-        """Return the loss of a copy of the model, by a copy of a loss that is a module."""
+        """Return the loss of a copy of the model, by a copy of a loss that is a module.
+
+        Without a loss it is the one that the model returns.
+        """
+        loss = returned_loss if loss is None else loss
+        check_loss(loss)
         try:
             own = copy.deepcopy(model)
             objective = copy.deepcopy(loss) if isinstance(loss, nn.Module) else loss
@@ -170,6 +175,24 @@ class LocalLoss:
         if self._precision == "bfloat16":
             return torch.autocast(device, dtype=torch.bfloat16, cache_enabled=False)
         return nullcontext()
+
+
+def check_loss(loss: object) -> None:
+    """Refuse a loss that cannot be called."""
+    if isinstance(loss, type) or not callable(loss):
+        rule = "a loss is a function of outputs and targets, or a module that was made"
+        raise InvalidParameter("loss", loss, rule, "For example torch.nn.CrossEntropyLoss().")
+
+
+def returned_loss(outputs: Any, targets: Tensor) -> Tensor:
+    """Return the loss that a model has computed itself: ``outputs.loss``, or the outputs alone."""
+    del targets
+    held = isinstance(outputs, Mapping)
+    found: Any = cast("Any", outputs).get("loss") if held else getattr(outputs, "loss", outputs)
+    if not isinstance(found, Tensor):
+        rule = "without a loss of outputs and targets, the model returns one: model(...).loss"
+        raise InvalidParameter("loss", None, rule, "Are the labels among the inputs?")
+    return found
 
 
 def _places(model: nn.Module) -> dict[str, str]:

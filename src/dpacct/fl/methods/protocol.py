@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from torch import Tensor
 
+from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import Params, State
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import Loss
@@ -54,6 +55,15 @@ class Context:
     steps: int | Tensor
     clip_norm: float = math.inf
     client_state: State | None = None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Ask for the number of steps that a loop has not said."""
+            if name != "steps":
+                raise AttributeError(name)
+            rule, hint = "the method needs it before the first step", "Give steps=len(loader)."
+            raise InvalidParameter("steps", None, rule, hint)
 
 
 class Method(Protocol):

@@ -95,15 +95,20 @@ class Broadcast:
         return next(iter(self.anchor.values())).device
 
     def context(
-        self, lr: float | Tensor, steps: int | Tensor, memory: State | None = None
+        self, lr: float | Tensor, steps: int | Tensor | None, memory: State | None = None
     ) -> Context:
         """Return the context of a client with this memory and ``steps`` steps of rate lr.
 
-        Its dictionaries are its own: an entry that one client adds reaches no other client.
+        Its dictionaries are its own: an entry that one client adds reaches no other client. Without
+        a number of steps it has none to read.
         """
         anchor, state = dict(self.anchor), dict(self.server_state)
         own = None if memory is None else dict(memory)
-        return Context(self.round, anchor, state, self.local, lr, steps, self.clip_norm, own)
+        count = 0 if steps is None else steps
+        found = Context(self.round, anchor, state, self.local, lr, count, self.clip_norm, own)
+        if steps is None:
+            object.__delattr__(found, "steps")
+        return found
 
     def context_of(self, task: Task) -> Context:
         """Return the context of a client's task."""
@@ -214,6 +219,39 @@ class Trainer:
         return states
 
 
+class LocalSteps:
+    """The local steps of one client, as torch's optimizers take them.
+
+    Attributes:
+        params: where the steps have led. taken: how many.
+    """
+
+    def __init__(self, method: Method, loss: LocalLoss, context: Context) -> None:
+        self._method, self._loss, self._context = method, loss, context
+        self.params, self.taken = context.anchor, 0
+        self._projects = overrides(method, "after_step")
+        self._optimizer: State = {}
+
+    def direction(self, batch: Batch) -> Params:
+        """Return the method's direction, within the bound of a local gradient."""
+        found = self._method.gradient(self._loss, self.params, batch, self._context)
+        limit = self._context.local.max_grad_norm
+        return found if limit is None else shortened(found, limit)
+
+    def take(self, batch: Batch, rate: float) -> None:
+        """Take a step of the run's local training."""
+        found, local = self.direction(batch), self._context.local
+        found, self._optimizer = local.direction(found, self.params, self._optimizer)
+        self.params = {n: p.sub(found[n], alpha=rate) for n, p in self.params.items()}
+        self.project()
+        self.taken += 1
+
+    def project(self) -> None:
+        """Let the method's `after_step` change the parameters."""
+        if self._projects:
+            self.params = self._method.after_step(self.params, self._context)
+
+
 class SequentialTrainer(Trainer):
     """A `Trainer` that treats clients one by one, by autograd."""
 
@@ -239,24 +277,15 @@ class SequentialTrainer(Trainer):
         return self.method.local_update(delta, task.state, context).detach()
 
     def _descend(self, task: Task, context: Context) -> Params:
-        """Return the parameters after the local steps, as torch's optimizers take them."""
-        local, params = context.local, context.anchor
-        projects = overrides(self.method, "after_step")
-        optimizer: State = {}
+        """Return the parameters after the local steps."""
+        steps = LocalSteps(self.method, self._loss, context)
         # One upload for all steps.
         plan = task.plan.indices.to(task.data.targets.device)
         for indices, count in zip(plan, numbers(task.plan.counts), strict=True):
             rows = indices[:count]
             data = task.data.map(lambda values: values[rows])  # noqa: B023 - called at once
-            batch = Batch(data.inputs, data.targets, None)
-            grads = self.method.gradient(self._loss, params, batch, context)
-            if local.max_grad_norm is not None:
-                grads = shortened(grads, local.max_grad_norm)
-            grads, optimizer = local.direction(grads, params, optimizer)
-            params = {n: p.sub(grads[n], alpha=float(context.lr)) for n, p in params.items()}
-            if projects:
-                params = self.method.after_step(params, context)
-        return params
+            steps.take(Batch(data.inputs, data.targets, None), float(context.lr))
+        return steps.params
 
 
 NO_DATA = ClientData(torch.zeros(0), torch.zeros(0))

@@ -6,12 +6,13 @@ import time
 from pathlib import Path
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from torch import nn
 
 from dpacct import fl
-from dpacct.fl.flower import client_app
+from dpacct.fl.flower import client_app, wire
+from dpacct.fl.training.messages import pack, unpack
 
 
 def data(context: Context) -> fl.ClientData:
@@ -36,18 +37,14 @@ def train(message: Message, context: Context) -> Message:
         while not (folder / f"go-{number}").exists():
             time.sleep(0.2)
     reply = member(message, context)
-    if faulty and number == 2:
-        row = torch.full((21,), torch.nan)
-        reply.content["dpacct.update"] = ArrayRecord({"row": _array(row)})
-    if faulty and number == 3:
-        sign = ConfigRecord(dict(reply.content["dpacct"]) | {"round": 2})
-        reply.content = RecordDict({**dict(reply.content), "dpacct": sign})
+    if faulty and number in (2, 3):
+        facts, groups, _ = unpack(wire.bytes_of(reply, "answer"), torch.device("cpu"))
+        if number == 2:
+            groups["update"]["row"] = torch.full((21,), torch.nan)
+        else:
+            # The key of another round.
+            facts["key"] = "f00d"
+        reply.content = wire.message_of(wire.sign(round=number), answer=pack(facts, groups))
     if faulty and number == 4:
         time.sleep(float(context.run_config["timeout"]) + 15)
     return reply
-
-
-def _array(row: torch.Tensor):
-    from flwr.app import Array
-
-    return Array(row.numpy())

@@ -1,0 +1,179 @@
+"""A round as one client gets it, and the client's answer, as bytes of any transport.
+
+    message = head's length (4 bytes) + head (JSON: facts, types and shapes of tensors) + tensors
+
+Rule 1: reading runs nothing, and makes room for no more than the message holds. A message that does
+    not fit is an InvalidParameter, whoever sent it.
+Rule 2: an answer holds the bounded update, the client's memory and nothing else of its data.
+Rule 3: an answer returns the key of its assignment, which fits one client and one round.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from dpacct import __version__
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.fl.layout import State
+from dpacct.fl.local.sgd import LOCAL_TRAINING
+from dpacct.fl.methods.protocol import Method
+from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, PerLayerClip, SmoothedNormalization
+from dpacct.fl.training.tasks import Broadcast
+
+# Counts up with every change of the messages.
+PROTOCOL = 8
+_KINDS = {
+    str(kind).removeprefix("torch."): kind
+    for kind in (
+        torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
+        torch.int16, torch.int8, torch.uint8, torch.bool,
+    )
+}  # fmt: skip
+_MOST = 2**62
+_BOUNDS = {
+    kind.__name__: kind for kind in (Clip, AdaptiveClip, PerLayerClip, SmoothedNormalization)
+}
+# The facts of an assignment that JSON carries as they are, of the round and of the client.
+_OF_ROUND, _OF_CLIENT = ("contributions", "method"), ("client", "key", "seed")
+# What reading a message of another kind raises.
+_UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Assignment:
+    """A round as one client gets it. Everything in it is public except the client's memory.
+
+    Attributes:
+        client: the receiver. key: comes back with the answer. memory: the client's, or None.
+        broadcast, bound: of the round. kept: the mask's coordinates, None for all.
+        method: by its settings, in words, to compare.
+        contributions: the most that a round can hold, which fixes the grid of the sum.
+        seed: of the client's batches and random numbers.
+    """
+
+    client: int
+    key: str
+    seed: int
+    memory: State | None
+    broadcast: Broadcast
+    bound: Bound
+    kept: Tensor | None
+    method: str
+    contributions: int
+
+    def of_round(self) -> bytes:
+        """Return the part of the message that all clients of the round receive."""
+        check_bound(self.bound)
+        sent, bound = self.broadcast, self.bound
+        local = {f.name: getattr(sent.local, f.name) for f in fields(sent.local) if f.init}
+        facts = {name: getattr(self, name) for name in _OF_ROUND} | {
+            "round": sent.round,
+            "training": type(sent.local).__name__,
+            "local": local,
+            "bound": {"kind": type(bound).__name__, **asdict(cast("Any", bound))},
+        }
+        mask = {} if self.kept is None else {"mask": {"kept": self.kept}}
+        return pack(facts, {"anchor": sent.anchor, "server": sent.server_state} | mask)
+
+    def of_client(self) -> bytes:
+        """Return the part of the message for this client, which comes before the other part."""
+        facts = {name: getattr(self, name) for name in _OF_CLIENT}
+        return pack(facts, {} if self.memory is None else {"memory": self.memory})
+
+    @classmethod
+    def read(cls, message: bytes, device: torch.device) -> Assignment:
+        """Return the assignment that the server sent, with its tensors on the device."""
+        with reading(message):
+            own, memories, end = unpack(message, device)
+            facts, groups, _ = unpack(message, device, end, last=True)
+            bound = cast("Any", _BOUNDS[facts["bound"].pop("kind")])(**facts["bound"])
+            local = LOCAL_TRAINING[facts["training"]](**facts["local"])
+            server = groups.get("server", {})
+            sent = Broadcast(facts["round"], groups["anchor"], server, local, bound.clip_norm)
+            plain = {n: own[n] for n in _OF_CLIENT} | {n: facts[n] for n in _OF_ROUND}
+            kept, memory = groups.get("mask", {}).get("kept"), memories.get("memory")
+            return cls(broadcast=sent, bound=bound, kept=kept, memory=memory, **plain)
+
+
+def words_of(method: Method) -> str:
+    """Return a method with its settings, the same in every process."""
+    return repr(method) if is_dataclass(method) else type(method).__qualname__
+
+
+def check_bound(bound: Bound) -> None:
+    """Reject a bound that clients cannot be sent. A subclass may bound by something else."""
+    if type(bound) not in _BOUNDS.values():
+        raise Unsupported(
+            f"clients cannot be sent the bound {type(bound).__name__}. Take Clip, PerLayerClip, "
+            "AdaptiveClip or SmoothedNormalization"
+        )
+
+
+def check_protocol(facts: Mapping[str, Any]) -> None:
+    """Reject a message of another version."""
+    if facts.get("protocol") != PROTOCOL:
+        found = f"{facts.get('protocol')!r:.20} (dpacct {facts.get('version')!r:.20})"
+        rule = f"dpacct {__version__} here has version {PROTOCOL} of the messages"
+        hint = "Install the same dpacct on the server and on all clients."
+        raise InvalidParameter("protocol", found, rule, hint)
+
+
+@contextmanager
+def reading(message: object) -> Generator[None]:
+    """Turn the errors of a message that was not made here into one of its own. Rule 1."""
+    if not isinstance(message, bytes):
+        raise InvalidParameter("message", type(message).__name__, "a message is bytes")
+    try:
+        yield
+    except InvalidParameter:
+        raise
+    except _UNREADABLE as error:
+        rule = f"it cannot be read ({type(error).__name__})"
+        raise InvalidParameter("message", f"{len(message)} bytes", rule) from None
+
+
+def pack(facts: Mapping[str, Any], groups: Mapping[str, Mapping[str, Tensor]]) -> bytes:
+    """Return a message with facts, and with tensors by group and name."""
+    listed = [(group, name, v) for group, own in groups.items() for name, v in own.items()]
+    forms = [(g, n, str(v.dtype).removeprefix("torch."), list(v.shape)) for g, n, v in listed]
+    content = {"protocol": PROTOCOL, "version": __version__, **facts, "tensors": forms}
+    head = json.dumps(content).encode()
+    flat = (value.detach().cpu().reshape(-1).contiguous() for _, _, value in listed)
+    parts = (value.view(torch.uint8).numpy().tobytes() for value in flat)
+    return b"".join((len(head).to_bytes(4, "little"), head, *parts))
+
+
+def unpack(
+    message: bytes, device: torch.device, start: int = 0, *, last: bool = False
+) -> tuple[dict[str, Any], dict[str, State], int]:
+    """Return facts, tensors by group and name on the device, and the end of this part. Rule 1.
+
+    To be called inside of `reading`. The ``last`` part ends the message.
+    """
+    end = start + 4 + int.from_bytes(message[start : start + 4], "little")
+    facts, groups = json.loads(message[start + 4 : end]), dict[str, State]()
+    check_protocol(facts)
+    for group, name, kind, shape in facts.pop("tensors"):
+        # Torch computes strides, so that even an empty tensor has a largest shape.
+        whole = all(type(n) is int and n >= 0 for n in shape)
+        if not whole or math.prod(max(n, 1) for n in shape) > _MOST:
+            raise ValueError("no shape of a tensor")
+        begin, end = end, end + math.prod(shape) * _KINDS[kind].itemsize
+        if end > len(message):
+            raise ValueError("shorter than it says")
+        # In memory of its own. Bytes of truth values may hold other numbers than 0 and 1.
+        read = torch.uint8 if kind == "bool" else _KINDS[kind]
+        flat = torch.frombuffer(bytearray(message[begin:end]) or bytearray(8), dtype=read)
+        values = flat[: math.prod(shape)].reshape(shape).to(device)
+        groups.setdefault(group, {})[name] = values != 0 if kind == "bool" else values
+    if last and end != len(message):
+        raise ValueError("longer than it says")
+    return facts, groups, end
