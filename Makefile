@@ -37,6 +37,7 @@ lint: tools
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m pyright --pythonpath $(PYTHON)
+	DPACCT_TESTS=thorough $(PYTHON) -m pytest -q tests/project/test_types.py
 
 bench: tools
 	$(PYTHON) -m benchmarks

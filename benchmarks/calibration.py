@@ -13,7 +13,7 @@ from benchmarks.measure import processor_seconds, table
 from dpacct import Poisson, Round, Schedule
 from dpacct.budget import Budget
 from dpacct.interop import DpAccountingPld, DpAccountingRdp, OpacusPrv, OpacusRdp, installed_peers
-from dpacct.rounds import Phase
+from dpacct.rounds import AccountantName, Phase
 from dpacct.schedules.shapes import linear
 
 ROUNDS, RATE = 300, 0.1
@@ -24,7 +24,7 @@ MANY = 10_000
 HEADER = ["", "answer", "processor time", "theirs / ours", "goal"]
 
 
-def ours(accountant: str) -> float:
+def ours(accountant: AccountantName) -> float:
     """Return our noise multiplier."""
     found = dpacct.calibrate(
         epsilon=BUDGET.epsilon,

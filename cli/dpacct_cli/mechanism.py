@@ -19,7 +19,7 @@ from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.errors import Unsupported
 from dpacct.items import phase_entry
 from dpacct.renyi.curve import RenyiAccountant, RenyiCurve, best_epsilon
-from dpacct.rounds import Adjacency, Poisson, Round, Sampling, Schedule, Uniform
+from dpacct.rounds import AccountantName, Adjacency, Poisson, Round, Sampling, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tuning import BestOf
 from dpacct_cli.options import MechanismOptions
@@ -223,7 +223,9 @@ def epsilon_row(spent: Spent, origin: str = "", *, lead: str = "", proven: str =
     return Row("epsilon", value, f"  {by}{lead}at delta {at}")
 
 
-def epsilon_rows(plan: Schedule, delta: float, accountant: str, spent: Interval) -> list[Row]:
+def epsilon_rows(
+    plan: Schedule, delta: float, accountant: AccountantName, spent: Interval
+) -> list[Row]:
     """Return other bounds on epsilon: by Renyi, or the published one of fixed-size cohorts."""
     only = single_round(plan)
     replaced = plan.adjacency is Adjacency.REPLACE_ONE
@@ -244,7 +246,7 @@ def epsilon_rows(plan: Schedule, delta: float, accountant: str, spent: Interval)
 
 
 def _fixed_size_rows(
-    plan: Schedule, only: Round, delta: float, accountant: str, spent: Interval
+    plan: Schedule, only: Round, delta: float, accountant: AccountantName, spent: Interval
 ) -> list[Row]:
     found: list[Row] = []
     if accountant in (DEFAULT_ACCOUNTANT, RenyiAccountant().name):

@@ -13,7 +13,7 @@ import math
 from functools import cache
 
 from dpacct import Full, Interval, Poisson, calibrate, epsilon
-from dpacct.rounds import Sampling
+from dpacct.rounds import AdjacencyName, Sampling
 from evidence.pages import markdown
 
 CLIENTS, ROUNDS, DELTA, TARGET = 20, 300, 1e-5, 8.0
@@ -56,7 +56,7 @@ def sampling_of(rate: float) -> Sampling:
     return Full() if rate == 1 else Poisson(rate)
 
 
-def cost(noise_multiplier: float, rate: float, adjacency: str = "add-remove") -> Interval:
+def cost(noise_multiplier: float, rate: float, adjacency: AdjacencyName = "add-remove") -> Interval:
     """Return achieved and proven epsilon of 300 rounds."""
     return epsilon(
         noise_multiplier=noise_multiplier,
@@ -68,7 +68,7 @@ def cost(noise_multiplier: float, rate: float, adjacency: str = "add-remove") ->
 
 
 @cache
-def needed(rate: float, adjacency: str) -> float:
+def needed(rate: float, adjacency: AdjacencyName) -> float:
     """Return noise multiplier on the sum that epsilon 8 takes."""
     found = calibrate(
         epsilon=TARGET,

@@ -7,6 +7,15 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpacct import claims as claims
+    from dpacct import correlated as correlated
+    from dpacct import fl as fl
+    from dpacct import interop as interop
+    from dpacct import ledger as ledger
+    from dpacct import pictures as pictures
+    from dpacct import report as report
+    from dpacct import risk as risk
+    from dpacct import schedules as schedules
     from dpacct.accountant import delta, epsilon
     from dpacct.budget import Budget, Interval, Spent
     from dpacct.calibration.calibrate import Calibration, calibrate
@@ -70,14 +79,19 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME_OF:
-        value = getattr(import_module(f"dpacct.{_HOME_OF[name]}"), name)
+if not TYPE_CHECKING:  # Checkers read the imports above, and report any other name.
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME_OF and name not in _ROOMS:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            module = import_module(f"dpacct.{_HOME_OF.get(name, name)}")
+            value = getattr(module, name) if name in _HOME_OF else module
+        except AttributeError as error:
+            # Python would take it for a name that does not exist, and drop the cause.
+            raise ImportError(f"dpacct.{name} cannot be imported: {error}") from error
         globals()[name] = value
         return value
-    if name in _ROOMS:
-        return import_module(f"dpacct.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Protocol
 
 from dpacct import validate
 from dpacct.budget import Interval, Spent
@@ -10,6 +10,7 @@ from dpacct.renyi.closed_form import ClosedFormAccountant
 from dpacct.renyi.curve import RenyiAccountant
 from dpacct.rounds import (
     NOT_GIVEN,
+    AccountantName,
     Adjacency,
     AdjacencyName,
     Round,
@@ -24,7 +25,7 @@ class Accountant(Protocol):
     """A theory that bounds the privacy cost of schedules. Every upper bound is proven."""
 
     @property
-    def name(self) -> str:
+    def name(self) -> AccountantName:
         """The name on the command line."""
         ...
 
@@ -41,8 +42,6 @@ class Accountant(Protocol):
         ...
 
 
-# The names, for editors. At run time `find_accountant` checks them.
-AccountantName = Literal["tight", "rdp", "closed-form", "gdp", "pairs"]
 _ALL: tuple[Accountant, ...] = (
     TightAccountant(),
     RenyiAccountant(),
@@ -51,7 +50,7 @@ _ALL: tuple[Accountant, ...] = (
     TightAccountant("pairs", "pairs"),
 )
 ACCOUNTANTS: dict[str, Accountant] = {accountant.name: accountant for accountant in _ALL}
-DEFAULT_ACCOUNTANT = "tight"
+DEFAULT_ACCOUNTANT: AccountantName = "tight"
 
 
 def find_accountant(name: str) -> Accountant:
@@ -71,8 +70,8 @@ def epsilon(
     rounds: int | None = None,
     sampling_rate: float = NOT_GIVEN,
     sampling: Sampling | None = None,
-    adjacency: Adjacency | AdjacencyName | str | None = None,
-    accountant: AccountantName | str = DEFAULT_ACCOUNTANT,
+    adjacency: Adjacency | AdjacencyName | None = None,
+    accountant: AccountantName = DEFAULT_ACCOUNTANT,
 ) -> Interval:
     """Return the epsilon that a schedule spends at a given delta.
 
@@ -92,7 +91,7 @@ def epsilon(
 def spend(
     schedule: Schedule,
     delta: float,
-    accountant: AccountantName | str = DEFAULT_ACCOUNTANT,
+    accountant: AccountantName = DEFAULT_ACCOUNTANT,
 ) -> Spent:
     """Return `epsilon` together with the delta."""
     at = validate.delta(delta)
@@ -107,8 +106,8 @@ def delta(
     rounds: int | None = None,
     sampling_rate: float = NOT_GIVEN,
     sampling: Sampling | None = None,
-    adjacency: Adjacency | AdjacencyName | str | None = None,
-    accountant: AccountantName | str = DEFAULT_ACCOUNTANT,
+    adjacency: Adjacency | AdjacencyName | None = None,
+    accountant: AccountantName = DEFAULT_ACCOUNTANT,
 ) -> Interval:
     """Return the delta that a schedule spends at a given epsilon >= 0. Arguments as for `epsilon`.
 

@@ -46,8 +46,9 @@ class Adjacency(StrEnum):
         return cls(validate.one_of("adjacency", value, "an adjacency", cls))
 
 
-# The names, for editors. At run time `Adjacency.parse` checks them.
+# The names, for editors. At run time `Adjacency.parse` and `find_accountant` check them.
 AdjacencyName = Literal["add-remove", "replace-one", "zero-out"]
+AccountantName = Literal["tight", "rdp", "closed-form", "gdp", "pairs"]
 
 
 def _check_cohort(scheme: Poisson | Uniform, name: str, noun: str) -> None:
@@ -221,7 +222,7 @@ class Round(Release):
         self,
         noise_multiplier: float,
         sampling: Sampling | None = None,
-        adjacency: Adjacency | AdjacencyName | str | None = None,
+        adjacency: Adjacency | AdjacencyName | None = None,
     ) -> None:
         scheme = Full() if sampling is None else sampling
         if not isinstance(scheme, Poisson | Uniform | Full):
@@ -387,7 +388,7 @@ class Setting(TypedDict, total=False):
     rounds: int | None
     sampling_rate: float
     sampling: Sampling | None
-    adjacency: Adjacency | AdjacencyName | str | None
+    adjacency: Adjacency | AdjacencyName | None
 
 
 def find_sampling(sampling_rate: float | None, sampling: Sampling | None) -> Sampling:
@@ -434,7 +435,7 @@ def build_schedule(
     rounds: int | None = None,
     sampling_rate: float = NOT_GIVEN,
     sampling: Sampling | None = None,
-    adjacency: Adjacency | AdjacencyName | str | None = None,
+    adjacency: Adjacency | AdjacencyName | None = None,
 ) -> Schedule:
     """Return a given schedule, or the constant one described by its parts.
 

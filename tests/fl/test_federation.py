@@ -122,6 +122,13 @@ def test_a_run_that_was_refused_starts_whole_once_there_is_room(tmp_path):
             assert run.run().round == 4
 
 
+def test_a_run_without_a_round_left_is_an_error():
+    with federation(linear(), make_clients([6] * 4), rounds=1) as run:
+        assert run.run().round == 1
+        with pytest.raises(InvalidParameter, match="no round is left"):
+            run.run()
+
+
 def test_epsilon_of_a_report_is_that_of_its_round_whenever_it_is_read():
     options = {"sampling": fl.Poisson(0.3), "rounds": 4}
     with federation(linear(), make_clients([6] * 5), **options) as run:
@@ -156,7 +163,6 @@ def test_empty_cohorts_release_noise_and_are_charged():
 def test_tiny_populations_train(sizes, vectorize):
     with federation(linear(), make_clients(sizes), vectorize=vectorize) as run:
         last = run.run()
-        assert last is not None
         assert last.diagnostics.cohort_size == len(sizes)
         assert torch.isfinite(flat(run.model)).all()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from itertools import islice
 from pathlib import Path
@@ -81,7 +82,7 @@ def test_a_budget_scales_the_noise_of_all_rounds() -> None:
     with federation(PLAN, budget=Budget(3.0, DELTA)) as run:
         found = dpacct.calibrate(schedule=PLAN, epsilon=3.0, delta=DELTA).schedule
         assert run.schedule == found
-        assert run.run() is not None
+        run.run()
         assert 2.99 < run.epsilon.upper <= 3.0
 
 
@@ -207,6 +208,8 @@ def test_a_round_that_a_crash_lost_keeps_its_place_in_the_plan(tmp_path: Path) -
         assert [report.round for report in reports] == [2, 3, 4]
         assert run.epsilon.upper == dpacct.epsilon(PLAN, delta=DELTA).upper
         assert run.stopped_because is not None
+        with pytest.raises(BudgetExceeded, match=re.escape(run.stopped_because)):
+            run.run()
 
 
 def test_another_schedule_does_not_go_on(tmp_path: Path) -> None:

@@ -158,9 +158,11 @@ def test_every_target_of_make_is_known_explained_and_installs_what_it_needs(targ
     if make is None:
         pytest.skip("make is not installed")
     words = [f"{name}={tmp_path / 'none'}" for name in ("VENV", "FLOWER_VENV", "LOWEST_VENV")]
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     done = subprocess.run(
-        [make, "-n", target, *words], cwd=ROOT, check=False, capture_output=True, text=True
-    )
+        [make, "-n", target, *words],
+        cwd=ROOT, env=alone, check=False, capture_output=True, text=True,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     # In a fresh clone: an environment, then what it lacks, then the work.
     made, checked, *_ = done.stdout.splitlines()

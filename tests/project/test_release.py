@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import tarfile
 import zipfile
@@ -71,14 +72,22 @@ def places(page: Any) -> list[str]:
     return re.findall(r"\]\(([^)\s]+)\)", page)
 
 
-def test_an_address_makes_every_link_of_the_description_absolute():
+def test_an_address_makes_every_link_of_the_description_absolute(tmp_path):
     builder = pytest.importorskip("hatchling.metadata.core")
     manager = pytest.importorskip("hatchling.plugin.manager").PluginManager()
-    metadata = builder.ProjectMetadata(str(ROOT), manager)
-    metadata.config["project"]["urls"] = {"Repository": ADDRESS}
-    page = metadata.core.readme
+    for name in (
+        "pyproject.toml",
+        "hatch_build.py",
+        "README.md",
+        "LICENSE",
+        "src/dpacct/__init__.py",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    with (tmp_path / "pyproject.toml").open("a", encoding="utf-8") as project:
+        project.write(f'\n[project.urls]\nRepository = "{ADDRESS}"\n')
     before = places((ROOT / "README.md").read_text(encoding="utf-8"))
-    after = places(page)
+    after = places(builder.ProjectMetadata(str(tmp_path), manager).core.readme)
     assert len(after) == len(before) > 20
     for place, address in zip(before, after, strict=True):
         kind = "raw" if place.endswith(".png") else "blob"

@@ -125,12 +125,13 @@ def report(
         with opened(file) as ledger:
             found = ledger.report_document()
     else:
+        from dpacct.accountant import find_accountant
         from dpacct.report import on_schedule
 
         found = on_schedule(
             typed.read_schedule(),
             delta=typed.read_delta(delta).value,
-            accountant=accountant,
+            accountant=find_accountant(accountant).name,
             unit="client" if unit is None else unit,
             num_units=typed.num_clients,
         )

@@ -84,7 +84,7 @@ def epsilon(
             mechanism.epsilon_row(spent),
             *mechanism.all_rows(plan, typed),
             mechanism.accountant_row(plan, at.value, accountant),
-            *mechanism.epsilon_rows(plan, at.value, accountant, spent.interval),
+            *mechanism.epsilon_rows(plan, at.value, engine.name, spent.interval),
         ]
         closing = f"dpacct compare {typed.retyped()}{at.retyped} shows other accountants."
         if kind is not None:

@@ -152,7 +152,8 @@ def _run(
         if not first:
             # The first process alone writes, prints and decides when to stop.
             with orderly_stop():
-                run.run()
+                for _ in run:
+                    pass
             return
         if style is Style.HUMAN:
             for note in _notes(settings, files, job, terms, run):

@@ -36,7 +36,7 @@ from dpacct.fl.privacy.correlated import CorrelatedNoise, Cyclic
 from dpacct.fl.public import PublicSize
 from dpacct.fl.tensors import Device, choose_device, from_array
 from dpacct.ledger.terms import CLIENT, Terms
-from dpacct.rounds import MAX_CLIENTS, Full, Poisson, Sampling, Schedule, Uniform
+from dpacct.rounds import MAX_CLIENTS, Adjacency, Full, Poisson, Sampling, Schedule, Uniform
 from dpacct.schedules.files import load_schedule
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import MechanismOptions, ReadDelta, number
@@ -68,7 +68,7 @@ class Job:
     model: Model
     # Of the cohorts. With a schedule, those of the first round.
     sampling: Sampling | Allocation | Cyclic
-    adjacency: str  # Of the rounds
+    adjacency: Adjacency  # Of the rounds
     public: PublicSize  # The number of clients that may be printed
     delta: ReadDelta  # Of the run, with its origin
     keywords: Mapping[str, Any]  # The other arguments of `Federation`
@@ -111,7 +111,7 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
     public = PublicSize.choose(declared, scheme, len(clients))
     delta = _delta(settings, typed, terms)
     asked = typed.relation if schedule is None else schedule.adjacency
-    adjacency = str(public.adjacency(scheme, asked))
+    adjacency = public.adjacency(scheme, asked)
     eps, level = settings.number("eps"), settings.number("noise")
     budget = None if eps is None else Budget(eps, delta.value)
     multiplier = None if level is None else validate.noise_multiplier(level)
@@ -255,7 +255,7 @@ def _schedule(settings: Settings) -> Schedule | None:
     file = settings.get("schedule")
     if file is None:
         return None
-    typed = settings.get("adjacency")
+    typed: Any = settings.get("adjacency")  # `load_schedule` checks it
     usual = "zero-out" if settings.get("public_size") is None else "add-remove"
     found = load_schedule(file, adjacency=typed or usual)
     if typed is None and all(isinstance(sampling_of(r), Uniform) for r in found.distinct()):

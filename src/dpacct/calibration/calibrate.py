@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from dpacct import validate
-from dpacct.accountant import DEFAULT_ACCOUNTANT, AccountantName, find_accountant
+from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.budget import DEFAULT_DELTA, Interval, Spent
 from dpacct.calibration.goals import (
     EpsilonGoal,
@@ -24,6 +24,7 @@ from dpacct.display import chosen, html_table, up
 from dpacct.errors import InvalidParameter
 from dpacct.rounds import (
     NOT_GIVEN,
+    AccountantName,
     Adjacency,
     AdjacencyName,
     Poisson,
@@ -58,7 +59,7 @@ class Calibration:
 
     solved_for: str
     schedule: Schedule
-    accountant: str
+    accountant: AccountantName
     delta: float
     epsilon: Interval
     target: float | None
@@ -138,9 +139,9 @@ def calibrate(
     rounds: int | None = None,
     sampling_rate: float = NOT_GIVEN,
     sampling: Sampling | None = None,
-    adjacency: Adjacency | AdjacencyName | str | None = None,
-    accountant: AccountantName | str = DEFAULT_ACCOUNTANT,
-    solve: Unknown | str = "noise",
+    adjacency: Adjacency | AdjacencyName | None = None,
+    accountant: AccountantName = DEFAULT_ACCOUNTANT,
+    solve: Unknown = "noise",
     advantage: float | None = None,
     tpr: float | None = None,
     fpr: float | None = None,

@@ -20,7 +20,7 @@ from dpacct.claims.claim import Claim, ClipFrom, Divisor, NoiseBy, Reading, Role
 from dpacct.display import chosen, down
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
 from dpacct.numerics.rounding import below
-from dpacct.rounds import Adjacency, Poisson, Release, Round, Schedule, Uniform
+from dpacct.rounds import AccountantName, Adjacency, Poisson, Release, Round, Schedule, Uniform
 
 
 class Verdict(StrEnum):
@@ -130,7 +130,7 @@ def answer(
     schedule: Schedule,
     delta: float,
     spent: Interval,
-    accountant: str = DEFAULT_ACCOUNTANT,
+    accountant: AccountantName = DEFAULT_ACCOUNTANT,
     *,
     search_noise: bool = True,
 ) -> Answer:

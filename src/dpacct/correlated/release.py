@@ -74,7 +74,7 @@ class Correlated(Mechanism):
         min_separation: int,
         participations: int | None = None,
         sampling: Sampling | None = None,
-        adjacency: Adjacency | AdjacencyName | str = Adjacency.ADD_REMOVE,
+        adjacency: Adjacency | AdjacencyName = Adjacency.ADD_REMOVE,
     ) -> None:
         if not isinstance(strategy, Strategy):
             rule = "a strategy is made by dpacct.correlated, for example square_root(rounds)"

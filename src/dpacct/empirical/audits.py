@@ -38,7 +38,7 @@ from dpacct.errors import InvalidParameter
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array
 from dpacct.pairs.dominating import Direction
 from dpacct.risk.attacks import PrivacyProfile
-from dpacct.rounds import Adjacency, Schedule
+from dpacct.rounds import AccountantName, Adjacency, Schedule
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +53,9 @@ class Promise:
     deltas: Array
 
     @classmethod
-    def of(cls, schedule: Schedule, accountant: str = "tight", points: int = 24) -> Promise:
+    def of(
+        cls, schedule: Schedule, accountant: AccountantName = "tight", points: int = 24
+    ) -> Promise:
         """Return the proven deltas of a schedule at evenly spaced epsilons.
 
         Args:

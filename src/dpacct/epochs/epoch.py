@@ -57,7 +57,7 @@ class Epoch(Mechanism):
         noise_multiplier: float,
         steps: int,
         passes: int = 1,
-        adjacency: Adjacency | AdjacencyName | str = Adjacency.ZERO_OUT,
+        adjacency: Adjacency | AdjacencyName = Adjacency.ZERO_OUT,
     ) -> None:
         relation = Adjacency.parse(adjacency)
         if relation is Adjacency.REPLACE_ONE:

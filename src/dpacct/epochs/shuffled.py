@@ -53,7 +53,7 @@ class ShuffledEpoch(Mechanism):
         self,
         noise_multiplier: float,
         steps: int,
-        adjacency: Adjacency | AdjacencyName | str = Adjacency.ZERO_OUT,
+        adjacency: Adjacency | AdjacencyName = Adjacency.ZERO_OUT,
     ) -> None:
         relation = Adjacency.parse(adjacency)
         if relation is not Adjacency.ZERO_OUT:

@@ -283,12 +283,23 @@ class Federation(PrivateRun):
         """Return the result of a function, of several processes that of rank 0 on all ranks."""
         return self._rounds.agree(make)
 
-    def run(self) -> Report | None:
-        """Train all remaining rounds, and return the last report (None if none was left)."""
+    def run(self) -> Report:
+        """Train all remaining rounds, and return the last report.
+
+        Raises:
+            InvalidParameter: all planned rounds have run.
+            BudgetExceeded: the budget allows no further round.
+        """
         last = None
         for report in self:
             last = report
-        return last
+        if last is not None:
+            return last
+        if self.stopped_because:
+            raise BudgetExceeded(self.stopped_because)
+        rule = "all of them have run, and no round is left"
+        hint = "To train on, make a run with more rounds; its epsilon adds up with this one."
+        raise InvalidParameter("rounds", self.rounds, rule, hint)
 
     def __iter__(self) -> Iterator[Report]:
         """Train, one report a round, until the plan ends or the budget allows no more."""

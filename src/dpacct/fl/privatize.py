@@ -26,7 +26,7 @@ from dpacct.fl.privacy.sums import add_rows, contribute
 from dpacct.fl.public import PublicSize
 from dpacct.fl.settings import check_form, choose_bound, choose_independent
 from dpacct.ledger import Ledger, Run
-from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Uniform
+from dpacct.rounds import Adjacency, AdjacencyName, Full, Poisson, Round, Sampling, Uniform
 
 # A cohort that is larger has a probability below this under Poisson sampling. If the number of
 # clients is public, refusing costs nothing: neighbors draw cohorts of equal size. If it is secret,
@@ -59,7 +59,7 @@ class AggregationPlan:
     clip_norm: float | None = None
     sampling: Sampling = field(default_factory=Full)
     num_clients: int | None = field(default=None, repr=False)
-    adjacency: Adjacency | str | None = None
+    adjacency: Adjacency | AdjacencyName | None = None
     bound: Bound | None = None
     noise: Noise = field(default_factory=GaussianNoise)
     public_size: int | None = None

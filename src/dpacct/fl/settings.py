@@ -33,7 +33,16 @@ from dpacct.fl.privacy.noise import GaussianNoise, Noise, SecureGaussianNoise
 from dpacct.fl.report.callbacks import Callback
 from dpacct.fl.tensors import undisturbed
 from dpacct.ledger import Ledger
-from dpacct.rounds import Adjacency, Full, Poisson, Sampling, Schedule, Uniform
+from dpacct.rounds import (
+    AccountantName,
+    Adjacency,
+    AdjacencyName,
+    Full,
+    Poisson,
+    Sampling,
+    Schedule,
+    Uniform,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -90,7 +99,7 @@ class Settings:
     clip_norm: float | Callable[[int], float] | None = None
     bound: Bound | None = None
     sampling: Sampling | Allocation | Cohorts | None = None
-    adjacency: Adjacency | str | None = None
+    adjacency: Adjacency | AdjacencyName | None = None
     public_size: int | None = None
     budget: Budget | None = None
     noise_multiplier: float | None = None
@@ -103,7 +112,7 @@ class Settings:
     secure_noise: bool = False
     ledger: Ledger | str | Path | None = None
     name: str | None = None
-    accountant: str = "tight"
+    accountant: AccountantName = "tight"
     device: torch.device | str | None = None
     seed: int | None = None
     checkpoint: str | Path | None = None

@@ -33,7 +33,9 @@ from dpacct.mechanisms import Laplace, RandomizedResponse, ZeroConcentratedDP
 from dpacct.packages import import_package
 from dpacct.rounds import (
     MAX_PHASES,
+    AccountantName,
     Adjacency,
+    AdjacencyName,
     Full,
     Phase,
     Poisson,
@@ -87,7 +89,7 @@ class TightPrivacyAccountant(_events.PrivacyAccountant):
     """
 
     def __init__(
-        self, neighboring_relation: Any = None, *, accountant: str = DEFAULT_ACCOUNTANT
+        self, neighboring_relation: Any = None, *, accountant: AccountantName = DEFAULT_ACCOUNTANT
     ) -> None:
         if neighboring_relation is None:
             neighboring_relation = _events.NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -199,7 +201,7 @@ def _event_of_round(round_: Round) -> Any:
             return event
 
 
-def schedule_of_event(event: Any, adjacency: Adjacency | str) -> Schedule:
+def schedule_of_event(event: Any, adjacency: Adjacency | AdjacencyName) -> Schedule:
     """Return the schedule of an event.
 
     Args:

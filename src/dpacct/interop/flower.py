@@ -21,7 +21,7 @@ from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter
 from dpacct.ledger import Run
 from dpacct.packages import import_package
-from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
+from dpacct.rounds import AccountantName, Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
 
 # Before names are imported that an older Flower lacks.
 import_package("flwr", "flwr", "1.41", "flower")
@@ -52,7 +52,11 @@ class TightAccountant:
     """
 
     def __init__(
-        self, config: PrivacyConfig, *, run: Run | None = None, accountant: str = DEFAULT_ACCOUNTANT
+        self,
+        config: PrivacyConfig,
+        *,
+        run: Run | None = None,
+        accountant: AccountantName = DEFAULT_ACCOUNTANT,
     ) -> None:
         self.config, self._run = config, run
         self._accountant = find_accountant(accountant)

@@ -25,7 +25,7 @@ from dpacct.ledger.run import Run
 from dpacct.ledger.verify import Verification, verify
 from dpacct.ledger.writing import LedgerFile, Transaction, registered
 from dpacct.renyi.odometer import design_mixture
-from dpacct.rounds import Adjacency, Schedule
+from dpacct.rounds import AccountantName, Adjacency, AdjacencyName, Schedule
 from dpacct.rounds import Release as ScheduleItem
 from dpacct.validate import MAX_ROUNDS
 
@@ -68,7 +68,7 @@ class Ledger:
         path: str | os.PathLike[str],
         budget: Budget | None = None,
         *,
-        adjacency: Adjacency | str | None = None,
+        adjacency: Adjacency | AdjacencyName | None = None,
         unit: str = "client",
         typical: ScheduleItem | Schedule | None = None,
         promised_delta: float = 0.0,
@@ -156,7 +156,7 @@ class Ledger:
         *,
         private: bool = True,
         details: Mapping[str, Any] | None = None,
-        accountant: str = PAIRS,
+        accountant: AccountantName = PAIRS,
         project: str = "",
     ) -> Run:
         """Register a run.
@@ -205,7 +205,7 @@ class Ledger:
         private: bool = True,
         over_budget: bool = False,
         details: Mapping[str, Any] | None = None,
-        accountant: str = PAIRS,
+        accountant: AccountantName = PAIRS,
         project: str = "",
         part: str = "",
     ) -> Run:
@@ -322,7 +322,10 @@ class Ledger:
         return self._file.now().rounds_left(round_)
 
     def remaining_as_plan(
-        self, round_: ScheduleItem | Event, accountant: str = PAIRS, most: int = MAX_ROUNDS
+        self,
+        round_: ScheduleItem | Event,
+        accountant: AccountantName = PAIRS,
+        most: int = MAX_ROUNDS,
     ) -> int:
         """Return the number of such rounds that a plan (see `start_run`) may have now."""
         most = validate.count("most", most, "the number of rounds")
@@ -379,7 +382,7 @@ def _start(
     name: str,
     schedule: Schedule | None,
     details: Mapping[str, Any] | None,
-    accountant: str,
+    accountant: AccountantName,
     *,
     private: bool,
     project: str,

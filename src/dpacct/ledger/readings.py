@@ -32,7 +32,7 @@ from dpacct.ledger.record.parts import PartTotals
 from dpacct.ledger.record.plans import PAIRS, Plan
 from dpacct.ledger.record.state import LedgerState, RunState, States
 from dpacct.renyi.odometer import Totals, add, count_fitting
-from dpacct.rounds import Phase, Schedule
+from dpacct.rounds import AccountantName, Phase, Schedule
 from dpacct.rounds import Release as ScheduleItem
 from dpacct.validate import MAX_ROUNDS
 
@@ -370,7 +370,10 @@ class Snapshot:
         return count_fitting(self.mixture, self.state.charged, cost, self.budget, self.state.delta)
 
     def rounds_left_as_plan(
-        self, asked: ScheduleItem | Event, accountant: str = PAIRS, most: int = MAX_ROUNDS
+        self,
+        asked: ScheduleItem | Event,
+        accountant: AccountantName = PAIRS,
+        most: int = MAX_ROUNDS,
     ) -> int:
         """Return how many such rounds a plan may have that is registered now, up to ``most``."""
         round_, chosen = self._as_charged(asked), self.rounds_left(asked)

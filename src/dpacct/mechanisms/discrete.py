@@ -45,7 +45,7 @@ class _IntegerNoise(Mechanism):
         self,
         scale: float,
         shift: int | Iterable[int] = 1,
-        adjacency: Adjacency | AdjacencyName | str = Adjacency.ADD_REMOVE,
+        adjacency: Adjacency | AdjacencyName = Adjacency.ADD_REMOVE,
     ) -> None:
         ends = self._scales()
         object.__setattr__(self, "scale", validate.within("scale", scale, "the scale", ends))

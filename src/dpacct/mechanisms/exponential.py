@@ -43,7 +43,7 @@ class ExponentialMechanism(Mechanism):
     def __init__(
         self,
         epsilon: float,
-        adjacency: Adjacency | AdjacencyName | str = Adjacency.ADD_REMOVE,
+        adjacency: Adjacency | AdjacencyName = Adjacency.ADD_REMOVE,
     ) -> None:
         object.__setattr__(self, "epsilon", release_epsilon(epsilon))
         object.__setattr__(self, "adjacency", Adjacency.parse(adjacency))

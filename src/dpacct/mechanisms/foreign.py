@@ -39,7 +39,7 @@ class ApproximateDP(Promise):
         self,
         epsilon: float,
         delta: float,
-        adjacency: Adjacency | AdjacencyName | str = Adjacency.ADD_REMOVE,
+        adjacency: Adjacency | AdjacencyName = Adjacency.ADD_REMOVE,
         *,
         source: str = "",
     ) -> None:
@@ -82,7 +82,7 @@ class ZeroConcentratedDP(Promise):
     def __init__(
         self,
         rho: float,
-        adjacency: Adjacency | AdjacencyName | str = Adjacency.ADD_REMOVE,
+        adjacency: Adjacency | AdjacencyName = Adjacency.ADD_REMOVE,
         *,
         source: str = "",
     ) -> None:

@@ -42,7 +42,7 @@ class Laplace(Mechanism):
         noise_multiplier: float | None = None,
         *,
         epsilon: float | None = None,
-        adjacency: Adjacency | AdjacencyName | str = Adjacency.ADD_REMOVE,
+        adjacency: Adjacency | AdjacencyName = Adjacency.ADD_REMOVE,
     ) -> None:
         relation = Adjacency.parse(adjacency)
         shift = _shift(relation)

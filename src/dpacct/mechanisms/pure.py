@@ -50,7 +50,7 @@ class RandomizedResponse(Mechanism):
     def __init__(
         self,
         epsilon: float,
-        adjacency: Adjacency | AdjacencyName | str = Adjacency.ADD_REMOVE,
+        adjacency: Adjacency | AdjacencyName = Adjacency.ADD_REMOVE,
     ) -> None:
         object.__setattr__(self, "epsilon", release_epsilon(epsilon))
         object.__setattr__(self, "adjacency", Adjacency.parse(adjacency))
@@ -101,7 +101,7 @@ class PureDP(Promise):
     def __init__(
         self,
         epsilon: float,
-        adjacency: Adjacency | AdjacencyName | str = Adjacency.ADD_REMOVE,
+        adjacency: Adjacency | AdjacencyName = Adjacency.ADD_REMOVE,
         *,
         source: str = "",
     ) -> None:

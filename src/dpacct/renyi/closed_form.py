@@ -35,7 +35,7 @@ from dpacct.renyi.curve import (
     improved_delta,
     improved_epsilon,
 )
-from dpacct.rounds import Poisson, Round, Schedule
+from dpacct.rounds import AccountantName, Poisson, Round, Schedule
 
 # (order, q, nu) -> the conditions that fail, in words.
 Conditions = Callable[[float, float, float], tuple[str, ...]]
@@ -167,7 +167,7 @@ class ClosedFormAccountant(ByOrder):
         WrongAccountant: no closed form applies at any order.
     """
 
-    name: str = "closed-form"
+    name: AccountantName = "closed-form"
 
     def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
         """See `ByOrder`."""

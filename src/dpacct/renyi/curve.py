@@ -35,6 +35,7 @@ from dpacct.pairs.dominating import Direction, achieved_pairs, has_renyi, pairs_
 from dpacct.pairs.moments import PairMoments, symmetrized_log_moment, wang_log_moment
 from dpacct.rounds import (
     NOT_GIVEN,
+    AccountantName,
     Adjacency,
     AdjacencyName,
     Round,
@@ -124,7 +125,7 @@ def rdp(
     rounds: int | None = None,
     sampling_rate: float = NOT_GIVEN,
     sampling: Sampling | None = None,
-    adjacency: Adjacency | AdjacencyName | str | None = None,
+    adjacency: Adjacency | AdjacencyName | None = None,
 ) -> tuple[RenyiValue, ...]:
     """Return the Renyi divergence of a schedule at each of the given orders.
 
@@ -272,7 +273,7 @@ class ByOrder:
 class RenyiAccountant(ByOrder):
     """Numeric Renyi moments at continuous orders, improved conversion."""
 
-    name: str = "rdp"
+    name: AccountantName = "rdp"
 
     def best_order(self, schedule: Schedule, delta: float) -> float:
         """Return the Renyi order that gives the smallest epsilon."""

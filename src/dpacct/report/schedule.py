@@ -22,7 +22,7 @@ from dpacct.report.words import (
     schedule_assumptions,
     to_sign,
 )
-from dpacct.rounds import MAX_CLIENTS, Round, Schedule, as_schedule, first_rounds
+from dpacct.rounds import MAX_CLIENTS, AccountantName, Round, Schedule, as_schedule, first_rounds
 from dpacct.tight.accountant import TightAccountant
 
 # Points of the chart, and kinds of rounds up to which it is drawn: each point is an epsilon.
@@ -35,7 +35,7 @@ def on_schedule(
     schedule: Schedule | Round,
     *,
     delta: float,
-    accountant: str = DEFAULT_ACCOUNTANT,
+    accountant: AccountantName = DEFAULT_ACCOUNTANT,
     unit: str = "client",
     num_units: int | None = None,
     name: str = "",

@@ -25,13 +25,14 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from dpacct import validate
-from dpacct.accountant import AccountantName, find_accountant
+from dpacct.accountant import find_accountant
 from dpacct.budget import Interval
 from dpacct.numerics.rounding import above, below
 from dpacct.pairs.dominating import Direction
 from dpacct.risk.attacks import LEAST_EPSILON, Attacks, gaussian_mu
 from dpacct.rounds import (
     NOT_GIVEN,
+    AccountantName,
     Adjacency,
     AdjacencyName,
     Round,
@@ -102,7 +103,7 @@ class AnyMechanism:
         return min(1.0, above(best, 1.0))
 
 
-RISK_ACCOUNTANT = TightAccountant().name
+RISK_ACCOUNTANT: AccountantName = TightAccountant().name
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +134,8 @@ def tradeoff(
     rounds: int | None = None,
     sampling_rate: float = NOT_GIVEN,
     sampling: Sampling | None = None,
-    adjacency: Adjacency | AdjacencyName | str | None = None,
-    accountant: AccountantName | str = RISK_ACCOUNTANT,
+    adjacency: Adjacency | AdjacencyName | None = None,
+    accountant: AccountantName = RISK_ACCOUNTANT,
 ) -> TradeoffCurve:
     """Return the trade-off function of a schedule.
 
@@ -170,7 +171,7 @@ def default_rates() -> list[float]:
 def advantage(
     schedule: Schedule | Round | None = None,
     *,
-    accountant: AccountantName | str = RISK_ACCOUNTANT,
+    accountant: AccountantName = RISK_ACCOUNTANT,
     **parts: Unpack[Setting],
 ) -> Interval:
     """Return the largest TPR - FPR over all attacks: the total variation distance, delta(0).
@@ -188,7 +189,7 @@ def true_positive_rate(
     schedule: Schedule | Round | None = None,
     *,
     fpr: float,
-    accountant: AccountantName | str = RISK_ACCOUNTANT,
+    accountant: AccountantName = RISK_ACCOUNTANT,
     **parts: Unpack[Setting],
 ) -> Interval:
     """Return the largest TPR of all attacks with false positive rate ``fpr`` in [0, 1].
@@ -204,7 +205,7 @@ def posterior(
     *,
     prior: float,
     fpr: float,
-    accountant: AccountantName | str = RISK_ACCOUNTANT,
+    accountant: AccountantName = RISK_ACCOUNTANT,
     **parts: Unpack[Setting],
 ) -> Interval:
     """Return the probability that an accusation is right (precision, positive predictive value).
@@ -224,7 +225,7 @@ def best_guess(
     schedule: Schedule | Round | None = None,
     *,
     prior: float,
-    accountant: AccountantName | str = RISK_ACCOUNTANT,
+    accountant: AccountantName = RISK_ACCOUNTANT,
     **parts: Unpack[Setting],
 ) -> Interval:
     """Return the largest probability of guessing right which data set was used.
@@ -287,7 +288,7 @@ _LINES, _REACH = 32, 4.0
 def largest_auc(
     schedule: Schedule | Round | None = None,
     *,
-    accountant: AccountantName | str = RISK_ACCOUNTANT,
+    accountant: AccountantName = RISK_ACCOUNTANT,
     **parts: Unpack[Setting],
 ) -> float:
     """Return a proven bound of the AUC of every attack, P(member's score > another's).

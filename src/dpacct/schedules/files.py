@@ -22,7 +22,7 @@ from typing import Any, cast
 from dpacct import validate
 from dpacct.errors import InvalidParameter, located
 from dpacct.items import KEYS, check_known, phase_entry, read_phase
-from dpacct.rounds import Phase, Schedule, as_schedule
+from dpacct.rounds import Adjacency, AdjacencyName, Phase, Schedule, as_schedule
 from dpacct.schedules.foreign import meant_phase
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -37,7 +37,9 @@ _COLUMNS = tuple(dict.fromkeys((*_ALWAYS, *KEYS)))
 _Content = tuple[Any, list[dict[str, Any]]]
 
 
-def load_schedule(path: str | os.PathLike[str], *, adjacency: str | None = None) -> Schedule:
+def load_schedule(
+    path: str | os.PathLike[str], *, adjacency: Adjacency | AdjacencyName | None = None
+) -> Schedule:
     """Return the schedule in a .toml, .csv or .json file.
 
     Args:

@@ -29,7 +29,7 @@ def constant(
     rounds: int,
     noise_multiplier: float,
     sampling: Sampling | None = None,
-    adjacency: Adjacency | AdjacencyName | str | None = None,
+    adjacency: Adjacency | AdjacencyName | None = None,
 ) -> Schedule:
     """Return the same round ``rounds`` times.
 
@@ -39,9 +39,7 @@ def constant(
     return Schedule([Phase(Round(noise_multiplier, sampling, adjacency), rounds)])
 
 
-def steps(
-    phases: Iterable[Step], adjacency: Adjacency | AdjacencyName | str | None = None
-) -> Schedule:
+def steps(phases: Iterable[Step], adjacency: Adjacency | AdjacencyName | None = None) -> Schedule:
     """Return constant stretches one after the other.
 
     Args:
@@ -65,7 +63,7 @@ def linear(
     start: float,
     end: float,
     sampling: Sampling | None = None,
-    adjacency: Adjacency | AdjacencyName | str | None = None,
+    adjacency: Adjacency | AdjacencyName | None = None,
 ) -> Schedule:
     """Return a noise multiplier from ``start`` in the first round to ``end`` in the last.
 
@@ -81,7 +79,7 @@ def geometric(
     start: float,
     end: float,
     sampling: Sampling | None = None,
-    adjacency: Adjacency | AdjacencyName | str | None = None,
+    adjacency: Adjacency | AdjacencyName | None = None,
 ) -> Schedule:
     """Return a noise multiplier that changes by the same factor from each round to the next.
 
@@ -100,7 +98,7 @@ def warm_up(
     start: float,
     noise_multiplier: float,
     sampling: Sampling | None = None,
-    adjacency: Adjacency | AdjacencyName | str | None = None,
+    adjacency: Adjacency | AdjacencyName | None = None,
 ) -> Schedule:
     """Return a noise multiplier that goes from ``start`` to its final value and stays there.
 

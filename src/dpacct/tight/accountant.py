@@ -37,7 +37,7 @@ from dpacct.pairs.dominating import (
 )
 from dpacct.pairs.one_round import gaussian_delta, gaussian_epsilon
 from dpacct.renyi.curve import RenyiAccountant
-from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
+from dpacct.rounds import AccountantName, Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
 from dpacct.tight.composition import Composition, is_same_both_ways
 from dpacct.tight.engines import NEXT_TO_NOTHING, chernoff_delta, composed_delta, composed_epsilon
 from dpacct.tight.game import is_played
@@ -62,7 +62,7 @@ class TightAccountant:
             pairs alone.
     """
 
-    name: str = "tight"
+    name: AccountantName = "tight"
     engine: str = "auto"
 
     def plays(self, schedule: Schedule) -> bool:
@@ -296,7 +296,7 @@ def _played(schedule: Schedule, delta: float) -> Interval | str:
 class GaussianAccountant:
     """Exact composition of Gaussians: full participation only."""
 
-    name: str = "gdp"
+    name: AccountantName = "gdp"
 
     def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
         """See `Accountant`."""

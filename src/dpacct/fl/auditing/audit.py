@@ -40,7 +40,7 @@ from dpacct.fl.settings import choose_bound, choose_independent
 from dpacct.fl.tensors import forked_generators, norm, undisturbed
 from dpacct.fl.training.choose import TrainerChooser
 from dpacct.fl.training.tasks import Trainer
-from dpacct.rounds import Adjacency, Full, Sampling, Uniform
+from dpacct.rounds import Adjacency, AdjacencyName, Full, Sampling, Uniform
 
 _CHUNK = 3
 # Share of a contribution that rounding may change in other groups.
@@ -60,7 +60,7 @@ def audit(
     noise: Noise | None = None,
     noise_multiplier: float = 1.0,
     sampling: Sampling | None = None,
-    adjacency: Adjacency | str | None = None,
+    adjacency: Adjacency | AdjacencyName | None = None,
     local: SGD | None = None,
     model: nn.Module | None = None,
     loss: Callable[[Tensor, Tensor], Tensor] | None = None,

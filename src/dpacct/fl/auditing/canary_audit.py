@@ -24,7 +24,7 @@ from dpacct.fl.auditing.canaries import Aimed, Canaries
 from dpacct.fl.privacy.findings import AuditFailed
 from dpacct.ledger import Event
 from dpacct.ledger.record.events import noise_of, with_noise
-from dpacct.rounds import Adjacency, Phase, Schedule
+from dpacct.rounds import AccountantName, Adjacency, Phase, Schedule
 
 # Of canaries, and of repetitions of a round.
 MOST = 1_000_000
@@ -130,7 +130,7 @@ class CanaryAudit:
         self._noise.see((noise / std).numpy(), (rounding / std).numpy(), aimed.carried.numpy())
         self.events.append(event)
 
-    def conclude(self, charged: Spent, accountant: str, clients: int) -> RunAudit:
+    def conclude(self, charged: Spent, accountant: AccountantName, clients: int) -> RunAudit:
         """Return the result, after at least one release, for ``clients`` and the canaries."""
         events, count = self.events, len(self.canaries)
         shown, lengths = torch.stack(self._shown).numpy(), torch.stack(self._lengths).numpy()
@@ -164,7 +164,7 @@ def updates_noise(event: Event) -> float:
 
 
 def epsilon_as_seen(
-    events: Sequence[Event], noises: Sequence[float], delta: float, accountant: str
+    events: Sequence[Event], noises: Sequence[float], delta: float, accountant: AccountantName
 ) -> float:
     """Return an epsilon that rounds of at most these noise multipliers exceed. It may be 0."""
     low, high = validate.NOISE_MULTIPLIER_RANGE

@@ -59,7 +59,7 @@ from dpacct.fl.training.tasks import Broadcast, Isolation
 from dpacct.ledger import Event, Ticket
 from dpacct.ledger.record.events import noise_of
 from dpacct.ledger.record.plans import Plan
-from dpacct.rounds import Schedule
+from dpacct.rounds import AccountantName, Schedule
 
 
 class OpenRound:
@@ -458,7 +458,7 @@ class Rounds:
     state: TrainingState
     model: nn.Module
     name: str
-    accountant: str
+    accountant: AccountantName
     limit: Budget | None
     not_private_because: str | None
     training: TrainingPlan | None = None

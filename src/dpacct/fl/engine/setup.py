@@ -51,7 +51,16 @@ from dpacct.ledger import Ledger
 from dpacct.ledger.record.events import noise_of
 from dpacct.ledger.record.plans import PAIRS, TIGHT
 from dpacct.ledger.terms import CLIENT, known_terms
-from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule, Uniform
+from dpacct.rounds import (
+    AccountantName,
+    Adjacency,
+    Full,
+    Poisson,
+    Round,
+    Sampling,
+    Schedule,
+    Uniform,
+)
 
 Kind = TypeVar("Kind", bound=Rounds)
 _CHARGE_ROUNDING = 1e-12
@@ -152,7 +161,7 @@ def _choose_schedule(
     sampling: Sampling | Allocation,
     adjacency: Adjacency,
     delta: float,
-    accountant: str,
+    accountant: AccountantName,
     correlation: Correlation | None,
 ) -> tuple[Schedule, Budget]:
     """Return the rounds of a run with their noise, and the budget of a new ledger.
@@ -275,8 +284,8 @@ def _check_correlated(
 
 
 def plan_accountant(
-    method: Method, params: Params, accountant: str, sampling: Sampling | Allocation
-) -> str:
+    method: Method, params: Params, accountant: AccountantName, sampling: Sampling | Allocation
+) -> AccountantName:
     """Return the accountant of a run's plan: fixed pairs if the method's clients have memories.
 
     docs/derivations/federated.md, "Client memories", has data sets that exceed every bound for

@@ -38,7 +38,7 @@ from dpacct.ledger.record.plans import PAIRS, TIGHT, Plan, achieved_epsilon, eps
 from dpacct.ledger.record.state import RunState
 from dpacct.ledger.terms import CLIENT, Terms
 from dpacct.numerics.search import largest_count
-from dpacct.rounds import Adjacency, Phase, Round, Sampling, Schedule
+from dpacct.rounds import AccountantName, Adjacency, Phase, Round, Sampling, Schedule
 from dpacct.rounds import Release as ScheduleItem
 
 
@@ -251,13 +251,13 @@ class Account:
         budget: Budget,
         *,
         private: bool,
-        accountant: str = PAIRS,
+        accountant: AccountantName = PAIRS,
         unit: str = CLIENT,
     ) -> None:
         self.unit = unit
         self.budget = budget
         # Only `tight` proves a game. Every other calibration is charged by pairs.
-        self.accountant = TIGHT if accountant == TIGHT else PAIRS
+        self.accountant: AccountantName = TIGHT if accountant == TIGHT else PAIRS
         self.begun = False
         self.goes_on: tuple[int, str] | None = None
         self._given = ledger

@@ -44,7 +44,7 @@ from dpacct.ledger import Event, Run, Ticket
 from dpacct.ledger.record.events import covers
 from dpacct.packages import import_opacus
 from dpacct.pairs.dominating import Mechanism
-from dpacct.rounds import Adjacency, Poisson, Round
+from dpacct.rounds import Adjacency, AdjacencyName, Poisson, Round
 
 _samplers = import_opacus("utils.uniform_sampler")
 _optimizers = import_opacus("optimizers")
@@ -262,7 +262,7 @@ def attach_ledger(
     *,
     public_size: int | None = None,
     batch_size: int | None = None,
-    adjacency: Adjacency | str | None = None,
+    adjacency: Adjacency | AdjacencyName | None = None,
     scheduled_clip: bool = False,
 ) -> LedgerLoader:
     """Charge each step of an optimizer on the batches of a loader to a run of a ledger.

@@ -31,14 +31,15 @@ from dpacct.numerics.search import largest_count
 from dpacct.pairs import achieved
 from dpacct.renyi.curve import RenyiCurve
 from dpacct.renyi.odometer import Mixture, Totals, add, fixed_point, times
-from dpacct.rounds import Phase, Schedule
+from dpacct.rounds import AccountantName, Phase, Schedule
 from dpacct.rounds import Release as ScheduleItem
 from dpacct.tight.accountant import TightAccountant
 from dpacct.validate import MAX_ROUNDS
 
-PAIRS, TIGHT = "pairs", "tight"
+PAIRS: AccountantName = "pairs"
+TIGHT: AccountantName = "tight"
 # Accountants tried after `PAIRS` and `TIGHT`, in this order. Each upper bound is proven.
-_OTHERS = ("rdp", "closed-form", "gdp")
+_OTHERS: tuple[AccountantName, ...] = ("rdp", "closed-form", "gdp")
 # A report asks for the same schedule several times.
 _KEPT = 256
 _GAME = TightAccountant()
@@ -53,7 +54,7 @@ class Plan:
     """A schedule and the accountant that it may be charged by: `PAIRS` or `TIGHT`."""
 
     schedule: Schedule
-    accountant: str = PAIRS
+    accountant: AccountantName = PAIRS
 
     @cached_property
     def _ends(self) -> list[int]:
@@ -112,7 +113,7 @@ def schedule_of(name: str, plan: object) -> Schedule:
     return schedule
 
 
-def accountant_of(plan: Schedule | None, name: object) -> str:
+def accountant_of(plan: Schedule | None, name: object) -> AccountantName:
     """Return the accountant that makes a difference for a plan: `PAIRS` if no game is played."""
     if name not in (PAIRS, TIGHT):
         rule = (
@@ -225,8 +226,8 @@ def left_of(delta: float, plan_delta: float) -> float:
 
 
 def most_planned_rounds(
-    mixture: Mixture, budget: Budget, plans: list[Plan], round_: ScheduleItem, accountant: str,
-    fewest: int, most: int = MAX_ROUNDS,
+    mixture: Mixture, budget: Budget, plans: list[Plan], round_: ScheduleItem,
+    accountant: AccountantName, fewest: int, most: int = MAX_ROUNDS,
 ) -> int:  # fmt: skip
     """Return how many equal rounds one more initial plan may have, up to ``most``.
 
