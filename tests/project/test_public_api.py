@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import assert_type
+
+import pytest
 
 import dpacct
 from dpacct import Adjacency, Budget, Calibration, Full, Interval, Poisson, Round, Schedule, Uniform
@@ -45,6 +49,8 @@ import importlib.util, pydoc, sys
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == "torch" else find(name, *rest)
 sys.modules["torch"] = None
+import pytest
+
 import dpacct
 assert "fl" not in dir(dpacct) and "ledger" in dir(dpacct)
 pydoc.render_doc(dpacct)
@@ -102,3 +108,23 @@ def test_importing_everything_at_once_is_quiet() -> None:
         text=True,
     )
     assert done.stdout + done.stderr == ""
+
+
+@pytest.mark.parametrize("name", ["Ledger", "ledger"])
+def test_a_room_that_cannot_be_imported_says_why(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: str) -> ModuleType:
+        raise AttributeError("module 'numpy' has no attribute 'trapz'")
+
+    monkeypatch.delitem(vars(dpacct), name, raising=False)
+    monkeypatch.setattr(dpacct, "import_module", broken)
+    with pytest.raises(ImportError, match="'numpy' has no attribute 'trapz'") as raised:
+        exec(f"from dpacct import {name}")  # noqa: S102 - as a user writes it
+    assert isinstance(raised.value.__cause__, AttributeError)
+
+
+def test_checkers_know_every_room() -> None:
+    text = Path(dpacct.__file__).read_text(encoding="utf-8")
+    known = re.findall(r"^    from dpacct import (\w+) as \1$", text, flags=re.MULTILINE)
+    assert set(known) == {name for name in dir(dpacct) if name not in dpacct.__all__} | {"fl"}

@@ -18,7 +18,7 @@ from dpacct.renyi.curve import RenyiAccountant, rdp
 from dpacct.report.risks import chosen_of_thousand, of_thousand
 from dpacct.report.words import rounds_words, sampling_words
 from dpacct.risk.attacks import Attacks, PrivacyProfile
-from dpacct.rounds import Round, Schedule, first_rounds
+from dpacct.rounds import AccountantName, Round, Schedule, first_rounds
 from dpacct.tight.accountant import TightAccountant
 
 # The ratio of neighboring numbers of rounds at which a curve is computed: a straight line between
@@ -37,7 +37,7 @@ class Setting:
 
     name: str
     schedule: Schedule
-    accountant: str
+    accountant: AccountantName
 
 
 def describe(schedule: Schedule) -> str:
