@@ -13,6 +13,7 @@ from benchmarks.measure import processor_seconds, table
 from dpacct import Poisson, Round, Schedule
 from dpacct.budget import Budget
 from dpacct.interop import DpAccountingPld, DpAccountingRdp, OpacusPrv, OpacusRdp, installed_peers
+from dpacct.packages import install_command
 from dpacct.rounds import AccountantName, Phase
 from dpacct.schedules.shapes import linear
 
@@ -44,7 +45,7 @@ def main() -> None:
     print()
     distinct_rounds()
     if not installed_peers():
-        print("  pip install 'dpacct[interop]' brings dp-accounting and Opacus to compare with")
+        print(f"  {install_command('interop')} brings dp-accounting and Opacus to compare with")
 
 
 def by_renyi() -> None:

@@ -95,7 +95,9 @@ def _typed_part(text: str, value: object) -> str | None:
 def require_torch(what: str) -> None:
     """Refuse what needs PyTorch if it is missing, before anything is read."""
     if find_spec("torch") is None:
-        raise Unsupported(f"{what} PyTorch, which is not installed: pip install -e '.[fl]'")
+        from dpacct.packages import install_command
+
+        raise Unsupported(f"{what} PyTorch, which is not installed: {install_command('fl')}")
 
 
 def exit_code(error: DpacctError) -> int:

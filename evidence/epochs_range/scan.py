@@ -24,6 +24,7 @@ from typing import Any
 
 import dpacct
 from dpacct import Epoch
+from dpacct.packages import install_command
 from tests.oracles.allocation import epoch_delta
 
 NOISES, STEPS, EPOCHS, DELTAS = (0.7, 10.0), (2, 1000), (1, 100), (1e-8, 1e-3)
@@ -133,7 +134,7 @@ def main(arguments: Sequence[str]) -> None:
     try:
         draw(folder / "range.png", found)
     except ImportError:
-        print("pip install 'dpacct[plot]' draws the picture")
+        print(f"{install_command('plot')} draws the picture")
 
 
 if __name__ == "__main__":

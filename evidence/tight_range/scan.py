@@ -29,6 +29,7 @@ from typing import Any
 import dpacct
 from benchmarks.measure import table
 from dpacct import DpacctError, Poisson, Round
+from dpacct.packages import install_command
 
 RATES, NOISES, ROUNDS = (1e-7, 1.0), (0.1, 1000.0), (1.0, 1e7)
 DELTAS, EPSILONS = (1e-20, 0.5), (1e-4, 1e4)
@@ -225,7 +226,7 @@ def main(arguments: Sequence[str]) -> None:
     try:
         draw(folder / "range.png", good)
     except ImportError:
-        print("  pip install 'dpacct[plot]' draws the picture")
+        print(f"  {install_command('plot')} draws the picture")
 
 
 if __name__ == "__main__":

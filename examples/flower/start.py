@@ -17,6 +17,8 @@ import sys
 import time
 from pathlib import Path
 
+from dpacct.packages import install_command
+
 APP = Path(__file__).resolve().parent
 HOSPITALS = 3
 SETTINGS = {
@@ -34,7 +36,7 @@ def tool(name: str) -> str:
     """A program of Flower, beside this Python."""
     found = shutil.which(name, path=str(Path(sys.executable).parent))
     if found is None:
-        sys.exit(f"{name} is not there: pip install -e '.[flower,fl]'")
+        sys.exit(f"{name} is not there: {install_command('flower,fl')}")
     return found
 
 

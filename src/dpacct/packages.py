@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
+from contextlib import suppress
 from importlib import metadata
+from pathlib import Path
+from shutil import which
 from typing import Any
 
 from dpacct.errors import Unsupported
@@ -21,15 +25,42 @@ def import_package(module: str, distribution: str, at_least: str, extra: str) ->
     Raises:
         Unsupported: the package is not installed, or older than that.
     """
-    hint = f"pip install -e '.[{extra}]' brings it."
     try:
         version = metadata.version(distribution)
     except metadata.PackageNotFoundError:
-        raise Unsupported(f"{distribution} is not installed; {hint}") from None
+        raise Unsupported(f"{distribution} is not installed: {install_command(extra)}") from None
     if _release(version) < _release(at_least):
         rule = f"{distribution} {version} is too old, version {at_least} or later is needed"
-        raise Unsupported(f"{rule}; {hint}")
+        raise Unsupported(f"{rule}: {install_command(extra)}")
     return importlib.import_module(module)
+
+
+def install_command(extra: str = "", packages: tuple[str, ...] = ()) -> str:
+    """Return the command that adds packages, or those of extras, to this installation.
+
+    It names the packages, since a wheel, a copy by pipx or a clone that is gone cannot be
+    installed again by the name of dpacct. Double quotes serve every shell.
+    """
+    installer = None
+    with suppress(metadata.PackageNotFoundError):
+        here = metadata.distribution("dpacct")
+        installer = here.read_text("INSTALLER")
+        for line in here.requires or ():
+            package, _, marker = line.partition(";")
+            if any(re.search(rf"extra == .{name}\W", marker) for name in extra.split(",")):
+                packages += (f'"{package.strip()}"',)
+    # Without metadata, the sources are on the path: a clone.
+    words = " ".join(packages) or f'".[{extra}]"'
+    prefix = Path(sys.prefix)
+    python = f'"{sys.executable}"' if " " in sys.executable else sys.executable
+    if (prefix / "pipx_metadata.json").is_file():
+        return f"pipx inject {prefix.name} {words}"
+    if installer is not None and installer.strip() == "uv":
+        return f"uv pip install --python {python} {words}"
+    # The first pip on the path may be that of another environment.
+    found = which("pip")
+    first = found is not None and Path(found).parent == Path(sys.executable).parent
+    return f"{'pip' if first else f'{python} -m pip'} install {words}"
 
 
 def import_opacus(part: str) -> Any:

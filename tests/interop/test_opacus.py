@@ -16,6 +16,7 @@ import pytest
 import dpacct
 from dpacct import Budget, Full, Ledger, Poisson, Round
 from dpacct.errors import InvalidParameter, LedgerError, Unsupported
+from dpacct.packages import install_command
 
 opacus = pytest.importorskip("opacus", reason="opacus is not installed")
 torch = pytest.importorskip("torch")
@@ -724,5 +725,5 @@ def test_the_lines_of_the_readme_find_the_accountant_in_a_process_of_their_own()
 def test_without_opacus_and_torch_the_import_says_what_to_install() -> None:
     words = [sys.executable, "-c", BARE]
     done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
-    said = "opacus is not installed; pip install -e '.[opacus]' brings it."
+    said = f"opacus is not installed: {install_command('opacus')}"
     assert said in done.stdout, done.stderr

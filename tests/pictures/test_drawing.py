@@ -77,7 +77,7 @@ def test_a_missing_package_is_named(
 
     monkeypatch.setattr(metadata, "version", version)
     drawing = Drawing(Picture("t", (PANEL,)))
-    with pytest.raises(Unsupported, match=rf"{package} .*pip install -e '\.\[plot\]'"):
+    with pytest.raises(Unsupported, match=rf'{package} is not installed: .*install .*"{package}\W'):
         drawing.to_bytes("png") if show == "bytes" else drawing.text()
 
 

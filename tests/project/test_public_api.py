@@ -52,6 +52,7 @@ sys.modules["torch"] = None
 import pytest
 
 import dpacct
+from dpacct.packages import install_command
 assert "fl" not in dir(dpacct) and "ledger" in dir(dpacct)
 pydoc.render_doc(dpacct)
 try:
@@ -59,7 +60,7 @@ try:
 except ImportError as error:
     assert (error.name, error.msg) == (
         "torch",
-        "dpacct.fl trains with PyTorch, which is not installed: pip install -e '.[fl]'",
+        f"dpacct.fl trains with PyTorch, which is not installed: {install_command('fl')}",
     )
 else:
     raise AssertionError("dpacct.fl was imported without PyTorch")

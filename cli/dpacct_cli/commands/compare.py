@@ -10,6 +10,7 @@ from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 from dpacct.budget import Interval, Spent
 from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.errors import NotConverged, Unsupported
+from dpacct.packages import install_command
 from dpacct.rounds import Adjacency, Poisson, Round, Schedule, Uniform
 from dpacct_cli import mechanism, options, waiting
 from dpacct_cli.errors import OptionConflict
@@ -102,7 +103,7 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: Styl
         again = f"{typed.retyped()}{at.retyped} --accountant {best.name}"
         closing = f"dpacct epsilon {again} shows details of the smallest one."
         if not peers:
-            closing = "pip install -e '.[interop]' adds dp-accounting and Opacus to the table."
+            closing = f"{install_command('interop')} adds dp-accounting and Opacus to the table."
         reasons = [f"{entry.shown_name}: {entry.note}" for entry in entries if entry.note]
         note = mechanism.delta_note(at.value, typed.num_clients)
         reasons += [f"{cost.name}: {cost.note}" for cost in costs if cost.note]

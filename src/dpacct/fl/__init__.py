@@ -3,9 +3,11 @@
 import os
 from importlib.util import find_spec
 
+from dpacct.packages import install_command
+
 if find_spec("torch") is None:
     raise ModuleNotFoundError(
-        "dpacct.fl trains with PyTorch, which is not installed: pip install -e '.[fl]'",
+        f"dpacct.fl trains with PyTorch, which is not installed: {install_command('fl')}",
         name="torch",
     )
 

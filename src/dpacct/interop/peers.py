@@ -25,6 +25,7 @@ import numpy as np
 from dpacct.budget import Budget
 from dpacct.display import line
 from dpacct.errors import Unsupported
+from dpacct.packages import install_command
 from dpacct.rounds import Adjacency, Phase, Poisson, Round, Schedule, Uniform
 
 # Characters of a call that are shown.
@@ -241,8 +242,9 @@ def import_peer(module: str, distribution: str) -> Any:
         with _quietly():
             return importlib.import_module(module)
     except ModuleNotFoundError:
-        hint = "pip install -e '.[interop]' brings it"
-        raise Unsupported(f"{distribution} is not installed; {hint}.") from None
+        raise Unsupported(
+            f"{distribution} is not installed: {install_command('interop')}"
+        ) from None
 
 
 @contextmanager

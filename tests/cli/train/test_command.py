@@ -24,6 +24,7 @@ from dpacct.fl.data import load_digits
 from dpacct.fl.models import build_model
 from dpacct.fl.report.reports import RELEASED, UNPROTECTED
 from dpacct.ledger import Ledger
+from dpacct.packages import install_command
 from dpacct_cli.train import command
 from dpacct_cli.train.run import describe
 from dpacct_cli.train.settings import Settings
@@ -381,7 +382,7 @@ def test_without_pytorch_one_line_says_what_to_install(
     ran = dpacct("train dp-fedavg")
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == (
-        "dpacct: training needs PyTorch, which is not installed: pip install -e '.[fl]'\n"
+        f"dpacct: training needs PyTorch, which is not installed: {install_command('fl')}\n"
     )
 
 

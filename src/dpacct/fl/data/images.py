@@ -39,6 +39,7 @@ from dpacct.fl.data.files import (
     read_arrays,
 )
 from dpacct.fl.tensors import from_array
+from dpacct.packages import install_command
 
 TEST_WRITERS = ("training", "new")
 _DIGITS_TESTED = 360
@@ -101,7 +102,7 @@ def load_digits() -> Dataset:
         bundled = import_module("sklearn.datasets").load_digits()
     except ModuleNotFoundError:
         raise Unsupported(
-            "the digits come with scikit-learn, which is not installed: pip install -e '.[fl]'"
+            f"the digits come with scikit-learn, which is not installed: {install_command('fl')}"
         ) from None
     images, labels = np.asarray(bundled.images, np.uint8)[:, None], np.asarray(bundled.target)
     cut = len(labels) - _DIGITS_TESTED
@@ -237,7 +238,7 @@ def torchvision_datasets() -> Any:
     try:
         return import_module("torchvision.datasets")
     except ModuleNotFoundError:
-        rule = "which is not installed: pip install -e '.[data]'"
+        rule = f"which is not installed: {install_command('data')}"
     except RuntimeError as error:
         rule = f"which does not fit the installed PyTorch ({error})"
     raise Unsupported(f"these files are read with torchvision, {rule}")

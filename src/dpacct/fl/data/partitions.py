@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.packages import install_command
 
 Indices = NDArray[np.int64]
 
@@ -219,7 +220,8 @@ def from_flower(partitioner: Any, **columns: Sequence[Any] | NDArray[Any]) -> Pa
     try:
         table: Any = import_module("datasets").Dataset
     except ModuleNotFoundError:
-        raise Unsupported("pip install flwr-datasets for its partitioners") from None
+        command = install_command(packages=("flwr-datasets",))
+        raise Unsupported(f"Flower Datasets is not installed: {command}") from None
     number, *others = {len(column) for column in columns.values()} or {0}
     if others or not number or not hasattr(partitioner, "load_partition"):
         rule = "a partitioner reads columns of one length, one entry for each example"

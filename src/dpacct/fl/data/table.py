@@ -31,6 +31,7 @@ from dpacct.fl.data.files import invalid, read_archive
 from dpacct.fl.data.images import torchvision_datasets
 from dpacct.fl.data.partitions import Indices, assign_owners, canonical
 from dpacct.fl.tensors import from_array
+from dpacct.packages import install_command
 
 SPLIT_COLUMN = "split"
 _SPLITS = ("train", "test")
@@ -261,7 +262,7 @@ def read_cells(file: Path) -> dict[str, Cells]:
         pandas: Any = import_module("pandas")
     except ModuleNotFoundError:
         raise Unsupported(
-            "CSV files are read with pandas, which is not installed: pip install -e '.[fl]'"
+            f"CSV files are read with pandas, which is not installed: {install_command('fl')}"
         ) from None
     too_short = _invalid(file, "a table has a header and at least two rows")
     try:

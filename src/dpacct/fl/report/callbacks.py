@@ -13,6 +13,7 @@ from typing import IO, Any, Protocol
 from dpacct import validate
 from dpacct.errors import Unsupported
 from dpacct.fl.report.reports import Report
+from dpacct.packages import install_command
 
 
 class Callback(Protocol):
@@ -95,7 +96,8 @@ class TensorBoardWriter(Callback):
             module: Any = import_module("torch.utils.tensorboard")
         except ImportError:
             raise Unsupported(
-                "TensorBoardWriter needs the package tensorboard: pip install tensorboard"
+                "TensorBoardWriter needs the package tensorboard: "
+                + install_command(packages=("tensorboard",))
             ) from None
         Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         self._writer: Any = module.SummaryWriter(str(folder))
