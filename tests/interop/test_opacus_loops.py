@@ -221,7 +221,9 @@ def test_a_synthetic_example_in_an_empty_batch_needs_zero_out(ledger: Ledger) ->
     job.attach(ledger.start_run("zero-out"))
     found = [len(batch) for batch in job.epoch()]
     assert len(found) == 40
-    assert min(found) == 1
+    # Opacus makes one from the first batch that has an example.
+    first = next(place for place, size in enumerate(found) if size)
+    assert min(found[first:]) == 1
 
 
 @pytest.mark.parametrize("rank", [0, 1])

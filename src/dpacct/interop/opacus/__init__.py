@@ -97,7 +97,8 @@ class TightAccountant(_accountants.IAccountant):
     def get_epsilon(self, delta: float, *_: Any, **_settings: Any) -> float:
         """Return a proven epsilon of all batches at ``delta``, infinity if one has no noise.
 
-        Settings of other accountants are ignored.
+        Their number and noise are fixed beforehand. The reading of a ledger covers every rule of
+        stopping. Settings of other accountants are ignored.
 
         Raises:
             InvalidParameter: a value out of range.

@@ -250,7 +250,11 @@ def check_steps(loader: Any, optimizer: Any, accountant: Accountant) -> LedgerLo
         Unsupported: the steps of the optimizer are unknown.
     """
     # Without a ledger, each of several processes checks its own steps.
-    _check_optimizer(optimizer, (*_KNOWN, _optimizers.DistributedDPOptimizer))
+    ranks = (
+        _optimizers.DistributedDPOptimizer,
+        _optimizers.DistributedDPOptimizerFastGradientClipping,
+    )
+    _check_optimizer(optimizer, (*_KNOWN, *ranks))
     steps = Steps(optimizer, loader, accountant)
     return LedgerLoader(loader, CheckedSampler(loader.batch_sampler, steps))
 

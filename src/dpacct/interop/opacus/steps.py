@@ -35,6 +35,8 @@ from dpacct.fl.privacy.randomness import secret_generator
 from dpacct.ledger import Run
 from dpacct.packages import import_opacus
 
+_optimizers = import_opacus("optimizers")
+
 # Attributes in which parameters keep gradients of examples, or their norms for ghost clipping.
 _PER_EXAMPLE = ("grad_sample", "_norm_sample")
 _PARTS = (
@@ -48,8 +50,9 @@ _NO_BATCH = (
 )
 _LEFT_OUT = (
     "a batch that the loader delivered had no step. Which batches are left out can tell what they "
-    "hold, and no charge covers that. Step on each batch, also on an empty one (its step is its "
-    "noise), or begin a new loop. To read ahead, use num_workers and not a wrapper of the loader."
+    "hold, and no charge covers that. Step on each batch, also on an empty one, whose step is its "
+    "noise (for a model that takes none: make_private(rand_on_empty=True)), or begin a new loop. "
+    "To read ahead, use num_workers and not a wrapper of the loader."
 )
 _WRAPPED_LOSS = (
     "with ghost clipping, only the criterion that make_private returns clips, and these gradients "
@@ -149,7 +152,7 @@ class Steps:
         self._lead = loader.num_workers * (loader.prefetch_factor or 0)
         self._fresh_noise = self.private and not optimizer.secure_mode
         # Ghost clipping keeps the norms of the gradients and not the gradients.
-        self._ghost = type(optimizer).__name__ == "DPOptimizerFastGradientClipping"
+        self._ghost = isinstance(optimizer, _optimizers.DPOptimizerFastGradientClipping)
         self._clipped: Clipped | None = None
         self._generator = optimizer.generator
         self._noise, self._clip = float(optimizer.noise_multiplier), _clip_norms(optimizer)
@@ -305,8 +308,8 @@ class Steps:
         batch = self._batches[self._stepped]
         if any(batch.parts[-1:]):
             raise LedgerError(_PARTS)
-        sums: list[Tensor] = [parameter.summed_grad for parameter in self.optimizer.params]
-        if not all(bool(torch.isfinite(value).all()) for value in sums):
+        finite = [torch.isfinite(p.summed_grad).all() for p in self.optimizer.params]
+        if not bool(torch.stack(finite).all()):
             raise LedgerError(
                 "the sum of the gradients is not finite: an example, the model or the loss "
                 "overflows. Nothing of this batch is released, and it stays spent."
@@ -450,7 +453,7 @@ def _device(optimizer: Any) -> torch.device:
 
 def refuse_adaptive(optimizer: Any) -> None:
     """Reject an optimizer with a clip norm that follows a count of the data."""
-    if type(optimizer).__name__ == "AdaClipDPOptimizer" or hasattr(
+    if isinstance(optimizer, _optimizers.AdaClipDPOptimizer) or hasattr(
         optimizer, "_adjusted_noise_multiplier"
     ):
         raise Unsupported(
