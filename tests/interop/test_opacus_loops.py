@@ -459,6 +459,14 @@ def test_losses_that_are_not_one_for_each_example_are_refused(run: Any, *, charg
     job.refuses(job.epoch, Unsupported, r"losses of shape \(\) for 40 examples")
 
 
+def test_a_model_that_is_made_private_again_keeps_its_clip_norm_and_is_refused() -> None:
+    """Opacus gives the smaller norm to the noise alone."""
+    first = Job(mode="ghost", max_grad_norm=10.0)
+    again = Job(mode="ghost", module=first.model, max_grad_norm=1.0, engine=first.engine)
+    with pytest.raises(Unsupported, match="clips to 10, and the noise is for 1"):
+        again.epoch()
+
+
 def test_a_wrapped_loss_may_be_scaled_and_taken_again(run: Any) -> None:
     job = ghost(run, charged=True)
     for _ in range(3):
