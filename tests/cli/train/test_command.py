@@ -425,7 +425,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(dpacct: Any, stop_after: Any, times:
     with stop_after(2, times):
         ran = dpacct(small(rounds=5), "--ledger run.ledger")
     assert (ran.code, ran.out) == (130, "")
-    _, said = ran.err.splitlines()
+    *_, said = ran.err.splitlines()
     assert said.startswith("dpacct: stopped after round 2 of 5; saved in run.checkpoint. ")
     found = re.search(r"dpacct (train .* --resume) goes on\.$", ran.err)
     assert found is not None
