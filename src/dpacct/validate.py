@@ -21,7 +21,7 @@ from dpacct.errors import InvalidParameter
 
 # Below the first value 1/sigma^2 times the largest order overflows. Above the second one a round
 # is indistinguishable from no round in double precision.
-NOISE_MULTIPLIER_RANGE = (1e-3, 1e10)
+NOISE_MULTIPLIER_RANGE = LEAST_NOISE, _ = (1e-3, 1e10)
 MAX_ROUNDS = 10**12
 MAX_ORDER = 1e7
 # Below, its square underflows.
@@ -87,6 +87,11 @@ def rounds(value: object) -> int:
 def noise_multiplier(value: object, name: str = "noise_multiplier") -> float:
     """Return the noise multiplier z."""
     return within(name, value, "a noise multiplier", NOISE_MULTIPLIER_RANGE)
+
+
+def noise_or_none(value: object, name: str = "noise_multiplier") -> float:
+    """Return the noise multiplier of a training that may have no noise, which is 0."""
+    return 0.0 if type(value) in (int, float) and value == 0 else noise_multiplier(value, name)
 
 
 def sampling_rate(value: object, name: str = "sampling_rate") -> float:

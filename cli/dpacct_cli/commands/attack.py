@@ -220,7 +220,7 @@ def limit_of(target: Target) -> Limit:
         run = check_run(ledger, saved, str(target.content.get("setting")), holder)
         if run.private:
             return _limit_of_run(run, target.rounds)
-    why = target.job.keywords["method"].not_private_because or SEEDED
+    why = run.details.get("not_private_because", SEEDED)
     return Limit(because=f"the run is not private: {why}")
 
 

@@ -66,7 +66,6 @@ ROUND = Fields(("noise", "rate", "sampling", "cohort", "clients", "adjacency"))
 CLAIMS = {
     "planned": "every round was planned before the first one: the tight accountant applies",
     "adaptive": "rounds were chosen as results came in: the Renyi odometer, valid for any choice",
-    "none": "no guarantee: noise of a run did not come from a secret source (a seed was given)",
 }
 
 
@@ -469,7 +468,7 @@ def _guarantee(summary: dict[str, Any]) -> str:
             f"{slots['used']} of {slots['planned']} planned rounds are charged; if results "
             "influence when to stop, the whole plan counts"
         )
-    return CLAIMS[summary["guarantee"]]
+    return CLAIMS.get(summary["guarantee"]) or summary["claim"]
 
 
 def _run_claim(run: dict[str, Any]) -> str:

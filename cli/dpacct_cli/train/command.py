@@ -80,6 +80,10 @@ def train(
         values = {**begun.settings.values, **moved}
         settings = replace(begun.settings, values=values, chosen=frozenset())
     check_unit(settings)
+    if settings.number("noise") == 0 and record.ledger is None and begun is None:
+        raise OptionConflict(
+            "--noise 0 needs --ledger FILE: without noise epsilon is infinite, of all its runs."
+        )
     errors.require_torch("training needs")
     if begun is not None:
         files = begun.files
@@ -158,7 +162,7 @@ def _run(
         if style is Style.HUMAN:
             for note in _notes(settings, files, job, terms, run):
                 print_note(note)
-            level, what = mechanism.noise_multiplier(run.schedule), mechanism.rows(run.schedule)[0]
+            level, what = _level(run, run.schedule), mechanism.rows(run.schedule)[0]
             noises = "" if level is None else f", noise multiplier {chosen(level)}"
             spent = up(run.planned_epsilon.upper, 3)
             line = f"plan: {what.value}{noises}, epsilon {spent} at the end"
@@ -231,6 +235,11 @@ class Done(NamedTuple):
         return first_rounds(plan, max(1, -(-self.run.round // rounds_of(plan.phases[0].round))))
 
 
+def _level(run: Federation, plan: Schedule) -> float | None:
+    """Return the noise multiplier of all rounds, which a schedule has also without noise."""
+    return mechanism.noise_multiplier(plan) if run.noise_multiplier else 0.0
+
+
 def _data(done: Done) -> dict[str, Any]:
     """Return the keys of --json. JSON has no infinity: null if the run is not private."""
     from dpacct.fl.privacy.allocation import Allocation
@@ -239,7 +248,7 @@ def _data(done: Done) -> dict[str, Any]:
     settings, files, job, run, outcome = done
     spent, budget, sampling = run.epsilon, job.keywords["budget"], job.sampling
     private = run.not_private_because is None
-    ran = mechanism.keys(done.plan)
+    ran = mechanism.keys(done.plan) | {"noise_multiplier": _level(run, done.plan)}
     del ran["rounds"]
     if isinstance(sampling, Cyclic | Allocation):
         # All releases are of one kind, and have no other keys than equal rounds.
@@ -302,7 +311,7 @@ def _page(done: Done) -> Page:
         why = "the classes are read off the data, and epsilon does not cover them: say --classes"
         rows.append(Row("label set", "unprotected", why))
     rows += mechanism.rows(plan)
-    level = mechanism.noise_multiplier(plan)
+    level = _level(run, plan)
     first, last = job.keywords["bound"] or run.bound, run.bound.clip_norm
     if level is not None:
         unit = f"std of the noise on the sum / clip norm {plain(last)}"

@@ -114,7 +114,7 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
     adjacency = public.adjacency(scheme, asked)
     eps, level = settings.number("eps"), settings.number("noise")
     budget = None if eps is None else Budget(eps, delta.value)
-    multiplier = None if level is None else validate.noise_multiplier(level)
+    multiplier = None if level is None else validate.noise_or_none(level)
     model = build_model(settings.values["model"], dataset, seed=public_seed)
     inputs, targets = dataset.test.batch(slice(None))
     keywords: dict[str, Any] = {

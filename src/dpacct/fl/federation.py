@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,6 +36,7 @@ from dpacct.fl.settings import (
     with_keywords_of,
 )
 from dpacct.fl.training.choose import Choice
+from dpacct.ledger.record.plans import exposure
 from dpacct.rounds import Schedule
 
 P = ParamSpec("P")
@@ -133,6 +135,8 @@ class PrivateRun:
         """
         _ = self.account
         found = self._rounds.planned_epsilon()
+        if not self.noise_multiplier and exposure(self.schedule) > found.delta:
+            return Spent(math.inf, math.inf, found.delta)
         return found if self.not_private_because in (None, SEEDED) else found.without_privacy
 
     @property

@@ -66,7 +66,8 @@ class Settings:
         public_size: a public number M of clients. The divisor q M and every other printed or
             stored number follow from it. The true number then stays secret. M may be wrong.
         budget: the target. It calibrates the noise if none is given, else it limits the run.
-        noise_multiplier: std of the noise on the sum / C, instead of a calibration.
+        noise_multiplier: std of the noise on the sum / C, instead of a calibration. 0: no noise,
+            and an infinite epsilon.
         delta: at which epsilon is reported, without a budget. An existing ledger has its own delta,
             and no other delta is allowed. Otherwise the default is 1e-5.
         local: local training, an `SGD` or a `LocalAdam`. Default: ``SGD()``, and for `Examples`

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dpacct.budget import Interval, Spent
+from dpacct.display import line
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.disk.rows import Rows
 from dpacct.ledger.disk.store import Store
@@ -36,6 +37,8 @@ from dpacct.rounds import AccountantName, Phase, Schedule
 from dpacct.rounds import Release as ScheduleItem
 from dpacct.validate import MAX_ROUNDS
 
+# Why a run without a stated reason is not private.
+_UNKNOWN = "the noise did not come from a secret source"
 # Different rounds of the lower bound. More rounds change it little.
 _WITNESSES = 32
 T = TypeVar("T")
@@ -60,9 +63,6 @@ WORDS = {
         "Rounds were chosen as results came in. The Renyi odometer covers every rule of choosing "
         "them and of stopping."
     ),
-    Guarantee.NONE: (
-        "The noise did not come from a secret source (a seed was given), so no guarantee holds."
-    ),
 }
 
 
@@ -86,8 +86,10 @@ class Known:
         self.starts: MutableMapping[int, Start] = {}
         # For `Snapshot.released`: the last entry that was read, rounds not settled then, counts.
         self.seen = 0
-        self.open: dict[int, ScheduleItem] = {}
+        self.open: dict[int, Reserve] = {}
         self.released: dict[int, Counter[ScheduleItem]] = {}
+        # Of released rounds those without noise.
+        self.bare: dict[int, Counter[ScheduleItem]] = {}
 
     def apart(self) -> Known:
         """Return the facts for a transaction. What it learns ends with it, since it may fail."""
@@ -265,7 +267,7 @@ class Snapshot:
         identity = self.entry(1).hash.hex()
         return Position(identity, self.head.number, self.head.hash.hex(), released)
 
-    def released(self) -> dict[int, Counter[ScheduleItem]]:
+    def released(self) -> Known:
         """Return how often each run released each of its different rounds."""
         known = self.known
         if known.seen > self.head.number:
@@ -274,13 +276,15 @@ class Snapshot:
             if entry.kind == "reserve":
                 said = self.said(entry)
                 if isinstance(said, Reserve):
-                    known.open[entry.number] = said.charged
+                    known.open[entry.number] = said
             elif closes is not None:
-                round_ = known.open.pop(closes, None)
-                if entry.kind == "commit" and round_ is not None:
-                    known.released.setdefault(entry.run, Counter())[round_] += 1
+                said = known.open.pop(closes, None)
+                if entry.kind == "commit" and said is not None:
+                    known.released.setdefault(entry.run, Counter())[said.charged] += 1
+                    if not all(release.noise_multiplier for release in said.releases):
+                        known.bare.setdefault(entry.run, Counter())[said.charged] += 1
             known.seen = entry.number
-        return known.released
+        return known
 
     # Epsilon of all runs together, or of one run alone, as if its noise were secret
 
@@ -294,6 +298,13 @@ class Snapshot:
         if exposed:
             return Guarantee.NONE
         return Guarantee.PLANNED if planned else Guarantee.ADAPTIVE
+
+    def why_not_private(self, run: int = 0) -> str:
+        """Return why no guarantee holds for a run, or for all runs together, in words."""
+        numbers = [run] if run else self.runs()
+        starts = [self.start(n) for n in numbers if not self.run_state(n).private]
+        known = (start.details.get("not_private_because", _UNKNOWN) for start in starts)
+        return "; ".join(dict.fromkeys(line(str(why)) for why in known))
 
     def upper(self, run: int = 0) -> float:
         """Return the proven epsilon, infinite if a round of any run was not private."""
@@ -322,9 +333,13 @@ class Snapshot:
         """Return the achieved and proven epsilon."""
         released, plans, delta = Counter[ScheduleItem](), self._plans_of(run), self.budget.delta
         of_client = {run} if run else self.of_one_client()
-        for number, counts in self.released().items():
-            if number in of_client:
-                released.update(counts)
+        known, bare = self.released(), Counter[ScheduleItem]()
+        for number in of_client:
+            released.update(known.released.get(number, {}))
+            bare.update(known.bare.get(number, {}))
+        # A sum without noise shows whether a client that moves it took part.
+        if planning.exposure(Schedule(Phase(r, n) for r, n in bare.items())) > delta:
+            return Spent(math.inf, math.inf, delta)
         # Some of the released rounds never cost more than all of them.
         witnesses = Schedule(Phase(r, n) for r, n in released.most_common(_WITNESSES))
         if plans is not None:

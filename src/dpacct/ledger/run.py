@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from dpacct import validate
 from dpacct.budget import Spent
-from dpacct.errors import LedgerError
+from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger import writing
 from dpacct.ledger.readings import Guarantee, Snapshot
 from dpacct.ledger.record.entries import Reserve, Start
@@ -190,10 +190,13 @@ class Run:
         Raises:
             BudgetExceeded: it does not fit. The message names the remaining budget, the needed
                 epsilon, and a round that fits.
-            InvalidParameter: its adjacency is not the ledger's.
+            InvalidParameter: its adjacency is not the ledger's, or a private run has no noise.
             LedgerError: the run is finished, or the file cannot be written. Nothing counts then.
         """
         whole = event if isinstance(event, Event) else Event(event)
+        if whole.is_bare and self.private:
+            rule = "no epsilon covers a sum without noise: start its run with private=False"
+            raise InvalidParameter("noise_multiplier", 0.0, rule)
         # Before the file is locked: a round of a new kind takes milliseconds.
         self._file.known.opening.mixture.cost(whole.charged)
 

@@ -264,10 +264,11 @@ class Replay:
     ) -> States:
         found, own = states[0], states[1] or run
         if said.noise_multiplier is not None:
-            joint = events.joint_noise_multiplier(part.noise_multiplier for part in said.releases)
-            least = min(joint, said.noise_multiplier)
+            least = min(events.charged_noise(said.releases), said.noise_multiplier)
             if not least * (1 - COST_TOLERANCE) <= events.noise_of(said.charged) <= least:
                 raise LedgerError("its charge is not the cost of all its releases together")
+            if run.private and not all(part.noise_multiplier for part in said.releases):
+                raise LedgerError("a run that is private releases a sum without noise")
         if said.left != (said.slot is None and run.on_plan):
             raise LedgerError("it does not say rightly whether its run left the plan")
         adjacency, start = _same_adjacency(ledger, said.charged), self.starts[entry.run]

@@ -169,6 +169,24 @@ def test_given_noise_is_taken_and_charged(dpacct: Any) -> None:
     assert data["epsilon"]["upper"] == pytest.approx(expected.upper, rel=1e-6)
 
 
+def test_a_run_without_noise_says_that_its_epsilon_is_infinite(dpacct: Any) -> None:
+    words = f"{SMALL} --noise 0 --ledger bare.ledger"
+    ran = dpacct(words)
+    assert re.search(r"epsilon +infinite +no noise is added", ran.out)
+    assert re.search(r"noise multiplier +0 ", ran.out)
+    assert "noise multiplier 0, epsilon inf at the end" in ran.err
+    data = dpacct(words, "--json").json
+    assert (data["private"], data["not_private_because"]) == (False, "no noise is added")
+    assert (data["noise_multiplier"], data["epsilon"]["upper"]) == (0, None)
+    shown = dpacct("ledger show bare.ledger").out
+    assert "No noise is added, so no guarantee holds." in shown
+    assert "no noise is added" in dpacct("ledger report bare.ledger").out.lower()
+    assert dpacct("ledger verify bare.ledger").code == 0
+    # Another ledger keeps its budget.
+    dpacct(SMALL, "--ledger kept.ledger --eps 4")
+    assert "a budget needs noise" in dpacct(f"{SMALL} --noise 0 --ledger kept.ledger").err
+
+
 @pytest.mark.parametrize(
     ("words", "sampling", "rate", "adjacency"),
     [
@@ -306,7 +324,10 @@ BAD = [
     ("dp-fedavg --sampling sometimes", ("--sampling is 'sometimes'",)),
     ("dp-fedavg --eps 0", ("--eps is 0", "above 0")),
     ("dp-fedavg --eps 8 --noise 1", ("--eps 8 contradicts --noise 1",)),
-    ("dp-fedavg --noise 0", ("--noise is 0",)),
+    ("dp-fedavg --noise -1", ("--noise is -1",)),
+    ("dp-fedavg --noise 0", ("--noise 0 needs --ledger",)),
+    ("dp-fedavg --noise 0 --secure-noise --ledger a.ledger", ("--noise is 0", "secure gaussian")),
+    ("dp-fedavg --noise 0 --eps 8 --ledger a.ledger", ("--eps 8 contradicts --noise 0",)),
     ("dp-fedavg --delta 1", ("--delta is 1",)),
     ("dp-fedavg --clip-norm 0", ("--clip-norm is 0", "above 0")),
     ("dp-fedavg --local-lr 0", ("--local-lr is 0",)),

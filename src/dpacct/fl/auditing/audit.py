@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData, Inputs, each
 from dpacct.fl.engine.engine import Engine
@@ -86,6 +87,7 @@ def audit(
         InvalidParameter, Unsupported: as for `Federation`.
     """
     method = DPFedAvg() if method is None else method
+    noise_multiplier = validate.noise_multiplier(noise_multiplier)
     if clip_norm is None and bound is None and method.bound is None:
         clip_norm = 0.5
     scheme = choose_independent(Full() if sampling is None else sampling)

@@ -40,7 +40,7 @@ from dpacct.fl.report.reports import Report
 from dpacct.fl.settings import LocalSettings
 from dpacct.fl.tensors import arithmetic, forked_generators, seed_generators, undisturbed
 from dpacct.fl.training.choose import Choice, TrainerChooser
-from dpacct.validate import NOISE_MULTIPLIER_RANGE
+from dpacct.validate import LEAST_NOISE
 
 Made = TypeVar("Made")
 Held = TypeVar("Held", TrainingState, Collected)
@@ -243,7 +243,8 @@ class RankedRounds(LocalRounds):
 def follower_settings(settings: LocalSettings) -> LocalSettings:
     """Return settings for a rank other than 0, which receives the noise from rank 0."""
     # The least noise: a bound may refuse more of it than rank 0 has.
-    noise = NOISE_MULTIPLIER_RANGE[0] if settings.schedule is None else None
+    noise = LEAST_NOISE if settings.schedule is None else None
+    noise = 0.0 if settings.noise_multiplier == 0 else noise
     return replace(
         settings, ledger=None, checkpoint=None, budget=None, delta=None, noise_multiplier=noise
     )

@@ -354,7 +354,7 @@ class OpenRound:
         bound, limits = state.bound, list(state.bound.limits(engine.kept_layout(found.kept)))
         release = engine.release(state, found, self._row)
         std = drawn_std(engine.noise, engine.plan.update_std(bound), found.arrived) or 0.0
-        charged = noise_of(self._event.charged)
+        charged = noise_of(self._event.charged) if engine.plan.noise_multiplier else 0.0
         if state.noise is not None and self._row is not None:
             std, charged = std * state.noise.std(self._row), engine.plan.noise_multiplier
         if release is not None:
@@ -486,6 +486,8 @@ class Rounds:
             rule = "correlated noise is charged for all its rounds"
             raise BudgetExceeded(f"the plan exceeds {self.limit}, and {rule}")
         details: dict[str, Any] = {"setting": self.setting()}
+        if self.not_private_because is not None:
+            details["not_private_because"] = self.not_private_because
         if isinstance(engine.clients, PartitionedClients):
             # Whether epsilon is about the owners of the data or about simulated clients.
             details["simulated_clients"] = engine.clients.simulated

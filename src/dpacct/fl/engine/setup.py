@@ -34,8 +34,8 @@ from dpacct.fl.privacy.account import Account, NoisePlan
 from dpacct.fl.privacy.allocation import Allocation, Allocator
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, check_limits, clip_norm
 from dpacct.fl.privacy.correlated import CorrelatedNoise, Correlation, NoiseStream
-from dpacct.fl.privacy.noise import Noise, SharesElsewhere, share_sigma
-from dpacct.fl.privacy.randomness import SEEDED, Randomness, Seeded
+from dpacct.fl.privacy.noise import GaussianNoise, Noise, SharesElsewhere, share_sigma
+from dpacct.fl.privacy.randomness import NOISE_FREE, SEEDED, Randomness, Seeded
 from dpacct.fl.public import PublicSize
 from dpacct.fl.settings import (
     LocalSettings,
@@ -61,6 +61,7 @@ from dpacct.rounds import (
     Schedule,
     Uniform,
 )
+from dpacct.validate import LEAST_NOISE
 
 Kind = TypeVar("Kind", bound=Rounds)
 _CHARGE_ROUNDING = 1e-12
@@ -80,6 +81,7 @@ def prepare(
         ledger = checkpoint.with_name(f"{checkpoint.name}.ledger")
     check_population(clients, len(clients))
     noise = choose_noise_source(settings.noise, secure=settings.secure_noise)
+    bare = _without_noise(settings, noise)
     correlation = _choose_correlation(settings, noise, len(clients))
     schemes = settings.samplings if correlation is None else [correlation.sampling]
     schemes = [of_records(s, clients, planned=settings.schedule is not None) for s in schemes]
@@ -112,9 +114,9 @@ def prepare(
     terms = relation, delta, accountant
     schedule, budget = _choose_schedule(settings, scheme, *terms, correlation)
     source = Randomness() if settings.seed is None else Seeded(settings.seed)
-    reason = method.not_private_because or (None if source.private else SEEDED)
+    reason = method.not_private_because or bare or (None if source.private else SEEDED)
     account = Account(ledger, budget, private=reason is None, accountant=accountant, unit=unit)
-    multiplier = noise_of(schedule.phases[0].round)
+    multiplier = 0.0 if bare else noise_of(schedule.phases[0].round)
     first = NoisePlan(scheme, relation, multiplier, public, correlation)
     device = next(iter(params.values())).device
     parts = (clients, method, layout, local, first, noise, source, device, server_lr)
@@ -137,6 +139,19 @@ def prepare(
     # A bound or noise that cannot be charged for in some round is refused here.
     rounds.charged()
     return rounds
+
+
+def _without_noise(settings: Settings, noise: Noise) -> str | None:
+    """Return why epsilon is infinite for a run without noise, None for a run with noise."""
+    if settings.noise_multiplier != 0:
+        return None
+    if settings.budget is not None:
+        rule, hint = "a budget needs noise", "Without noise epsilon is infinite: leave it out."
+        raise InvalidParameter("noise_multiplier", 0, rule, hint)
+    if not isinstance(noise, GaussianNoise):
+        rule = f"{noise.name} noise needs a noise multiplier above 0"
+        raise InvalidParameter("noise_multiplier", 0, rule)
+    return NOISE_FREE
 
 
 def _choose_delta(
@@ -182,8 +197,8 @@ def _choose_schedule(
 
     plan, budget, multiplier = settings.schedule, settings.budget, settings.noise_multiplier
     if multiplier is not None:
-        multiplier = validate.noise_multiplier(multiplier)
-        plan = charged(multiplier)
+        multiplier = validate.noise_or_none(multiplier)
+        plan = charged(multiplier or LEAST_NOISE)
     elif budget is None and plan is None:
         rule = "a budget is needed to choose the noise, or a noise_multiplier"
         raise InvalidParameter("budget", None, rule)

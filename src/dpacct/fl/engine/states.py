@@ -90,7 +90,9 @@ class RunPlan:
         return self._noise_of(round_)
 
     def _noise_of(self, round_: Release) -> NoisePlan:
+        # The rounds of a schedule have noise, also those of a run without.
         sampling, multiplier = sampling_of(round_), noise_of(round_)
+        multiplier = multiplier if self.noise.noise_multiplier else 0.0
         return replace(self.noise, sampling=sampling, noise_multiplier=multiplier)
 
     def bound(self, bound: Bound, round_number: int) -> Bound:

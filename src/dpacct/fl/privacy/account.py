@@ -40,6 +40,7 @@ from dpacct.ledger.terms import CLIENT, Terms
 from dpacct.numerics.search import largest_count
 from dpacct.rounds import AccountantName, Adjacency, Phase, Round, Sampling, Schedule
 from dpacct.rounds import Release as ScheduleItem
+from dpacct.validate import LEAST_NOISE
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class NoisePlan:
 
     Attributes:
         sampling, adjacency: of the round.
-        noise_multiplier: z asked for. The charge is never for more.
+        noise_multiplier: z asked for. The charge is never for more. 0: no noise.
         public: the public number of clients, from which the planned cohort size is made.
         correlation: of the noise with that of other rounds, or None for independent noise. Then
             ``sampling`` is that of the charge, and the correlation has the cohorts.
@@ -98,6 +99,8 @@ class NoisePlan:
         """Return the standard deviation of the noise on the sum of the indicators, if any."""
         if not isinstance(bound, AdaptiveClip):
             return None
+        if not self.noise_multiplier:
+            return 0.0
         return bound.indicator_std(self.cohort_size) * (1 + STD_MARGIN)
 
     def event(self, bound: Bound, noise: Noise, details: dict[str, Any]) -> Event:
@@ -121,7 +124,7 @@ class NoisePlan:
             charged = self.correlation.charged(charged)
             releases = (Release("update", charged, unit),)
             record |= {"noise_multiplier": found} | self.correlation.details()
-        event = Event(self._charge_of(charged), releases, details=record)
+        event = Event(self._charge_of(max(charged, LEAST_NOISE)), releases, details=record)
         if self.correlation is None:
             found = noise_of(event.charged)
         # The ledger charges all releases together.
@@ -350,9 +353,17 @@ class Account:
                 f"not one round of noise multiplier {noise_of(event.charged):.6g} fits into "
                 f"the rest of the budget ({ledger.budget})"
             )
-        self._run = ledger.start_run(
-            name, plan=plan, private=self._private, details=details, accountant=self.accountant
-        )
+        try:
+            self._run = ledger.start_run(
+                name, plan=plan, private=self._private, details=details, accountant=self.accountant
+            )
+        except BudgetExceeded:
+            if not event.is_bare:
+                raise
+            raise BudgetExceeded(
+                f"a budget needs noise, and {ledger.path} has one ({ledger.budget}). A run without "
+                "noise takes a ledger of its own."
+            ) from None
         self.begun = True
 
     def find(self, saved: Saved, holder: str) -> None:

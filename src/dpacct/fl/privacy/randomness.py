@@ -21,6 +21,8 @@ from dpacct.fl.public import PublicSize
 from dpacct.fl.tensors import from_array
 from dpacct.rounds import Full, Poisson, Sampling, Uniform
 
+# Reasons for an infinite epsilon.
+NOISE_FREE = "no noise is added"
 SEEDED = "a seed was given, from which anyone can compute cohorts and noise"
 _BLOCK = 1 << 20
 # The place of the 624 words of the Mersenne twister in `get_state`'s result, 8 bytes each.

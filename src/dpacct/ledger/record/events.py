@@ -28,6 +28,7 @@ from dpacct.numerics.rounding import UNIT
 from dpacct.rounds import Adjacency, Phase, Poisson, Round, Schedule, Uniform
 from dpacct.rounds import Release as ScheduleItem
 from dpacct.tuning import BestOf
+from dpacct.validate import LEAST_NOISE
 
 MAX_DETAILS = 100_000
 MAX_DEPTH = 50
@@ -41,7 +42,8 @@ class Release:
 
     Args:
         name: e.g. ``update`` or ``quantile``.
-        noise_multiplier: standard deviation of its noise / its own ``sensitivity``.
+        noise_multiplier: standard deviation of its noise / its own ``sensitivity``. 0: none. Such
+            a sum belongs to a run that is not private.
         sensitivity: the largest norm of one client's contribution to the sum (the clip norm), for
             the record only. Under replace-one the accountant adds the factor 2.
 
@@ -55,7 +57,7 @@ class Release:
 
     def __post_init__(self) -> None:
         validate.line("name", self.name, "the name of a release")
-        z = validate.noise_multiplier(self.noise_multiplier)
+        z = validate.noise_or_none(self.noise_multiplier)
         object.__setattr__(self, "noise_multiplier", z)
         if self.sensitivity is not None:
             value = validate.above_zero("sensitivity", self.sensitivity, "a sensitivity")
@@ -89,6 +91,15 @@ def joint_noise_of(counts: Mapping[float, int]) -> float:
     while 1 / Fraction(value) ** 2 < exact:
         value = math.nextafter(value, 0.0)
     return validate.noise_multiplier(value)
+
+
+def charged_noise(releases: Iterable[Release]) -> float:
+    """Return the noise multiplier by which releases of one cohort are charged together.
+
+    Beside a sum without noise it is the least that there is, for the record: no charge covers it.
+    """
+    levels = [release.noise_multiplier for release in releases]
+    return joint_noise_multiplier(levels) if all(levels) else LEAST_NOISE
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +139,8 @@ class Event:
             rule = f"releases name all that a round releases, its main sum ({self.main!r}) too"
             hint = "Pass main=NAME if it has another name."
             raise InvalidParameter("releases", ", ".join(named), rule, hint)
-        if named and self.noise_multiplier > (least := named[self.main].noise_multiplier):
+        least = max(named[self.main].noise_multiplier, LEAST_NOISE) if named else 0.0
+        if named and self.noise_multiplier > least:
             rule = f"a round has at most the noise of its main sum ({self.main!r}), {least!r}"
             raise InvalidParameter("noise_multiplier", self.noise_multiplier, rule)
 
@@ -142,11 +154,16 @@ class Event:
         return noise_of(self.round)
 
     @property
+    def is_bare(self) -> bool:
+        """True if a sum has no noise, which no charge covers."""
+        return not all(release.noise_multiplier for release in self.releases)
+
+    @property
     def charged(self) -> ScheduleItem:
         """The charged round. A plan for this event consists of such rounds."""
         if not self.releases:
             return self.round
-        joint = joint_noise_multiplier(release.noise_multiplier for release in self.releases)
+        joint = charged_noise(self.releases)
         return with_noise(self.round, min(joint, self.noise_multiplier))
 
 

@@ -173,6 +173,13 @@ def achieved_epsilon(schedule: Schedule, delta: float) -> float:
         return achieved.achieved_epsilon(schedule, delta)
 
 
+def exposure(schedule: Schedule) -> float:
+    """Return the probability with which a client takes part in some round, rounded down."""
+    rates = ((getattr(kind, "sampling_rate", 1.0), n) for kind, n in schedule)
+    logs = (n * math.log1p(-rate) if rate < 1 else -math.inf for rate, n in rates)
+    return -math.expm1(sum(logs)) * (1 - 1e-12)
+
+
 def schedule_cost(mixture: Mixture, schedule: Schedule) -> Totals:
     """Return the Renyi total of a schedule, a little above the sum for many different rounds."""
     distinct = schedule.distinct()

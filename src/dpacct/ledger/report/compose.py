@@ -58,9 +58,7 @@ def _front(report: dict[str, Any], found: Verification, promise: Promise | None)
             "the record of spent rounds is damaged. Restore a sound copy before reading anything."
         )
     if report["epsilon_any_stop"] is None:
-        return nothing_promised(
-            "some rounds had noise that did not come from a secret source (a seed was given)."
-        )
+        return nothing_promised(report["claim"].replace(", so no guarantee holds", ""))
     if not report["rounds"]:
         return [paragraph("Nothing was released yet, and nothing can be found out.", strong=True)]
     if promise is None:

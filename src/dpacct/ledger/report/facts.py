@@ -50,16 +50,20 @@ def claim_of(
     slots: tuple[int, int],
     *,
     first: bool = True,
+    why: str = "",
 ) -> dict[str, Any]:
     """Return a reading with everything that is printed with it, as JSON (Rule 1).
 
     ``spent`` is epsilon of the charged rounds, and ``any_stop`` that of the whole plan. ``slots``
-    are the used slots of plans, and all slots. ``first``: the plans came before any round.
+    are the used slots of plans, and all slots. ``first``: the plans came before any round. ``why``:
+    the reason for no guarantee.
     """
     used, planned = slots
     partial = guarantee is Guarantee.PLANNED and 0 < used < planned
     if not rounds:
         words = "Nothing ran yet."
+    elif guarantee is Guarantee.NONE:
+        words = f"{why[:1].upper()}{why[1:]}, so no guarantee holds."
     elif guarantee is not Guarantee.PLANNED:
         words = WORDS[guarantee]
     elif partial:
@@ -95,7 +99,12 @@ def summarize(now: Snapshot) -> dict[str, Any]:
         "adjacency": state.adjacency or None,
         "relabelled": now.known.relabelled,
         **claim_of(
-            now.guarantee(), now.interval(), now.any_stop(), state.rounds, now.planned_rounds()
+            now.guarantee(),
+            now.interval(),
+            now.any_stop(),
+            state.rounds,
+            now.planned_rounds(),
+            why=now.why_not_private(),
         ),
         "delta": budget.delta,
         "plan_delta": state.plan_delta,
@@ -136,14 +145,14 @@ def _run(now: Snapshot, number: int) -> dict[str, Any]:
     whole = _finite(any_stop) if plan is not None and state.on_plan else None
     if not state.private:
         spent, any_stop = spent.without_privacy, math.inf
-    slots = (state.cursor, plan.rounds) if plan else (0, 0)
+    slots, why = (state.cursor, plan.rounds) if plan else (0, 0), now.why_not_private(number)
     return {
         "run": number,
         "name": start.name,
         "project": start.project,
         "part": start.part,
         "private": state.private,
-        **claim_of(guarantee, spent, any_stop, state.rounds, slots, first=state.initial),
+        **claim_of(guarantee, spent, any_stop, state.rounds, slots, first=state.initial, why=why),
         "rounds": state.rounds,
         "committed": state.committed,
         "uncommitted": state.rounds - state.committed,
