@@ -94,3 +94,13 @@ def test_words_of_others_stay_words():
     assert "&lt;b&gt;" in shown
     assert "&quot;&amp;&quot;" in shown
     assert "\x1b" not in shown
+
+
+def test_every_error_is_one_printable_line_however_it_is_made() -> None:
+    foreign = "a\x1b]0;title\x07b\nc\r\x9b31m\u202ed" + "e" * 100_000
+    names = ("DpacctError", "Unsupported", "LedgerError", "BudgetExceeded", "NotConverged")
+    made = [getattr(dpacct, name)(foreign) for name in names]
+    made += [dpacct.InvalidParameter(*words) for words in ([foreign] * 4, [foreign, 1, "x"])]
+    for error in made:
+        assert str(error).isprintable()
+        assert 10 < len(str(error)) < 5000

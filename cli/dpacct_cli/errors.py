@@ -110,4 +110,4 @@ def print_line(message: str) -> None:
     waiting.end()
     whole = escaped(" ".join(message.split()))
     shown = re.sub(rf"[^\s;']{{{words.LONGEST},}}", lambda word: words.shortened(word[0]), whole)
-    print(f"dpacct: {shown}", file=sys.stderr)
+    print(f"dpacct: {words.shortened(shown, words.LONGEST_LINE)}", file=sys.stderr)

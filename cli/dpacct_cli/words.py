@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from dpacct.errors import DpacctError
 
-# Letters of a value, and of a name.
+# Letters of a value, of a name, and of a message.
 SHOWN = 40
 LONGEST = 300
+LONGEST_LINE = 4000
 # The metavars of options that name a place, which an empty text cannot.
 FILES = ("FILE", "FOLDER")
 # The names of options in central training.

@@ -2,8 +2,9 @@
 
 Rule 1: a shortened number goes to the safe side: a proven bound up, an achieved one down. A number
 that a person chose is shortened from its shortest decimal, so that 0.1 stays 0.1.
-Rule 2: text from a file or a user stays text. No character that is not printable reaches a terminal
-or a page, and no text is so long that it hides the rest.
+Rule 2: text from a file, a message or a user stays text. No character that is not printable reaches
+a terminal, a log or a page, and no text is so long that it hides the rest. `line` and `escaped` see
+to it, and every error uses them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from importlib import import_module
 from os import PathLike
 from typing import Any, Protocol
 
-from dpacct.validate import MAX_LINE
+from dpacct.errors import escaped, line
+
+__all__ = [
+    "Drawn", "chosen", "down", "drawn", "escaped", "html_table", "line", "trimmed", "up",
+]  # fmt: skip
 
 # The only way to a later room: values can be drawn, and do not import the code that draws them.
 _PICTURES = "dpacct.pictures"
@@ -69,21 +74,6 @@ def trimmed(figure: str) -> str:
         return figure
     head, mark, exponent = figure.partition("e")
     return head.rstrip("0").removesuffix(".") + mark + exponent
-
-
-def escaped(words: str) -> str:
-    r"""Return text in which each character that is not printable is an escape, as ``\x1b``."""
-    if words.isprintable():
-        return words
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in words
-    )
-
-
-def line(words: str, longest: int = MAX_LINE) -> str:
-    """Return foreign text on one line: white space is a blank, and long text is cut."""
-    cut = words if len(words) <= longest else f"{words[:longest]}... ({len(words)} characters)"
-    return escaped(" ".join(cut.split()))
 
 
 def html_table(rows: Iterable[tuple[str, str, str]]) -> str:

@@ -1,15 +1,37 @@
-"""Every error that dpacct raises on purpose. A leaf: it imports nothing of the package."""
+"""Every error that dpacct raises on purpose. A leaf: it imports nothing of the package.
+
+Rule: a message is one line of printable text, and not long. It may quote a file, a name or a
+message of somebody else, and a log or a terminal shows it as it is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
 
-_LONGEST = 200
+_LONGEST, _LONGEST_MESSAGE = 200, 4000
+
+
+def escaped(words: str) -> str:
+    r"""Return text in which each character that is not printable is an escape, as ``\x1b``."""
+    if words.isprintable():
+        return words
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in words
+    )
+
+
+def line(words: str, longest: int = _LONGEST) -> str:
+    """Return foreign text on one line: white space is a blank, and long text is cut."""
+    cut = words if len(words) <= longest else f"{words[:longest]}... ({len(words)} characters)"
+    return escaped(" ".join(cut.split()))
 
 
 class DpacctError(Exception):
     """Base of all errors raised by dpacct."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(line(message, _LONGEST_MESSAGE))
 
 
 class InvalidParameter(DpacctError, ValueError):

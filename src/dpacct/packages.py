@@ -63,6 +63,14 @@ def install_command(extra: str = "", packages: tuple[str, ...] = ()) -> str:
     return f"{'pip' if first else f'{python} -m pip'} install {words}"
 
 
+def import_torch() -> Any:
+    """Return PyTorch if it reads files that others made safely.
+
+    Before 2.10, ``torch.load(weights_only=True)`` runs code of some files or corrupts memory.
+    """
+    return import_package("torch", "torch", "2.10", "fl")
+
+
 def import_opacus(part: str) -> Any:
     """Return a module of Opacus, which several rooms need."""
     return import_package(f"opacus.{part}", "opacus", "1.6", "opacus")

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import math
 import os
+import re
+import stat
 from collections.abc import Callable, Iterable
 from numbers import Integral, Real
 from os import PathLike
@@ -28,6 +30,12 @@ MAX_ORDER = 1e7
 MIN_SAMPLING_RATE = 1e-150
 # Characters of a name, or of any text on one line.
 MAX_LINE = 200
+# Bytes of a file of text.
+MAX_TEXT = 2**28
+# A key of 30 parts at the start of a line. Python's parser keeps all beginnings of a dotted key,
+# and of its table's key with it, so that 100 kB of "a.a.a" take 10 GB.
+_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+"""
+_LONG_KEY = re.compile(rf"^[ \t\[]*+(?:{_PART}\.[ \t]*+){{29}}", re.MULTILINE)
 # Below, bounds of error rates would need subnormal numbers.
 MIN_PROBABILITY = 1e-100
 
@@ -213,8 +221,23 @@ def file_path(name: str, value: object) -> Path:
     return Path(given)
 
 
+def check_regular(name: str, file: Path, noun: str, most: int = 2**63) -> None:
+    """Reject a pipe, a device and a file that is too long: reading it might not end."""
+    try:
+        found = file.stat()
+    except OSError as error:
+        rule = f"it cannot be read ({error.strerror or 'unknown reason'})"
+        raise InvalidParameter(name, str(file), rule) from None
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        raise InvalidParameter(name, str(file), f"{noun} is a file, and this is a pipe or a device")
+    if found.st_size > most:
+        rule = f"{noun} has at most {most:,} bytes, and this file {found.st_size:,}"
+        raise InvalidParameter(name, str(file), rule)
+
+
 def file_text(name: str, file: Path, noun: str) -> str:
     """Return the text of a file in UTF-8, with or without a mark at its start."""
+    check_regular(name, file, noun, MAX_TEXT)
     try:
         return file.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -222,6 +245,20 @@ def file_text(name: str, file: Path, noun: str) -> str:
     except UnicodeDecodeError:
         rule = f"{noun} is text in UTF-8"
     raise InvalidParameter(name, str(file), rule)
+
+
+def toml(text: str) -> dict[str, Any]:
+    """Return the content of a text in TOML.
+
+    Raises:
+        ValueError: it is not TOML, or a key has 30 parts. RecursionError: it is nested too deep.
+    """
+    # Commands that read no file start without it.
+    import tomllib  # noqa: PLC0415 - see above
+
+    if found := _LONG_KEY.search(text):
+        raise ValueError(f"the key {found[0].strip()[:20]}... has too many parts")
+    return tomllib.loads(text)
 
 
 def flag(name: str, value: object) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import dpacct
 from dpacct import validate
 from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT, find_accountant
+from dpacct.display import escaped
 from dpacct.errors import InvalidParameter
 from dpacct_cli import options
 from dpacct_cli.commands.compare import read_costs, read_entries, read_ways
@@ -77,7 +78,7 @@ class PictureOptions(NamedTuple):
         if self.as_json:
             print(to_json(as_data(picture)))
         elif file is not None:
-            print(f"{picture.title}: {file}")
+            print(f"{escaped(picture.title)}: {file}")
         else:
             sized = "COLUMNS" in os.environ or sys.stdout.isatty()
             columns = shutil.get_terminal_size().columns if sized else 80

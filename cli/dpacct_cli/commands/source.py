@@ -1,7 +1,8 @@
 """`dpacct epsilon --from FILE`: the cost of a file of another tool, or of a record of ours.
 
 A checkpoint of Opacus, an event of dp-accounting and a schedule say which rounds ran. A ledger and
-the report of a run hold an answer, with the delta at which it was computed.
+the report of a run hold an answer, with the delta at which it was computed. That of a report is a
+statement of the file, and is not called proven.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from dpacct import validate
 from dpacct.budget import Spent
-from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.packages import import_package
+from dpacct.display import up
+from dpacct.errors import InvalidParameter, Unsupported, located
+from dpacct.packages import import_package, import_torch
 from dpacct.rounds import Adjacency, Phase, Poisson, Round, Schedule
-from dpacct_cli import mechanism
+from dpacct.schedules.files import check_kinds
 from dpacct_cli.commands.ledger import spent_number, spent_page
 from dpacct_cli.errors import conflict
 from dpacct_cli.options import MechanismOptions
 from dpacct_cli.output import is_there, opened
-from dpacct_cli.render import Answer, Page, Row
+from dpacct_cli.render import Answer, Page, Row, plain
 from dpacct_cli.words import about_examples, called, text_of
 
 LABEL = "--from"
@@ -34,6 +37,7 @@ def read_source(file: str, typed: MechanismOptions) -> tuple[str, Schedule] | An
     path = Path(file)
     if not is_there(file):
         raise InvalidParameter(LABEL, file, "there is no such file")
+    validate.check_regular(LABEL, path, "a record of rounds")
     kind = _kind(path)
     said = typed.by_option()
     if kind in ("ledger", "report"):
@@ -50,10 +54,11 @@ def read_source(file: str, typed: MechanismOptions) -> tuple[str, Schedule] | An
         return _of_ledger(file)
     if kind == "report":
         return _of_report(path)
-    if kind == "event":
-        return kind, _of_event(path, typed.relation or Adjacency.ADD_REMOVE)
-    if kind == "checkpoint":
-        return kind, _of_checkpoint(path)
+    if kind in ("event", "checkpoint"):
+        relation = typed.relation or Adjacency.ADD_REMOVE
+        plan = _of_event(path, relation) if kind == "event" else _of_checkpoint(path)
+        with located(LABEL, file=file):
+            return kind, check_kinds(plan)
     try:
         return kind, MechanismOptions(schedule=file).read_schedule()
     except InvalidParameter as error:
@@ -68,7 +73,7 @@ def _kind(path: Path) -> str:
         return "ledger"
     if suffix == ".jsonl":
         return "report"
-    if suffix == ".json" and "class_name" in _json(path, path.read_bytes()):
+    if suffix == ".json" and "class_name" in _json(path, _text(path)):
         return "event"
     return "schedule" if suffix in (".toml", ".csv", ".json") else "checkpoint"
 
@@ -82,15 +87,20 @@ def _of_ledger(file: str) -> Answer:
 
 
 def _of_report(path: Path) -> Answer:
-    """Return the answer of the last line of a run's report."""
-    lines = path.read_bytes().splitlines()
-    last = _json(path, lines[-1] if lines else b"{}")
+    """Return the answer that the last line of a run's report states."""
+    last = _json(path, _text(path).strip().rpartition("\n")[2] or "{}")
     lower, upper, row = None, None, Row("epsilon", "none", "  the run was not private")
     try:
-        done, planned = last["round"], last["rounds"]
-        if last["private"]:
-            lower, upper = last["epsilon_lower"], last["epsilon_upper"]
-            row = mechanism.epsilon_row(Spent(lower, upper, last["delta"]))
+        done, planned = validate.rounds(last["round"]), validate.rounds(last["rounds"])
+        last["delta"] = validate.delta(last["delta"])
+        if last.get("adjacency") is not None:
+            last["adjacency"] = str(Adjacency.parse(last["adjacency"]))
+        if validate.flag("private", last["private"]):
+            ends = (last["epsilon_lower"], last["epsilon_upper"])
+            lower, upper = (validate.at_least_zero("epsilon", end, "epsilon") for end in ends)
+            spent = Spent(lower, upper, last["delta"])
+            words = f"  as the file states, not checked; at delta {plain(spent.delta)}"
+            row = Row("epsilon", up(spent.upper), words)
         data = _record("report", lower, upper, last, done)
     except (KeyError, InvalidParameter):
         raise _refused(path, "its last line is not a round of dpacct train") from None
@@ -123,14 +133,17 @@ def _of_event(path: Path, adjacency: Adjacency) -> Schedule:
         fields.pop("module_name", None)
         kind = getattr(package, name, None)
         if not (isinstance(kind, type) and issubclass(kind, package.DpEvent)):
-            raise _refused(path, f"{name!r} is no event of dp-accounting")
+            raise _refused(path, f"{name!r:.80} is no event of dp-accounting")
         try:
             return kind(**fields)
         except TypeError as error:
             raise _refused(path, f"{name}: {error}") from None
 
-    # Inner objects become events first.
-    return schedule_of_event(json.loads(path.read_bytes(), object_hook=made), adjacency)
+    try:
+        # Inner objects become events first.
+        return schedule_of_event(json.loads(_text(path), object_hook=made), adjacency)
+    except RecursionError:
+        raise _refused(path, "its events are nested too deep") from None
 
 
 def _of_checkpoint(path: Path) -> Schedule:
@@ -138,7 +151,7 @@ def _of_checkpoint(path: Path) -> Schedule:
         raise _refused(path, f"it is not {KNOWN}")
     from dpacct.interop.opacus import TightAccountant
 
-    torch = import_package("torch", "torch", "2", "opacus")
+    torch = import_torch()
     accountant = TightAccountant()
     try:
         found: Any = torch.load(path, map_location="cpu", weights_only=True)
@@ -156,7 +169,11 @@ def _of_checkpoint(path: Path) -> Schedule:
     )
 
 
-def _json(path: Path, text: bytes) -> dict[str, Any]:
+def _text(path: Path) -> str:
+    return validate.file_text(LABEL, path, "a file of events or reports")
+
+
+def _json(path: Path, text: str) -> dict[str, Any]:
     try:
         found: Any = json.loads(text)
     except (ValueError, RecursionError):

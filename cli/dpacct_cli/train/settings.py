@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import number
@@ -112,10 +113,9 @@ class Settings:
 def load(file: Path) -> Settings:
     """Return the settings of a run that `Settings.dump` wrote."""
     rule = "the settings of the run belong in the folder of its ledger"
+    text = validate.file_text("resume", file, "the file of the settings of a run")
     try:
-        content: Any = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidParameter("resume", str(file), f"{rule} ({error.strerror})") from None
+        content: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidParameter("resume", str(file), f"{rule}, as JSON ({error})") from None
     if not isinstance(content, dict) or not isinstance(cast("Any", content).get("method"), str):
@@ -246,13 +246,9 @@ def _check_unit(typed: Values, written: Values, *, examples: bool) -> None:
 
 def read_toml(name: str, file: Path) -> dict[str, Any]:
     """Return the content of a TOML file that an option names."""
+    text = validate.file_text(name, file, "a settings file")
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        rule = f"it cannot be read ({error.strerror})"
-        raise InvalidParameter(name, str(file), rule) from None
-    except UnicodeDecodeError:
-        raise InvalidParameter(name, str(file), "it has to be text in UTF-8") from None
+        return validate.toml(text)
     except (ValueError, RecursionError) as error:
         raise InvalidParameter(name, str(file), f"it is not valid TOML ({error})") from None
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import tomllib
 from collections.abc import Collection, Iterable
 from functools import cache
 from importlib.resources import files
@@ -80,7 +79,7 @@ def parse_claims(text: str, name: str) -> Claims:
     if not isinstance(text, str):
         raise InvalidParameter("text", text, "claims are read from text in TOML")
     try:
-        data = tomllib.loads(text)
+        data = validate.toml(text)
     except (ValueError, RecursionError) as error:
         rule = f"it is not valid TOML ({' '.join(str(error).split())})"
         raise InvalidParameter("claims", name, rule) from None
@@ -110,13 +109,12 @@ def _claims(data: Table) -> Claims:
         raise _missing("[source]", "it names the text that makes the claims")
     with located("claims", "source: "):
         source = Source(**_checked(cast("Table", table), ("name", "about", "link"), ("name",)))
-    claims: list[Claim] = []
+    claims: dict[str, Claim] = {}
     for number, one in enumerate(_tables(data, "claim"), start=1):
         with located("claims", f"claim {one.get('id', number)!r:.60}: "):
             claim = _claim(one, source)
-            if claim.id in [other.id for other in claims]:
+            if claims.setdefault(claim.id, claim) is not claim:
                 raise InvalidParameter("id", None, f"another claim is called {claim.id!r}")
-            claims.append(claim)
     statements: list[Statement] = []
     keys = ("place", "text", "holds", "why")
     for number, one in enumerate(_tables(data, "statement"), start=1):
@@ -124,7 +122,7 @@ def _claims(data: Table) -> Claims:
             statements.append(Statement(source=source, **_checked(one, keys, keys)))
     if not claims and not statements:
         raise InvalidParameter("claim", None, "there is no claim; each stands below [[claim]]")
-    return Claims(tuple(claims), tuple(statements))
+    return Claims(tuple(claims.values()), tuple(statements))
 
 
 def _claim(table: Table, source: Source) -> Claim:

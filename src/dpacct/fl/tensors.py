@@ -153,20 +153,16 @@ def arithmetic(precision: str) -> Generator[None]:
     """
     backends, fast = cast("Any", torch.backends), precision == "tf32"
     cuda, cudnn, cpu = backends.cuda.matmul, backends.cudnn, backends.mkldnn
-    if hasattr(cudnn, "conv") and hasattr(cudnn.conv, "fp32_precision"):
-        name: str = "fp32_precision"
-        values: list[tuple[Any, object]] = [
-            (place, "tf32" if fast else "ieee") for place in (cuda, cudnn.conv, cudnn.rnn)
-        ]
-        # A CPU has no TF32, and bfloat16 would be less than float32.
-        values += [(place, "ieee") for place in (cpu.matmul, cpu.conv, cpu.rnn)]
-    else:
-        name, values = "allow_tf32", [(place, fast) for place in (cuda, cudnn)]
-    before = [getattr(place, name) for place, _ in values]
+    values: list[tuple[Any, str]] = [
+        (place, "tf32" if fast else "ieee") for place in (cuda, cudnn.conv, cudnn.rnn)
+    ]
+    # A CPU has no TF32, and bfloat16 would be less than float32.
+    values += [(place, "ieee") for place in (cpu.matmul, cpu.conv, cpu.rnn)]
+    before = [place.fp32_precision for place, _ in values]
     for place, value in values:
-        setattr(place, name, value)
+        place.fp32_precision = value
     try:
         yield
     finally:
         for (place, _), value in zip(values, before, strict=True):
-            setattr(place, name, value)
+            place.fp32_precision = value

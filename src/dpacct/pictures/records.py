@@ -135,7 +135,12 @@ def runs_picture(runs: Sequence[TrainedRun]) -> Picture:
     ends = f"{chosen(best.accuracy[-1], 3, least=True)} at epsilon {chosen(best.epsilon[-1], 4)}"
     deltas = {run.delta for run in runs}
     at = f"at delta {chosen(deltas.pop(), 3)}" if len(deltas) == 1 else "each at its own delta"
-    panel = Panel(f"epsilon, proven, {at}", "accuracy on the test set", curves, from_zero=False)
+    panel = Panel(
+        f"epsilon, as the reports state it, {at}",
+        "accuracy on the test set",
+        curves,
+        from_zero=False,
+    )
     note = "epsilon of a run that was planned to stop there; test data are not protected"
     return Picture(f"{best.name} ends best, with accuracy {ends}", [panel], note)
 

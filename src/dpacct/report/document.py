@@ -182,7 +182,7 @@ class Report:
         Raises:
             Unsupported: fpdf2 or matplotlib is missing.
         """
-        fpdf = import_package("fpdf", "fpdf2", "2.8.3", "report")
+        fpdf = import_package("fpdf", "fpdf2", "2.8.9", "report")
         matplotlib = import_package("matplotlib", "matplotlib", "3.8", "report")
         # matplotlib brings a font with the letters of most languages. The fonts of PDF have few.
         fonts = Path(matplotlib.get_data_path()) / "fonts" / "ttf"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dpacct.display import chosen, trimmed, up
+from dpacct.display import chosen, escaped, trimmed, up
 from dpacct.errors import Unsupported
 from dpacct.report.document import Report, bullets, filled, template
 from dpacct.report.words import neighbors
@@ -92,6 +92,6 @@ def _accounting(facts: dict[str, Any]) -> str:
 
 def _yaml(value: str | float) -> str:
     """Return a value in YAML, of which every JSON text is one."""
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(escaped(value) if isinstance(value, str) else value, ensure_ascii=False)
     # Some readers of YAML take 1e-05 for a text.
     return text.replace("e", ".0e") if isinstance(value, float) and "." not in text else text

@@ -25,7 +25,7 @@ from dpacct.items import KEYS, check_known, phase_entry, read_phase
 from dpacct.rounds import Adjacency, AdjacencyName, Phase, Schedule, as_schedule
 from dpacct.schedules.foreign import meant_phase
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _WHOLE = re.compile(r"[+-]?\d{1,40}", re.ASCII)
 # The first columns of a CSV file, which are always there, and all columns that it may have.
 _ALWAYS = (
@@ -33,6 +33,8 @@ _ALWAYS = (
     "adjacency",
 )  # fmt: skip
 _COLUMNS = tuple(dict.fromkeys((*_ALWAYS, *KEYS)))
+# Different rounds of a file. Each takes milliseconds to compose.
+MAX_KINDS = 10_000
 # The adjacency of a file and its phases, before any check.
 _Content = tuple[Any, list[dict[str, Any]]]
 
@@ -74,15 +76,31 @@ def load_schedule(
             with located("schedule", f"in phase {number} "):
                 phases.append(read_phase(entry, adjacency if relation is None else relation))
                 # `Schedule` checks this as well, but cannot name the phase.
-                Schedule([phases[0], phases[-1]])
-        return Schedule(phases)
+                Schedule(dict.fromkeys((phases[0], phases[-1])))
+        return check_kinds(Schedule(phases))
+
+
+def check_kinds(schedule: Schedule) -> Schedule:
+    """Return the schedule of a file, if its epsilon takes seconds and not hours.
+
+    Raises:
+        InvalidParameter: it has more than `MAX_KINDS` different rounds.
+    """
+    if (kinds := len(schedule.distinct())) > MAX_KINDS:
+        rule = (
+            f"a schedule of a file has at most {MAX_KINDS:,} different rounds, and this {kinds:,}"
+        )
+        hint = "Round noise and rates to fewer values, or compose it in Python (dpacct.epsilon)."
+        raise InvalidParameter("schedule", None, rule, hint)
+    return schedule
 
 
 def dump_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
     """Write a .toml, .csv or .json file that `load_schedule` reads back as an equal schedule.
 
     Raises:
-        InvalidParameter: an unknown suffix, an empty schedule, or a file that cannot be written.
+        InvalidParameter: an unknown suffix, an empty schedule, more than `MAX_KINDS` different
+            rounds, or a file that cannot be written.
     """
     file = validate.file_path("path", path)
     schedule = as_schedule(schedule)
@@ -90,6 +108,8 @@ def dump_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
     if not schedule.phases:
         rule = "a schedule file has at least one phase, and this schedule is empty"
         raise InvalidParameter("schedule", str(file), rule)
+    with located("schedule", file=str(file)):
+        check_kinds(schedule)
     try:
         file.write_text(write(schedule), encoding="utf-8", newline="\n")
     except OSError as error:
@@ -127,10 +147,7 @@ def _document(data: Any) -> _Content:
 
 
 def _parse_toml(text: str) -> _Content:
-    # Commands that read no file start without it.
-    import tomllib  # noqa: PLC0415 - see above
-
-    return _document(tomllib.loads(text))
+    return _document(validate.toml(text))
 
 
 def _write_toml(schedule: Schedule) -> str:
@@ -153,11 +170,12 @@ def _toml(value: Any) -> str:
 
 def _parse_json(text: str) -> _Content:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        keys = [key for key, _ in pairs]
-        for key in keys:
-            if keys.count(key) > 1:
+        table: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in table:
                 raise ValueError(f"the key {reprlib.repr(key)} occurs twice")
-        return dict(pairs)
+            table[key] = value
+        return table
 
     return _document(json.loads(text, object_pairs_hook=unique))
 

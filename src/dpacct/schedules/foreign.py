@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 
 # Keys without "_" and "-", in small letters, by the key of a phase or the option that they mean.
 _MEANINGS = {
@@ -25,7 +26,8 @@ _MEANINGS = {
     "delta": "delta targetdelta",
 }
 _MEANS = {word: key for key, words in _MEANINGS.items() for word in words.split()}
-_SETTING = re.compile(r"[\"']?([A-Za-z][\w-]*)[\"']?\s*[:=]\s*[\"']?([+-]?[\d.][\w.+-]*)")
+# Possessive, and only at the start of a word: the time grows with the length of the text.
+_SETTING = re.compile(r"(?<![\w-])([A-Za-z][\w-]*+)[\"']?\s*+[:=]\s*+[\"']?([+-]?[\d.][\w.+-]*)")
 _OPTIONS = {"noise_multiplier": "--noise", "sampling_rate": "--q", "rounds": "--rounds"}
 
 
@@ -37,16 +39,15 @@ def meant_phase(text: str) -> str:
     found: dict[str, float] = {}
     for word, value in _SETTING.findall(text):
         key = _MEANS.get(re.sub("[_-]", "", word).lower())
-        try:
-            found.setdefault(key or "", float(value))
-        except ValueError:
-            continue
+        with suppress(ValueError):
+            if math.isfinite(number := float(value)):
+                found.setdefault(key or "", number)
     batch = found.get("batch", 0.0) * found.get("accumulated", 1.0)
     if "sampling_rate" not in found and 0.0 < batch <= found.get("examples", 0.0):
         found["sampling_rate"] = batch / found["examples"]
-    rate = found.get("sampling_rate", 0.0)
-    if "rounds" not in found and found.get("epochs", 0.0) > 0.0 and rate > 0.0:
-        found["rounds"] = math.ceil(found["epochs"] / rate)
+    rate, epochs = found.get("sampling_rate", 0.0), found.get("epochs", 0.0)
+    if "rounds" not in found and rate > 0.0 and 0.0 < epochs / rate < math.inf:
+        found["rounds"] = math.ceil(epochs / rate)
     if not found.keys() & {"noise_multiplier", "sampling_rate"}:
         return ""
     shown = {key: f"{found[key]:.12g}" if key in found else "..." for key in _OPTIONS}

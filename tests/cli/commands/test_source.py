@@ -50,11 +50,20 @@ def test_the_report_of_a_run(dpacct: Any) -> None:
     data = dpacct("epsilon --from run.report.jsonl --json").json
     assert data["epsilon"] == {"lower": 1.5, "upper": 1.75}
     assert (data["rounds"], data["delta"], data["adjacency"]) == (2, 1e-6, "zero-out")
-    assert "the whole plan counts" in dpacct("epsilon --from run.report.jsonl").text
+    told = dpacct("epsilon --from run.report.jsonl").text
+    assert "the whole plan counts" in told
+    # Whoever wrote the file says so, and no accountant.
+    assert "as the file states, not checked" in told
+    assert "proven" not in told
     Path("run.report.jsonl").write_text(json.dumps(line | {"private": False}))
     assert dpacct("epsilon --from run.report.jsonl -q").text == "inf\n"
     assert dpacct("epsilon --from run.report.jsonl --json").json["epsilon"]["upper"] is None
-    for damage in ({"delta": "x"}, {"epsilon_lower": 2}, {"epsilon_upper": None}):
+    for damage in (
+        {"delta": "x"},
+        {"epsilon_lower": 2},
+        {"epsilon_upper": None},
+        {"round": "x" * 999},
+    ):
         Path("run.report.jsonl").write_text(json.dumps(line | damage))
         assert_refused(dpacct("epsilon --from run.report.jsonl"), "is not a round of dpacct train")
 

@@ -253,7 +253,10 @@ def test_ledgers_need_a_folder(tmp_path: Path) -> None:
         ("'' --rounds 3", "METHOD is '';"),
         ("dp-fedavg --ledger text.ledger", "--ledger is 'text.ledger'; this file is not"),
         ("dp-fedavg --schema s.toml", "--schema has the key 'label', and digits takes only:"),
-        ("dp-fedavg --config bytes.toml", "--config is 'bytes.toml'; it has to be text in UTF-8."),
+        (
+            "dp-fedavg --config bytes.toml",
+            "--config is 'bytes.toml'; a settings file is text in UTF-8.",
+        ),
     ],
 )
 def test_an_error_names_the_option_that_was_typed(

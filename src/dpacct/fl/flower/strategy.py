@@ -21,6 +21,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from dpacct import __version__, validate
+from dpacct.display import line
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.engine.rounds import OpenRound
 from dpacct.fl.flower import wire
@@ -140,8 +141,8 @@ class Roster:
         self._check_settings(facts, client)
         self._failing.pop(client, None)
         if facts.get("fails"):
-            _LOG.warning("client %s cannot train: %s", client, facts["fails"])
-            self._failing[client] = str(facts["fails"])
+            self._failing[client] = line(str(facts["fails"]))
+            _LOG.warning("client %s cannot train: %s", client, self._failing[client])
         return client
 
     def _check_settings(self, facts: ConfigRecord, client: int) -> None:

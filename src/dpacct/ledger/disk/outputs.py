@@ -26,8 +26,9 @@ _BESIDE = {"-wal": "journal", "-shm": "journal", "-journal": "journal", ".witnes
 
 def is_ledger(path: Path) -> bool:
     """Return whether a file is a ledger, by its content."""
-    with suppress(OSError), path.open("rb") as stream:
-        return begins_as_ledger(stream.read(72))
+    if path.is_file():
+        with suppress(OSError), path.open("rb") as stream:
+            return begins_as_ledger(stream.read(72))
     return False
 
 
