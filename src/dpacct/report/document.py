@@ -2,7 +2,10 @@
 
 HTML is that Markdown in a page with a style, and PDF is that HTML on paper.
 
-Rule: text that comes from users stays text. No markup of theirs works in a page.
+Rule 1: text that comes from users stays text. No markup of theirs works in a page: `safe` escapes
+all of it, without an exception. Markdown is written in templates and by the functions here alone.
+Rule 2: a page has no link and no picture but its chart, whatever its text. The readers of Markdown
+and HTML make none: they know no other, and PDF may read no file and no address.
 """
 
 from __future__ import annotations
@@ -22,9 +25,13 @@ from dpacct import validate
 from dpacct.display import drawn, escaped, line
 from dpacct.packages import import_package
 
-_MARKUP = re.compile(r"([\\`*_{}\[\]<>|#&!])")
-# Commands of dpacct, which it wrote itself.
-_CODE = re.compile(r"(`dpacct [^`]*`|`export`)")
+# Marks inside a line, addresses that some readers make links of, and marks at a line's start.
+_MARKUP = re.compile(r"([\\`*_{}\[\]<>|#&!~]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
+_START = re.compile(r"^(\d{0,9})([-+=.)])(?=[-=\s])")
+# The place of the chart, by `chart`. `safe` leaves no exclamation mark at the start of a block.
+_CHART = re.compile(r"!\[(.*)\]\(chart\)")
+# Rules of the reader of Markdown that no page of ours needs.
+_NO_MARKUP = ("link", "image", "autolink", "reference", "html_inline", "html_block")
 # The name of a value in a template, and the condition of a line.
 _VALUE, _IF = re.compile(r"\$(\w+)"), re.compile(r"\[if (\w+)\] ")
 # The start of a table without a header, whose first column names the rows.
@@ -47,11 +54,8 @@ _PAPER = {
 
 
 def safe(words: str) -> str:
-    """Return words on one line in which no markup works, but for commands of dpacct."""
-    pieces = _CODE.split(escaped(" ".join(words.split())))
-    return "".join(
-        piece if n % 2 else _MARKUP.sub(r"\\\1", piece) for n, piece in enumerate(pieces)
-    )
+    """Return words on one line in which no markup works."""
+    return _START.sub(r"\1\\\2", _MARKUP.sub(r"\\\1", escaped(" ".join(words.split()))))
 
 
 def heading(level: int, words: str, *, new_page: bool = False) -> str:
@@ -187,6 +191,7 @@ class Report:
         # matplotlib brings a font with the letters of most languages. The fonts of PDF have few.
         fonts = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
         pdf: Any = fpdf.FPDF(format="A4")
+        pdf.resource_access_policy = fpdf.ResourceAccessPolicy.NONE
         for style, file in (("", "DejaVuSans.ttf"), ("B", "DejaVuSans-Bold.ttf")):
             pdf.add_font("body", style, fonts / file)
         pdf.set_margins(20, 15, 20)
@@ -217,13 +222,18 @@ class Report:
         return json.dumps({"schema": 1} | self.facts, indent=2, allow_nan=False) + "\n"
 
     def _body(self, form: str, kind: str) -> str:
-        """Return the page as HTML, its chart inside it."""
+        """Return the page as HTML, its chart inside it (Rule 2)."""
         markdown_it = import_package("markdown_it", "markdown-it-py", "3", "report")
         parser = markdown_it.MarkdownIt("commonmark", {"html": False}).enable("table")
-        body = _NO_HEADER.sub(_NAMES, parser.render("\n\n".join(self.blocks)))
-        if 'src="chart"' in body:
-            body = body.replace('src="chart"', f'src="{_image(self.points, form, kind)}"')
-        return body
+        parser.disable(_NO_MARKUP)
+        parts: list[str] = []
+        for block in self.blocks:
+            if caption := _CHART.fullmatch(block):
+                image = _image(self.points, form, kind)
+                parts.append(f'<p><img src="{image}" alt="{escape(_plain(caption[1]))}" /></p>\n')
+            else:
+                parts.append(parser.render(block))
+        return _NO_HEADER.sub(_NAMES, "".join(parts))
 
 
 def _image(points: dict[str, Any] | None, form: str, kind: str) -> str:

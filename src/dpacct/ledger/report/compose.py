@@ -165,7 +165,8 @@ def _one_run(run: dict[str, Any]) -> list[str]:
     if rows:
         blocks.append(table(header, rows))
     if run["more_rounds"]:
-        blocks.append(paragraph(f"And {run['more_rounds']} more rounds. `export` lists them all."))
+        more = f"And {run['more_rounds']} more rounds."
+        blocks.append(f"{more} `dpacct ledger export FILE` lists them all.")
     if run["planned_epsilon"] is not None:
         when = "before the first round" if run["planned_first"] else "after other rounds had run"
         blocks.append(
