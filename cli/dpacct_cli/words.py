@@ -52,6 +52,7 @@ class Typed(NamedTuple):
     # The first name of each option of the command, by each of its names
     documented: Mapping[str, str] = MappingProxyType({})
     by_example: bool = False  # A file of settings counts examples, for any typed options
+    words: tuple[str, ...] = ()  # All words, values behind = apart
 
     def last(self, name: str) -> Option | None:
         """Return the option called ``name``, as it was typed last."""
@@ -95,7 +96,8 @@ def record(args: Sequence[str], parameters: Sequence[Any]) -> None:
             raise conflict(str(option), str(before))
         options.append(option)
     documented = {name: found.opts[0] for name, found in known.items()}
-    _typed.set(Typed(tuple(options), documented))
+    apart = (*args, *(word.partition("=")[2] for word in args))
+    _typed.set(Typed(tuple(options), documented, words=apart))
 
 
 def spelling(name: str) -> str:
@@ -103,6 +105,12 @@ def spelling(name: str) -> str:
     typed = _typed.get()
     option = typed.last(name)
     return typed.documented.get(name, name) if option is None else option.spelling
+
+
+def was_typed(word: str) -> bool:
+    """Return True if a word stands on the command line. Outside a command nothing is typed."""
+    typed = _typed.get()
+    return word in typed.words or typed is _NOTHING
 
 
 def has_option(name: str) -> bool:

@@ -25,7 +25,7 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.rounds import Schedule
 from dpacct_cli import options
 from dpacct_cli.commands.plot import PictureOptions
-from dpacct_cli.errors import require_torch
+from dpacct_cli.errors import conflict, require_torch
 from dpacct_cli.options import StyleOptions, Text, argument, number, option
 from dpacct_cli.output import LABEL, Force
 from dpacct_cli.render import Answer, Grid, Page, Row, Style, plain, show
@@ -51,6 +51,8 @@ Confidence = Annotated[str, option("--confidence", "C", THE_ATTACK,
     "Confidence of each interval, in (0, 1); default 0.95.")]
 Rates = Annotated[str, option("--fpr", "A,...", THE_ATTACK,
     "False positive rates in (0, 1) at which attacks are judged; default 0.01,0.001.")]
+OwnMethod = Annotated[Text, option("--method", "package.module:Class", THE_ATTACK,
+    "Your own method, if the run was trained by it.", advanced=True)]
 PictureFile = Annotated[Text, option(f"{LABEL} -o", "FILE", options.OUTPUT,
     "Draw the curves into a .png, .svg or .pdf file.")]
 # fmt: on
@@ -65,6 +67,7 @@ def attack(
     output: PictureFile = None,
     force: Force = False,
     device: own.Device = None,
+    method: OwnMethod = None,
     shown: StyleOptions,
 ) -> None:
     """Run membership-inference attacks on a trained model, and show their proven limit.
@@ -91,7 +94,7 @@ def attack(
     from dpacct.fl.attacks import loss_attack
     from dpacct.fl.models import cross_entropy
 
-    target = read_target(checkpoint, {"data_dir": data_dir, "device": device})
+    target = read_target(checkpoint, {"data_dir": data_dir, "device": device}, method)
     members, nonmembers, left_out = read_sides(target)
     limit = limit_of(target)
     result = loss_attack(
@@ -122,8 +125,8 @@ class Target(NamedTuple):
     rounds: int  # That were released so far
 
 
-def read_target(text: str, moved: Mapping[str, str | None]) -> Target:
-    """Return the model of a checkpoint."""
+def read_target(text: str, moved: Mapping[str, str | None], method: str | None = None) -> Target:
+    """Return the model of a checkpoint, which a method of that name has trained if it is given."""
     from dpacct.fl.engine.checkpoint import load_parameters, read_checkpoint
     from dpacct_cli.train.job import build_job
 
@@ -140,6 +143,8 @@ def read_target(text: str, moved: Mapping[str, str | None]) -> Target:
     try:
         content = read_checkpoint(path, "cpu")
         settings = load(beside)
+        if method not in (None, settings.method):
+            raise conflict(f"--method {method}", str(beside), f"it has {settings.method}")
         typed = {key: value for key, value in moved.items() if value is not None}
         settings = replace(settings, values={**settings.values, **typed})
         job = build_job(settings)

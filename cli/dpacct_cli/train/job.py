@@ -2,8 +2,8 @@
 
 Rule 1: quick checks come before slow reading. A wrong class or option is rejected before anything
 is read or charged. An error inside your own code is passed on unchanged.
-Rule 2: your own class is called ``package.module:Class``, in ledger and settings as well, so that a
-resume finds it again.
+Rule 2: your own class is called ``package.module:Class``, in ledger and settings as well. It is
+imported if that name was typed on this command line, never because a file says so.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from dpacct.schedules.files import load_schedule
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import MechanismOptions, ReadDelta, number
 from dpacct_cli.train.settings import Settings, is_table, option
-from dpacct_cli.words import text_of
+from dpacct_cli.words import text_of, was_typed
 
 # The names of ``SERVERS`` and ``OPTIMIZERS`` in `dpacct_cli.train.options`.
 SERVERS: dict[str, Callable[..., ServerOptimizer]] = {"momentum": Momentum, "adam": Adam}
@@ -400,6 +400,10 @@ def _own_class(name: str) -> type[Method]:
     """Import your own class, also from the current folder. Installed modules come first."""
     if not _PATH.fullmatch(name):
         raise InvalidParameter("method", name, "a method of your own is package.module:Class")
+    if not was_typed(name):
+        rule = "a file names this class, and dpacct imports only what you type on this command line"
+        hint = "If it is your own, type it as METHOD of train, or as --method of attack."
+        raise InvalidParameter("method", name, rule, hint)
     place, _, attribute = name.partition(":")
     folder = os.getcwd()  # noqa: PTH109 - sys.path holds texts
     added = folder not in sys.path and "" not in sys.path

@@ -55,7 +55,10 @@ def draw_bytes(picture: Picture, form: str) -> bytes:
     """Return a picture as png, svg or pdf. Equal pictures are equal bytes."""
     dates: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     stream = BytesIO()
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context():
+        # A file matplotlibrc in the working folder may be from somebody else, and ask for LaTeX.
+        mpl.rcdefaults()
+        mpl.rcParams.update(STYLE)
         draw(picture).savefig(stream, format=form, metadata=dates.get(form))
     return stream.getvalue()
 

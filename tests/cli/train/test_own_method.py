@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
 pytest.importorskip("torch")
 
 from dpacct.ledger import Ledger
+from tests.cli.test_bad_input import assert_refused
 
 OWN = """
 from dataclasses import dataclass
@@ -55,7 +57,9 @@ def test_a_class_of_ones_own_is_trained_named_and_resumed(dpacct, modules, stop_
         stopped = dpacct(words)
     assert stopped.code == 130
     assert "dpacct train ours.tried:Proximal --ledger digits.ledger" in stopped.err
-    found = dpacct("train --resume --json").json
+    refused = dpacct("train --resume")
+    assert_refused(refused, "'ours.tried:Proximal'; a file names this class", "type it as METHOD")
+    found = dpacct("train ours.tried:Proximal --resume --json").json
     assert found["method"] == "ours.tried:Proximal"
     assert found["rounds"] == 3
     saved = json.loads((modules / "Proximal-digits.settings.json").read_text())
@@ -65,6 +69,22 @@ def test_a_class_of_ones_own_is_trained_named_and_resumed(dpacct, modules, stop_
         assert run.name == "ours.tried:Proximal Proximal-digits"
         assert "Proximal(strength=0.5)" in run.details["setting"]
         assert (run.committed, run.finished) == (3, True)
+
+
+@pytest.mark.parametrize("key", ["method", "server", "model", "local_optimizer", "data"])
+def test_a_file_of_settings_imports_nothing(dpacct, modules, stop_after, key):
+    """Checkpoint, settings and ledger may all be somebody else's."""
+    with stop_after(1):
+        assert dpacct(f"train dp-fedavg {SETTINGS} --hold-out 0.2").code == 130
+    place = modules / "dp-fedavg-digits.settings.json"
+    saved = json.loads(place.read_text()) | {key: "evil:X"}
+    place.write_text(json.dumps(saved))
+    (modules / "evil.py").write_text('raise SystemExit("imported")\n')
+    for words in ("attack dp-fedavg-digits.checkpoint", "train --resume"):
+        ran = dpacct(words)
+        assert (ran.code, ran.out) == (2, "")
+        assert "evil:X" in ran.err
+    assert "evil" not in sys.modules
 
 
 LEAKS = """

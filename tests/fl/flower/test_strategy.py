@@ -59,7 +59,7 @@ def play(run: fl.Server, network: FakeGrid, **options):
     return strategy.start(network, timeout=0.05)
 
 
-def cohorts(run: fl.Server, network: FakeGrid, after=lambda _: None) -> list[int]:
+def cohorts(run: fl.Server, network: FakeGrid, after=lambda _: None, **options) -> list[int]:
     """How many contributions there were in each round; `after` is called with the list."""
     sizes: list[int] = []
 
@@ -67,7 +67,7 @@ def cohorts(run: fl.Server, network: FakeGrid, after=lambda _: None) -> list[int
         sizes.append(report.diagnostics.cohort_size)
         after(sizes)
 
-    play(run, network, on_round=note)
+    play(run, network, on_round=note, **options)
     return sizes
 
 

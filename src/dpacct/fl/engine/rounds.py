@@ -194,16 +194,27 @@ class OpenRound:
             InvalidParameter: it does not answer an assignment of this round, or cannot be read.
         """
         with reading(answer):
-            facts, groups, _ = unpack(answer, self._engine.device, last=True)
-            client, key, below = (facts[name] for name in ("client", "key", "below"))
-            row = groups["update"]["row"]
-            if [type(client), type(key), type(below)] != [int, str, bool]:
-                raise TypeError("facts of other kinds")
-            if not compare_digest(key.encode(), self._key(client).encode()):
-                rule = "its key belongs to another client or round"
-                raise InvalidParameter("answer", f"of client {client}", rule)
+            device = self._engine.device
+            facts, groups, _ = unpack(answer, device, last=True, check=self._check_answer)
+            client, below, row = facts["client"], facts["below"], groups["update"]["row"]
         checked = self.check(row.unsqueeze(0), torch.tensor([below]))
         self._take(client, checked, groups.get("memory"))
+
+    def _check_answer(self, facts: dict[str, Any]) -> None:
+        """Check that facts answer an assignment of this round, with the tensors it asks for."""
+        client, key, below = (facts[name] for name in ("client", "key", "below"))
+        if [type(client), type(key), type(below)] != [int, str, bool]:
+            raise TypeError("facts of other kinds")
+        if not compare_digest(key.encode(), self._key(client).encode()):
+            rule = "its key belongs to another client or round"
+            raise InvalidParameter("answer", f"of client {client}", rule)
+        update = [["update", "row", [self._engine.kept_layout(self.found.kept).size]]]
+        memory = self._engine.memory(client, self._state) or {}
+        memories = [["memory", name, list(value.shape)] for name, value in memory.items()]
+        forms = sorted([group, name, shape] for group, name, _, shape in facts["tensors"])
+        if forms not in (update, sorted(update + memories)):
+            rule = "it holds the update that was asked for, and the client's memory"
+            raise InvalidParameter("answer", f"of client {client} with other tensors", rule)
 
     def add(self, clients: Sequence[int], contributions: Contributions) -> None:
         """Add contributions, one for each client. Workers outside the cohort contribute nothing.

@@ -5,6 +5,7 @@ Rule 2: A round is reserved before a message leaves, and committed before the mo
 Rule 3: An answer counts once, for the round and the client of its assignment. Any other answer does
     not count, and neither does a late one.
 Rule 4: Clients are not asked for metrics and evaluations, as no noise covers them.
+No message of a client ends the server's process, or keeps it busy for longer than its timeout.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import google.protobuf.message as protobuf
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -41,8 +43,8 @@ class Roster:
     Rule 5: A client's number stays its own. A node's id may change whenever it starts again. No
         node takes the number of a node that is online, because a client's memory is sent to that
         number.
-    Rule 6: A node is rejected if its client trains by another method or bound than the server's. At
-        the start this is an error. Later the node is left out.
+    Rule 6: A node is left out if its client trains by another method or bound than the server's, or
+        sends something else. At the start of a run that needs every client this is an error.
     Rule 7: Which clients are asked depends on the nodes online, never on data.
 
     ``nodes`` has the node id of each client that answered. ``clip_norm`` is None if it changes from
@@ -60,11 +62,8 @@ class Roster:
         """Wait until ``enough`` clients have answered, and check them."""
         deadline = time.monotonic() + patience
         while True:
-            for node, reply in self._replies(grid):
-                client = self._client_of(node, reply)
-                if self.nodes.setdefault(client, node) != node:
-                    rule = f"nodes {self.nodes[client]} and {node} both have it. Each is one client"
-                    raise InvalidParameter("partition-id", client, rule)
+            # A run that needs every client cannot start with one that does not fit.
+            self._take(grid, strict=enough == self._num_clients)
             if len(self.nodes) >= enough:
                 break
             if time.monotonic() > deadline:
@@ -83,15 +82,25 @@ class Roster:
     def refresh(self, grid: Grid) -> None:
         """Add nodes that are new or came back under another id, without waiting."""
         self._ask(grid)
+        self._take(grid, strict=False)
+
+    def _take(self, grid: Grid, *, strict: bool) -> None:
+        """Add the nodes that have answered. One that does not fit is left out, or an error."""
         for node, reply in self._replies(grid):
             try:
-                client = self._client_of(node, reply)
+                self._add(node, self._client_of(node, reply))
             except InvalidParameter as refusal:
+                if strict:
+                    raise
                 _LOG.warning("node %s is left out: %s", node, refusal)
-                continue
-            if self.nodes.setdefault(client, node) != node:
-                # It is asked again until the other node is offline.
-                self._known.discard(node)
+
+    def _add(self, node: int, client: int) -> None:
+        other = self.nodes.setdefault(client, node)
+        if other != node:
+            # It is asked again until the other node is offline.
+            self._known.discard(node)
+            rule = f"nodes {other} and {node} both have it. Each is one client"
+            raise InvalidParameter("partition-id", client, rule)
 
     def _ask(self, grid: Grid) -> None:
         """Ask nodes which client they are. A node that comes back is asked again."""
@@ -109,7 +118,7 @@ class Roster:
     def _replies(self, grid: Grid) -> Iterator[tuple[int, Message]]:
         if not self._asked:
             return
-        for reply in list(grid.pull_messages(list(self._asked))):
+        for reply in pull(grid, list(self._asked)):
             node = self._asked.pop(reply.metadata.reply_to_message_id, None)
             if node is not None:
                 yield node, reply
@@ -120,7 +129,7 @@ class Roster:
             rule = f"it did not answer which client it is ({(reply.error.reason or '')[-300:]})"
             hint = "Is its ClientApp that of dpacct.fl.flower.client_app?"
             raise InvalidParameter("node", node, rule, hint)
-        facts = reply.content.config_records.get(wire.SIGN)
+        facts = wire.sign_of(reply)
         if facts is None or "client" not in facts:
             rule, hint = (
                 "its ClientApp is no client_app of dpacct",
@@ -159,6 +168,22 @@ class Roster:
             raise refuse("clip_norm", f"the norm that the server charges for {word}")
 
 
+# What Flower raises for a message that is none of its objects.
+_UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, protobuf.Error)
+
+
+def pull(grid: Grid, numbers: list[str]) -> list[Message]:
+    """Return the replies to messages that have come. One that Flower cannot read is dropped."""
+    try:
+        return list(grid.pull_messages(numbers))
+    except _UNREADABLE as error:
+        if len(numbers) == 1:
+            _LOG.warning("an answer cannot be read: %s", line(f"{type(error).__name__}: {error}"))
+            return []
+    # One of them stands in the way of the others.
+    return [reply for number in numbers for reply in pull(grid, [number])]
+
+
 def exchange(
     grid: Grid, messages: Sequence[Message], timeout: float, poll: float
 ) -> Iterator[Message]:
@@ -175,7 +200,7 @@ def exchange(
         # Alone: whether it is too large for the network must not depend on how many there are.
         waiting |= {number for number in grid.push_messages([message]) if number}
     while waiting:
-        for reply in list(grid.pull_messages(list(waiting))):
+        for reply in pull(grid, list(waiting)):
             if reply.metadata.reply_to_message_id in waiting:
                 waiting.remove(reply.metadata.reply_to_message_id)
                 yield reply

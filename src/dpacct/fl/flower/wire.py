@@ -22,11 +22,18 @@ SIGN, BYTES = "dpacct", "dpacct.bytes"
 HELLO, ROUND = "hello", "round"
 
 
+def sign_of(message: Message) -> ConfigRecord | None:
+    """Return the record that marks a message as ours, or None. Nothing is of its type on trust."""
+    content: object = None if message.has_error() else message.content
+    record = content.get(SIGN) if isinstance(content, RecordDict) else None
+    return record if isinstance(record, ConfigRecord) else None
+
+
 def signed(message: Message) -> ConfigRecord:
     """Return the record that marks a message of this version, or reject the message."""
     if message.has_error():
         raise InvalidParameter("message", "an error", (message.error.reason or "")[-300:])
-    record = message.content.config_records.get(SIGN)
+    record = sign_of(message)
     if record is None:
         rule = "dpacct's strategy and its client_app sign their messages, and take no others"
         hint = "Use dpacct.fl.flower.PrivateStrategy on the server, client_app on clients."
@@ -49,11 +56,15 @@ def message_of(facts: ConfigRecord, **parts: bytes) -> RecordDict:
 def bytes_of(message: Message, *parts: str) -> bytes:
     """Return parts of a signed message, one behind the other."""
     signed(message)
-    record = message.content.array_records.get(BYTES, ArrayRecord())
-    missing = [part for part in parts if part not in record]
-    if missing:
-        raise InvalidParameter("message", f"without {missing[0]!r}", "it holds the bytes of one")
-    return b"".join(record[part].data for part in parts)
+    record: object = message.content.get(BYTES)
+    found: list[bytes] = []
+    for part in parts:
+        array: object = record.get(part) if isinstance(record, ArrayRecord) else None
+        data: object = array.data if isinstance(array, Array) else None
+        if not isinstance(data, bytes):
+            raise InvalidParameter("message", f"without {part!r}", "it holds the bytes of one")
+        found.append(data)
+    return b"".join(found)
 
 
 def arrays_of(tensors: Mapping[str, Tensor]) -> ArrayRecord:

@@ -3,7 +3,8 @@
     message = head's length (4 bytes) + head (JSON: facts, types and shapes of tensors) + tensors
 
 Rule 1: reading runs nothing, and makes room for no more than the message holds. A message that does
-    not fit is an InvalidParameter, whoever sent it.
+    not fit is an InvalidParameter, whoever sent it. Of an answer, the key and the forms of all
+    tensors are those that were asked for before a tensor is made.
 Rule 2: an answer holds the bounded update, the client's memory and nothing else of its data.
 Rule 3: an answer returns the key of its assignment, which fits one client and one round.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, cast
@@ -152,15 +153,22 @@ def pack(facts: Mapping[str, Any], groups: Mapping[str, Mapping[str, Tensor]]) -
 
 
 def unpack(
-    message: bytes, device: torch.device, start: int = 0, *, last: bool = False
+    message: bytes,
+    device: torch.device,
+    start: int = 0,
+    *,
+    last: bool = False,
+    check: Callable[[dict[str, Any]], object] = lambda _: None,
 ) -> tuple[dict[str, Any], dict[str, State], int]:
     """Return facts, tensors by group and name on the device, and the end of this part. Rule 1.
 
-    To be called inside of `reading`. The ``last`` part ends the message.
+    To be called inside of `reading`. The ``last`` part ends the message. ``check`` may reject the
+    facts, whose key ``tensors`` lists group, name, type and shape of each, before these are made.
     """
     end = start + 4 + int.from_bytes(message[start : start + 4], "little")
     facts, groups = json.loads(message[start + 4 : end]), dict[str, State]()
     check_protocol(facts)
+    check(facts)
     for group, name, kind, shape in facts.pop("tensors"):
         # Torch computes strides, so that even an empty tensor has a largest shape.
         whole = all(type(n) is int and n >= 0 for n in shape)
