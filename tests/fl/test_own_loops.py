@@ -394,8 +394,9 @@ def test_an_answer_that_does_not_fit_adds_nothing():
             torch.ones(size - 1), torch.ones(1, size), torch.tensor(1.0), torch.ones(0),
             torch.ones(size).long(), torch.ones(size, dtype=torch.bool),
         ):  # fmt: skip
-            refused("rows", lambda: opened.receive(sent(update={"row": row})))  # noqa: B023
-        refused("cannot be read", lambda: opened.receive(sent(update={"other": torch.ones(3)})))
+            refused("rows|other tensors", lambda: opened.receive(sent(update={"row": row})))  # noqa: B023
+        for more in ({"update": {"other": torch.ones(3)}}, {"more": {"row": torch.ones(size)}}):
+            refused("other tensors", lambda: opened.receive(sent(**more)))  # noqa: B023
         for memory in (
             {"memory": torch.ones(3)}, {"other": torch.ones(size)},
             {"memory": torch.full((size,), torch.nan)}, {"memory": torch.ones(size).double()},
@@ -405,6 +406,19 @@ def test_an_answer_that_does_not_fit_adds_nothing():
         assert not opened.found.memories
         opened.receive(sent())
         assert (opened.found.arrived, list(opened.found.memories)) == (1, [1])
+
+
+def test_no_tensor_of_an_answer_is_made_before_all_else_fits(monkeypatch):
+    """A message of a megabyte may name a hundred thousand tensors, or a shape of huge numbers."""
+    with server(sampling=fl.Full()) as run:
+        opened = next(iter(run))
+        facts = {"client": 1, "key": opened._key(1), "below": True}
+        many = pack(facts, {"update": {str(n): torch.ones(0) for n in range(1000)}})
+        huge = pack(facts, {"update": {"row": torch.ones(2)}}).replace(b"[2]", b"[9]")
+        wrong = pack(facts | {"key": "00"}, {"update": {"row": torch.ones(run.engine.layout.size)}})
+        monkeypatch.setattr("torch.frombuffer", lambda *_, **__: pytest.fail("a tensor was made"))
+        for message in (many, huge.replace(b"[9]", b"[" + b"9" * 4000 + b"]"), huge, wrong):
+            refused("other tensors|another client|read", lambda: opened.receive(message))  # noqa: B023
 
 
 def test_a_number_of_steps_is_said_where_it_is_needed_and_kept():

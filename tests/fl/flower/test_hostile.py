@@ -19,7 +19,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from dpacct.errors import InvalidParameter
 from dpacct.fl.flower import wire
 from hostile import in_time
-from tests.fl.flower.test_strategy import FULL, app, changed, cohorts, grid, server
+from tests.fl.flower.test_strategy import FULL, app, cohorts, grid, server
 from tests.strategies import FEWER
 
 CONTROL = "\x1b]0;owned\x07\x9b31m\r\n2026 INFO a line of a log\u202e"
@@ -28,26 +28,17 @@ HOSTILE = 4
 TEXTS = st.one_of(st.text(), st.just(CONTROL), st.just("9" * 10_000), st.just(CONTROL * 1000))
 NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats() | st.booleans()
 VALUES = st.one_of(TEXTS, NUMBERS, st.binary(), st.lists(TEXTS), st.lists(st.floats()))
-SIGN = ("protocol", "version", "run", "round", "client", "below")
+SIGN = ("protocol", "version", "round")
 HELLO = ("protocol", "version", "client", "missing", "fails", "method", "clip_norm")
 ARRAYS = st.builds(
-    lambda kind, shape, stype, data: ArrayRecord({"row": Array(kind, tuple(shape), stype, data)}),
+    lambda kind, shape, stype, data: ArrayRecord({"answer": Array(kind, shape, stype, data)}),
     TEXTS,
-    st.lists(st.integers(0, 2**40), max_size=4),
-    st.sampled_from(["numpy.ndarray", "", CONTROL]),
-    st.one_of(
-        st.binary(),
-        st.from_regex(wire._HEADER, fullmatch=True),
-        st.integers(1, 20_000).map(
-            lambda n: (
-                b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, "
-                b"'shape': (" + b"1" * n
-            )
-        ),
-    ),
+    st.lists(st.integers(0, 2**40), max_size=4).map(tuple),
+    st.sampled_from([wire.BYTES, "numpy.ndarray", CONTROL]),
+    st.binary(),
 )
 RECORDS = st.dictionaries(
-    st.sampled_from([wire.SIGN, wire.UPDATE, wire.MEMORY, "other"]),
+    st.sampled_from([wire.SIGN, wire.BYTES, "other"]),
     st.one_of(
         ARRAYS,
         st.dictionaries(st.sampled_from(SIGN), VALUES).map(ConfigRecord),
@@ -77,7 +68,11 @@ def put(reply: Message, content: RecordDict) -> list[Message]:
 @FUZZ
 @given(entries=st.dictionaries(st.sampled_from(SIGN), VALUES, min_size=1))
 def test_any_entry_of_an_answer(caplog, entries):
-    assert counted(lambda reply: [changed(reply, **entries)], caplog) in (5, 6)
+    def change(reply: Message) -> list[Message]:
+        sign = ConfigRecord(dict(reply.content[wire.SIGN]) | entries)
+        return put(reply, RecordDict({wire.SIGN: sign, wire.BYTES: reply.content[wire.BYTES]}))
+
+    assert counted(change, caplog) in (5, 6)
 
 
 @FUZZ
@@ -88,8 +83,12 @@ def test_any_records_in_the_place_of_an_answer(caplog, records):
 
 @FUZZ
 @given(update=ARRAYS)
-def test_any_array_in_the_place_of_an_update(caplog, update):
-    assert counted(lambda reply: [changed(reply, update)], caplog) in (5, 6)
+def test_any_array_in_the_place_of_an_answer(caplog, update):
+    def change(reply: Message) -> list[Message]:
+        sign = reply.content[wire.SIGN]
+        return put(reply, RecordDict({wire.SIGN: sign, wire.BYTES: update}))
+
+    assert counted(change, caplog) == 5
 
 
 @FUZZ
@@ -114,7 +113,7 @@ def test_any_word_of_a_client_that_comes(caplog, entries):
 
         def __call__(self, message, context):
             reply = self.app(message, context)
-            if wire.UPDATE in reply.content:
+            if wire.BYTES in reply.content:
                 return reply
             sign = ConfigRecord(dict(reply.content[wire.SIGN]) | entries)
             return Message(RecordDict({wire.SIGN: sign}), reply_to=message)
@@ -167,7 +166,7 @@ def test_any_bytes_of_a_message(caplog, seed):
         found = []
         for number in list(numbers):
             for reply in pull([number]):
-                hostile = reply.metadata.src_node_id == node and wire.UPDATE in reply.content
+                hostile = reply.metadata.src_node_id == node and wire.BYTES in reply.content
                 found.append(damaged(reply, draws) if hostile else reply)
                 if hostile:
                     found[-1].metadata.__dict__.update(reply.metadata.__dict__)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 
 from dpacct import fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.training.messages import PROTOCOL, Assignment, pack, reading, unpack
 from dpacct.fl.training.tasks import Broadcast
+from hostile import in_time
 
 CPU = torch.device("cpu")
 KINDS = [
@@ -139,6 +143,30 @@ def test_what_is_no_message_is_refused_in_a_sentence(message):
         read(message)
     with pytest.raises(InvalidParameter):
         Assignment.read(message, CPU)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=12,
+)
+FORMS = st.tuples(
+    st.sampled_from(["update", "memory", ""]) | JSON,
+    st.sampled_from(["row", "kept"]) | JSON,
+    st.sampled_from(["float32", "bool", "int8"]) | JSON,
+    st.lists(st.integers(-3, 10**20), max_size=40) | JSON,
+)
+
+
+@drawn(
+    facts=st.dictionaries(st.sampled_from(["protocol", "client", "key", "x"]), JSON),
+    tensors=st.lists(FORMS | JSON, max_size=3) | JSON,
+    body=st.binary(max_size=100),
+)
+def test_any_facts_and_bytes_are_read_or_refused(facts, tensors, body):
+    message = headed({"protocol": PROTOCOL, "tensors": tensors} | facts, body)
+    with suppress(InvalidParameter), in_time():
+        read(message)
 
 
 def test_a_byte_is_a_truth_value_or_none():
