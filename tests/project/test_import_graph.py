@@ -79,6 +79,8 @@ ONLY = {
     "dp_accounting": {"interop"},
     "opacus": {"interop"},
     "flwr": {"fl", "interop"},
+    # Errors of the messages of Flower, which brings it.
+    "google": {"fl"},
     "rich": {"dpacct_cli"},
     "typer": {"dpacct_cli"},
     "matplotlib": {"pictures"},
