@@ -74,9 +74,14 @@ def main() -> None:
             ]),
         ],
         [
-            "epsilon of 200 rounds, 100 of 2,000 clients",
+            "epsilon of 200 rounds, 100 of 2,000 clients, noise 2.4, replace-one",
             cell("", lambda: spent(FIXED)),
-            cell("RDP", lambda: by_rdp.epsilon(FIXED, delta)) + "; PLD: unsupported",
+            "; ".join([
+                cell("RDP, noise 1.2", lambda: by_rdp.epsilon(FIXED, delta)),
+                # It is called with twice the noise, which is half of what it needs.
+                cell("RDP, noise 2.4", lambda: by_rdp.epsilon(FIXED.scale_noise(2.0), delta)),
+                "PLD: unsupported",
+            ]),
             "unsupported",
         ],
     ]  # fmt: skip

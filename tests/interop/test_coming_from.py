@@ -1,19 +1,27 @@
-"""The figures of docs/how-to/other-libraries.md, from the libraries that they are about."""
+"""The figures of other libraries in the documentation, from these libraries."""
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dpacct
+from benchmarks.calibration import BUDGET, RATE, ROUNDS, dp_accounting_noise, opacus_noise
+from benchmarks.peers import DISTINCT
 from dpacct import Full, Poisson, Round, Uniform
+from dpacct.display import down, up
+from dpacct.interop import DpAccountingPld, DpAccountingRdp, OpacusPrv, OpacusRdp
+from dpacct.tuning import best_of
 
-HOW_TO = Path(__file__).resolve().parents[2] / "docs" / "how-to"
-PAGE = "".join(
-    (HOW_TO / name).read_text(encoding="utf-8") for name in ("other-libraries.md", "flower.md")
-)
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = (
+    "README.md", "docs/how-to/other-libraries.md", "docs/how-to/flower.md",
+    "docs/derivations/tuning.md", "evidence/epochs_range/README.md",
+)  # fmt: skip
+PAGE = "".join((ROOT / name).read_text(encoding="utf-8") for name in NAMES)
 DELTA = 1e-5
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 
@@ -90,3 +98,56 @@ def test_what_dp_accounting_asks_for_and_says() -> None:
     with pytest.raises(library.UnsupportedEventError):
         PLDAccountant().compose(nested)
     says("3.8486", "1.9142", "2.865", "3.396", "3.405")
+    # Its noise is over the sensitivity.
+    half = library.SampledWithoutReplacementDpEvent(2000, 100, library.GaussianDpEvent(1.2))
+    renyi = RdpAccountant(neighboring_relation=replaced).compose(half, 200)
+    assert renyi.get_epsilon(DELTA) == pytest.approx(7.531, abs=5e-4)
+    says("7.531", "GaussianDpEvent(1.2)", "GaussianDpEvent(2.4)")
+
+
+@pytest.mark.parametrize(
+    ("peer", "noise", "epsilon"),
+    [
+        (DpAccountingPld(), "PLD 1.28601", "PLD 8.4637"),
+        (DpAccountingRdp(), "RDP 1.36057", "RDP 9.302"),
+        (OpacusPrv(), "PRV 1.28784", "PRV 8.474"),
+        (OpacusRdp(), "RDP 1.35986", "RDP 9.298"),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_the_table_of_the_readme(peer: Any, noise: str, epsilon: str) -> None:
+    """Minutes, of which the loss distributions of 300 rounds take most."""
+    pytest.importorskip("dp_accounting")
+    pytest.importorskip("opacus")
+    calibrated = {
+        "dp-accounting PLD": dp_accounting_noise,
+        "Opacus PRV": opacus_noise,
+    }.get(peer.name, lambda: peer.noise_multiplier(BUDGET, ROUNDS, RATE))
+    assert calibrated() == pytest.approx(float(noise.split()[1]), abs=1e-5)
+    assert peer.epsilon(DISTINCT, DELTA) == pytest.approx(float(epsilon.split()[1]), abs=5e-4)
+    says(noise, epsilon)
+
+
+def test_tuning_beside_dp_accounting() -> None:
+    """The table of docs/derivations/tuning.md: best of a random number of Gaussian runs."""
+    library: Any = pytest.importorskip("dp_accounting", reason="dp-accounting is not installed")
+    from dp_accounting.rdp import RdpAccountant
+
+    for z, runs, shape in ((2.0, "poisson", inf), (2.0, "geometric", 1.0), (1.0, "poisson", inf)):
+        event = library.dp_event.RepeatAndSelectDpEvent(library.GaussianDpEvent(z), 10, shape)
+        theirs = RdpAccountant().compose(event).get_epsilon(DELTA)
+        ours = dpacct.epsilon(1 * best_of(Round(z), f"{runs}:10"), delta=DELTA)
+        says(f"| {down(ours.lower)} | {up(ours.upper)} | {theirs:.4f} |")
+
+
+@pytest.mark.parametrize("most", [550, 600, 650])
+def test_truncated_cohorts_beside_dp_accounting(most: int) -> None:
+    library: Any = pytest.importorskip("dp_accounting", reason="dp-accounting is not installed")
+    from dp_accounting.pld import PLDAccountant
+
+    event = library.TruncatedSubsampledGaussianDpEvent(50_000, 0.01, most, 1.0)
+    theirs = PLDAccountant().compose(event, 1000).get_epsilon(DELTA)
+    plan = 1000 * Round(1.0, Poisson(0.01, max_cohort=most, num_clients=50_000))
+    ours = dpacct.epsilon(plan, delta=DELTA)
+    assert ours.upper <= theirs * (1 + 1e-5)
+    says(f"| {most} | [{down(ours.lower, 6)}, {up(ours.upper, 6)}]", f"| {theirs:.6g} |")
