@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +141,12 @@ def test_the_smallest_epsilon_is_the_finding() -> None:
     answers = [("a", 1.0, 2.0, ""), ("b", None, None, "does not apply"), ("c", None, 1.5, "")]
     picture = as_json(compare_picture(PLAN, 1e-5, answers))
     assert picture.title == "The smallest epsilon is 1.5000, by c"
-    assert [math.isfinite(bar.upper) for bar in picture.panels[0].bars] == [True, False, True]
+    assert [bar.name for bar in picture.panels[0].bars] == ["c", "a", "b"]
+    # A tie in all shown digits is said.
+    answers += [("d", 1.0, 1.5 - 1e-9, ""), ("e", None, 1.5, "")]
+    picture = compare_picture(PLAN, 1e-5, answers)
+    assert picture.title == "The smallest epsilon is 1.5000, by d, c and e"
+    assert [bar.name for bar in picture.panels[0].bars] == ["d", "c", "e", "a", "b"]
 
 
 def test_a_ledger_has_its_budget_and_its_runs(tmp_path: Path) -> None:

@@ -320,10 +320,13 @@ def compare_picture(
         Bar(name, math.inf if upper is None else upper, lower, why if upper is None else "")
         for name, lower, upper, why in answers
     ]
-    known = [bar for bar in bars if math.isfinite(bar.upper)]
+    bars.sort(key=lambda bar: bar.upper)
     title = f"No bound of epsilon at delta {chosen(delta, 3)}"
-    if known:
-        best = min(known, key=lambda bar: bar.upper)
-        title = f"The smallest epsilon is {up(best.upper)}, by {best.name}"
+    if bars and math.isfinite(bars[0].upper):
+        # Whoever shows the same digits is as good.
+        least = up(bars[0].upper)
+        *others, last = [bar.name for bar in bars if up(bar.upper) == least]
+        names = f"{', '.join(others)} and {last}" if others else last
+        title = f"The smallest epsilon is {least}, by {names}"
     label = f"epsilon at delta {chosen(delta, 3)}; dark: lower bound"
     return Picture(title, [Panel(label, "", bars=bars)], note or describe(schedule))
