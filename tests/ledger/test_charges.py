@@ -105,9 +105,11 @@ def test_the_filter_refuses_what_does_not_fit_and_keeps_nothing_of_it(tmp_path: 
 def test_infinite_losses_need_a_delta_that_was_set_aside(tmp_path: Path) -> None:
     promise = ApproximateDP(0.01, 1e-7)
     with Ledger.open(tmp_path / "none", BUDGET) as ledger:
+        ledger.charge(HISTOGRAM, name="before")
         with pytest.raises(BudgetExceeded, match="none is"):
             ledger.charge(promise, name="promise")
-        assert ledger.rounds == 0
+        assert ledger.rounds == 1
+        assert ledger.remaining(promise) == 0
         ledger.charge(promise, name="it happened", over_budget=True)
         assert ledger.upper_epsilon() == math.inf
         with pytest.raises(BudgetExceeded):
@@ -122,7 +124,64 @@ def test_infinite_losses_need_a_delta_that_was_set_aside(tmp_path: Path) -> None
         run.reserve(HISTOGRAM).commit()
         assert ledger.verify().sound
     with pytest.raises(InvalidParameter, match="promised_delta"):
-        Ledger.open(tmp_path / "all", BUDGET, promised_delta=1e-5)
+        Ledger.open(tmp_path / "all", BUDGET, promised_delta=1.1e-5)
+
+
+def test_promises_that_are_planned_first_set_their_delta_aside(tmp_path: Path) -> None:
+    promise = ApproximateDP(0.01, 1e-7)
+    with Ledger.open(tmp_path / "x", BUDGET) as ledger:
+        assert ledger.remaining(ApproximateDP(0.1, 1e-6)) == 10
+        ledger.charge(3 * promise, name="promises")
+        assert ledger.summary()["promised_delta"] == 3e-7
+        # Anything else still fits, at the rest of delta.
+        ledger.charge(Round(20.0), name="a Gaussian sum")
+        alone = Odometer(Budget(3.0, 1e-5 - 3e-7))
+        alone.add(PureDP(0.01), 3)
+        alone.add(Round(20.0))
+        assert ledger.upper_epsilon() == pytest.approx(alone.epsilon, rel=1e-3)
+        with pytest.raises(BudgetExceeded, match="only 0 of 3e-07 is left"):
+            ledger.charge(promise, name="one more")
+        assert ledger.verify().sound
+
+
+@pytest.mark.parametrize("aside", [0.0, 1e-6])
+def test_a_promise_fits_into_a_ledger_of_its_own_epsilon_and_delta(
+    tmp_path: Path, aside: float
+) -> None:
+    with Ledger.open(tmp_path / "x", Budget(1, 1e-6), promised_delta=aside) as ledger:
+        assert ledger.remaining(ApproximateDP(1, 1e-6)) == 1
+        ledger.charge(ApproximateDP(1, 1e-6), name="a promise")
+        assert ledger.upper_epsilon() == ledger.epsilon_any_stop() == 1
+        for more in (PureDP(1e-6), ApproximateDP(0, 1e-12), Round(1e6)):
+            assert ledger.remaining(more) == 0
+            with pytest.raises(BudgetExceeded):
+                ledger.charge(more, name="more")
+        assert ledger.verify().sound
+
+
+def test_epsilons_and_deltas_of_promises_add_up_one_by_one(tmp_path: Path) -> None:
+    budget = Budget(1, 1e-6)
+    with Ledger.open(tmp_path / "x", budget, promised_delta=1e-6) as ledger:
+        run, odometer = ledger.start_run("as they come"), Odometer(budget, promised_delta=1e-6)
+        for item in (7 * [ApproximateDP(0.1, 1e-7)]) + [PureDP(0.11), Laplace(epsilon=0.19)]:
+            run.reserve(item).commit()
+            odometer.add(item)
+            assert ledger.upper_epsilon() == odometer.epsilon
+        assert ledger.upper_epsilon() == 1
+        with pytest.raises(BudgetExceeded):
+            run.reserve(PureDP(1e-9))
+        assert ledger.verify().sound
+
+
+def test_an_odometer_refuses_infinite_losses_that_it_has_no_delta_for() -> None:
+    odometer = Odometer(Budget(1, 1e-6), promised_delta=2e-7)
+    odometer.add(ApproximateDP(0.1, 1e-7), 2)
+    for other in (odometer, Odometer(Budget(1, 1e-6))):
+        before = other.rounds, other.epsilon
+        with pytest.raises(BudgetExceeded, match="promised_delta"):
+            other.add(ApproximateDP(0.1, 1e-7))
+        assert (other.rounds, other.epsilon) == before
+        assert other.remaining(ApproximateDP(0.1, 1e-7)) == 0
 
 
 def test_the_reading_of_promises_holds_for_their_composition() -> None:

@@ -40,7 +40,8 @@ def test_rounds_that_fit_are_one_plan_read_tightly(ledger: Ledger) -> None:
     odometer = Odometer(BUDGET)
     odometer.add(ROUND, 31)
     odometer.add(Round(1.1, Poisson(0.05)), 10)
-    assert ledger.epsilon().upper == odometer.epsilon
+    # At seven eighths of delta, since an eighth is set aside for the plan.
+    assert odometer.epsilon < ledger.epsilon().upper < odometer.epsilon * 1.02
     assert run.epsilon().upper == pytest.approx(tight(schedule), rel=1e-6)
     assert ledger.verify().sound
     with pytest.raises(LedgerError, match="finished"):

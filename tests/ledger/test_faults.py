@@ -255,7 +255,7 @@ def test_the_clock_may_go_backwards(ledger: Ledger, monkeypatch: pytest.MonkeyPa
 def test_writers_at_once_never_exceed_the_budget_together(path: Path) -> None:
     round_ = Round(4.0, Poisson(0.2))
     with Ledger.open(path, Budget(0.8, 1e-5)) as ledger:
-        fitting = ledger.remaining(round_)
+        fitting = ledger.remaining_one_by_one(round_)
     begin, go = os.pipe()
 
     def use(say: Callable[[object], None]) -> None:

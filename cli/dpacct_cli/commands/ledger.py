@@ -6,13 +6,13 @@ import json
 import math
 import re
 import shlex
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from dpacct import validate
 from dpacct.budget import DEFAULT_DELTA, Budget, Spent
 from dpacct.display import down, line
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
-from dpacct.rounds import Adjacency, Round, Schedule
+from dpacct.rounds import AccountantName, Adjacency, Round, Schedule
 from dpacct_cli import mechanism, options
 from dpacct_cli.commands.report import CoverOptions, FormName, Unit, read_target
 from dpacct_cli.errors import conflict
@@ -50,9 +50,12 @@ Project = Annotated[Text, option("--project", "NAME", "",
 Part = Annotated[Text, option("--part", "NAME=PART", "",
     "Part of the data that it uses, e.g. country=DE. A partition costs as much as its worst part.",
     advanced=True)]
+ChargedBy = Annotated[str, option("--accountant", "pairs|tight", "",
+    "tight states that no client remembers whether it took part, and charges cohorts of fixed size "
+    "as calibrate does; default pairs.", advanced=True)]
 PromisedDelta = Annotated[str, option("--promised-delta", "D", options.PRIVACY,
-    "Part of delta for promises whose loss may be infinite, such as (epsilon, delta)-DP.",
-    advanced=True)]
+    "Part of delta for promises whose loss may be infinite, such as (epsilon, delta)-DP. All of "
+    "it allows promises and pure releases alone.", advanced=True)]
 Partition = Annotated[list[str] | None, option("--partition", "NAME=PART,PART,...", options.PRIVACY,
     "Parts of the data, of which each client belongs to one by a public rule. Repeatable.",
     advanced=True)]
@@ -64,6 +67,7 @@ RunNumber = Annotated[Text, option("--run", "N", "",
 ROUND = Fields(("noise", "rate", "sampling", "cohort", "clients", "adjacency"))
 # The guarantee of a ledger, in words.
 CLAIMS = {
+    "added": "all but pure releases was planned first: the tight accountant, and their epsilons",
     "planned": "every round was planned before the first one: the tight accountant applies",
     "adaptive": "rounds were chosen as results came in: the Renyi odometer, valid for any choice",
 }
@@ -177,6 +181,7 @@ def remaining(
     typed: Annotated[MechanismOptions, ROUND],
     laplace: Laplace = None,
     release: Release = None,
+    accountant: ChargedBy = "pairs",
     shown: StyleOptions,
 ) -> None:
     """Count how many more rounds, or other releases, of a kind fit into the budget.
@@ -195,22 +200,24 @@ def remaining(
             plan = 1 * Round(typed.read_noise(), typed.read_sampling(), relation)
         plan = schedule_in_adjacency(plan, ledger.adjacency or "")
         [(round_, _)] = plan
-        chosen, planned = ledger.remaining(round_), ledger.remaining_as_plan(round_)
+        chosen = ledger.remaining_one_by_one(round_)
+        planned = ledger.remaining_as_plan(round_, cast("AccountantName", accountant))
         summary = ledger.summary()
     data: dict[str, object] = {
-        "remaining": chosen,
+        "remaining": planned,
         "remaining_as_plan": planned,
+        "remaining_one_by_one": chosen,
         "epsilon": summary["epsilon"],
         "budget": summary["budget"],
     }
     noun = "rounds" if isinstance(round_, Round) else "releases"
-    rows = [Row("remaining", str(chosen), f"more such {noun}, chosen as you go")]
+    rows = [Row("remaining", str(planned), f"more such {noun}, planned or charged at once")]
     if planned > chosen:
-        rows.append(Row("", str(planned), "if they are registered as a plan before anything runs"))
+        rows.append(Row("", str(chosen), "if they are chosen one by one, as results come in"))
     rows += [*mechanism.rows(plan), *_spent_rows(summary), _budget_row(summary)]
     if summary["held"]:
         rows.append(Row("", "epsilon reserved for plans is not available"))
-    show(Answer(data, str(chosen), lambda: Page(rows)), style)
+    show(Answer(data, str(planned), lambda: Page(rows)), style)
 
 
 def charge(
@@ -223,6 +230,7 @@ def charge(
     name: Name = None,
     project: Project = None,
     part: Part = None,
+    accountant: ChargedBy = "pairs",
     over_budget: OverBudget = False,
     shown: StyleOptions,
 ) -> None:
@@ -242,9 +250,10 @@ def charge(
         relation = typed.adjacency or ledger.adjacency
         plan = _read_release(laplace, release, times, typed, relation)
         plan = typed.read_schedule() if plan is None else plan
-        groups: dict[str, Any] = {"project": project or "", "part": part or ""}
+        given_too: dict[str, Any] = {"project": project or "", "part": part or ""}
+        given_too["accountant"] = accountant
         try:
-            run = ledger.charge(name or "elsewhere", plan, over_budget=over_budget, **groups)
+            run = ledger.charge(name or "elsewhere", plan, over_budget=over_budget, **given_too)
         except BudgetExceeded as refusal:
             way = "If they have happened, --over-budget records them."
             raise BudgetExceeded(f"{refusal} {way}") from None
@@ -468,7 +477,8 @@ def _guarantee(summary: dict[str, Any]) -> str:
             f"{slots['used']} of {slots['planned']} planned rounds are charged; if results "
             "influence when to stop, the whole plan counts"
         )
-    return CLAIMS.get(summary["guarantee"]) or summary["claim"]
+    added = summary["guarantee"] == "planned" and summary["pure_beside_plans"]
+    return CLAIMS.get("added" if added else summary["guarantee"]) or summary["claim"]
 
 
 def _run_claim(run: dict[str, Any]) -> str:

@@ -48,8 +48,8 @@ class Ledger:
         path: of the file.
         budget: for all runs together.
         unit: the privacy unit, e.g. ``client``.
-        note: a sentence on a ledger of version 0.2 whose rounds are read as zero-out from now on.
-            It is empty for other ledgers, and once the file has an entry for that.
+        note: a sentence on a ledger of version 0.3 with totals that are too low. It is empty for
+            other ledgers, and once the file has an entry for that.
     """
 
     def __init__(self, file: LedgerFile) -> None:
@@ -88,7 +88,8 @@ class Ledger:
             typical: for a new file: a round, or schedule, like those expected. It chooses the
                 orders of the adaptive bound. Only tightness depends on it.
             promised_delta: for a new file: the part of the budget's delta for promises whose loss
-                may be infinite, such as `ApproximateDP`. All other rounds have the rest.
+                may be infinite, such as `ApproximateDP`. All other rounds have the rest. All of
+                delta allows promises and pure releases alone, whose epsilons add up.
             partitions: for a new file: its parts by name, such as {"country": ["DE", "FR"]}. Each
                 client belongs to one of them, by a public rule that no release changes.
             read_only: open an existing file for reading only.
@@ -113,10 +114,10 @@ class Ledger:
             mixture = design_mixture(budget, typical, promised_delta)
             declared = checked_partitions(partitions)
             data: dict[str, Any] = {"budget": asdict(budget), "unit": unit, "software": SOFTWARE}
-            data |= {"orders": mixture.orders, "weights": mixture.weights}
+            data |= {"orders": mixture.orders, "weights": mixture.weights, "adds_up": True}
             data |= {"promised_delta": mixture.promised_delta} if mixture.promised_delta else {}
             data |= {"partitions": declared} if declared else {}
-            state = state_to_json(empty_ledger(mixture.zero(), budget.delta, relation), None)
+            state = state_to_json(empty_ledger(mixture, budget.delta, relation), None)
             make_file(place, new_entry(None, "ledger", 0, data, state))
         store = Store.open(place, read_only=read_only)
         if passing:
@@ -238,9 +239,7 @@ class Ledger:
         if schedule.rounds > MOST_ELSEWHERE:
             rule = f"one call records at most {MOST_ELSEWHERE} rounds, at about 2.8 kB each"
             raise InvalidParameter("rounds", schedule.rounds, rule, "Record more in several calls.")
-        for kind in schedule.distinct():
-            # Before the file is locked: some take milliseconds.
-            self._file.known.opening.mixture.cost(kind)
+        self._file.prepare(schedule.distinct())
 
         try:
             number = self._file.write(lambda opened: opened.record(start, schedule))
@@ -318,7 +317,14 @@ class Ledger:
         return self._file.now().any_stop()
 
     def remaining(self, round_: ScheduleItem | Event) -> int:
-        """Return the number of such rounds that fit, chosen as you go. Plans keep their room."""
+        """Return the number of such rounds that one `charge` may hold now. Plans keep their room.
+
+        It is `remaining_as_plan` by pairs. Rounds that are reserved one by one may be fewer.
+        """
+        return self._file.now().rounds_left_as_plan(round_)
+
+    def remaining_one_by_one(self, round_: ScheduleItem | Event) -> int:
+        """Return the number of such rounds that fit if they are chosen as results come in."""
         return self._file.now().rounds_left(round_)
 
     def remaining_as_plan(

@@ -15,7 +15,9 @@ import math
 from collections import ChainMap, Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
+from fractions import Fraction
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,13 +34,16 @@ from dpacct.ledger.record.events import Event, in_adjacency
 from dpacct.ledger.record.parts import PartTotals
 from dpacct.ledger.record.plans import PAIRS, Plan
 from dpacct.ledger.record.state import LedgerState, RunState, States
-from dpacct.renyi.odometer import Totals, add, count_fitting
+from dpacct.numerics.rounding import decimal_above
+from dpacct.renyi.odometer import Mixture, Totals, add, count_fitting, subtract
 from dpacct.rounds import AccountantName, Phase, Schedule
 from dpacct.rounds import Release as ScheduleItem
 from dpacct.validate import MAX_ROUNDS
 
 # Why a run without a stated reason is not private.
 _UNKNOWN = "the noise did not come from a secret source"
+# Readings that differ by less count as the same.
+_SAME = 1e-6
 # Different rounds of the lower bound. More rounds change it little.
 _WITNESSES = 32
 T = TypeVar("T")
@@ -84,6 +89,8 @@ class Known:
         # Whether the rounds of version 0.2 are read as zero-out.
         self.relabelled = relabelled
         self.starts: MutableMapping[int, Start] = {}
+        # By how much the totals of the file are too low, by `Snapshot.check_runs`. Empty: nothing.
+        self.missing: Totals = ()
         # For `Snapshot.released`: the last entry that was read, rounds not settled then, counts.
         self.seen = 0
         self.open: dict[int, Reserve] = {}
@@ -114,12 +121,19 @@ class Snapshot:
         self.head = head
         self.known = known
         opening = known.opening
-        self.budget, self.mixture, self.unit = opening.budget, opening.mixture, opening.unit
+        self.budget, self.unit = opening.budget, opening.unit
         self._source = source
         self._states: dict[int, tuple[LedgerState, RunState]] = {}
         self.state, run = self.totals(head)
+        if known.missing:
+            self.state = replace(self.state, spent=add(self.state.spent, known.missing))
         if run is not None:
             self._states[head.run] = self.state, run
+
+    @property
+    def mixture(self) -> Mixture:
+        """The orders of the adaptive bound, with the delta that is set aside for promises."""
+        return rules.in_force(self.known.opening.mixture, self.state)
 
     # Entries
 
@@ -147,8 +161,11 @@ class Snapshot:
 
     def totals(self, entry: Entry) -> States:
         """Return the totals behind an entry: of all runs, and of its run."""
+        width = len(self.known.opening.mixture.zero())
         with naming(self.path, entry):
             ledger, run = rules.read_state(entry)
+            if {len(ledger.spent), len(ledger.held), len(run.spent) if run else width} != {width}:
+                raise LedgerError("its totals have another form than those of the ledger")
         if self.known.relabelled and ledger.adjacency:
             ledger = rules.relabelled(ledger)
         return ledger, run
@@ -217,20 +234,28 @@ class Snapshot:
 
         return {run: plan for run, plan in self.initial_plans().items() if not given_up(run)}
 
-    def check_runs(self) -> None:
-        """Reject a ledger whose runs do not add up to its totals.
+    def check_runs(self) -> Totals:
+        """Return by how much the totals of a ledger are below those of its runs, mostly zero.
 
-        An index finds the latest entry of a run, which holds its totals. A damaged index finds an
-        older entry, with smaller totals. The cost grows with the number of runs.
+        Version 0.3 could charge a run to a part of the data that it does not use. The entries of
+        the runs are right then. Anything else is damage: an index finds the latest entry of a run,
+        which holds its totals, and a damaged index finds an older entry, with fewer rounds. The
+        cost grows with the number of runs.
+
+        Raises:
+            LedgerError: the runs do not add up to the totals of the ledger.
         """
         runs, zero = [self.run_state(number) for number in self.runs()], self.mixture.zero()
-        spent, held = self.part_totals().total(), add(zero, *(run.held for run in runs))
-        ours = (spent, held, sum(run.rounds for run in runs))
-        if ours != (self.state.spent, self.state.held, self.state.rounds):
+        missing = subtract(self.part_totals().total(), self.state.spent)
+        held = add(zero, *(run.held for run in runs))
+        ours = (held, sum(run.rounds for run in runs))
+        low = not self.mixture.adds_up and self.known.opening.partitions and min(missing) >= 0
+        if ours != (self.state.held, self.state.rounds) or (any(missing) and not low):
             raise LedgerError(
                 f"{self.path}: the runs do not add up to the totals of the ledger. The file was "
                 f"damaged. Restore a copy, and treat the missing rounds as spent."
             )
+        return missing
 
     def latest_row(self, run: int) -> int:
         """Return the latest row of correlated noise that a run has taken, 0 before the first."""
@@ -294,7 +319,10 @@ class Snapshot:
             state = self.run_state(run)
             exposed, planned = not state.private, state.on_plan
         else:
-            exposed, planned = self.state.exposed, self.state.started and not self.state.loose
+            exposed, planned = (
+                self.state.exposed,
+                self.state.started and self.is_planned(self.state),
+            )
         if exposed:
             return Guarantee.NONE
         return Guarantee.PLANNED if planned else Guarantee.ADAPTIVE
@@ -314,20 +342,60 @@ class Snapshot:
         if plans is None:
             spent = self.run_state(run).spent if run else self.state.spent
             return self.adaptive(spent, self.state.delta)
-        return planning.epsilon_so_far(
-            planning.together(plans.values()), self._used(plans), self.budget.delta
-        )
+        used = self._used(plans)
+        if not run:
+            return self.planned(self.state, plans.values(), used)
+        return planning.epsilon_so_far(planning.together(plans.values()), used, self.budget.delta)
 
     def any_stop(self, run: int = 0) -> float:
         """Return `upper` with whole plans: the figure to promise (Rule 2)."""
-        plans = self._plans_of(run) or {}
-        if not run:
-            plans = self.standing_plans() if self.guarantee() is Guarantee.PLANNED else {}
-        if not plans:
-            return self.upper(run)
-        return planning.proven_epsilon(
-            planning.together(plans.values()), self.budget.delta, math.inf
-        )
+        if run:
+            plans = self._plans_of(run) or {}
+            whole = planning.together(plans.values())
+            return (
+                planning.proven_epsilon(whole, self.budget.delta, math.inf)
+                if plans
+                else self.upper(run)
+            )
+        if self.guarantee() is Guarantee.PLANNED:
+            return self.planned(self.state, self.standing_plans().values())
+        return self.upper()
+
+    def planned(
+        self, ledger: LedgerState, plans: Iterable[Plan], used: Schedule | None = None
+    ) -> float:
+        """Return the proven epsilon of initial plans, with that of pure rounds beside them.
+
+        Infinite if another round ran beside the plans.
+
+        Args:
+            ledger: the totals.
+            plans: all initial plans, or whole plans without those that were given up.
+            used: the used rounds of the plans, or None for all of them.
+        """
+        whole, delta, loss = planning.together(plans), self.budget.delta, None
+        if ledger.loose:
+            loss = self.mixture.largest_loss(ledger.spent, beside_plans=True)
+            delta = self.mixture.without_promises(delta)
+            if loss is None or self.mixture.promises_left(ledger.spent) < 0.0:
+                return math.inf
+        found, rounds = 0.0, whole.rounds if used is None else used.rounds
+        if rounds and delta <= 0.0:
+            return math.inf
+        if rounds:
+            used = whole.schedule if used is None else used
+            found = planning.epsilon_so_far(whole, used, delta)
+        return decimal_above(Fraction(found) + loss) if loss and math.isfinite(found) else found
+
+    def is_planned(self, ledger: LedgerState) -> bool:
+        """Return True if no round ran beside the plans, or pure ones and the odometer says more.
+
+        If both say the same, the claim of the odometer assumes less.
+        """
+        if not ledger.loose:
+            return True
+        adaptive = self.adaptive(ledger.spent, ledger.delta)
+        return self.planned(ledger, self.standing_plans().values()) < adaptive * (1 - _SAME)
 
     def interval(self, run: int = 0) -> Spent:
         """Return the achieved and proven epsilon."""
@@ -349,9 +417,9 @@ class Snapshot:
         return Spent.at(delta, Interval.bracket(achieved, self.upper(run)))
 
     def _plans_of(self, run: int) -> dict[int, Plan] | None:
-        """Return the plans that cover all rounds, or None if a round ran outside of them."""
+        """Return the plans whose bound the reading is, or None if it is that of the odometer."""
         if not run:
-            return None if self.state.loose else self.initial_plans()
+            return self.initial_plans() if self.is_planned(self.state) else None
         plan = self.plan(run)
         return {run: plan} if plan is not None and self.run_state(run).on_plan else None
 
@@ -379,10 +447,22 @@ class Snapshot:
 
     # Remaining budget
 
+    def admission_epsilon(self, charged: Totals, target: float = 0.0) -> float:
+        """Return the epsilon that the budget is compared with when a round asks for room."""
+        plans = self.standing_plans
+        return rules.admission_epsilon(
+            self.mixture, self.state, charged, lambda: plans().values(), target
+        )
+
+    def fits(self, charged: Totals) -> bool:
+        """Return whether all charges together, with these totals, are within the budget."""
+        epsilon = self.budget.epsilon
+        return self.admission_epsilon(charged, epsilon) <= epsilon
+
     def rounds_left(self, asked: ScheduleItem | Event) -> int:
         """Return how many more such rounds fit, chosen one by one. Plans keep their room."""
         cost = self.mixture.cost(self._as_charged(asked))
-        return count_fitting(self.mixture, self.state.charged, cost, self.budget, self.state.delta)
+        return count_fitting(self.fits, self.state.charged, cost)
 
     def rounds_left_as_plan(
         self,

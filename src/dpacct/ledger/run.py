@@ -197,8 +197,7 @@ class Run:
         if whole.is_bare and self.private:
             rule = "no epsilon covers a sum without noise: start its run with private=False"
             raise InvalidParameter("noise_multiplier", 0.0, rule)
-        # Before the file is locked: a round of a new kind takes milliseconds.
-        self._file.known.opening.mixture.cost(whole.charged)
+        self._file.prepare([whole.charged])
 
         def write(opened: Transaction) -> Reservation | None:
             state = opened.open_run(self.id)
@@ -210,8 +209,8 @@ class Run:
             # A rejection takes a while. Other processes may free some room meanwhile.
             now = self._file.now()
             charged = in_adjacency(whole.charged, now.state.adjacency)
-            writing.check_promises(now, 1 * charged)
             if writing.exceeds(now, now.run_state(self.id), now.mixture.cost(charged)):
+                now.mixture.check_promises(now.state.charged, 1 * charged)
                 raise writing.round_refused(now, self.id, charged)
         return Ticket(self._file, found, whole)
 

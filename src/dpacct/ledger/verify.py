@@ -11,9 +11,8 @@ witness is a remark.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from operator import gt
+from dataclasses import dataclass, replace
+from operator import gt, le
 
 from dpacct.budget import Budget
 from dpacct.display import line
@@ -106,9 +105,10 @@ def verify(now: Snapshot, store: Store, head: str | None = None) -> Verification
                 remarks.append(f"entry {entry.number}: the clock went backwards. Order is kept")
             clock, latest, count = time, entry.hash, entry.number
             found = found or entry.hash.hex() == wanted
-        replay.check_budget()
+        replay.end()
     except DpacctError as error:
         problems.append(f"entry {place}: {' '.join(str(error).split())}")
+    remarks = replay.remarks + remarks
     if any(start.over_budget for start in replay.starts.values()):
         remarks.insert(0, "rounds that had run elsewhere were recorded beyond the budget")
     try:
@@ -143,12 +143,18 @@ class Replay:
     Attributes:
         ledger: the totals of all runs behind the latest entry, or None before the first.
         starts: the registration of each run.
+        low_from: the entry since which the stored totals are below these (`Snapshot.check_runs`).
+        remarks: on totals that were too low, and are right again.
     """
 
     def __init__(self, opening: Opening) -> None:
         self.mixture, self.budget = opening.mixture, opening.budget
         self.ledger: LedgerState | None = None
         self.starts: dict[int, Start] = {}
+        self.low_from = 0
+        self.remarks = list[str]()
+        # The totals by which rounds were admitted: those of the latest entry.
+        self._stored: LedgerState | None = None
         self._runs: dict[int, RunState] = {}
         # Of each run: the latest slot of its plan that was released, and its latest row of noise.
         self._released: dict[int, int] = {}
@@ -157,6 +163,8 @@ class Replay:
         self._open: dict[int, tuple[int, Charge]] = {}
         # Whether rounds were charged since the budget was checked.
         self._unchecked = False
+        # The runs of the initial plans for which delta is divided.
+        self._divided = set[int]()
         self._partitions = opening.partitions
         self._parts = PartTotals((), self.mixture.zero())
 
@@ -169,20 +177,34 @@ class Replay:
         if self.ledger is not None:
             expected = self._next(self.ledger, entry, said, found)
         elif isinstance(said, Opening) and not entry.run:
-            zero, delta = self.mixture.zero(), self.budget.delta
-            expected = rules.empty_ledger(zero, delta, found[0].adjacency), None
+            empty = rules.empty_ledger(self.mixture, self.budget.delta, found[0].adjacency)
+            expected = empty, None
         else:
             raise LedgerError("a ledger begins with its budget")
+        (self.ledger, state), (self._stored, _) = expected, found
         if expected != found:
-            raise LedgerError("its totals do not follow from the entries before")
-        self.ledger, state = found
+            self._check_low(expected, found)
+            self.low_from = self.low_from or entry.number
+        elif self.low_from:
+            span = f"from entry {self.low_from} to entry {entry.number}"
+            self.remarks.append(f"the totals were too low {span}: more than fits may have run")
+            # More was admitted than there was room for.
+            self.low_from, self._unchecked = 0, False
         if state is not None:
             self._runs[entry.run] = state
+
+    def _check_low(self, ours: States, theirs: States) -> None:
+        """Check that stored totals are at most too low, in a ledger of version 0.3 with parts."""
+        (ledger, run), (stored, same) = ours, theirs
+        low = replace(ledger, spent=stored.spent) == stored and run == same
+        low &= all(map(le, stored.spent, ledger.spent))
+        if not (low and self._partitions and not self.mixture.adds_up):
+            raise LedgerError("its totals do not follow from the entries before")
 
     def _next(self, ledger: LedgerState, entry: Entry, said: Said, found: States) -> States:
         """Return the totals behind an entry by the rules of `state`."""
         # A later release of room must not hide that there was too much.
-        if any(map(gt, ledger.charged, found[0].charged)):
+        if self._stored and any(map(gt, self._stored.charged, found[0].charged)):
             self.check_budget()
         if isinstance(said, Opening):
             raise LedgerError("a ledger begins only once")
@@ -191,6 +213,10 @@ class Replay:
                 raise LedgerError("only the add-remove rounds of a ledger are relabelled")
             self.starts = {run: chain.as_zero_out(start) for run, start in self.starts.items()}
             return rules.relabelled(ledger), None
+        if entry.kind == "recount":
+            if entry.run or not self.low_from:
+                raise LedgerError("there is nothing to count again")
+            return ledger, None
         if isinstance(said, Start):
             return self._start(ledger, entry.run, said, found[0])
         return self._of_run(ledger, entry, said, found)
@@ -211,17 +237,29 @@ class Replay:
             self._rows[entry.run] = said.row
         if entry.kind != "finish":
             return ledger, run
-        divides = run.initial and not ledger.started
-        room = self._room(found[0], self._initial() - {entry.run}) if divides else ledger
-        return rules.finished(ledger, run, room)
+        if not run.initial or ledger.started:
+            return rules.finished(ledger, run, ledger)
+        self._divided.remove(entry.run)
+        return rules.finished(ledger, run, self._room(found[0]))
+
+    def end(self) -> None:
+        """Check the budget, and that the totals behind the latest entry are not too low."""
+        self.check_budget()
+        if self.low_from:
+            raise LedgerError(
+                f"the totals are too low since entry {self.low_from}. Opening the ledger for "
+                "writing counts its runs again"
+            )
 
     def check_budget(self) -> None:
         """Check Rule 5 of `state` as of now."""
-        state = self.ledger
+        state = self._stored
         if state is not None and self._unchecked:
             self._unchecked = False
-            spent = self.mixture.epsilon(state.charged, state.delta)
-            if spent > self.budget.epsilon * (1 + COST_TOLERANCE):
+            most = self.budget.epsilon * (1 + COST_TOLERANCE)
+            mixture = rules.in_force(self.mixture, state)
+            asked = mixture, state, state.charged, self._initial
+            if rules.admission_epsilon(*asked, most) > most:
                 raise LedgerError("the rounds charged before it exceed the budget")
 
     def _start(self, ledger: LedgerState, run: int, said: Start, found: LedgerState) -> States:
@@ -238,23 +276,26 @@ class Replay:
             check_part(said.part, self._partitions, adjacency)
         if plan is not None:
             cost = plans.schedule_cost(self.mixture, plan.schedule)
+            cost = cost if ledger.started else self.mixture.within_plans(cost)
             adjacency = _same_adjacency(ledger, plan.schedule.phases[0].round)
-            held = _as_found(cost, subtract(found.held, ledger.held))
+            held = self._as_found(cost, subtract(found.held, ledger.held))
             self._unchecked |= ledger.started
             if not ledger.started:
-                room = self._room(found, self._initial() | {run})
+                self._divided.add(run)
+                room = self._room(found)
         return rules.started_run(ledger, held, adjacency, room, private=said.private)
 
-    def _initial(self) -> set[int]:
-        """Return the unfinished runs whose plan came before the first round."""
-        return {n for n, state in self._runs.items() if state.initial and not state.finished}
+    def _initial(self) -> list[plans.Plan]:
+        """Return the initial plans for which delta is divided."""
+        return [plan for run in sorted(self._divided) if (plan := self.starts[run].plan)]
 
-    def _room(self, found: LedgerState, runs: Iterable[int]) -> LedgerState:
-        """Return the stored division of delta, if it sets enough aside for the plans of runs."""
-        delta, kept = self.budget.delta, [self.starts[run].plan for run in sorted(runs)]
+    def _room(self, found: LedgerState) -> LedgerState:
+        """Return the stored division of delta, if it sets enough aside for the initial plans."""
+        delta = self.budget.delta
         budget = Budget(self.budget.epsilon * (1 + PLAN_TOLERANCE), delta)
-        room = plans.plan_room(self.mixture, budget, filter(None, kept))
+        room = plans.plan_room(self.mixture, budget, self._initial())
         enough = found.plan_delta >= room.plan_delta * (1 - PLAN_TOLERANCE)
+        enough &= found.promised_delta == room.promised_delta
         if not (room.fits and enough and found.delta == plans.left_of(delta, found.plan_delta)):
             raise LedgerError("its plans do not fit into the budget as it says")
         return found
@@ -283,15 +324,14 @@ class Replay:
         charge = rules.charge_of(self.mixture, plan, run, said.charged, said.slot)
         if part:
             check_part(part, self._partitions, adjacency)
-        # The stored cost of a part is that of its run: the total of all runs grows by less. All of
-        # the data is a part by itself, of which the total grows by the cost.
-        grown = subtract(own.spent, run.spent) if part else subtract(found.spent, ledger.spent)
-        cost = _as_found(charge.cost, grown)
+        # The stored cost is that of its run: with a part, the total of all runs grows by less. All
+        # of the data is a part by itself, of which the total grows by the cost.
+        cost = self._as_found(charge.cost, subtract(own.spent, run.spent))
         charge = charge._replace(cost=cost, shared=self._parts.charge(part, cost))
         if said.slot is not None:
             freed = subtract(ledger.held, found.held)
             inside = all(0 <= part <= held for part, held in zip(freed, run.held, strict=True))
-            if not (inside and all(map(_is_near, freed, charge.freed))):
+            if not (inside and self._are_same(freed, charge.freed)):
                 raise LedgerError("it frees another amount than was held for it")
             charge = charge._replace(freed=freed)
         self._open[entry.number] = entry.run, charge
@@ -312,6 +352,20 @@ class Replay:
             self._released[entry.run] = charge.slot
         return rules.committed(ledger, run)
 
+    def _as_found(self, cost: Totals, found: Totals) -> Totals:
+        """Return a stored cost, if it is the computed one."""
+        if any(a < b and not _is_near(a, b) for a, b in zip(found, cost, strict=True)):
+            raise LedgerError("it charges less than its rounds cost")
+        if not self._are_same(found, cost):
+            raise LedgerError("it charges more than its rounds cost: not what it says was done")
+        return found
+
+    def _are_same(self, found: Totals, cost: Totals) -> bool:
+        """Return whether totals are equal but for rounding of all that is not exact."""
+        # Largest losses and the number of rounds without one are exact.
+        exact = found[-4:] == cost[-4:] or not self.mixture.adds_up
+        return exact and all(map(_is_near, found, cost))
+
 
 def _same_adjacency(ledger: LedgerState, round_: ScheduleItem) -> str:
     try:
@@ -321,15 +375,6 @@ def _same_adjacency(ledger: LedgerState, round_: ScheduleItem) -> str:
     if not same:
         raise LedgerError("its adjacency is another than that of the ledger")
     return str(round_.adjacency)
-
-
-def _as_found(cost: Totals, found: Totals) -> Totals:
-    """Return a stored cost, if it is the computed one."""
-    if any(a < b and not _is_near(a, b) for a, b in zip(found, cost, strict=True)):
-        raise LedgerError("it charges less than its rounds cost")
-    if not all(map(_is_near, found, cost)):
-        raise LedgerError("it charges more than its rounds cost: not what it says was done")
-    return found
 
 
 def _is_near(found: int, cost: int) -> bool:

@@ -15,12 +15,13 @@ the ledger then reads more than its budget, and no further round fits.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from dpacct.display import chosen, line, trimmed, up
-from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
-from dpacct.ledger.disk.rows import SCHEMA_VERSION, Rows
+from dpacct.errors import BudgetExceeded, LedgerError
+from dpacct.ledger.disk.rows import Rows
 from dpacct.ledger.disk.store import Store
 from dpacct.ledger.readings import Known, Snapshot, naming
 from dpacct.ledger.record import entries as chain
@@ -31,17 +32,18 @@ from dpacct.ledger.record.events import Event
 from dpacct.ledger.record.parts import PartTotals
 from dpacct.ledger.record.plans import (
     PAIRS,
+    TIGHT,
     Plan,
     PlanRoom,
+    accountant_of,
     plan_room,
     proven_epsilon,
     schedule_cost,
 )
 from dpacct.ledger.record.state import Charge, RunState, States
-from dpacct.pairs.dominating import has_renyi, infinite_mass
 from dpacct.renyi.odometer import Totals, add, count_fitting, subtract
-from dpacct.rounds import Adjacency, Schedule
 from dpacct.rounds import Release as ScheduleItem
+from dpacct.rounds import Schedule
 
 T = TypeVar("T")
 # Runs that hold room which an error names.
@@ -107,14 +109,13 @@ class Transaction(Snapshot):
         data, totals = registered(self, start)
         # Releases about a part have no plan: each has to fit.
         admitted = start.plan is not None or start.over_budget
-        if not admitted:
-            check_promises(self, schedule)
         run = self.append("run", totals[0].runs, data, totals).run
         for kind, count in schedule:
             event = Event(kind)
             for _ in range(count):
                 reservation = self.reserve(run, event, over_budget=admitted)
                 if reservation is None:
+                    self.mixture.check_promises(self.state.charged, 1 * kind)
                     raise part_refused(self, start.part, kind)
                 self.commit(reservation, {})
         self.finish(run)
@@ -180,20 +181,31 @@ class LedgerFile:
             if not isinstance(opening, Opening):
                 raise LedgerError("a ledger begins with its budget")
         self.known = Known(opening, relabelled=store.read(Rows.relabelled))
-        if not self.known.relabelled and self._to_relabel():
-            self.known.relabelled = True
+        if any(missing := self.now().check_runs()):
             self.note = (
-                f"dpacct 0.2 charged training to {self.path} as add-remove, although its releases "
-                f"also showed how many clients there are. All its rounds are zero-out from now on, "
-                f"at the same epsilon."
+                f"dpacct 0.3 charged a run of {self.path} to a part of the data that it does not "
+                f"use, and so too little. All readings count it whole from now on."
             )
-        self.now().check_runs()
-        if not read_only and store.read(Rows.version) < SCHEMA_VERSION:
-            store.write(self._bring_up_to_date)
+            self.known.missing = missing
+            if not read_only:
+                self.known.missing = ()
+                store.write(self._recount)
 
     def now(self) -> Snapshot:
         """Return the ledger as of its latest entry."""
         return Snapshot(self.store, self.store.head(), self.known)
+
+    def prepare(self, kinds: Iterable[ScheduleItem]) -> None:
+        """Compute, and keep, what the admission of releases needs. The file is not locked yet.
+
+        A round of a new kind takes milliseconds. The epsilon of the initial plans, beside which
+        pure releases are added, may take seconds.
+        """
+        mixture = self.known.opening.mixture
+        costs = [mixture.cost(kind) for kind in kinds]
+        if any(mixture.largest_loss(cost) is not None for cost in costs):
+            now = self.now()
+            now.admission_epsilon(now.state.charged)
 
     def write(self, action: Callable[[Transaction], T]) -> T:
         """Return the result of ``action``. The entries that it appends are on disk then."""
@@ -214,60 +226,18 @@ class LedgerFile:
             if done := self.write(unless_changed):
                 return done[0]
 
-    def _to_relabel(self) -> bool:
-        """Return whether training by version 0.2 charged rounds as add-remove."""
-        store = self.store
-        if store.read(Rows.version) >= SCHEMA_VERSION or not store.read(Rows.trained):
-            return False
-        now = self.now()
-        if now.state.adjacency != Adjacency.ADD_REMOVE:
-            return False
-        for entry, _ in now.entries():
-            said = now.said(entry)
-            try:
-                chain.as_zero_out(said)
-            except InvalidParameter:
-                raise LedgerError(
-                    f"{self.path}: training by dpacct 0.2 is only zero-out, and entry "
-                    f"{entry.number} has cohorts of fixed size under add-remove: both together "
-                    f"have no adjacency. Charge what `dpacct ledger export` of version 0.2 lists "
-                    f"to two new ledgers."
-                ) from None
-        return True
-
-    def _bring_up_to_date(self, rows: Rows) -> None:
+    def _recount(self, rows: Rows) -> None:
         opened = Transaction(rows, self.known)
-        if self.note and not rows.relabelled():
-            state = rules.relabelled(opened.state)
-            opened.append("relabel", 0, {"adjacency": state.adjacency}, (state, None))
-        rows.bring_up_to_date()
+        if any(missing := opened.check_runs()):
+            state = replace(opened.state, spent=add(opened.state.spent, missing))
+            opened.append("recount", 0, {}, (state, None))
+            # Earlier programs do not know this kind of entry.
+            rows.bring_up_to_date()
 
 
 def exceeds(now: Snapshot, state: RunState, cost: Totals) -> bool:
     """Return whether a round outside a plan exceeds the budget. Its run then holds nothing."""
-    after = add(subtract(now.state.charged, state.held), cost)
-    return now.mixture.epsilon(after, now.state.delta) > now.budget.epsilon
-
-
-def check_promises(now: Snapshot, asked: Schedule) -> None:
-    """Check that infinite losses fit into the part of delta that is set aside for them.
-
-    Raises:
-        BudgetExceeded: they do not.
-    """
-    # The rounding of an epoch's law may leave an infinite loss, which its divergences cover.
-    mass = infinite_mass(Schedule(phase for phase in asked if not has_renyi(phase.round)))
-    if not mass:
-        return
-    promised = now.mixture.promised_delta
-    left = now.mixture.promises_left(now.state.charged)
-    if mass > left * (1 + 1e-9):
-        aside = f"only {max(0.0, left):.4g} of {promised:.4g} is left" if promised else "none is"
-        raise BudgetExceeded(
-            f"the release does not fit: its loss may be infinite with probability {mass:.4g}. Such "
-            f"probabilities add up, in the part of delta that is set aside for them before "
-            f"anything runs, and {aside}. Make ledgers with promised_delta= (--promised-delta)."
-        )
+    return not now.fits(add(subtract(now.state.charged, state.held), cost))
 
 
 def registered(now: Snapshot, start: Start) -> tuple[dict[str, Any], States]:
@@ -290,15 +260,14 @@ def registered(now: Snapshot, start: Start) -> tuple[dict[str, Any], States]:
         if plan.accountant != PAIRS:
             data["accountant"] = plan.accountant
         cost = schedule_cost(mixture, plan.schedule)
-        check_promises(now, plan.schedule)
         if ledger.started:
-            after = mixture.epsilon(add(ledger.charged, cost), ledger.delta)
-            fits = after <= now.budget.epsilon
+            fits = now.fits(add(ledger.charged, cost))
         else:
             others = now.initial_plans(unfinished=True).values()
             room = plan_room(mixture, now.budget, [*others, plan])
-            fits = room.fits
+            fits, cost = room.fits, mixture.within_plans(cost)
         if not fits:
+            mixture.check_promises(ledger.charged, plan.schedule)
             raise plan_refused(now, plan, cost)
     return data, rules.started_run(ledger, cost, adjacency, room, private=start.private)
 
@@ -322,14 +291,21 @@ def plan_refused(now: Snapshot, plan: Plan, cost: Totals) -> BudgetExceeded:
         fewer, kinds = "", list(plan.schedule.distinct())
         if len(kinds) == 1:
             each = mixture.cost(kinds[0])
-            most = count_fitting(mixture, ledger.charged, each, budget, ledger.delta)
+            most = count_fitting(now.fits, ledger.charged, each)
             fewer = f" What fits: {most} such rounds." if most else " Not one such round fits."
         return _exceeded(now, what, cost, mixture.zero(), fewer)
     alone = proven_epsilon(plan, budget.delta, budget.epsilon)
+    way = "dpacct.calibrate finds the noise with which it fits."
+    if plan.accountant == PAIRS != accountant_of(plan.schedule, TIGHT):
+        # What calibrate finds fits by the game alone.
+        way = (
+            'With accountant="tight" (--accountant tight) you state that no client remembers '
+            "whether it took part. Cohorts of fixed size are then charged as calibrate does."
+        )
     others = " with the plans that were registered before" if any(ledger.held) else ""
     return BudgetExceeded(
         f"{what}{others}: alone it needs epsilon {above(alone)} of {_budget(now)}, and "
-        f"{_reading(now)}. dpacct.calibrate finds the noise with which it fits."
+        f"{_reading(now)}. {way}"
         f"{_ways_out(now, enough=alone <= budget.epsilon)}"
     )
 
@@ -356,11 +332,13 @@ def _exceeded(now: Snapshot, what: str, cost: Totals, own: Totals, fits: str) ->
     ``cost`` is its Renyi total, and ``own`` the room that its run gives up. ``fits``: what fits.
     """
     ledger, budget = now.state, now.budget
+    base = subtract(ledger.charged, own)
+    pure = ledger.plan_delta and now.mixture.largest_loss(add(base, cost), beside_plans=True)
 
     def epsilon(totals: Totals) -> float:
-        return now.mixture.epsilon(totals, ledger.delta)
+        # Beside a plan, the epsilon of a pure release may be added.
+        return now.admission_epsilon(totals) if pure else now.mixture.epsilon(totals, ledger.delta)
 
-    base = subtract(ledger.charged, own)
     before, after = above(epsilon(base)), above(epsilon(add(base, cost)))
     why = f" With it, it would read {after}."
     if before != above(now.any_stop()):
@@ -369,7 +347,13 @@ def _exceeded(now: Snapshot, what: str, cost: Totals, own: Totals, fits: str) ->
             " What is chosen after rounds have run may depend on them, and is charged by the "
             f"adaptive bound. That{held} is epsilon {before} now and would be {after} with it."
         )
-    if ledger.plan_delta:
+        if pure:
+            why = (
+                " What is chosen after rounds have run may depend on them. So delta is divided "
+                f"between the plans and the rest. Then epsilon is {before}, and would be {after} "
+                "with it."
+            )
+    if ledger.plan_delta and not pure:
         left = budget.delta - ledger.plan_delta
         why += (
             f" Both are at delta {left:.2g}: the earlier plans use the rest of the budget's delta. "

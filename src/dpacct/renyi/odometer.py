@@ -14,15 +14,24 @@ Sums are exact: costs are rounded up to multiples of 2^-64 and added as whole nu
 
 A promise of (epsilon, delta)-DP may have an infinite loss of mass delta. A part D of the budget's
 delta is set aside for all such masses, before the first round. The formula then holds at delta - D,
-with the divergences of finite losses alone, while the masses add up to at most D. They are the last
-number of a total.
+with the divergences of finite losses alone, while the masses add up to at most D.
+
+Pure releases add up: the largest losses are one more total, the divergence of order infinity. While
+all releases have one, epsilon is the sum if that is less, and no delta is spent on it.
+
+A total holds, in this order: a divergence for each order, the masses, the sum of largest losses,
+the number of rounds without a largest loss, and these two again for rounds beside the initial plans
+of a ledger. Divergences are in units of 2^-64. Masses and losses are decimals in units of 1e-40, so
+that ten times 0.1 is 1. In ledgers of version 0.3 nothing is added up. The last four numbers are
+missing there, and masses are like divergences, or missing if D = 0.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -30,16 +39,24 @@ import numpy as np
 
 from dpacct import validate
 from dpacct.budget import Budget
-from dpacct.errors import InvalidParameter
-from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, above
+from dpacct.errors import BudgetExceeded, InvalidParameter
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, above, decimal, decimal_above
 from dpacct.numerics.search import bracket_root, largest_count
-from dpacct.pairs.dominating import Direction, GeneralPair, has_renyi, infinite_mass, proven_pairs
+from dpacct.pairs.dominating import (
+    Direction,
+    GeneralPair,
+    has_renyi,
+    infinite_mass,
+    loss_bound,
+    proven_pairs,
+)
 from dpacct.renyi.curve import RenyiCurve, best_order
 from dpacct.rounds import Release, Schedule, as_schedule
 
 Totals = tuple[int, ...]
 
 SCALE = 1 << 64
+_DECIMALS = 10**40
 # A divergence without a finite bound. A sum that contains it stays above it.
 UNBOUNDED = 1 << 200
 # Distance of each order from 1 relative to the design order's, and its weight in 256ths. The
@@ -49,7 +66,8 @@ _PATTERN: tuple[tuple[float, int], ...] = (
     (0.125, 4), (0.25, 8), (0.5, 24), (0.7, 40), (1.0, 76), (1.4, 40),
     (2.0, 24), (4.0, 16), (8.0, 12), (16.0, 8), (32.0, 4),
 )  # fmt: skip
-# More than what is promised is set aside, so that ten promises of 1e-7 fit into 1e-6.
+# Masses of a ledger of version 0.3 are no decimals. There more than what is promised is set aside,
+# so that ten promises of 1e-7 fit into 1e-6.
 _SLACK = 1e-11
 _LOG_RANGE = (-11.0, 15.0)
 _GRID = [_LOG_RANGE[0] + 0.25 * k for k in range(105)]
@@ -63,45 +81,91 @@ class Mixture:
         orders: above 1.
         weights: positive, adding up to at most 1.
         promised_delta: the part of delta that is set aside for infinite losses, at least 0.
+        adds_up: whether largest losses are added up. False for ledgers of version 0.3.
     """
 
     orders: tuple[float, ...]
     weights: tuple[float, ...]
     promised_delta: float = 0.0
-
-    @property
-    def width(self) -> int:
-        """The number of numbers in a total."""
-        return len(self.orders) + (self.promised_delta > 0.0)
+    adds_up: bool = True
 
     def cost(self, round_: Release) -> Totals:
-        """Return the proven divergence of a round at each order, in units of 2^-64, rounded up.
+        """Return the proven cost of a round, rounded up, as the module's head lists it."""
+        return _cost(self.orders, round_, self._has_masses, self.adds_up)
 
-        With `promised_delta` the mass of infinite losses follows, likewise.
-        """
-        return _cost(self.orders, round_, self.promised_delta > 0.0)
+    @property
+    def _has_masses(self) -> bool:
+        return self.adds_up or self.promised_delta > 0.0
 
     def zero(self) -> Totals:
         """Return the total of no rounds."""
-        return (0,) * self.width
+        return (0,) * (len(self.orders) + self._has_masses + 4 * self.adds_up)
+
+    def within_plans(self, cost: Totals) -> Totals:
+        """Return the cost of rounds of an initial plan, which are not beside the plans."""
+        return (*cost[:-2], 0, 0) if self.adds_up else cost
+
+    def with_promises(self, totals: Totals) -> Mixture:
+        """Return the mixture that sets enough of delta aside for the masses of these totals."""
+        if not self.adds_up or self.promises_left(totals) >= 0.0:
+            return self
+        mass = decimal_above(Fraction(totals[len(self.orders)], _DECIMALS))
+        return replace(self, promised_delta=mass)
 
     def without_promises(self, delta: float) -> float:
         """Return the part of a delta that is not set aside, rounded down."""
         if not self.promised_delta:
             return delta
-        return max(0.0, math.nextafter(delta - self.promised_delta * (1 + 2 * _SLACK), 0.0))
+        aside = self.promised_delta * (1 if self.adds_up else 1 + 2 * _SLACK)
+        return max(0.0, math.nextafter(delta - aside, 0.0)) if delta > aside else 0.0
 
     def promises_left(self, totals: Totals) -> float:
         """Return the rest of `promised_delta`, negative if promises exceed it."""
-        if not self.promised_delta:
+        if not self._has_masses:
             return 0.0
-        return self.promised_delta * (1 + _SLACK) - as_float(totals[-1])
+        mass = totals[len(self.orders)]
+        if self.adds_up:
+            return float(decimal(self.promised_delta) - Fraction(mass, _DECIMALS))
+        return self.promised_delta * (1 + _SLACK) - as_float(mass)
+
+    def check_promises(self, totals: Totals, schedule: Schedule) -> None:
+        """Check that infinite losses of releases fit into the part of delta that is set aside.
+
+        Raises:
+            BudgetExceeded: they do not.
+        """
+        # The rounding of an epoch's law may leave an infinite loss, which its divergences cover.
+        asked = [phase for phase in schedule if not has_renyi(phase.round)]
+        costs = [times(count, self.cost(round_)) for round_, count in asked]
+        if not costs or (self._has_masses and self.promises_left(add(totals, *costs)) >= 0.0):
+            return
+        left, promised = max(0.0, self.promises_left(totals)), self.promised_delta
+        aside = f"only {left:.4g} of {promised:.4g} is left" if promised else "none is"
+        raise BudgetExceeded(
+            f"the release does not fit: its loss may be infinite with probability "
+            f"{infinite_mass(Schedule(asked)):.4g}. Such probabilities add up, in the part of "
+            f"delta that is set aside for them before anything runs, and {aside}. Set it aside "
+            f"with promised_delta= (--promised-delta of dpacct ledger init)."
+        )
+
+    def largest_loss(self, totals: Totals, *, beside_plans: bool = False) -> Fraction | None:
+        """Return the exact sum of largest losses, or None if some loss has no bound.
+
+        Args:
+            beside_plans: of releases beside the initial plans of a ledger alone.
+        """
+        if not self.adds_up:
+            return None
+        loss, without = totals[-2:] if beside_plans else totals[-4:-2]
+        return None if without else Fraction(loss, _DECIMALS)
 
     def epsilon(self, totals: Totals, delta: float) -> float:
         """Return the epsilon that holds at ``delta`` for rounds with these totals.
 
-        Error: never below the formula of the module's head for the vector p of the search.
-            Relative rounding error about 1e-13.
+        Args:
+            delta: at least `promised_delta`.
+        Error: never below the formula of the module's head for the vector p of the search, or the
+            sum of largest losses. Relative rounding error about 1e-13.
         """
         if not any(totals):
             return 0.0
@@ -109,15 +173,14 @@ class Mixture:
             return math.inf
         if not any(totals[: len(self.orders)]):
             return 0.0
-        delta = self.without_promises(delta)
-        if delta <= 0.0:
-            return math.inf
+        loss, delta = self.largest_loss(totals), self.without_promises(delta)
         live = [
             Order(order - 1.0, math.log(weight), as_float(total))
             for order, weight, total in zip(self.orders, self.weights, totals, strict=False)
             if total < UNBOUNDED
         ]
-        return _least_epsilon(live, -math.log(delta)) if live else math.inf
+        found = _least_epsilon(live, -math.log(delta)) if live and delta > 0.0 else math.inf
+        return found if loss is None else min(found, decimal_above(loss))
 
 
 class Order(NamedTuple):
@@ -157,15 +220,32 @@ def times(count: int, part: Sequence[int]) -> Totals:
 
 
 @lru_cache(maxsize=4096)
-def _cost(orders: tuple[float, ...], round_: Release, promises: bool) -> Totals:  # noqa: FBT001 - a key
+def _cost(
+    orders: tuple[float, ...],
+    round_: Release,
+    masses: bool,  # noqa: FBT001 - a key
+    adds_up: bool,  # noqa: FBT001 - a key
+) -> Totals:
+    found: list[int]
     if has_renyi(round_):
-        curve = RenyiCurve(1 * round_)
-        found = tuple(fixed_point(max(0.0, curve.upper(order))) for order in orders)
-        return (*found, 0) if promises else found
-    if not promises:
+        curve, mass = RenyiCurve(1 * round_), 0.0
+        found = [fixed_point(max(0.0, curve.upper(order))) for order in orders]
+    elif not masses:
         return (UNBOUNDED,) * len(orders)
-    found = tuple(fixed_point(_finite_divergence(order, round_)) for order in orders)
-    return (*found, fixed_point(infinite_mass(1 * round_)))
+    else:
+        mass = infinite_mass(1 * round_)
+        found = [fixed_point(_finite_divergence(order, round_)) for order in orders]
+    if not adds_up:
+        return (*found, *[fixed_point(mass)] * masses)
+    bound = loss_bound(round_)
+    found.append(_in_decimals(bound.delta if bound else Fraction(mass)))
+    largest = (_in_decimals(bound.epsilon), 0) if bound else (0, 1)
+    return (*found, *largest, *largest)
+
+
+def _in_decimals(value: Fraction) -> int:
+    """Return a loss or a mass in units of 1e-40, rounded up."""
+    return math.ceil(value * _DECIMALS)
 
 
 def _finite_divergence(order: float, release: Release) -> float:
@@ -235,15 +315,17 @@ def design_mixture(
         budget: the target.
         typical: a round, or a schedule, like those that will run. Only tightness depends on it.
             Default: rounds whose Renyi curve is a line, as with full participation.
-        promised_delta: the part of delta that is set aside for infinite losses.
+        promised_delta: the part of delta that is set aside for infinite losses. All of it allows
+            releases with a largest loss alone, and promises.
     Raises:
-        InvalidParameter: no delta is left.
+        InvalidParameter: more than delta is set aside.
     """
     promised = validate.real("promised_delta", promised_delta, "a part of delta is a number")
-    if not 0.0 <= promised < budget.delta:
-        rule = f"a part of the budget's delta lies in [0, {budget.delta!r})"
+    if not 0.0 <= promised <= budget.delta:
+        rule = f"a part of the budget's delta lies in [0, {budget.delta!r}]"
         raise InvalidParameter("promised_delta", promised_delta, rule)
-    budget = Budget(budget.epsilon, budget.delta - promised)
+    # With all of delta set aside, largest losses alone are added up, and orders do not matter.
+    budget = Budget(budget.epsilon, budget.delta - promised or budget.delta)
     gap = _best_gap(budget, lambda order: order)
     if typical is not None:
         curve = RenyiCurve(as_schedule(typical))
@@ -297,8 +379,11 @@ class Odometer:
 
         Raises:
             InvalidParameter: the count is not a whole number of at least one.
+            BudgetExceeded: an infinite loss does not fit into ``promised_delta``, so that no
+                epsilon would hold. Nothing is charged.
         """
         count = validate.rounds(rounds)
+        self.mixture.check_promises(self._totals, count * round_)
         self._totals = add(self._totals, times(count, self.mixture.cost(round_)))
         self.rounds += count
 
@@ -309,17 +394,16 @@ class Odometer:
 
     def remaining(self, round_: Release) -> int:
         """Return how many more such rounds fit into the budget."""
+        epsilon, delta = self.budget.epsilon, self.budget.delta
         return count_fitting(
-            self.mixture, self._totals, self.mixture.cost(round_), self.budget, self.budget.delta
+            lambda totals: self.mixture.epsilon(totals, delta) <= epsilon,
+            self._totals,
+            self.mixture.cost(round_),
         )
 
 
-def count_fitting(
-    mixture: Mixture, totals: Totals, cost: Totals, budget: Budget, delta: float
-) -> int:
+def count_fitting(fits: Callable[[Totals], bool], totals: Totals, cost: Totals) -> int:
     """Return how many rounds of a cost fit on top of totals, at most `validate.MAX_ROUNDS`."""
-
-    def fits(count: int) -> bool:
-        return mixture.epsilon(add(totals, times(count, cost)), delta) <= budget.epsilon
-
-    return largest_count(fits, 0, validate.MAX_ROUNDS)
+    return largest_count(
+        lambda count: fits(add(totals, times(count, cost))), 0, validate.MAX_ROUNDS
+    )

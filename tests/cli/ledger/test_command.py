@@ -184,20 +184,21 @@ def test_remaining(dpacct: Any, file: str) -> None:
     assert "more such rounds" in dpacct(words).text
     dpacct("ledger init fresh.ledger --eps 8")
     fresh = dpacct("ledger remaining fresh.ledger --noise 1.3 --q 0.1").text
-    assert "registered as a plan" in fresh
+    assert "chosen one by one" in fresh
     uniform = "ledger remaining fresh.ledger --noise 4 --sampling uniform --cohort 10 --clients 999"
     assert dpacct(uniform, "--json").json["remaining"] > 1
 
 
-def test_a_ledger_of_version_0_2_says_once_that_it_is_zero_out(dpacct: Any, tmp_path: Path) -> None:
-    fixtures = Path(__file__).parents[2] / "fixtures" / "v0_2"
-    for old in fixtures.glob("trained.ledger*"):
-        shutil.copy(old, tmp_path)
-    file = tmp_path / "trained.ledger"
-    for words in (f"ledger show {file}", f"ledger charge {file} --noise 9 --rounds 2 --q 0.1"):
-        ran = dpacct(words)
-        assert ran.err.startswith("note: dpacct 0.2 charged training to")
-        assert "zero-out" in ran.text or "zero out one client" in ran.text
+def old(name: str, folder: Path) -> Path:
+    """A ledger of version 0.3."""
+    fixtures = Path(__file__).parents[2] / "fixtures" / "v0_3"
+    for file in fixtures.glob(f"{name}.ledger*"):
+        shutil.copy(file, folder)
+    return folder / f"{name}.ledger"
+
+
+def test_a_ledger_that_was_relabelled_says_so(dpacct: Any, tmp_path: Path) -> None:
+    file = old("trained", tmp_path)
     shown = dpacct(f"ledger show {file}")
     assert not shown.err
     assert "version 0.2 called its rounds add-remove" in shown.text
@@ -211,6 +212,29 @@ def test_a_ledger_of_version_0_2_says_once_that_it_is_zero_out(dpacct: Any, tmp_
     for command in ("show", "verify", "export", "remaining --noise 9 --q 0.1", "finish --run 1"):
         name, _, rest = command.partition(" ")
         assert dpacct(f"ledger {name} {file} {rest}", "--json").json
+
+
+def test_a_ledger_with_totals_that_are_too_low_says_so_until_it_is_written_to(
+    dpacct: Any, tmp_path: Path
+) -> None:
+    file = old("low", tmp_path)
+    for words in (f"ledger show {file}", f"ledger charge {file} --laplace 0.1"):
+        assert dpacct(words).err.startswith("note: dpacct 0.3 charged a run")
+    assert not dpacct(f"ledger show {file}").err
+    assert dpacct(f"ledger show {file} --json").json["epsilon"]["upper"] >= 2.1
+
+
+@pytest.mark.usefixtures("file")
+def test_the_game_is_an_option_that_the_refusal_names(dpacct: Any) -> None:
+    rounds = "--noise 4 --rounds 8 --sampling uniform --q 0.27"
+    epsilon = dpacct(f"epsilon {rounds} --delta 1e-6 -q").text
+    dpacct(f"ledger init game.ledger --delta 1e-6 --eps {float(epsilon) * (1 + 1e-6)!r}")
+    refused = dpacct(f"ledger charge game.ledger {rounds}")
+    assert refused.code == 1
+    assert "--accountant tight" in refused.err
+    assert dpacct(f"ledger charge game.ledger {rounds} --accountant tight -q").text
+    wrong = dpacct(f"ledger charge game.ledger {rounds} --accountant rdp")
+    assert (wrong.code, "pairs" in wrong.err) == (2, True)
 
 
 @pytest.mark.usefixtures("file")

@@ -58,7 +58,8 @@ def test_runs_on_the_same_data_are_charged_to_one_ledger(dpacct: Any, folder: Pa
     odometer = Odometer(Budget(20, 1e-3))
     odometer.add(Round(1.5), 6)
     shown = dpacct("ledger show digits.ledger --json").json
-    assert shown["epsilon"]["upper"] == odometer.epsilon
+    # The first run is a plan, for which an eighth of delta is set aside.
+    assert odometer.epsilon < shown["epsilon"]["upper"] < odometer.epsilon * 1.02
     assert shown["epsilon"]["upper"] > max(run["epsilon"]["upper"] for run in runs)
     assert [run["name"] for run in shown["runs"]] == [
         "dp-fedavg-digits",

@@ -61,8 +61,8 @@ def half(totals: list[int]) -> list[int]:
 SPENT = ("state", "ledger", "spent")
 # Which entry of the first quick example; the change; words of the problem that `verify` names.
 LIES: list[tuple[str, Change, str]] = [
-    ("reserve", put(half, *SPENT), "charges less"),
-    ("reserve", put(half, "state", "run", "spent"), "totals"),
+    ("reserve", put(half, *SPENT), "totals"),
+    ("reserve", put(half, "state", "run", "spent"), "charges less"),
     ("reserve", put(0, "state", "ledger", "rounds"), "more than all runs|totals"),
     ("reserve", put(lambda n: n + 1, "state", "ledger", "rounds"), "totals"),
     ("reserve", put(lambda n: n + 1, "state", "run", "cursor"), "totals"),
@@ -95,7 +95,8 @@ LIES: list[tuple[str, Change, str]] = [
     ("ledger", put(lambda orders: [2 * order for order in orders], "data", "orders"), "less"),
     ("ledger", put(lambda orders: [order**0.5 for order in orders], "data", "orders"), "more"),
     ("ledger", put(lambda orders: orders[::-1], "data", "orders"), "less|more"),
-    ("ledger", put([0] * 11, "state", "ledger", "held"), ""),
+    ("ledger", put([0] * 16, "state", "ledger", "held"), ""),
+    ("ledger", put([0] * 11, "state", "ledger", "held"), "another form|totals"),
 ]
 
 

@@ -47,7 +47,7 @@ def test_after_a_plan_was_played_a_refusal_reads_what_the_ledger_does(ledger: Le
 def test_rounds_chosen_one_by_one_are_refused_by_the_bound_that_is_read(ledger: Ledger) -> None:
     round_ = Round(1.0, Poisson(0.3))
     run = ledger.start_run("free")
-    play(run, round_, ledger.remaining(round_))
+    play(run, round_, ledger.remaining_one_by_one(round_))
     with pytest.raises(BudgetExceeded) as refused:
         run.reserve(round_)
     found = re.search(

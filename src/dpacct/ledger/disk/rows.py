@@ -24,15 +24,9 @@ from dpacct.ledger.disk.place import reason_of
 from dpacct.ledger.record.entries import GENESIS, Entry, link
 
 APPLICATION_ID = 0x6470_6163  # "dpac"
-# Version 2 (dpacct 0.2) has the same tables. Its federated rounds may have to become zero-out.
-SCHEMA_VERSION = 3
-_OLDEST_VERSION = 2
-# In an entry in which a trainer of version 0.2 registered its run, or charged a round.
-_TRAINED = (
-    "kind = 'run' AND text LIKE '%\"setting\":%'",
-    "kind = 'reserve' AND text LIKE '%\"noise_std\":%'",
-    "kind = 'reserve' AND text LIKE '%\"by\":\"opacus\"%'",
-)
+# Version 3 (dpacct 0.3) has the same tables. Its totals do not add up: see `Mixture.adds_up`.
+SCHEMA_VERSION = 4
+_OLDEST_VERSION = 3
 
 _TABLE = (
     "CREATE TABLE entries (number INTEGER PRIMARY KEY, run INTEGER NOT NULL, kind TEXT NOT NULL, "
@@ -142,10 +136,6 @@ class Rows:
             raise LedgerError(f"{self.path}: the ledger is damaged: its entries are not in order.")
         return [(_entry(self.path, columns), closes) for *columns, closes in rows]
 
-    def trained(self) -> bool:
-        """Return whether training by version 0.2 registered a run or charged a round."""
-        return any(map(self._count, _TRAINED))
-
     def relabelled(self) -> bool:
         """Return whether the rounds of version 0.2 were relabelled."""
         return self._count("run = 0 AND kind = 'relabel'") > 0
@@ -170,9 +160,10 @@ class Rows:
                 f"{self.path}: a later dpacct wrote this ledger (schema {version}; this one "
                 f"knows up to {SCHEMA_VERSION}). Use that one."
             )
-        if version == 1:
+        if version in (1, 2):
             raise LedgerError(
-                f"{self.path}: dpacct 0.1 wrote this ledger. Open it once with dpacct 0.2."
+                f"{self.path}: dpacct 0.{version} wrote this ledger. Open it once for writing with "
+                f"dpacct {'0.2, then with 0.3' if version == 1 else '0.3'}."
             )
         if version < _OLDEST_VERSION:
             raise LedgerError(f"{self.path}: the ledger is damaged: it has no schema version.")

@@ -193,7 +193,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Kinds ``resume``, ``finish``, and ``relabel``: all rounds are charged as zero-out."""
+    """Kinds without content.
+
+    ``resume`` and ``finish`` of a run. ``relabel``: all rounds are charged as zero-out.
+    ``recount``: the totals of the ledger, which were too low, are those of its runs again.
+    """
 
 
 Said = Opening | Start | Reserve | Settle | Row | Plain
@@ -221,7 +225,7 @@ def read(entry: Entry) -> Said:
                 found = Settle(data["round"], data.get("reason", ""))
             case "row":
                 found = Row(data["row"])
-            case "resume" | "finish" | "relabel":
+            case "resume" | "finish" | "relabel" | "recount":
                 pass
             case _:
                 raise LedgerError(f"its kind {line(entry.kind, 40)!r} is not known")
@@ -243,7 +247,8 @@ def _opening(data: dict[str, Any]) -> Opening:
     # A larger sum of weights would let more be spent than the bound covers.
     if sum(map(Fraction, weights)) > 1:
         raise LedgerError("its weights add up to more than 1")
-    mixture = Mixture(tuple(data["orders"]), weights, data.get("promised_delta", 0.0))
+    promised, adds_up = data.get("promised_delta", 0.0), data.get("adds_up", False)
+    mixture = Mixture(tuple(data["orders"]), weights, promised, adds_up)
     partitions = checked_partitions(data.get("partitions"))
     return Opening(budget, mixture, data["unit"], data["software"], partitions)
 

@@ -2,15 +2,19 @@
 
 Rule 1: plans registered before the ledger's first round ("initial") compose tightly, since nothing
 that they could depend on has been released. They are admitted if the proven epsilon of all of them
-together meets the budget. `PlanRoom` is the rest of delta for other rounds.
+together meets the budget. `PlanRoom` divides delta between them and other rounds.
 Rule 2: a plan is charged by fixed pairs (`PAIRS`). If its run promised that no client remembers
 whether it took part, it is charged by the game (`TIGHT`). The entry of the run records which.
 Rule 3: the game is proven for rounds in the order of their plan. An attacker with a later release
 could otherwise choose the data of an earlier round by it. So plans are charged together by the game
 only if all their rounds are equal. A plan of different rounds releases them in its order.
-Rule 4: rounds outside plans are charged by the odometer alone.
+Rule 4: rounds outside the plans are admitted while all charges, those that are held for plans among
+them, satisfy one of three conditions. A: the reading of the odometer meets the budget. B: all of
+them outside the plans are pure, and their epsilons fit beside that of the plans. C: all charges are
+pure, and their epsilons fit. A and C are one reading, of `Mixture.epsilon`.
 
-Proofs: docs/derivations/adaptive.md, "Plans and a budget", and federated.md, "Client memories".
+Proofs: docs/derivations/adaptive.md, "Pure releases beside plans" (theorem 3a), and federated.md,
+"Client memories".
 """
 
 from __future__ import annotations
@@ -27,8 +31,10 @@ from dpacct.accountant import ACCOUNTANTS
 from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
 from dpacct.ledger.record.events import covers
+from dpacct.numerics.rounding import decimal, decimal_above
 from dpacct.numerics.search import largest_count
 from dpacct.pairs import achieved
+from dpacct.pairs.dominating import basic_composition
 from dpacct.renyi.curve import RenyiCurve
 from dpacct.renyi.odometer import Mixture, Totals, add, fixed_point, times
 from dpacct.rounds import AccountantName, Phase, Schedule
@@ -47,6 +53,8 @@ _GAME = TightAccountant()
 _LOOK_AHEAD = 1000
 # Different rounds that are summed one by one.
 _FEW = 64
+# The share of delta for the side that needs less of it: the initial plans, or rounds outside them.
+_LESSER = 1 / 8
 
 
 @dataclass(frozen=True)
@@ -141,7 +149,9 @@ def together(parts: Iterable[Plan]) -> Plan:
 @lru_cache(maxsize=_KEPT)
 def proven_epsilon(plan: Plan, delta: float, target: float = 0.0) -> float:
     """Return the smallest proven epsilon of all accountants. The search ends at the target."""
-    best = math.inf
+    bound = basic_composition(plan.schedule)
+    fits = bound is not None and bound.delta <= decimal(delta)
+    best = decimal_above(bound.epsilon) if bound and fits else math.inf
     # If the plan fits by fixed pairs, the game is not played.
     names = (TIGHT,) if math.isinf(target) else (PAIRS, TIGHT)
     for name in (*(names if plan.accountant == TIGHT else (PAIRS,)), *_OTHERS):
@@ -149,6 +159,9 @@ def proven_epsilon(plan: Plan, delta: float, target: float = 0.0) -> float:
             best = min(best, ACCOUNTANTS[name].upper_epsilon(plan.schedule, delta))
         except (Unsupported, NotConverged):
             continue
+        except InvalidParameter:
+            # Infinite losses have that much mass.
+            break
         if best <= target:
             break
     return best
@@ -169,7 +182,8 @@ def achieved_epsilon(schedule: Schedule, delta: float) -> float:
     """Return the achieved epsilon of a schedule that was fixed in advance."""
     try:
         return ACCOUNTANTS[PAIRS].epsilon(schedule, delta).lower
-    except (Unsupported, NotConverged):
+    except (Unsupported, NotConverged, InvalidParameter):
+        # The last one: infinite losses have a mass of delta, or more.
         return achieved.achieved_epsilon(schedule, delta)
 
 
@@ -189,32 +203,53 @@ def schedule_cost(mixture: Mixture, schedule: Schedule) -> Totals:
     # One curve for all is much faster. The held total has to cover the rounds one by one.
     curve = RenyiCurve(schedule)
     found = tuple(fixed_point(curve.upper(order) * (1 + 1e-9)) for order in mixture.orders)
-    return (*found, *mixture.zero()[len(found) :])
+    # No round has infinite losses, or a largest one.
+    others = mixture.cost(schedule.phases[0].round)[len(found) :]
+    return (*found, *times(schedule.rounds, others))
 
 
 class PlanRoom(NamedTuple):
     """The division of the budget's delta before the first round."""
 
     fits: bool  # the plans meet the budget
-    delta: float  # the delta of the adaptive bound
+    delta: float  # the delta of the adaptive bound, with the part that is set aside for promises
     # The delta set aside for the plans, or 0 if the adaptive bound covers them too.
     plan_delta: float
+    # The delta set aside for promises: as declared, or what the plans need. None: as declared.
+    promised_delta: float | None
 
 
 def plan_room(mixture: Mixture, budget: Budget, plans: Iterable[Plan]) -> PlanRoom:
-    """Return whether initial plans of unfinished runs fit together, and the delta they leave."""
-    whole = together(plans)
-    if _covered(mixture, budget, whole):
-        return PlanRoom(fits=True, delta=budget.delta, plan_delta=0.0)
-    rest = _rest_for(mixture, budget, whole)
-    if rest is None:
-        return PlanRoom(fits=False, delta=budget.delta, plan_delta=0.0)
-    admitted = _meets(whole, rest)
-    bound = ACCOUNTANTS[whole.accountant].delta(whole.schedule, budget.epsilon).upper
-    if not admitted and bound > rest.delta:
-        return PlanRoom(fits=False, delta=budget.delta, plan_delta=0.0)
-    plan_delta = min(bound, rest.delta)
-    return PlanRoom(fits=True, delta=left_of(budget.delta, plan_delta), plan_delta=plan_delta)
+    """Return whether initial plans of unfinished runs fit together, and the division of delta.
+
+    Plans of pure releases whose epsilons fit need no delta. Otherwise it is divided: an eighth goes
+    to the side that needs less. Ledgers of version 0.3 give the plans what they need, and no more.
+    """
+    whole, epsilon = together(plans), budget.epsilon
+    aside = mixture.with_promises(schedule_cost(mixture, whole.schedule))
+    promised = aside.promised_delta if mixture.adds_up else None
+    plan_delta = _plan_delta_by_totals(aside, budget, whole)
+    rest = _rest_for(aside, budget, whole)
+    if plan_delta is None and rest is not None:
+        bound = ACCOUNTANTS[whole.accountant].delta(whole.schedule, epsilon).upper
+        if bound <= rest.delta or _meets(whole, rest):
+            most = (1 - _LESSER) * rest.delta if mixture.adds_up else 0.0
+            plan_delta = min(max(bound, most), rest.delta)
+    if plan_delta is None:
+        return PlanRoom(False, budget.delta, 0.0, promised)  # noqa: FBT003 - in the order of the fields
+    return PlanRoom(True, left_of(budget.delta, plan_delta), plan_delta, promised)  # noqa: FBT003 - likewise
+
+
+def _plan_delta_by_totals(mixture: Mixture, budget: Budget, whole: Plan) -> float | None:
+    """Return the delta of initial plans if condition C or A holds for them, or else None."""
+    cost = schedule_cost(mixture, whole.schedule)
+    loss, plan_delta = mixture.largest_loss(cost), 0.0
+    pure = loss is not None and loss <= decimal(budget.epsilon)
+    if mixture.adds_up and not pure:
+        plan_delta = _LESSER * mixture.without_promises(budget.delta)
+    fits = mixture.promised_delta <= budget.delta
+    delta = left_of(budget.delta, plan_delta)
+    return plan_delta if fits and mixture.epsilon(cost, delta) <= budget.epsilon else None
 
 
 def _rest_for(mixture: Mixture, budget: Budget, plan: Plan) -> Budget | None:
@@ -243,9 +278,10 @@ def most_planned_rounds(
 
     def fit(count: int) -> bool:
         whole = together([*plans, Plan(count * round_, accountant)])
-        if _covered(mixture, budget, whole):
+        aside = mixture.with_promises(schedule_cost(mixture, whole.schedule))
+        if _plan_delta_by_totals(aside, budget, whole) is not None:
             return True
-        rest, bound = _rest_for(mixture, budget, whole), ACCOUNTANTS[PAIRS].delta
+        rest, bound = _rest_for(aside, budget, whole), ACCOUNTANTS[PAIRS].delta
         if rest is None or _meets(whole, rest):
             return rest is not None
         # The game takes long, so its delta is computed for the plan that is registered alone.
@@ -254,11 +290,6 @@ def most_planned_rounds(
     if fewest >= most or (most < MAX_ROUNDS and fit(most)):
         return most
     return largest_count(fit, fewest, most if most == MAX_ROUNDS else most - 1)
-
-
-def _covered(mixture: Mixture, budget: Budget, whole: Plan) -> bool:
-    """Return whether the adaptive bound covers the plans too."""
-    return mixture.epsilon(schedule_cost(mixture, whole.schedule), budget.delta) <= budget.epsilon
 
 
 def _meets(plan: Plan, budget: Budget) -> bool:

@@ -16,11 +16,15 @@ Rule 6: if the charge of a plan depends on the order of its rounds, they are rel
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from dpacct.ledger.record.entries import Entry, reading
-from dpacct.ledger.record.plans import Plan, PlanRoom
+from dpacct.ledger.record.plans import Plan, PlanRoom, proven_epsilon, together
+from dpacct.numerics.rounding import decimal_above
 from dpacct.renyi.odometer import Mixture, Totals, add, subtract
 from dpacct.rounds import Adjacency
 from dpacct.rounds import Release as ScheduleItem
@@ -41,6 +45,8 @@ class LedgerState:
     delta: float  # the delta of the adaptive bound, which the initial plans leave of the budget's
     plan_delta: float  # the delta set aside for the initial plans
     adjacency: str  # of all rounds, or empty until the first round or plan
+    # The delta set aside for promises. None in ledgers of version 0.3: as it was declared.
+    promised_delta: float | None = None
 
     @property
     def charged(self) -> Totals:
@@ -77,8 +83,9 @@ Room = PlanRoom | LedgerState
 
 def state_to_json(ledger: LedgerState, run: RunState | None) -> dict[str, Any]:
     """Return the totals in the form of an entry."""
+    values = {name: getattr(ledger, name) for name in LedgerState.__slots__}
     return {
-        "ledger": {name: getattr(ledger, name) for name in LedgerState.__slots__},
+        "ledger": {name: value for name, value in values.items() if value is not None},
         "run": None if run is None else {name: getattr(run, name) for name in RunState.__slots__},
     }
 
@@ -93,6 +100,36 @@ def read_state(entry: Entry) -> States:
 
 def _with_totals(values: dict[str, Any]) -> dict[str, Any]:
     return values | {name: tuple(values[name]) for name in ("spent", "held")}
+
+
+def in_force(mixture: Mixture, ledger: LedgerState) -> Mixture:
+    """Return the mixture with the delta that is set aside for promises now."""
+    promised = ledger.promised_delta
+    return mixture if promised is None else replace(mixture, promised_delta=promised)
+
+
+def admission_epsilon(
+    mixture: Mixture, ledger: LedgerState, charged: Totals,
+    plans: Callable[[], Iterable[Plan]], target: float = 0.0,
+) -> float:  # fmt: skip
+    """Return the least epsilon for which charges satisfy A, B or C (Rule 4 of `plans`).
+
+    Args:
+        mixture: that is `in_force`.
+        ledger: has the division of delta.
+        charged: totals of all charges, held ones included.
+        plans: returns the initial plans for which delta was divided.
+        target: the search ends at it.
+    """
+    found = mixture.epsilon(charged, ledger.delta)
+    loss = mixture.largest_loss(charged, beside_plans=True)
+    if found <= target or loss is None or not ledger.plan_delta:
+        return found
+    aside = proven_epsilon(together(plans()), ledger.plan_delta, math.inf)
+    if math.isinf(aside) or mixture.promises_left(charged) < 0.0:
+        return found
+    # Compared as decimals, by `decimal_above`.
+    return min(found, decimal_above(Fraction(aside) + loss))
 
 
 # The effect of each kind of entry
@@ -122,12 +159,16 @@ def charge_of(
     freed = plan.cost(mixture, run.cursor, slot + 1)
     # Another version may have held another amount: never free more than was held.
     held = tuple(map(min, freed, run.held))
-    return Charge(tuple(map(min, cost, own)), slot, held, slot > run.cursor)
+    cost = tuple(map(min, cost, own))
+    # Condition B has the initial plans whole, so their rounds are not beside them.
+    cost = mixture.within_plans(cost) if run.initial else cost
+    return Charge(cost, slot, held, slot > run.cursor)
 
 
-def empty_ledger(zero: Totals, delta: float, adjacency: str) -> LedgerState:
+def empty_ledger(mixture: Mixture, delta: float, adjacency: str) -> LedgerState:
     """Return the totals before the first run."""
-    return LedgerState(zero, zero, 0, 0, 0, False, False, delta, 0.0, adjacency)  # noqa: FBT003 - in the order of the fields
+    zero, promised = mixture.zero(), mixture.promised_delta if mixture.adds_up else None
+    return LedgerState(zero, zero, 0, 0, 0, False, False, delta, 0.0, adjacency, promised)  # noqa: FBT003 - in the order of the fields
 
 
 def started_run(
@@ -144,7 +185,7 @@ def started_run(
     run = RunState(zero, held, 0, 0, 0, private, planned, initial, left=False, finished=False)
     held = add(ledger.held, held)
     ledger = replace(ledger, runs=ledger.runs + 1, held=held, adjacency=adjacency)
-    return replace(ledger, delta=room.delta, plan_delta=room.plan_delta), run
+    return _divided(ledger, room), run
 
 
 def reserved(
@@ -178,9 +219,17 @@ def abandoned(ledger: LedgerState, run: RunState, charge: Charge) -> tuple[Ledge
 
 def finished(ledger: LedgerState, run: RunState, room: Room) -> tuple[LedgerState, RunState]:
     """End the run and free its held room. ``room`` is as for `started_run`."""
-    held = subtract(ledger.held, run.held)
-    ledger = replace(ledger, held=held, delta=room.delta, plan_delta=room.plan_delta)
+    ledger = _divided(replace(ledger, held=subtract(ledger.held, run.held)), room)
     return ledger, replace(run, finished=True, held=(0,) * len(run.held))
+
+
+def _divided(ledger: LedgerState, room: Room) -> LedgerState:
+    return replace(
+        ledger,
+        delta=room.delta,
+        plan_delta=room.plan_delta,
+        promised_delta=room.promised_delta,
+    )
 
 
 def relabelled(ledger: LedgerState) -> LedgerState:

@@ -113,6 +113,7 @@ def _figures(report: dict[str, Any], found: Verification) -> list[str]:
         whole="" if part else both,
         limit="" if guarantee == "none" else budget,
         planned=guarantee == "planned",
+        added=guarantee == "planned" and bool(report["pure_beside_plans"]),
         chosen=guarantee != "planned",
         promised=up(report["promised_delta"], 4) if report["promised_delta"] else "",
         relabelled=bool(report["relabelled"]),

@@ -14,13 +14,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dpacct.budget import Interval, Spent
-from dpacct.display import line, up
+from dpacct.display import chosen, line, up
 from dpacct.errors import LedgerError
 from dpacct.items import release_entry
 from dpacct.ledger.readings import WORDS, Guarantee, Snapshot
 from dpacct.ledger.record.entries import Entry, Reserve, Settle
 from dpacct.ledger.record.events import schedule_to_json
-from dpacct.ledger.record.plans import epsilon_so_far, join, together
+from dpacct.ledger.record.plans import join
 from dpacct.ledger.record.state import LedgerState
 from dpacct.rounds import Adjacency
 
@@ -51,12 +51,14 @@ def claim_of(
     *,
     first: bool = True,
     why: str = "",
+    beside: float = 0.0,
 ) -> dict[str, Any]:
     """Return a reading with everything that is printed with it, as JSON (Rule 1).
 
     ``spent`` is epsilon of the charged rounds, and ``any_stop`` that of the whole plan. ``slots``
     are the used slots of plans, and all slots. ``first``: the plans came before any round. ``why``:
-    the reason for no guarantee.
+    the reason for no guarantee. ``beside``: the sum of epsilons of pure rounds beside the plans,
+    which both readings hold.
     """
     used, planned = slots
     partial = guarantee is Guarantee.PLANNED and 0 < used < planned
@@ -78,6 +80,14 @@ def claim_of(
             f"Every round was planned before {when}, and all planned rounds are charged. The tight "
             "accountant applies, whatever use is made of the results."
         )
+    if rounds and guarantee is Guarantee.PLANNED and beside:
+        words = words.replace("Every round was", "Every round that is not pure was").replace(
+            "The tight accountant applies", "The tight accountant applies to the plans"
+        )
+        words += (
+            f" The pure rounds beside the plans add {chosen(beside)} in all, whatever results they "
+            "were chosen by."
+        )
     return {
         "guarantee": str(guarantee),
         "epsilon": _both(spent),
@@ -91,6 +101,7 @@ def claim_of(
 def summarize(now: Snapshot) -> dict[str, Any]:
     """Return the summary of a ledger, as ``show`` prints it. An infinite epsilon is null."""
     state, budget = now.state, now.budget
+    beside = now.mixture.largest_loss(state.spent, beside_plans=True)
     return {
         "schema": SCHEMA,
         "path": str(now.path),
@@ -105,7 +116,9 @@ def summarize(now: Snapshot) -> dict[str, Any]:
             state.rounds,
             now.planned_rounds(),
             why=now.why_not_private(),
+            beside=float(beside or 0),
         ),
+        "pure_beside_plans": None if beside is None else float(beside),
         "delta": budget.delta,
         "plan_delta": state.plan_delta,
         "adaptive_delta": state.delta,
@@ -177,7 +190,7 @@ def promise_of(now: Snapshot, found: dict[str, Any]) -> Promise | None:
     if epsilon is None or not found["rounds"]:
         return None
     unit, relation, delta = found["unit"], Adjacency(found["adjacency"]), found["delta"]
-    if now.guarantee() is Guarantee.PLANNED:
+    if now.guarantee() is Guarantee.PLANNED and not now.state.loose:
         whole = now.whole_plan()
         risks = risks_of_rounds(whole.schedule, whole.accountant)
         return Promise(unit, relation, epsilon, delta, risks)
@@ -229,6 +242,7 @@ class History:
         self._more: dict[int, dict[str, Any]] = {}
         # No round precedes a registration of these plans.
         self._plans, self._cursors = now.initial_plans(), dict[int, int]()
+        self._kind = (False, False)
         self._charged = 0
         for entry, _ in now.entries():
             self._step(entry)
@@ -283,20 +297,22 @@ class History:
             phases.append(phase)
         phase["rounds"] += 1
         self._open[entry.number] = entry.run, phase
-        turned = self.points and self.points[-1]["guarantee"] == "planned" and ledger.loose
-        if turned or self._charged in self._due:
+        # Rounds beside the plans, and among them one that is not pure, turn the curve.
+        beside = self._now.mixture.largest_loss(ledger.spent, beside_plans=True)
+        kind = ledger.loose, beside is None
+        if (kind != self._kind and ledger.loose) or self._charged in self._due:
             self._forget(self._charged)
             self._read(ledger)
+        self._kind = kind
 
     def _read(self, ledger: LedgerState) -> None:
         """Add a point."""
-        if ledger.loose or ledger.exposed:
+        if ledger.exposed or not self._now.is_planned(ledger):
             spent = self._now.adaptive(ledger.spent, ledger.delta)
             self._point(math.inf if ledger.exposed else spent, planned=False)
             return
         so_far = join(plan.first(self._cursors.get(n, 0)) for n, plan in self._plans.items())
-        upper = epsilon_so_far(together(self._plans.values()), so_far, self._now.budget.delta)
-        self._point(upper, planned=True)
+        self._point(self._now.planned(ledger, self._plans.values(), so_far), planned=True)
 
     def _point(self, upper: float, *, planned: bool) -> None:
         kind = "planned" if planned else "adaptive"

@@ -1,0 +1,193 @@
+"""Ledgers of version 0.3: read and continued by their own rule, in their own form."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpacct import (
+    BudgetExceeded,
+    Full,
+    InvalidParameter,
+    Laplace,
+    Ledger,
+    LedgerError,
+    Poisson,
+    Round,
+    Uniform,
+)
+from dpacct.ledger.record.events import in_adjacency
+from dpacct.ledger.terms import Terms
+from dpacct.renyi.odometer import design_mixture
+from dpacct.rounds import Adjacency
+from forgeries import BUDGET
+from ledgers import MANY
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "v0_3"
+EXPECTED = json.loads((FIXTURES / "expected.json").read_text())
+ZERO_OUT = Adjacency.ZERO_OUT
+OLD, NEW = 3, 4
+
+
+def copy(name: str, folder: Path) -> Path:
+    for file in FIXTURES.glob(f"{name}.ledger*"):
+        shutil.copy(file, folder)
+    return folder / f"{name}.ledger"
+
+
+def version_of(path: Path) -> int:
+    connection = sqlite3.connect(path)
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    connection.close()
+    return version
+
+
+def readings(ledger: Ledger) -> dict[str, Any]:
+    def near(value: float) -> Any:
+        return pytest.approx(value, rel=1e-9)
+
+    return {
+        "head": ledger.head,
+        "rounds": ledger.rounds,
+        "epsilon": near(ledger.upper_epsilon()),
+        "any_stop": near(ledger.epsilon_any_stop()),
+        "runs": [near(run.upper_epsilon()) for run in ledger.runs],
+        "remaining": ledger.remaining_one_by_one(Round(2.0, Poisson(0.2))),
+        "laplace": ledger.remaining_one_by_one(Laplace(epsilon=0.1)),
+    }
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_every_reading_is_the_one_of_version_0_3(name: str, tmp_path: Path) -> None:
+    path = copy(name, tmp_path)
+    before = path.read_bytes()
+    for read_only in (True, False):
+        with Ledger.open(path, read_only=read_only) as ledger:
+            assert readings(ledger) == EXPECTED[name]
+            assert ledger.verify(EXPECTED[name]["head"]).sound
+            assert ledger.summary()["relabelled"] is (name == "trained")
+            assert not ledger.note
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_it_goes_on_in_the_form_that_version_0_3_reads(name: str, tmp_path: Path) -> None:
+    path = copy(name, tmp_path)
+    with Ledger.open(path) as ledger:
+        for item in (Laplace(epsilon=0.05), Round(50.0, Poisson(0.01))):
+            try:
+                ledger.charge(item, name="later")
+            except BudgetExceeded:
+                assert name == "plans"
+        ledger.start_run("no plan").finish()
+        assert ledger.verify().sound
+        kinds = {frozenset(entry["state"]["ledger"]) for entry in ledger.export()}
+        widths = {len(entry["state"]["ledger"]["spent"]) for entry in ledger.export()}
+        # The same keys and as many totals in every entry.
+        assert len(kinds) == len(widths) == 1
+    assert version_of(path) == OLD
+
+
+def test_totals_that_were_too_low_are_counted_again(tmp_path: Path) -> None:
+    path = copy("low", tmp_path)
+    for read_only in (True, False, True):
+        with Ledger.open(path, read_only=read_only) as ledger:
+            found = ledger.verify()
+            assert ledger.upper_epsilon() >= 2 * (1 - 1e-9)
+            assert bool(ledger.note) is (version_of(path) == OLD or not read_only)
+            # A reader cannot mend the file.
+            assert found.sound is (version_of(path) == NEW)
+            words = found.remarks if found.sound else found.problems
+            assert (
+                "the totals are too low since entry 7" in words[0] or "from entry 7 to" in words[0]
+            )
+    with Ledger.open(path) as ledger:
+        with pytest.raises(BudgetExceeded):
+            ledger.charge(Laplace(epsilon=2.5), name="as if the run had cost nothing")
+        ledger.charge(Laplace(epsilon=0.5), name="what is left", part="country=DE")
+        assert ledger.verify().sound
+        if MANY > 1:
+            assert "too low from entry 7" in ledger.report_markdown()
+
+
+@pytest.mark.parametrize(("version", "words"), [(1, "0.2, then with 0.3"), (2, "with dpacct 0.3")])
+def test_older_ledgers_name_the_program_that_reads_them(
+    tmp_path: Path, version: int, words: str
+) -> None:
+    path = copy("plans", tmp_path)
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA user_version={version}")
+    connection.close()
+    for read_only in (True, False):
+        with pytest.raises(LedgerError, match=words):
+            Ledger.open(path, read_only=read_only)
+
+
+def test_new_ledgers_have_another_version_than_those_of_0_3(path: Path) -> None:
+    Ledger.open(path, BUDGET).close()
+    assert version_of(path) == NEW
+
+
+def test_a_run_of_today_fits_into_it(tmp_path: Path) -> None:
+    path = copy("trained", tmp_path)
+    with Ledger.open(path) as ledger:
+        old = ledger.resume_run(1)
+        today = Round(2.0, Poisson(0.2), ZERO_OUT)
+        old.reserve(today).commit()
+        # With a public size, or by hand: the same mechanism, charged as what the ledger promises.
+        old.reserve(Round(2.0, Poisson(0.2))).commit()
+        assert (old.on_plan, old.committed) == (True, 5)
+        late = ledger.start_run("late", 2 * Round(4.0) + Round(3.0, Poisson(0.5)))
+        late.reserve(Round(4.0, None, ZERO_OUT)).commit()
+        assert late.plan is not None
+        assert late.plan.adjacency is ZERO_OUT
+        assert Terms.of(ledger).check(None, Adjacency.ADD_REMOVE) == BUDGET.delta
+        for other in (Round(2.0, Uniform(2, 20), "add-remove"), Round(2.0, Uniform(2, 20))):
+            with pytest.raises(InvalidParameter, match="this one has zero-out"):
+                ledger.start_run("x").reserve(other)
+        with pytest.raises(InvalidParameter, match="has zero-out"):
+            Ledger.open(path, adjacency="add-remove")
+        assert ledger.verify().sound
+    with Ledger.open(path, read_only=True) as ledger:
+        assert ledger.rounds == 9
+        assert ledger.runs[0].epsilon().upper > EXPECTED["trained"]["runs"][0]
+        if MANY > 1:
+            assert "are zero-out, at the same epsilon" in ledger.report_markdown()
+
+
+def test_the_round_that_0_2_left_is_settled(tmp_path: Path) -> None:
+    path = copy("trained", tmp_path)
+    with Ledger.open(path) as ledger:
+        run = ledger.resume_run(2)
+        ticket = run.unsettled()
+        assert ticket is not None
+        assert ticket.event.round == Round(3.0, Poisson(0.1), ZERO_OUT)
+        ticket.commit()
+        assert (run.rounds, run.committed) == (3, 3)
+        assert ledger.verify().sound
+
+
+def test_zero_out_never_becomes_add_remove(path: Path) -> None:
+    with Ledger.open(path, BUDGET) as ledger:
+        ledger.start_run("x").reserve(Round(2.0, Poisson(0.2))).commit()
+        with pytest.raises(InvalidParameter, match="this one has add-remove"):
+            ledger.start_run("y").reserve(Round(2.0, Poisson(0.2), ZERO_OUT))
+        with pytest.raises(InvalidParameter, match="has add-remove"):
+            Terms.of(ledger).check(None, ZERO_OUT)
+
+
+@pytest.mark.parametrize("sampling", [Poisson(0.2), Poisson(1.0), Full()])
+def test_both_are_one_mechanism_at_one_cost(sampling: Poisson | Full) -> None:
+    mixture = design_mixture(BUDGET)
+    removed = Round(1.5, sampling, "add-remove")
+    zeroed = in_adjacency(removed, "zero-out")
+    assert zeroed.adjacency is ZERO_OUT
+    assert mixture.cost(removed) == mixture.cost(zeroed)
+    for other in ("replace-one", "add-remove"):
+        with pytest.raises(InvalidParameter):
+            in_adjacency(zeroed, other)
