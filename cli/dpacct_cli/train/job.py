@@ -14,7 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
@@ -89,6 +89,8 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
     if terms is not None and settings.get("delta") is not None:
         terms.check(validate.delta(settings.number("delta")))
     method = build_method(settings.method, settings.method_options)
+    if settings.get("as_printed"):
+        method = _printed(method)
     server, name = None, settings.get("server")
     if name is not None:
         validate.one_of("server_optimizer", name, "a server's optimizer", SERVERS)
@@ -377,6 +379,13 @@ def build_method(name: str, options: Mapping[str, Any]) -> Method:
         known = f"a method is one of {', '.join(METHODS)}, or package.module:Class of your own"
         raise InvalidParameter("method", name, known)
     return _built(build, name, options, "--set")
+
+
+def _printed(method: Method) -> Method:
+    """Return the printed form of a method that has one."""
+    if not any(field.name == "as_printed" for field in fields(cast("Any", method))):
+        raise OptionConflict(f"--as-printed: {method.name} has no printed form of its own.")
+    return replace(cast("Any", method), as_printed=True)
 
 
 def _built(build: Callable[..., Made], name: str, options: Mapping[str, Any], flag: str) -> Made:

@@ -129,6 +129,9 @@ class Training(NamedTuple):
         "An option of --server, e.g. beta=0.5.", advanced=True)] = None
     assignments: Annotated[list[str] | None, option("--set", "NAME=VALUE", SETTINGS,
         "An option of the method, e.g. rho=0.5.")] = None
+    as_printed: Annotated[bool, flag("--as-printed", SETTINGS,
+        "The method's printed form, which is not private: epsilon is infinite. For comparisons.",
+        advanced=True)] = False
     device: Device = None
     seed: Annotated[Text, option("--seed", "S", MACHINE,
         "Make the run repeatable. It is then not private: anyone with the seed can remove the "

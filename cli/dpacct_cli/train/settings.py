@@ -32,7 +32,7 @@ KEYS = (
     *(key for key in Training._fields if key not in _LAYERS),
     "schedule", "hold_out",
 )  # fmt: skip
-FLAGS = ("secure_noise", "examples")
+FLAGS = ("secure_noise", "examples", "as_printed")
 TABLES = ("method_options", "data_options", "server_options")
 # A resumed run may have other values of these.
 FREE = ("device", "data_dir", "vectorize")

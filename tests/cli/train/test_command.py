@@ -169,6 +169,13 @@ def test_given_noise_is_taken_and_charged(dpacct: Any) -> None:
     assert data["epsilon"]["upper"] == pytest.approx(expected.upper, rel=1e-6)
 
 
+def test_a_method_as_printed_says_that_its_epsilon_is_infinite(dpacct: Any) -> None:
+    ran = dpacct("train dp-fed-ls --as-printed --clients 20 --rounds 2 --ledger printed.ledger")
+    assert re.search(r"epsilon +infinite +the sum is divided by the number of clients", ran.out)
+    shown = dpacct("ledger show printed.ledger").out
+    assert "(as printed), so no guarantee holds." in shown
+
+
 def test_a_run_without_noise_says_that_its_epsilon_is_infinite(dpacct: Any) -> None:
     words = f"{SMALL} --noise 0 --ledger bare.ledger"
     ran = dpacct(words)
@@ -326,6 +333,8 @@ BAD = [
     ("dp-fedavg --eps 8 --noise 1", ("--eps 8 contradicts --noise 1",)),
     ("dp-fedavg --noise -1", ("--noise is -1",)),
     ("dp-fedavg --noise 0", ("--noise 0 needs --ledger",)),
+    ("dp-fedavg --as-printed", ("--as-printed: dp-fedavg has no printed form",)),
+    ("dp-fedpgn --as-printed --secure-noise", ("--as-printed is True", "secure gaussian")),
     ("dp-fedavg --noise 0 --secure-noise --ledger a.ledger", ("--noise is 0", "secure gaussian")),
     ("dp-fedavg --noise 0 --eps 8 --ledger a.ledger", ("--eps 8 contradicts --noise 0",)),
     ("dp-fedavg --delta 1", ("--delta is 1",)),

@@ -28,7 +28,7 @@ from dpacct.fl.engine.states import (
 from dpacct.fl.layout import Layout, State, copies
 from dpacct.fl.local.batches import chunks
 from dpacct.fl.local.sgd import SGD, RoundValues
-from dpacct.fl.methods.protocol import Method, moves_plainly, overrides
+from dpacct.fl.methods.protocol import Cohort, Method, moves_plainly, overrides
 from dpacct.fl.methods.server_optimizers import ServerOptimizer, ServerState
 from dpacct.fl.postprocess import Average
 from dpacct.fl.privacy.account import NoisePlan
@@ -36,7 +36,7 @@ from dpacct.fl.privacy.allocation import Allocation, Allocator
 from dpacct.fl.privacy.bounds import INDICATOR_NORM, AdaptiveClip
 from dpacct.fl.privacy.markers import Bounded, Noised, scatter
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std, sums_as_they_are
-from dpacct.fl.privacy.randomness import Randomness, Seeded, draw_cohort, torch_seed
+from dpacct.fl.privacy.randomness import Randomness, Seeded, draw_cohort, normals, torch_seed
 from dpacct.fl.privacy.sums import (
     add_clipped,
     add_rows,
@@ -160,6 +160,7 @@ class Engine:
         bound, examples = state.bound, self.clients
         canaries = isinstance(examples, Examples) and examples.plants
         simple = scales_rows(bound) and sums_as_they_are(self.noise)
+        simple &= not self.method.as_printed
         if simple and found.kept is None and not canaries:
             norms, bad = add_clipped(
                 found.total,
@@ -210,6 +211,8 @@ class Engine:
         found.clients.extend(clients)
         ours = [place for place, client in enumerate(clients) if client in draw.cohort]
         contributions = contributions.take(ours)
+        if self.method.as_printed:
+            found.rows.append(contributions.bounded.rows.double())
         limits = state.bound.limits(self.kept_layout(found.kept))
         std = self.plan.update_std(state.bound)
         add_rows(found.total, self.noise.encode(contributions.bounded.rows, limits, std))
@@ -246,6 +249,8 @@ class Engine:
             made = stream.take(row)
             noisy = found.total + std * (made if kept is None else made[kept])
             std *= stream.std(row)
+        elif self.method.as_printed:
+            noisy, std = self.method.published(self._cohort(found, bound.clip_norm, std))
         else:
             noisy = self.noise.add(found.total, limits, std, self.source)
         indicator_sum, indicator_std = None, plan.indicator_std(bound)
@@ -269,6 +274,14 @@ class Engine:
             sampling_rate=plan.cohort_share,
         )
         return Released(mean, indicator_sum)
+
+    def _cohort(self, found: Collected, clip_norm: float, std: float) -> Cohort:
+        """Return the updates of a round one by one, for a method as printed."""
+        none = found.total.new_zeros(0, len(found.total))
+        rows, norms = torch.cat([none, *found.rows]), torch.cat([none[:, 0], *found.norms])
+        sizes = self.kept_layout(found.kept).sizes
+        draw = partial(normals, self.source, device=self.device)
+        return Cohort(rows, norms, std, clip_norm, self.plan.cohort_size, sizes, draw)
 
     @undisturbed()
     def apply(self, state: TrainingState, release: Released) -> TrainingState:

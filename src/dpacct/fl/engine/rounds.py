@@ -51,6 +51,7 @@ from dpacct.fl.training.choose import TrainingPlan
 from dpacct.fl.training.local_run import LocalRun
 from dpacct.fl.training.messages import (
     Assignment,
+    check_sent,
     reading,
     unpack,
     words_of,
@@ -183,6 +184,7 @@ class OpenRound:
 
     def assignment_parts(self, client: int) -> tuple[bytes, bytes]:
         """Return the parts of `assignment`: the client's own, and that of all clients."""
+        check_sent(self._engine.method, self._state.bound)
         given = self._assigned(client)
         self._shared = self._shared or given.of_round()
         return given.of_client(), self._shared
@@ -369,6 +371,8 @@ class OpenRound:
         if state.noise is not None and self._row is not None:
             std, charged = std * state.noise.std(self._row), engine.plan.noise_multiplier
         if release is not None:
+            if engine.method.as_printed:
+                std = release.mean.std * engine.plan.cohort_size
             if not self._committed:  # Rule 4.
                 self._ticket.commit()
             # Memories of all clients may be too many for a device.
@@ -581,7 +585,7 @@ class Rounds:
         bound = self.first_bound
         told = repr(bound) if is_dataclass(bound) else type(bound).__name__
         return (
-            f"{engine.method!r}, {engine.local!r}, {self.plan.words()}, "
+            f"{words_of(engine.method)}, {engine.local!r}, {self.plan.words()}, "
             f"{source}, {engine.plan.public}, "
             f"{engine.layout.size} parameters, server_lr={engine.server_lr!r}, bound={told}"
             + ("" if norms is None else f", clip_norms={norms!r}")

@@ -81,7 +81,6 @@ def prepare(
         ledger = checkpoint.with_name(f"{checkpoint.name}.ledger")
     check_population(clients, len(clients))
     noise = choose_noise_source(settings.noise, secure=settings.secure_noise)
-    bare = _without_noise(settings, noise)
     correlation = _choose_correlation(settings, noise, len(clients))
     schemes = settings.samplings if correlation is None else [correlation.sampling]
     schemes = [of_records(s, clients, planned=settings.schedule is not None) for s in schemes]
@@ -114,8 +113,9 @@ def prepare(
     terms = relation, delta, accountant
     schedule, budget = _choose_schedule(settings, scheme, *terms, correlation)
     source = Randomness() if settings.seed is None else Seeded(settings.seed)
-    reason = method.not_private_because or bare or (None if source.private else SEEDED)
+    reason = _why_not_private(settings, method, noise)
     account = Account(ledger, budget, private=reason is None, accountant=accountant, unit=unit)
+    bare = settings.noise_multiplier == 0
     multiplier = 0.0 if bare else noise_of(schedule.phases[0].round)
     first = NoisePlan(scheme, relation, multiplier, public, correlation)
     device = next(iter(params.values())).device
@@ -141,17 +141,23 @@ def prepare(
     return rounds
 
 
-def _without_noise(settings: Settings, noise: Noise) -> str | None:
-    """Return why epsilon is infinite for a run without noise, None for a run with noise."""
-    if settings.noise_multiplier != 0:
-        return None
-    if settings.budget is not None:
+def _why_not_private(settings: Settings, method: Method, noise: Noise) -> str | None:
+    """Return why no epsilon covers a run, None for a private one."""
+    bare = settings.noise_multiplier == 0
+    if bare and settings.budget is not None:
         rule, hint = "a budget needs noise", "Without noise epsilon is infinite: leave it out."
         raise InvalidParameter("noise_multiplier", 0, rule, hint)
-    if not isinstance(noise, GaussianNoise):
-        rule = f"{noise.name} noise needs a noise multiplier above 0"
-        raise InvalidParameter("noise_multiplier", 0, rule)
-    return NOISE_FREE
+    if (bare or method.as_printed) and not isinstance(noise, GaussianNoise):
+        rule = f"{noise.name} noise needs a noise multiplier above 0, and no method as printed"
+        name, value = ("noise_multiplier", 0) if bare else ("as_printed", True)
+        raise InvalidParameter(name, value, rule)
+    reasons = {
+        f"{method.printed} (as printed)": method.as_printed,
+        NOISE_FREE: bare,
+        SEEDED: settings.seed is not None,
+    }
+    found = (reason for reason, holds in reasons.items() if holds)
+    return method.not_private_because or next(found, None)
 
 
 def _choose_delta(

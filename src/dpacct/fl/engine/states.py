@@ -213,6 +213,7 @@ class Collected:
         indicators: encoded sum of the indicators [1], None without an adaptive clip.
         kept: the mask's coordinates, None for all.
         arrived: number of contributions in the sum.
+        rows: of a method as printed, that needs them one by one.
         norms: of the raw updates. dropped: number of updates that were not finite.
         memories: new client states, applied once the round is committed.
         clients: the workers that have answered, members or not.
@@ -223,6 +224,7 @@ class Collected:
     indicators: Tensor | None
     kept: Tensor | None
     arrived: int = 0
+    rows: list[Tensor] = field(default_factory=list[Tensor])
     norms: list[Tensor] = field(default_factory=list[Tensor])
     dropped: list[Tensor] = field(default_factory=list[Tensor])
     memories: dict[int, State] = field(default_factory=dict[int, State])
@@ -238,6 +240,7 @@ class Collected:
         if self.indicators is not None and other.indicators is not None:
             self.indicators.add_(other.indicators)
         self.arrived += other.arrived
+        self.rows += other.rows
         self.norms += other.norms
         self.dropped += other.dropped
         self.memories |= other.memories

@@ -32,7 +32,7 @@ from dpacct.fl.privacy.bounds import AdaptiveClip
 from dpacct.fl.privacy.noise import SharesElsewhere
 from dpacct.fl.report.reports import Report
 from dpacct.fl.server import Server
-from dpacct.fl.training.messages import check_bound, check_protocol, words_of
+from dpacct.fl.training.messages import check_protocol, check_sent, words_of
 
 _LOG = logging.getLogger("flwr")
 
@@ -242,7 +242,7 @@ class PrivateStrategy(Strategy):
     ) -> None:
         self.server = server
         engine, bound = server.engine, server.bound
-        check_bound(bound)
+        check_sent(engine.method, bound)
         most = engine.num_clients
         least = most if min_clients is None else min_clients
         self._enough = validate.count("min_clients", least, "the clients to wait for")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from dpacct.fl.layout import Params, State
 from dpacct.fl.methods.parameters import whole_norm
-from dpacct.fl.methods.protocol import Context, Method
+from dpacct.fl.methods.protocol import Cohort, Context, Method
 from dpacct.fl.postprocess import AXES, DENOISERS, check_order, check_strength, smooth
 from dpacct.fl.privacy.markers import Noised
 from dpacct.validate import one_of
@@ -25,22 +26,25 @@ class DPFedLS(Method):
 
     with A_s of `dpacct.fl.postprocess.smooth`. Poisson cohorts (add-remove) and uniform ones
     (replace-one, charged for 2C) are those of the run. ``smoothing=0`` is the DP-Fed
-    of the paper. As printed, Poisson cohorts divide by the number of clients that came, which is
-    private. Here it is the planned q N. Uniform cohorts are private as printed.
+    of the paper.
 
     Args:
         smoothing: s, at least 0. Published: 0.5 to 3.
         order: of flattening, as in `dpacct.fl.postprocess.smooth`.
         denoiser: instead of ``"laplacian"``: ``"james-stein"``, ``"james-stein-plus"`` (positive
             part), ``"soft-threshold"`` or ``"top-k"`` (0.4 of each tensor).
+        as_printed: Poisson cohorts are divided by the number of clients that came, which is
+            private. Without any the model stays. Uniform cohorts need no such form.
     Source: Liang, Wang, Gu, Osher, Yao, "DP-Fed-LS", arXiv:2005.00218.
     """
 
     smoothing: float = 1.0
     order: str = AXES
     denoiser: str = "laplacian"
+    as_printed: bool = field(default=False, kw_only=True, repr=False)
 
     name = "dp-fed-ls"
+    printed = "the sum is divided by the number of clients that came, which is private"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "smoothing", check_strength(self.smoothing))
@@ -55,6 +59,12 @@ class DPFedLS(Method):
             name: torch.where(scale < 1, context.anchor[name] + scale * gap[name], value)
             for name, value in params.items()
         }
+
+    def published(self, cohort: Cohort) -> tuple[Tensor, float]:
+        """Return the noisy sum, as divided by the realized cohort size, or zero without clients."""
+        ratio = cohort.size / len(cohort.rows) if len(cohort.rows) else 0.0
+        std, size = ratio * cohort.std, cohort.rows.shape[1]
+        return ratio * cohort.rows.sum(dim=0) + std * cohort.normals(size), std
 
     def post(self, noised: Noised, server_state: State) -> Noised:
         """Return the mean denoised tensor by tensor."""

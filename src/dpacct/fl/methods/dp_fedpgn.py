@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -17,9 +17,10 @@ from dpacct.fl.methods.parameters import (
     step_along,
     steps_with_momentum,
 )
-from dpacct.fl.methods.protocol import Context
+from dpacct.fl.methods.protocol import Cohort, Context
 from dpacct.fl.postprocess import check_strength, smooth
 from dpacct.fl.privacy.markers import Noised
+from dpacct.fl.tensors import norm
 from dpacct.validate import at_least_zero, probability
 
 
@@ -43,12 +44,12 @@ class DPFedPGN(ZeroState, PlainSteps):
     With equal numbers it is the method as printed. Local momentum replaces K by the number W of
     plain steps that go as far (`steps_with_momentum`), so the public part is still taken out.
 
-    As printed C is the median of the clients' norms, which is private. Here it is the run's bound.
-
     Args:
         rho: radius of the perturbation, at least 0. Printed: 0.2. The published program has no
             perturbation, which is 0 here, and local momentum 0.5.
         beta: share of the client's own gradient, in [0, 1]. Published: 0.3.
+        as_printed: C is the median of the norms of the cohort's updates, which is private. The
+            published program takes each client's own median of its layers instead.
 
     Raises:
         InvalidParameter: a value out of range, or a run with ``total_lr`` or ``max_grad_norm``,
@@ -58,9 +59,11 @@ class DPFedPGN(ZeroState, PlainSteps):
 
     rho: float = 0.2
     beta: float = 0.3
+    as_printed: bool = field(default=False, kw_only=True, repr=False)
 
     name = "dp-fedpgn"
     takes_momentum = True
+    printed = "the clip norm is the median of the clients' norms, to which no noise is added"
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -86,6 +89,14 @@ class DPFedPGN(ZeroState, PlainSteps):
         public = torch.cat([context.server_state[name].flatten() for name in context.anchor])
         walked = (1 - self.beta) * context.lr * one_if_any(context.steps)
         return delta + walked * public
+
+    def published(self, cohort: Cohort) -> tuple[Tensor, float]:
+        """Return the sum of updates clipped to their median norm, with noise for that norm."""
+        norms, rows = cohort.norms, cohort.rows
+        limit = float(norms.quantile(0.5)) if len(norms) else 0.0
+        factors = norms.clamp(max=limit) / norm(rows, dim=1).clamp(min=1e-300)
+        std = cohort.std * limit / cohort.clip_norm
+        return factors @ rows + std * cohort.normals(rows.shape[1]), std
 
     def server(self, params: Params, noised: Noised, server_state: State) -> tuple[Params, State]:
         """Return K g' and x'."""

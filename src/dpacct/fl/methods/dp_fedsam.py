@@ -9,8 +9,8 @@ from torch import Tensor
 from dpacct.fl.layout import Layout, Params, State
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import Loss
-from dpacct.fl.methods.parameters import step_along
-from dpacct.fl.methods.protocol import Context, Method
+from dpacct.fl.methods.parameters import largest_of_each, step_along
+from dpacct.fl.methods.protocol import Cohort, Context, Method
 from dpacct.fl.postprocess import keep_largest
 from dpacct.fl.privacy.markers import Noised
 from dpacct.fl.privacy.masks import Dense, Mask, PublicTopK, fraction_kept
@@ -70,8 +70,7 @@ class DPFedSAM(Method):
 class DPFedSAMTopK(DPFedSAM):
     """DP-FedSAM that keeps a share p of the coordinates of each tensor, by magnitude.
 
-    As printed (Option II) each client picks the coordinates of its noisy update, which no central
-    guarantee covers. Instead the coordinates are chosen by ``placement``:
+    The coordinates are chosen by ``placement``:
 
     - ``"server"``: of the noisy mean, which is post-processing. The default.
     - ``"shared"``: one mask for all, read from the last release, with noise on kept coordinates.
@@ -82,21 +81,28 @@ class DPFedSAMTopK(DPFedSAM):
         placement: as above.
         refresh: with ``"shared"``, the number of rounds between those with all coordinates. 0:
             only the first round has them.
+        as_printed: each client picks the coordinates of its own noisy update (Option II), which no
+            central guarantee covers. ``placement`` does not matter then.
     Source: as `DPFedSAM`, Option II and Definition 5.
     """
 
     fraction: float = 0.4
     placement: str = "server"
     refresh: int = 10
+    as_printed: bool = field(default=False, kw_only=True, repr=False)
     mask: Mask = field(init=False, repr=False, default=Dense())
 
     name = "dp-fedsam-topk"
+    printed = "each client picks the coordinates of its own noisy update, by its data"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         put = object.__setattr__
         put(self, "fraction", fraction_kept(self.fraction))
-        one_of("placement", self.placement, "a placement", PLACEMENTS)
+        if self.as_printed:
+            put(self, "placement", "printed")
+        else:
+            one_of("placement", self.placement, "a placement", PLACEMENTS)
         mask = PublicTopK(self.fraction, self.refresh)
         if self.placement == "shared":
             put(self, "mask", mask)
@@ -107,6 +113,10 @@ class DPFedSAMTopK(DPFedSAM):
         if self.placement != "client":
             return delta
         return keep_largest(delta, Layout.of(context.anchor).sizes, self.fraction)
+
+    def published(self, cohort: Cohort) -> tuple[Tensor, float]:
+        """Return the sum of the clients' largest noisy coordinates."""
+        return largest_of_each(cohort, self.fraction)
 
     def post(self, noised: Noised, server_state: State) -> Noised:
         """Return the largest coordinates of the noisy mean."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
@@ -10,7 +11,7 @@ from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import Params, State
 from dpacct.fl.local.sgd import SGD, LocalAdam
 from dpacct.fl.methods.parameters import MEMORY, ZeroMemory, step_along, steps_taken
-from dpacct.fl.methods.protocol import Context
+from dpacct.fl.methods.protocol import Cohort, Context
 from dpacct.fl.privacy.bounds import Bound, SmoothedNormalization
 from dpacct.fl.privacy.markers import Noised
 from dpacct.validate import above_zero, flag, one_of
@@ -37,14 +38,14 @@ class FedAlphaNormEC(ZeroMemory):
     Amplification by sampling rests on it. So in a deployment every client must compute in every
     round, in the cohort or not, and keep a memory as large as the model.
 
-    As printed the participants add the noise. Here it is added once to the sum.
-
     Args:
         alpha: of the normalization, in [1e-12, 1e12]. Published: 0.01.
         beta: of the memory, above 0. Published: 0.01 as the best of 0.001, 0.01, 0.1.
         server_normalization: divide the server's step by |vhat|. Off in the published runs.
         operator: ``"gradient"``: the run's own local steps. ``"incremental"``: one pass, example by
             example, in the order in which the client holds them.
+        as_printed: each participant adds the noise of a whole sum, so its spread shows how many
+            took part, and an empty cohort has none. Memories begin at zero all the same.
     Source: "Fed-alpha-NormEC", its algorithm (lines 4-8: all memories are updated).
     """
 
@@ -52,9 +53,11 @@ class FedAlphaNormEC(ZeroMemory):
     beta: float = 0.01
     server_normalization: bool = False
     operator: str = "gradient"
+    as_printed: bool = field(default=False, kw_only=True, repr=False)
     bound: Bound | None = field(init=False, repr=False, default=None)
 
     name = "fed-alpha-normec"
+    printed = "participants alone add noise, which shows how many took part"
     everyone_computes = True
 
     def __post_init__(self) -> None:
@@ -81,6 +84,11 @@ class FedAlphaNormEC(ZeroMemory):
         """Return v_i + beta D_i."""
         del context
         return {MEMORY: client_state[MEMORY] + self.beta * bounded}
+
+    def published(self, cohort: Cohort) -> tuple[Tensor, float]:
+        """Return the sum, with the noise of each participant."""
+        std, size = cohort.std * math.sqrt(len(cohort.rows)), cohort.rows.shape[1]
+        return cohort.rows.sum(dim=0) + std * cohort.normals(size), std
 
     def server(self, params: Params, noised: Noised, server_state: State) -> tuple[Params, State]:
         """Return vhat, and the step along it."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import State
-from dpacct.fl.methods.protocol import Method
+from dpacct.fl.methods.parameters import largest_of_each
+from dpacct.fl.methods.protocol import Cohort, Method
 from dpacct.fl.privacy.markers import Noised
 from dpacct.fl.privacy.masks import Dense, Mask, PublicTopK, RandomK
 from dpacct.validate import flag
@@ -68,26 +70,32 @@ class FedSMPRandK(Method):
 class FedSMPTopK(Method):
     """Top-k sparsification with a mask that is public: the largest coordinates of the last release.
 
-    Papers leave the owner of the mask open. Their published code lets each client pick the
-    coordinates of its own noisy update, which no central guarantee covers. Here one mask for all
-    comes from earlier releases and is applied before the bound, with noise on kept coordinates:
-    charged as DP-FedAvg is.
+    One mask for all comes from earlier releases and is applied before the bound, with noise on kept
+    coordinates: charged as DP-FedAvg is.
 
     Args:
         fraction: p in (0, 1]. Published: 0.4. 1 is DP-FedAvg.
         refresh: the number of rounds between those with all coordinates, the first among them. A
             mask read from a masked release would never change. 0: only the first round has them.
+        as_printed: each client picks the coordinates of its own noisy update, as in the published
+            code. Papers leave the owner of the mask open.
     Source: as `FedSMPRandK`.
     """
 
     fraction: float = 0.4
     refresh: int = 10
+    as_printed: bool = field(default=False, kw_only=True, repr=False)
     mask: Mask = field(init=False, repr=False, default=Dense())
 
     name = "fed-smp-topk"
+    printed = "each client picks the coordinates of its own noisy update, by its data"
 
     def __post_init__(self) -> None:
         put = object.__setattr__
         mask = PublicTopK(self.fraction, self.refresh)
         put(self, "fraction", mask.fraction)
-        put(self, "mask", mask)
+        put(self, "mask", Dense() if self.as_printed else mask)
+
+    def published(self, cohort: Cohort) -> tuple[Tensor, float]:
+        """Return the sum of the clients' largest noisy coordinates."""
+        return largest_of_each(cohort, self.fraction)

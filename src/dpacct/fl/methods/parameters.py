@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import Layout, Params, State
 from dpacct.fl.local.sgd import SGD, LocalAdam
-from dpacct.fl.methods.protocol import Context, Method
+from dpacct.fl.methods.protocol import Cohort, Context, Method
+from dpacct.fl.postprocess import keep_largest
 from dpacct.fl.tensors import norm
 
 # The name of the vector [d] that a client remembers.
@@ -75,6 +78,14 @@ class ZeroMemory(ZeroState):
     def init_client(self, params: Params) -> State | None:
         """Return a memory as long as the parameters, zero."""
         return {MEMORY: torch.cat([torch.zeros_like(v).flatten() for v in params.values()])}
+
+
+def largest_of_each(cohort: Cohort, fraction: float) -> tuple[Tensor, float]:
+    """Return the sum over clients that keep the largest coordinates of their own noisy updates."""
+    count, size = cohort.rows.shape
+    own = cohort.std / math.sqrt(cohort.size)
+    noisy = cohort.rows + own * cohort.normals(count * size).view(count, size)
+    return keep_largest(noisy, cohort.sizes, fraction).sum(dim=0), own * math.sqrt(count)
 
 
 class PlainSteps(Method):

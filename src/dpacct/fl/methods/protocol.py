@@ -17,6 +17,7 @@ docs/how-to/train-federated.md, "Your own method".
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
@@ -66,6 +67,26 @@ class Context:
             raise InvalidParameter("steps", None, rule, hint)
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Cohort:
+    """The bounded updates of a round, for `Method.published`. Private.
+
+    Attributes:
+        rows: of the members, float64 [c, k]. norms: of their raw updates, float64 [c].
+        std: of the charged noise on the sum. clip_norm: C. size: the planned cohort size.
+        sizes: how many of the k coordinates each tensor has.
+        normals: returns this many standard normal variates.
+    """
+
+    rows: Tensor
+    norms: Tensor
+    std: float
+    clip_norm: float
+    size: float
+    sizes: tuple[int, ...]
+    normals: Callable[[int], Tensor]
+
+
 class Method(Protocol):
     """A federated method. Subclass it as a frozen dataclass and override one to three members.
 
@@ -76,6 +97,7 @@ class Method(Protocol):
         everyone_computes: every client trains and updates its state in every round, and the
             cohort decides only which contributions are summed.
         not_private_because: why no finite epsilon covers this method, or None for a private one.
+        as_printed: the release is `published`, and epsilon infinite. printed: why, in words.
     """
 
     name: str = ""
@@ -83,6 +105,8 @@ class Method(Protocol):
     bound: Bound | None = None
     everyone_computes: bool = False
     not_private_because: str | None = None
+    as_printed: bool = False
+    printed: str = "its release is its own"
 
     def prepare(self, local: SGD) -> SGD:
         """Return the local training that the method needs, from the one that was asked for.
@@ -129,6 +153,14 @@ class Method(Protocol):
         """
         del bounded, context
         return client_state
+
+    def published(self, cohort: Cohort) -> tuple[Tensor, float]:
+        """Return the noisy sum [k] as the authors print it, and the std of its noise.
+
+        It is asked for with ``as_printed`` alone, and divided by the planned cohort size.
+        """
+        noise = cohort.std * cohort.normals(cohort.rows.shape[1])
+        return cohort.rows.sum(dim=0) + noise, cohort.std
 
     def post(self, noised: Noised, server_state: State) -> Noised:
         """Post-process the release, by `Noised.map` or `Noised.map_tensors`."""

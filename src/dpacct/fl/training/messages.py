@@ -72,7 +72,6 @@ class Assignment:
 
     def of_round(self) -> bytes:
         """Return the part of the message that all clients of the round receive."""
-        check_bound(self.bound)
         sent, bound = self.broadcast, self.bound
         local = {f.name: getattr(sent.local, f.name) for f in fields(sent.local) if f.init}
         facts = {name: getattr(self, name) for name in _OF_ROUND} | {
@@ -106,11 +105,14 @@ class Assignment:
 
 def words_of(method: Method) -> str:
     """Return a method with its settings, the same in every process."""
-    return repr(method) if is_dataclass(method) else type(method).__qualname__
+    words = repr(method) if is_dataclass(method) else type(method).__qualname__
+    return f"{words} as printed" if method.as_printed else words
 
 
-def check_bound(bound: Bound) -> None:
-    """Reject a bound that clients cannot be sent. A subclass may bound by something else."""
+def check_sent(method: Method, bound: Bound) -> None:
+    """Reject what clients cannot be sent. A subclass of a bound may bound by something else."""
+    if method.as_printed:
+        raise Unsupported("a method as printed needs raw norms, which no client sends")
     if type(bound) not in _BOUNDS.values():
         raise Unsupported(
             f"clients cannot be sent the bound {type(bound).__name__}. Take Clip, PerLayerClip, "
