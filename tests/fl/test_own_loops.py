@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpacct import fl
+from dpacct.correlated import square_root
 from dpacct.errors import InvalidParameter, LedgerError, Unsupported
 from dpacct.fl.training.messages import pack
 from dpacct.ledger import Ledger
@@ -303,6 +304,84 @@ def test_the_generators_of_the_program_are_restored():
         torch.rand(100)
     fails(KeyError, opened.local(1, cross_entropy), lambda _: torch.rand(7))
     assert torch.equal(torch.rand(2), expected)
+
+
+# A rehearsal, before anything is charged.
+
+
+def one_round(opened: fl.OpenRound, loss=cross_entropy) -> fl.Report:
+    """A loop of one's own, as a function of its round."""
+    for client in opened.workers:
+        x, y = CLIENTS[client].inputs, CLIENTS[client].targets
+        with opened.local(client, loss, steps=1) as local:
+            local.step(x, y)
+    return opened.release()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"method": fl.FedAlphaNormEC()},
+        {"bound": fl.AdaptiveClip(0.3), "noise_multiplier": 0.2},
+        {"sampling": fl.Allocation(3)},
+        {"noise": fl.CorrelatedNoise(square_root(3, 2)), "sampling": fl.Cyclic(2)},
+        {"method": fl.DPFedPGN(as_printed=True)},
+        {"secure_noise": True},
+    ],
+    ids=str,
+)
+def test_a_rehearsal_charges_and_changes_nothing(options, tmp_path):
+    finals = []
+    for tries in (0, 2):
+        path = tmp_path / f"{tries}.ledger"
+        with server(**options, seed=4, ledger=path) as run:
+            for _ in range(tries):
+                opened = run.rehearsal(client=1)
+                report = one_round(opened)
+                assert (list(opened.workers), report.round, run.round) == ([1], 1, 0)
+                assert torch.equal(flat(run.model), flat(perceptron()))
+                assert not run.state.client_states
+                assert not path.exists()
+            for opened in run:
+                one_round(opened)
+            finals.append((flat(run.model), run.state.client_states))
+        with Ledger.open(path, read_only=True) as book:
+            finals[-1] += (book.runs[0].rounds,)
+    assert torch.equal(finals[0][0], finals[1][0])
+    assert finals[0][2] == finals[1][2]
+    assert finals[0][1].keys() == finals[1][1].keys()
+
+
+def test_a_rehearsal_shows_nothing_of_its_client():
+    releases = []
+    for client in (0, 3):
+        opened = server().rehearsal(client)
+        one_round(opened)
+        releases.append(opened.released.mean.vector)
+    assert torch.equal(*releases)
+
+
+def test_a_rehearsal_finds_the_mistakes_of_a_loop(tmp_path):
+    def wrong_shape(outputs, targets):
+        return cross_entropy(outputs[:, :2], targets)
+
+    def no_number(outputs, targets):
+        return (outputs.sum() - targets.sum()) * float("nan")
+
+    with server(ledger=tmp_path / "run.ledger") as run:
+        with pytest.raises(IndexError):
+            one_round(run.rehearsal(), wrong_shape)
+        refused("is finite", lambda: one_round(run.rehearsal(), no_number))
+        refused("added no update", lambda: run.rehearsal().release(), Unsupported)
+        for client in (6, -1, None, "x"):
+            refused("no such client", lambda: run.rehearsal(client))  # noqa: B023
+        elsewhere = run.rehearsal()
+        with fl.LocalRun(elsewhere.assignment(0), perceptron(), cross_entropy) as local:
+            local.step(CLIENTS[0].inputs, CLIENTS[0].targets)
+        elsewhere.receive(local.answer)
+        elsewhere.release()
+        assert not (tmp_path / "run.ledger").exists()
 
 
 # Mistakes. Each costs the client's contribution, or is refused before it trains.
@@ -614,13 +693,22 @@ def test_values_of_a_wrong_kind_are_refused_by_name():
             refused("loss", lambda: steps_with(opened, loss))  # noqa: B023
         refused("method", lambda: fl.LocalRun(opened.assignment(2), perceptron(), None, fl.BLUR()))
         refused("model", lambda: fl.LocalRun(opened.assignment(2), linear(), cross_entropy))
-        refused("model", lambda: fl.LocalRun(opened.assignment(2), perceptron().double(), None))
         refused("cannot be read", lambda: fl.LocalRun(b"abc", perceptron(), cross_entropy))
 
 
 def steps_with(opened, loss):
     with opened.local(2, loss) as local:
         local.step(CLIENTS[0].inputs, CLIENTS[0].targets)
+
+
+def test_a_bound_of_ones_own_is_not_sent():
+    class Ours(fl.Clip):
+        pass
+
+    opened = opened_round(bound=Ours(1.0))
+    refused("cannot be sent", lambda: opened.assignment(0), Unsupported)
+    steps_of(opened)
+    assert opened.found.arrived == 1
 
 
 def test_memories_of_clients_follow_the_commit(monkeypatch):

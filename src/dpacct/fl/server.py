@@ -6,7 +6,9 @@ that carries messages drives it round by round: reserved and drawn, filled, rele
 
 from __future__ import annotations
 
+import copy
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Concatenate, NoReturn, ParamSpec, cast
@@ -14,15 +16,17 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, cast
 from torch import nn
 
 from dpacct import validate
-from dpacct.errors import BudgetExceeded, Unsupported
+from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
 from dpacct.fl.engine.engine import for_rehearsal
 from dpacct.fl.engine.rehearsal import check_kind, require_bound
-from dpacct.fl.engine.rounds import OpenRound
+from dpacct.fl.engine.rounds import OpenRound, Rounds
 from dpacct.fl.engine.setup import check_shares, prepare
 from dpacct.fl.federation import PrivateRun
 from dpacct.fl.privacy.noise import NoiseShares, SharesElsewhere
+from dpacct.fl.report.reports import Report
 from dpacct.fl.settings import Settings, place, with_keywords_of
+from dpacct.fl.tensors import undisturbed
 
 
 class Elsewhere(Sequence[ClientData]):
@@ -36,6 +40,43 @@ class Elsewhere(Sequence[ClientData]):
 
     def __getitem__(self, index: object) -> NoReturn:
         raise Unsupported(f"client {index} trains elsewhere. The server has none of its data")
+
+
+class TriedRound(OpenRound):
+    """A round of one client that is not charged, and whose release shows nothing of it."""
+
+    def __init__(self, rounds: Rounds, client: int) -> None:
+        if client not in range(rounds.engine.num_clients):
+            raise InvalidParameter("client", client, "there is no such client")
+        draw = replace(rounds.engine.draw_for([client]), workers=[client])
+        super().__init__(rounds, cast("Any", None), rounds.event(), time.perf_counter(), draw)
+        # Nothing of it is in the ledger.
+        self._committed = True
+
+    def release(self) -> Report:
+        """Check the update of the client, and release a round of zeros.
+
+        Raises:
+            InvalidParameter: the update is not finite. Unsupported: there is none.
+        """
+        if not self._answered:
+            raise Unsupported("the loop added no update of its client")
+        if any(bool(bad) for bad in self.found.dropped):
+            raise InvalidParameter("update", f"of client {min(self._answered)}", "it is finite")
+        return self.release_zeros()
+
+    @undisturbed()
+    def release_zeros(self) -> Report:
+        """Go through all stages behind the sum, with zeros in its place."""
+        found, before = self.found, self._state
+        found.total.zero_()
+        found.rows.clear()
+        found.indicators = None if found.indicators is None else found.indicators.zero_()
+        # The planned number, so that shares of the noise suffice.
+        found.arrived = math.ceil(self._engine.plan.cohort_size)
+        report = super().release()
+        check_kind(self._rounds.state, before)
+        return report
 
 
 P = ParamSpec("P")
@@ -97,6 +138,21 @@ class Server(PrivateRun):
         """The settings common to clients, checkpoints and the ledger's run, in words."""
         return self._rounds.setting()
 
+    def rehearsal(self, client: int = 0) -> TriedRound:
+        """Return a round of one client, in which a loop of your own is tried before any charge.
+
+        Call it with the function that trains a round: ``train(run.rehearsal())``. Errors of the
+        loop, the model and the loss are raised, and an update has to be finite. The run itself,
+        its model and its memories stay as they are.
+
+        Raises:
+            InvalidParameter: there is no such client.
+        """
+        rounds = self._rounds
+        state = replace(rounds.state, client_states={}, noise=None)
+        model, engine = copy.deepcopy(self.model), for_rehearsal(rounds.engine)
+        return TriedRound(replace(rounds, engine=engine, state=state, model=model), client)
+
     def begin(self) -> int:
         """Try a round of zeros, and register the run in the ledger. Iterating does the same.
 
@@ -141,12 +197,6 @@ class Server(PrivateRun):
 
     def _rehearse(self) -> None:
         """Play a round of zeros before anything is charged."""
-        engine, state = for_rehearsal(self._rounds.engine), self._rounds.state
-        require_bound(engine, state)
-        state = replace(state, noise=None)
-        found = engine.open(state)
-        found.arrived = math.ceil(engine.plan.cohort_size)
-        release = engine.release(state, found)
-        if release is not None:
-            check_kind(engine.apply(state, release), state)
+        require_bound(self._rounds.engine, self._rounds.state)
+        self.rehearsal().release_zeros()
         self._rehearsed = True

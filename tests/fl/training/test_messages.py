@@ -13,7 +13,7 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from dpacct import fl
-from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.errors import InvalidParameter
 from dpacct.fl.training.messages import PROTOCOL, Assignment, pack, reading, unpack
 from dpacct.fl.training.tasks import Broadcast
 from hostile import in_time
@@ -78,14 +78,6 @@ def test_an_assignment_arrives_as_it_was_sent(local, bound):
     assert torch.equal(found.broadcast.server_state["h"], torch.ones(4))
     assert torch.equal(found.kept, torch.tensor([0, 2]))
     assert torch.equal(found.memory["memory"], torch.arange(3.0))
-
-
-def test_a_bound_of_ones_own_cannot_be_sent():
-    class Ours(fl.Clip):
-        pass
-
-    with pytest.raises(Unsupported, match="cannot be sent"):
-        given(bound=Ours(1.0)).of_round()
 
 
 def headed(head: object, body: bytes = b"") -> bytes:

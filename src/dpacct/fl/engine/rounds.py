@@ -56,7 +56,7 @@ from dpacct.fl.training.messages import (
     unpack,
     words_of,
 )
-from dpacct.fl.training.tasks import Broadcast, Isolation
+from dpacct.fl.training.tasks import Broadcast
 from dpacct.ledger import Event, Ticket
 from dpacct.ledger.record.events import noise_of
 from dpacct.ledger.record.plans import Plan
@@ -77,7 +77,12 @@ class OpenRound:
     """
 
     def __init__(
-        self, rounds: Rounds, ticket: Ticket | RowTicket, event: Event, began: float
+        self,
+        rounds: Rounds,
+        ticket: Ticket | RowTicket,
+        event: Event,
+        began: float,
+        draw: Draw | None = None,
     ) -> None:
         engine, state = rounds.engine, rounds.state
         self._rounds, self._engine, self._state = rounds, engine, state
@@ -88,7 +93,7 @@ class OpenRound:
         self.settled = False
         self.released: Released | None = None
         self._row = ticket.row if isinstance(ticket, RowTicket) else None
-        self.draw: Draw = engine.draw(self._row)
+        self.draw: Draw = draw or engine.draw(self._row)
         self.number = state.round + 1
         self._found: Collected | None = None
         self.broadcast: Broadcast = engine.broadcast(state)
@@ -160,12 +165,12 @@ class OpenRound:
             InvalidParameter: a client that is not in the round or came before, or ``steps``.
             Unsupported: another block is open, or the run's own model was written to.
         """
-        given, (own, isolation) = self._assigned(client), self._rounds.objective(loss)
+        given, own = self._assigned(client), self._rounds.objective(loss)
         if self._training:
             raise Unsupported("one client trains at a time: end the block of the other one before")
         method, self._training = self._engine.method, True
         try:
-            with LocalRun(given, own, method=method, steps=steps, isolation=isolation) as local:
+            with LocalRun(given, own, method=method, steps=steps) as local:
                 yield local
         finally:
             self._training = False
@@ -483,7 +488,7 @@ class Rounds:
         self.budget: Budget | None = self.account.budget
         self.planned = self.plan.rounds
         self.first_bound = self.state.bound
-        self._objective: tuple[Any, LocalLoss, Isolation] | None = None
+        self._objective: tuple[Any, LocalLoss] | None = None
 
     def begin(self) -> None:
         """Register the run in the ledger with its plan, unless it goes on.
@@ -593,13 +598,12 @@ class Rounds:
             + ("" if engine.average is None else f", average={engine.average!r}")
         )
 
-    def objective(self, loss: LossFunction | None) -> tuple[LocalLoss, Isolation]:
-        """Return a loss with a copy of the model, made once, and the check around clients."""
+    def objective(self, loss: LossFunction | None) -> LocalLoss:
+        """Return a loss with a copy of the model, made once."""
         if self._objective is None or self._objective[0] is not loss:
             names, precision = self.engine.layout.names, self.engine.local.precision
-            own = LocalLoss.of_copies(self.model, loss, names, precision)
-            self._objective = loss, own, Isolation(own)
-        return self._objective[1:]
+            self._objective = loss, LocalLoss.of_copies(self.model, loss, names, precision)
+        return self._objective[1]
 
     def check_model(self, own: LocalLoss) -> None:
         """Reject a model that a loop has moved itself, instead of its client's parameters."""

@@ -8,7 +8,7 @@ Rule 3: a method that reads gradients off displacements takes the steps of the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Self, cast
@@ -65,7 +65,6 @@ class LocalRun:
         method: Method | None = None,
         *,
         steps: int | None = None,
-        isolation: Isolation | None = None,
     ) -> None:
         self._method = DPFedAvg() if method is None else method
         module = model.model if isinstance(model, LocalLoss) else model
@@ -75,7 +74,6 @@ class LocalRun:
             model = _copied(assignment, model, loss, self._method)
         self.update: Tensor | None = None
         self._given, self._loss, local = assignment, model, assignment.broadcast.local
-        self._isolation = isolation or Isolation(model)
         if steps:
             steps = validate.count("steps", steps, "the number of local steps")
         # A client without examples takes no step, whatever the run plans for all.
@@ -97,7 +95,7 @@ class LocalRun:
         with ExitStack() as stack:
             stack.enter_context(forked_generators())
             stack.enter_context(arithmetic(given.broadcast.local.precision))
-            self._shown = stack.enter_context(self._isolation.around(given.broadcast))
+            self._shown = stack.enter_context(Isolation(self._loss).around(given.broadcast))
             seed_generators(given.seed, self._shown.device)
             set_training_mode(self._loss.model)
             self._rate = self._shown.step_size(self._planned or 0)
@@ -175,9 +173,19 @@ class LocalRun:
     @property
     def answer(self) -> bytes:
         """The bounded update and the client's new memory, once the block is over, as bytes."""
+        given, anchor = self._given, Layout.of(self._given.broadcast.anchor)
         if self.update is None:
             raise Unsupported("there is no answer before the block has ended without an error")
-        return answered(self._given, self.update, self.remember)
+        rows, layout = self.update.clone().unsqueeze(0), anchor
+        if given.kept is not None:
+            rows, layout = rows.index_select(1, given.kept), anchor.restrict(given.kept)
+        inside, norms, bad = contribute(rows, given.bound, layout, given.contributions)
+        # Whether an update was clipped is sent only if the run is charged for it.
+        below = not isinstance(given.bound, AdaptiveClip)
+        below |= bool(~bad[0] & (norms[0] <= given.bound.clip_norm))
+        memory = self.remember(inside[0])
+        groups = {"update": {"row": inside[0]}} | ({} if memory is None else {"memory": memory})
+        return pack({"client": given.client, "key": given.key, "below": below}, groups)
 
     @undisturbed()
     def remember(self, bounded: Tensor) -> State | None:
@@ -248,27 +256,6 @@ def _copied(
     """Return the loss of a copy of the model, or reject one that is not the server's."""
     own, anchor = trainable(model), given.broadcast.anchor
     check_tensors(own, Layout.of(anchor), "model")
-    for name, value in anchor.items():
-        if own[name].dtype != value.dtype:
-            rule = f"{name} on the server is {value.dtype}"
-            raise InvalidParameter("model", str(own[name].dtype), rule)
     if given.method != words_of(method):
         raise InvalidParameter("method", words_of(method), f"the server's is {given.method}")
     return LocalLoss.of_copies(model, loss, tuple(anchor), given.broadcast.local.precision)
-
-
-def answered(
-    given: Assignment, update: Tensor, remember: Callable[[Tensor], State | None]
-) -> bytes:
-    """Return the answer of a client with a raw update [d], bounded here."""
-    kept, layout = given.kept, Layout.of(given.broadcast.anchor)
-    rows, inner = update.clone().unsqueeze(0), layout
-    if kept is not None:
-        rows, inner = rows.index_select(1, kept), layout.restrict(kept)
-    inside, norms, bad = contribute(rows, given.bound, inner, given.contributions)
-    below, memory = ~bad[0] & (norms[0] <= given.bound.clip_norm), remember(inside[0])
-    # Whether an update was clipped is sent only if the run is charged for it.
-    told = bool(below) or not isinstance(given.bound, AdaptiveClip)
-    facts = {"client": given.client, "key": given.key, "below": told}
-    groups = {"update": {"row": inside[0]}} | ({} if memory is None else {"memory": memory})
-    return pack(facts, groups)
