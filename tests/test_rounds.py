@@ -20,6 +20,7 @@ from dpacct.rounds import (
     Round,
     Schedule,
     Uniform,
+    first_rounds,
 )
 from tests.strategies import log_uniform, rounds, sampling_rates, schedules, uniform_schemes
 
@@ -152,9 +153,30 @@ def test_the_total_number_of_rounds_is_limited():
         10**12 * POISSON + POISSON
 
 
+def test_a_repeated_schedule_is_one_part_and_its_phases_are_written_out_on_demand():
+    step = 2 * POISSON + FULL
+    plan = 500 * step
+    assert (len(plan.parts), plan.rounds, len(plan.phases)) == (1, 1500, 1000)
+    assert plan.distinct() == {POISSON: 1000, FULL: 500}
+    assert repr(plan) == f"500 * ({step!r})"
+    assert plan == Schedule(step.phases * 500)
+    assert hash(plan) == hash(Schedule(step.phases * 500))
+    assert (3 * plan).parts == (1500 * step).parts
+    assert plan != 499 * step + FULL + 2 * POISSON
+    assert (plan + plan).phases == (1000 * step).phases
+    assert plan.scale_noise(2.0) == 500 * step.scale_noise(2.0)
+    # Equal neighbors at a seam are one phase, and first rounds may end inside a repetition.
+    assert (2 * (POISSON + FULL + POISSON)).phases[2] == (POISSON, 2)
+    assert first_rounds(plan, 7) == 2 * step + POISSON
+    assert first_rounds(1 * step, 3) == 1 * step
+
+
 def test_too_many_phases_are_refused_before_they_are_built():
+    plan = MAX_PHASES * (POISSON + FULL)
+    assert plan.rounds == 2 * MAX_PHASES
+    assert plan != (MAX_PHASES - 1) * (POISSON + FULL)
     with pytest.raises(InvalidParameter, match="phases"):
-        MAX_PHASES * (POISSON + FULL)
+        _ = plan.phases
 
 
 @pytest.mark.parametrize("other", [3, "round", None, 1.5])

@@ -19,19 +19,15 @@ from dpacct_cli.words import OptionConflict, conflict
 
 __all__ = ["OptionConflict", "conflict", "exit_code", "line", "print_line", "require_torch"]
 
-# The option of a parameter of the library, if it is not the name with dashes.
+# The option of a parameter of the library, unless it is its name with dashes or the table of items
+# has it.
 LABELS = {
     "epsilon": "--eps",
-    "sampling_rate": "--q",
-    "min_separation": "--separation",
     "groups": "--separation",
     "buffers": "--bands",
-    "noise_multiplier": "--noise",
     "claims": "FILE",
     "report": "FILE",
     "path": "FILE",
-    "cohort_size": "--cohort",
-    "num_clients": "--clients",
     "clip_norms": "--clip-norm",
     "quantile": "--adaptive-clip",
     "indicator_noise": "the noise of the indicators of --adaptive-clip",
@@ -73,9 +69,13 @@ def line(error: DpacctError) -> str:
 
 def _option_of(name: str, value: object) -> str:
     """Return the option of a parameter. A name that no option has stays as it is."""
+    from dpacct.items import OPTIONS
+
     if name in LABELS or not (name.isidentifier() and name.islower()):
         return LABELS.get(name, name)
     option = f"--{name.replace('_', '-')}"
+    if name in OPTIONS and name != "steps":
+        return OPTIONS[name].option.split()[0]
     if name == "steps":
         # The steps of an epoch, or those of a client in training.
         text = words.text_of(option)

@@ -17,9 +17,10 @@ from dpacct.correlated import Correlated
 from dpacct.display import chosen
 from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.errors import Unsupported
-from dpacct.items import phase_entry
+from dpacct.items import count_of, counted, parts_in_words
+from dpacct.outputs import single
 from dpacct.renyi.curve import RenyiAccountant, RenyiCurve, best_epsilon
-from dpacct.rounds import AccountantName, Adjacency, Poisson, Round, Sampling, Schedule, Uniform
+from dpacct.rounds import AccountantName, Adjacency, Poisson, Release, Round, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tuning import BestOf
 from dpacct_cli.options import MechanismOptions
@@ -42,142 +43,54 @@ BY_RDP = "RDP would say"
 LARGE_DELTA, SMALL_DELTA = 1e-3, 1e-5
 
 
-def single(schedule: Schedule) -> Round | Epoch | ShuffledEpoch | Correlated | None:
-    """Return the only release of a schedule, which has one noise multiplier, or None."""
-    only, *others = schedule.distinct() or (None,)
-    if isinstance(only, Correlated) and schedule.rounds == 1:
-        return only
-    if isinstance(only, Round | Epoch | ShuffledEpoch) and not others:
-        return only
-    return None
-
-
 def single_round(schedule: Schedule) -> Round | None:
     """Return the round of which the schedule consists, or None for any other schedule."""
     only = single(schedule)
     return only if isinstance(only, Round) else None
 
 
-def _tuning(schedule: Schedule) -> BestOf | None:
-    """Return the best of several runs, if the schedule is that one release."""
-    only = next(iter(schedule.distinct()), None)
-    return only if isinstance(only, BestOf) and schedule.rounds == 1 else None
-
-
-def noise_multiplier(schedule: Schedule) -> float | None:
-    """Return the noise of all releases, or of all runs of a tuning. None if it differs."""
-    tuning = _tuning(schedule)
-    held = single(schedule if tuning is None else tuning.schedule)
-    return None if held is None else held.noise_multiplier
-
-
-def keys(schedule: Schedule) -> dict[str, object]:
-    """Return the mechanism as JSON keys, with its phases if they differ."""
-    only, round_ = single(schedule), single_round(schedule)
-    names = {each.sampling.name for each in schedule.only_rounds()}
-    if isinstance(only, Epoch | ShuffledEpoch):
-        names = {only.name}
-    found: dict[str, object] = {
-        "rounds": schedule.rounds,
-        "sampling": names.pop() if len(names) == 1 else None,
-        "sampling_rate": None if round_ is None else round_.sampling_rate,
-        "adjacency": str(schedule.adjacency),
-        "noise_multiplier": noise_multiplier(schedule),
-    }
-    if round_ is None:
-        found["phases"] = [phase_entry(phase) for phase in schedule]
-    return found
-
-
 def rows(schedule: Schedule, *, ratio_only: bool = False) -> list[Row]:
     """Return the mechanism in words. With ``ratio_only``, no size of a cohort is known."""
-    only, neighbors = single(schedule), in_units(NEIGHBORS[schedule.adjacency])
-    tuning = _tuning(schedule)
-    if tuning is not None:
-        words = f"the best of a random number of such runs, {tuning.runs!r}, as one release"
-        return [*rows(tuning.schedule, ratio_only=ratio_only), Row("", words)]
-    if isinstance(only, Correlated):
-        return _run_rows(only, neighbors)
-    if isinstance(only, Epoch | ShuffledEpoch):
-        return _epoch_rows(only, schedule.rounds, neighbors)
-    count = _count(schedule.rounds, schedule)
-    if only is not None:
-        sampling = _sampling_words(only.sampling, ratio_only=ratio_only)
-        return [Row("mechanism", f"{count}, {sampling}, {neighbors}")]
-    phases = schedule.phases
-    noun = "phase" if len(phases) == 1 else "phases"
-    found = [Row("mechanism", f"{count} in {len(phases)} {noun}, {neighbors}")]
-    for kind, times in phases[:MAX_PHASES_SHOWN]:
-        if isinstance(kind, Round):
-            shown, sampling = chosen(kind.noise_multiplier), _sampling_words(kind.sampling)
-            found.append(Row("", f"{_count(times)}, noise {shown}, {sampling}"))
-        else:
-            found.append(Row("", f"{times} x {kind!r}"))
-    if len(phases) > MAX_PHASES_SHOWN:
-        found.append(Row("", f"and {len(phases) - MAX_PHASES_SHOWN} more phases"))
-    return found
-
-
-def _epoch_rows(epoch: Epoch | ShuffledEpoch, count: int, neighbors: str) -> list[Row]:
-    """Return epochs in words. Shuffled ones name the two ways out."""
-    epochs = "1 epoch" if count == 1 else f"{count} epochs"
-    below: list[str] = []
-    if isinstance(epoch, ShuffledEpoch):
-        kind = "shuffled batches"
-        below = [
-            "one participation an epoch is proven, and an event of the largest step achieved",
-            "--sampling allocation or poisson costs far less (and needs such a loader)",
-        ]
+    only, neighbors = single(schedule), NEIGHBORS[schedule.adjacency]
+    if isinstance(only, BestOf) and schedule.rounds == 1:
+        words = f"the best of a random number of such runs, {only.runs!r}, as one release"
+        return [*rows(only.schedule, ratio_only=ratio_only), Row("", words)]
+    if only is None:
+        noun = "round" if len(schedule.only_rounds()) == len(schedule.distinct()) else "release"
+        what = f"{count_of(schedule.rounds, noun)} in {count_of(len(schedule.parts), 'phase')}"
     else:
-        kind = "random allocation"
-        if not epoch.is_narrow:
-            why = "so little noise or so many steps"
-            below = [f"{why}: one participation an epoch above, one step below"]
-    words = f"{epochs} of {epoch.steps} steps, {kind}, {neighbors}"
-    return [Row("mechanism", words), *(Row("", line) for line in below)]
+        what = counted(only, schedule.rounds, noise=not hasattr(only, "noise_multiplier"))
+    if ratio_only and isinstance(only, Round) and isinstance(only.sampling, Uniform):
+        share = rate(only.sampling_rate)
+        count = count_of(schedule.rounds, "round")
+        what = f"{count}, a fixed share {share} without replacement"
+    found = [f"{what}, {neighbors}"]
+    if only is None:
+        phases = parts_in_words(schedule)
+        found += phases[:MAX_PHASES_SHOWN]
+        if len(phases) > MAX_PHASES_SHOWN:
+            found.append(f"and {len(phases) - MAX_PHASES_SHOWN} more phases")
+    lines = [Row("mechanism" if line is found[0] else "", in_units(line)) for line in found]
+    return [*lines, *_rows_of_kind(only)]
 
 
-def _run_rows(run: Correlated, neighbors: str) -> list[Row]:
-    """Return a run with correlated noise, and the error of its running sums."""
-    strategy = run.strategy
-    noise_words = f"{strategy.name}, {strategy.bands} bands"
-    if strategy.buffers:
-        noise_words = f"{strategy.name}, {len(strategy.buffers)} buffers"
-    taking_part = (
-        f"up to {run.participations} participations of a client, {run.min_separation} rounds apart"
-    )
-    if isinstance(run.sampling, Poisson):
-        share = rate(run.sampling_rate)
-        taking_part = f"Poisson sampling at rate {share} in {run.min_separation} groups in turn"
-    return [
-        Row("mechanism", f"{run.rounds} rounds of correlated noise ({noise_words}), {neighbors}"),
-        Row("", in_units(taking_part)),
-        Row("sensitivity", f"{bracket(run.sensitivity)}", "  x clip norm, of all rounds together"),
-        Row("error", chosen(run.prefix_error(), 5), "x clip norm, RMSE of the running sums"),
-    ]
-
-
-def _count(rounds: int, schedule: Schedule | None = None) -> str:
-    """Return a number of rounds, or of releases if some are no rounds."""
-    mixed = schedule is not None and len(schedule.only_rounds()) < len(schedule.distinct())
-    noun = "release" if mixed else "round"
-    return f"1 {noun}" if rounds == 1 else f"{rounds} {noun}s"
-
-
-def _sampling_words(sampling: Sampling, *, ratio_only: bool = False) -> str:
-    if isinstance(sampling, Poisson):
-        words = f"Poisson sampling at rate {rate(sampling.sampling_rate)}"
-        if sampling.records > 1:
-            words += f", up to {sampling.records} records a user"
-        if sampling.max_cohort is not None:
-            words += f", at most {sampling.max_cohort} in a round"
-        return words
-    if not isinstance(sampling, Uniform):
-        return in_units("every client in every round")
-    if ratio_only:
-        return f"a fixed share {rate(sampling.sampling_rate)} without replacement"
-    cohort = f"{sampling.cohort_size} of {sampling.num_clients} clients"
-    return in_units(f"{cohort} without replacement")
+def _rows_of_kind(only: Release | None) -> list[Row]:
+    """Return what else there is to know about releases of one kind."""
+    if isinstance(only, Correlated):
+        error = chosen(only.prefix_error(), 5)
+        bounds = f"{bracket(only.sensitivity)}"
+        return [
+            Row("sensitivity", bounds, "  x clip norm, of all rounds together"),
+            Row("error", error, "x clip norm, RMSE of the running sums"),
+        ]
+    if isinstance(only, ShuffledEpoch):
+        proven = "one participation an epoch is proven, and an event of the largest step achieved"
+        ways = "--sampling allocation or poisson costs far less (and needs such a loader)"
+        return [Row("", proven), Row("", ways)]
+    if isinstance(only, Epoch) and not only.is_narrow:
+        why = "so little noise or so many steps"
+        return [Row("", f"{why}: one participation an epoch above, one step below")]
+    return []
 
 
 def all_rows(schedule: Schedule, typed: MechanismOptions) -> list[Row]:
@@ -265,6 +178,15 @@ def _fixed_size_rows(
         label = "" if found else "for comparison"
         found.append(Row(label, up(mistaken), "if the cohorts were Poisson (add-remove)"))
     return found
+
+
+def population_rows(delta: float, typed: MechanismOptions) -> list[Row]:
+    """Return delta as a share of a client, if the population was typed."""
+    clients = typed.num_clients
+    if clients is None:
+        return []
+    share = shown_delta(float(Decimal(repr(delta)) * clients))
+    return [Row("population", f"{clients:,}", in_units(f"clients; delta is {share} / clients"))]
 
 
 def delta_note(delta: float, clients: int | None) -> str:

@@ -15,6 +15,7 @@ import math
 import shlex
 from collections.abc import Callable, Iterable
 from copy import copy
+from fractions import Fraction
 from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 import typer
@@ -22,13 +23,16 @@ import typer
 from dpacct import validate
 from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 from dpacct.budget import DEFAULT_DELTA
+from dpacct.correlated.release import Correlated
 from dpacct.errors import InvalidParameter
+from dpacct.items import OPTIONS, RELEASES, SAMPLINGS, Item, read_release, read_sampling
+from dpacct.outputs import mechanism_of
 from dpacct.rounds import (
     MAX_CLIENTS,
     Adjacency,
     Full,
-    Phase,
     Poisson,
+    Release,
     Round,
     Sampling,
     Schedule,
@@ -36,14 +40,14 @@ from dpacct.rounds import (
 )
 from dpacct_cli import words
 from dpacct_cli.errors import OptionConflict, conflict
+from dpacct_cli.outputs import Described
 from dpacct_cli.render import Style
 from dpacct_cli.words import called, unit
 
 # The headings of a help, in their order.
 FIND, WHAT_RUNS, PRIVACY, OUTPUT = "What to find", "What runs", "Privacy", "Output"
-SCHEMES = (Poisson.name, Uniform.name, Full.name)
 # Whole epochs, whose steps are no rounds of their own.
-EPOCHS = ("allocation", "shuffle")
+EPOCHS = tuple(name for name, item in RELEASES.items() if item.chosen_by == "--sampling")
 # For the commands, which know their values as options.
 number = words.number
 Text = str | None
@@ -93,11 +97,20 @@ def _completion(metavar: str, known: Known) -> Callable[[str], list[str]] | None
     ]
 
 
-class Fields(NamedTuple):
-    """A mark on a tuple of options: the fields that a command has, and those of --help-all only."""
+class Advanced(NamedTuple):
+    """A mark on several options: the fields that --help-all alone shows."""
 
-    only: tuple[str, ...] = ()
-    advanced: tuple[str, ...] = ()
+    fields: tuple[str, ...]
+
+
+def _declared(kind: Any) -> dict[str, tuple[Any, Any]] | None:
+    """Return the options for which a parameter of this type stands, None if it is one option."""
+    if kind is MechanismOptions:
+        return {field: (annotation, None) for field, annotation in MECHANISM.items()}
+    if not hasattr(kind, "_fields"):
+        return None
+    hints = get_type_hints(kind, include_extras=True)
+    return {field: (hints[field], kind._field_defaults[field]) for field in kind._fields}
 
 
 def expanded(function: Callable[..., object]) -> Callable[..., object]:
@@ -108,18 +121,18 @@ def expanded(function: Callable[..., object]) -> Callable[..., object]:
     found: dict[str, tuple[Any, object]] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         kind, *marks = get_args(hints[name]) or (hints[name],)
-        if not hasattr(kind, "_fields"):
+        of_kind = _declared(kind)
+        if of_kind is None:
             found[name] = (hints[name], parameter.default)
             continue
-        mark = next((mark for mark in marks if isinstance(mark, Fields)), Fields())
-        of_kind = get_type_hints(kind, include_extras=True)
-        tuples[name] = kind, [field for field in of_kind if not mark.only or field in mark.only]
-        for field in tuples[name][1]:
-            value, declared = get_args(of_kind[field])
-            if field in mark.advanced:
+        advanced = next((mark.fields for mark in marks if isinstance(mark, Advanced)), ())
+        tuples[name] = kind, list(of_kind)
+        for field, (annotation, default) in of_kind.items():
+            value, declared = get_args(annotation)
+            if field in advanced:
                 declared = copy(declared)
                 declared.hidden = True
-            found[field] = (Annotated[value, declared], kind._field_defaults[field])
+            found[field] = (Annotated[value, declared], default)
     if any(get_args(annotation)[1].hidden for annotation, _ in found.values()):
         found["help_all"] = (HelpAll, False)
 
@@ -147,52 +160,45 @@ Eps = Annotated[Text, option("--eps", "E", PRIVACY, "Target epsilon, e.g. 8.")]
 Delta = Annotated[Text, option("--delta", "D", PRIVACY, "Target delta; default 1e-05.")]
 Rounds = Annotated[Text, option("--rounds", "T", WHAT_RUNS, "Number of rounds.")]
 # fmt: off
-Rate = Annotated[Text, option("--q", "Q", WHAT_RUNS,
-    "Sampling rate in (0, 1]: the fraction of all clients in a round.")]
-Noise = Annotated[Text, option("--noise", "Z", WHAT_RUNS,
-    "Noise multiplier: std of the noise on the sum / clip norm.")]
 ScheduleFile = Annotated[Text, option("--schedule", "FILE", WHAT_RUNS,
     "Rounds from a .toml, .csv or .json file, instead of --rounds, --q and --noise.")]
-SamplingName = Annotated[Text, option("--sampling", "|".join((*SCHEMES, *EPOCHS)), WHAT_RUNS,
+SamplingName = Annotated[Text, option("--sampling", "|".join((*SAMPLINGS, *EPOCHS)), WHAT_RUNS,
     "How a round picks its clients; default poisson. With --epochs: allocation, a random step for "
     "each client, or shuffle, batches of a shuffled list.")]
-CLIENTS_HELP = "Number of clients in the population."
-# In central training, a client is an example and a cohort a batch.
-Cohort = Annotated[Text, option("--cohort --batch", "M", WHAT_RUNS,
-    "Clients in a round, with --clients, instead of --q (Poisson: on average; uniform: exactly).")]
-Clients = Annotated[Text, option("--clients --examples", "N", WHAT_RUNS, CLIENTS_HELP)]
-ClientsOnly = Annotated[Text, option("--clients", "N", WHAT_RUNS, CLIENTS_HELP)]
-# Strategies of correlated noise that need no more than a number.
-CORRELATED = ("independent", "square-root", "optimized", "buffered-toeplitz")
 Epochs = Annotated[Text, option("--epochs", "E", WHAT_RUNS,
     "Epochs instead of --rounds: how often each example takes part on average. E / rate rounds "
     "run, rounded up.", advanced=True)]
-Steps = Annotated[Text, option("--steps", "T", WHAT_RUNS,
-    "Steps of an epoch, with --sampling allocation or shuffle.", advanced=True)]
-Records = Annotated[Text, option("--records", "K", WHAT_RUNS,
-    "Records of one user at most: each joins a Poisson round by itself and is clipped alone.",
-    advanced=True)]
-CorrelatedName = Annotated[Text, option("--correlated", "|".join(CORRELATED), WHAT_RUNS,
-    "Correlated noise (DP-FTRL) over all rounds, with --separation; no sampling is needed. With "
-    "--q, cyclic Poisson sampling inside --separation groups.", advanced=True)]
-BestOfRuns = Annotated[Text, option("--best-of", "LAW:MEAN", WHAT_RUNS,
-    "The best of a random number of such runs: poisson:10, geometric:10 or "
-    "negative-binomial:10,0.5.", advanced=True)]
-Bands = Annotated[Text, option("--bands", "B", WHAT_RUNS,
-    "With --correlated: the bands of the strategy, or the buffers of buffered-toeplitz.",
-    advanced=True)]
-Separation = Annotated[Text, option("--separation", "B", WHAT_RUNS,
-    "With --correlated: the least number of rounds between two participations of a client.",
-    advanced=True)]
-Participations = Annotated[Text, option("--participations", "K", WHAT_RUNS,
-    "With --correlated: the most participations of a client; default as many as fit.",
-    advanced=True)]
 AdjacencyName = Annotated[Text, option("--adjacency", "|".join(Adjacency), WHAT_RUNS,
     "When two data sets are neighbors; default add-remove, for uniform replace-one.",
     advanced=True)]
+ReleaseText = Annotated[Text, option("--release", "NAME:KEY=VALUE,...", WHAT_RUNS,
+    "Any other release, e.g. laplace:epsilon=0.1, approximate-dp:epsilon=0.2,delta=1e-7 or "
+    "discrete-gaussian:scale=2,shift=1;-1.", advanced=True)]
+Laplace = Annotated[Text, option("--laplace", "E", WHAT_RUNS,
+    "A release with Laplace noise, by its own epsilon.", advanced=True)]
+Times = Annotated[Text, option("--times", "N", WHAT_RUNS,
+    "With --release or --laplace: how often it is made; default 1.", advanced=True)]
 AccountantName = Annotated[str, option("--accountant", "|".join(ACCOUNTANTS), PRIVACY,
     f"Theory that proves the bound; default {DEFAULT_ACCOUNTANT}.", advanced=True)]
 # fmt: on
+
+
+def of_key(name: str, *, plain: bool = False) -> Any:
+    """Return the option of a key of the table of items. ``plain``: under its first name only."""
+    key = OPTIONS[name]
+    names = key.option.split()[0] if plain else key.option
+    return option(names, key.metavar, WHAT_RUNS, key.help, advanced=not key.common)
+
+
+# The options that describe what runs, by the keys of the table and by names of their own.
+_OF_KEYS = {name: Annotated[Text, of_key(name)] for name in OPTIONS}
+MECHANISM: dict[str, Any] = {
+    "noise_multiplier": _OF_KEYS["noise_multiplier"], "rounds": Rounds, "epochs": Epochs,
+    "sampling_rate": _OF_KEYS["sampling_rate"], "schedule": ScheduleFile,
+    "sampling": SamplingName, "cohort_size": _OF_KEYS["cohort_size"],
+    "num_clients": _OF_KEYS["num_clients"], "adjacency": AdjacencyName, **_OF_KEYS,
+    "release": ReleaseText, "laplace": Laplace, "times": Times,
+}  # fmt: skip
 AsJson = Annotated[bool, flag("--json", OUTPUT, "Print one JSON object.")]
 Quiet = Annotated[bool, flag("--quiet -q", OUTPUT, "Print the number alone.")]
 
@@ -248,72 +254,78 @@ def _counted(name: str, noun: str, most: int = validate.MAX_ROUNDS) -> Callable[
     return lambda value: validate.count(name, value, noun, most)
 
 
-def _law_of_runs(value: Any) -> str:
-    from dpacct.tuning import Runs
-
-    Runs.parse(str(value))
-    return str(value)
-
-
-# The range of each value by itself. The library checks the options of correlated noise.
+# The range of a value by itself, for those that have one. The library checks all of them.
 CHECKS: dict[str, Callable[[Any], Any]] = {
-    "noise": validate.noise_multiplier,
+    "noise_multiplier": validate.noise_multiplier,
     "rounds": validate.rounds,
     "epochs": lambda value: validate.above_zero("num_epochs", value, "the number of epochs"),
-    "rate": validate.sampling_rate,
-    "sampling": _member("sampling", "a sampling scheme", (*SCHEMES, *EPOCHS)),
-    "cohort": _counted("cohort_size", "the cohort size", MAX_CLIENTS),
-    "clients": _counted("num_clients", "the number of clients", MAX_CLIENTS),
+    "sampling_rate": validate.sampling_rate,
+    "sampling": _member("sampling", "a sampling scheme", (*SAMPLINGS, *EPOCHS)),
+    "cohort_size": _counted("cohort_size", "the cohort size", MAX_CLIENTS),
+    "num_clients": _counted("num_clients", "the number of clients", MAX_CLIENTS),
     "adjacency": Adjacency.parse,
     "steps": _counted("steps", "the number of steps of an epoch"),
     "records": lambda value: Poisson(1.0, value).records,
-    "best_of": _law_of_runs,
-    "correlated": _member("correlated", "a strategy", CORRELATED),
+    "strategy": _member("correlated", "a strategy", tuple(OPTIONS["strategy"].metavar.split("|"))),
+    "runs": lambda value: OPTIONS["runs"].form.read(str(value), None),
+    "times": _counted("times", "the number of releases"),
 }
+# Options that say how long, in the place of --rounds.
+_LENGTHS = ("epochs", "schedule", "release", "laplace")
+# The first name of the option of each field, which Typer keeps as its default.
+_NAMES = {field: get_args(annotation)[1].default for field, annotation in MECHANISM.items()}
 
 
-class MechanismOptions(NamedTuple):
-    """The options that describe the mechanism, as typed, and their conversion to a `Schedule`."""
+class MechanismOptions:
+    """The options that describe what runs, as typed, and their conversion to a `Schedule`.
 
-    noise: Noise = None
-    rounds: Rounds = None
-    epochs: Epochs = None
-    rate: Rate = None
-    schedule: ScheduleFile = None
-    sampling: SamplingName = None
-    cohort: Cohort = None
-    clients: Clients = None
-    adjacency: AdjacencyName = None
-    steps: Steps = None
-    records: Records = None
-    best_of: BestOfRuns = None
-    correlated: CorrelatedName = None
-    bands: Bands = None
-    separation: Separation = None
-    participations: Participations = None
+    Its fields are keys of the table of items, and names of options without a key. A key that the
+    table gives an option to arrives here, and in every command. The typed values become the keys
+    of a phase in a schedule file. An option that belongs to another item is rejected.
+    """
+
+    def __init__(self, **texts: str | None) -> None:
+        self.texts = {field: text for field, text in texts.items() if text is not None}
+
+    def __contains__(self, field: str) -> bool:
+        return field in self.texts
+
+    def __bool__(self) -> bool:
+        return bool(self.texts)
+
+    def __getitem__(self, field: str) -> str:
+        return self.texts[field]
+
+    def but(self, **texts: str | None) -> MechanismOptions:
+        """Return the same options with others in the place of some. None takes one away."""
+        return MechanismOptions(**{**self.texts, **texts})
+
+    def fields(self) -> list[str]:
+        """Return the fields that were typed, in the order of the help."""
+        return [field for field in MECHANISM if field in self]
+
+    def described(self, schedule: Schedule) -> Described:
+        """Return the JSON keys of the schedule that the options describe, and of the population."""
+        found: Described = {**mechanism_of(schedule)}
+        if self.num_clients is not None:
+            found["num_clients"] = self.num_clients
+        return found
 
     def by_option(self) -> dict[str, str]:
         """Return the typed texts by the names of their options."""
-        return {
-            "--q" if field == "rate" else f"--{field.replace('_', '-')}": text
-            for field, text in zip(self._fields, self, strict=True)
-            if text is not None
-        }
+        return {_NAMES[field]: self[field] for field in self.fields()}
 
     def value(self, field: str) -> Any:
-        """Return the checked value of an option in `CHECKS`, None if it was not typed."""
-        text = getattr(self, field)
-        return None if text is None else CHECKS[field](number(text))
-
-    def check(self) -> None:
-        """Reject every value that is out of range by itself, before options are combined."""
-        for field in CHECKS:
-            self.value(field)
+        """Return the checked value of an option, None if it was not typed."""
+        if field not in self:
+            return None
+        value = number(self[field])
+        return CHECKS[field](value) if field in CHECKS else value
 
     @property
     def num_clients(self) -> int | None:
         """The population, if it was given."""
-        return self.value("clients")
+        return self.value("num_clients")
 
     @property
     def relation(self) -> Adjacency | None:
@@ -323,65 +335,121 @@ class MechanismOptions(NamedTuple):
     @property
     def ratio_only(self) -> bool:
         """Only the share of a cohort is known, neither its size nor the population."""
-        return self.schedule is None and self.clients is None
+        return "schedule" not in self and "num_clients" not in self
 
     @property
-    def scheme(self) -> str:
-        """The name of the sampling scheme."""
-        return self.value("sampling") or Poisson.name
+    def item(self) -> Item:
+        """The row of the table that the options choose: a sampling, epochs or correlated noise."""
+        name = self.value("sampling") or Poisson.name
+        chosen = RELEASES["correlated"] if "strategy" in self else SAMPLINGS.get(name)
+        return chosen or RELEASES[name]
 
     @property
     def by_epochs(self) -> bool:
         """True if whole epochs are released: by random allocation, or in shuffled batches."""
-        return self.schedule is None and self.sampling in EPOCHS
+        return "schedule" not in self and self.item.name in EPOCHS
 
     def read_delta(self, typed: str | None) -> ReadDelta:
         """Return the delta that was typed, or the default."""
         value = DEFAULT_DELTA if typed is None else validate.delta(number(typed))
         return ReadDelta(value, "", typed)
 
-    def read_noise(self) -> float:
-        """Return the noise multiplier."""
-        return validate.noise_multiplier(number(self.noise))
+    # What runs
+
+    def read_schedule(self, adjacency: Adjacency | None = None) -> Schedule:
+        """Return one run, or with --best-of the best of several such runs as one release.
+
+        ``adjacency`` holds for what names none, in place of the usual one.
+        """
+        run = self._read_run(adjacency)
+        if "runs" not in self:
+            return run
+        from dpacct.tuning import best_of
+
+        return 1 * best_of(run, self["runs"])
+
+    def _read_run(self, adjacency: Adjacency | None) -> Schedule:
+        """Return what a file holds, or the release that the options describe, repeatedly."""
+        if "schedule" in self:
+            self.refuse_beside_schedule()
+            from dpacct.schedules import load_schedule
+
+            return load_schedule(self["schedule"], adjacency=adjacency)
+        self.check()
+        relation = self.relation or adjacency
+        for field in ("laplace", "release"):
+            if field in self:
+                beside = ("times", "adjacency", "num_clients", "runs", field)
+                others = self.but(**dict.fromkeys(beside)).by_option()
+                self._refuse(others, self._typed(field), "it says what runs")
+                read = read_laplace if field == "laplace" else read_text
+                return (self.value("times") or 1) * read(self[field], relation)
+        # Checked in the order in which a person would read them back.
+        noise = validate.noise_multiplier(self.value("noise_multiplier"))
+        self.refuse_foreign()
+        if "strategy" in self:
+            return 1 * self.read_correlated(noise, relation)
+        if self.by_epochs:
+            entry = {"mechanism": self.item.name, "steps": self.read_steps(), **self._beside()}
+            return self.read_epochs() * read_release(entry | {"noise_multiplier": noise}, relation)
+        count, sampling = self.read_rounds(), self.read_sampling()
+        return count * Round(noise, sampling, relation)
+
+    def at_least_once(self) -> MechanismOptions:
+        """Return the same options, with one round unless they say how many."""
+        long = self.by_epochs or any(field in self for field in ("rounds", *_LENGTHS))
+        return self if long else self.but(rounds="1")
+
+    def check(self) -> None:
+        """Reject every value that is out of range by itself, before options are combined."""
+        for field in CHECKS:
+            self.value(field)
+
+    def _beside(self) -> dict[str, Any]:
+        """Return the keys of the item that neither size its cohorts nor its steps."""
+        sizes = ("noise_multiplier", "sampling_rate", "cohort_size", "num_clients", "steps")
+        own = [key for key in self.item.keys if key.name in self and key.name not in sizes]
+        found = {key.name: self.value(key.name) for key in own}
+        for key in own:
+            if key.needs and key.needs not in self:
+                needs = called(_NAMES[key.needs])
+                raise OptionConflict(f"{self._typed(key.name)} needs {needs}.")
+            found |= {key.needs: self.value(key.needs)} if key.needs else {}
+        return found
 
     def read_rounds(self) -> int:
         """Return the number of rounds: as typed, or as many as the epochs take."""
         epochs = self.value("epochs")
         if epochs is None:
-            return validate.rounds(number(self.rounds))
-        if self.rounds is not None:
-            raise conflict(
-                f"--epochs {self.epochs}", f"--rounds {self.rounds}", "both say how long"
-            )
-        from fractions import Fraction
-
+            return validate.rounds(self.value("rounds"))
+        self._refuse(("--rounds",), f"--epochs {self['epochs']}", "both say how long", first=True)
         sampling, clients = self.read_sampling(), self.num_clients
         # The decimals that were typed, so that 20 epochs of 256 of 50000 are exactly that.
         rate = Fraction(repr(sampling.sampling_rate))
-        if self.cohort is not None and clients is not None:
+        if "cohort_size" in self and clients is not None:
             rate = Fraction(self._read_cohort(clients), clients)
         return validate.rounds(math.ceil(Fraction(repr(epochs)) / rate))
 
     def read_sampling(self) -> Sampling:
         """Return the sampling scheme with its rate or its cohort."""
-        scheme = self.scheme
-        if scheme in EPOCHS:
+        scheme = self.item.name
+        if scheme not in SAMPLINGS:
             rule = "its epochs are released as a whole, and this takes rounds"
             raise InvalidParameter("sampling", scheme, rule)
-        rate, clients = self.value("rate"), self.num_clients
-        cohort = None if self.cohort is None else self._read_cohort(clients)
+        return read_sampling({"sampling": scheme, **self._read_size(scheme), **self._beside()})
+
+    def _read_size(self, scheme: str) -> dict[str, Any]:
+        """Return the rate, or the cohort and the population, as keys of a phase."""
+        rate, clients = self.value("sampling_rate"), self.num_clients
         if scheme == Full.name:
-            why = "every client takes part in every round"
-            if rate is not None and rate != 1.0:
-                raise conflict(f"--q {self.rate}", "--sampling full", why)
-            if cohort is not None and cohort != clients:
-                raise conflict(self._typed_cohort, "--sampling full", why)
-            return Full()
-        if rate is not None and cohort is not None:
-            raise conflict(f"--q {self.rate}", self._typed_cohort, "both set the rate")
-        if cohort is not None and clients is not None:
-            uniform = Uniform(cohort, clients)
-            return uniform if scheme == Uniform.name else self._poisson(uniform.sampling_rate)
+            return {}
+        if "cohort_size" in self:
+            why = "both set the rate"
+            self._refuse(("--q",), self._typed("cohort_size"), why)
+            whole = Uniform(self._read_cohort(clients), clients or 0)
+            if scheme == Uniform.name:
+                return {"cohort_size": whole.cohort_size, "num_clients": clients}
+            return {"sampling_rate": whole.sampling_rate}
         if rate is None:
             ways = f"{called('--cohort')} with {called('--clients')}"
             if scheme == Poisson.name:
@@ -389,110 +457,49 @@ class MechanismOptions(NamedTuple):
             raise OptionConflict(
                 f"--q is missing; a sampling rate lies in (0, 1]. Give it, or {ways} instead."
             )
-        if scheme == Poisson.name:
-            return self._poisson(rate)
-        return Uniform.at_rate(rate) if clients is None else self._exact_cohort(rate, clients)
+        if scheme == Uniform.name and clients is not None:
+            return {"cohort_size": self._exact_cohort(rate, clients), "num_clients": clients}
+        return {"sampling_rate": rate}
 
-    def read_schedule(self) -> Schedule:
-        """Return one run, or with --best-of the best of several such runs as one release."""
-        run = self._read_run()
-        if self.best_of is None:
-            return run
-        from dpacct.tuning import best_of
-
-        return 1 * best_of(run, self.best_of)
-
-    def _read_run(self) -> Schedule:
-        """Return the rounds of the file, or the same round repeatedly."""
-        if self.schedule is not None:
-            self.refuse_beside_schedule()
-            from dpacct.schedules import load_schedule
-
-            return load_schedule(self.schedule)
-        self.check()
-        # Checked in the order in which a person would read them back.
-        noise = self.read_noise()
-        if self.correlated is not None:
-            return self.read_correlated(noise)
-        self.refuse_without_correlated()
-        if self.by_epochs:
-            return self.read_epochs(noise)
-        count = self.read_rounds()
-        return Schedule([Phase(Round(noise, self.read_sampling(), self.relation), count)])
-
-    def read_epochs(self, noise: float) -> Schedule:
-        """Return the epochs by random allocation or of shuffled batches."""
-        from dpacct.epochs import Epoch, ShuffledEpoch
-
-        why = "epochs and their steps say how long"
-        self._refuse(("--rounds", "--q"), f"--sampling {self.sampling}", why)
+    def read_epochs(self) -> int:
+        """Return the number of allocations or of shuffles."""
         # A part of an epoch costs no more than the whole one.
-        noun, typed = "the number of epochs", self.value("epochs")
-        epochs = validate.count("num_epochs", math.ceil(1 if typed is None else typed), noun)
-        kind = Epoch if self.sampling == Epoch.name else ShuffledEpoch
-        relation = self.relation or Adjacency.ZERO_OUT
-        return epochs * kind(noise, self.read_steps(), adjacency=relation)
+        passes, typed = self.value("passes") or 1, self.value("epochs")
+        count = 1 if typed is None else math.ceil(typed / validate.count("passes", passes, "it"))
+        return validate.count("num_epochs", count, "the number of epochs")
 
     def read_steps(self) -> int:
         """Return the steps of an epoch: as typed, or as many as the batches take."""
         steps, clients = self.value("steps"), self.num_clients
-        if self.cohort is None or clients is None:
+        if "cohort_size" not in self:
             if steps is None:
                 raise OptionConflict(
-                    f"--sampling {self.sampling} needs --steps, the steps of an epoch, or "
+                    f"--sampling {self.item.name} needs --steps, the steps of an epoch, or "
                     f"{called('--cohort')} with {called('--clients')}."
                 )
             return steps
+        cohort = self._read_cohort(clients)
         # A part of a batch at the end is a step as well.
-        least = -(-clients // self._read_cohort(clients))
+        least = -(-(clients or 0) // cohort)
         if steps not in (None, least):
             why = f"they take {least} steps"
-            raise conflict(f"--steps {self.steps}", f"{called('--cohort')} of all", why)
+            raise conflict(self._typed("steps"), f"{called('--cohort')} of all", why)
         return least
 
-    def _poisson(self, rate: float) -> Poisson:
-        """Return Poisson sampling, of clients or of users with several records."""
-        return Poisson(rate, 1 if self.records is None else self.value("records"))
-
-    def refuse_without_correlated(self) -> None:
-        """Reject options that belong to correlated noise or to another sampling."""
-        typed = self.by_option()
-        for option in ("--bands", "--separation", "--participations"):
-            if option in typed:
-                needs = "needs --correlated, the kind of the noise"
-                raise OptionConflict(f"{option} {typed[option]} {needs}.")
-        if self.steps is not None and not self.by_epochs:
-            raise OptionConflict(f"--steps {self.steps} needs --sampling {' or '.join(EPOCHS)}.")
-        if self.sampling not in (None, Poisson.name):
-            why = "it belongs to Poisson sampling"
-            self._refuse(("--records",), f"--sampling {self.sampling}", why)
-
-    def _refuse(self, options: Iterable[str], beside: str, why: str) -> None:
-        """Reject the first of these options that was typed."""
-        typed = self.by_option()
-        for option in options:
-            if option in typed:
-                raise conflict(f"{called(option)} {typed[option]}", beside, why)
-
-    def read_correlated(self, noise: float) -> Schedule:
+    def read_correlated(self, noise: float, adjacency: Adjacency | None = None) -> Correlated:
         """Return the run with correlated noise that the options describe."""
-        from dpacct.correlated import Correlated, buffered_toeplitz, optimized
+        from dpacct.correlated import buffered_toeplitz, optimized
         from dpacct.correlated.entries import make_strategy
 
-        kind = self.value("correlated")
-        others = ("--epochs", "--sampling", "--cohort", "--steps", "--records")
-        why = "each client takes part in rounds that are --separation apart"
-        self._refuse(others, f"--correlated {kind}", why)
-        rounds, rate = self.read_rounds(), self.value("rate")
-        if self.separation is None:
+        kind, rounds, rate = self["strategy"], self.read_rounds(), self.value("sampling_rate")
+        if "min_separation" not in self:
             raise OptionConflict(
                 "--correlated needs --separation, the least number of rounds between two "
                 "participations of a client."
             )
         # The library checks what they are.
-        apart: Any = number(self.separation)
-        bands: Any = number(self.bands)
-        most: Any = number(self.participations)
+        apart, bands = self.value("min_separation"), self.value("bands")
+        most = self.value("participations")
         if kind == "optimized":
             strategy = optimized(rounds, apart if bands is None else bands, apart)
         elif kind == "buffered-toeplitz":
@@ -500,57 +507,126 @@ class MechanismOptions(NamedTuple):
             strategy = buffered_toeplitz(rounds, count, min_separation=apart, participations=most)
         else:
             strategy = make_strategy(kind, rounds, {} if bands is None else {"bands": bands})
-        return 1 * Correlated(
-            noise,
-            strategy,
-            min_separation=apart,
-            participations=most,
+        return Correlated(
+            noise, strategy, min_separation=apart, participations=most,
             sampling=None if rate is None else Poisson(rate),
-            adjacency=self.relation or Adjacency.ADD_REMOVE,
-        )
+            adjacency=adjacency or Adjacency.ADD_REMOVE,
+        )  # fmt: skip
+
+    # What contradicts
+
+    def refuse_foreign(self) -> None:
+        """Reject an option that the chosen item does not take."""
+        item = self.item
+        known = {*item.names, "noise_multiplier", "num_clients", "adjacency", "runs"}
+        known |= {"rounds", "epochs"} - ({"rounds"} if self.by_epochs else set())
+        known |= {"cohort_size"} if item.kind is not Full else set()
+        if item.chosen_by == "--correlated":
+            known -= {"epochs", "cohort_size"}
+        head = next((self._typed(f) for f in ("strategy", "sampling") if f in self), "")
+        for field in MECHANISM:
+            if field in self and field not in known and self._typed(field) != head:
+                takes = _takers(field)
+                why = f"it belongs to {takes}" if takes else "epochs and their steps say how long"
+                if head:
+                    raise conflict(self._typed(field), head, why)
+                raise OptionConflict(f"{self._typed(field)} needs {takes}.")
 
     def refuse_unused_clients(self) -> None:
         """Reject a population of which neither the sampling nor a note depends."""
-        drawn = self.cohort is not None or self.sampling == Uniform.name
-        if self.clients is not None and (self.schedule is not None or not drawn):
+        drawn = self.item.name == Uniform.name or {"cohort_size", "max_cohort"} & {*self.texts}
+        if "num_clients" in self and ("schedule" in self or not drawn):
             raise OptionConflict(
-                f"{called('--clients')} {self.clients} changes nothing without "
-                f"{called('--cohort')} or --sampling uniform. Drop it."
+                f"{self._typed('num_clients')} changes nothing without {called('--cohort')} or "
+                "--sampling uniform. Drop it."
             )
 
     def refuse_beside_schedule(self) -> None:
         """Reject each option that a schedule file already determines."""
-        others = self._replace(schedule=None, clients=None, best_of=None)
-        self._refuse(others.by_option(), f"--schedule {self.schedule}", "the file says it")
+        others = self.but(schedule=None, num_clients=None, runs=None)
+        self._refuse(others.by_option(), f"--schedule {self['schedule']}", "the file says it")
+
+    def _refuse(
+        self, options: Iterable[str], beside: str, why: str, *, first: bool = False
+    ) -> None:
+        """Reject the first of these options that was typed. ``first`` names it second."""
+        typed = self.by_option()
+        for option in options:
+            if option in typed:
+                one = f"{called(option)} {typed[option]}"
+                raise conflict(beside, one, why) if first else conflict(one, beside, why)
 
     def retyped(self, *, noise: str | None = None) -> str:
         """Return the same options once more, for a command that can be pasted."""
-        changed = self if noise is None else self._replace(noise=noise)
+        changed = self if noise is None else self.but(noise_multiplier=noise)
         return " ".join(
             f"{called(option)} {shlex.quote(word if option == '--schedule' else word.strip())}"
             for option, word in changed.by_option().items()
         )
 
-    @property
-    def _typed_cohort(self) -> str:
-        return f"{called('--cohort')} {self.cohort}"
+    def _typed(self, field: str) -> str:
+        return f"{called(_NAMES[field])} {self[field]}"
 
     def _read_cohort(self, clients: int | None) -> int:
-        cohort = self.value("cohort")
+        cohort = self.value("cohort_size")
         if clients is None:
             raise OptionConflict(
-                f"{self._typed_cohort} needs {called('--clients')}, the population that it is "
-                "drawn from."
+                f"{self._typed('cohort_size')} needs {called('--clients')}, the population that it "
+                "is drawn from."
             )
         return Uniform(cohort, clients).cohort_size
 
-    def _exact_cohort(self, rate: float, clients: int) -> Uniform:
+    def _exact_cohort(self, rate: float, clients: int) -> int:
         cohort = rate * clients
         whole = max(round(cohort), 1)
         if not math.isclose(whole, cohort, rel_tol=1e-9):
-            raise OptionConflict(
-                f"--q {self.rate} of {called('--clients')} {self.clients} is a cohort of "
-                f"{cohort:.6g}, and uniform sampling draws whole {unit()}s. "
-                f"Give {called('--cohort')} {math.ceil(cohort)} instead of --q."
+            rule = f"of {self._typed('num_clients')} that is a cohort of {cohort:.6g}, and uniform "
+            hint = f"Give {called('--cohort')} {math.ceil(cohort)} instead of --q."
+            raise InvalidParameter(
+                "sampling_rate", rate, f"{rule}sampling draws whole {unit()}s", hint
             )
-        return Uniform(whole, clients)
+        return whole
+
+
+def _takers(field: str) -> str:
+    """Return the options that choose the items to which a key belongs, or empty."""
+    if field == "times":
+        return "--release or --laplace"
+    names = {
+        "--sampling": [
+            i.name
+            for i in (*SAMPLINGS.values(), *RELEASES.values())
+            if field in i.names and i.chosen_by == "--sampling"
+        ],
+    }
+    found = [f"--sampling {' or '.join(names['--sampling'])}"] if names["--sampling"] else []
+    if field in RELEASES["correlated"].names:
+        found.append("--correlated")
+    return " or ".join(found)
+
+
+def read_text(text: str, adjacency: Adjacency | None) -> Release:
+    """Return the release that ``NAME:KEY=VALUE,...`` describes. Lists have semicolons."""
+    kind, _, rest = text.partition(":")
+    pairs = [pair.partition("=") for pair in rest.split(",") if pair.strip()]
+    values = {key.strip(): _listed(value) for key, _, value in pairs}
+    try:
+        return read_release({"mechanism": kind.strip(), **values}, adjacency)
+    except InvalidParameter as error:
+        name = error.name if error.name == "adjacency" else f"--release: {error.name}"
+        raise InvalidParameter(name, error.value, error.rule, error.hint) from None
+
+
+def read_laplace(text: str, adjacency: Adjacency | None) -> Release:
+    """Return the release with Laplace noise of this epsilon."""
+    try:
+        return read_release({"mechanism": "laplace", "epsilon": number(text)}, adjacency)
+    except InvalidParameter as error:
+        name = "--laplace" if error.name == "epsilon" else error.name
+        raise InvalidParameter(name, error.value, error.rule, error.hint) from None
+
+
+def _listed(text: str) -> Any:
+    if ";" in text:
+        return [number(part.strip()) for part in text.split(";")]
+    return number(text.strip())

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from dpacct.budget import Interval
 from dpacct.display import chosen, down, escaped, up
+from dpacct.outputs import Ends
 from dpacct_cli import waiting
 
 LABEL_WIDTH = 17
@@ -49,7 +50,7 @@ def bracket(interval: Interval, digits: int = 5) -> str:
     return f"{up(interval.upper, digits)} proven    {down(interval.lower, digits)} achieved"
 
 
-def both(interval: Interval) -> dict[str, float]:
+def both(interval: Interval) -> Ends:
     """Return both bounds of an interval for JSON."""
     return {"lower": interval.lower, "upper": interval.upper}
 
@@ -100,7 +101,7 @@ class Page(NamedTuple):
 class Answer(NamedTuple):
     """The answer of a command in all three styles. The page is written only if it is read."""
 
-    data: dict[str, object]
+    data: Mapping[str, object]
     number: str
     page: Callable[[], Page]
 

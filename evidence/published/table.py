@@ -11,7 +11,8 @@ from pathlib import Path
 
 from dpacct.claims import Claim, Claims, Judged, Judgment, Verdict, judge, shipped_claims
 from dpacct.display import chosen, up
-from dpacct.rounds import Full, Poisson, Release, Round, Uniform
+from dpacct.items import parts_in_words
+from dpacct.rounds import Schedule
 from evidence.pages import EVIDENCE, bracket, markdown, put_tables
 
 PAGE = "published/README.md"
@@ -22,19 +23,9 @@ HEAD = (
 STATEMENTS = ["place", "what it says", "holds", "why"]
 
 
-def runs(rounds: int, round_: Release) -> str:
-    """Return the rounds, or other releases, in a table cell."""
-    if not isinstance(round_, Round):
-        return f"{rounds} x {round_!r}, {round_.adjacency}"
-    match round_.sampling:
-        case Poisson(rate):
-            who = f"Poisson {chosen(rate, least=True)}"
-        case Uniform(cohort_size, num_clients):
-            who = f"{cohort_size} of {num_clients}"
-        case Full():
-            who = "everybody"
-    noise = chosen(round_.noise_multiplier)
-    return f"{rounds} rounds, {who}, noise {noise}, {round_.adjacency}"
+def runs(schedule: Schedule) -> str:
+    """Return what runs, in a table cell."""
+    return f"{'; '.join(parts_in_words(schedule))}, {schedule.adjacency}"
 
 
 def spent(judged: Judged) -> str:
@@ -56,7 +47,7 @@ def rows(judgment: Judgment) -> list[list[str]]:
             [
                 *(first if not found else [""] * len(first)),
                 f"as {reading.role}: {reading.words}",
-                runs(reading.rounds, reading.round),
+                runs(reading.schedule),
                 spent(judged),
                 str(judged.verdict),
                 "" if judged.noise is None else up(judged.noise, 6),

@@ -6,7 +6,8 @@ of the command line, claim files and the page of items derive from them. A new p
 `Key`, a new release one `Item`.
 
 Rule 1: a phase of a schedule is a table of keys: ``rounds``, how often its release runs, and the
-keys of the release. A phase without ``mechanism`` is a `Round`.
+keys of the release. A phase without ``mechanism`` is a `Round`. A table with ``repeat`` and
+``schedule`` repeats phases.
 Rule 2: a round describes its sampling by the keys of one row of `SAMPLINGS`. ``sampling`` may name
 it, and must agree with the keys.
 Rule 3: an unknown key is an error, since a misspelt key would change the charge.
@@ -22,8 +23,9 @@ from dataclasses import asdict
 from typing import Any, NamedTuple, cast
 
 from dpacct import validate
-from dpacct.correlated.entries import MAKERS, from_entry, to_entry
+from dpacct.correlated.entries import MAKERS, described, from_entry, to_entry
 from dpacct.correlated.release import Correlated
+from dpacct.correlated.strategy import Strategy
 from dpacct.display import chosen, line
 from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.errors import InvalidParameter
@@ -43,6 +45,7 @@ from dpacct.rounds import (
     Phase,
     Poisson,
     Release,
+    Repeated,
     Round,
     Sampling,
     Schedule,
@@ -100,19 +103,27 @@ def _read_runs(value: Any, _adjacency: Any) -> Runs:
     return Runs(**table)
 
 
+def _show_strategy(strategy: Strategy) -> str:
+    return strategy.name
+
+
+def _write_strategy(strategy: Strategy) -> str:
+    return described(strategy)[0]
+
+
 def _show_schedule(schedule: Schedule) -> str:
-    return "; ".join(f"{times} x {in_words(kind)}" for kind, times in schedule)
+    return "; ".join(parts_in_words(schedule))
 
 
 def _read_schedule(phases: Any, adjacency: Any) -> Schedule:
     if not isinstance(phases, list) or not all(isinstance(x, dict) for x in phases):  # pyright: ignore[reportUnknownVariableType] parsers return Any
         raise InvalidParameter("schedule", None, "schedule is a list of tables, one for each phase")
     given = cast("list[Entry]", phases)
-    return Schedule(read_phase(*_apart(one, one.get("adjacency", adjacency))) for one in given)
+    return Schedule(read_part(*_apart(one, one.get("adjacency", adjacency))) for one in given)
 
 
 def _write_schedule(schedule: Schedule) -> list[Entry]:
-    # Phases inside a release name their adjacency, in files too.
+    # Phases inside a release name their adjacency, in files too, and ledgers hold no repetitions.
     return [phase_entry(phase, alone=True) for phase in schedule]
 
 
@@ -131,8 +142,10 @@ RUNS = Form({"anyOf": [
     {"type": "string"},
     {"type": "object", "properties": _RUNS, "required": ["kind", "mean"]},
 ]}, repr, _read_runs, asdict)  # fmt: skip
+PHASE = {"$ref": "#/$defs/phase"}
+STRATEGY = Form({"enum": [*MAKERS]}, _show_strategy, write=_write_strategy)
 SCHEDULE = Form(
-    {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/phase"}},
+    {"type": "array", "minItems": 1, "items": PHASE},
     _show_schedule, _read_schedule, _write_schedule,
 )  # fmt: skip
 
@@ -151,6 +164,7 @@ class Key(NamedTuple):
         words: a phrase for people, with values in braces by key. It is left out at the default.
         option: its names on the command line, the documented one first. Empty if it has none.
         metavar, help: of the option. The page of items shows the help.
+        needs: another key that has to stand beside it. Empty for none.
         common: ``--help`` lists the option, and not only ``--help-all``.
         written: "changed" is left out at its default, "always" is not. "never" only helps to make
             a value.
@@ -163,6 +177,7 @@ class Key(NamedTuple):
     option: str = ""
     metavar: str = ""
     help: str = ""
+    needs: str = ""
     common: bool = False
     written: str = "changed"
 
@@ -210,6 +225,10 @@ def _best_of(schedule: Schedule, runs: Runs, adjacency: object = None) -> BestOf
     return BestOf(schedule, runs)
 
 
+def _of_run(run: Correlated) -> Entry:
+    return to_entry(run) | {"strategy": run.strategy}
+
+
 def _correlated(adjacency: object = None, **entry: Any) -> Correlated:
     return from_entry(entry, adjacency)
 
@@ -240,13 +259,15 @@ SAMPLINGS: dict[str, Item] = {item.name: item for item in (
             "Records of one user at most: each joins a Poisson round by itself and is clipped "
             "alone."),
         Key("max_cohort", COUNT, None, "at most {max_cohort} in a round", "--max-cohort", "B",
-            "With --clients: of a larger Poisson cohort, a random part of this size is kept."),
+            "With --clients: of a larger Poisson cohort, a random part of this size is kept.",
+            needs="num_clients"),
         _CLIENTS._replace(words="of at most {num_clients} clients"),
     ), chosen_by=_BY_SAMPLING),
     Item(Uniform, "uniform", "{cohort_size} of {num_clients} clients without replacement", (
         Key("cohort_size", COUNT, None, "", "--cohort --batch", "M",
             "Clients in a round, with --clients, instead of --q (Poisson: on average; uniform: "
-            "exactly).", common=True),
+            "exactly). With gradient accumulation, the logical batch of one optimizer step.",
+            common=True),
         _CLIENTS,
         _RATE._replace(default=None, written="never"),
     ), (("cohort_size", "num_clients"), ("sampling_rate",)), _uniform, chosen_by=_BY_SAMPLING),
@@ -261,8 +282,10 @@ RELEASES: dict[str, Item] = {item.name: item for item in (
             help="Scale of the noise / largest l1 norm of one client's contribution."),
         Key("epsilon", NUMBER, None, written="never", help="Instead, its own epsilon."),
     )),
-    Item(RandomizedResponse, "randomized-response", "randomized response, epsilon {epsilon}",
-        (_EPSILON,)),
+    Item(RandomizedResponse, "randomized-response", "randomized response, epsilon {epsilon}", (
+        _EPSILON,
+        Key("answers", COUNT, 2, "{answers} answers", help="The number of possible answers."),
+    )),
     Item(PureDP, "pure-dp", "a promise of epsilon {epsilon}", (_EPSILON, _SOURCE)),
     Item(ApproximateDP, "approximate-dp", "a promise of epsilon {epsilon} at delta {delta}",
         (_EPSILON, Key("delta", NUMBER, help="Delta of one release."), _SOURCE)),
@@ -273,17 +296,20 @@ RELEASES: dict[str, Item] = {item.name: item for item in (
     Item(DiscreteLaplace, "discrete-laplace", "discrete Laplace noise {scale}", (_SCALE, _SHIFT)),
     Item(ExponentialMechanism, "exponential", "exponential mechanism, epsilon {epsilon}",
         (_EPSILON,)),
-    Item(Epoch, "allocation", "an epoch of {steps} steps by random allocation", (
+    Item(Epoch, "allocation", "epoch of {steps} steps, random allocation", (
         NOISE,
         _STEPS,
         Key("passes", COUNT, 1, "{passes} passes", "--passes", "K", "Epochs that use one "
             "allocation, with --sampling allocation.", written="always"),
     ), chosen_by=_BY_SAMPLING),
-    Item(ShuffledEpoch, "shuffle", "an epoch of {steps} shuffled batches", (NOISE, _STEPS),
+    Item(ShuffledEpoch, "shuffle", "epoch of {steps} steps, shuffled batches", (NOISE, _STEPS),
         chosen_by=_BY_SAMPLING),
     Item(Correlated, "correlated", "{steps} rounds of correlated noise ({strategy})", (
         NOISE,
-        Key("strategy", _named(MAKERS), help="The matrix of the noise."),
+        Key("strategy", STRATEGY, NEEDED, "", "--correlated",
+            "independent|square-root|optimized|buffered-toeplitz", "Correlated noise (DP-FTRL) "
+            "over all rounds, with --separation; no sampling is needed. With --q, cyclic Poisson "
+            "sampling inside --separation groups."),
         Key("steps", COUNT, help="Rounds of the run."),
         Key("bands", COUNT, None, "{bands} bands", "--bands", "B", "With --correlated: the bands "
             "of the strategy, or the buffers of buffered-toeplitz."),
@@ -297,7 +323,7 @@ RELEASES: dict[str, Item] = {item.name: item for item in (
             "--participations", "K", "With --correlated: the most participations of a client; "
             "default as many as fit."),
         _RATE._replace(default=None, words="Poisson sampling at rate {sampling_rate} in groups"),
-    ), (), _correlated, to_entry, "--correlated"),
+    ), (), _correlated, _of_run, "--correlated"),
     Item(BestOf, "best-of", "the best of {runs} runs", (
         Key("runs", RUNS, NEEDED, "", "--best-of", "LAW:MEAN", "The best of a random number of "
             "such runs: poisson:10, geometric:10 or negative-binomial:10,0.5."),
@@ -306,12 +332,12 @@ RELEASES: dict[str, Item] = {item.name: item for item in (
 )}
 # fmt: on
 
-_SAMPLING_KEYS = tuple(dict.fromkeys(k for item in SAMPLINGS.values() for k in item.names))
-_ROUND_KEYS = ("rounds", *ROUND.names, *_SAMPLING_KEYS)
-# All keys of phases.
-KEYS = tuple(
-    dict.fromkeys((*_ROUND_KEYS, "mechanism", *(k for i in RELEASES.values() for k in i.names)))
-)
+SAMPLING_KEYS = tuple(dict.fromkeys(k for item in SAMPLINGS.values() for k in item.names))
+_ROUND_KEYS = ("rounds", *ROUND.names, *SAMPLING_KEYS)
+# All keys of phases, and those that have an option.
+_ALL = [k for item in (ROUND, *SAMPLINGS.values(), *RELEASES.values()) for k in item.keys]
+KEYS = tuple(dict.fromkeys((*_ROUND_KEYS, "mechanism", *(key.name for key in _ALL), "repeat")))
+OPTIONS = {key.name: key for key in reversed(_ALL) if key.option}
 
 
 def item_of(value: Sampling | Release) -> Item:
@@ -363,14 +389,45 @@ def phase_entry(phase: Phase, *, alone: bool = False) -> Entry:
     return {"rounds": phase.rounds, **release_entry(phase.round, alone=alone)}
 
 
-def in_words(value: Sampling | Release) -> str:
-    """Return a phrase for a sampling or a release, without its adjacency."""
+def part_entry(part: Phase | Repeated) -> Entry:
+    """Return a part of a schedule in the words of files."""
+    if isinstance(part, Phase):
+        return phase_entry(part)
+    return {"repeat": part.times, "schedule": [part_entry(one) for one in part.schedule.parts]}
+
+
+def in_words(value: Sampling | Release, *, noise: bool = True) -> str:
+    """Return a phrase for a sampling or a release, without its adjacency. ``noise``: and noise."""
     if isinstance(value, Round):
-        return f"noise {chosen(value.noise_multiplier)}, {in_words(value.sampling)}"
-    parts = _parts(value)
+        level = f"noise {chosen(value.noise_multiplier)}, " if noise else ""
+        return level + in_words(value.sampling)
+    item, parts = item_of(value), _parts(value)
     shown = {key.name: key.form.shown(part) for key, part in parts}
-    more = [key.words for key, part in parts if key.words and part != key.default]
-    return ", ".join(words.format_map(shown) for words in (item_of(value).words, *more))
+    own = [key.words for key, part in parts if part != key.default and (noise or key != NOISE)]
+    return ", ".join(words.format_map(shown) for words in (item.words, *own) if words)
+
+
+def counted(release: Release, count: int, *, noise: bool = True) -> str:
+    """Return `in_words` of a release that is made ``count`` times."""
+    words = in_words(release, noise=noise)
+    if isinstance(release, Round):
+        return f"{count_of(count, 'round')}, {words}"
+    return words if count == 1 else f"{count:,} x {words}"
+
+
+def parts_in_words(schedule: Schedule) -> list[str]:
+    """Return a phrase for each part of a schedule."""
+    return [
+        counted(part.round, part.rounds)
+        if isinstance(part, Phase)
+        else f"{part.times:,} x ({'; '.join(parts_in_words(part.schedule))})"
+        for part in schedule.parts
+    ]
+
+
+def count_of(count: int, noun: str) -> str:
+    """Return a number of rounds, or of something else."""
+    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 # From words of files.
@@ -383,6 +440,16 @@ def read_alone(entry: Entry, also: tuple[str, ...] = ()) -> Release:
 
 def _apart(entry: Entry, adjacency: Any) -> tuple[Entry, Any]:
     return {key: value for key, value in entry.items() if key != "adjacency"}, adjacency
+
+
+def read_part(entry: Entry, adjacency: Any) -> Phase | Repeated:
+    """Return the phase with these keys, or the schedule that they repeat. See `read_release`."""
+    if "repeat" not in entry:
+        return read_phase(entry, adjacency)
+    check_known(entry, ("repeat", "schedule"))
+    check_needed(entry, ("schedule",))
+    times = validate.count("repeat", entry["repeat"], "the number of repetitions")
+    return Repeated(_read_schedule(entry["schedule"], adjacency), times)
 
 
 def read_phase(entry: Entry, adjacency: Any) -> Phase:
@@ -427,7 +494,7 @@ def read_release(
 
 def read_sampling(entry: Entry) -> Sampling:
     """Return the sampling that the keys of a phase describe. Other keys are ignored."""
-    given = [key for key in _SAMPLING_KEYS if key in entry]
+    given = [key for key in SAMPLING_KEYS if key in entry]
     default = Poisson.name if "sampling_rate" in given else Uniform.name if given else Full.name
     name = validate.one_of("sampling", entry.get("sampling", default), "sampling", SAMPLINGS)
     item = SAMPLINGS[name]
@@ -461,3 +528,37 @@ def check_needed(entry: Iterable[str], needed: Iterable[str]) -> None:
     for key in needed:
         if key not in entry:
             raise InvalidParameter(key, None, f"{key} is missing")
+
+
+def phase_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a part of a schedule, to which `PHASE` refers.
+
+    Phases inside a release have an adjacency.
+    """
+
+    def table(item: Item, needed: tuple[str, ...], **more: Any) -> dict[str, Any]:
+        found = {"rounds": COUNT.schema, "adjacency": _named(map(str, Adjacency)).schema, **more}
+        found |= {key.name: key.form.schema for key in item.keys}
+        ways = [{"required": [*needed, *way]} for way in item.needed]
+        return {
+            "type": "object",
+            "properties": found,
+            "additionalProperties": False,
+            **(ways[0] if len(ways) == 1 else {"anyOf": ways}),
+        }
+
+    noise, of_rounds = {"noise_multiplier": NUMBER.schema}, ("rounds", "noise_multiplier")
+    rounds = [
+        table(item, of_rounds, sampling={"const": item.name}, **noise)
+        for item in SAMPLINGS.values()
+    ]
+    named = [
+        table(item, ("mechanism",), mechanism={"const": item.name}) for item in RELEASES.values()
+    ]
+    repeated: Entry = {
+        "type": "object",
+        "properties": {"repeat": COUNT.schema, "schedule": SCHEDULE.schema},
+        "required": ["repeat", "schedule"],
+        "additionalProperties": False,
+    }
+    return {"anyOf": [*rounds, *named, repeated]}

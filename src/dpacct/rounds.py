@@ -5,7 +5,8 @@ A value that exists is valid:
 Rule 1: a round is one release of (sum of clipped contributions) + N(0, (z C)^2 I).
 Rule 2: the participants are drawn afresh and in secret in each round.
 Rule 3: all releases of one schedule protect the same unit, so they share one adjacency.
-Rule 4: a schedule is run-length encoded. Equal releases next to each other are one phase.
+Rule 4: a schedule is run-length encoded. Equal releases next to each other are one phase, and a
+schedule that is repeated is one part.
 
 A `Release` is anything that a schedule holds: a `Round`, or a mechanism beside the rounds
 (`dpacct.pairs.dominating.Mechanism`).
@@ -266,51 +267,85 @@ class Phase(NamedTuple):
     rounds: int
 
 
-@dataclass(frozen=True, init=False, repr=False, slots=True)
+class Repeated(NamedTuple):
+    """A schedule, ``times`` times in a row."""
+
+    schedule: Schedule
+    times: int
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds of all repetitions."""
+        return self.times * self.schedule.rounds
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False, slots=True)
 class Schedule:
     """Rounds in the order in which they run, run-length encoded.
 
     ``300 * Round(1.0, Poisson(0.1)) + Round(2.0, Full())`` builds one, and ``Schedule()`` is empty.
 
+    Attributes:
+        parts: phases, and schedules that are repeated: ``300 * (one + other)`` has one part.
     Raises:
         InvalidParameter: a count that is not a whole number of at least one, or rounds of
             different adjacency.
     """
 
-    phases: tuple[Phase, ...]
+    parts: tuple[Phase | Repeated, ...]
+    _phases: tuple[Phase, ...] | None
 
-    def __init__(self, phases: Iterable[Phase] = ()) -> None:
-        merged: list[Phase] = []
-        total = 0
-        for phase in validate.several("phases", phases, "phases"):
-            pair = cast("tuple[Any, ...]", phase) if isinstance(phase, tuple) else ()
-            if len(pair) != 2 or not isinstance(pair[0], Release):
-                rule = "a phase is a Round or another release, and how often it runs"
-                raise InvalidParameter("phases", cast("object", phase), rule)
-            round_, count = pair[0], validate.rounds(pair[1])
-            total += count
-            if merged and merged[-1].round == round_:
-                merged[-1] = Phase(round_, merged[-1].rounds + count)
+    def __init__(self, phases: Iterable[Phase | Repeated] = ()) -> None:
+        merged: list[Phase | Repeated] = []
+        relation: Adjacency | None = None
+        for given in validate.several("phases", phases, "phases"):
+            part = _checked_part(given)
+            of_part = part.round if isinstance(part, Phase) else part.schedule
+            relation = relation or of_part.adjacency
+            if of_part.adjacency is not relation:
+                rule = f"all rounds of a schedule share one adjacency, and the first has {relation}"
+                raise InvalidParameter("adjacency", str(of_part.adjacency), rule)
+            if isinstance(part, Phase):
+                _add_phase(merged, part)
+            elif part.times > 1 and len(part.schedule.parts) > 1:
+                merged.append(part)
             else:
-                merged.append(Phase(round_, count))
-            first = merged[0].round.adjacency
-            if round_.adjacency is not first:
-                rule = f"all rounds of a schedule share one adjacency, and the first has {first}"
-                raise InvalidParameter("adjacency", str(round_.adjacency), rule)
-        if total:
-            validate.rounds(total)
+                merged += (part.schedule * part.times).parts
+        object.__setattr__(self, "parts", tuple(merged))
+        object.__setattr__(self, "_phases", None)
+        if merged:
+            validate.rounds(self.rounds)
         _check_number_of_phases(len(merged))
-        object.__setattr__(self, "phases", tuple(merged))
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """All phases, with repetitions written out.
+
+        Raises:
+            InvalidParameter: they are more than `MAX_PHASES`.
+        """
+        if self._phases is None:
+            _check_number_of_phases(_length(self))
+            found: list[Phase | Repeated] = []
+            for part in self.parts:
+                inner = (part,) if isinstance(part, Phase) else part.schedule.phases
+                for phase in inner * (1 if isinstance(part, Phase) else part.times):
+                    _add_phase(found, phase)
+            object.__setattr__(self, "_phases", tuple(found))
+        return cast("tuple[Phase, ...]", self._phases)
 
     @property
     def rounds(self) -> int:
         """The number of rounds."""
-        return sum(phase.rounds for phase in self.phases)
+        return sum(part.rounds for part in self.parts)
 
     @property
     def adjacency(self) -> Adjacency:
         """The neighboring relation of all rounds (add-remove for the empty schedule)."""
-        return self.phases[0].round.adjacency if self.phases else Adjacency.ADD_REMOVE
+        first = self.parts[0] if self.parts else None
+        if isinstance(first, Repeated):
+            return first.schedule.adjacency
+        return Adjacency.ADD_REMOVE if first is None else first.round.adjacency
 
     def only_rounds(self) -> dict[Round, int]:
         """Return the distinct rounds, without other releases."""
@@ -323,14 +358,23 @@ class Schedule:
     def distinct(self) -> dict[Release, int]:
         """Return each different release with its count. Composition depends on nothing else."""
         counts: dict[Release, int] = {}
-        for round_, count in self.phases:
-            counts[round_] = counts.get(round_, 0) + count
+        for part in self.parts:
+            if isinstance(part, Phase):
+                counts[part.round] = counts.get(part.round, 0) + part.rounds
+                continue
+            for round_, count in part.schedule.distinct().items():
+                counts[round_] = counts.get(round_, 0) + part.times * count
         return counts
 
     def scale_noise(self, factor: float) -> Schedule:
         """Return the same schedule with every noise multiplier times ``factor``."""
         factor = validate.above_zero("factor", factor, "a factor on the noise")
-        return Schedule(Phase(kind.scale_noise(factor), count) for kind, count in self.phases)
+        return Schedule(
+            Phase(part.round.scale_noise(factor), part.rounds)
+            if isinstance(part, Phase)
+            else Repeated(part.schedule.scale_noise(factor), part.times)
+            for part in self.parts
+        )
 
     def plot(self) -> Drawn:
         """Return a picture of noise and sampling rate over the rounds. A notebook shows it.
@@ -341,7 +385,26 @@ class Schedule:
         return drawn("schedule_picture", self)
 
     def __repr__(self) -> str:
-        return " + ".join(f"{count} * {round_!r}" for round_, count in self.phases) or "Schedule()"
+        words = (
+            f"{part.rounds} * {part.round!r}"
+            if isinstance(part, Phase)
+            else f"{part.times} * ({part.schedule!r})"
+            for part in self.parts
+        )
+        return " + ".join(words) or "Schedule()"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Schedule):
+            return NotImplemented
+        if self.parts == other.parts:
+            return True
+        written_out = _length(self), _length(other)
+        if written_out == (len(self.parts), len(other.parts)) or max(written_out) > MAX_PHASES:
+            return False
+        return self.phases == other.phases
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.distinct().items()))
 
     def __len__(self) -> int:
         return self.rounds
@@ -352,17 +415,49 @@ class Schedule:
     def __add__(self, other: Release | Schedule) -> Schedule:
         if not isinstance(other, Release | Schedule):
             return NotImplemented
-        return Schedule(self.phases + as_schedule(other).phases)
+        return Schedule(self.parts + as_schedule(other).parts)
 
     def __mul__(self, times: int) -> Schedule:
         repeats = validate.count("rounds", times, "the number of repetitions")
-        if len(self.phases) == 1:
-            return Schedule([Phase(self.phases[0].round, self.phases[0].rounds * repeats)])
-        # Before so many are built.
-        _check_number_of_phases(repeats * len(self.phases))
-        return Schedule(self.phases * repeats)
+        if repeats == 1 or not self.parts:
+            return self
+        only, *others = self.parts
+        if others:
+            return Schedule([Repeated(self, repeats)])
+        if isinstance(only, Phase):
+            return Schedule([Phase(only.round, only.rounds * repeats)])
+        return Schedule([Repeated(only.schedule, only.times * repeats)])
 
     __rmul__ = __mul__
+
+
+def _checked_part(given: object) -> Phase | Repeated:
+    """Return a part of a schedule, a phase for what is repeated once or has one phase."""
+    pair: tuple[Any, ...] = cast("tuple[Any, ...]", given) if isinstance(given, tuple) else ()
+    if len(pair) != 2 or not isinstance(pair[0], Release | Schedule):
+        rule = "a phase is a Round or another release, and how often it runs"
+        raise InvalidParameter("phases", cast("object", given), rule)
+    content, count = pair[0], validate.rounds(pair[1])
+    if isinstance(content, Release):
+        return Phase(content, count)
+    return Repeated(content, count)
+
+
+def _length(schedule: Schedule) -> int:
+    """Return the number of phases, before equal neighbors are joined."""
+    return sum(
+        1 if isinstance(part, Phase) else part.times * _length(part.schedule)
+        for part in schedule.parts
+    )
+
+
+def _add_phase(parts: list[Phase | Repeated], phase: Phase) -> None:
+    """Append a phase, or join it with an equal neighbor."""
+    last = parts[-1] if parts else None
+    if isinstance(last, Phase) and last.round == phase.round:
+        parts[-1] = Phase(phase.round, last.rounds + phase.rounds)
+    else:
+        parts.append(phase)
 
 
 def _check_number_of_phases(count: int) -> None:
@@ -421,12 +516,18 @@ def as_schedule(schedule: Schedule | Release) -> Schedule:
 
 def first_rounds(schedule: Schedule, rounds: int) -> Schedule:
     """Return the first ``rounds`` rounds of a schedule."""
-    phases: list[Phase] = []
-    for round_, count in schedule:
-        if rounds > 0:
-            phases.append(Phase(round_, min(count, rounds)))
-        rounds -= count
-    return Schedule(phases)
+    found: list[Phase | Repeated] = []
+    for part in schedule.parts:
+        if rounds <= 0:
+            break
+        if isinstance(part, Phase):
+            found.append(Phase(part.round, min(part.rounds, rounds)))
+        else:
+            whole, rest = divmod(min(part.rounds, rounds), part.schedule.rounds)
+            found += [Repeated(part.schedule, whole)] if whole else []
+            found += first_rounds(part.schedule, rest).parts
+        rounds -= part.rounds
+    return Schedule(found)
 
 
 def build_schedule(

@@ -247,8 +247,8 @@ def file_text(name: str, file: Path, noun: str) -> str:
     raise InvalidParameter(name, str(file), rule)
 
 
-def toml(text: str) -> dict[str, Any]:
-    """Return the content of a text in TOML.
+def toml(text: str, number: Callable[[str], float] = float) -> dict[str, Any]:
+    """Return the content of a text in TOML. ``number`` reads decimals.
 
     Raises:
         ValueError: it is not TOML, or a key has 30 parts. RecursionError: it is nested too deep.
@@ -258,7 +258,7 @@ def toml(text: str) -> dict[str, Any]:
 
     if found := _LONG_KEY.search(text):
         raise ValueError(f"the key {found[0].strip()[:20]}... has too many parts")
-    return tomllib.loads(text)
+    return tomllib.loads(text, parse_float=number)
 
 
 def flag(name: str, value: object) -> bool:

@@ -195,7 +195,6 @@ CONSTANT = {"noise_multiplier": 1.0, "rounds": 300, "sampling_rate": 0.1}
         ("rounds", {**MEETS, "schedule": 3 * Round(1.0), "rounds": 3}),
         ("noise_multiplier", {**MEETS, "schedule": 3 * Round(1.0), "noise_multiplier": 1.0}),
         ("sampling", {**MEETS, "schedule": 3 * Round(1.0), "sampling": Full()}),
-        ("solve", {**MEETS, "schedule": 3 * Round(1.0), "solve": "rounds"}),
         ("solve", {**MEETS, "schedule": 3 * Round(1.0), "solve": "sampling_rate"}),
         ("schedule", {**MEETS, "schedule": Schedule()}),
     ],

@@ -134,7 +134,8 @@ def test_bad_input_is_named_with_its_claim(before, after, message):
      'noise_std = 0.2\nclip_norm = 1.0\nnum_clients = 1000\nnoise_on = "client"'],
 )  # fmt: skip
 def test_noise_in_the_units_of_the_text(noise):
-    found = only(GOOD.replace("noise_multiplier = 2.0", noise)).readings[0].round
+    found = only(GOOD.replace("noise_multiplier = 2.0", noise)).readings[0].only
+    assert found is not None
     assert found.noise_range is not None
     assert found.noise_range[0] == pytest.approx(2.0)
 

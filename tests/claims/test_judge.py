@@ -149,7 +149,7 @@ def test_claims_about_other_mechanisms_get_verdicts():
     promise, gaussian = rho.readings
     # 8.9 in print; the proven figure of a promise rounds to it, and lies above.
     assert promise.epsilon is not None
-    assert (promise.verdict, promise.epsilon.lower) == (Verdict.OPEN, 0.0)
+    assert (promise.verdict, promise.epsilon.lower) == (Verdict.ROUNDED, 0.0)
     assert promise.epsilon.upper == pytest.approx(8.922, abs=2e-3)
     assert promise.noise is None
     assert gaussian.verdict is Verdict.PROVEN
@@ -160,7 +160,8 @@ def test_claims_about_other_mechanisms_get_verdicts():
     assert one.noise is not None
     assert one.noise > 10.0
     facts = facts_of(laplace)["readings"][0]
-    assert (facts["mechanism"], facts["sampling"], facts["rounds"]) == ("Laplace(10.0)", None, 20)
+    assert facts["phases"] == [{"rounds": 20, "mechanism": "laplace", "noise_multiplier": 10.0}]
+    assert (facts["sampling"], facts["rounds"]) == (None, 20)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from dpacct_cli import app as commands
+from dpacct_cli import outputs
 from dpacct_cli.app import app
 
 # A process imports one command; the tests run each of them often.
@@ -34,10 +35,7 @@ sampling_rate = 0.05
 """
 
 
-@functools.cache
-def _schema(name: str) -> Any:
-    file = Path(commands.__file__).with_name("schemas") / f"{name}.json"
-    return json.loads(file.read_text(encoding="utf-8"))
+_schema = functools.cache(outputs.schema)
 
 
 class Ran:

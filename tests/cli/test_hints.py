@@ -26,6 +26,9 @@ class Peer:
     def epsilon(self, *_: object) -> float:
         return 1.0
 
+    def call(self, *_: object) -> str:
+        return "peer()"
+
 
 @pytest.fixture(autouse=True)
 def _one_quick_peer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +78,7 @@ def test_shuffled_batches_cost_up_to_one_participation_an_epoch(dpacct: Any) -> 
     ran = dpacct(words, "--sampling shuffle")
     assert ran.code == 0
     # A part of an epoch, and of a batch, is charged as a whole.
-    assert "3 epochs of 235 steps, shuffled batches" in ran.out
+    assert "3 x epoch of 235 steps, shuffled batches" in ran.out
     assert "--sampling allocation or poisson costs far less" in ran.out
     shuffled = dpacct(words, "--sampling shuffle --json").json["epsilon"]
     full = "epsilon --noise 1 --sampling full --rounds 3 --adjacency zero-out --delta 1e-6 --json"

@@ -65,7 +65,7 @@ def test_a_schedule_comes_back_as_it_was(schedule: Schedule) -> None:
         (S(G(2.0), 0), Schedule()),
         (C([G(1.5), NOTHING, G(1.5)]), 2 * Round(1.5)),
         (S(S(P(0.1, G(1.0)), 5), 4), 20 * Round(1.0, Poisson(0.1))),
-        (S(C([G(1.0), P(0.1, G(1.0))]), 3), 3 * Round(1.0) + 3 * Round(1.0, Poisson(0.1))),
+        (S(C([G(1.0), P(0.1, G(1.0))]), 3), 3 * (Round(1.0) + Round(1.0, Poisson(0.1)))),
         (P(0.5, S(G(2.0), 4)), 1 * Round(joint_noise_multiplier([2.0] * 4), Poisson(0.5))),
         (P(0.5, C([G(2.0), G(3.0)])), 1 * Round(joint_noise_multiplier([2.0, 3.0]), Poisson(0.5))),
         (P(0.5, C([NOTHING, G(2.0)])), 1 * Round(2.0, Poisson(0.5))),
@@ -119,9 +119,11 @@ def test_what_is_too_long_to_keep_is_refused() -> None:
 
 
 W = dp_accounting.SampledWithoutReplacementDpEvent
+T = dp_accounting.TruncatedSubsampledGaussianDpEvent
+M = dp_accounting.dp_event.MixtureOfGaussiansDpEvent
 UNMAPPED = {
     "ZCDpEvent": S(C([G(1.0), dp_accounting.ZCDpEvent(0.1, xi=0.1)]), 2),
-    "RandomizedResponseDpEvent": dp_accounting.RandomizedResponseDpEvent(0.5, 3),
+    "RandomizedResponseDpEvent": dp_accounting.RandomizedResponseDpEvent(1.0, 3),
     "PoissonSampledDpEvent of noise": P(0.1, dp_accounting.LaplaceDpEvent(1.0)),
     "PoissonSampledDpEvent twice": P(0.1, S(P(0.1, G(1.0)), 2)),
     "PoissonSampledDpEvent and more": P(0.1, C([P(0.1, G(1.0)), G(1.0)])),
@@ -129,9 +131,8 @@ UNMAPPED = {
     "SampledWithoutReplacementDpEvent": W(9, 3, S(G(1.0), 2)),
     "SampledWithReplacementDpEvent": dp_accounting.SampledWithReplacementDpEvent(9, 3, G(1.0)),
     "UnsupportedDpEvent": dp_accounting.UnsupportedDpEvent(),
-    "TruncatedSubsampledGaussianDpEvent": dp_accounting.TruncatedSubsampledGaussianDpEvent(
-        100, 0.1, 20, 1.0
-    ),
+    "MixtureOfGaussiansDpEvent": M(1.0, [0.0, 2.0], [0.5, 0.5]),
+    "MixtureOfGaussiansDpEvent of dependent draws": M(1.0, [0.0, 1.0, 2.0], [0.5, 0.25, 0.25]),
     "SingleEpochTreeAggregationDpEvent": dp_accounting.SingleEpochTreeAggregationDpEvent(1.0, 3),
     "NonPrivateDpEvent": dp_accounting.NonPrivateDpEvent(),
     "GaussianDpEvent": G(0.0),
@@ -162,6 +163,66 @@ def test_mechanisms_convert_both_ways_and_cost_what_dp_accounting_says() -> None
         plug_in.event_of_schedule(3 * PureDP(1.0))
     replaced = schedule_of(dp_accounting.LaplaceDpEvent(2.0), "replace-one")
     assert replaced == 1 * Laplace(2.0, adjacency="replace-one")
+
+
+@pytest.mark.parametrize(
+    ("release", "same"),
+    [
+        (Round(1.0, Poisson(0.01, max_cohort=580, num_clients=50000)), True),
+        (Round(1.0, Poisson(0.1, records=4)), False),
+        (Round(2.0, Poisson(1e-9, records=3)), False),
+        (dpacct.DiscreteLaplace(3.0, 2), False),
+        (dpacct.DiscreteLaplace(3.0, 4, "replace-one"), False),
+        (dpacct.RandomizedResponse(1.5, answers=7), False),
+    ],
+    ids=repr,
+)
+def test_special_events_come_back_at_no_lower_cost(release: Any, same: object) -> None:
+    plan = 10 * (release + 1 * release)
+    back = plug_in.schedule_of_event(plug_in.event_of_schedule(plan), plan.adjacency)
+    assert (back == plan) is same
+    ours, theirs = (dpacct.epsilon(one, delta=1e-5).upper for one in (plan, back))
+    assert ours * (1 - 1e-9) <= theirs <= ours * (1 + 1e-9)
+
+
+def test_special_events_cost_what_dp_accounting_says() -> None:
+    from dp_accounting.pld import PLDAccountant
+
+    truncated = T(50000, 0.01, 580, 1.0)
+    for event, count, relation in (
+        (truncated, 1000, RELATIONS.ADD_OR_REMOVE_ONE),
+        (M(1.0, [0.0, 1.0, 2.0], [0.81, 0.18, 0.01]), 10, RELATIONS.ADD_OR_REMOVE_ONE),
+        (dp_accounting.dp_event.DiscreteLaplaceDpEvent(0.5, 2), 5, RELATIONS.ADD_OR_REMOVE_ONE),
+        # Its accountant counts several of these as one.
+        (dp_accounting.RandomizedResponseDpEvent(0.6, 5), 1, RELATIONS.REPLACE_ONE),
+    ):
+        ours = plug_in.TightPrivacyAccountant(relation).compose(event, count).get_epsilon(1e-5)
+        theirs = PLDAccountant(relation).compose(event, count).get_epsilon(1e-5)
+        assert ours == pytest.approx(theirs, rel=3e-3)
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        (T(100, 0.1, 100, 2.0), 1 * Round(2.0, Poisson(0.1))),
+        (T(100, 0.0, 10, 2.0), Schedule()),
+        (T(100, 0.1, 0, 2.0), Schedule()),
+        (dp_accounting.RandomizedResponseDpEvent(0.5, 1), Schedule()),
+        (dp_accounting.dp_event.DiscreteLaplaceDpEvent(0.5, 0), Schedule()),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_special_events_at_their_ends(event: Any, expected: Schedule) -> None:
+    assert schedule_of(event) == expected
+
+
+def test_the_way_out_stands_in_the_refusal() -> None:
+    sampled = P(0.1, dp_accounting.LaplaceDpEvent(1.0))
+    with pytest.raises(plug_in.UnmappedEvent, match=r"PureDP\(0\.15857\) in a schedule bounds it"):
+        schedule_of(sampled)
+    truncated = T(100, 0.1, 20, 1.0)
+    with pytest.raises(InvalidParameter, match="add-remove"):
+        schedule_of(truncated, "replace-one")
 
 
 def test_several_gaussians_on_one_sample_are_refused_where_a_record_is_replaced() -> None:

@@ -34,7 +34,7 @@ LAYERS = [
     {"accountant"},
     {"tuning"},
     {"items"},
-    {"schedules"},
+    {"schedules", "outputs"},
     {"risk"},
     {"calibration", "report", "empirical"},
     {"ledger", "claims"},

@@ -82,9 +82,9 @@ def test_every_entry_is_shipped_as_it_is_printed(entries):
         assert claim.delta == pytest.approx(entry["delta"], rel=1e-12)
         rounds = {reading.rounds for reading in claim.readings}
         assert entry["rounds"] in (None, *rounds)
-        noises = {reading.round.noise_multiplier for reading in claim.readings}
+        noises = {reading.only.noise_multiplier for reading in claim.readings}
         assert entry["noise_multiplier"] in noises
-        rates = {reading.round.sampling_rate for reading in claim.readings}
+        rates = {reading.only.sampling_rate for reading in claim.readings}
         assert rates == {entry["sampling_rate"]}
     assert len(entries) < len(shipped_claims().claims)
 
@@ -98,7 +98,7 @@ def test_readings_of_one_cohort_agree_with_recomputed_figures(entries):
         claim = claim_of(entry)
         run = next(r for r in claim.readings if r.role is Role.RUN)
         figures = entry["wor_replace_one"]["sensitivity_2C"]
-        assert run.round == Round(
+        assert run.only == Round(
             entry["noise_multiplier"], Uniform(entry["cohort_size"], entry["num_clients"])
         )
         if "below the rigorous lower bound" in entry["claim_vs_sensitivity_2C"]:
@@ -141,7 +141,7 @@ def test_the_page_is_what_the_command_writes():
         claim
         for claim in shipped_claims().claims
         if not any(
-            isinstance(reading.round, Round) and isinstance(reading.round.sampling, Uniform)
+            isinstance(reading.only, Round) and isinstance(reading.only.sampling, Uniform)
             for reading in claim.readings
         )
     ]

@@ -23,7 +23,7 @@ from dpacct.empirical.confidence import Estimate
 from dpacct.empirical.roc import Roc, needed_nonmembers
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.rounds import Schedule
-from dpacct_cli import options
+from dpacct_cli import options, outputs
 from dpacct_cli.commands.plot import PictureOptions
 from dpacct_cli.errors import conflict, require_torch
 from dpacct_cli.options import StyleOptions, Text, argument, number, option
@@ -260,15 +260,13 @@ def _exceeds(roc: Roc, limit: Limit) -> bool:
     return any(bound is not None and lower > bound for lower, bound in most)
 
 
-def _bounded(value: Estimate, limit: float | None) -> dict[str, float | None]:
+def _bounded(value: Estimate, limit: float | None) -> outputs.Limited:
     return {"value": value.value, "lower": value.lower, "upper": value.upper, "limit": limit}
 
 
-def _data(
-    target: Target, limit: Limit, found: Mapping[str, Roc], left_out: int
-) -> dict[str, object]:
+def _data(target: Target, limit: Limit, found: Mapping[str, Roc], left_out: int) -> outputs.Attack:
     """Return the keys of --json."""
-    attacks = [
+    attacks: list[outputs.AttackKeys] = [
         {
             "attack": ATTACK,
             "unit": unit,

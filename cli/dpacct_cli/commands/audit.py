@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from dpacct import validate
 from dpacct.display import down, up
-from dpacct.rounds import Round, Sampling, Uniform
-from dpacct_cli import mechanism
+from dpacct.outputs import mechanism_of
+from dpacct.rounds import Round, Sampling, Schedule, Uniform
+from dpacct_cli import mechanism, outputs
 from dpacct_cli.errors import require_torch
 from dpacct_cli.options import StyleOptions, number, option
 from dpacct_cli.render import Answer, Page, Row, both, plain, show
@@ -97,16 +98,22 @@ def _size(job: Job, found: RunAudit) -> int:
     return job.public.size if job.public.stated else found.clients
 
 
-def _data(settings: Settings, job: Job, found: RunAudit) -> dict[str, Any]:
+def _plan(job: Job, found: RunAudit) -> Schedule:
+    # The audit refuses an allocation.
+    sampling = cast("Sampling", job.sampling)
+    return found.rounds * Round(found.noise_multiplier, sampling, job.adjacency)
+
+
+def _data(settings: Settings, job: Job, found: RunAudit) -> outputs.Audit:
     """Return the keys of --json."""
     tested, guesses = found.shown, found.shown.guesses
     factor = tested.noise_factor
-    return {
+    data: outputs.Audit = {
         "passed": found.passed,
         "faults": list(found.faults),
         "method": settings.method,
         "data": job.dataset.name,
-        "rounds": found.rounds,
+        **mechanism_of(_plan(job, found)),
         "epsilon": both(found.charged.interval),
         "delta": found.charged.delta,
         "shown": {
@@ -118,13 +125,10 @@ def _data(settings: Settings, job: Job, found: RunAudit) -> dict[str, Any]:
         "canaries": guesses.canaries,
         "guesses": guesses.made,
         "right": guesses.right,
-        f"{job.unit}s": _size(job, found),
         "error": tested.error,
-        "sampling": job.sampling.name,
-        "sampling_rate": job.sampling.sampling_rate,
-        "adjacency": job.adjacency,
-        "noise_multiplier": found.noise_multiplier,
     }
+    data["examples" if job.unit == "example" else "clients"] = _size(job, found)
+    return data
 
 
 def page(settings: Settings, job: Job, found: RunAudit) -> Page:
@@ -134,9 +138,6 @@ def page(settings: Settings, job: Job, found: RunAudit) -> Page:
     factor = tested.noise_factor
     seen = f"at most {up(factor, 3)} x" if math.isfinite(factor) else "unknown"
     right = f"each in or out by a coin; {guesses.right} of {guesses.made} guesses were right"
-    # The audit refuses an allocation.
-    sampling = cast("Sampling", job.sampling)
-    plan = found.rounds * Round(found.noise_multiplier, sampling, job.adjacency)
     people = f"{_size(job, found):,} {job.unit}s, the canaries"
     rows = [Row("audit", "FAILED", fault) for fault in found.faults]
     rows = rows or [Row("audit", "passed", "nothing contradicts the charge")]
@@ -146,7 +147,7 @@ def page(settings: Settings, job: Job, found: RunAudit) -> Page:
         Row("", f"above {down(found.gaussian_epsilon, 3)}", f"if its noise is Gaussian; {sure}"),
         Row("noise seen", seen, f"the charge, for a contribution of one clip norm; {sure}"),
         Row("canaries", f"{guesses.canaries}", right),
-        *mechanism.rows(plan),
+        *mechanism.rows(_plan(job, found)),
         Row("training", f"{settings.method} on {job.dataset.name}, {people}"),
     ]
     remarks = [f"A sound run is called faulty with a probability of {plain(tested.error)} at most."]

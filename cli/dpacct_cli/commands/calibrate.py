@@ -5,21 +5,31 @@ from typing import Annotated, Any
 import dpacct
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
-from dpacct.errors import DpacctError
-from dpacct.rounds import Full, Poisson, Round, Uniform
-from dpacct_cli import mechanism, options
+from dpacct.errors import DpacctError, InvalidParameter
+from dpacct.outputs import noise_multiplier, single
+from dpacct.rounds import Full, Poisson, Round, Sampling, Schedule, Uniform
+from dpacct_cli import mechanism, options, outputs
 from dpacct_cli.errors import OptionConflict, conflict
-from dpacct_cli.options import Fields, MechanismOptions, ReadDelta, StyleOptions, Text, option
+from dpacct_cli.options import Advanced, MechanismOptions, ReadDelta, StyleOptions, Text, option
 from dpacct_cli.render import Answer, Page, Row, both, bracket, down, plain, show, up
 from dpacct_cli.words import called
 
 # The values of --solve, and the library's word for each.
 SOLVABLE = {"noise": "noise", "rounds": "rounds", "q": "sampling_rate", "delta": "delta"}
-# What cannot be typed beside it. A schedule file and a strategy set all but the scale of the noise.
+# What cannot be typed beside it. A strategy has its rounds, and only a round alone has a rate.
 EXCLUDED = {
     "noise": ("--noise",),
-    "rounds": ("--rounds", "--epochs", "--schedule", "--correlated", "--best-of"),
-    "q": ("--q", "--cohort", "--schedule", "--correlated", "--epochs", "--records", "--best-of"),
+    "rounds": ("--rounds", "--epochs", "--times", "--correlated", "--best-of"),
+    "q": (
+        "--q",
+        "--cohort",
+        "--schedule",
+        "--correlated",
+        "--epochs",
+        "--best-of",
+        "--release",
+        "--laplace",
+    ),
     "delta": ("--delta",),
 }
 
@@ -30,6 +40,9 @@ Advantage = Annotated[Text, option("--advantage", "A", options.PRIVACY,
     "Instead of --eps: the largest TPR - FPR that any attack may reach, e.g. 0.1.", advanced=True)]
 TruePositives = Annotated[Text, option("--tpr", "B", options.PRIVACY,
     "Instead of --eps, with --fpr: the largest true positive rate of any attack.", advanced=True)]
+Fixed = Annotated[Text, option("--fixed", "FILE", options.WHAT_RUNS,
+    "A schedule file with rounds that are spent or decided: they count, and stay as they are.",
+    advanced=True)]
 FalsePositives = Annotated[Text, option("--fpr", "A", options.PRIVACY,
     "The false positive rate at which --tpr holds.", advanced=True)]
 # fmt: on
@@ -43,7 +56,8 @@ def calibrate(
     advantage: Advantage = None,
     tpr: TruePositives = None,
     fpr: FalsePositives = None,
-    typed: Annotated[MechanismOptions, Fields(advanced=("noise",))],
+    typed: Annotated[MechanismOptions, Advanced(("noise_multiplier",))],
+    fixed: Fixed = None,
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
     shown: StyleOptions,
 ) -> None:
@@ -56,6 +70,7 @@ def calibrate(
       dpacct calibrate --eps 8 --noise 1.5 --q 0.1 --solve rounds
       dpacct calibrate --eps 8 --noise 1 --rounds 300 --q 0.1 --solve delta
       dpacct calibrate --eps 8 --schedule rounds.toml --json
+      dpacct calibrate --eps 20 --fixed rounds.toml --rounds 300 --q 0.1
       dpacct calibrate --advantage 0.1 --rounds 300 --q 0.1
       dpacct calibrate --tpr 0.1 --fpr 0.01 --rounds 300 --q 0.1
     """
@@ -69,6 +84,7 @@ def calibrate(
         "delta": None if at is None else at.value,
         "solve": SOLVABLE[solve],
         **what_runs(typed, solve),
+        "fixed": None if fixed is None else _read_fixed(fixed),
     }
     found = dpacct.calibrate(**asked, accountant=engine.name)
     number, first_row = _solved(found, solve)
@@ -90,11 +106,12 @@ def calibrate(
         ]
         if found.risk is None:
             rows += _rdp_rows(found, asked)
+        rows += mechanism.population_rows(at.value, typed)
         note = mechanism.delta_note(at.value, typed.num_clients)
         closing = _closing(typed, found, at)
         return Page(rows, closing=closing, note=note, title="Calibrated")
 
-    show(Answer(_data(found), repr(number), page), style)
+    show(Answer(_data(found, typed), repr(number), page), style)
 
 
 def _read_limit(
@@ -118,42 +135,50 @@ def _read_limit(
 def _refuse_what_is_solved(typed: MechanismOptions, solve: str, delta: str | None) -> None:
     """Reject a typed value that is to be solved for, and mechanisms that do not leave it open."""
     validate.one_of("solve", solve, "it", SOLVABLE)
-    if typed.schedule is not None and solve in ("noise", "delta"):
+    if "schedule" in typed and solve in ("noise", "delta"):
         typed.refuse_beside_schedule()
     given = typed.by_option() | ({} if delta is None else {"--delta": delta})
     for name in EXCLUDED[solve]:
         if name in given:
             why = "it is the value to solve for, or depends on it"
             raise conflict(f"{called(name)} {given[name]}", f"--solve {solve}", why)
-    if typed.by_epochs and solve in ("rounds", "q"):
-        raise conflict(f"--solve {solve}", f"--sampling {typed.sampling}", "epochs are whole")
+    if typed.by_epochs and solve == "q":
+        raise conflict(f"--solve {solve}", f"--sampling {typed['sampling']}", "epochs are whole")
+
+
+def _read_fixed(file: str) -> Schedule:
+    """Return the rounds of --fixed."""
+    try:
+        return MechanismOptions(schedule=file).read_schedule()
+    except InvalidParameter as error:
+        raise InvalidParameter("--fixed", error.value, error.rule, error.hint) from None
 
 
 def what_runs(typed: MechanismOptions, solve: str) -> dict[str, Any]:
     """Return the rounds as `dpacct.calibrate` takes them, without the unknown."""
-    if typed.schedule is not None:
-        return {"schedule": typed.read_schedule()}
+    if solve == "q":
+        noise = validate.noise_multiplier(typed.value("noise_multiplier"))
+        rounds, sampling = validate.rounds(typed.value("rounds")), _scheme_to_solve(typed)
+        given = {"sampling": sampling, "adjacency": typed.relation}
+        return {"noise_multiplier": noise, "rounds": rounds, **given}
+    if solve == "rounds":
+        return {"schedule": typed.at_least_once().read_schedule()}
+    if solve == "noise" and not ("schedule" in typed or "release" in typed):
+        # The noise is scaled from any start.
+        typed = typed.but(noise_multiplier="1")
+    return {"schedule": typed.read_schedule()}
+
+
+def _scheme_to_solve(typed: MechanismOptions) -> Sampling:
+    """Return the scheme of which the rate is unknown."""
     typed.check()
-    if typed.best_of is not None or typed.correlated is not None or typed.by_epochs:
-        # Only noise or delta is solved for, and the noise is scaled from any start.
-        unit = typed._replace(noise="1") if solve == "noise" else typed
-        return {"schedule": unit.read_schedule()}
-    typed.refuse_without_correlated()
-    return {
-        "noise_multiplier": None if solve == "noise" else typed.read_noise(),
-        "rounds": None if solve == "rounds" else typed.read_rounds(),
-        "sampling": _scheme_to_solve(typed) if solve == "q" else typed.read_sampling(),
-        "adjacency": typed.relation,
-    }
-
-
-def _scheme_to_solve(typed: MechanismOptions) -> Uniform | None:
-    """Return the scheme for an unknown rate: None for Poisson, else cohorts of any size."""
+    typed.refuse_foreign()
     clients = typed.num_clients
-    if typed.scheme == Full.name:
+    if typed.item.name == Full.name:
         raise conflict("--solve q", "--sampling full", "every client takes part in every round")
-    if typed.scheme == Poisson.name:
-        return None
+    if typed.item.name == Poisson.name:
+        # Any rate will do here.
+        return typed.but(sampling_rate="0.5").read_sampling()
     if clients is None:
         raise OptionConflict(
             f"--solve q with --sampling uniform needs {called('--clients')}, the population from "
@@ -170,16 +195,16 @@ def _solved(found: dpacct.Calibration, solve: str) -> tuple[float, Row]:
         meaning = f"the least proven at epsilon {epsilon}"
         return found.delta, Row("delta", up(found.delta, 7), meaning)
     if solve == "rounds":
-        return found.rounds, Row("rounds", str(found.rounds), f"the most that stay {within}")
+        return found.rounds, Row("rounds", f"{found.rounds}", f"the most that stay {within}")
     if solve == "q":
         meaning = f"the highest that stays {within}"
-        only = mechanism.single_round(found.schedule)
+        only = mechanism.single_round(found.rest)
         sampling = None if only is None else only.sampling
         if isinstance(sampling, Uniform):
             meaning = f"{sampling.cohort_size} of {sampling.num_clients} clients, {meaning}"
         rate = found.sampling_rate
         return rate, Row("sampling rate", down(rate, 7), meaning)
-    noise = mechanism.noise_multiplier(found.schedule)
+    noise = noise_multiplier(found.rest)
     if noise is None:
         meaning = "x the noise multiplier of every round in the file"
         return found.noise_scale, Row("noise scale", up(found.noise_scale, 7), meaning)
@@ -190,7 +215,7 @@ def _solved(found: dpacct.Calibration, solve: str) -> tuple[float, Row]:
 def _rdp_rows(found: dpacct.Calibration, asked: dict[str, Any]) -> list[Row]:
     """Return the requirement of RDP: more noise, or for given noise a larger epsilon."""
     rows = mechanism.epsilon_rows(found.schedule, found.delta, found.accountant, found.epsilon)
-    ours = mechanism.single_round(found.schedule)
+    ours = mechanism.single_round(found.rest)
     if not rows or rows[0].label != mechanism.BY_RDP or found.solved_for != "noise" or not ours:
         return rows
     try:
@@ -202,28 +227,28 @@ def _rdp_rows(found: dpacct.Calibration, asked: dict[str, Any]) -> list[Row]:
 
 
 def _closing(typed: MechanismOptions, found: dpacct.Calibration, at: ReadDelta) -> str:
-    only = mechanism.single(found.schedule)
-    if mechanism.noise_multiplier(found.schedule) is None:
+    only = single(found.rest)
+    if noise_multiplier(found.rest) is None:
         return "--json lists every phase with its noise, to the last digit."
     if not isinstance(only, Round):
         return ""
-    if typed.schedule is not None or typed.noise is not None:
+    if "schedule" in typed or "noise_multiplier" in typed or found.fixed.rounds:
         return ""
     again = typed.retyped(noise=up(only.noise_multiplier, 7))
     return f"dpacct compare {again}{at.retyped} shows other accountants."
 
 
-def _data(found: dpacct.Calibration) -> dict[str, object]:
+def _data(found: dpacct.Calibration, typed: MechanismOptions) -> outputs.Calibrate:
     risk = found.risk
-    data: dict[str, object] = {
+    data: outputs.Calibrate = {
         "solved_for": found.solved_for,
-        **mechanism.keys(found.schedule),
+        **typed.described(found.schedule),
         "accountant": found.accountant,
         "delta": found.delta,
-        "epsilon": both(found.epsilon) | {"target": found.target if risk is None else None},
+        "epsilon": {**both(found.epsilon), "target": found.target if risk is None else None},
     }
     if risk is not None:
         data["risk"] = {"name": found.goal, **both(risk), "target": found.target}
-    if "phases" in data:
+    if noise_multiplier(found.rest) is None:
         data["noise_scale"] = found.noise_scale
     return data

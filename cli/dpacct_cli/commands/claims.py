@@ -14,6 +14,7 @@ from dpacct.rounds import Round
 from dpacct_cli import mechanism, suggestions, waiting
 from dpacct_cli.options import StyleOptions, argument
 from dpacct_cli.output import names_a_file
+from dpacct_cli.outputs import ClaimsAnswer
 from dpacct_cli.render import Answer, Grid, Page, Row, Style, plain, show, shown_delta, wrapped
 
 File = Annotated[str, argument("FILE", "A file of claims, or the id of a shipped claim.",
@@ -21,6 +22,7 @@ File = Annotated[str, argument("FILE", "A file of claims, or the id of a shipped
 MEANS = {
     Verdict.PROVEN: "no neighboring data sets exceed the stated epsilon",
     Verdict.REFUTED: "explicit neighboring data sets exceed the stated epsilon",
+    Verdict.ROUNDED: "the proven epsilon is above the stated one, and rounds to it",
     Verdict.OPEN: "neither proven nor refuted",
     Verdict.NOT_PRIVATE: "no epsilon holds at this delta",
     Verdict.UNSTATED: "the text states no epsilon here",
@@ -31,6 +33,7 @@ def check(file: File, *, shown: StyleOptions) -> None:
     """Check whether the claims in a file hold, reading by reading.
 
     Proven: no neighboring data sets exceed the stated epsilon. Refuted: explicit data sets do.
+    True to the printed digits: the proven epsilon rounds to the stated one.
     Open: the stated epsilon lies between the two bounds. Not private as described: something is
     released without protection. The weakest reading of the run decides. -q prints one verdict a
     line.
@@ -91,7 +94,8 @@ def _judged(claims: Sequence[Claim], *, quick: bool) -> list[Judgment]:
 
 def _answer(judged: Sequence[Judgment], page: Page) -> Answer:
     words = "\n".join(str(one.verdict) for one in judged)
-    return Answer({"claims": [facts_of(one) for one in judged]}, words, lambda: page)
+    data: ClaimsAnswer = {"claims": [facts_of(one) for one in judged]}
+    return Answer(data, words, lambda: page)
 
 
 def _page(judged: Judgment) -> Page:
@@ -125,8 +129,9 @@ def _reading_rows(claim: Claim, judged: Judged, number: int, count: int) -> list
         upper, lower = up(judged.epsilon.upper), down(judged.epsilon.lower)
         rows.append(Row("", f"{judged.verdict}: epsilon is {lower} (achieved) to {upper} (proven)"))
     rows += [Row("", row.value) for row in mechanism.rows(reading.schedule)]
-    if isinstance(reading.round, Round):
-        noise = f"noise {chosen(reading.round.noise_multiplier)} x clip norm on the sum"
+    only = reading.only
+    if isinstance(only, Round):
+        noise = f"noise {chosen(only.noise_multiplier)} x clip norm on the sum"
         if reading.noise_by is not NoiseBy.SERVER:
             noise += f", by the {reading.noise_by}"
         rows += wrapped("", noise)
@@ -135,6 +140,9 @@ def _reading_rows(claim: Claim, judged: Judged, number: int, count: int) -> list
     if judged.noise is not None and claim.epsilon is not None:
         true = f"noise {up(judged.noise, 6)} on the sum would make epsilon {plain(claim.epsilon)}"
         rows += wrapped("", f"{true} true, all else as it is")
+    if judged.noise_scale is not None and claim.epsilon is not None:
+        true = f"{up(judged.noise_scale, 6)} x all noise would make epsilon {plain(claim.epsilon)}"
+        rows += wrapped("", f"{true} true")
     return rows
 
 

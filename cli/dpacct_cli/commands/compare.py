@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from dpacct import validate
 from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 from dpacct.budget import Interval, Spent
 from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.errors import NotConverged, Unsupported
+from dpacct.outputs import Ends
 from dpacct.packages import install_command
 from dpacct.rounds import Adjacency, Poisson, Round, Schedule, Uniform
-from dpacct_cli import mechanism, options, waiting
+from dpacct_cli import mechanism, options, outputs, waiting
 from dpacct_cli.errors import OptionConflict
 from dpacct_cli.options import MechanismOptions, StyleOptions
 from dpacct_cli.render import Answer, Grid, Page, Style, down, seconds, show, up
@@ -46,17 +48,9 @@ class Entry(NamedTuple):
         return f"dpacct {self.name}" if self.kind == "ours" else self.name
 
     @property
-    def data(self) -> dict[str, object]:
-        """The JSON keys."""
-        found = None if self.upper is None else {"lower": self.lower, "upper": self.upper}
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "epsilon": found,
-            "seconds": self.seconds,
-            "note": self.note,
-            "call": self.call,
-        }
+    def epsilon(self) -> Ends | None:
+        """Both bounds for JSON."""
+        return None if self.upper is None else {"lower": self.lower, "upper": self.upper}
 
 
 class Way(NamedTuple):
@@ -99,6 +93,7 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: Styl
         rows = [
             mechanism.epsilon_row(smallest, proven=best.name),
             *mechanism.rows(plan, ratio_only=typed.ratio_only),
+            *mechanism.population_rows(at.value, typed),
         ]
         again = f"{typed.retyped()}{at.retyped} --accountant {best.name}"
         closing = f"dpacct epsilon {again} shows details of the smallest one."
@@ -116,17 +111,27 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: Styl
             grids.append(_grid(first, costs, [way.words for way in ways]))
         return Page(rows, grids, reasons, closing, note)
 
-    data: dict[str, object] = {
-        "results": [entry.data for entry in entries],
+    data: outputs.Compare = {
+        "results": [
+            {
+                "name": entry.name,
+                "kind": "ours" if entry.kind == "ours" else "peer",
+                "epsilon": entry.epsilon,
+                "seconds": entry.seconds,
+                "note": entry.note,
+                "call": entry.call,
+            }
+            for entry in entries
+        ],
         "delta": smallest.delta,
-        **mechanism.keys(plan),
+        **typed.described(plan),
     }
     if costs:
         data["samplings"] = [
             {
                 "sampling": way.name,
                 "words": way.words,
-                "epsilon": cost.data["epsilon"],
+                "epsilon": cost.epsilon,
                 "adjacency": str(RELATION),
                 "seconds": cost.seconds,
                 "note": cost.note,
@@ -149,8 +154,9 @@ def read_entries(plan: Schedule, delta: float, peers: Sequence[Any]) -> list[Ent
 
 def describes_job(typed: MechanismOptions) -> bool:
     """Return True if the options give examples, batch and epochs, and leave the sampling open."""
-    others = typed._replace(noise=None, epochs=None, cohort=None, clients=None)
-    return None not in (typed.epochs, typed.cohort, typed.clients) and not others.by_option()
+    job = ("epochs", "cohort_size", "num_clients")
+    others = typed.but(noise_multiplier=None, **dict.fromkeys(job))
+    return all(field in typed for field in job) and not others
 
 
 def read_ways(typed: MechanismOptions) -> list[Way]:
@@ -160,9 +166,10 @@ def read_ways(typed: MechanismOptions) -> list[Way]:
         raise OptionConflict(
             f"a training job is {called('--clients')}, {called('--cohort')}, --epochs and --noise."
         )
-    noise, rounds, poisson = typed.read_noise(), typed.read_rounds(), typed.read_sampling()
+    noise = validate.noise_multiplier(typed.value("noise_multiplier"))
+    rounds, poisson = typed.read_rounds(), typed.read_sampling()
     one = rounds * Round(noise, Poisson(poisson.sampling_rate), RELATION)
-    cohort, clients = typed.value("cohort"), typed.value("clients")
+    cohort, clients = typed.value("cohort_size"), typed.value("num_clients")
     epochs, steps = math.ceil(typed.value("epochs")), -(-clients // cohort)
     unit, whole = in_units("each client"), f"{epochs} x {steps} steps"
     drawn = in_units(f"exactly {cohort} clients, drawn afresh in each step")

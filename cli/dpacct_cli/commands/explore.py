@@ -23,10 +23,12 @@ from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.budget import DEFAULT_DELTA
 from dpacct.errors import DpacctError, InvalidParameter
-from dpacct.rounds import Full, Uniform
-from dpacct_cli import errors, options, render, waiting
+from dpacct.items import COUNT, NUMBER, OPTIONS, RATE
+from dpacct.outputs import mechanism_of
+from dpacct.rounds import Uniform
+from dpacct_cli import errors, mechanism, options, outputs, render, waiting
 from dpacct_cli.errors import OptionConflict, conflict
-from dpacct_cli.options import OUTPUT, Fields, MechanismOptions, Text, option
+from dpacct_cli.options import OUTPUT, MechanismOptions, Text, option
 from dpacct_cli.output import LABEL, Force, read_output, write_output
 from dpacct_cli.render import Style, down, up
 from dpacct_cli.words import quoted, spelling
@@ -41,15 +43,13 @@ COLUMNS: tuple[str, ...] = (
     "noise_multiplier", "rounds", "sampling", "sampling_rate", "cohort_size", "num_clients",
     "adjacency", "delta", "accountant", "epsilon_lower", "epsilon_upper", "error",
 )  # fmt: skip
-# The settings that may vary, with their short names.
-AXES = {
-    "noise_multiplier": "noise",
-    "rounds": "rounds",
-    "sampling_rate": "rate",
-    "cohort_size": "cohort",
-    "delta": "delta",
-}
-SWEPT = Fields(("noise", "rounds", "rate", "sampling", "cohort", "clients", "adjacency"))
+# Short names of settings that vary, if not those of the columns.
+NAMES = {"noise_multiplier": "noise", "sampling_rate": "rate", "cohort_size": "cohort"}
+# Options that are numbers, and may be lists.
+AXES = (
+    "rounds", "epochs", "times", "laplace",
+    *(name for name, key in OPTIONS.items() if key.form in (NUMBER, RATE, COUNT)),
+)  # fmt: skip
 # Up to which epsilon a guarantee counts as strong and as usual, with the colors of a terminal.
 STRENGTHS = ((3.0, "green"), (8.0, "yellow"), (math.inf, "red"))
 _RANGE = re.compile(r"([^/*]+?)\.\.([^/*]+)(?:([/*])(.+))?")
@@ -63,7 +63,7 @@ OutputFile = Annotated[Text, option(f"{LABEL} -o", "FILE", OUTPUT,
 
 def explore(
     *,
-    typed: Annotated[MechanismOptions, SWEPT],
+    typed: MechanismOptions,
     delta: options.Delta = None,
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
     output: OutputFile = None,
@@ -112,20 +112,18 @@ def explore(
 
 def read_settings(typed: MechanismOptions, delta: str | None) -> Settings:
     """Return every noise with every number of rounds, every rate or cohort, and every delta."""
-    # Refused here, before any row of the table.
-    _ = typed.relation, typed.num_clients
-    names = {"noise": "--noise", "rounds": "--rounds", "rate": "--q", "cohort": "--cohort"}
-    texts = {field: getattr(typed, field) for field in names}
-    lists: dict[str, Sequence[str | None]] = {
-        field: [None] if text is None else _values(names[field], text, options.CHECKS[field])
-        for field, text in texts.items()
+    names = typed.by_option()
+    lists: dict[str, Sequence[str]] = {
+        field: _values(option, typed[field], options.CHECKS.get(field, options.number))
+        for field, option in zip(typed.fields(), names, strict=True)
+        if field in AXES
     }
-    # This refuses what is missing and what contradicts.
-    one = typed._replace(**{field: values[0] for field, values in lists.items()})
-    _ = one.read_noise(), one.read_rounds()
-    sources = [typed.scheme == Full.name, typed.rate is not None, typed.cohort is not None]
-    if sum(sources) != 1 or typed.clients is None or typed.by_epochs:
-        one.read_sampling()
+    # This refuses what is missing and what contradicts. Other reasons belong to their rows.
+    try:
+        typed.but(**{field: values[0] for field, values in lists.items()}).read_schedule()
+    except InvalidParameter as error:
+        if error.value is None or error.name not in lists:
+            raise
     deltas = _values("--delta", f"{DEFAULT_DELTA:g}" if delta is None else delta, validate.delta)
     count = math.prod(map(len, lists.values())) * len(deltas)
     if count > MOST_ROWS:
@@ -133,7 +131,7 @@ def read_settings(typed: MechanismOptions, delta: str | None) -> Settings:
             f"these are {count:,} rows, and a sweep has at most {MOST_ROWS:,}. Take larger steps."
         )
     return [
-        (typed._replace(**dict(zip(lists, values, strict=True))), float(d))
+        (typed.but(**dict(zip(lists, values, strict=True))), float(d))
         for values in product(*lists.values())
         for d in deltas
     ]
@@ -185,24 +183,15 @@ def _range(name: str, part: str) -> Iterator[str]:
 
 def compute(typed: MechanismOptions, delta: float, accountant: str) -> dict[str, Any]:
     """Compute the row of a setting. If that is impossible, the reason is in ``error``."""
-    row: dict[str, Any] = dict.fromkeys(COLUMNS) | {
-        "noise_multiplier": typed.read_noise(),
-        "rounds": typed.read_rounds(),
-        "sampling": typed.scheme,
-        "sampling_rate": None if typed.rate is None else float(typed.rate),
-        "cohort_size": None if typed.cohort is None else int(typed.cohort),
-        "num_clients": typed.num_clients,
-        "adjacency": typed.adjacency,
-        "delta": delta,
-        "accountant": accountant,
-    }
+    known = {f: typed.value(f) if f in AXES else typed[f] for f in typed.fields()}
+    row: dict[str, Any] = dict.fromkeys(COLUMNS) | {"sampling": typed.item.name} | known
+    row |= {"delta": delta, "accountant": accountant, "phases": None}
     try:
         plan = typed.read_schedule()
-        sampling = plan.round_phases()[0][0].sampling
-        row["sampling_rate"] = sampling.sampling_rate
-        row["adjacency"] = str(plan.adjacency)
-        if isinstance(sampling, Uniform) and typed.clients is not None:
-            row["cohort_size"] = sampling.cohort_size
+        row |= mechanism_of(plan)
+        only = mechanism.single_round(plan)
+        if only is not None and isinstance(only.sampling, Uniform) and "num_clients" in typed:
+            row["cohort_size"] = only.sampling.cohort_size
         found = find_accountant(accountant).epsilon(plan, delta)
         row["epsilon_lower"] = found.lower
         row["epsilon_upper"] = found.upper if math.isfinite(found.upper) else None
@@ -217,7 +206,8 @@ def to_bytes(rows: Rows, suffix: str) -> bytes:
     """Return the file that ends in ``suffix``, with numbers exact to the last bit."""
     if suffix == ".csv":
         stream = io.StringIO()
-        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+        columns = [key for key in rows[0] if key != "phases"]
+        writer = csv.DictWriter(stream, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
         return stream.getvalue().encode()
@@ -231,7 +221,7 @@ def check_chart(file: Path, settings: Settings) -> None:
     if file.suffix.lower() not in FORMATS:
         endings = ", ".join((*SUFFIXES, *FORMATS))
         raise InvalidParameter(LABEL, str(file), f"a sweep ends in one of {endings}")
-    columns = zip(*((*typed, delta) for typed, delta in settings), strict=True)
+    columns = zip(*((*typed.texts.values(), delta) for typed, delta in settings), strict=True)
     counts = sorted(len(set(column)) for column in columns)
     curves = math.prod(counts[:-1])
     if curves > MOST_CURVES or counts[-1] == 1:
@@ -247,7 +237,7 @@ def to_chart(rows: Rows, file: Path) -> bytes:
     from dpacct.pictures.drawing import format_of
 
     def named(row: dict[str, Any], axes: Sequence[str]) -> str:
-        return ", ".join(f"{AXES[key]} {_text(key, row[key])}" for key in axes)
+        return ", ".join(f"{_name(key)} {_text(key, row[key])}" for key in axes)
 
     axes = _varying(rows)
     across = max(axes, key=lambda key: len({row[key] for row in rows}))
@@ -273,23 +263,28 @@ def to_chart(rows: Rows, file: Path) -> bytes:
         )
     values = [row[across] for row in rows]
     log_x = max(values) > 20 * min(values)
-    panel = Panel(AXES[across], "epsilon, proven", curves, log_x=log_x)
+    panel = Panel(_name(across), "epsilon, proven", curves, log_x=log_x)
     note = f"{_constant(rows)}; bands reach down to the lower bounds"
     return Drawing(Picture(title, [panel], note)).to_bytes(format_of(file, LABEL))
 
 
-def to_data(rows: Rows) -> dict[str, object]:
+def to_data(rows: Rows) -> outputs.Explore:
     """Return the rows for JSON. A failed row has an error instead of an epsilon."""
     found: list[dict[str, Any]] = []
     for row in rows:
-        known = {key: row[key] for key in COLUMNS if not key.startswith("epsilon")}
+        known = {key: one for key, one in row.items() if not key.startswith("epsilon_")}
         spent = {"lower": row["epsilon_lower"], "upper": row["epsilon_upper"]}
         found.append(known | {"epsilon": None if spent["upper"] is None else spent})
     return {"rows": found, "failed": sum(row["error"] is not None for row in rows)}
 
 
 def _varying(rows: Rows) -> list[str]:
-    return [key for key in AXES if len({row[key] for row in rows}) > 1]
+    keys = [key for key in rows[0] if key in AXES or key == "delta"]
+    return [key for key in keys if len({row[key] for row in rows}) > 1]
+
+
+def _name(key: str) -> str:
+    return NAMES.get(key, key.replace("_", " "))
 
 
 def _text(key: str, value: Any) -> str:
@@ -306,9 +301,10 @@ def _text(key: str, value: Any) -> str:
 def _constant(rows: Rows) -> str:
     """Return the settings that all rows share, in words."""
     first, changes = rows[0], _varying(rows)
-    same = [key for key in AXES if key not in changes and first[key] is not None]
+    told = [key for key in first if key in AXES or key in ("delta", "runs", "strategy")]
+    same = [key for key in told if key not in changes and first[key] is not None]
     known = {row["adjacency"] for row in rows if row["adjacency"]}
-    parts = [f"{AXES[key]} {_text(key, first[key])}" for key in same]
+    parts = [f"{_name(key)} {_text(key, first[key])}" for key in same]
     return ", ".join([*parts, f"{first['sampling']} sampling", *sorted(known)])
 
 
@@ -322,7 +318,7 @@ def to_page(rows: Rows) -> render.Page:
         bounds = ["-", "-"] if upper is None else [up(upper), down(lower)]
         lines.append([*(_text(key, row[key]) for key in axes), *bounds, row["error"] or ""])
         styles.append("" if upper is None else next(c for e, c in STRENGTHS if upper <= e))
-    header = [*(AXES[key] for key in axes), "epsilon proven", "achieved", ""]
+    header = [*map(_name, axes), "epsilon proven", "achieved", ""]
     closing = "Save with -o FILE.csv or .json, draw with -o FILE.png."
     if len(rows) > len(lines):
         more = f"And {len(rows) - len(lines):,} more rows."

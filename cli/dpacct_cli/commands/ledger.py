@@ -12,11 +12,11 @@ from dpacct import validate
 from dpacct.budget import DEFAULT_DELTA, Budget, Spent
 from dpacct.display import down, line
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
-from dpacct.rounds import AccountantName, Adjacency, Round, Schedule
-from dpacct_cli import mechanism, options
+from dpacct.outputs import LedgerRun, LedgerSummary, mechanism_of
+from dpacct.rounds import AccountantName, Adjacency
+from dpacct_cli import mechanism, options, outputs
 from dpacct_cli.commands.report import CoverOptions, FormName, Unit, read_target
-from dpacct_cli.errors import conflict
-from dpacct_cli.options import Fields, MechanismOptions, StyleOptions, Text, argument, flag, option
+from dpacct_cli.options import MechanismOptions, StyleOptions, Text, argument, flag, option
 from dpacct_cli.output import (
     Force,
     Output,
@@ -38,13 +38,6 @@ Name = Annotated[Text, option("--name", "NAME", "", "Name of the run; default el
 OverBudget = Annotated[bool, flag("--over-budget", "",
     "Record rounds that have happened, even if they exceed the budget. No further round is "
     "admitted then.", advanced=True)]
-Laplace = Annotated[Text, option("--laplace", "E", "",
-    "One release with Laplace noise, by its own epsilon, instead of rounds.")]
-Release = Annotated[Text, option("--release", "NAME:KEY=VALUE,...", "",
-    "Any other release, e.g. approximate-dp:epsilon=0.2,delta=1e-7,source=notebook or "
-    "discrete-gaussian:scale=2,shift=1;-1.", advanced=True)]
-Times = Annotated[Text, option("--times", "N", "",
-    "How often the release is made; default 1.", advanced=True)]
 Project = Annotated[Text, option("--project", "NAME", "",
     "Group of runs that it belongs to.", advanced=True)]
 Part = Annotated[Text, option("--part", "NAME=PART", "",
@@ -63,8 +56,6 @@ RunNumber = Annotated[Text, option("--run", "N", "",
     "Number of the run, as dpacct ledger show lists it.")]
 # fmt: on
 
-# The options that describe a single round.
-ROUND = Fields(("noise", "rate", "sampling", "cohort", "clients", "adjacency"))
 # The guarantee of a ledger, in words.
 CLAIMS = {
     "added": "all but pure releases was planned first: the tight accountant, and their epsilons",
@@ -137,10 +128,16 @@ def verify(file: File, *, head: Head = None, shown: StyleOptions) -> None:
         raise InvalidParameter("--head", head, "a head is 64 hexadecimal digits, 0 to 9 and a to f")
     with opened(file) as ledger:
         found = ledger.verify(head)
-    keys = ("sound", "entries", "rounds", "head", "head_found")
-    data: dict[str, object] = {key: getattr(found, key) for key in keys}
-    for key in ("problems", "remarks", "unverified"):
-        data[key] = list(getattr(found, key))
+    data: outputs.LedgerVerify = {
+        "sound": found.sound,
+        "entries": found.entries,
+        "rounds": found.rounds,
+        "head": found.head,
+        "head_found": found.head_found,
+        "problems": list(found.problems),
+        "remarks": list(found.remarks),
+        "unverified": list(found.unverified),
+    }
     count = f"{found.entries} entries, {found.rounds} rounds charged"
     rows = [Row("ledger", "sound" if found.sound else "damaged", count), Row("head", found.head)]
     closing = ""
@@ -178,9 +175,7 @@ def report(
 def remaining(
     file: File,
     *,
-    typed: Annotated[MechanismOptions, ROUND],
-    laplace: Laplace = None,
-    release: Release = None,
+    typed: MechanismOptions,
     accountant: ChargedBy = "pairs",
     shown: StyleOptions,
 ) -> None:
@@ -194,23 +189,21 @@ def remaining(
 
     style = shown.style
     with opened(file) as ledger:
-        relation = typed.relation or ledger.adjacency
-        plan = _read_release(laplace, release, None, typed, relation)
-        if plan is None:
-            plan = 1 * Round(typed.read_noise(), typed.read_sampling(), relation)
+        plan = typed.at_least_once().read_schedule(ledger.adjacency)
         plan = schedule_in_adjacency(plan, ledger.adjacency or "")
         [(round_, _)] = plan
         chosen = ledger.remaining_one_by_one(round_)
         planned = ledger.remaining_as_plan(round_, cast("AccountantName", accountant))
         summary = ledger.summary()
-    data: dict[str, object] = {
+    data: outputs.LedgerRemaining = {
         "remaining": planned,
         "remaining_as_plan": planned,
         "remaining_one_by_one": chosen,
         "epsilon": summary["epsilon"],
         "budget": summary["budget"],
+        **mechanism_of(1 * round_),
     }
-    noun = "rounds" if isinstance(round_, Round) else "releases"
+    noun = "rounds" if plan.only_rounds() else "releases"
     rows = [Row("remaining", str(planned), f"more such {noun}, planned or charged at once")]
     if planned > chosen:
         rows.append(Row("", str(chosen), "if they are chosen one by one, as results come in"))
@@ -224,9 +217,6 @@ def charge(
     file: File,
     *,
     typed: MechanismOptions,
-    laplace: Laplace = None,
-    release: Release = None,
-    times: Times = None,
     name: Name = None,
     project: Project = None,
     part: Part = None,
@@ -247,9 +237,7 @@ def charge(
 
     style = shown.style
     with opened(file, read_only=False) as ledger:
-        relation = typed.adjacency or ledger.adjacency
-        plan = _read_release(laplace, release, times, typed, relation)
-        plan = typed.read_schedule() if plan is None else plan
+        plan = typed.read_schedule(ledger.adjacency)
         given_too: dict[str, Any] = {"project": project or "", "part": part or ""}
         given_too["accountant"] = accountant
         try:
@@ -258,9 +246,17 @@ def charge(
             way = "If they have happened, --over-budget records them."
             raise BudgetExceeded(f"{refusal} {way}") from None
         summary = ledger.summary()
-        plan = schedule_in_adjacency(plan, summary["adjacency"])
-    data = {"run": run.id, "charged": plan.rounds, **mechanism.keys(plan)}
-    data |= {key: summary[key] for key in ("epsilon", "delta", "budget", "guarantee", "path")}
+        plan = schedule_in_adjacency(plan, summary["adjacency"] or "")
+    data: outputs.LedgerCharge = {
+        "run": run.id,
+        "charged": plan.rounds,
+        **mechanism_of(plan),
+        "epsilon": summary["epsilon"],
+        "delta": summary["delta"],
+        "budget": summary["budget"],
+        "guarantee": summary["guarantee"],
+        "path": summary["path"],
+    }
     noun = "rounds that ran elsewhere"
     if not plan.only_rounds():
         noun = "release" if plan.rounds == 1 else "releases"
@@ -280,44 +276,6 @@ def _read_partition(text: str) -> tuple[str, list[str]]:
     if not equals:
         raise InvalidParameter("--partition", text, "a partition is NAME=PART,PART,...")
     return name.strip(), [part.strip() for part in parts.split(",")]
-
-
-def _read_release(
-    laplace: str | None, release: str | None, times: str | None, typed: MechanismOptions,
-    adjacency: str | None,
-) -> Schedule | None:  # fmt: skip
-    """Return the release that --laplace or --release describes, or None for rounds."""
-    from dpacct.items import read_release
-
-    described = {"--laplace": laplace, "--release": release}
-    described |= typed._replace(adjacency=None).by_option()
-    asked = [f"{name} {text}" for name, text in described.items() if text is not None]
-    if laplace is None and release is None:
-        if times is not None:
-            raise InvalidParameter("times", times, "it belongs to --laplace or --release")
-        return None
-    if len(asked) > 1:
-        raise conflict(asked[1], asked[0], "they are different releases")
-    count = 1 if times is None else validate.rounds(options.number(times))
-    if release is None:
-        try:
-            return count * read_release(
-                {"mechanism": "laplace", "epsilon": options.number(laplace)}, adjacency
-            )
-        except InvalidParameter as error:
-            name = "--laplace" if error.name == "epsilon" else error.name
-            raise InvalidParameter(name, error.value, error.rule, error.hint) from None
-    kind, _, rest = release.partition(":")
-    pairs = [pair.partition("=") for pair in rest.split(",") if pair.strip()]
-    values = {key.strip(): _value(text) for key, _, text in pairs}
-    return count * read_release({"mechanism": kind.strip(), **values}, adjacency)
-
-
-def _value(text: str) -> Any:
-    """Return a number, or the numbers of a list with semicolons."""
-    if ";" in text:
-        return tuple(options.number(part.strip()) for part in text.split(";"))
-    return options.number(text.strip())
 
 
 def finish(file: File, *, run: RunNumber = None, shown: StyleOptions) -> None:
@@ -342,7 +300,7 @@ def finish(file: File, *, run: RunNumber = None, shown: StyleOptions) -> None:
         summary = ledger.summary()
         spent, lost = found.rounds, found.rounds - found.committed
         title = line(found.name, 40)
-    data: dict[str, object] = {"freed": freed, **summary["runs"][number - 1]}
+    data: outputs.LedgerFinish = {"freed": freed, **summary["runs"][number - 1]}
     unreleased = f"; {lost} of them reserved and never released" if lost else ""
     rows = [
         Row("finished", f"run {number}", title),
@@ -382,13 +340,13 @@ COMMANDS = {
 }
 
 
-def spent_number(summary: dict[str, Any]) -> str:
+def spent_number(summary: LedgerSummary) -> str:
     """Return the epsilon that holds even if results influenced when to stop."""
     promise = summary["epsilon_any_stop"]
     return "inf" if promise is None else repr(promise)
 
 
-def _spent_rows(summary: dict[str, Any]) -> list[Row]:
+def _spent_rows(summary: LedgerSummary) -> list[Row]:
     """Return the epsilon of all runs. The epsilon of whole plans comes first."""
     lower, upper = summary["epsilon"]["lower"], summary["epsilon"]["upper"]
     spent = Spent(lower or 0.0, math.inf if upper is None else upper, summary["delta"])
@@ -396,7 +354,8 @@ def _spent_rows(summary: dict[str, Any]) -> list[Row]:
         return [Row("epsilon", "none", "  whatever the delta")]
     rows = [mechanism.epsilon_row(spent)]
     if summary["part_of_plan"]:
-        whole = Spent(spent.lower, summary["epsilon_any_stop"], spent.delta)
+        any_stop = summary["epsilon_any_stop"]
+        whole = Spent(spent.lower, math.inf if any_stop is None else any_stop, spent.delta)
         rows = [
             mechanism.epsilon_row(whole, lead="even if results influenced when to stop, "),
             Row("", bracket(spent.interval), "  only if stopping here was decided in advance"),
@@ -406,21 +365,21 @@ def _spent_rows(summary: dict[str, Any]) -> list[Row]:
     return rows
 
 
-def _budget_row(summary: dict[str, Any]) -> Row:
+def _budget_row(summary: LedgerSummary) -> Row:
     budget = summary["budget"]
     return Row("budget", plain(budget["epsilon"]), f"at delta {plain(budget['delta'])}")
 
 
-def _unit_row(summary: dict[str, Any]) -> Row:
+def _unit_row(summary: LedgerSummary) -> Row:
     relation = summary["adjacency"] or "adjacency of the first round"
     return Row("unit", f"one {line(summary['unit'], 40)}, {relation}")
 
 
-def _show_again(summary: dict[str, Any]) -> str:
+def _show_again(summary: LedgerSummary) -> str:
     return f"dpacct ledger show {shlex.quote(summary['path'])} shows the spent budget."
 
 
-def spent_page(summary: dict[str, Any]) -> Page:
+def spent_page(summary: LedgerSummary) -> Page:
     """Return the page on the spent budget of all runs of a ledger."""
     runs = len(summary["runs"])
     rows = [
@@ -468,7 +427,7 @@ def spent_page(summary: dict[str, Any]) -> Page:
     return Page(rows, grids, closing=closing, title="Budget spent", used=used)
 
 
-def _guarantee(summary: dict[str, Any]) -> str:
+def _guarantee(summary: LedgerSummary) -> str:
     if not summary["rounds"]:
         return "nothing ran yet"
     if summary["part_of_plan"]:
@@ -481,12 +440,12 @@ def _guarantee(summary: dict[str, Any]) -> str:
     return CLAIMS.get("added" if added else summary["guarantee"]) or summary["claim"]
 
 
-def _run_claim(run: dict[str, Any]) -> str:
+def _run_claim(run: LedgerRun) -> str:
     if not run["private"]:
         return "none, not private"
     finished = ", finished" if run["finished"] else ""
     if run["part_of_plan"]:
-        return f"planned{finished}, {up(run['epsilon']['upper'])} if decided in advance"
+        return f"planned{finished}, {up(run['epsilon']['upper'] or 0.0)} if decided in advance"
     if run["left_plan"]:
         return f"{run['guarantee']}, left its plan"
     return f"{run['guarantee']}{finished}"

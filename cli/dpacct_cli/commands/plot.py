@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from dpacct.pictures import Picture, Setting
 
 MOST = 6
-# Options that may have several values, and their labels in a curve's name.
-LABELS = {"noise": "noise", "rate": "rate", "rounds": "rounds", "schedule": "", "sampling": ""}
+# Options with several values whose name stands in a curve's name, the others by their values alone.
+LABELS = {"noise_multiplier": "noise", "sampling_rate": "rate", "schedule": "", "sampling": ""}
+# Options whose values have commas of their own.
+WHOLE = ("release", "runs")
 FPR_MARKED = "0.001,0.01,0.1"
 NONE = "does not apply to these rounds"
 
@@ -247,9 +249,9 @@ COMMANDS = {
 
 def read_settings(typed: MechanismOptions, accountant: str) -> list[Setting]:
     """Return every combination of the values, each named by the values that differ."""
-    texts = {"accountant": accountant, **{field: getattr(typed, field) for field in LABELS}}
-    lists: dict[str, list[str | None]] = {
-        field: [None] if text is None else [part.strip() for part in text.split(",")]
+    texts = {"accountant": accountant, **typed.texts}
+    lists = {
+        field: [text] if field in WHOLE else [part.strip() for part in text.split(",")]
         for field, text in texts.items()
     }
     total = math.prod(map(len, lists.values()))
@@ -261,10 +263,10 @@ def read_settings(typed: MechanismOptions, accountant: str) -> list[Setting]:
     found: list[Setting] = []
     for values in product(*lists.values()):
         chosen = dict(zip(lists, values, strict=True))
-        engine = find_accountant(chosen.pop("accountant") or "")
+        engine = find_accountant(chosen.pop("accountant"))
         varied = {key: value for key, value in chosen.items() if len(lists[key]) > 1}
-        words = [f"{LABELS[key]} {value}".strip() for key, value in varied.items()]
+        words = [f"{LABELS.get(key, key)} {value}".strip() for key, value in varied.items()]
         words += [engine.name] if len(lists["accountant"]) > 1 else []
-        plan = typed._replace(**chosen).read_schedule()
+        plan = typed.but(**chosen).read_schedule()
         found.append(dpacct.pictures.Setting(", ".join(words), plan, engine.name))
     return found

@@ -11,7 +11,7 @@ from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter
 from dpacct_cli import options
 from dpacct_cli.errors import OptionConflict, conflict
-from dpacct_cli.options import Fields, MechanismOptions, Text, argument, option
+from dpacct_cli.options import Advanced, MechanismOptions, Text, argument, option
 from dpacct_cli.output import Force, Output, opened, read_output, write_output
 from dpacct_cli.render import Page, Row, bracket, on_terminal, plain, show_page, wrapped
 from dpacct_cli.words import text_of
@@ -94,7 +94,7 @@ def _summary(report: Report) -> Page:
 def report(
     file: Source = "",
     *,
-    typed: Annotated[MechanismOptions, Fields(advanced=("cohort", "clients", "sampling"))],
+    typed: Annotated[MechanismOptions, Advanced(("cohort_size", "num_clients", "sampling"))],
     delta: options.Delta = None,
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
     unit: Unit = None,

@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated
 
 from dpacct import calibrate, validate
 from dpacct.accountant import find_accountant
 from dpacct.budget import Interval
+from dpacct.outputs import mechanism_of, noise_multiplier
 from dpacct.risk.attacks import Attacks
 from dpacct.risk.measures import RISK_ACCOUNTANT, AnyMechanism, guess, precision, prior_belief
 from dpacct.rounds import Adjacency
-from dpacct_cli import mechanism, options
+from dpacct_cli import mechanism, options, outputs
 from dpacct_cli.commands.calibrate import what_runs
 from dpacct_cli.errors import OptionConflict
 from dpacct_cli.options import MechanismOptions, StyleOptions, Text, option
@@ -66,11 +67,11 @@ def risk(
         promise = _promised(epsilon, typed.read_delta(delta).value, rates, belief)
     elif delta is not None:
         raise OptionConflict(f"--delta {delta} needs --eps, the epsilon that goes with it.")
-    if promise is not None and not any(typed):
-        data = {"prior": belief, "any_mechanism": promise}
+    if promise is not None and not typed:
+        data: outputs.Risk | outputs.RiskOfAny = {"prior": belief, "any_mechanism": promise}
         show(Answer(data, repr(promise["advantage"]), lambda: _promise_page(promise)), style)
         return
-    calibrated = promise is not None and typed.noise is None and typed.schedule is None
+    calibrated = promise is not None and not ("noise_multiplier" in typed or "schedule" in typed)
     if promise is not None and calibrated:
         asked = what_runs(typed, "noise")
         asked |= {"epsilon": promise["epsilon"], "delta": promise["delta"]}
@@ -93,7 +94,7 @@ def risk(
             Row("accountant", accountant),
         ]
         if calibrated:
-            noise = mechanism.noise_multiplier(plan) or 0.0
+            noise = noise_multiplier(plan) or 0.0
             rows.append(Row("noise", up(noise, 7), "calibrated"))
         question = in_units(
             "The attacker sees every release, knows all other clients' data, and guesses "
@@ -107,7 +108,7 @@ def risk(
         ]
         return Page(rows, [Grid(header, lines)], [question])
 
-    data: dict[str, object] = {
+    data = {
         "advantage": both(advantage),
         "prior": belief,
         "best_guess": both(right),
@@ -115,14 +116,16 @@ def risk(
             {"fpr": fpr, "tpr": both(tpr), "posterior": both(right)} for fpr, tpr, right in found
         ],
         "accountant": accountant,
-        **mechanism.keys(plan),
+        **mechanism_of(plan),
     }
     if promise is not None:
         data["any_mechanism"] = promise
     show(Answer(data, repr(advantage.upper), page), style)
 
 
-def _promised(epsilon: float, delta: float, rates: Sequence[float], prior: float) -> dict[str, Any]:
+def _promised(
+    epsilon: float, delta: float, rates: Sequence[float], prior: float
+) -> outputs.AnyMechanismKeys:
     """Return the limits against the worst mechanism with this guarantee, as JSON keys."""
     worst = AnyMechanism(epsilon, delta)
     tprs = [worst.tpr(rate) for rate in rates]
@@ -138,7 +141,7 @@ def _promised(epsilon: float, delta: float, rates: Sequence[float], prior: float
     }
 
 
-def _promise_page(promise: dict[str, Any]) -> Page:
+def _promise_page(promise: outputs.AnyMechanismKeys) -> Page:
     """Return the page on the guarantee alone."""
     epsilon = plain(promise["epsilon"])
     rows = [

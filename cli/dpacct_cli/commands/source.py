@@ -25,6 +25,7 @@ from dpacct_cli.commands.ledger import spent_number, spent_page
 from dpacct_cli.errors import conflict
 from dpacct_cli.options import MechanismOptions
 from dpacct_cli.output import is_there, opened
+from dpacct_cli.outputs import EpsilonOfRecord
 from dpacct_cli.render import Answer, Page, Row, plain
 from dpacct_cli.words import about_examples, called, text_of
 
@@ -113,13 +114,21 @@ def _of_report(path: Path) -> Answer:
 
 
 def _record(
-    kind: str, lower: object, upper: object, said: Mapping[str, Any], rounds: int
-) -> dict[str, object]:
+    kind: str, lower: float | None, upper: float | None, said: Mapping[str, Any], rounds: int
+) -> EpsilonOfRecord:
     """Return the keys of `dpacct epsilon`, of which a record leaves some open."""
-    unknown = dict.fromkeys(("accountant", "sampling", "sampling_rate", "noise_multiplier"))
-    adjacency = said.get("adjacency")
-    spent = {"epsilon": {"lower": lower, "upper": upper}, "delta": said["delta"]}
-    return {**spent, "rounds": rounds, "adjacency": adjacency, **unknown, "source": kind}
+    return {
+        "epsilon": {"lower": lower, "upper": upper},
+        "delta": said["delta"],
+        "accountant": None,
+        "rounds": rounds,
+        "sampling": None,
+        "sampling_rate": None,
+        "adjacency": said.get("adjacency"),
+        "noise_multiplier": None,
+        "phases": None,
+        "source": kind,
+    }
 
 
 def _of_event(path: Path, adjacency: Adjacency) -> Schedule:

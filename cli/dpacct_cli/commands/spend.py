@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import dpacct
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant, spend
-from dpacct_cli import mechanism, options
+from dpacct.outputs import mechanism_of
+from dpacct_cli import mechanism, options, outputs
 from dpacct_cli.errors import conflict
 from dpacct_cli.options import MechanismOptions, StyleOptions, Text, option
 from dpacct_cli.render import Answer, Grid, Page, Row, both, bracket, down, plain, show, up, wrapped
@@ -70,13 +71,15 @@ def epsilon(
             show(found, style)
             return
         kind, plan = found
-        typed = typed._replace(schedule=source)
+        typed = typed.but(schedule=source)
     spent = spend(plan, at.value, engine.name)
     judged = None
     if stated is not None:
         from dpacct.claims.judge import answer
 
-        judged = answer(stated, plan, spent.delta, spent.interval, engine.name)
+        judged = answer(
+            stated, plan, spent.delta, spent.interval, engine.name, printed=(claim or "").strip()
+        )
 
     def page() -> Page:
         rows = [] if judged is None else _claim_rows(judged, stated or 0.0)
@@ -85,6 +88,7 @@ def epsilon(
             *mechanism.all_rows(plan, typed),
             mechanism.accountant_row(plan, at.value, accountant),
             *mechanism.epsilon_rows(plan, at.value, engine.name, spent.interval),
+            *mechanism.population_rows(at.value, typed),
         ]
         closing = f"dpacct compare {typed.retyped()}{at.retyped} shows other accountants."
         if kind is not None:
@@ -92,14 +96,15 @@ def epsilon(
         note = mechanism.delta_note(at.value, typed.num_clients)
         return Page(rows, closing=closing, note=note, title="Privacy spent")
 
-    data: dict[str, object] = {
+    data: outputs.Epsilon = {
         "epsilon": both(spent.interval),
         "delta": spent.delta,
         "accountant": accountant,
-        **mechanism.keys(plan),
-        **({} if kind is None else {"source": kind}),
+        **typed.described(plan),
     }
-    if judged is not None:
+    if kind is not None:
+        data["source"] = kind
+    if judged is not None and stated is not None:
         data["claim"] = {
             "stated": stated,
             "verdict": str(judged.verdict),
@@ -169,11 +174,11 @@ def delta(
             closing = f"dpacct epsilon {again} asks the other way."
         return Page(rows, closing=closing)
 
-    data: dict[str, object] = {
+    data: outputs.Delta = {
         "delta": both(spent),
         "epsilon": at,
         "accountant": accountant,
-        **mechanism.keys(plan),
+        **typed.described(plan),
     }
     show(Answer(data, repr(spent.upper), page), style)
 
@@ -186,8 +191,7 @@ def rdp(*, typed: MechanismOptions, orders: Orders = DEFAULT_ORDERS, shown: Styl
       dpacct rdp --noise 2.4 --q 0.05 --sampling uniform --orders 2,4,8 --json
     """
     style = shown.style
-    if typed.rounds is None and typed.schedule is None and typed.epochs is None:
-        typed = typed._replace(rounds="1")
+    typed = typed.at_least_once()
     typed.refuse_unused_clients()
     wanted = options.read_list(orders, validate.order)
     plan = typed.read_schedule()
@@ -212,12 +216,12 @@ def rdp(*, typed: MechanismOptions, orders: Orders = DEFAULT_ORDERS, shown: Styl
             closing=f"dpacct epsilon {typed.retyped()} turns the curve into epsilon.",
         )
 
-    data: dict[str, object] = {
+    data: outputs.Rdp = {
         "orders": [value.order for value in curve],
         "rdp": [
             {"order": value.order, "lower": value.lower, "upper": value.upper, "routes": found}
             for value, found in zip(curve, routes, strict=True)
         ],
-        **mechanism.keys(plan),
+        **mechanism_of(plan),
     }
     show(Answer(data, "\n".join(repr(value.upper) for value in curve), page), style)

@@ -7,12 +7,13 @@ import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dpacct.errors import BudgetExceeded, InvalidParameter
 from dpacct.ledger.terms import EXAMPLE, Terms
+from dpacct.outputs import mechanism_of, noise_multiplier
 from dpacct.rounds import Schedule, first_rounds
-from dpacct_cli import errors, mechanism
+from dpacct_cli import errors, mechanism, outputs
 from dpacct_cli.errors import OptionConflict
 from dpacct_cli.options import Style, StyleOptions
 from dpacct_cli.output import is_there
@@ -237,10 +238,10 @@ class Done(NamedTuple):
 
 def _level(run: Federation, plan: Schedule) -> float | None:
     """Return the noise multiplier of all rounds, which a schedule has also without noise."""
-    return mechanism.noise_multiplier(plan) if run.noise_multiplier else 0.0
+    return noise_multiplier(plan) if run.noise_multiplier else 0.0
 
 
-def _data(done: Done) -> dict[str, Any]:
+def _data(done: Done) -> outputs.Train:
     """Return the keys of --json. JSON has no infinity: null if the run is not private."""
     from dpacct.fl.privacy.allocation import Allocation
     from dpacct.fl.privacy.correlated import Cyclic
@@ -248,17 +249,8 @@ def _data(done: Done) -> dict[str, Any]:
     settings, files, job, run, outcome = done
     spent, budget, sampling = run.epsilon, job.keywords["budget"], job.sampling
     private = run.not_private_because is None
-    ran = mechanism.keys(done.plan) | {"noise_multiplier": _level(run, done.plan)}
-    del ran["rounds"]
-    if isinstance(sampling, Cyclic | Allocation):
-        # All releases are of one kind, and have no other keys than equal rounds.
-        ran.pop("phases", None)
-        ran["sampling_rate"] = sampling.sampling_rate
-    if isinstance(sampling, Cyclic):
-        ran |= {"sampling": "cyclic", "groups": sampling.groups}
-    if isinstance(sampling, Allocation):
-        ran["steps"] = sampling.steps
-    return {
+    data: outputs.Train = {
+        **mechanism_of(done.plan),
         "method": settings.method,
         "data": job.dataset.name,
         "model": settings.values["model"],
@@ -269,9 +261,7 @@ def _data(done: Done) -> dict[str, Any]:
             "target": None if budget is None else budget.epsilon,
         },
         "delta": spent.delta,
-        "noise_multiplier": ran.pop("noise_multiplier"),
         "clip_norm": run.bound.clip_norm,
-        **ran,
         "public_size": job.keywords["public_size"],
         "test_accuracy": outcome.accuracy,
         "test_data": job.dataset.test_data,
@@ -281,7 +271,6 @@ def _data(done: Done) -> dict[str, Any]:
         "private": private,
         "not_private_because": run.not_private_because,
         "stopped_because": run.stopped_because,
-        "examples" if settings.get("examples") else "clients": job.public.size,
         "partition": settings.get("partition"),
         "simulated_clients": job.simulated,
         "unit": job.unit,
@@ -291,6 +280,16 @@ def _data(done: Done) -> dict[str, Any]:
         "report": str(files.report),
         "checkpoint": str(files.checkpoint),
     }
+    data["noise_multiplier"] = _level(run, done.plan)
+    data["examples" if settings.get("examples") else "clients"] = job.public.size
+    if isinstance(sampling, Cyclic | Allocation):
+        # All releases are of one kind.
+        data["sampling_rate"] = sampling.sampling_rate
+    if isinstance(sampling, Cyclic):
+        data["sampling"], data["groups"] = "cyclic", sampling.groups
+    if isinstance(sampling, Allocation):
+        data["steps"] = sampling.steps
+    return data
 
 
 def _page(done: Done) -> Page:

@@ -20,7 +20,6 @@ from typing import Any, Literal, TypeVar, cast
 
 from dpacct import validate
 from dpacct.budget import Budget
-from dpacct.correlated import Correlated
 from dpacct.errors import DpacctError, InvalidParameter
 from dpacct.fl.clients import ClientData, Examples, Population
 from dpacct.fl.data import DATASETS, Dataset, PartitionedClients, TableSchema, load, load_table
@@ -272,34 +271,35 @@ def _mechanism(settings: Settings, clients: int) -> MechanismOptions:
         if isinstance(share, int | float):
             # A default, which knows nothing of this population.
             rate, cohort = None, str(max(1, round(share * clients)))
-    same = (
-        "rounds", "epochs", "steps", "sampling", "adjacency", "correlated", "bands", "separation",
-    )  # fmt: skip
+    same = ("rounds", "epochs", "steps", "sampling", "adjacency", "bands")
     given = {key: settings.get(key) for key in same}
-    return MechanismOptions(rate=rate, cohort=cohort, clients=str(clients), **given)
+    given |= {"strategy": settings.get("correlated"), "min_separation": settings.get("separation")}
+    return MechanismOptions(
+        sampling_rate=rate, cohort_size=cohort, num_clients=str(clients), **given
+    )
 
 
 def _rounds(
     schedule: Schedule | None, typed: MechanismOptions
 ) -> tuple[Sampling | Allocation | Cyclic, int, CorrelatedNoise | None]:
     """Return the sampling, the number of rounds, and correlated noise, if there is any."""
-    if typed.correlated is not None:
-        run = cast("Correlated", typed.read_correlated(1.0).phases[0].round)
+    typed.but(rounds=None).refuse_foreign()
+    if "strategy" in typed:
+        run = typed.read_correlated(1.0)
         rate = run.sampling.sampling_rate if isinstance(run.sampling, Poisson) else None
         cohorts = Cyclic(run.min_separation, rate)
         return cohorts, run.rounds, CorrelatedNoise(run.strategy)
-    typed.refuse_without_correlated()
     if schedule is not None:
         rounds = sum(count * rounds_of(item) for item, count in schedule)
         return sampling_of(schedule.phases[0].round), rounds, None
-    if typed.sampling != Allocation.name:
+    if not typed.by_epochs:
         return typed.read_sampling(), typed.read_rounds(), None
     allocation = Allocation(typed.read_steps())
-    if typed.epochs is None:
-        epochs = allocation.epochs_of(validate.rounds(number(typed.rounds)))
+    if "epochs" not in typed:
+        epochs = allocation.epochs_of(validate.rounds(typed.value("rounds")))
     else:
         noun = "the number of epochs by random allocation"
-        epochs = validate.count("epochs", number(typed.epochs), noun)
+        epochs = validate.count("epochs", typed.value("epochs"), noun)
     return allocation, epochs * allocation.rounds, None
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 
 from dpacct.rounds import Adjacency, Full, Poisson, Uniform
 from dpacct_cli import options
-from dpacct_cli.options import PRIVACY, WHAT_RUNS, Text, argument, flag, option
+from dpacct_cli.options import PRIVACY, WHAT_RUNS, Text, argument, flag, of_key, option
 from dpacct_cli.train.defaults import DEFAULTS
 
 # fmt: off
@@ -61,7 +61,7 @@ class Training(NamedTuple):
     schema: Annotated[Text, option("--schema", "FILE.toml", DATA,
         "Meaning of the columns of FILE.csv. Without it, a table with words is not trained on: "
         "dpacct prints a proposal to edit.")] = None
-    clients: options.ClientsOnly = None
+    clients: Annotated[Text, of_key("num_clients", plain=True)] = None
     public_size: Annotated[Text, option("--public-size", "M", PRIVACY,
         "A public number of clients (or examples), from which the divisor and every printed "
         "number is made. The run then hides the true number, too (add-remove). Default: the true "
@@ -77,15 +77,15 @@ class Training(NamedTuple):
         "The model; default by data.")] = None
     config: Annotated[Text, option("--config", "FILE.toml", SETTINGS,
         "Options from a file, named as here without leading dashes, with _ for -.")] = None
-    correlated: options.CorrelatedName = None
-    bands: options.Bands = None
-    separation: options.Separation = None
+    correlated: Annotated[Text, of_key("strategy")] = None
+    bands: Annotated[Text, of_key("bands")] = None
+    separation: Annotated[Text, of_key("min_separation")] = None
     rounds: options.Rounds = None
     epochs: options.Epochs = None
-    q: options.Rate = None
-    cohort: options.Cohort = None
-    steps: options.Steps = None
-    records: options.Records = None
+    q: Annotated[Text, of_key("sampling_rate")] = None
+    cohort: Annotated[Text, of_key("cohort_size")] = None
+    steps: Annotated[Text, of_key("steps")] = None
+    records: Annotated[Text, of_key("records")] = None
     sampling: Annotated[Text, option("--sampling", "|".join(SAMPLINGS), WHAT_RUNS,
         "How a round picks its clients; default poisson. allocation: each client is in one random "
         "round of every epoch.")] = None
@@ -93,7 +93,7 @@ class Training(NamedTuple):
         "When two data sets are neighbors; default replace-one for uniform sampling, add-remove "
         "with --public-size, else zero-out.", advanced=True)] = None
     eps: options.Eps = None
-    noise: options.Noise = None
+    noise: Annotated[Text, of_key("noise_multiplier")] = None
     delta: Annotated[Text, option("--delta", "D", PRIVACY,
         "Delta; default that of --ledger if it exists, else 1e-05.", advanced=True)] = None
     clip_norm: Annotated[Text, option("--clip-norm --clip", "C[,C2,...]", PRIVACY,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -12,6 +13,7 @@ from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.budget import DEFAULT_DELTA, Interval, Spent
 from dpacct.calibration.goals import (
+    NOTHING,
     EpsilonGoal,
     Goal,
     find_goal,
@@ -28,13 +30,14 @@ from dpacct.rounds import (
     Adjacency,
     AdjacencyName,
     Poisson,
+    Release,
     Round,
     Sampling,
     Schedule,
     Setting,
     Uniform,
+    as_schedule,
     build_schedule,
-    find_sampling,
 )
 
 Unknown = Literal["noise", "rounds", "sampling_rate", "epsilon", "delta"]
@@ -53,6 +56,8 @@ class Calibration:
         epsilon: achieved and proven epsilon of the schedule.
         target: the largest value allowed for the goal, None if epsilon or delta was solved for.
         noise_scale: factor applied to a given schedule's noise, else 1.
+        fixed, rest: the part of the schedule that was fixed, and the part that was found, which
+            follows it.
         goal: the quantity of the target: "epsilon", "advantage" or e.g. "TPR at FPR 0.01".
         risk: achieved and proven value of the goal if that is an attack risk, else None.
     """
@@ -66,6 +71,8 @@ class Calibration:
     noise_scale: float = 1.0
     goal: str = "epsilon"
     risk: Interval | None = None
+    fixed: Schedule = NOTHING
+    rest: Schedule = NOTHING
 
     @property
     def spent(self) -> Spent:
@@ -74,7 +81,7 @@ class Calibration:
 
     @property
     def noise_multiplier(self) -> float:
-        """The noise multiplier of all rounds.
+        """The noise multiplier of all rounds that are not fixed.
 
         Raises:
             InvalidParameter: the rounds differ.
@@ -84,14 +91,14 @@ class Calibration:
     @property
     def not_scaled(self) -> str:
         """A sentence on the releases whose noise was not scaled, since they have none, or ""."""
-        fixed = without_noise(self.schedule)
-        if self.solved_for != "noise" or not fixed.rounds:
+        still = without_noise(self.rest)
+        if self.solved_for != "noise" or not still.rounds:
             return ""
-        return f"Without noise to scale, and as costly as before: {fixed!r}."
+        return f"Without noise to scale, and as costly as before: {still!r}."
 
     @property
     def sampling_rate(self) -> float:
-        """The sampling rate of all rounds.
+        """The sampling rate of all rounds that are not fixed.
 
         Raises:
             InvalidParameter: the rounds differ.
@@ -100,12 +107,12 @@ class Calibration:
 
     @property
     def rounds(self) -> int:
-        """The number of rounds."""
-        return self.schedule.rounds
+        """The number of rounds that are not fixed."""
+        return self.rest.rounds
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows."""
-        kinds = list(self.schedule.distinct())
+        kinds = list(self.rest.distinct())
         only = kinds[0] if len(kinds) == 1 else None
         if isinstance(only, Round):
             noise = ("noise multiplier", up(only.noise_multiplier, 7), "noise std / clip norm")
@@ -123,7 +130,7 @@ class Calibration:
         return html_table([*rows, ("mechanism", mechanism, self.not_scaled)])
 
     def _only_round(self, name: str) -> Round:
-        distinct = list(self.schedule.distinct())
+        distinct = list(self.rest.distinct())
         if len(distinct) != 1 or not isinstance(distinct[0], Round):
             rule = "the rounds of this schedule differ; read them from its phases"
             raise InvalidParameter(name, f"{len(distinct)} values", rule)
@@ -145,6 +152,7 @@ def calibrate(
     advantage: float | None = None,
     tpr: float | None = None,
     fpr: float | None = None,
+    fixed: Schedule | Release | None = None,
 ) -> Calibration:
     """Find the missing part of a schedule that meets a budget, or a limit of attack risk.
 
@@ -152,7 +160,8 @@ def calibrate(
         epsilon: the target. With solve="delta", the epsilon at which delta is computed.
         delta: in (0, 1). With `advantage` or `tpr`, only sets the delta at which epsilon is
             reported. Defaults to 1e-5.
-        schedule: a schedule to scale the noise of by one factor. Replaces the parts below.
+        schedule: a schedule to scale the noise of by one factor. Replaces the parts below. With
+            solve="rounds" it is one step, which is repeated as a whole.
         noise_multiplier, rounds, sampling_rate, sampling, adjacency: the parts of a constant
             schedule, all but the one solved for. For solve="sampling_rate", ``sampling`` may be a
             `Uniform` scheme: its cohort is solved for, among its clients. Default: Poisson.
@@ -161,15 +170,18 @@ def calibrate(
         advantage: instead of epsilon, the largest TPR - FPR that an attack may reach, in (0, 1).
         tpr, fpr: instead of epsilon, the largest true positive rate that an attack with this false
             positive rate may reach, 0 < fpr < tpr < 1.
+        fixed: a schedule that runs before, as it is: what is spent, or decided. It counts, and only
+            the rest is solved for.
     Returns:
         The calibration. Noise and rate are within 1e-6 (relative) of the accountant's optimum, or
             about 3e-4 where it plays a game, on the safe side. Rounds and cohort size are the
             largest possible.
     Raises:
         InvalidParameter: an argument is missing, contradicts another or is out of range.
-        NotConverged: no value in range meets the target.
+        NotConverged: no value in range meets the target, or the fixed part alone misses it.
         Unsupported: the accountant knows no bound for such rounds.
     """
+    before = NOTHING if fixed is None else as_schedule(fixed)
     validate.one_of("solve", solve, "solve", SOLVE_FOR)
     engine = find_accountant(accountant)
     parts: Setting = {
@@ -191,22 +203,35 @@ def calibrate(
                 rule = f"a limit of attack risk leaves no {solve} to solve for"
                 hint = "dpacct.risk has the risk of a schedule."
                 raise InvalidParameter(name, limit, rule, hint)
-        plan = build_schedule(schedule, **parts)
+        rest = build_schedule(schedule, **parts)
+        plan = before + rest
         if solve == "epsilon":
             at = validate.delta(delta)
-            return Calibration(solve, plan, accountant, at, engine.epsilon(plan, at), None)
+            spent = engine.epsilon(plan, at)
+            return Calibration(solve, plan, accountant, at, spent, None, fixed=before, rest=rest)
         budget = validate.epsilon(epsilon)
         spent = engine.delta(plan, budget).upper
-        return Calibration(solve, plan, accountant, spent, Interval(0.0, budget), None)
+        at = Interval(0.0, budget)
+        return Calibration(solve, plan, accountant, spent, at, None, fixed=before, rest=rest)
 
-    goal = find_goal(engine, epsilon=epsilon, delta=delta, **limits)
+    goal = find_goal(engine, epsilon=epsilon, delta=delta, fixed=before, **limits)
     at = DEFAULT_DELTA if delta is None else validate.delta(delta)
-    plan, factor = _solve(solve, goal, schedule, parts)
-    reached = goal.measure(plan)
-    if isinstance(goal, EpsilonGoal):
-        return Calibration(solve, plan, accountant, at, reached, goal.target, factor)
-    spent = engine.epsilon(plan, at)
-    return Calibration(solve, plan, accountant, at, spent, goal.target, factor, goal.name, reached)
+    rest, factor = _solve(solve, goal, schedule, parts)
+    reached, plan = goal.measure(rest), before + rest
+    by_epsilon = isinstance(goal, EpsilonGoal)
+    return Calibration(
+        solve,
+        plan,
+        accountant,
+        at,
+        reached if by_epsilon else engine.epsilon(plan, at),
+        goal.target,
+        factor,
+        goal.name,
+        None if by_epsilon else reached,
+        fixed=before,
+        rest=rest,
+    )
 
 
 def _solve(
@@ -216,21 +241,33 @@ def _solve(
     if solve == "noise":
         if schedule is None:
             parts = {**parts, "noise_multiplier": 1.0}
-        unit = build_schedule(schedule, **parts)
-        if not unit.rounds:
-            rule = "a schedule with at least one round is needed to solve for noise"
-            raise InvalidParameter("schedule", "empty", rule)
+        unit = _at_least_one_round(build_schedule(schedule, **parts))
         factor = noise_factor(goal, unit)
         return unit.scale_noise(factor), 1.0 if schedule is None else factor
+    if solve == "rounds":
+        if schedule is None:
+            parts = {**parts, "rounds": 1}
+        step = _at_least_one_round(build_schedule(schedule, **parts))
+        what = "one round alone" if step.rounds == 1 else "one step alone"
+        most = validate.MAX_ROUNDS // step.rounds
+        return largest_number(goal, lambda n: n * step, most, what) * step, 1.0
     if schedule is not None:
-        rule = "a schedule fixes rounds and rate; only its noise can be solved for"
+        rule = "a schedule fixes the rate; its noise and its repetitions can be solved for"
         raise InvalidParameter("solve", solve, rule)
+    return _solve_rate(goal, parts), 1.0
+
+
+def _at_least_one_round(schedule: Schedule) -> Schedule:
+    if not schedule.rounds:
+        rule = "a schedule with at least one round is needed to solve for noise or rounds"
+        raise InvalidParameter("schedule", "empty", rule)
+    return schedule
+
+
+def _solve_rate(goal: Goal, parts: Setting) -> Schedule:
+    """Return the rounds with the largest rate or cohort that meets the goal."""
     noise = validate.noise_multiplier(parts.get("noise_multiplier"))
     sampling, adjacency = parts.get("sampling"), parts.get("adjacency")
-    if solve == "rounds":
-        round_ = Round(noise, find_sampling(parts.get("sampling_rate"), sampling), adjacency)
-        most = largest_number(goal, lambda n: n * round_, validate.MAX_ROUNDS, "one round alone")
-        return most * round_, 1.0
     rounds = validate.rounds(parts.get("rounds"))
 
     def at_scheme(scheme: Sampling) -> Schedule:
@@ -240,12 +277,14 @@ def _solve(
         clients = sampling.num_clients
         alone = f"even one of {clients} clients a round"
         cohort = largest_number(goal, lambda n: at_scheme(Uniform(n, clients)), clients, alone)
-        return at_scheme(Uniform(cohort, clients)), 1.0
+        return at_scheme(Uniform(cohort, clients))
     if sampling is None or isinstance(sampling, Poisson):
         kind = sampling or Poisson(1.0)
 
         def at_rate(scheme: Sampling) -> Schedule:
-            return at_scheme(replace(kind, sampling_rate=scheme.sampling_rate))
+            # Truncated cohorts have no rate of 1.
+            most = math.nextafter(1.0, 0.0) if kind.max_cohort else 1.0
+            return at_scheme(replace(kind, sampling_rate=min(scheme.sampling_rate, most)))
 
-        return largest_rate(goal, at_rate), 1.0
+        return largest_rate(goal, at_rate)
     raise InvalidParameter("sampling", sampling, "full participation has no rate to solve for")

@@ -35,6 +35,7 @@ from dpacct.tight.engines import estimate_epsilon
 if TYPE_CHECKING:
     from dpacct.risk.attacks import Attacks
 
+NOTHING = Schedule()
 # A cost below this share of the target counts as this share. The least positive double.
 _FAR_BELOW, _LEAST = 0.1, 5e-324
 # Tolerances of the logarithm of the unknown: of the result, and of where the search begins.
@@ -48,20 +49,24 @@ _STRIDE, _STRIDES = 0.25, 16
 
 @dataclass(frozen=True, slots=True)
 class EpsilonGoal:
-    """The proven epsilon at ``delta`` may not exceed ``target`` > 0."""
+    """The proven epsilon at ``delta`` may not exceed ``target`` > 0.
+
+    ``fixed`` runs before each schedule that is tried, and counts.
+    """
 
     accountant: Accountant
     target: float
     delta: float
+    fixed: Schedule = NOTHING
     name = "epsilon"
 
     def cost(self, schedule: Schedule) -> float:
         """Return the proven epsilon. It falls as the noise grows."""
-        return self.accountant.upper_epsilon(schedule, self.delta)
+        return self.accountant.upper_epsilon(self.fixed + schedule, self.delta)
 
     def measure(self, schedule: Schedule) -> Interval:
         """Return the achieved and the proven epsilon."""
-        return self.accountant.epsilon(schedule, self.delta)
+        return self.accountant.epsilon(self.fixed + schedule, self.delta)
 
     def log_noise(self, rate: float) -> float:
         """Return about the log of the noise multiplier at which one round is on target.
@@ -78,7 +83,7 @@ class EpsilonGoal:
 
     def estimate(self, schedule: Schedule) -> float:
         """Return about the epsilon, by a saddle point."""
-        return estimate_epsilon(schedule, self.delta)
+        return estimate_epsilon(self.fixed + schedule, self.delta)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,7 @@ class RiskGoal:
     accountant: Accountant
     target: float
     fpr: float | None = None
+    fixed: Schedule = NOTHING
 
     @property
     def name(self) -> str:
@@ -122,7 +128,7 @@ class RiskGoal:
         # A cold start with a budget does not pay for this import.
         from dpacct.risk.attacks import Attacks  # noqa: PLC0415
 
-        return Attacks(schedule, self.accountant)
+        return Attacks(self.fixed + schedule, self.accountant)
 
 
 Goal = EpsilonGoal | RiskGoal
@@ -145,8 +151,8 @@ def _without_game(goal: Goal, schedule: Schedule) -> Goal | None:
         return None
     # Whether a game is played may depend on the noise.
     loud = 1 / min((r.noise_multiplier for r in schedule.only_rounds()), default=1.0)
-    louder = schedule.scale_noise(max(loud, 1.0))
-    if not (goal.accountant.plays(schedule) or goal.accountant.plays(louder)):
+    tried = (goal.fixed + schedule, goal.fixed + schedule.scale_noise(max(loud, 1.0)))
+    if not any(map(goal.accountant.plays, tried)):
         return None
     return replace(goal, accountant=goal.accountant.of_pairs)
 
@@ -159,12 +165,26 @@ def find_goal(
     advantage: float | None = None,
     tpr: float | None = None,
     fpr: float | None = None,
+    fixed: Schedule = NOTHING,
 ) -> Goal:
     """Return the one goal that is given: a budget, an advantage, or a TPR at an FPR.
 
     Raises:
         InvalidParameter: no goal or several, a value out of range, a TPR that guessing reaches.
+        NotConverged: the fixed part alone misses the goal.
     """
+    goal = _find_goal(accountant, epsilon, delta, advantage, tpr, fpr)
+    if fixed.rounds and (alone := goal.cost(fixed)) > goal.target:
+        raise NotConverged(
+            f"the fixed part alone costs {goal.name} {alone:.6g}, more than {goal.target:g}"
+        )
+    return replace(goal, fixed=fixed)
+
+
+def _find_goal(
+    accountant: Accountant, epsilon: float | None, delta: float | None, advantage: float | None,
+    tpr: float | None, fpr: float | None,
+) -> Goal:  # fmt: skip
     targets = {"epsilon": epsilon, "advantage": advantage, "tpr": tpr}
     given = [name for name, value in targets.items() if value is not None]
     if len(given) > 1:
@@ -274,7 +294,7 @@ def _log_factors(unit: Schedule) -> tuple[float, float]:
 
 def without_noise(schedule: Schedule) -> Schedule:
     """Return the releases that have no noise to scale."""
-    return Schedule(Phase(kind, n) for kind, n in schedule if kind.noise_range is None)
+    return Schedule(Phase(k, n) for k, n in schedule.distinct().items() if k.noise_range is None)
 
 
 def _log_noise_factor(goal: Goal, unit: Schedule) -> float:
@@ -307,8 +327,8 @@ def _log_noise_factor(goal: Goal, unit: Schedule) -> float:
     if excess_at(good) > 0:
         high = validate.NOISE_MULTIPLIER_RANGE[1]
         least = goal.cost(unit.scale_noise(math.exp(good)))
-        fixed = without_noise(unit)
-        why = f"; {fixed!r} has no noise to scale" if fixed.rounds else ""
+        still = without_noise(unit)
+        why = f"; {still!r} has no noise to scale" if still.rounds else ""
         raise NotConverged(
             f"no noise multiplier up to {high:g} gives {goal.name} {goal.target:g} "
             f"({high:g} gives {least:.4g}){why}; fewer rounds or a lower rate would"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from dpacct.outputs import single
 from dpacct.rounds import Release, Schedule, Uniform
 
 
@@ -57,15 +58,14 @@ class Reading:
 
     Attributes:
         words: a description of the reading.
-        rounds, round: the number of rounds, and one of them, or another release.
+        schedule: the charged rounds, and other releases.
         num_clients: the population, if known.
         unprotected: anything released without noise, in words, or empty.
     """
 
     words: str
     role: Role
-    rounds: int
-    round: Release
+    schedule: Schedule
     num_clients: int | None = None
     noise_by: NoiseBy = NoiseBy.SERVER
     clip_from: ClipFrom = ClipFrom.CONSTANT
@@ -73,14 +73,14 @@ class Reading:
     unprotected: str = ""
 
     @property
-    def schedule(self) -> Schedule:
-        """The charged rounds."""
-        return self.rounds * self.round
+    def only(self) -> Release | None:
+        """The release, if all are of one kind."""
+        return single(self.schedule)
 
     @property
     def population(self) -> int | None:
         """The number of clients, if the sampling or the text gives it."""
-        sampling = getattr(self.round, "sampling", None)
+        sampling = getattr(self.only, "sampling", None)
         return sampling.num_clients if isinstance(sampling, Uniform) else self.num_clients
 
 
@@ -92,6 +92,7 @@ class Claim:
         id: a short name that never changes.
         place: a table, section or page of the source.
         epsilon: the stated epsilon, None if the text gives the setting alone.
+        printed: epsilon as the text prints it, with its decimals.
         data: the data set, or empty.
         delta_words: delta as the text gives it, such as ``num_clients^-1.1``, or empty.
         accountant: the method by which the text computed epsilon, or empty.
@@ -106,6 +107,7 @@ class Claim:
     readings: tuple[Reading, ...]
     data: str = ""
     delta_words: str = ""
+    printed: str = ""
     accountant: str = ""
     note: str = ""
 

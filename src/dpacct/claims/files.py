@@ -8,8 +8,9 @@ Rule 1: an unknown key is an error, because a misspelt key would change the verd
 Rule 2: rounds, sampling, adjacency and noise have no default. If the text leaves one of them open,
 each possibility is a reading of its own.
 Rule 3: ``mechanism`` names a release beside the rounds, with its parameters in an inline table:
-``mechanism = { name = "zcdp", rho = 0.81 }``. Then noise and sampling have no keys of their own.
-Rule 4: sampling and mechanisms have the keys of schedule files.
+``mechanism = { name = "zcdp", rho = 0.81 }``. Tables ``[[claim.phase]]`` are the phases of a
+schedule file. Beside either of them, noise and sampling have no keys of their own.
+Rule 4: sampling, mechanisms and phases have the keys of schedule files.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import re
 from collections.abc import Collection, Iterable
 from functools import cache
 from importlib.resources import files
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from dpacct import validate
 from dpacct.claims.claim import (
@@ -35,17 +36,37 @@ from dpacct.claims.claim import (
     Statement,
 )
 from dpacct.errors import InvalidParameter, located
-from dpacct.items import read_release, read_sampling
-from dpacct.rounds import Adjacency, Full, Release, Round, Sampling, Uniform
+from dpacct.items import (
+    COUNT,
+    NUMBER,
+    OPTIONS,
+    PHASE,
+    SAMPLING_KEYS,
+    SAMPLINGS,
+    read_part,
+    read_release,
+    read_sampling,
+)
+from dpacct.outputs import schema_around
+from dpacct.rounds import (
+    Adjacency,
+    Full,
+    Phase,
+    Repeated,
+    Round,
+    Sampling,
+    Schedule,
+    Uniform,
+)
 
 LONGEST = 600
 
 Table = dict[str, Any]
 
-_TEXTS = frozenset({
+_TEXTS = (
     "name", "about", "link", "id", "place", "data", "accountant", "note", "words", "unprotected",
     "text", "why",
-})  # fmt: skip
+)  # fmt: skip
 _CHOICES: dict[str, Iterable[str]] = {
     "noise_on": ("sum", "mean", "client"),
     "noise_by": NoiseBy,
@@ -54,13 +75,30 @@ _CHOICES: dict[str, Iterable[str]] = {
     "role": Role,
     "holds": ("yes", "no", "in part"),
 }
-_SAMPLING = ("sampling", "sampling_rate", "cohort_size")
+_SAMPLING = ("sampling", *(key for key in SAMPLING_KEYS if key != "num_clients"))
 _NOISE = ("noise_multiplier", "noise_std", "noise_on")
 # Keys of rounds alone, and those of any release.
 _OF_ROUNDS = (*_SAMPLING, *_NOISE, "clip_norm", "noise_by", "clip_from", "divisor")
-_OF_RELEASES = ("rounds", "adjacency", "num_clients", "unprotected", "mechanism")
+_OF_RELEASES = ("rounds", "adjacency", "num_clients", "unprotected", "mechanism", "phase")
 _MECHANISM = (*_OF_RELEASES, *_OF_ROUNDS)
 _CLAIM = ("id", "place", "data", "epsilon", "delta", "accountant", "note", "reading")
+_READING = ("words", "role", *_MECHANISM)
+# What stands in the place of a round.
+_BESIDE = ("mechanism", "phase")
+_WHERE = "it stands in the claim or in each of its readings"
+_STATEMENT = ("place", "text", "holds", "why")
+
+
+class _Printed(float):
+    """A number with its decimals as they stand in the file."""
+
+    text: str
+
+    def __new__(cls, text: str) -> Self:
+        """Return the number, with its text beside it."""
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
 
 
 def load_claims(path: str | os.PathLike[str]) -> Claims:
@@ -79,7 +117,7 @@ def parse_claims(text: str, name: str) -> Claims:
     if not isinstance(text, str):
         raise InvalidParameter("text", text, "claims are read from text in TOML")
     try:
-        data = validate.toml(text)
+        data = validate.toml(text, _Printed)
     except (ValueError, RecursionError) as error:
         rule = f"it is not valid TOML ({' '.join(str(error).split())})"
         raise InvalidParameter("claims", name, rule) from None
@@ -116,10 +154,9 @@ def _claims(data: Table) -> Claims:
             if claims.setdefault(claim.id, claim) is not claim:
                 raise InvalidParameter("id", None, f"another claim is called {claim.id!r}")
     statements: list[Statement] = []
-    keys = ("place", "text", "holds", "why")
     for number, one in enumerate(_tables(data, "statement"), start=1):
         with located("claims", f"statement {number}: "):
-            statements.append(Statement(source=source, **_checked(one, keys, keys)))
+            statements.append(Statement(source=source, **_checked(one, _STATEMENT, _STATEMENT)))
     if not claims and not statements:
         raise InvalidParameter("claim", None, "there is no claim; each stands below [[claim]]")
     return Claims(tuple(claims.values()), tuple(statements))
@@ -130,7 +167,7 @@ def _claim(table: Table, source: Source) -> Claim:
     readings: list[Reading] = []
     for number, own in enumerate(_tables(table, "reading"), start=1):
         with located("claims", f"reading {number}: "):
-            given = _checked(own, ("words", "role", *_MECHANISM))
+            given = _checked(own, _READING)
             readings.append(_reading(_inherited(values, given) | given))
     delta, epsilon = values["delta"], values.get("epsilon")
     return Claim(
@@ -138,6 +175,7 @@ def _claim(table: Table, source: Source) -> Claim:
         epsilon=None if epsilon is None else validate.target_epsilon(epsilon),
         delta=_delta(delta, values.get("num_clients")),
         delta_words=delta if isinstance(delta, str) else "",
+        printed=epsilon.text if isinstance(epsilon, _Printed) else "",
         readings=tuple(readings) or (_reading(_inherited(values, {})),),
         **{key: values[key] for key in _CLAIM if key in _TEXTS and key in values},
     )
@@ -146,41 +184,28 @@ def _claim(table: Table, source: Source) -> Claim:
 def _inherited(claim: Table, own: Table) -> Table:
     """Return the keys that a reading takes from its claim.
 
-    A reading that sets one key of the noise, or of the sampling, inherits no other key of it. A
-    reading with a mechanism inherits no key of rounds, and a round no mechanism.
+    A reading that sets one key of the noise, or of the sampling, inherits no other key of it. One
+    with a mechanism or with phases inherits no key of rounds, and a round neither of them.
     """
     dropped = {key for group in (_NOISE, _SAMPLING) if own.keys() & set(group) for key in group}
-    if "mechanism" in own:
-        dropped |= set(_OF_ROUNDS)
+    if own.keys() & {*_BESIDE}:
+        dropped |= {*_OF_ROUNDS, *_BESIDE, "rounds"}
     elif own.keys() & set(_OF_ROUNDS):
-        dropped.add("mechanism")
+        dropped |= {*_BESIDE}
     return {key: claim[key] for key in _MECHANISM if key in claim and key not in dropped}
 
 
 def _reading(given: Table) -> Reading:
-    """Return a reading with these checked values, of which the noise follows from them."""
-    beside = "mechanism" in given
-    for key in ("adjacency",) if beside else ("rounds", "sampling", "adjacency"):
-        if key not in given:
-            raise _missing(key, "it stands in the claim or in each of its readings")
-    adjacency, by_each = Adjacency.parse(given["adjacency"]), given.get("noise_on") == "client"
-    if beside:
-        for key in _OF_ROUNDS:
-            if key in given:
-                rule = f"{key} belongs to a round, and this reading has none"
-                raise InvalidParameter(key, None, rule)
-        release = _release(given["mechanism"], adjacency)
-    else:
-        sampling = _sampling(given)
-        release = Round(_noise_multiplier(given, sampling), sampling, adjacency)
-    clients = given.get("num_clients")
+    """Return a reading with these checked values."""
+    if "adjacency" not in given:
+        raise _missing("adjacency", _WHERE)
+    clients, by_each = given.get("num_clients"), given.get("noise_on") == "client"
     if clients is not None:
         clients = validate.count("num_clients", clients, "the number of clients")
     return Reading(
         words=given.get("words", "as described"),
         role=Role(given.get("role", Role.RUN)),
-        rounds=validate.rounds(given.get("rounds", 1)),
-        round=release,
+        schedule=_schedule(given, Adjacency.parse(given["adjacency"])),
         num_clients=clients,
         noise_by=NoiseBy(given.get("noise_by", "participants" if by_each else "server")),
         clip_from=ClipFrom(given.get("clip_from", ClipFrom.CONSTANT)),
@@ -189,12 +214,32 @@ def _reading(given: Table) -> Reading:
     )
 
 
-def _release(table: Any, adjacency: Adjacency) -> Release:
-    """Return the release of an inline table."""
-    if not isinstance(table, dict) or "name" not in table:
-        rule = 'a mechanism is a table such as { name = "zcdp", rho = 0.81 }'
-        raise InvalidParameter("mechanism", None, rule)
-    return read_release(cast("Table", table), adjacency, called="name")
+def _schedule(given: Table, adjacency: Adjacency) -> Schedule:
+    """Return what runs: phases, another release, or rounds whose noise follows from the values."""
+    beside = next((key for key in _BESIDE if key in given), None)
+    for key in (*_OF_ROUNDS, *_BESIDE, "rounds") if beside else ():
+        if key in given and key != beside and (key, beside) != ("rounds", "mechanism"):
+            rule = f"{key} belongs to a round, and this reading has a {beside}"
+            raise InvalidParameter(key, None, rule)
+    if beside == "phase":
+        found: list[Phase | Repeated] = []
+        for number, entry in enumerate(_tables(given, "phase"), start=1):
+            with located("claims", f"phase {number}: "):
+                found.append(read_part(entry, adjacency))
+        return Schedule(found)
+    if beside:
+        table = given["mechanism"]
+        if not isinstance(table, dict) or "name" not in table:
+            rule = 'a mechanism is a table such as { name = "zcdp", rho = 0.81 }'
+            raise InvalidParameter("mechanism", None, rule)
+        release = read_release(cast("Table", table), adjacency, called="name")
+        return validate.rounds(given.get("rounds", 1)) * release
+    for key in ("rounds", "sampling"):
+        if key not in given:
+            raise _missing(key, _WHERE)
+    sampling = _sampling(given)
+    round_ = Round(_noise_multiplier(given, sampling), sampling, adjacency)
+    return validate.rounds(given["rounds"]) * round_
 
 
 def _sampling(given: Table) -> Sampling:
@@ -251,6 +296,42 @@ def _noise_multiplier(given: Table, sampling: Sampling) -> float:
         raise _missing("num_clients", "noise on the mean, or of each client, needs it")
     # Independent shares add up by their squares.
     return validate.noise_multiplier(multiplier * (cohort if on == "mean" else math.sqrt(cohort)))
+
+
+def claims_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a file of claims."""
+
+    def table(keys: Collection[str], needed: Collection[str], **more: Any) -> dict[str, Any]:
+        properties = {key: _key_schema(key) for key in keys} | more
+        closed = {"additionalProperties": False, "required": [*needed]}
+        return {"type": "object", "properties": properties, **closed}
+
+    def several(of: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "array", "items": of}
+
+    readings = several(table(_READING, ()))
+    claim = table((*_CLAIM, *_MECHANISM), ("id", "place", "delta"), reading=readings)
+    statement = table(_STATEMENT, _STATEMENT)
+    source = table(("name", "about", "link"), ("name",))
+    whole = {"source": source, "claim": several(claim), "statement": several(statement)}
+    return schema_around("A file of claims", table((), ("source",), **whole))
+
+
+def _key_schema(key: str) -> dict[str, Any]:
+    """Return the schema of the value of a key."""
+    forms: dict[str, Any] = {
+        "sampling": {"enum": [*SAMPLINGS]},
+        "adjacency": {"enum": [*map(str, Adjacency)]},
+        "delta": {"type": ["number", "string"]},
+        "phase": {"type": "array", "items": PHASE},
+        "mechanism": {"type": "object", "required": ["name"]},
+        "rounds": COUNT.schema,
+    }
+    if key in _TEXTS:
+        return {"type": "string"}
+    if key in _CHOICES:
+        return {"enum": [*map(str, _CHOICES[key])]}
+    return forms.get(key) or dict((OPTIONS[key].form if key in OPTIONS else NUMBER).schema)
 
 
 # Tables, keys and errors.

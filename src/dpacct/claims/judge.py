@@ -1,7 +1,8 @@
 """The verdict on a claim: its stated epsilon against the proven and the achieved one.
 
 Rule 1: a claim is *proven* only if the proven epsilon is at most the stated one, and *refuted*
-only if an explicit pair of neighboring data sets achieves more.
+only if an explicit pair of neighboring data sets achieves more. In between, 3.34 is *true to the
+printed digits* if less than 3.345 is proven. A whole number counts as chosen, not as rounded.
 Rule 2: the weakest reading of the actual run decides. All other verdicts are listed as well.
 """
 
@@ -9,8 +10,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
-from typing import Any
 
 from dpacct import validate
 from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT
@@ -20,7 +21,8 @@ from dpacct.claims.claim import Claim, ClipFrom, Divisor, NoiseBy, Reading, Role
 from dpacct.display import chosen, down
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
 from dpacct.numerics.rounding import below
-from dpacct.rounds import AccountantName, Adjacency, Poisson, Release, Round, Schedule, Uniform
+from dpacct.outputs import JudgedClaim, JudgedReading, mechanism_of, single
+from dpacct.rounds import AccountantName, Adjacency, Poisson, Round, Schedule, Uniform
 
 
 class Verdict(StrEnum):
@@ -28,6 +30,7 @@ class Verdict(StrEnum):
 
     UNSTATED = "not stated"
     PROVEN = "proven"
+    ROUNDED = "true to the printed digits"
     OPEN = "open"
     REFUTED = "refuted"
     NOT_PRIVATE = "not private as described"
@@ -53,6 +56,7 @@ class Judged:
     """The verdict on one reading.
 
     Attributes:
+        noise_scale: the factor on all noise that makes the claim true, if the noises differ.
         epsilon: the achieved and the proven epsilon, None if there is no figure.
         reason: the reason for a verdict without a figure, or empty.
         data_sets: two neighboring data sets that achieve the lower bound, in words, or empty.
@@ -66,6 +70,7 @@ class Judged:
     reason: str = ""
     data_sets: str = ""
     noise: float | None = None
+    noise_scale: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +115,33 @@ def _judged(claim: Claim, reading: Reading, *, quick: bool) -> Judged:
     spent = ACCOUNTANTS[DEFAULT_ACCOUNTANT].epsilon(plan, claim.delta)
     if claim.epsilon is None:
         return Judged(reading, Verdict.UNSTATED, spent)
-    said = answer(claim.epsilon, plan, claim.delta, spent, search_noise=not quick)
-    noise = None
-    if said.noise is not None:
-        level = said.noise.schedule.phases[0].round.noise_range
-        noise = None if level is None else level[0]
-    return Judged(reading, said.verdict, spent, data_sets=said.data_sets, noise=noise)
+    said = answer(
+        claim.epsilon, plan, claim.delta, spent, printed=claim.printed, search_noise=not quick
+    )
+    enough = None if said.noise is None else single(said.noise.schedule)
+    level = None if enough is None else enough.noise_range
+    return Judged(
+        reading,
+        said.verdict,
+        spent,
+        data_sets=said.data_sets,
+        noise=None if level is None else level[0],
+        noise_scale=said.noise.noise_scale if said.noise is not None and level is None else None,
+    )
 
 
-def compare(stated: float, spent: Interval) -> Verdict:
-    """Return the verdict on a stated epsilon, by an interval that holds the true one."""
+def compare(stated: float, spent: Interval, printed: str = "") -> Verdict:
+    """Return the verdict on a stated epsilon, by an interval that holds the true one.
+
+    ``printed`` has its decimals, as text.
+    """
     if spent.upper <= stated:
         return Verdict.PROVEN
+    _, _, decimals = printed.lower().partition("e")[0].partition(".")
+    if decimals and not printed.lower().count("e"):
+        half = Decimal(5).scaleb(-len(decimals) - 1)
+        if Decimal(spent.upper) < Decimal(printed) + half:
+            return Verdict.ROUNDED
     return Verdict.REFUTED if spent.lower > stated else Verdict.OPEN
 
 
@@ -132,6 +152,7 @@ def answer(
     spent: Interval,
     accountant: AccountantName = DEFAULT_ACCOUNTANT,
     *,
+    printed: str = "",
     search_noise: bool = True,
 ) -> Answer:
     """Judge an epsilon that is stated for a schedule at a delta.
@@ -139,16 +160,17 @@ def answer(
     Args:
         spent: the bounds on the epsilon of the schedule.
         accountant: proves the noise that would make the claim true.
+        printed: the stated epsilon as the text prints it.
         search_noise: True to search for that noise.
     Raises:
         InvalidParameter: ``stated`` is not an epsilon above 0.
     """
     epsilon = validate.target_epsilon(stated)
-    verdict = compare(epsilon, spent)
+    verdict = compare(epsilon, spent, printed)
     if verdict is Verdict.PROVEN:
         return Answer(verdict)
     data_sets, noise = "", None
-    if verdict is Verdict.REFUTED:
+    if spent.lower > epsilon:
         # If a fixed pair achieves less than is stated, only a pair that adapts refutes the claim.
         fixed = ACCOUNTANTS["pairs"].epsilon(schedule, delta).lower
         data_sets = witness(schedule, adaptive=fixed <= epsilon)
@@ -189,26 +211,30 @@ def _leak(reading: Reading, delta: float) -> tuple[str, bool] | None:
         return reading.unprotected, True
     if reading.clip_from is ClipFrom.MEDIAN:
         return _MEDIAN, True
-    if not isinstance(reading.round, Round) or isinstance(reading.round.sampling, Uniform):
+    leaks: list[tuple[str, bool]] = []
+    for round_, count in reading.schedule.only_rounds().items():
         # A cohort of fixed size adds as many shares and has the same divisor in every round.
-        return None
-    if reading.noise_by is NoiseBy.PARTICIPANTS:
-        leak = _cohort_size_leak(reading, reading.round, delta)
-        if leak is not None:
-            return leak
-    if reading.divisor is Divisor.REALIZED and isinstance(reading.round.sampling, Poisson):
-        return _DIVISOR, False
-    return None
+        if isinstance(round_.sampling, Uniform):
+            continue
+        if reading.noise_by is NoiseBy.PARTICIPANTS:
+            leak = _cohort_size_leak(reading, round_, count, delta)
+            leaks += [] if leak is None else [leak]
+        if reading.divisor is Divisor.REALIZED and isinstance(round_.sampling, Poisson):
+            leaks.append((_DIVISOR, False))
+    # The first one that rules out every epsilon, or else the first.
+    return max(leaks, key=lambda leak: leak[1], default=None)
 
 
-def _cohort_size_leak(reading: Reading, round_: Round, delta: float) -> tuple[str, bool] | None:
+def _cohort_size_leak(
+    reading: Reading, round_: Round, count: int, delta: float
+) -> tuple[str, bool] | None:
     """Return the leak of noise in shares if the cohort has a random size."""
     everybody = round_.sampling_rate == 1.0
     if round_.adjacency is not Adjacency.ADD_REMOVE and everybody:
         return None
     reason, certain = f"{_SIZE}, and no bound here covers that", False
     if round_.adjacency is Adjacency.ADD_REMOVE:
-        mass = _all_take_part(reading, round_)
+        mass = _all_take_part(reading, round_, count)
         if everybody:
             reason, certain = f"{_SIZE}: one client less is noticed in the first round", True
         elif mass > delta:
@@ -220,7 +246,7 @@ def _cohort_size_leak(reading: Reading, round_: Round, delta: float) -> tuple[st
     return reason, certain
 
 
-def _all_take_part(reading: Reading, round_: Round) -> float:
+def _all_take_part(reading: Reading, round_: Round, count: int) -> float:
     """Return a lower bound on the probability that all clients take part in some round."""
     if reading.num_clients is None:
         return 0.0
@@ -228,7 +254,7 @@ def _all_take_part(reading: Reading, round_: Round) -> float:
     once = below(every, every)
     if not 0.0 < once < 1.0:
         return 0.0
-    some = -math.expm1(reading.rounds * math.log1p(-once))
+    some = -math.expm1(count * math.log1p(-once))
     return max(0.0, some * (1 - 1e-9))
 
 
@@ -281,22 +307,10 @@ def witness(schedule: Schedule, *, adaptive: bool = False) -> str:
     )
 
 
-def _release_facts(release: Release) -> dict[str, Any]:
-    """Return the JSON keys of a release, with a ``mechanism`` if it is no round."""
-    only = release if isinstance(release, Round) else None
-    facts: dict[str, Any] = {
-        "sampling": only and only.sampling.name,
-        "sampling_rate": only and only.sampling_rate,
-        "adjacency": str(release.adjacency),
-        "noise_multiplier": only and only.noise_multiplier,
-    }
-    return facts if only else facts | {"mechanism": repr(release)}
-
-
-def facts_of(judged: Judgment) -> dict[str, Any]:
+def facts_of(judged: Judgment) -> JudgedClaim:
     """Return the JSON object of a claim with all its readings."""
     claim = judged.claim
-    readings: list[dict[str, Any]] = []
+    readings: list[JudgedReading] = []
     for one in judged.readings:
         reading, spent = one.reading, one.epsilon
         readings.append(
@@ -311,8 +325,7 @@ def facts_of(judged: Judgment) -> dict[str, Any]:
                 "noise_by": str(reading.noise_by),
                 "clip_from": str(reading.clip_from),
                 "divisor": str(reading.divisor),
-                "rounds": reading.rounds,
-                **_release_facts(reading.round),
+                **mechanism_of(reading.schedule),
             }
         )
     return {

@@ -83,7 +83,7 @@ def from_entry(entry: dict[str, Any], adjacency: Any = None) -> Correlated:
 def to_entry(release: Correlated) -> dict[str, Any]:
     """Return the keys that `from_entry` reads back as an equal run."""
     strategy = release.strategy
-    name, own = _described(strategy)
+    name, own = described(strategy)
     found: dict[str, Any] = {
         "noise_multiplier": release.noise_multiplier,
         "strategy": name,
@@ -96,7 +96,7 @@ def to_entry(release: Correlated) -> dict[str, Any]:
     return found | {"participations": release.participations}
 
 
-def _described(strategy: Strategy) -> tuple[str, dict[str, Any]]:
+def described(strategy: Strategy) -> tuple[str, dict[str, Any]]:
     """Return the name of a maker, and what it takes."""
     n, bands, numbers = strategy.rounds, strategy.bands, strategy.diagonals
     if strategy.buffers:

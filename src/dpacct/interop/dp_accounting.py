@@ -12,11 +12,13 @@ Rule 2: A schedule becomes one event, and that event becomes the same schedule.
 Rule 3: Gaussians composed on one Poisson sample are one Gaussian on it, of noise multiplier (sum of
     z_i^-2)^(-1/2). Any other nesting is rejected by its name.
 Rule 4: Rounding charges more, never less.
-Rule 5: Rounds of fixed-size cohorts among rounds of other kinds stay in their order, on which
-    their bound depends. Otherwise rounds are grouped by kind.
-Rule 6: Laplace noise, rho-zCDP and randomized response with two answers are mechanisms. The epsilon
-    of randomized response may come back larger by the rounding of its probability (Rule 4).
-Rule 7: RepeatAndSelect is the best of a random number of runs.
+Rule 5: Repeated compositions are repeated parts of a schedule.
+Rule 6: Laplace noise, discrete Laplace noise, rho-zCDP and randomized response are mechanisms. The
+    epsilon of randomized response and of discrete Laplace noise may come back larger by the
+    rounding of their parameters (Rule 4).
+Rule 7: RepeatAndSelect is the best of a random number of runs. A truncated Poisson sample has a
+    largest cohort. A mixture of Gaussians is known where its shift is the number of records of one
+    user that are drawn, each by itself.
 """
 
 from __future__ import annotations
@@ -27,10 +29,12 @@ from typing import Any, cast
 
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
+from dpacct.display import up
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.ledger.record.events import joint_noise_of
-from dpacct.mechanisms import Laplace, RandomizedResponse, ZeroConcentratedDP
+from dpacct.mechanisms import DiscreteLaplace, Laplace, RandomizedResponse, ZeroConcentratedDP
 from dpacct.packages import import_package
+from dpacct.pairs.dominating import loss_bound
 from dpacct.rounds import (
     MAX_PHASES,
     AccountantName,
@@ -40,6 +44,7 @@ from dpacct.rounds import (
     Phase,
     Poisson,
     Release,
+    Repeated,
     Round,
     Schedule,
     Uniform,
@@ -55,6 +60,13 @@ _RELATIONS: dict[Any, Adjacency] = {
     _events.NeighboringRelation.REPLACE_SPECIAL: Adjacency.ZERO_OUT,
 }
 
+_MECHANISMS: tuple[Any, ...] = (
+    _events.LaplaceDpEvent,
+    _events.ZCDpEvent,
+    _events.RandomizedResponseDpEvent,
+    _events.dp_event.DiscreteLaplaceDpEvent,
+    _events.dp_event.RepeatAndSelectDpEvent,
+)
 
 # The relative rounding of the probability and of the epsilon of randomized response.
 _ROUNDED = 1e-14
@@ -98,7 +110,7 @@ class TightPrivacyAccountant(_events.PrivacyAccountant):
             raise InvalidParameter("neighboring_relation", neighboring_relation, rule)
         self._adjacency = _RELATIONS[neighboring_relation]
         self._accountant = find_accountant(accountant)
-        self._phases: list[Phase] = []
+        self._phases: list[Phase | Repeated] = []
         self._count = 0
         self._private = True
         super().__init__(neighboring_relation)  # pyright: ignore[reportUnknownMemberType]
@@ -114,7 +126,8 @@ class TightPrivacyAccountant(_events.PrivacyAccountant):
             rule = "something without noise was composed, and epsilon is infinite"
             raise InvalidParameter("schedule", None, rule)
         whole = Schedule(self._phases)
-        return whole if _order_counts(whole) else Schedule(_repeated(None, whole, 1))
+        kinds = whole.distinct().items()
+        return whole if _order_counts(whole) else Schedule(Phase(*kind) for kind in kinds)
 
     def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:  # noqa: FBT001 - the base's
         """Compose an event, or return why that is impossible. The base class calls it for both."""
@@ -122,7 +135,7 @@ class TightPrivacyAccountant(_events.PrivacyAccountant):
             once = schedule_of_event(event, self._adjacency)
             # `supports` asks about no composition at all.
             phases = list(_repeated(event, once, count or 1))
-            total = self._count + sum(times for _, times in phases)
+            total = self._count + sum(part.rounds for part in phases)
             validate.count("rounds", total or 1, "the number of rounds composed")
         except _NotPrivate:
             self._private = self._private and not (do_compose and count)
@@ -161,8 +174,9 @@ def event_of_schedule(schedule: Schedule) -> Any:
         Unsupported: dp-accounting has no event for some release.
     """
     parts: list[Any] = []
-    for release, count in schedule:
-        event = _event_of_release(release)
+    for part in schedule.parts:
+        inner, count = part
+        event = _event_of_release(inner) if isinstance(inner, Release) else event_of_schedule(inner)
         parts.append(event if count == 1 else _events.SelfComposedDpEvent(event, count))
     if len(parts) == 1:
         return parts[0]
@@ -175,9 +189,14 @@ def _event_of_release(release: Release) -> Any:
             return _events.LaplaceDpEvent(noise)
         case ZeroConcentratedDP(rho=rho):
             return _events.ZCDpEvent(rho)
-        case RandomizedResponse(epsilon=epsilon):
-            noise = 2 * math.exp(-epsilon) / (1 + math.exp(-epsilon))
-            return _events.RandomizedResponseDpEvent(noise * (1 - _ROUNDED), 2)
+        case RandomizedResponse(epsilon=epsilon, answers=answers):
+            noise = answers * math.exp(-epsilon) / (1 + (answers - 1) * math.exp(-epsilon))
+            return _events.RandomizedResponseDpEvent(noise * (1 - _ROUNDED), answers)
+        case DiscreteLaplace(scale=scale, shift=int(shift), adjacency=adjacency):
+            one, rest = divmod(abs(shift), _moves(adjacency))
+            if rest:
+                raise Unsupported(f"dp-accounting has no event for {release!r}: its shift is odd")
+            return _events.dp_event.DiscreteLaplaceDpEvent(1 / scale * (1 + _ROUNDED), one)
         case BestOf(schedule=schedule, runs=runs):
             shape = math.inf if runs.kind == "poisson" else runs.shape
             run = event_of_schedule(schedule)
@@ -191,8 +210,13 @@ def _event_of_release(release: Release) -> Any:
 def _event_of_round(round_: Round) -> Any:
     event = _events.GaussianDpEvent(round_.noise_multiplier)
     match round_.sampling:
-        case Poisson() as special if not special.is_plain:
-            raise Unsupported(f"no event is written for {special!r}")
+        case Poisson(rate, records=1, max_cohort=int(most), num_clients=clients):
+            noise = round_.noise_multiplier
+            return _events.dp_event.TruncatedSubsampledGaussianDpEvent(clients, rate, most, noise)
+        case Poisson(rate, records) if records > 1:
+            return _events.dp_event.MixtureOfGaussiansDpEvent(
+                round_.noise_multiplier, [*map(float, range(records + 1))], _drawn(records, rate)
+            )
         case Uniform(cohort_size=cohort, num_clients=clients):
             return _events.SampledWithoutReplacementDpEvent(clients, cohort, event)
         case Poisson(sampling_rate=rate):
@@ -208,15 +232,14 @@ def schedule_of_event(event: Any, adjacency: Adjacency | AdjacencyName) -> Sched
         event: a `DpEvent`.
         adjacency: the neighboring relation, which is no part of an event.
     Returns:
-        Rounds in the order of the event. Rounds of a repeated composition are grouped by kind
-        unless their order matters. Empty if nothing is released.
+        Rounds in the order of the event. Empty if nothing is released.
     Raises:
         UnmappedEvent: the event or a part has no schedule. InvalidParameter: a value out of range.
     """
     return Schedule(_phases(event, Adjacency.parse(adjacency)))
 
 
-def _phases(event: Any, adjacency: Adjacency) -> Iterator[Phase]:
+def _phases(event: Any, adjacency: Adjacency) -> Iterator[Phase | Repeated]:
     match event:
         case _events.NoOpDpEvent():
             return
@@ -232,25 +255,22 @@ def _phases(event: Any, adjacency: Adjacency) -> Iterator[Phase]:
                 count = validate.count("count", event.count, "the number of repetitions")
                 yield from _repeated(event, Schedule(_phases(event.event, adjacency)), count)
         case _:
-            release = _mechanism(event, adjacency) or _round(event, adjacency)
+            read = _mechanism if isinstance(event, _MECHANISMS) else _round
+            release = read(event, adjacency)
             if release is not None:
                 yield Phase(release, 1)
 
 
-def _repeated(event: Any, schedule: Schedule, count: int) -> Iterator[Phase]:
-    """Yield the phases of a schedule ``count`` times. Rule 5.
+def _repeated(event: Any, schedule: Schedule, count: int) -> Iterator[Phase | Repeated]:
+    """Yield the parts of a schedule ``count`` times. Rule 5.
 
-    A long order that matters is rejected by the name of ``event``.
+    A long order on which the bound depends is rejected by the name of ``event``.
     """
-    if not _order_counts(schedule):
-        yield from (Phase(round_, count * times) for round_, times in schedule.distinct().items())
-        return
-    phases = count * len(schedule.phases)
+    phases = count * len(schedule.phases) if _order_counts(schedule) else 0
     if phases > MAX_PHASES:
         why = "rounds of fixed-size samples among others are kept in their order, and it has "
         raise UnmappedEvent(event, f"{why}{phases} phases, more than {MAX_PHASES}")
-    for _ in range(count):
-        yield from schedule
+    yield from (schedule * count).parts
 
 
 def _order_counts(schedule: Schedule) -> bool:
@@ -260,7 +280,7 @@ def _order_counts(schedule: Schedule) -> bool:
 
 
 def _mechanism(event: Any, adjacency: Adjacency) -> Release | None:
-    """Return the mechanism of an event that has no round. Rule 6."""
+    """Return the mechanism of one of `_MECHANISMS`, or None if it releases nothing. Rule 6."""
     match event:
         case _events.LaplaceDpEvent():
             return Laplace(_noise(event), adjacency=adjacency)
@@ -268,18 +288,10 @@ def _mechanism(event: Any, adjacency: Adjacency) -> Release | None:
             if _plain(event.xi) != 0.0:
                 raise UnmappedEvent(event, "zCDP is known for xi = 0 only")
             return ZeroConcentratedDP(_plain(event.rho), adjacency)
+        case _events.dp_event.DiscreteLaplaceDpEvent():
+            return _discrete_laplace(event, adjacency)
         case _events.RandomizedResponseDpEvent():
-            if event.num_buckets != 2:
-                raise UnmappedEvent(event, "randomized response is known for two answers only")
-            noise = validate.probability("noise_parameter", _plain(event.noise_parameter), "it")
-            if noise == 1.0:
-                raise UnmappedEvent(event, "its answers are always random, so they cost nothing")
-            if noise < 1e-250:
-                raise _NotPrivate(event, "its answers are hardly ever random")
-            # The bit is told truly with probability 1 - p / 2. Near p = 1, 1 - p is exact.
-            exact = noise >= 0.5
-            epsilon = 2 * math.atanh(1 - noise) if exact else math.log((2 - noise) / noise)
-            return RandomizedResponse(epsilon * (1 + _ROUNDED), adjacency)
+            return _randomized_response(event, adjacency)
         case _events.dp_event.RepeatAndSelectDpEvent():
             run = Schedule(_phases(event.event, adjacency))
             if not run.rounds:
@@ -292,6 +304,28 @@ def _mechanism(event: Any, adjacency: Adjacency) -> Release | None:
             return None
 
 
+def _discrete_laplace(event: Any, adjacency: Adjacency) -> Release | None:
+    rate = validate.real("noise_parameter", _plain(event.noise_parameter), "it is a number")
+    if rate <= 0.0:
+        raise _NotPrivate(event, "its noise is not defined")
+    shift = _plain(event.sensitivity) * _moves(adjacency)
+    return DiscreteLaplace(1 / rate * (1 - _ROUNDED), shift, adjacency) if shift else None
+
+
+def _randomized_response(event: Any, adjacency: Adjacency) -> Release | None:
+    noise = validate.probability("noise_parameter", _plain(event.noise_parameter), "it")
+    answers = validate.count("num_buckets", _plain(event.num_buckets), "the number of answers")
+    if noise == 1.0 and answers > 1:
+        raise UnmappedEvent(event, "its answers are always random, so they cost nothing")
+    if answers == 1:
+        return None
+    if noise < 1e-250:
+        raise _NotPrivate(event, "its answers are hardly ever random")
+    # Each other answer has the probability p / k. Near p = 1, 1 - p is exact.
+    epsilon = math.log1p(answers * (1 - noise) / noise)
+    return RandomizedResponse(epsilon * (1 + _ROUNDED), adjacency, answers=answers)
+
+
 def _round(event: Any, adjacency: Adjacency) -> Round | None:
     """Return the round of an event that is one release, or None if its sample is empty."""
     match event:
@@ -301,6 +335,10 @@ def _round(event: Any, adjacency: Adjacency) -> Round | None:
             given = _plain(event.sampling_probability)
             rate = validate.probability("sampling_probability", given, "it")
             return _poisson(event, rate, adjacency) if rate > 0.0 else None
+        case _events.dp_event.TruncatedSubsampledGaussianDpEvent():
+            return _truncated(event, adjacency)
+        case _events.dp_event.MixtureOfGaussiansDpEvent():
+            return _records(event, adjacency)
         case _events.SampledWithoutReplacementDpEvent():
             if not isinstance(event.event, _events.GaussianDpEvent):
                 raise UnmappedEvent(event, "of a sample of fixed size one Gaussian alone is known")
@@ -310,10 +348,58 @@ def _round(event: Any, adjacency: Adjacency) -> Round | None:
             raise _NotPrivate(event, "it releases without noise, so that epsilon is infinite")
         case _:
             known = (
-                "Gaussians, their Poisson and fixed-size samples, Laplace noise, zCDP, randomized "
-                "response, RepeatAndSelect, and compositions are known"
+                "Gaussians, their Poisson, truncated and fixed-size samples, their mixtures, "
+                "Laplace and discrete Laplace noise, zCDP, randomized response, RepeatAndSelect, "
+                "and compositions are known. Compose a promise with its proven guarantee in its "
+                "place, such as ApproximateDP(epsilon, delta) in a schedule"
             )
             raise UnmappedEvent(event, known)
+
+
+def _moves(adjacency: Adjacency) -> int:
+    """Return how many contributions a change moves."""
+    return 2 if adjacency is Adjacency.REPLACE_ONE else 1
+
+
+def _truncated(event: Any, adjacency: Adjacency) -> Round | None:
+    """Return a round with a largest cohort, or None if none is ever drawn."""
+    given = _plain(event.sampling_probability)
+    rate = validate.probability("sampling_probability", given, "it")
+    most, clients = _plain(event.truncated_batch_size), _plain(event.dataset_size)
+    if 0 in (rate, most, clients):
+        return None
+    # A cohort of all clients is not truncated.
+    cut = most < clients
+    scheme = Poisson(rate, max_cohort=most, num_clients=clients) if cut else Poisson(rate)
+    return Round(_noise(event), scheme, adjacency)
+
+
+def _records(event: Any, adjacency: Adjacency) -> Round | None:
+    """Return the round of k records, each drawn with probability q, whose number is the shift.
+
+    The cost grows if shifts grow in distribution (Choquette-Choo et al. 2023, arXiv:2310.15526),
+    so q is taken large enough that no tail of the given distribution is above the binomial one.
+    """
+    shifts, drawn = list(event.sensitivities), list(event.sampling_probs)
+    k, noise = len(shifts) - 1, _noise(event, event.standard_deviation)
+    if shifts != [*range(k + 1)] or len(drawn) != k + 1 or k < 1:
+        raise UnmappedEvent(event, "the shifts of a mixture are known as 0, 1, ..., k")
+    some = math.fsum(drawn[1:])
+    none = math.log1p(-some) if some < 0.5 else math.log(max(drawn[0], 1e-300))
+    rate = min(1.0, -math.expm1(none / k) * (1 + 1e-12))
+    near = _drawn(k, rate)
+    tails = [(math.fsum(drawn[j:]), math.fsum(near[j:])) for j in range(1, k + 1)]
+    if not rate or any(not (1 - 1e-9) * ours <= given <= ours for given, ours in tails):
+        why = "the number of records of a mixture is binomial: each is drawn by itself"
+        raise UnmappedEvent(event, why)
+    return Round(noise, Poisson(rate, records=k), adjacency)
+
+
+def _drawn(records: int, rate: float) -> list[float]:
+    """Return the probabilities that 0, 1, ... of k records are drawn."""
+    return [
+        math.comb(records, j) * rate**j * (1 - rate) ** (records - j) for j in range(records + 1)
+    ]
 
 
 def _poisson(event: Any, rate: float, adjacency: Adjacency) -> Round | None:
@@ -322,7 +408,12 @@ def _poisson(event: Any, rate: float, adjacency: Adjacency) -> Round | None:
     inner = whole.only_rounds()
     for other in whole.distinct():
         if not isinstance(other, Round):
-            raise UnmappedEvent(event, f"{other!r} is not known on a sample")
+            loss = loss_bound(other)
+            way = ""
+            if loss is not None and not loss.delta:
+                bound = math.log1p(rate * math.expm1(float(loss.epsilon)))
+                way = f". PureDP({up(bound)}) in a schedule bounds it"
+            raise UnmappedEvent(event, f"{other!r} is not known on a sample{way}")
     if not inner:
         return None
     if not all(isinstance(round_.sampling, Full) for round_ in inner):
@@ -337,11 +428,12 @@ def _poisson(event: Any, rate: float, adjacency: Adjacency) -> Round | None:
     return Round(noise, Poisson(max(rate, validate.MIN_SAMPLING_RATE)), adjacency)
 
 
-def _noise(gaussian: Any) -> float:
+def _noise(gaussian: Any, given: Any = None) -> float:
     """Return the noise multiplier, lowered to the most that a round may have."""
     low, high = validate.NOISE_MULTIPLIER_RANGE
     rule = "a noise multiplier is a number of at least 0"
-    noise = validate.real("noise_multiplier", _plain(gaussian.noise_multiplier), rule)
+    level = _plain(gaussian.noise_multiplier if given is None else given)
+    noise = validate.real("noise_multiplier", level, rule)
     if noise < 0.0:
         raise InvalidParameter("noise_multiplier", noise, rule)
     if noise < low:

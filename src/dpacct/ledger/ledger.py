@@ -30,6 +30,7 @@ from dpacct.rounds import Release as ScheduleItem
 from dpacct.validate import MAX_ROUNDS
 
 if TYPE_CHECKING:
+    from dpacct.outputs import LedgerReport, LedgerSummary
     from dpacct.report import Report
 
 MOST_ELSEWHERE = 100_000
@@ -341,14 +342,14 @@ class Ledger:
         """Recompute everything from the entries. ``head`` is a `head` that was kept elsewhere."""
         return verify(self._file.now(), self._file.store, head)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> LedgerSummary:
         """Return the facts, as `dpacct ledger show --json` prints them."""
         # Few ledgers need reports.
         from dpacct.ledger.report.facts import summarize  # noqa: PLC0415 - few need it
 
         return summarize(self._file.now())
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> LedgerReport:
         """Return the facts with the history of all rounds, for a report, from all entries."""
         from dpacct.ledger.report.facts import report_of  # noqa: PLC0415 - as above
 

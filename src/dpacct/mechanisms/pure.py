@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dpacct import validate
+from dpacct.errors import InvalidParameter
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, decimal
 from dpacct.pairs.atoms import AtomicPair
 from dpacct.pairs.dominating import Direction, DominatingPair, LossBound, Mechanism
@@ -31,6 +32,19 @@ def release_epsilon(value: object) -> float:
     return validate.within("epsilon", value, "the epsilon of one release", (1e-10, LARGEST_EPSILON))
 
 
+def three_atoms(epsilon: float, others: int) -> AtomicPair:
+    """Return the pair of randomized response with two answers and ``others`` that cost nothing.
+
+    With D = e^eps + 1 + others the losses eps, -eps and 0 have the masses e^eps / D, 1 / D and
+    others / D.
+    """
+    least = math.exp(-epsilon)
+    whole = 1 + (1 + others) * least
+    masses = np.array([1.0, least, others * least]) / whole
+    error = 2 * FUNCTION_ERROR + UNIT * (12 + 2 * epsilon)
+    return AtomicPair(np.array([epsilon, -epsilon, 0.0]), masses, 0.0, 0.0, error)
+
+
 @dataclass(frozen=True, init=False, repr=False, slots=True)
 class RandomizedResponse(Mechanism):
     """One bit of a client, told truly with probability e^eps / (1 + e^eps), else turned round.
@@ -38,6 +52,8 @@ class RandomizedResponse(Mechanism):
     Args:
         epsilon: of one release, 1e-10 to 600. Neighboring data sets differ in the bit.
         adjacency: the neighboring relation under which a client's bit may be the other one.
+        answers: the number k of possible answers, 2 to 1e6. The true one has the probability
+            e^eps / (e^eps + k - 1), and the others share the rest.
     Raises:
         InvalidParameter: a value out of range.
     Source: Kairouz, Oh, Viswanath 2015 (arXiv:1311.0776), theorem 3.4, and
@@ -46,14 +62,21 @@ class RandomizedResponse(Mechanism):
 
     epsilon: float
     adjacency: Adjacency
+    answers: int
 
     def __init__(
         self,
         epsilon: float,
         adjacency: Adjacency | AdjacencyName = Adjacency.ADD_REMOVE,
+        *,
+        answers: int = 2,
     ) -> None:
+        count = validate.count("answers", answers, "the number of answers", 10**6)
+        if count == 1:
+            raise InvalidParameter("answers", answers, "a single answer tells nothing")
         object.__setattr__(self, "epsilon", release_epsilon(epsilon))
         object.__setattr__(self, "adjacency", Adjacency.parse(adjacency))
+        object.__setattr__(self, "answers", count)
 
     @property
     def loss_bound(self) -> LossBound:
@@ -61,12 +84,14 @@ class RandomizedResponse(Mechanism):
         return LossBound(decimal(self.epsilon))
 
     def proven_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
-        """Return two atoms."""
+        """Return two atoms, and with more answers one without loss."""
         del direction
+        if self.answers > 2:
+            return {three_atoms(self.epsilon, self.answers - 2): 1}
         return {two_atoms(self.epsilon): 1}
 
     def achieved_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
-        """Return the same: the two values of the bit."""
+        """Return the same: any two true answers."""
         return self.proven_pairs(direction)
 
 

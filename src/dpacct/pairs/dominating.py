@@ -23,7 +23,7 @@ from dpacct.pairs.kinds import (
     SampledGaussianPair,
     SymmetrizedPair,
 )
-from dpacct.rounds import Adjacency, Poisson, Release, Round, Schedule, Uniform
+from dpacct.rounds import Adjacency, Phase, Poisson, Release, Round, Schedule, Uniform
 
 
 class LossBound(NamedTuple):
@@ -105,7 +105,7 @@ def basic_composition(schedule: Schedule) -> LossBound | None:
     The schedule is (epsilon, delta)-DP, by basic composition.
     """
     epsilon = delta = Fraction(0)
-    for release, count in schedule:
+    for release, count in schedule.distinct().items():
         bound = loss_bound(release)
         if bound is None:
             return None
@@ -116,7 +116,7 @@ def basic_composition(schedule: Schedule) -> LossBound | None:
 def infinite_mass(schedule: Schedule) -> float:
     """Return an upper bound of the probability that any loss of a schedule is infinite."""
     worst = 0.0
-    if all(isinstance(kind, Round) for kind, _ in schedule.phases):
+    if all(isinstance(kind, Round) for kind in schedule.distinct()):
         return worst
     kinds = schedule.distinct()
     for direction in Direction:
@@ -150,7 +150,8 @@ def refuse_infinite_losses(schedule: Schedule, delta: float) -> None:
     mass = infinite_mass(schedule)
     if mass >= delta:
         # Where Renyi divergences are finite the mass is that of rounding, and another bound holds.
-        mass = infinite_mass(Schedule(phase for phase in schedule if not has_renyi(phase.round)))
+        kinds = schedule.distinct().items()
+        mass = infinite_mass(Schedule(Phase(k, n) for k, n in kinds if not has_renyi(k)))
     if mass >= delta:
         rule = f"no epsilon is enough there, since {mass:.6g} of the mass has infinite loss"
         raise InvalidParameter("delta", delta, rule, f"Choose a delta above {mass:.6g}.")

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+
+from dpacct.outputs import BarKeys, CurveKeys, PanelKeys, PictureKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,20 +135,30 @@ class Picture:
     note: str = ""
 
 
-def as_data(picture: Picture) -> dict[str, Any]:
+def as_data(picture: Picture) -> PictureKeys:
     """Return the picture as a JSON object. An infinite bar is null."""
-    panels: list[dict[str, Any]] = []
+    panels: list[PanelKeys] = []
     for panel in picture.panels:
-        curves = [
+        curves: list[CurveKeys] = [
             {"name": one.name, "x": [*one.x], "y": [*one.y], "lower": [*one.lower] or None}
             for one in panel.curves
         ]
-        bars = [
-            asdict(bar) | {"upper": bar.upper if math.isfinite(bar.upper) else None}
+        bars: list[BarKeys] = [
+            {
+                "name": bar.name,
+                "upper": bar.upper if math.isfinite(bar.upper) else None,
+                "lower": bar.lower,
+                "words": bar.words,
+            }
             for bar in panel.bars
         ]
-        marks = [{"x": mark.x, "y": mark.y, "words": mark.words} for mark in panel.marks]
-        levels = [asdict(level) for level in panel.levels]
-        named = {"x": panel.x_label, "y": panel.y_label, "curves": curves, "bars": bars}
-        panels.append(named | {"levels": levels, "marks": marks})
+        named: PanelKeys = {
+            "x": panel.x_label,
+            "y": panel.y_label,
+            "curves": curves,
+            "bars": bars,
+            "levels": [{"y": level.y, "words": level.words} for level in panel.levels],
+            "marks": [{"x": mark.x, "y": mark.y, "words": mark.words} for mark in panel.marks],
+        }
+        panels.append(named)
     return {"title": picture.title, "note": picture.note, "panels": panels}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -25,7 +25,7 @@ ROC_POINTS = 121
 TITLE_FPR = 1e-2
 
 
-def ledger_picture(report: dict[str, Any]) -> Picture:
+def ledger_picture(report: Mapping[str, Any]) -> Picture:
     """Draw the epsilon of a ledger by round with its budget, and the epsilon of each run.
 
     Args:
@@ -59,12 +59,12 @@ def ledger_picture(report: dict[str, Any]) -> Picture:
     return Picture(title, panels, note)
 
 
-def epsilon_chart(report: dict[str, Any]) -> Picture:
+def epsilon_chart(report: Mapping[str, Any]) -> Picture:
     """Draw the chart of a report: epsilon by round, without a title."""
     return Picture("", [epsilon_panel(report)])
 
 
-def epsilon_panel(report: dict[str, Any]) -> Panel:
+def epsilon_panel(report: Mapping[str, Any]) -> Panel:
     """Draw epsilon by round from the facts of a report.
 
     Args:

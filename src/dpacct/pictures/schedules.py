@@ -12,11 +12,12 @@ from dpacct.budget import Interval
 from dpacct.calibration.calibrate import calibrate
 from dpacct.display import chosen, up
 from dpacct.errors import InvalidParameter
+from dpacct.items import count_of, counted, in_words
+from dpacct.outputs import single
 from dpacct.pairs.dominating import Direction
 from dpacct.pictures.picture import Bar, Curve, Level, Mark, Panel, Picture
 from dpacct.renyi.curve import RenyiAccountant, rdp
 from dpacct.report.risks import chosen_of_thousand, of_thousand
-from dpacct.report.words import rounds_words, sampling_words
 from dpacct.risk.attacks import Attacks, PrivacyProfile
 from dpacct.rounds import AccountantName, Round, Schedule, first_rounds
 from dpacct.tight.accountant import TightAccountant
@@ -42,14 +43,10 @@ class Setting:
 
 def describe(schedule: Schedule) -> str:
     """Return rounds, sampling, noise and adjacency of a schedule in a few words."""
-    rounds, kinds = rounds_words(schedule.rounds), schedule.distinct()
-    if len(kinds) != 1:
-        return f"{rounds} of {len(kinds)} kinds, {schedule.adjacency}"
-    (only,) = kinds
-    if not isinstance(only, Round):
-        return f"{schedule.rounds} x {only!r}, {schedule.adjacency}"
-    noise = f"noise {chosen(only.noise_multiplier)} x clip norm"
-    return f"{rounds}, {sampling_words(only.sampling)}, {noise}, {schedule.adjacency}"
+    only, kinds = single(schedule), len(schedule.distinct())
+    if only is None:
+        return f"{count_of(schedule.rounds, 'round')} of {kinds} kinds, {schedule.adjacency}"
+    return f"{counted(only, schedule.rounds)}, {schedule.adjacency}"
 
 
 def _note(settings: Sequence[Setting], one: str, several: str) -> str:
@@ -294,7 +291,7 @@ def schedule_picture(schedule: Schedule) -> Picture:
     if min(noises) < max(noises):
         ends = f"{chosen(min(noises), least=True)} and {chosen(max(noises))}"
         title = f"Noise between {ends} in {rounds} rounds"
-    kinds = {sampling_words(round_.sampling) for round_, _ in phases}
+    kinds = {in_words(round_.sampling) for round_, _ in phases}
     note = f"{kinds.pop()}, {schedule.adjacency}" if len(kinds) == 1 else describe(schedule)
     if rounds < schedule.rounds:
         note += f"; beside {schedule.rounds - rounds} releases that are no rounds"

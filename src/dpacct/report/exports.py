@@ -11,8 +11,10 @@ from typing import Any
 
 from dpacct.display import chosen, escaped, trimmed, up
 from dpacct.errors import Unsupported
+from dpacct.items import KEYS, parts_in_words, read_part
 from dpacct.report.document import Report, bullets, filled, template
 from dpacct.report.words import neighbors
+from dpacct.rounds import Schedule
 
 _MOST_PHASES = 5
 
@@ -72,16 +74,9 @@ def _mechanism(facts: dict[str, Any]) -> str:
     """Return the rounds in words, of a schedule or of all runs of a ledger."""
     phases = facts.get("phases") or [phase for run in facts["runs"] for phase in run["phases"]]
     words: list[str] = []
-    for phase in phases[:_MOST_PHASES]:
-        sampled = "sampling" in phase
-        said = [f"{phase['rounds']} {'rounds' if sampled else phase['mechanism']}"]
-        if sampled:
-            said.append(f"{phase['sampling']} sampling")
-        if "sampling_rate" in phase:
-            said.append(f"rate {chosen(phase['sampling_rate'])}")
-        if "noise_multiplier" in phase:
-            said.append(f"noise multiplier {chosen(phase['noise_multiplier'], least=True)}")
-        words.append(", ".join(said))
+    for entry in phases[:_MOST_PHASES]:
+        keys = {key: value for key, value in entry.items() if key in KEYS}
+        words += parts_in_words(Schedule([read_part(keys, facts["adjacency"])]))
     return "; ".join(words) + ("; and more" if len(phases) > _MOST_PHASES else "")
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 from dpacct.display import chosen, line, trimmed, up
+from dpacct.outputs import RiskKeys
 from dpacct.report.document import filled, table
 from dpacct.report.risks import (
     EVEN,
@@ -73,7 +73,7 @@ class Promise:
         return self.risks.guess > WEAK
 
 
-def risk_to_json(promise: Promise | None) -> dict[str, Any] | None:
+def risk_to_json(promise: Promise | None) -> RiskKeys | None:
     """Return the risks as a JSON object, null without a guarantee."""
     if promise is None:
         return None

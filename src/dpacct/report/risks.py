@@ -9,11 +9,11 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
 
 from dpacct.accountant import ACCOUNTANTS
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged, Unsupported
+from dpacct.outputs import Posterior, RateKeys, RisksKeys
 from dpacct.risk.attacks import Attacks
 from dpacct.risk.measures import AnyMechanism, guess, precision
 from dpacct.rounds import Schedule
@@ -48,12 +48,12 @@ class Risks:
     guess: float
     rates: tuple[AtRate, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> RisksKeys:
         """Return the JSON object of a report."""
-        rates: list[dict[str, Any]] = []
+        rates: list[RateKeys] = []
         for row in self.rates:
             pairs = zip(PRIORS, row.right, strict=True)
-            posteriors = [{"prior": prior, "posterior": right} for prior, right in pairs]
+            posteriors: list[Posterior] = [{"prior": p, "posterior": right} for p, right in pairs]
             rates.append({"fpr": row.fpr, "tpr": row.tpr, "posteriors": posteriors})
         return {"prior": EVEN, "best_guess": self.guess, "rates": rates}
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, Accountant, find_accountant, spend
 from dpacct.budget import Spent
 from dpacct.display import chosen, line, up
-from dpacct.items import phase_entry
+from dpacct.items import count_of, counted, parts_in_words
+from dpacct.outputs import Point, ScheduleReport, mechanism_of, single
 from dpacct.report.document import Report, chart, filled, heading, table
 from dpacct.report.front import Promise, front_page, nothing_promised, risk_to_json
 from dpacct.report.risks import risks_of_rounds
@@ -17,8 +17,6 @@ from dpacct.report.words import (
     bracket,
     glossary,
     neighbors,
-    rounds_words,
-    sampling_words,
     schedule_assumptions,
     to_sign,
 )
@@ -67,17 +65,15 @@ def on_schedule(
             one, plan.adjacency, spent.upper, spent.delta, risks, num_units, planned=True
         )
     assumed = schedule_assumptions(plan, engine.name)
-    facts: dict[str, Any] = {
+    facts: ScheduleReport = {
         "kind": "schedule",
         "name": title,
         "unit": one,
         "num_units": num_units,
-        "adjacency": str(plan.adjacency),
+        **mechanism_of(plan),
         "epsilon": {"lower": spent.lower, "upper": _finite(spent.upper)},
         "delta": spent.delta,
         "accountant": engine.name,
-        "rounds": plan.rounds,
-        "phases": [phase_entry(phase) for phase in plan],
         "risk": risk_to_json(promise),
         "assumptions": list(assumed),
         "points": _points(plan, spent, engine),
@@ -90,33 +86,29 @@ def on_schedule(
             "figures.md",
             {"phases": _table_of_phases(plan)},
             unit=line(one),
-            neighbors=neighbors(facts["adjacency"], one),
+            neighbors=neighbors(str(plan.adjacency), one),
             epsilon=bracket(spent.lower, spent.upper),
             delta=chosen(spent.delta),
             accountant=engine.name,
-            more=str(max(0, len(plan.phases) - _MOST_PHASES) or ""),
+            more=str(max(0, len(plan.parts) - _MOST_PHASES) or ""),
         ),
     ]
     points = None
     if len(facts["points"]) > 1 and promise:
-        points = facts | {"budget": None, "part_of_plan": False, "epsilon_any_stop": None}
-        caption = f"Epsilon is at most {up(spent.upper)} after {rounds_words(plan.rounds)}"
+        points = {**facts, "budget": None, "part_of_plan": False, "epsilon_any_stop": None}
+        caption = f"Epsilon is at most {up(spent.upper)} after {count_of(plan.rounds, 'round')}"
         blocks.append(chart(caption))
-    return Report(facts, (*blocks, *glossary()), points)
+    return Report({**facts}, (*blocks, *glossary()), points)
 
 
 def _title(plan: Schedule) -> str:
-    kinds = plan.distinct()
-    if len(kinds) > 1:
-        return f"{rounds_words(plan.rounds)} of {len(kinds)} kinds"
-    only = next(iter(kinds))
-    if not isinstance(only, Round):
-        return f"{plan.rounds:,} x {only!r}"
-    noise = chosen(only.noise_multiplier, least=True)
-    return f"{rounds_words(plan.rounds)}, noise multiplier {noise}"
+    only = single(plan)
+    if only is None:
+        return f"{count_of(plan.rounds, 'round')} of {len(plan.distinct())} kinds"
+    return counted(only, plan.rounds)
 
 
-def _points(plan: Schedule, spent: Spent, engine: Accountant) -> list[dict[str, Any]]:
+def _points(plan: Schedule, spent: Spent, engine: Accountant) -> list[Point]:
     """Return epsilon by round if that is quick: the game of fixed-size sampling is not."""
     plays = isinstance(engine, TightAccountant) and engine.plays(plan)
     found = {plan.rounds: spent.interval}
@@ -134,11 +126,4 @@ def _finite(epsilon: float) -> float | None:
 
 
 def _table_of_phases(plan: Schedule) -> str:
-    rows: list[tuple[str, str, str]] = []
-    for kind, count in plan.phases[:_MOST_PHASES]:
-        noise, sampling = "-", repr(kind)
-        if isinstance(kind, Round):
-            noise = chosen(kind.noise_multiplier, least=True)
-            sampling = sampling_words(kind.sampling)
-        rows.append((f"{count:,}", noise, sampling))
-    return table(("rounds", "noise multiplier", "sampling"), rows)
+    return table(("what runs",), [(words,) for words in parts_in_words(plan)[:_MOST_PHASES]])

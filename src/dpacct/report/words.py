@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from dpacct.display import chosen, down, line, up
+from dpacct.display import down, line, up
 from dpacct.report.document import filled, signatures
-from dpacct.rounds import Full, Poisson, Sampling, Schedule, Uniform
+from dpacct.rounds import Full, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
 
 # What one adjacency hides, and what an attacker asks about it, in plain words:
@@ -61,29 +61,11 @@ def neighbors(adjacency: str | None, unit: str) -> str:
     return f"{adjacency}: {question(adjacency, unit)['neighbors']}"
 
 
-def sampling_words(sampling: Sampling) -> str:
-    """Return the participants of a round in words."""
-    match sampling:
-        case Poisson(sampling_rate, records, max_cohort):
-            words = f"Poisson, rate {chosen(sampling_rate)}"
-            words += f", {records} records a user" if records > 1 else ""
-            return words + (f", at most {max_cohort} in a round" if max_cohort else "")
-        case Uniform(cohort_size, num_clients):
-            return f"{cohort_size} of {num_clients} without replacement"
-        case Full():
-            return "everyone"
-
-
 def bracket(lower: float | None, upper: float | None) -> str:
     """Return [lower bound, upper bound], rounded outwards, or "none" without an upper bound."""
     if upper is None or math.isinf(upper):
         return "none"
     return f"[{down(lower or 0.0)}, {up(upper)}]"
-
-
-def rounds_words(count: int) -> str:
-    """Return a number of rounds."""
-    return "1 round" if count == 1 else f"{count:,} rounds"
 
 
 SENSITIVITY = (

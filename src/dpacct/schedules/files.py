@@ -21,8 +21,9 @@ from typing import Any, cast
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter, located
-from dpacct.items import KEYS, check_known, phase_entry, read_phase
-from dpacct.rounds import Adjacency, AdjacencyName, Phase, Schedule, as_schedule
+from dpacct.items import KEYS, PHASE, check_known, part_entry, phase_entry, read_part
+from dpacct.outputs import schema_around
+from dpacct.rounds import Adjacency, AdjacencyName, Phase, Repeated, Schedule, as_schedule
 from dpacct.schedules.foreign import meant_phase
 
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -71,10 +72,10 @@ def load_schedule(
             raise InvalidParameter("schedule", None, rule) from None
         if not entries:
             raise InvalidParameter("schedule", None, "a schedule has at least one phase")
-        phases: list[Phase] = []
+        phases: list[Phase | Repeated] = []
         for number, entry in enumerate(entries, start=1):
             with located("schedule", f"in phase {number} "):
-                phases.append(read_phase(entry, adjacency if relation is None else relation))
+                phases.append(read_part(entry, adjacency if relation is None else relation))
                 # `Schedule` checks this as well, but cannot name the phase.
                 Schedule(dict.fromkeys((phases[0], phases[-1])))
         return check_kinds(Schedule(phases))
@@ -117,6 +118,18 @@ def dump_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
         raise InvalidParameter("schedule", str(file), rule) from None
 
 
+def file_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a schedule file in TOML or JSON."""
+    phases = {"type": "array", "minItems": 1, "items": PHASE}
+    adjacency = {"enum": [*map(str, Adjacency)]}
+    found = {"type": "object", "additionalProperties": False}
+    ways: list[dict[str, Any]] = [
+        {**found, "properties": {"adjacency": adjacency, name: phases}, "required": [name]}
+        for name in ("phase", "rounds")
+    ]
+    return schema_around("A schedule file", {"anyOf": [*ways, PHASE]})
+
+
 # The formats.
 
 
@@ -152,8 +165,8 @@ def _parse_toml(text: str) -> _Content:
 
 def _write_toml(schedule: Schedule) -> str:
     blocks = [f'adjacency = "{schedule.adjacency}"\n']
-    for phase in schedule:
-        lines = [f"{key} = {_toml(value)}" for key, value in phase_entry(phase).items()]
+    for part in schedule.parts:
+        lines = [f"{key} = {_toml(value)}" for key, value in part_entry(part).items()]
         blocks.append("\n".join(["[[phase]]", *lines]) + "\n")
     return "\n".join(blocks)
 
@@ -181,7 +194,7 @@ def _parse_json(text: str) -> _Content:
 
 
 def _write_json(schedule: Schedule) -> str:
-    phases = [phase_entry(phase) for phase in schedule]
+    phases = [part_entry(part) for part in schedule.parts]
     return json.dumps({"adjacency": schedule.adjacency, "phase": phases}, indent=2) + "\n"
 
 

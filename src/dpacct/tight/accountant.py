@@ -255,7 +255,7 @@ def _by_pairs(question: _Question, pairs: PairsOf, schedule: Schedule) -> Interv
 
 def _has_promises(schedule: Schedule) -> bool:
     """Return True if some pair stands for many releases, so that moments may say more."""
-    kinds = {kind for kind, _ in schedule.phases if not isinstance(kind, Round)}
+    kinds = [kind for kind in schedule.distinct() if not isinstance(kind, Round)]
     return any(isinstance(p, AdditivePair) for k in kinds for p in proven_pairs(k, Direction.ADD))
 
 
@@ -277,7 +277,7 @@ def with_everybody(schedule: Schedule) -> Schedule:
     """
     return Schedule(
         Phase(replace(kind, sampling=Full()) if isinstance(kind, Round) else kind, n)
-        for kind, n in schedule.phases
+        for kind, n in schedule.distinct().items()
     )
 
 
@@ -338,5 +338,5 @@ def total_mu(schedule: Schedule) -> Interval:
                 rule = f"it is for full participation only, not for {kind!r}"
                 raise WrongAccountant("accountant", "gdp", rule, "Use tight, which covers it.")
             total += count * times / pair.noise_std**2
-    mu, slack = math.sqrt(total), UNIT * (len(schedule.phases) + 8)
+    mu, slack = math.sqrt(total), UNIT * (len(schedule.distinct()) + 8)
     return Interval(mu * (1 - slack), mu * (1 + slack))

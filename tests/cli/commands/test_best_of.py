@@ -27,6 +27,8 @@ TAKING = {
     "compare": f"{SHORT} -q",
     "risk": f"{SHORT} -q",
     "report": f"{SHORT} --json",
+    "explore": f"{SHORT} --json",
+    "ledger remaining": "FILE --noise 3 --rounds 5 --sampling full -q",
     "ledger charge": f"FILE {SHORT} -q",
     "plot eps": SHORT,
     "plot delta": SHORT,

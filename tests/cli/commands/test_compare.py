@@ -52,7 +52,7 @@ def by_name(data: dict[str, Any]) -> dict[str, Any]:
 def test_json_holds_all_accountants_and_peers(dpacct: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, *PEERS)
     data = dpacct(WORDS, "--json").json
-    rounds = {"rounds", "sampling", "sampling_rate", "adjacency", "noise_multiplier"}
+    rounds = {"rounds", "sampling", "sampling_rate", "adjacency", "noise_multiplier", "phases"}
     assert set(data) == {"results", "delta"} | rounds
     entries = by_name(data)
     assert list(entries) == [*ACCOUNTANTS, "peer one", "peer two", "peer three"]

@@ -27,8 +27,8 @@ def test_calibration_of_a_run(dpacct: Any) -> None:
     }
     text = dpacct(f"calibrate --eps 8 {RUN}").text
     assert "4.270793" in text
-    assert "2000 rounds of correlated noise (square-root, 100 bands), add-remove a client" in text
-    assert "up to 20 participations of a client, 100 rounds apart" in text
+    assert "2000 rounds of correlated noise (square-root), 100 bands, 100 rounds apart" in text
+    assert "up to 20 participations, add-remove a client" in text
     assert "13.319" in text
 
 
@@ -62,7 +62,7 @@ def test_every_question_has_an_answer(dpacct: Any, command: str) -> None:
 def test_sampling_in_groups(dpacct: Any) -> None:
     line = "--correlated square-root --rounds 200 --bands 8 --separation 8 --q 0.04 --noise 2"
     text = dpacct(f"epsilon {line}").text
-    assert "Poisson sampling at rate 0.04 in 8 groups in turn" in text
+    assert "8 rounds apart, Poisson sampling at rate 0.04 in groups" in text
     alone = dpacct("epsilon --noise 2 --rounds 25 --q 0.04 --json").json["epsilon"]["upper"]
     # Columns of the square root are longer than 1.
     assert dpacct(f"epsilon {line} --json").json["epsilon"]["upper"] > alone

@@ -87,7 +87,9 @@ def test_every_value_of_a_registry_entry_is_json_and_so_yaml() -> None:
     assert found["privacy_unit"] == 'a "b": c'
     assert found["epsilon"] == page.facts["epsilon"]["upper"]
     assert found["delta"] == 1e-5
-    assert "1 laplace, noise multiplier 10" in found["mechanisms"]
+    assert (
+        found["mechanisms"] == "3 rounds, noise 4, Poisson sampling at rate 0.1; Laplace noise 10"
+    )
 
 
 def test_the_first_page_of_a_planned_ledger_is_about_its_plan(dpacct: Any, ledger: str) -> None:

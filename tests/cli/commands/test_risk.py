@@ -27,7 +27,7 @@ def test_json(dpacct: Any) -> None:
     data = dpacct(RISK, "--fpr 0.01,0.5 --prior 0.1 --json").json
     assert set(data) == {
         "advantage", "prior", "best_guess", "rates", "accountant",
-        "rounds", "sampling", "sampling_rate", "adjacency", "noise_multiplier",
+        "rounds", "sampling", "sampling_rate", "adjacency", "noise_multiplier", "phases",
     }  # fmt: skip
     assert close(data["advantage"], risk.advantage(PLAN))
     assert close(data["best_guess"], risk.best_guess(PLAN, prior=0.1))

@@ -92,7 +92,7 @@ def test_the_report_says_what_a_reviewer_asks(eventful: Told) -> None:
     plain = re.sub(r"\\(.)", r"\1", markdown)
     for text in (plain, text_of(html)):
         for fact in (
-            "one patient", "add-remove", "1e-05", "Poisson, rate 0.05", "Renyi odometer",
+            "one patient", "add-remove", "1e-05", "Poisson sampling at rate 0.05", "Renyi odometer",
             "update: noise multiplier 1.5, sensitivity 0.2", "left its plan at round 18",
             "clip_norm: 0.2", report["head"],
             f"dpacct {__version__}",

@@ -10,16 +10,15 @@ the guarantee in full, and a way to check it.
 
 from __future__ import annotations
 
-from typing import Any
-
 from dpacct.display import chosen, down, line, up
-from dpacct.items import read_alone
+from dpacct.items import in_words, read_alone
 from dpacct.ledger.disk.store import Store
 from dpacct.ledger.readings import Snapshot
 from dpacct.ledger.record.events import MAX_DETAILS
 from dpacct.ledger.report.facts import promise_of, report_of
 from dpacct.ledger.verify import Verification, verify
 from dpacct.ledger.writing import above
+from dpacct.outputs import LedgerReport, ReleaseKeys, ReportedRun
 from dpacct.report.document import Report, bullets, chart, filled, heading, paragraph, table
 from dpacct.report.front import Promise, front_page, nothing_promised
 from dpacct.report.words import (
@@ -27,10 +26,8 @@ from dpacct.report.words import (
     bracket,
     glossary,
     neighbors,
-    sampling_words,
     to_sign,
 )
-from dpacct.rounds import Round
 
 # Keys of a phase that are no part of its round.
 _BESIDE = ("rounds", "planned", "releases")
@@ -49,10 +46,10 @@ def verified_report(now: Snapshot, store: Store, reporter: str) -> Report:
         *_figures(facts, found),
         *glossary(),
     ]
-    return Report(facts, tuple(blocks), facts)
+    return Report({**facts}, tuple(blocks), {**facts})
 
 
-def _front(report: dict[str, Any], found: Verification, promise: Promise | None) -> list[str]:
+def _front(report: LedgerReport, found: Verification, promise: Promise | None) -> list[str]:
     if not found.sound:
         return nothing_promised(
             "the record of spent rounds is damaged. Restore a sound copy before reading anything."
@@ -69,7 +66,7 @@ def _front(report: dict[str, Any], found: Verification, promise: Promise | None)
     return front_page(promise)
 
 
-def _figures(report: dict[str, Any], found: Verification) -> list[str]:
+def _figures(report: LedgerReport, found: Verification) -> list[str]:
     """Return the claim in figures, the runs, the accounting and the verification."""
     unit, guarantee = line(report["unit"]), report["guarantee"]
     part = report["part_of_plan"]
@@ -130,7 +127,7 @@ def _figures(report: dict[str, Any], found: Verification) -> list[str]:
     )
 
 
-def _runs(report: dict[str, Any]) -> str:
+def _runs(report: LedgerReport) -> str:
     """Return the table of all runs."""
     header = ("run", "name", "rounds", "released", "lost", "abandoned", "epsilon", "claim")
     rows: list[tuple[str, ...]] = []
@@ -149,19 +146,16 @@ def _runs(report: dict[str, Any]) -> str:
     return table(header, rows)
 
 
-def _one_run(run: dict[str, Any]) -> list[str]:
+def _one_run(run: ReportedRun) -> list[str]:
     """Return a title, the table of rounds, the plan and the details of a run."""
-    header = ("rounds", "noise multiplier", "sampling", "within the plan", "releases")
+    header = ("rounds", "what each releases", "within the plan", "sums")
     rows: list[tuple[str, ...]] = []
     for phase in run["phases"]:
         planned = "yes" if phase["planned"] else "no"
         planned = "no plan" if run["planned_rounds"] is None else planned
-        item = read_alone(phase, _BESIDE)
-        sampling = sampling_words(item.sampling) if isinstance(item, Round) else repr(item)
-        noise: float | None = phase.get("noise_multiplier")
-        level = "-" if noise is None else chosen(noise, least=True)
+        words = in_words(read_alone(phase, _BESIDE))
         releases = "; ".join(map(_release_words, phase["releases"])) or "the sum"
-        rows.append((str(phase["rounds"]), level, sampling, planned, releases))
+        rows.append((str(phase["rounds"]), words, planned, releases))
     blocks: list[str] = [heading(4, f"Run {run['run']}: {line(run['name'])}")]
     if rows:
         blocks.append(table(header, rows))
@@ -183,7 +177,7 @@ def _one_run(run: dict[str, Any]) -> list[str]:
     return blocks
 
 
-def _release_words(release: dict[str, Any]) -> str:
+def _release_words(release: ReleaseKeys) -> str:
     noise = chosen(release["noise_multiplier"], least=True)
     text = f"{line(release['name'])}: noise multiplier {noise}"
     if release["sensitivity"] is not None:

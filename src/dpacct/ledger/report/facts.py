@@ -22,6 +22,17 @@ from dpacct.ledger.record.entries import Entry, Reserve, Settle
 from dpacct.ledger.record.events import schedule_to_json
 from dpacct.ledger.record.plans import join
 from dpacct.ledger.record.state import LedgerState
+from dpacct.outputs import (
+    Ends,
+    LedgerReport,
+    LedgerRun,
+    LedgerSummary,
+    LedgerTotals,
+    Point,
+    ProjectKeys,
+    Reading,
+    RunHistory,
+)
 from dpacct.rounds import Adjacency
 
 if TYPE_CHECKING:
@@ -30,7 +41,6 @@ if TYPE_CHECKING:
 # The picture's points.
 _POINTS = 24
 MAX_PHASES = 200
-SCHEMA = 1
 
 
 def _finite(value: float) -> float | None:
@@ -38,7 +48,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _both(spent: Interval | Spent) -> dict[str, float | None]:
+def _both(spent: Interval | Spent) -> Ends:
     return {"lower": _finite(spent.lower), "upper": _finite(spent.upper)}
 
 
@@ -52,7 +62,7 @@ def claim_of(
     first: bool = True,
     why: str = "",
     beside: float = 0.0,
-) -> dict[str, Any]:
+) -> Reading:
     """Return a reading with everything that is printed with it, as JSON (Rule 1).
 
     ``spent`` is epsilon of the charged rounds, and ``any_stop`` that of the whole plan. ``slots``
@@ -98,12 +108,12 @@ def claim_of(
     }
 
 
-def summarize(now: Snapshot) -> dict[str, Any]:
+def summarize(now: Snapshot) -> LedgerSummary:
     """Return the summary of a ledger, as ``show`` prints it. An infinite epsilon is null."""
     state, budget = now.state, now.budget
     beside = now.mixture.largest_loss(state.spent, beside_plans=True)
     return {
-        "schema": SCHEMA,
+        "schema": 1,
         "path": str(now.path),
         "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
         "unit": now.unit,
@@ -134,13 +144,13 @@ def summarize(now: Snapshot) -> dict[str, Any]:
     }
 
 
-def _projects(now: Snapshot) -> list[dict[str, Any]]:
+def _projects(now: Snapshot) -> list[ProjectKeys]:
     """Return the groups of runs, each with its own epsilon by the adaptive bound."""
     groups: dict[str, list[int]] = {}
     for run in now.runs():
         if now.start(run).project:
             groups.setdefault(now.start(run).project, []).append(run)
-    found: list[dict[str, Any]] = []
+    found: list[ProjectKeys] = []
     for name, runs in groups.items():
         states = [now.run_state(run) for run in runs]
         total = now.part_totals(runs).total()
@@ -151,7 +161,7 @@ def _projects(now: Snapshot) -> list[dict[str, Any]]:
     return found
 
 
-def _run(now: Snapshot, number: int) -> dict[str, Any]:
+def _run(now: Snapshot, number: int) -> LedgerRun:
     state, start = now.run_state(number), now.start(number)
     plan, guarantee = start.plan, now.guarantee(number)
     spent, any_stop = now.interval(number), now.any_stop(number)
@@ -180,7 +190,7 @@ def _run(now: Snapshot, number: int) -> dict[str, Any]:
     }
 
 
-def promise_of(now: Snapshot, found: dict[str, Any]) -> Promise | None:
+def promise_of(now: Snapshot, found: LedgerTotals) -> Promise | None:
     """Return the promise of a ledger with this summary (Rule 2), or None if it keeps none."""
     # A summary needs no report: only its writers import it.
     from dpacct.report.front import Promise  # noqa: PLC0415
@@ -197,18 +207,19 @@ def promise_of(now: Snapshot, found: dict[str, Any]) -> Promise | None:
     return None if epsilon > budget else Promise(unit, relation, budget, delta, spent=epsilon)
 
 
-def report_of(now: Snapshot, reporter: str) -> dict[str, Any]:
+def report_of(now: Snapshot, reporter: str) -> LedgerReport:
     """Return the summary of a ledger, and the facts that only all entries show."""
     from dpacct.report.front import risk_to_json  # noqa: PLC0415
     from dpacct.report.words import LEDGER_ASSUMPTIONS  # noqa: PLC0415
 
     found, history = summarize(now), History(now)
-    return found | {
+    return {
+        **found,
         "created": _time(now.entry(1)),
         "latest": _time(now.head),
         "software": now.known.opening.software,
         "points": history.points,
-        "runs": [run | history.runs[run["run"]] for run in found["runs"]],
+        "runs": [{**run, **history.runs[run["run"]]} for run in found["runs"]],
         "kind": "ledger",
         "risk": risk_to_json(promise_of(now, found)),
         "assumptions": list(LEDGER_ASSUMPTIONS),
@@ -232,8 +243,8 @@ class History:
     """
 
     def __init__(self, now: Snapshot) -> None:
-        self.runs: dict[int, dict[str, Any]] = {}
-        self.points: list[dict[str, Any]] = []
+        self.runs: dict[int, RunHistory] = {}
+        self.points: list[Point] = []
         self._now = now
         total = now.state.rounds
         self._due = {max(1, round(total * k / _POINTS)) for k in range(_POINTS + 1)}
@@ -263,8 +274,10 @@ class History:
             return
         if entry.run not in self.runs:
             self._more[entry.run] = {"rounds": 0}
-            run = dict[str, Any](started=_time(entry), ended="", resumed=0, left_at=None)
-            self.runs[entry.run] = run | {"abandonments": 0, "more_rounds": 0, "phases": []}
+            self.runs[entry.run] = {
+                "started": _time(entry), "ended": "", "resumed": 0, "left_at": None,
+                "abandonments": 0, "more_rounds": 0, "phases": [],
+            }  # fmt: skip
         run = self.runs[entry.run]
         run["ended"] = _time(entry)
         run["resumed"] += entry.kind == "resume"
@@ -282,9 +295,7 @@ class History:
                 run["abandonments"] += 1
                 phase["rounds"] -= 1
 
-    def _reserve(
-        self, entry: Entry, said: Reserve, run: dict[str, Any], ledger: LedgerState
-    ) -> None:
+    def _reserve(self, entry: Entry, said: Reserve, run: RunHistory, ledger: LedgerState) -> None:
         if said.left:
             run["left_at"] = self._charged
         new = {"planned": said.slot is not None} | release_entry(said.charged, alone=True)

@@ -1,0 +1,395 @@
+"""What each command prints with ``--json``, as types, and the JSON Schemas of them and of files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, Literal, NotRequired, TypedDict
+
+from dpacct.outputs import (
+    AccountantWord,
+    AdjacencyWord,
+    BudgetKeys,
+    Ends,
+    GuaranteeWord,
+    JudgedClaim,
+    LedgerReport,
+    LedgerRun,
+    LedgerSummary,
+    MechanismKeys,
+    Object,
+    PictureKeys,
+    ScheduleReport,
+    schema_of,
+)
+
+
+class Described(MechanismKeys):
+    """A mechanism, and the population if it was typed."""
+
+    num_clients: NotRequired[int]
+
+
+class ClaimKeys(TypedDict):
+    """The verdict on a stated epsilon."""
+
+    stated: float
+    verdict: str
+    data_sets: str
+    sufficient_noise: float | None
+
+
+class Epsilon(Described):
+    """`dpacct epsilon`."""
+
+    epsilon: Ends
+    delta: float
+    accountant: AccountantWord
+    claim: NotRequired[ClaimKeys]
+    source: NotRequired[str]
+
+
+class EpsilonOfRecord(TypedDict):
+    """`dpacct epsilon --from` a ledger or the report of a run, which hold an answer."""
+
+    epsilon: Ends
+    delta: float
+    accountant: None
+    rounds: int
+    sampling: None
+    sampling_rate: None
+    adjacency: AdjacencyWord | None
+    noise_multiplier: None
+    phases: None
+    source: str
+
+
+class Delta(Described):
+    """`dpacct delta`."""
+
+    delta: Ends
+    epsilon: float
+    accountant: AccountantWord
+
+
+class Divergence(TypedDict):
+    """A Renyi divergence at an order."""
+
+    order: float
+    lower: float
+    upper: float
+    routes: dict[str, float | None]
+
+
+class Rdp(MechanismKeys):
+    """`dpacct rdp`."""
+
+    orders: list[float]
+    rdp: list[Divergence]
+
+
+class Target(Ends):
+    """Bounds, and the largest value allowed."""
+
+    target: float | None
+
+
+class RiskGoal(Target):
+    """A limit of attacks."""
+
+    name: str
+
+
+class Calibrate(Described):
+    """`dpacct calibrate`."""
+
+    solved_for: str
+    accountant: AccountantWord
+    delta: float
+    epsilon: Target
+    risk: NotRequired[RiskGoal]
+    noise_scale: NotRequired[float]
+
+
+class AnyRate(TypedDict):
+    """The best attack on any mechanism at a false positive rate."""
+
+    fpr: float
+    tpr: float
+    posterior: float
+
+
+class AnyMechanismKeys(TypedDict):
+    """Limits against the worst mechanism with a guarantee."""
+
+    epsilon: float
+    delta: float
+    advantage: float
+    best_guess: float
+    rates: list[AnyRate]
+
+
+class AttackRate(TypedDict):
+    """The best attack at a false positive rate."""
+
+    fpr: float
+    tpr: Ends
+    posterior: Ends
+
+
+class RiskOfAny(TypedDict):
+    """`dpacct risk --eps`, without rounds."""
+
+    prior: float
+    any_mechanism: AnyMechanismKeys
+
+
+class Risk(MechanismKeys):
+    """`dpacct risk`."""
+
+    advantage: Ends
+    prior: float
+    best_guess: Ends
+    rates: list[AttackRate]
+    accountant: AccountantWord
+    any_mechanism: NotRequired[AnyMechanismKeys]
+
+
+class Answered(TypedDict):
+    """The answer of one accountant."""
+
+    name: str
+    kind: Literal["ours", "peer"]
+    epsilon: Ends | None
+    seconds: float
+    note: str
+    call: str
+
+
+class Drawing(TypedDict):
+    """The cost of a job by one way of drawing its batches."""
+
+    sampling: str
+    words: str
+    epsilon: Ends | None
+    adjacency: AdjacencyWord
+    seconds: float
+    note: str
+
+
+class Compare(Described):
+    """`dpacct compare`."""
+
+    results: list[Answered]
+    delta: float
+    samplings: NotRequired[list[Drawing]]
+
+
+class Explore(TypedDict):
+    """`dpacct explore`. A row has the keys of a schedule, those that were typed, and epsilon."""
+
+    rows: list[Object]
+    failed: int
+
+
+class Train(MechanismKeys):
+    """`dpacct train`."""
+
+    method: str
+    data: str
+    model: str
+    epsilon: Target
+    delta: float
+    clip_norm: float
+    steps: NotRequired[int]
+    groups: NotRequired[int]
+    public_size: int | None
+    test_accuracy: float
+    test_data: str
+    label_set: str
+    seconds: float
+    ledger: str
+    private: bool
+    not_private_because: str | None
+    stopped_because: str | None
+    clients: NotRequired[int]
+    examples: NotRequired[int]
+    partition: str | None
+    simulated_clients: bool
+    unit: str
+    server: str | None
+    bound: str
+    model_file: str
+    report: str
+    checkpoint: str
+
+
+class Shown(TypedDict):
+    """What an audit shows."""
+
+    epsilon: float | None
+    epsilon_if_gaussian: float | None
+    noise_factor: float | None
+    confidence: float | None
+
+
+class Audit(MechanismKeys):
+    """`dpacct audit`."""
+
+    passed: bool
+    faults: list[str]
+    method: str
+    data: str
+    epsilon: Ends
+    delta: float
+    shown: Shown
+    canaries: int
+    guesses: int
+    right: int
+    clients: NotRequired[int]
+    examples: NotRequired[int]
+    error: float
+
+
+class Limited(TypedDict):
+    """An observed rate in its interval, beside the proven limit."""
+
+    value: float
+    lower: float
+    upper: float
+    limit: float | None
+
+
+class ObservedRate(TypedDict):
+    """An attack at a false positive rate."""
+
+    fpr: float
+    observed_fpr: float
+    fpr_upper: float
+    tpr: Limited
+
+
+class AttackKeys(TypedDict):
+    """An attack on one kind of unit."""
+
+    attack: str
+    unit: str
+    members: int
+    nonmembers: int
+    auc: Limited
+    advantage: Limited
+    rates: list[ObservedRate]
+    limit_adjacency: str | None
+    above_limit: bool
+
+
+class Attack(TypedDict):
+    """`dpacct attack`."""
+
+    method: str
+    data: str
+    model: str
+    rounds: int
+    private: bool
+    not_private_because: str | None
+    confidence: float
+    left_out: int
+    adjacency: AdjacencyWord
+    attacks: list[AttackKeys]
+
+
+class LedgerVerify(TypedDict):
+    """`dpacct ledger verify`."""
+
+    sound: bool
+    entries: int
+    rounds: int
+    head: str
+    head_found: bool | None
+    problems: list[str]
+    remarks: list[str]
+    unverified: list[str]
+
+
+class LedgerRemaining(MechanismKeys):
+    """`dpacct ledger remaining`."""
+
+    remaining: int
+    remaining_as_plan: int
+    remaining_one_by_one: int
+    epsilon: Ends
+    budget: BudgetKeys
+
+
+class LedgerCharge(MechanismKeys):
+    """`dpacct ledger charge`."""
+
+    run: int
+    charged: int
+    epsilon: Ends
+    delta: float
+    budget: BudgetKeys
+    guarantee: GuaranteeWord
+    path: str
+
+
+class LedgerFinish(LedgerRun):
+    """`dpacct ledger finish`."""
+
+    freed: int
+
+
+class LedgerExport(TypedDict):
+    """`dpacct ledger export`."""
+
+    entries: list[Object]
+
+
+class ClaimsAnswer(TypedDict):
+    """`dpacct claims`."""
+
+    claims: list[JudgedClaim]
+
+
+# The types of what a command prints, by its name; a group of commands prints one type, a ledger's
+# several.
+TYPES: dict[str, tuple[Any, ...]] = {
+    "calibrate": (Calibrate,),
+    "epsilon": (Epsilon, EpsilonOfRecord),
+    "delta": (Delta,),
+    "risk": (Risk, RiskOfAny),
+    "rdp": (Rdp,),
+    "compare": (Compare,),
+    "explore": (Explore,),
+    "train": (Train,),
+    "audit": (Audit,),
+    "attack": (Attack,),
+    "ledger-init": (LedgerSummary,),
+    "ledger-show": (LedgerSummary,),
+    "ledger-verify": (LedgerVerify,),
+    "ledger-report": (LedgerReport,),
+    "ledger-remaining": (LedgerRemaining,),
+    "ledger-charge": (LedgerCharge,),
+    "ledger-finish": (LedgerFinish,),
+    "ledger-export": (LedgerExport,),
+    "report": (ScheduleReport, LedgerReport),
+    "claims": (ClaimsAnswer,),
+    "plot": (PictureKeys,),
+}
+FILES = ("schedule-file", "claims-file")
+
+
+def schema(name: str) -> dict[str, Any]:
+    """Return the JSON Schema of what a command prints, or of a file that it reads."""
+    if name in FILES:
+        # They bring the readers of files.
+        from dpacct.claims.files import claims_schema
+        from dpacct.schedules.files import file_schema
+
+        return file_schema() if name == "schedule-file" else claims_schema()
+    return schema_of(f"dpacct {name.replace('-', ' ')} --json", *TYPES[name])
+
+
+if __name__ == "__main__":
+    listed = "\n".join(sorted({*TYPES, *FILES}))
+    print(json.dumps(schema(sys.argv[1]), indent=2) if sys.argv[1:] else listed)

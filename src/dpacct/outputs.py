@@ -1,0 +1,403 @@
+"""What is printed as JSON, as types: one word for one thing in all outputs.
+
+Pyright holds what is printed against them, and JSON Schemas are derived from them (`schema_of`).
+Every object that is printed has ``"schema": 1`` as well. A bound that does not exist is null.
+"""
+
+from __future__ import annotations
+
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    TypedDict,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+
+from dpacct.accountant import ACCOUNTANTS
+from dpacct.epochs import Epoch, ShuffledEpoch
+from dpacct.items import PHASE, RELEASES, SAMPLINGS, part_entry, phase_schema
+from dpacct.rounds import Adjacency, Release, Round, Schedule
+from dpacct.tuning import BestOf
+
+_BY_SAMPLING = [name for name, item in RELEASES.items() if item.chosen_by == "--sampling"]
+# Words, with all that there are.
+AdjacencyWord = Annotated[str, tuple(map(str, Adjacency))]
+AccountantWord = Annotated[str, tuple(ACCOUNTANTS)]
+# Training draws cyclic cohorts as well.
+SamplingWord = Annotated[str, (*SAMPLINGS, *_BY_SAMPLING, "cyclic")]
+GuaranteeWord = Annotated[str, ("planned", "adaptive", "none")]
+# Phases in the words of schedule files.
+Phases = Annotated[list[dict[str, Any]], PHASE["$ref"]]
+Object = dict[str, Any]
+
+
+class Ends(TypedDict):
+    """The achieved and the proven bound."""
+
+    lower: float | None
+    upper: float | None
+
+
+class MechanismKeys(TypedDict):
+    """What runs. ``adjacency`` and ``phases`` are those of a schedule file."""
+
+    rounds: int
+    sampling: SamplingWord | None
+    sampling_rate: float | None
+    adjacency: AdjacencyWord | None
+    noise_multiplier: float | None
+    phases: Phases
+
+
+def single(schedule: Schedule) -> Release | None:
+    """Return the only release of a schedule, or None if there are several kinds."""
+    only, *others = schedule.distinct() or (None,)
+    return None if others else only
+
+
+def noise_multiplier(schedule: Schedule) -> float | None:
+    """Return the noise of all releases, or of all runs of a tuning. None if it differs."""
+    only = single(schedule)
+    if isinstance(only, BestOf) and schedule.rounds == 1:
+        only = single(only.schedule)
+    return getattr(only, "noise_multiplier", None)
+
+
+def mechanism_of(schedule: Schedule) -> MechanismKeys:
+    """Return the keys that describe a schedule."""
+    only = single(schedule)
+    names: set[str] = {each.sampling.name for each in schedule.only_rounds()}
+    names |= {only.name} if isinstance(only, Epoch | ShuffledEpoch) else set()
+    return {
+        "rounds": schedule.rounds,
+        "sampling": names.pop() if len(names) == 1 else None,
+        "sampling_rate": only.sampling_rate if isinstance(only, Round) else None,
+        "adjacency": str(schedule.adjacency),
+        "noise_multiplier": noise_multiplier(schedule),
+        "phases": [part_entry(part) for part in schedule.parts],
+    }
+
+
+# Ledgers and reports.
+
+
+class BudgetKeys(TypedDict):
+    """A budget."""
+
+    epsilon: float
+    delta: float
+
+
+class Slots(TypedDict):
+    """Planned rounds."""
+
+    used: int
+    planned: int
+
+
+class Reading(TypedDict):
+    """Epsilon of charged rounds, with the conditions under which it holds."""
+
+    guarantee: GuaranteeWord
+    epsilon: Ends
+    epsilon_any_stop: float | None
+    claim: str
+    part_of_plan: bool
+    slots: Slots
+
+
+class LedgerRun(Reading):
+    """A run of a ledger."""
+
+    run: int
+    name: str
+    project: str
+    part: str
+    private: bool
+    rounds: int
+    committed: int
+    uncommitted: int
+    finished: bool
+    planned_rounds: int | None
+    planned_epsilon: float | None
+    planned_first: bool
+    left_plan: bool
+    accountant: AccountantWord | None
+    plan: Phases | None
+    details: Object
+
+
+class ProjectKeys(TypedDict):
+    """A group of runs."""
+
+    name: str
+    runs: list[int]
+    rounds: int
+    epsilon: float | None
+
+
+class LedgerTotals(Reading):
+    """A ledger without its runs."""
+
+    path: str
+    budget: BudgetKeys
+    unit: str
+    adjacency: AdjacencyWord | None
+    relabelled: bool
+    delta: float
+    plan_delta: float
+    adaptive_delta: float
+    promised_delta: float
+    promised_delta_left: float
+    pure_beside_plans: float | None
+    partitions: dict[str, list[str]]
+    projects: list[ProjectKeys]
+    held: bool
+    rounds: int
+    head: str
+    entries: int
+
+
+class LedgerSummary(LedgerTotals):
+    """`Ledger.summary`."""
+
+    schema: Literal[1]
+    runs: list[LedgerRun]
+
+
+class Point(TypedDict):
+    """Epsilon after a number of rounds."""
+
+    round: int
+    upper: float | None
+    lower: NotRequired[float | None]
+    guarantee: GuaranteeWord
+
+
+class Posterior(TypedDict):
+    """The share of accusations that are right, by that of members among the accused."""
+
+    prior: float
+    posterior: float
+
+
+class RateKeys(TypedDict):
+    """The best attack at a false positive rate."""
+
+    fpr: float
+    tpr: float
+    posteriors: list[Posterior]
+
+
+class RisksKeys(TypedDict):
+    """Bounds on all attacks."""
+
+    prior: float
+    best_guess: float
+    rates: list[RateKeys]
+
+
+class RiskKeys(TypedDict):
+    """The risks of a promise, and of the procedure that keeps it."""
+
+    epsilon: float
+    of_promise: RisksKeys
+    of_procedure: RisksKeys | None
+
+
+class ReportKeys(TypedDict):
+    """What every report has."""
+
+    kind: Literal["schedule", "ledger"]
+    risk: RiskKeys | None
+    assumptions: list[str]
+    points: list[Point]
+    title: NotRequired[str]
+    author: NotRequired[str]
+    date: NotRequired[str]
+
+
+class ScheduleReport(ReportKeys, MechanismKeys):
+    """The report on a schedule."""
+
+    name: str
+    unit: str
+    num_units: int | None
+    epsilon: Ends
+    delta: float
+    accountant: AccountantWord
+
+
+class ReleaseKeys(TypedDict):
+    """A sum among several that a round releases."""
+
+    name: str
+    noise_multiplier: float
+    sensitivity: float | None
+
+
+class RunHistory(TypedDict):
+    """What the entries of a run tell. Phases are those of files, with what was planned of them."""
+
+    started: str
+    ended: str
+    resumed: int
+    left_at: int | None
+    abandonments: int
+    more_rounds: int
+    phases: list[Object]
+
+
+class ReportedRun(LedgerRun, RunHistory):
+    """A run of a ledger with its history."""
+
+
+class LedgerReport(LedgerTotals, ReportKeys):
+    """`Ledger.report`."""
+
+    schema: Literal[1]
+    runs: list[ReportedRun]
+    created: str
+    latest: str
+    software: str
+    reporter: str
+
+
+# Claims and pictures.
+
+
+class CurveKeys(TypedDict):
+    """A line of a picture."""
+
+    name: str
+    x: list[float]
+    y: list[float]
+    lower: list[float] | None
+
+
+class BarKeys(TypedDict):
+    """A bar of a picture."""
+
+    name: str
+    upper: float | None
+    lower: float | None
+    words: str
+
+
+class LevelKeys(TypedDict):
+    """A level of a picture."""
+
+    y: float
+    words: str
+
+
+class MarkKeys(LevelKeys):
+    """A marked point of a picture."""
+
+    x: float
+
+
+class PanelKeys(TypedDict):
+    """A pair of axes. ``x`` and ``y`` are their labels."""
+
+    x: str
+    y: str
+    curves: list[CurveKeys]
+    bars: list[BarKeys]
+    levels: list[LevelKeys]
+    marks: list[MarkKeys]
+
+
+class PictureKeys(TypedDict):
+    """A picture as data."""
+
+    title: str
+    note: str
+    panels: list[PanelKeys]
+
+
+class JudgedReading(MechanismKeys):
+    """The verdict on one reading of a claim."""
+
+    words: str
+    role: str
+    verdict: str
+    epsilon: Ends | None
+    reason: str
+    data_sets: str
+    sufficient_noise: float | None
+    noise_by: str
+    clip_from: str
+    divisor: str
+
+
+class JudgedClaim(TypedDict):
+    """A claim with its verdict."""
+
+    id: str
+    source: str
+    place: str
+    data: str
+    stated: float | None
+    delta: float
+    stated_accountant: str
+    note: str
+    verdict: str
+    readings: list[JudgedReading]
+
+
+# Schemas.
+
+_PLAIN = {float: "number", int: "integer", str: "string", bool: "boolean", NoneType: "null"}
+
+
+def schema_of(title: str, *kinds: Any) -> dict[str, Any]:
+    """Return the JSON Schema of objects of one of these types."""
+    tables = [_table(kind, {"schema": {"const": 1}}) for kind in kinds]
+    return schema_around(title, tables[0] if len(tables) == 1 else {"anyOf": tables})
+
+
+def schema_around(title: str, content: dict[str, Any]) -> dict[str, Any]:
+    """Return a whole schema, with that of phases if the content refers to it."""
+    draft = "https://json-schema.org/draft/2020-12/schema"
+    refers = PHASE["$ref"] in repr(content)
+    defs = {"$defs": {"phase": phase_schema()}} if refers else {}
+    return {"$schema": draft, "title": title, **content, **defs}
+
+
+def _table(kind: Any, more: dict[str, Any]) -> dict[str, Any]:
+    hints = get_type_hints(kind, include_extras=True)
+    free = [name for name, hint in hints.items() if get_origin(hint) is NotRequired]
+    properties = {name: _schema(hint) for name, hint in hints.items()} | more
+    required = [name for name in properties if name not in free]
+    return {"type": "object", "properties": properties, "required": required}
+
+
+def _schema(hint: Any) -> dict[str, Any]:
+    """Return the schema of a type."""
+    of, found = get_args(hint), dict[str, Any]()
+    if is_typeddict(hint):
+        found = _table(hint, {})
+    elif hint in _PLAIN:
+        found = {"type": _PLAIN[hint]}
+    elif get_origin(hint) is Annotated:
+        words = {"type": "string", "enum": [*of[1]]}
+        found = {"type": "array", "items": PHASE} if of[1] == PHASE["$ref"] else words
+    elif get_origin(hint) is NotRequired:
+        found = _schema(of[0])
+    elif get_origin(hint) is Literal:
+        found = {"enum": [*of]}
+    elif get_origin(hint) is list:
+        found = {"type": "array", "items": _schema(of[0])}
+    elif get_origin(hint) is dict:
+        found = {"type": "object", "additionalProperties": _schema(of[1])}
+    elif get_origin(hint) in (UnionType, Union):
+        found = {"anyOf": [_schema(one) for one in of]}
+    return found
