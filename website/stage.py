@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from website import api, commands
+from website import api, commands, items
 from website.notebooks import notebook_of
 from website.pages import (
     CODE_SPAN,
@@ -103,7 +103,7 @@ def contents(root: Path = ROOT) -> dict[str, str | Path]:
             source = (root / page).read_text(encoding="utf-8")
             found[site_path(page).removesuffix(".md") + ".ipynb"] = notebook_of(source)
         found[site_path(page)] = text
-    pages = {commands.PAGE: commands.text(), **api.pages()}
+    pages = {commands.PAGE: commands.text(), items.PAGE: items.text(), **api.pages()}
     found |= {f"{name}.md": text for name, text in pages.items()}
     sections = list(navigation(root))
     place = next(i for i, section in enumerate(sections) if section.title == "Reference")

@@ -49,6 +49,8 @@ def line(error: DpacctError) -> str:
         return str(error)
     value, hint = error.value, error.hint.replace("public_size=", "--public-size")
     label = words.spelling(_option_of(error.name, value))
+    if label[0] == "-" and value is not None and words.text_of(label) is None:
+        label = error.name  # It was computed, or is a default.
     if label == "FILE" and isinstance(value, str):
         label = words.spelling_of_file(value) or label
     if value is None:

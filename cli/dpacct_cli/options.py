@@ -518,11 +518,9 @@ class MechanismOptions:
     def refuse_foreign(self) -> None:
         """Reject an option that the chosen item does not take."""
         item = self.item
-        known = {*item.names, "noise_multiplier", "num_clients", "adjacency", "runs"}
+        known = {*_own(item), "noise_multiplier", "num_clients", "adjacency", "runs"}
         known |= {"rounds", "epochs"} - ({"rounds"} if self.by_epochs else set())
-        known |= {"cohort_size"} if item.kind is not Full else set()
-        if item.chosen_by == "--correlated":
-            known -= {"epochs", "cohort_size"}
+        known -= {"epochs"} if item.kind is Correlated else set()
         head = next((self._typed(f) for f in ("strategy", "sampling") if f in self), "")
         for field in MECHANISM:
             if field in self and field not in known and self._typed(field) != head:
@@ -588,21 +586,23 @@ class MechanismOptions:
         return whole
 
 
+def _own(item: Item) -> set[str]:
+    """Return the keys of an item that an option gives."""
+    found = {key.name for key in item.keys if key.option}
+    # A cohort sets the rate, or the steps of an epoch.
+    sized = item.chosen_by == "--sampling" and item.kind is not Full
+    return found | ({"cohort_size"} if sized else set())
+
+
 def _takers(field: str) -> str:
     """Return the options that choose the items to which a key belongs, or empty."""
     if field == "times":
         return "--release or --laplace"
-    names = {
-        "--sampling": [
-            i.name
-            for i in (*SAMPLINGS.values(), *RELEASES.values())
-            if field in i.names and i.chosen_by == "--sampling"
-        ],
-    }
-    found = [f"--sampling {' or '.join(names['--sampling'])}"] if names["--sampling"] else []
-    if field in RELEASES["correlated"].names:
-        found.append("--correlated")
-    return " or ".join(found)
+    items = [*SAMPLINGS.values(), *RELEASES.values()]
+    takers = [item for item in items if field in _own(item)]
+    names = " or ".join(item.name for item in takers if item.chosen_by == "--sampling")
+    others = [item.chosen_by for item in takers if item.chosen_by != "--sampling"]
+    return " or ".join([f"--sampling {names}"] * bool(names) + others)
 
 
 def read_text(text: str, adjacency: Adjacency | None) -> Release:

@@ -274,7 +274,8 @@ SAMPLINGS: dict[str, Item] = {item.name: item for item in (
     Item(Full, "full", "every client in every round", chosen_by=_BY_SAMPLING),
 )}
 # What a phase without a mechanism is, beside the keys of its sampling.
-ROUND = Item(Round, "", "", (NOISE, Key("sampling", _named(SAMPLINGS), None)))
+ROUND = Item(Round, "", "", (NOISE, Key("sampling", _named(SAMPLINGS), None,
+    help="The name of its sampling, which its keys imply.")))
 
 RELEASES: dict[str, Item] = {item.name: item for item in (
     Item(Laplace, "laplace", "Laplace noise {noise_multiplier}", (

@@ -8,7 +8,8 @@ import re
 import pytest
 
 import dpacct
-from website import api, commands, notebooks, pages, stage
+from dpacct.items import RELEASES, ROUND, SAMPLINGS
+from website import api, commands, items, notebooks, pages, stage
 
 ROOT = pages.ROOT
 TUTORIALS = sorted(notebooks.TUTORIALS.glob("*.md"))
@@ -57,6 +58,16 @@ def test_the_page_of_commands_has_every_command():
     for path, command in commands.commands():
         assert f"## {path}\n" in written
         assert command.help
+
+
+def test_the_page_of_items_has_every_key():
+    text = items.text()
+    for item in (ROUND, *SAMPLINGS.values(), *RELEASES.values()):
+        for key in item.keys:
+            assert key.help, (item.name, key.name)
+            assert f"| `{key.name}` |" in text
+            assert key.help in text.replace("&#124;", "|")
+    assert "`schedule-file`" in text
 
 
 def test_every_option_is_on_the_page_of_commands():

@@ -10,7 +10,9 @@ from itertools import accumulate
 from dpacct.accountant import find_accountant
 from dpacct.budget import Interval
 from dpacct.calibration.calibrate import calibrate
+from dpacct.correlated.release import Correlated
 from dpacct.display import chosen, up
+from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.errors import InvalidParameter
 from dpacct.items import count_of, counted, in_words
 from dpacct.outputs import single
@@ -28,6 +30,8 @@ ROUNDS_RATIO = 1.15
 SMALLEST_DELTA, LEAST = 1e-10, 1e-11
 SMALLEST_FPR, FPR_POINTS = 1e-4, 33
 ORDER_POINTS = 48
+# The releases that are drawn by round.
+_WITH_ROUNDS = Round | Correlated | Epoch | ShuffledEpoch
 # A schedule with more phases is drawn with every k-th of them.
 MOST_PHASES = 2000
 
@@ -271,16 +275,22 @@ def rdp_picture(settings: Sequence[Setting], delta: float) -> Picture:
     return Picture(title, [panel], _note(settings, "", ""))
 
 
+def _rounds_in(release: Round | Correlated | Epoch | ShuffledEpoch) -> int:
+    if isinstance(release, Epoch | ShuffledEpoch):
+        return release.steps
+    return release.rounds if isinstance(release, Correlated) else 1
+
+
 def schedule_picture(schedule: Schedule) -> Picture:
     """Draw the noise multiplier and the sampling rate by round, in one panel each.
 
     Raises:
         InvalidParameter: the schedule has no rounds.
     """
-    phases = schedule.round_phases()
+    phases = [(kind, n) for kind, n in schedule.phases if isinstance(kind, _WITH_ROUNDS)]
     if not phases:
         raise InvalidParameter("schedule", repr(schedule), "a picture needs at least one round")
-    starts = [0, *accumulate(count for _, count in phases)]
+    starts = [0, *accumulate(n * _rounds_in(kind) for kind, n in phases)]
     step = max(1, len(phases) // MOST_PHASES)
     shown = [*phases[::step], phases[-1]]
     xs = [*starts[:-1:step], starts[-1]]
@@ -291,10 +301,10 @@ def schedule_picture(schedule: Schedule) -> Picture:
     if min(noises) < max(noises):
         ends = f"{chosen(min(noises), least=True)} and {chosen(max(noises))}"
         title = f"Noise between {ends} in {rounds} rounds"
-    kinds = {in_words(round_.sampling) for round_, _ in phases}
+    kinds = {in_words(kind.sampling if isinstance(kind, Round) else kind) for kind, _ in phases}
     note = f"{kinds.pop()}, {schedule.adjacency}" if len(kinds) == 1 else describe(schedule)
-    if rounds < schedule.rounds:
-        note += f"; beside {schedule.rounds - rounds} releases that are no rounds"
+    if others := schedule.rounds - sum(n for _, n in phases):
+        note += f"; beside {count_of(others, 'release')} without rounds"
     panels = [
         Panel("rounds", label, [Curve("", xs, values, steps=True)])
         for label, values in (("noise / clip norm", noises), ("sampling rate", rates))
