@@ -250,10 +250,10 @@ def _data(done: Done) -> outputs.Train:
     spent, budget, sampling = run.epsilon, job.keywords["budget"], job.sampling
     private = run.not_private_because is None
     data: outputs.Train = {
-        **mechanism_of(done.plan),
         "method": settings.method,
         "data": job.dataset.name,
         "model": settings.values["model"],
+        **mechanism_of(done.plan),
         "rounds": run.round,
         "epsilon": {
             "lower": spent.lower if private else None,

@@ -50,7 +50,7 @@ def report(name: str) -> list[dict[str, Any]]:
 
 def test_the_summary_is_one_object_with_the_promised_keys(dpacct: Any) -> None:
     data = dpacct(SMALL, "--json").json
-    assert list(data)[: len(KEYS)] == KEYS
+    assert {*KEYS} <= {*data}
     assert (data["method"], data["data"], data["model"]) == ("dp-fedavg", "digits", "logistic")
     assert (data["rounds"], data["clients"], data["sampling_rate"]) == (3, 20, 0.5)
     assert (data["sampling"], data["adjacency"]) == ("poisson", "zero-out")
