@@ -477,7 +477,7 @@ def read_release(
             sampling, or a value is invalid.
     """
     if called not in entry:
-        check_known(entry, (*also, *_ROUND_KEYS, called))
+        check_known(entry, tuple(dict.fromkeys((*also, *_ROUND_KEYS, called))))
         check_needed(entry, ("noise_multiplier",))
         return Round(entry["noise_multiplier"], read_sampling(entry), adjacency)
     hint = "A round has no such key."

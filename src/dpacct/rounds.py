@@ -15,7 +15,7 @@ A `Release` is anything that a schedule holds: a `Round`, or a mechanism beside 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from decimal import Decimal
 from enum import StrEnum
@@ -366,15 +366,19 @@ class Schedule:
                 counts[round_] = counts.get(round_, 0) + part.times * count
         return counts
 
+    def map(self, change: Callable[[Release], Release]) -> Schedule:
+        """Return the same schedule of changed releases."""
+        return Schedule(
+            Phase(change(part.round), part.rounds)
+            if isinstance(part, Phase)
+            else Repeated(part.schedule.map(change), part.times)
+            for part in self.parts
+        )
+
     def scale_noise(self, factor: float) -> Schedule:
         """Return the same schedule with every noise multiplier times ``factor``."""
         factor = validate.above_zero("factor", factor, "a factor on the noise")
-        return Schedule(
-            Phase(part.round.scale_noise(factor), part.rounds)
-            if isinstance(part, Phase)
-            else Repeated(part.schedule.scale_noise(factor), part.times)
-            for part in self.parts
-        )
+        return self.map(lambda release: release.scale_noise(factor))
 
     def plot(self) -> Drawn:
         """Return a picture of noise and sampling rate over the rounds. A notebook shows it.

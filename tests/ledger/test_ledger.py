@@ -19,6 +19,7 @@ from dpacct import (
     Budget,
     BudgetExceeded,
     InvalidParameter,
+    Laplace,
     Ledger,
     LedgerError,
     Poisson,
@@ -306,6 +307,20 @@ def test_a_finished_plan_before_the_first_round_gives_its_share_back(
     play(ledger.start_run("right", exact), exact.phases[0].round, 40)
     assert ledger.guarantee is Guarantee.PLANNED
     assert ledger.verify().sound
+
+
+def test_remaining_counts_the_repetitions_of_a_step(ledger: Ledger) -> None:
+    assert ledger.remaining(1 * ROUND) == ledger.remaining(ROUND)
+    assert ledger.remaining(3 * ROUND) == ledger.remaining(ROUND) // 3
+    step = ROUND + Laplace(epsilon=0.05)
+    with pytest.raises(InvalidParameter, match="at least one round"):
+        ledger.remaining(Schedule())
+    fitting, one_by_one = ledger.remaining(step), ledger.remaining_one_by_one(step)
+    assert 0 < one_by_one < fitting < ledger.remaining(ROUND)
+    with pytest.raises(BudgetExceeded):
+        ledger.charge("too much", (fitting + 1) * step)
+    ledger.charge("elsewhere", fitting * step)
+    assert ledger.remaining(step) == 0
 
 
 def test_remaining_as_plan_is_what_a_plan_may_have(ledger: Ledger) -> None:

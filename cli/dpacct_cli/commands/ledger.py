@@ -191,9 +191,8 @@ def remaining(
     with opened(file) as ledger:
         plan = typed.at_least_once().read_schedule(ledger.adjacency)
         plan = schedule_in_adjacency(plan, ledger.adjacency or "")
-        [(round_, _)] = plan
-        chosen = ledger.remaining_one_by_one(round_)
-        planned = ledger.remaining_as_plan(round_, cast("AccountantName", accountant))
+        chosen = ledger.remaining_one_by_one(plan)
+        planned = ledger.remaining_as_plan(plan, cast("AccountantName", accountant))
         summary = ledger.summary()
     data: outputs.LedgerRemaining = {
         "remaining": planned,
@@ -201,9 +200,10 @@ def remaining(
         "remaining_one_by_one": chosen,
         "epsilon": summary["epsilon"],
         "budget": summary["budget"],
-        **mechanism_of(1 * round_),
+        **mechanism_of(plan),
     }
     noun = "rounds" if plan.only_rounds() else "releases"
+    noun = noun if plan.rounds == 1 else f"runs of {plan.rounds} {noun}"
     rows = [Row("remaining", str(planned), f"more such {noun}, planned or charged at once")]
     if planned > chosen:
         rows.append(Row("", str(chosen), "if they are chosen one by one, as results come in"))

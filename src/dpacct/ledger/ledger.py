@@ -317,20 +317,21 @@ class Ledger:
         """Return `upper_epsilon` with whole plans: valid even if results decide when to stop."""
         return self._file.now().any_stop()
 
-    def remaining(self, round_: ScheduleItem | Event) -> int:
+    def remaining(self, round_: ScheduleItem | Schedule | Event) -> int:
         """Return the number of such rounds that one `charge` may hold now. Plans keep their room.
 
-        It is `remaining_as_plan` by pairs. Rounds that are reserved one by one may be fewer.
+        With a schedule, it is the number of its repetitions. It is `remaining_as_plan` by pairs.
+        Rounds that are reserved one by one may be fewer.
         """
         return self._file.now().rounds_left_as_plan(round_)
 
-    def remaining_one_by_one(self, round_: ScheduleItem | Event) -> int:
+    def remaining_one_by_one(self, round_: ScheduleItem | Schedule | Event) -> int:
         """Return the number of such rounds that fit if they are chosen as results come in."""
         return self._file.now().rounds_left(round_)
 
     def remaining_as_plan(
         self,
-        round_: ScheduleItem | Event,
+        round_: ScheduleItem | Schedule | Event,
         accountant: AccountantName = PAIRS,
         most: int = MAX_ROUNDS,
     ) -> int:

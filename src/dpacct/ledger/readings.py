@@ -30,7 +30,7 @@ from dpacct.ledger.record import entries as chain
 from dpacct.ledger.record import plans as planning
 from dpacct.ledger.record import state as rules
 from dpacct.ledger.record.entries import Entry, Opening, Position, Reserve, Row, Said, Start
-from dpacct.ledger.record.events import Event, in_adjacency
+from dpacct.ledger.record.events import Event, schedule_in_adjacency
 from dpacct.ledger.record.parts import PartTotals
 from dpacct.ledger.record.plans import PAIRS, Plan
 from dpacct.ledger.record.state import LedgerState, RunState, States
@@ -459,27 +459,35 @@ class Snapshot:
         epsilon = self.budget.epsilon
         return self.admission_epsilon(charged, epsilon) <= epsilon
 
-    def rounds_left(self, asked: ScheduleItem | Event) -> int:
-        """Return how many more such rounds fit, chosen one by one. Plans keep their room."""
-        cost = self.mixture.cost(self._as_charged(asked))
-        return count_fitting(self.fits, self.state.charged, cost)
+    def rounds_left(self, asked: ScheduleItem | Schedule | Event) -> int:
+        """Return how many more such rounds fit, chosen one by one. Plans keep their room.
+
+        With a schedule, it is the number of its repetitions.
+        """
+        step = self._as_charged(asked)
+        cost = planning.schedule_cost(self.mixture, step)
+        return count_fitting(self.fits, self.state.charged, cost, planning.most_steps(step))
 
     def rounds_left_as_plan(
         self,
-        asked: ScheduleItem | Event,
+        asked: ScheduleItem | Schedule | Event,
         accountant: AccountantName = PAIRS,
         most: int = MAX_ROUNDS,
     ) -> int:
         """Return how many such rounds a plan may have that is registered now, up to ``most``."""
-        round_, chosen = self._as_charged(asked), self.rounds_left(asked)
+        step, chosen = self._as_charged(asked), self.rounds_left(asked)
+        most = min(most, planning.most_steps(step))
         if self.state.started:
             return min(most, chosen)
         plans = list(self.initial_plans(unfinished=True).values())
-        charged_by = planning.accountant_of(2 * round_, accountant)
+        charged_by = planning.accountant_of(2 * step, accountant)
         return planning.most_planned_rounds(
-            self.mixture, self.budget, plans, round_, charged_by, chosen, most
+            self.mixture, self.budget, plans, step, charged_by, chosen, most
         )
 
-    def _as_charged(self, asked: ScheduleItem | Event) -> ScheduleItem:
-        event = asked if isinstance(asked, Event) else Event(asked)
-        return in_adjacency(event.charged, self.state.adjacency)
+    def _as_charged(self, asked: ScheduleItem | Schedule | Event) -> Schedule:
+        if not isinstance(asked, Schedule):
+            asked = 1 * (asked if isinstance(asked, Event) else Event(asked)).charged
+        if not asked.rounds:
+            raise InvalidParameter("round_", repr(asked), "a step has at least one round")
+        return schedule_in_adjacency(asked, self.state.adjacency)

@@ -402,8 +402,8 @@ class Odometer:
         )
 
 
-def count_fitting(fits: Callable[[Totals], bool], totals: Totals, cost: Totals) -> int:
-    """Return how many rounds of a cost fit on top of totals, at most `validate.MAX_ROUNDS`."""
-    return largest_count(
-        lambda count: fits(add(totals, times(count, cost))), 0, validate.MAX_ROUNDS
-    )
+def count_fitting(
+    fits: Callable[[Totals], bool], totals: Totals, cost: Totals, most: int = validate.MAX_ROUNDS
+) -> int:
+    """Return how many rounds of a cost fit on top of totals, at most ``most``."""
+    return largest_count(lambda count: fits(add(totals, times(count, cost))), 0, most)

@@ -187,6 +187,10 @@ def test_remaining(dpacct: Any, file: str) -> None:
     assert "chosen one by one" in fresh
     uniform = "ledger remaining fresh.ledger --noise 4 --sampling uniform --cohort 10 --clients 999"
     assert dpacct(uniform, "--json").json["remaining"] > 1
+    step = [{"rounds": 2, "noise_multiplier": 4.0}, {"mechanism": "laplace", "epsilon": 0.1}]
+    Path("step.json").write_text(json.dumps({"phase": step}), encoding="utf-8")
+    steps = dpacct("ledger remaining fresh.ledger --schedule step.json")
+    assert "more such runs of 3 rounds" in steps.text
 
 
 def old(name: str, folder: Path) -> Path:

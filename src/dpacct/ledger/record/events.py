@@ -257,7 +257,7 @@ def schedule_in_adjacency(schedule: Schedule, adjacency: str) -> Schedule:
     """Return `in_adjacency` of all rounds of a schedule."""
     if adjacency in ("", str(schedule.adjacency)):
         return schedule
-    return Schedule(Phase(in_adjacency(round_, adjacency), count) for round_, count in schedule)
+    return schedule.map(lambda round_: in_adjacency(round_, adjacency))
 
 
 def schedule_to_json(schedule: Schedule) -> list[dict[str, Any]]:

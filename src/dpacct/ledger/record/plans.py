@@ -134,7 +134,7 @@ def accountant_of(plan: Schedule | None, name: object) -> AccountantName:
 
 def join(schedules: Iterable[Schedule]) -> Schedule:
     """Return all rounds of several schedules."""
-    return Schedule(phase for schedule in schedules for phase in schedule)
+    return Schedule(part for schedule in schedules for part in schedule.parts)
 
 
 def together(parts: Iterable[Plan]) -> Plan:
@@ -267,17 +267,23 @@ def left_of(delta: float, plan_delta: float) -> float:
     return max(0.0, math.nextafter(delta - plan_delta, 0.0))
 
 
-def most_planned_rounds(
-    mixture: Mixture, budget: Budget, plans: list[Plan], round_: ScheduleItem,
-    accountant: AccountantName, fewest: int, most: int = MAX_ROUNDS,
-) -> int:  # fmt: skip
-    """Return how many equal rounds one more initial plan may have, up to ``most``.
+def most_steps(step: Schedule) -> int:
+    """Return how often a step may run in one schedule."""
+    return MAX_ROUNDS // step.rounds
 
-    ``fewest`` rounds are known to fit.
+
+def most_planned_rounds(
+    mixture: Mixture, budget: Budget, plans: list[Plan], step: Schedule,
+    accountant: AccountantName, fewest: int, most: int,
+) -> int:  # fmt: skip
+    """Return how many equal steps one more initial plan may have, up to ``most``.
+
+    ``fewest`` steps are known to fit.
     """
+    unlimited = most_steps(step)
 
     def fit(count: int) -> bool:
-        whole = together([*plans, Plan(count * round_, accountant)])
+        whole = together([*plans, Plan(count * step, accountant)])
         aside = mixture.with_promises(schedule_cost(mixture, whole.schedule))
         if _plan_delta_by_totals(aside, budget, whole) is not None:
             return True
@@ -287,9 +293,9 @@ def most_planned_rounds(
         # The game takes long, so its delta is computed for the plan that is registered alone.
         return whole.accountant == PAIRS and bound(whole.schedule, rest.epsilon).upper <= rest.delta
 
-    if fewest >= most or (most < MAX_ROUNDS and fit(most)):
+    if fewest >= most or (most < unlimited and fit(most)):
         return most
-    return largest_count(fit, fewest, most if most == MAX_ROUNDS else most - 1)
+    return largest_count(fit, fewest, most if most == unlimited else most - 1)
 
 
 def _meets(plan: Plan, budget: Budget) -> bool:
