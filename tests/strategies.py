@@ -94,7 +94,7 @@ def releases(adjacency: Adjacency, *, nested: bool = True) -> st.SearchStrategy[
     kinds: list[st.SearchStrategy[Release]] = [
         rounds(adjacency),
         st.builds(Laplace, noises, adjacency=relation),
-        st.builds(RandomizedResponse, epsilons, relation),
+        st.builds(RandomizedResponse, epsilons, relation, answers=st.integers(2, 99)),
         st.builds(PureDP, epsilons, relation, source=sources),
         st.builds(ApproximateDP, epsilons, log_uniform(1e-9, 0.5), relation, source=sources),
         st.builds(ZeroConcentratedDP, log_uniform(1e-6, 10.0), relation, source=sources),
@@ -125,8 +125,11 @@ def releases(adjacency: Adjacency, *, nested: bool = True) -> st.SearchStrategy[
     return st.one_of(kinds)
 
 
-def plans(adjacency: Adjacency, *, nested: bool = True) -> st.SearchStrategy[Schedule]:
-    """Schedules of releases of all kinds."""
-    phases = st.tuples(releases(adjacency, nested=nested), st.integers(1, 1000))
-    listed = st.lists(phases, min_size=1, max_size=4)
-    return listed.map(lambda found: Schedule(Phase(*phase) for phase in found))
+def plans(
+    adjacency: Adjacency, *, nested: bool = True, most: int = 1000
+) -> st.SearchStrategy[Schedule]:
+    """Schedules of releases of all kinds, each up to ``most`` times, and repetitions of them."""
+    phases = st.tuples(releases(adjacency, nested=nested), st.integers(1, most))
+    listed = st.lists(phases, min_size=1, max_size=4).map(Schedule)
+    repeated = st.builds(lambda plan, times: times * plan, listed, st.integers(2, 9))
+    return listed | repeated | st.builds(lambda *parts: sum(parts, Schedule()), listed, repeated)

@@ -49,8 +49,6 @@ def line(error: DpacctError) -> str:
         return str(error)
     value, hint = error.value, error.hint.replace("public_size=", "--public-size")
     label = words.spelling(_option_of(error.name, value))
-    if label[0] == "-" and value is not None and words.text_of(label) is None:
-        label = error.name  # It was computed, or is a default.
     if label == "FILE" and isinstance(value, str):
         label = words.spelling_of_file(value) or label
     if value is None:
@@ -76,8 +74,10 @@ def _option_of(name: str, value: object) -> str:
     if name in LABELS or not (name.isidentifier() and name.islower()):
         return LABELS.get(name, name)
     option = f"--{name.replace('_', '-')}"
-    if name in OPTIONS and name != "steps":
-        return OPTIONS[name].option.split()[0]
+    if name != "steps" and name in {*OPTIONS, "adjacency", "sampling", "schedule"}:
+        option = OPTIONS[name].option.split()[0] if name in OPTIONS else option
+        # What was not typed was computed, or is a default.
+        return name if value is not None and words.text_of(option) is None else option
     if name == "steps":
         # The steps of an epoch, or those of a client in training.
         text = words.text_of(option)
