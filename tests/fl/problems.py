@@ -149,7 +149,8 @@ def goes_on(build: Callable[[Path | None], Any], path: Path, after: int = 2) -> 
     return whole, again
 
 
-KILLED = -signal.SIGKILL
+# The exit code of a process that `die` ended.
+KILLED = -9
 
 
 def forked(act: Callable[[], object]) -> int:

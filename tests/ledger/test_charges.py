@@ -323,6 +323,7 @@ with Ledger.open(sys.argv[1], Budget(3.0, 1e-5)) as ledger:
 """
 
 
+@pytest.mark.needs("posix")
 @pytest.mark.parametrize(("moment", "rounds"), [("before", 1), ("after", 3)])
 def test_killed_between_write_and_return_it_counts_whole_or_not_at_all(
     tmp_path: Path, moment: str, rounds: int

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import resource
 import signal
 import sqlite3
 import threading
@@ -180,8 +179,10 @@ def test_dropping_the_newest_entries_needs_a_witness(path: Path) -> None:
 # The system
 
 
+@pytest.mark.needs("posix")
 def test_a_full_disk_is_an_error_and_loses_nothing(path: Path) -> None:
     """The largest file size stands for the disk: writes beyond it fail in the same way."""
+    import resource
 
     def use(say: Callable[[object], None]) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -252,6 +253,7 @@ def test_the_clock_may_go_backwards(ledger: Ledger, monkeypatch: pytest.MonkeyPa
 # Several processes
 
 
+@pytest.mark.needs("posix")
 def test_writers_at_once_never_exceed_the_budget_together(path: Path) -> None:
     round_ = Round(4.0, Poisson(0.2))
     with Ledger.open(path, Budget(0.8, 1e-5)) as ledger:
@@ -283,6 +285,7 @@ def test_writers_at_once_never_exceed_the_budget_together(path: Path) -> None:
         assert one.remaining(small) == 0
 
 
+@pytest.mark.needs("posix")
 def test_processes_that_make_the_same_file_get_the_same_ledger(path: Path) -> None:
     def use(say: Callable[[object], None]) -> None:
         with Ledger.open(path, BUDGET) as ledger:

@@ -81,7 +81,7 @@ def test_json_holds_all_accountants_and_peers(dpacct: Any, monkeypatch: pytest.M
 
 def test_pages_and_the_number_alone(dpacct: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch)
-    assert "'.[interop]'" in dpacct(WORDS).text
+    assert "adds dp-accounting and Opacus to the table." in dpacct(WORDS).text
     use(monkeypatch, *PEERS)
     text = dpacct(WORDS).text
     first = next(line for line in text.splitlines() if line.strip())

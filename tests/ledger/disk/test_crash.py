@@ -20,6 +20,7 @@ PAGE = 4096
 DRAWS = random.Random(7)  # noqa: S311 - not for privacy
 
 
+@pytest.mark.needs("posix")
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("crowd", [False, True])
 def test_writers_killed_at_random_points_lose_no_released_round(

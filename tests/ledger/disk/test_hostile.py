@@ -54,6 +54,7 @@ def test_a_journal_deletes_no_file(path: Path) -> None:
     assert victim.exists()
 
 
+@pytest.mark.needs("posix")
 def test_its_owner_alone_reads_a_ledger_and_may_open_it_to_a_group(tmp_path: Path) -> None:
     path, modes = tmp_path / "new.ledger", list[int]()
     before = os.umask(0)

@@ -54,6 +54,7 @@ def test_names_that_are_none_for_a_ledger(tmp_path: Path, monkeypatch: pytest.Mo
             Ledger.open(path, BUDGET)  # type: ignore[arg-type]
 
 
+@pytest.mark.needs("posix")
 def test_what_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with socket.socket(socket.AF_UNIX) as server:
@@ -70,6 +71,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.needs("posix")
 def test_what_this_user_may_not_enter_read_or_write() -> None:
     # A folder that another user may enter.
     folder = Path("/tmp") / f"dpacct-forbidden-{os.getpid()}"  # noqa: S108 - see above

@@ -29,6 +29,7 @@ from ledgers import MANY, SMALL, WIDE, beside, committed, play, spend
 # Forks
 
 
+@pytest.mark.needs("posix")
 def test_a_worker_keeps_its_rounds_when_its_parent_closes_the_ledger(path: Path) -> None:
     ready, go = os.pipe(), os.pipe()
 
@@ -50,6 +51,7 @@ def test_a_worker_keeps_its_rounds_when_its_parent_closes_the_ledger(path: Path)
     assert committed(path) == 9
 
 
+@pytest.mark.needs("posix")
 def test_a_child_that_ends_in_the_usual_way_undoes_nothing_of_its_parent(
     ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +81,7 @@ def test_a_child_that_ends_in_the_usual_way_undoes_nothing_of_its_parent(
     assert committed(path) == 1
 
 
+@pytest.mark.needs("posix")
 def test_a_lock_does_not_outlive_its_process_in_a_child(path: Path) -> None:
     def work(say: Callable[[object], None]) -> None:
         ledger = Ledger.open(path, WIDE)
@@ -112,6 +115,7 @@ def test_a_lock_does_not_outlive_its_process_in_a_child(path: Path) -> None:
 # Copies, moves and links
 
 
+@pytest.mark.needs("posix")
 def test_whatever_copies_the_file_costs_no_round(path: Path, tmp_path: Path) -> None:
     """What opens and closes the file drops the locks that SQLite holds in the process."""
 
@@ -303,6 +307,7 @@ def test_an_open_ledger_is_refused_by_whoever_sends_it_to_another_process(
     assert committed(path) == 1
 
 
+@pytest.mark.needs("posix")
 def test_waiting_for_others_ends_and_leaves_nothing_locked(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
