@@ -105,6 +105,7 @@ STAGES = {
 KEEPS_ALL = [*list(STAGES)[:4], "behind the checkpoint"]
 
 
+@pytest.mark.needs("posix")
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -132,6 +133,7 @@ def test_a_killed_run_goes_on_with_its_next_row(name: str, stage: str, tmp_path:
         assert (run.latest_row, run.rounds) == (ROUNDS, 1)
 
 
+@pytest.mark.needs("posix")
 def test_a_run_killed_before_its_first_checkpoint_has_charged_nothing(tmp_path: Path):
     strategy = STRATEGIES["banded"]
     in_a_process(tmp_path, strategy, killer(checkpoint, "write_checkpoint", 1, after=False))

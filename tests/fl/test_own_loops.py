@@ -727,6 +727,7 @@ def test_memories_of_clients_follow_the_commit(monkeypatch):
         assert torch.equal(flat(run.model), before)
 
 
+@pytest.mark.needs("posix")
 @pytest.mark.parametrize("at", ["between clients", "within a block", "after all"])
 def test_a_loop_that_is_killed_loses_its_round_and_no_more(tmp_path, at):
     options = {

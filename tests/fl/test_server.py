@@ -199,6 +199,7 @@ def spent_in(path) -> tuple[int, int]:
         return entry.rounds, entry.committed
 
 
+@pytest.mark.needs("posix")
 @pytest.mark.parametrize(("done", "kept"), [(0, True), (2, True), (1, False)])
 def test_a_server_that_was_killed_loses_the_open_round(tmp_path, done, kept):
     """If its last release was not kept, somebody may have seen the model: it stays spent too."""

@@ -692,6 +692,7 @@ except Unsupported as error:
 """
 
 
+@pytest.mark.needs("posix")
 @pytest.mark.slow
 def test_a_killed_loop_goes_on_and_pays_for_what_was_drawn(tmp_path: Path) -> None:
     file = tmp_path / "killed.ledger"

@@ -11,8 +11,8 @@ import sys
 
 MODULES = ("fcntl", "resource", "grp")
 OF_OS = (
-    "fork", "forkpty", "register_at_fork", "killpg", "mkfifo", "setsid", "fchmod", "fchown", "chown",
-    "geteuid", "setuid", "getegid", "O_NOFOLLOW", "O_NONBLOCK", "O_DIRECTORY",
+    "fork", "forkpty", "register_at_fork", "killpg", "mkfifo", "setsid", "fchmod", "fchown",
+    "chown", "geteuid", "setuid", "getegid", "O_NOFOLLOW", "O_NONBLOCK", "O_DIRECTORY",
 )  # fmt: skip
 OF_SIGNAL = ("SIGKILL", "SIGHUP", "SIGALRM")
 

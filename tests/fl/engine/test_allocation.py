@@ -175,6 +175,7 @@ def served(path: Path | None = None, clients: int = CLIENTS) -> fl.Server:
     )  # fmt: skip
 
 
+@pytest.mark.needs("posix")
 def test_after_kill_9_in_an_epoch_its_rest_has_the_same_allocation(tmp_path: Path) -> None:
     path, log = tmp_path / "run.pt", tmp_path / "log"
 

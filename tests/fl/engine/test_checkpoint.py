@@ -192,6 +192,7 @@ def test_a_run_is_saved_where_it_is_asked_for_or_nowhere(tmp_path):
     assert torch.equal(content["params"]["weight"], run.model.weight.detach())
 
 
+@pytest.mark.needs("posix")
 def test_kill_9_loses_no_charge(tmp_path):
     path = tmp_path / "run.pt"
 

@@ -58,6 +58,7 @@ def test_several_processes_train_and_audit_as_one(size: int, tmp_path: Path, alo
     assert audits == [repr([audit_of(name) for name in ("plain", "memories")])] * 2
 
 
+@pytest.mark.needs("posix")
 @pytest.mark.slow
 def test_a_killed_rank_ends_the_run_and_leaves_the_round_spent(tmp_path: Path) -> None:
     assert played(tmp_path, 2, "killed") == [0, -signal.SIGKILL]

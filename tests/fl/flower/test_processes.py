@@ -16,6 +16,8 @@ pytest.importorskip("flwr", reason="flwr is not installed beside the other test 
 from dpacct.ledger import Ledger
 from tests.fl.flower.processes import play
 
+pytestmark = pytest.mark.needs("posix")
+
 TIMEOUT = 90.0
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -193,7 +193,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "longer": rewritten(lambda data: data + b"\n"),
     "other numbers": rewritten(lambda data: data.replace(b'"committed":1', b'"committed":0')),
     "a folder": another(Path.mkdir),
-    "a pipe": another(lambda path: os.mkfifo(path)),
+    "a pipe": another(lambda path: os.mkfifo(path)),  # noqa: PLW0108 - Windows has none
     "a link": another(lambda path: path.symlink_to(path.with_name("away"))),
 }
 
