@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +28,7 @@ import torch
 import dpacct
 from benchmarks import pfl_research
 from benchmarks.device_jobs import JOBS, Job, images
-from benchmarks.measure import table
+from benchmarks.measure import peak_memory, table
 from dpacct.fl.data import Examples
 from dpacct.fl.tensors import arithmetic, choose_device
 
@@ -184,7 +183,7 @@ def _peak(device: torch.device) -> float:
     """Return the peak memory of the device, or of this process so far."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    return peak_memory()
 
 
 def main() -> None:

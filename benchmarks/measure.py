@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import subprocess
 import sys
@@ -33,6 +34,17 @@ def processor_seconds(call: Callable[[], float], repeats: int) -> tuple[float, f
         if turn or repeats == 1:
             times.append(time.process_time() - start)
     return found, min(times)
+
+
+def peak_memory() -> float:
+    """Return the most MiB that this process has used so far, or NaN on Windows."""
+    try:
+        import resource  # noqa: PLC0415 - Windows has none
+    except ImportError:
+        return math.nan
+    # Bytes on macOS, KiB elsewhere.
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
 def python(*arguments: str) -> Callable[[], object]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import csv
 import math
-import resource
 import statistics
 import sys
 import time
@@ -27,7 +26,7 @@ from random import Random
 from typing import Any
 
 import dpacct
-from benchmarks.measure import table
+from benchmarks.measure import peak_memory, table
 from dpacct import DpacctError, Poisson, Round
 from dpacct.packages import install_command
 
@@ -216,9 +215,7 @@ def main(arguments: Sequence[str]) -> None:
     wide = sum(setting.width > WIDTH_GOAL for setting in good)
     slow = sum(setting.calibration_seconds > SECONDS_GOAL for setting in good)
     print(f"  {wide} wider than {WIDTH_GOAL:g}, {slow} calibrations above {SECONDS_GOAL:g} s")
-    # Kilobytes on Linux.
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"  at most {memory:.0f} MB of memory")
+    print(f"  at most {peak_memory():.0f} MiB of memory")
     print(f"  {len(failed)} failed", *(f"    {setting}" for setting in failed), sep="\n")
     print(worst(good, "widest", lambda setting: setting.width))
     print(worst(good, "slowest calibrations", lambda setting: setting.calibration_seconds))

@@ -26,6 +26,9 @@ _NETWORKS = (
     "fuse.curlftpfs", "fuse.blobfuse", "fuse.glusterfs", "fuse.smbnetfs",
 )  # fmt: skip
 _MOUNTS = Path("/proc/self/mounts")
+# Another kind of file may be there by now. Opening it must neither wait nor follow a link. Windows
+# would change the bytes of a text.
+PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,14 @@ from typing import TypeVar
 
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.disk.lock import Lock, alone_in
-from dpacct.ledger.disk.place import Place, check_mount, check_still_there, reason_of, sync_folder
+from dpacct.ledger.disk.place import (
+    PLAIN,
+    Place,
+    check_mount,
+    check_still_there,
+    reason_of,
+    sync_folder,
+)
 from dpacct.ledger.disk.rows import (
     NO_LIMIT,
     Rows,
@@ -77,7 +84,7 @@ class Store:
         check_mount(place, writing=not read_only)
         try:
             how = os.O_RDONLY if read_only else os.O_RDWR
-            descriptor = os.open(place.file, how | getattr(os, "O_NOFOLLOW", 0))
+            descriptor = os.open(place.file, how | PLAIN)
         except OSError as error:
             readable = not read_only and os.access(place.file, os.R_OK)
             reason = "it cannot be written to" if readable else reason_of(error)

@@ -18,14 +18,12 @@ from functools import lru_cache
 from typing import Any
 
 from dpacct.errors import InvalidParameter, LedgerError
-from dpacct.ledger.disk.place import Place, opened, reason_of, sync_folder
+from dpacct.ledger.disk.place import PLAIN, Place, opened, reason_of, sync_folder
 from dpacct.ledger.disk.rows import Rows
 from dpacct.ledger.record.entries import Position, canonical
 
 _VERSION = 1
 _SIZE = 512
-# Another kind of file may be there by now. Opening it must neither wait nor follow a link.
-_PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ class Witness:
 def read_witness(place: Place) -> Witness | None:
     """Return the witness of a ledger, or None if it has none."""
     try:
-        with opened(place.witness, os.O_RDONLY | _PLAIN) as descriptor:
+        with opened(place.witness, os.O_RDONLY | PLAIN) as descriptor:
             data = os.read(descriptor, _SIZE + 1)
     except FileNotFoundError:
         return None
@@ -68,7 +66,7 @@ def make_witness(place: Place, rows: Rows) -> Witness:
     draft = place.witness.with_name(f"{place.witness.name}-new")
     try:
         draft.unlink(missing_ok=True)
-        with opened(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _PLAIN) as descriptor:
+        with opened(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | PLAIN) as descriptor:
             # All users with write access to the ledger may write to its witness.
             owner = place.file.stat()
             if hasattr(os, "fchmod"):
@@ -90,7 +88,7 @@ def update_witness(place: Place, witness: Witness) -> None:
     It is not flushed: a power loss leaves it behind the ledger (Rule 1).
     """
     try:
-        with opened(place.witness, os.O_WRONLY | _PLAIN) as descriptor:
+        with opened(place.witness, os.O_WRONLY | PLAIN) as descriptor:
             os.write(descriptor, _rendered(witness))
     except OSError as error:
         raise _not_written(place, error) from None
