@@ -14,7 +14,7 @@ OF_OS = (
     "fork", "forkpty", "register_at_fork", "killpg", "mkfifo", "setsid", "fchmod", "fchown",
     "chown", "geteuid", "setuid", "getegid", "O_NOFOLLOW", "O_NONBLOCK", "O_DIRECTORY",
 )  # fmt: skip
-OF_SIGNAL = ("SIGKILL", "SIGHUP", "SIGALRM")
+OF_SIGNAL = ("SIGHUP", "SIGALRM", "SIGXFSZ")
 
 sys.modules.update(dict.fromkeys(MODULES))  # pyright: ignore[reportArgumentType]
 for holder, names in ((os, OF_OS), (signal, OF_SIGNAL)):
