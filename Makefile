@@ -9,6 +9,7 @@ FLOWER := $(FLOWER_VENV)/bin/python
 DIST ?= dist
 LOWEST_VENV ?= .venv-lowest
 LOWEST := $(LOWEST_VENV)/bin/python
+PYTEST_LOWEST := -m pytest -n auto -W default::DeprecationWarning
 
 .PHONY: tools flower-tools test slow thorough explore flower lint bench gpu docs pictures release lowest site
 
@@ -60,7 +61,8 @@ release: tools
 
 # What a release uploads, as users get it: the wheel with `plot` and `report`, on the lowest versions
 # that are allowed, runs the tests of the unpacked source archive. Those that need PyTorch are skipped.
-# Old packages beside new ones warn of deprecations, which are not ours.
+# Old packages beside new ones warn of deprecations, which are not ours. Ledgers are tested as on
+# Windows: without fork, locks and modes of files.
 lowest: release
 	python3 -m venv --clear $(LOWEST_VENV)
 	$(PYTHON) .ci/environment.py lowest > $(LOWEST_VENV)/constraints.txt
@@ -69,7 +71,8 @@ lowest: release
 	$(LOWEST) -m pip install -q -U pip
 	$(LOWEST) -m pip install -q -c $(LOWEST_VENV)/constraints.txt "$$(echo $(DIST)/dpacct-*.whl)[plot,report]" \
 	    --group $(LOWEST_VENV)/source/pyproject.toml:test
-	cd $(LOWEST_VENV)/source && ../bin/python -m pytest -n auto -W default::DeprecationWarning
+	cd $(LOWEST_VENV)/source && ../bin/python $(PYTEST_LOWEST) --ignore=tests/ledger
+	cd $(LOWEST_VENV)/source && PYTHONPATH=tests/without_posix ../bin/python $(PYTEST_LOWEST) tests/ledger
 
 # The pictures of the documentation, from the examples of its pages.
 pictures: tools
