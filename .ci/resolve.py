@@ -33,9 +33,7 @@ def write_wheel(folder: Path, name: str, version: str, metadata: str) -> None:
     info = f"{name}-{version}.dist-info"
     with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
         wheel.writestr(f"{info}/METADATA", metadata)
-        wheel.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
+        wheel.writestr(f"{info}/WHEEL", WHEEL)
         wheel.writestr(f"{info}/RECORD", "")
 
 

@@ -65,7 +65,7 @@ def test_commands_and_ledgers_work_without_fork_flock_and_modes(tmp_path: Path) 
 
 def test_writers_without_flock_never_exceed_the_budget_together(tmp_path: Path) -> None:
     with Ledger.open(tmp_path / "shared.ledger", Budget(1, 1e-5)) as ledger:
-        fitting = ledger.remaining(Round(2.0, Poisson(0.05)))
+        fitting = ledger.remaining_one_by_one(Round(2.0, Poisson(0.05)))
     writers = [start(WRITER, tmp_path) for _ in range(2)]
     answers = [writer.communicate(timeout=300) for writer in writers]
     assert [writer.returncode for writer in writers] == [0, 0], answers
