@@ -274,9 +274,9 @@ def test_pictures_and_reports_name_the_mechanisms():
     from dpacct.pictures import schedule_picture
 
     beside = schedule_picture(TRAINING + COUNTS + PROMISE)
-    assert "releases that are no rounds" in beside.note
+    assert "beside 21 releases without rounds" in beside.note
     with pytest.raises(InvalidParameter, match="at least one round"):
         schedule_picture(COUNTS + PROMISE)
     page = report.on_schedule(TRAINING + COUNTS + PROMISE, delta=1e-5).to_markdown()
-    assert "Laplace(10.0)" in page
-    assert "ApproximateDP" in page
+    assert "20 x Laplace noise 10" in page
+    assert "a promise of epsilon 0.2 at delta 1e-07" in page

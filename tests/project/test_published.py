@@ -80,7 +80,7 @@ def test_every_entry_is_shipped_as_it_is_printed(entries):
         claim = claim_of(entry)
         assert claim.epsilon == entry["claimed_epsilon"]
         assert claim.delta == pytest.approx(entry["delta"], rel=1e-12)
-        rounds = {reading.rounds for reading in claim.readings}
+        rounds = {reading.schedule.rounds for reading in claim.readings}
         assert entry["rounds"] in (None, *rounds)
         noises = {reading.only.noise_multiplier for reading in claim.readings}
         assert entry["noise_multiplier"] in noises

@@ -116,11 +116,11 @@ def refused(row: Row) -> str:
         return {
             "new": "there is no such ledger, and the checkpoint",
             "other delta": "--delta" if row.typed else "belongs to another ledger",
-            "other adjacency": "--adjacency is 'zero-out'",
+            "other adjacency": "adjacency is 'zero-out';",
         }.get(row.ledger, "")
     return {
         "other delta": "--delta is 1e-3; the ledger digits.ledger has delta 0.05" * row.typed,
-        "other adjacency": "--adjacency is 'zero-out'",
+        "other adjacency": "adjacency is 'zero-out';",
         "spent": "does not fit",
         "dead run": "held by run 1 ('dead'",
     }.get(row.ledger, "")

@@ -128,7 +128,7 @@ def test_files_of_torchvision_without_torchvision(
 
     write_raw(tmp_path / "MNIST" / "raw")
     monkeypatch.setitem(sys.modules, "torchvision.datasets", None)
-    with pytest.raises(Unsupported, match=r'not installed: .*install "torchvision>=0.21"'):
+    with pytest.raises(Unsupported, match=r'not installed: .*install "torchvision>=0.25"'):
         load("mnist", tmp_path)
     # What needs no torchvision is read without it.
     np.savez(tmp_path / "mnist.npz", **MNIST)

@@ -92,6 +92,7 @@ def prepare(
     delta = _choose_delta(settings, ledger, relation, unit)
     method = DPFedAvg() if settings.method is None else settings.method
     count = settings.planned_rounds
+    reason = _why_not_private(settings, method, noise)
     local = _local_training(clients, method, settings.local).over(count)
     server_lr = values_over("server_lr", settings.server_lr, count, server_rate)
     norms = settings.clip_norm
@@ -113,7 +114,6 @@ def prepare(
     terms = relation, delta, accountant
     schedule, budget = _choose_schedule(settings, scheme, *terms, correlation)
     source = Randomness() if settings.seed is None else Seeded(settings.seed)
-    reason = _why_not_private(settings, method, noise)
     account = Account(ledger, budget, private=reason is None, accountant=accountant, unit=unit)
     bare = settings.noise_multiplier == 0
     multiplier = 0.0 if bare else noise_of(schedule.phases[0].round)
