@@ -1,5 +1,7 @@
 """Write the tables of this folder's page: every shipped claim, judged by each of its readings.
 
+The same verdicts are stored beside the claims, where `dpacct claims list` reads them.
+
 Usage: python -m evidence.published.table
 """
 
@@ -10,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dpacct.claims import Claim, Claims, Judged, Judgment, Verdict, judge, shipped_claims
+from dpacct.claims.stored import store
 from dpacct.display import chosen, up
 from dpacct.items import parts_in_words
 from dpacct.rounds import Schedule
@@ -70,9 +73,8 @@ def sources(claims: Sequence[Claim]) -> list[str]:
     return list(dict.fromkeys(claim.source.name for claim in claims))
 
 
-def tables(found: Claims) -> dict[str, str]:
+def tables(found: Claims, judgments: Sequence[Judgment]) -> dict[str, str]:
     """Return all tables of the page, by name."""
-    judgments = [judge(claim) for claim in found.claims]
     result = {"verdicts": count(judgments)}
     for name in sources(found.claims):
         own = [one for one in judgments if one.claim.source.name == name]
@@ -85,8 +87,11 @@ def tables(found: Claims) -> dict[str, str]:
 
 
 def main(page: Path = EVIDENCE / PAGE) -> None:
-    """Rewrite the page in place."""
-    put_tables(page, tables(shipped_claims()))
+    """Rewrite the page and the stored verdicts in place."""
+    claims = shipped_claims()
+    judgments = [judge(claim) for claim in claims.claims]
+    put_tables(page, tables(claims, judgments))
+    store(judgments)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ import pytest
 
 import dpacct
 from dpacct.budget import Interval
-from dpacct.claims import Claim, Role, Verdict, judge, shipped_claims
+from dpacct.claims import Claim, Role, Verdict, judge, shipped_claims, stored
+from dpacct.claims.judge import facts_of
+from dpacct.claims.stored import shipped_verdicts
 from dpacct.renyi.curve import RenyiCurve, improved_epsilon, wang_log_moment
 from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform
 from evidence.pages import EVIDENCE, markdown, tables_of
@@ -146,14 +148,47 @@ def test_the_page_is_what_the_command_writes():
         )
     ]
     assert len(quick) > 15
+    verdicts = {one["id"]: one for one in shipped_verdicts(not_judged)}
+    assert list(verdicts) == [claim.id for claim in shipped_claims().claims]
     for claim in quick:
-        for row in rows(judge(claim)):
+        judgment = judge(claim)
+        assert verdicts[claim.id] == facts_of(judgment)
+        for row in rows(judgment):
             assert markdown([], [row]).splitlines()[-1] in page
+
+
+def not_judged(claim):
+    raise AssertionError(f"{claim.id} is judged again: run python -m evidence.published.table")
+
+
+@pytest.mark.parametrize("change", ["version", "file"])
+def test_stored_verdicts_count_for_their_files_and_version(change, monkeypatch, tmp_path):
+    """With another version or another file all claims are judged again."""
+    if change == "version":
+        monkeypatch.setattr(stored, "version", lambda _: "0.0")
+    else:
+        for file in stored.FOLDER.iterdir():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+        with (tmp_path / "gboard.toml").open("a", encoding="utf-8") as text:
+            text.write("\n")
+        monkeypatch.setattr(stored, "FOLDER", tmp_path)
+    with pytest.raises(AssertionError, match="is judged again"):
+        shipped_verdicts(not_judged)
+
+
+def test_what_is_stored_is_what_is_judged(monkeypatch, tmp_path):
+    some = [claim for claim in shipped_claims().claims if claim.source.name == "VaultGemma"]
+    monkeypatch.setattr(stored, "FOLDER", tmp_path)
+    stored.store([judge(claim) for claim in some])
+    assert shipped_verdicts(not_judged) == [facts_of(judge(claim)) for claim in some]
 
 
 @pytest.mark.slow
 def test_the_whole_page_is_what_the_command_writes():
-    assert tables_of(PAGE) == tables(shipped_claims())
+    claims = shipped_claims()
+    judgments = [judge(claim) for claim in claims.claims]
+    assert tables_of(PAGE) == tables(claims, judgments)
+    assert shipped_verdicts() == [facts_of(one) for one in judgments]
 
 
 @pytest.mark.parametrize(

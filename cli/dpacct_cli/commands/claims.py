@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated
 
 from dpacct.claims.claim import Claim, Claims, NoiseBy
 from dpacct.claims.files import load_claims, shipped_claims
 from dpacct.claims.judge import Judged, Judgment, Verdict, facts_of, judge
+from dpacct.claims.stored import shipped_verdicts
 from dpacct.display import chosen, down, up
 from dpacct.errors import InvalidParameter
+from dpacct.outputs import JudgedClaim, JudgedReading
 from dpacct.rounds import Round
 from dpacct_cli import mechanism, suggestions, waiting
 from dpacct_cli.options import StyleOptions, argument
@@ -45,10 +48,10 @@ def check(file: File, *, shown: StyleOptions) -> None:
     style = shown.style
     judged = _judged(read_claims(file).claims, quick=style is Style.QUIET)
     if style is not Style.HUMAN:
-        show(_answer(judged, Page([])), style)
+        show(_answer([facts_of(one) for one in judged], Page([])), style)
         return
     for one in judged:
-        show(_answer(judged, _page(one)), style)
+        show(_answer([facts_of(one)], _page(one)), style)
 
 
 def list_claims(*, shown: StyleOptions) -> None:
@@ -62,8 +65,11 @@ def list_claims(*, shown: StyleOptions) -> None:
     if style is Style.QUIET:
         print("\n".join(claim.id for claim in claims))
         return
-    judged = _judged(claims, quick=True)
-    show(_answer(judged, _table(judged)), style)
+    number = {claim.id: number for number, claim in enumerate(claims)}
+    verdicts = shipped_verdicts(
+        lambda claim: waiting.say(f"dpacct claims, {claim.id}", number[claim.id], len(claims))
+    )
+    show(_answer(verdicts, _table(verdicts)), style)
 
 
 COMMANDS = {"check": check, "list": list_claims}
@@ -92,10 +98,9 @@ def _judged(claims: Sequence[Claim], *, quick: bool) -> list[Judgment]:
     return found
 
 
-def _answer(judged: Sequence[Judgment], page: Page) -> Answer:
-    words = "\n".join(str(one.verdict) for one in judged)
-    data: ClaimsAnswer = {"claims": [facts_of(one) for one in judged]}
-    return Answer(data, words, lambda: page)
+def _answer(verdicts: list[JudgedClaim], page: Page) -> Answer:
+    data: ClaimsAnswer = {"claims": verdicts}
+    return Answer(data, "\n".join(one["verdict"] for one in verdicts), lambda: page)
 
 
 def _page(judged: Judgment) -> Page:
@@ -146,26 +151,35 @@ def _reading_rows(claim: Claim, judged: Judged, number: int, count: int) -> list
     return rows
 
 
-def _table(judged: Sequence[Judgment]) -> Page:
+def _table(verdicts: list[JudgedClaim]) -> Page:
     """Return one line a claim."""
     lines: list[list[str]] = []
-    for one in judged:
+    for one in verdicts:
+        readings = one["readings"]
         # The bounds of the weakest reading that has them, which decides.
-        known = [r.epsilon for r in one.readings if r.verdict is one.verdict and r.epsilon]
-        worst = max(known, key=lambda found: found.lower, default=None)
+        known = [_ends(r) for r in readings if r["verdict"] == one["verdict"] and r["epsilon"]]
+        worst = max(known, default=None)
+        agreed = len({reading["verdict"] for reading in readings}) == 1
         lines.append(
             [
-                one.claim.id,
-                "-" if one.claim.epsilon is None else plain(one.claim.epsilon),
-                "-" if worst is None else f"[{down(worst.lower)}, {up(worst.upper)}]",
-                str(one.verdict),
-                "" if one.agreed else f"{len(one.readings)} readings differ",
+                one["id"],
+                "-" if one["stated"] is None else plain(one["stated"]),
+                "-" if worst is None else f"[{down(worst[0])}, {up(worst[1])}]",
+                one["verdict"],
+                "" if agreed else f"{len(readings)} readings differ",
             ]
         )
-    verdicts = [one.verdict for one in judged]
-    counts = [f"{verdicts.count(each)} {each}" for each in Verdict if each in verdicts]
+    words = [one["verdict"] for one in verdicts]
+    counts = [f"{words.count(each)} {each}" for each in Verdict if each in words]
     return Page(
-        [Row("claims", str(len(judged)), ", ".join(counts))],
+        [Row("claims", str(len(verdicts)), ", ".join(counts))],
         grids=[Grid(["claim", "stated", "as run", "verdict", ""], lines)],
         closing="dpacct claims check ID shows one with all its readings.",
     )
+
+
+def _ends(reading: JudgedReading) -> tuple[float, float]:
+    """Return the achieved and the proven epsilon of a reading. What is not finite is null."""
+    ends = reading["epsilon"] or {"lower": None, "upper": None}
+    lower, upper = ends["lower"], ends["upper"]
+    return math.inf if lower is None else lower, math.inf if upper is None else upper

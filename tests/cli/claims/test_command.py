@@ -48,7 +48,6 @@ def test_a_shipped_claim_is_found_by_its_id(dpacct: Any) -> None:
     assert dpacct("claims list -q").text.split() == ids
 
 
-@pytest.mark.slow
 def test_all_are_listed_with_their_verdicts(dpacct: Any) -> None:
     text = dpacct("claims list").text
     assert all(claim.id in text for claim in shipped_claims().claims)
