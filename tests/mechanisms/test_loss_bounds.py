@@ -21,7 +21,8 @@ from dpacct import (
     ZeroConcentratedDP,
     best_of,
 )
-from dpacct.numerics.rounding import decimal
+from dpacct.errors import InvalidParameter
+from dpacct.numerics.rounding import decimal, decimal_above
 from dpacct.pairs.dominating import Direction, basic_composition, loss_bound, proven_pairs
 from tests.strategies import log_uniform
 
@@ -83,3 +84,28 @@ def test_promises_add_up_with_their_deltas():
     at = dpacct.epsilon(plan, delta=float(found.delta) * 1.01)
     assert at.lower <= float(found.epsilon)
     assert dpacct.delta(plan, epsilon=float(found.epsilon)).upper <= float(found.delta) * (1 + 1e-9)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 300), st.integers(1, 99)), min_size=1, max_size=4),
+    st.lists(st.integers(1, 200), max_size=3),
+)
+def test_promises_hold_at_their_own_delta(promised, pure):
+    promises = [1 * ApproximateDP(cents / 100, nanos * 1e-9) for cents, nanos in promised]
+    plan = sum((1 * Laplace(epsilon=cents / 100) for cents in pure), sum(promises[1:], promises[0]))
+    total = float(Fraction(sum(cents for cents, _ in promised) + sum(pure), 100))
+    mass = decimal_above(sum(decimal(nanos * 1e-9) for _, nanos in promised))
+    found = dpacct.epsilon(plan, delta=mass)
+    assert found.lower <= found.upper <= total
+    assert found.upper == total or plan.rounds > 1
+    assert dpacct.delta(plan, epsilon=total).upper <= mass
+    for accountant in ("tight", "pairs"):
+        with pytest.raises(InvalidParameter, match="no epsilon is enough"):
+            dpacct.epsilon(plan, delta=mass * 0.9, accountant=accountant)
+        with pytest.raises(InvalidParameter, match="no epsilon is enough"):
+            dpacct.epsilon(plan + Round(1.0), delta=mass * 0.99, accountant=accountant)
+
+
+def test_what_has_no_larger_loss_has_no_delta_beyond_it():
+    assert dpacct.delta(3 * Laplace(1.0) + 2 * Laplace(2.0), epsilon=4).upper == 0.0
+    assert dpacct.epsilon(10 * PureDP(0.1), delta=1e-100).upper == 1.0

@@ -85,7 +85,7 @@ def decimal(value: float) -> Fraction:
     Parameters of releases and budgets mean their decimals, which add up exactly: ten times 0.1 is
     1. Their floats do not. Monotone in ``value``.
     """
-    return Fraction(repr(value))
+    return Fraction(repr(float(value)))
 
 
 def decimal_above(value: Fraction) -> float:

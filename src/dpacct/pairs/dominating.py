@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple, cast
 
 from dpacct.errors import InvalidParameter
-from dpacct.numerics.rounding import UNIT
+from dpacct.numerics.rounding import UNIT, decimal
 from dpacct.pairs.kinds import (
     AdditivePair,
     Direction,
@@ -147,7 +147,10 @@ def refuse_infinite_losses(schedule: Schedule, delta: float) -> None:
     Raises:
         InvalidParameter: infinite losses have that much probability.
     """
-    mass = infinite_mass(schedule)
+    mass, simply = infinite_mass(schedule), basic_composition(schedule)
+    if simply is not None and simply.delta <= decimal(delta):
+        # Promises of a probability of delta in all: the sum of their epsilons is enough.
+        return
     if mass >= delta:
         # Where Renyi divergences are finite the mass is that of rounding, and another bound holds.
         kinds = schedule.distinct().items()

@@ -23,7 +23,7 @@ from functools import lru_cache
 
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged, Unsupported, WrongAccountant
-from dpacct.numerics.rounding import UNIT
+from dpacct.numerics.rounding import UNIT, decimal, decimal_above
 from dpacct.pairs.achieved import achieved_delta, achieved_epsilon, certain_delta
 from dpacct.pairs.dominating import (
     AdditivePair,
@@ -31,6 +31,7 @@ from dpacct.pairs.dominating import (
     PairsOf,
     SampledGaussianPair,
     achieved_pairs,
+    basic_composition,
     is_exact,
     proven_pairs,
     refuse_infinite_losses,
@@ -197,6 +198,14 @@ class _Question:
         solve = accountant.epsilon if self.of_epsilon else accountant.delta
         return solve(schedule, self.value).upper
 
+    def by_adding_up(self, schedule: Schedule) -> float:
+        """Return the answer of basic composition, or infinity if a loss has no bound."""
+        found = basic_composition(schedule)
+        if found is None:
+            return math.inf
+        given, asked = (found.delta, found.epsilon) if self.of_epsilon else found
+        return decimal_above(asked) if given <= decimal(self.value) else math.inf
+
 
 def _bracket(question: _Question, schedule: Schedule) -> Interval:
     """Return the achieved and the proven answer without a game."""
@@ -206,8 +215,11 @@ def _bracket(question: _Question, schedule: Schedule) -> Interval:
 
 
 def _proven(question: _Question, schedule: Schedule, by_pairs: Interval) -> float:
-    """Return the least of the proven bounds: by pairs, by Renyi moments, of full participation."""
-    upper = by_pairs.upper
+    """Return the least of the proven bounds.
+
+    They are those by pairs, by Renyi moments, of full participation, and of basic composition.
+    """
+    upper = min(by_pairs.upper, question.by_adding_up(schedule))
     if question.is_wide(by_pairs) or _has_promises(schedule):
         with suppress(Unsupported):
             upper = min(upper, question.by(_FALLBACK, schedule))

@@ -31,10 +31,9 @@ from dpacct.accountant import ACCOUNTANTS
 from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
 from dpacct.ledger.record.events import covers
-from dpacct.numerics.rounding import decimal, decimal_above
+from dpacct.numerics.rounding import decimal
 from dpacct.numerics.search import largest_count
 from dpacct.pairs import achieved
-from dpacct.pairs.dominating import basic_composition
 from dpacct.renyi.curve import RenyiCurve
 from dpacct.renyi.odometer import Mixture, Totals, add, fixed_point, times
 from dpacct.rounds import AccountantName, Phase, Schedule
@@ -149,9 +148,7 @@ def together(parts: Iterable[Plan]) -> Plan:
 @lru_cache(maxsize=_KEPT)
 def proven_epsilon(plan: Plan, delta: float, target: float = 0.0) -> float:
     """Return the smallest proven epsilon of all accountants. The search ends at the target."""
-    bound = basic_composition(plan.schedule)
-    fits = bound is not None and bound.delta <= decimal(delta)
-    best = decimal_above(bound.epsilon) if bound and fits else math.inf
+    best = math.inf
     # If the plan fits by fixed pairs, the game is not played.
     names = (TIGHT,) if math.isinf(target) else (PAIRS, TIGHT)
     for name in (*(names if plan.accountant == TIGHT else (PAIRS,)), *_OTHERS):
