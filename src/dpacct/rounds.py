@@ -298,7 +298,9 @@ class Schedule:
     def __init__(self, phases: Iterable[Phase | Repeated] = ()) -> None:
         merged: list[Phase | Repeated] = []
         relation: Adjacency | None = None
-        for given in validate.several("phases", phases, "phases"):
+        # A generator is read here, once. `several` refuses a set of phases, which loses equal ones.
+        read = tuple(phases) if isinstance(phases, Iterator | Schedule) else phases
+        for given in validate.several("phases", read, "phases"):
             part = _checked_part(given)
             of_part = part.round if isinstance(part, Phase) else part.schedule
             relation = relation or of_part.adjacency

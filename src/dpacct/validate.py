@@ -13,7 +13,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
@@ -194,12 +194,19 @@ def bound(name: str, value: object) -> float:
     return value if isinstance(value, float) and math.isinf(value) else real(name, value, rule)
 
 
-def several(name: str, values: object, noun: str) -> Iterable[object]:
-    """Return an iterable. The caller checks its elements."""
+def several(name: str, values: object, noun: str) -> Sequence[object]:
+    """Return a sequence or an array with axes. The caller checks its elements.
+
+    A dictionary would be read as its keys, and a set loses what is equal. Both would be charged
+    for less than was meant. A generator is empty when it is read again.
+    """
     given = cast("Any", values)
-    if not isinstance(values, Iterable) or getattr(given, "shape", None) == ():
-        raise InvalidParameter(name, given, f"several {noun} are asked for, as a list")
-    return cast("Iterable[object]", given)
+    array = bool(getattr(given, "shape", ())) and hasattr(given, "tolist")
+    if not array and (not isinstance(given, Sequence) or isinstance(given, str | bytes)):
+        kind = _KINDS.get(given.__class__, f"of the type {type(given).__name__}")
+        rule = f"several {noun} are asked for, as a list, a tuple or an array, not {kind}"
+        raise InvalidParameter(name, given, rule)
+    return cast("Sequence[object]", given)
 
 
 def one_of(name: str, value: object, noun: str, known: Iterable[str], hint: str = "") -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
-from dpacct.numerics.rounding import Array
+from dpacct.numerics.rounding import Array, numbers
 
 MAX_ROUNDS = 10**6
 # Squares and products of coefficients stay far from overflow and underflow.
@@ -17,7 +16,6 @@ _SMALLEST, _LARGEST = 1e-60, 1e60
 # Numbers of a matrix that is kept diagonal by diagonal, and of one that is written out.
 _MOST_ENTRIES = 10**8
 _MAX_DENSE = 5_000
-_NUMBERS = "its entries are numbers, in rows of one length"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -92,16 +90,11 @@ class LowerTriangular:
 
 def coefficients_of(name: str, values: object) -> Array:
     """Return a copy as doubles, all of which are finite and in range."""
-    given: Any = values
-    try:
-        given = given if hasattr(given, "__len__") else list(given)
-        array: Array = np.array(given, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InvalidParameter(name, given, _NUMBERS) from None
+    array = numbers(name, values, "entries")
     if array.size == 0 or array.size > _MOST_ENTRIES:
         rule = f"it has 1 to {_MOST_ENTRIES:.0e} entries"
         raise InvalidParameter(name, array.shape, rule)
     if not np.isfinite(array).all() or np.abs(array).max() > _LARGEST:
         rule = f"its entries are finite numbers of at most {_LARGEST:g}"
-        raise InvalidParameter(name, given, rule)
+        raise InvalidParameter(name, values, rule)
     return array

@@ -13,7 +13,7 @@ Source: Choquette-Choo et al. 2023 (arXiv:2306.08153), section 4; McMahan, Xu, Z
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any, cast
 
@@ -25,7 +25,7 @@ from dpacct.correlated.matrix import MAX_ROUNDS, LowerTriangular
 from dpacct.correlated.sensitivity import bound_sensitivity, check_participation
 from dpacct.correlated.strategy import Strategy, from_buffers, square_root
 from dpacct.errors import InvalidParameter
-from dpacct.numerics.rounding import Array
+from dpacct.numerics.rounding import Array, Numbers
 
 _MOST_PARAMETERS = 5 * 10**6
 _ITERATIONS, _MAX_BUFFERS, _STEP = 200, 16, 1e-5
@@ -98,7 +98,7 @@ def optimized(
 
 def buffered_toeplitz(
     rounds: int,
-    buffers: int | Iterable[tuple[float, float]],
+    buffers: int | Numbers,
     *,
     min_separation: int | None = None,
     participations: int | None = None,
@@ -124,7 +124,7 @@ def buffered_toeplitz(
             if value is not None:
                 rule = "these buffers are given, and nothing is left to optimize"
                 raise InvalidParameter(name, value, rule, "Give the number of buffers.")
-        return from_buffers(rounds, cast("Iterable[tuple[float, float]]", buffers))
+        return from_buffers(rounds, cast("Numbers", buffers))
     n = validate.count("rounds", rounds, "the number of rounds", MAX_ROUNDS)
     number = validate.count("buffers", buffers, "the number of buffers", _MAX_BUFFERS)
     separation = n if min_separation is None else min_separation

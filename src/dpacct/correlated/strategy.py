@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeVar, cast
@@ -30,6 +30,7 @@ from dpacct.correlated.errors import Workload, workload_norm
 from dpacct.correlated.matrix import MAX_ROUNDS, LowerTriangular, coefficients_of
 from dpacct.correlated.sensitivity import bound_sensitivity, check_participation
 from dpacct.errors import InvalidParameter
+from dpacct.numerics.rounding import Numbers
 
 Row = TypeVar("Row")
 
@@ -147,7 +148,7 @@ def _sensitivity(strategy: Strategy, min_separation: int, participations: int) -
     return bound_sensitivity(strategy, min_separation, participations)
 
 
-def toeplitz(coefficients: Iterable[float], rounds: int, *, name: str = "toeplitz") -> Strategy:
+def toeplitz(coefficients: Numbers, rounds: int, *, name: str = "toeplitz") -> Strategy:
     """Return the Toeplitz strategy whose first column starts with ``coefficients``.
 
     Raises:
@@ -200,14 +201,14 @@ def square_root(rounds: int, bands: int | None = None) -> Strategy:
     return Strategy(n, coefficients, name="square-root")
 
 
-def from_buffers(rounds: int, buffers: Iterable[tuple[float, float]]) -> Strategy:
+def from_buffers(rounds: int, buffers: Numbers) -> Strategy:
     """Return the buffered Toeplitz strategy with pairs (scale, decay): c_j = sum a_i d_i^{j-1}.
 
     Raises:
         InvalidParameter: there are no pairs, or a decay lies outside [0, 1).
     """
     n = validate.count("rounds", rounds, "the number of rounds", MAX_ROUNDS)
-    pairs = coefficients_of("buffers", list(validate.several("buffers", buffers, "buffers")))
+    pairs = coefficients_of("buffers", buffers)
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         rule = "buffers are pairs (scale, decay), at least one, or their number"
         raise InvalidParameter("buffers", pairs.tolist(), rule)

@@ -14,7 +14,7 @@ independent scores.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,9 +32,10 @@ from dpacct.empirical.confidence import (
     mean_in_unit_interval,
 )
 from dpacct.errors import InvalidParameter
+from dpacct.numerics.rounding import Numbers, numbers
 
 Array = NDArray[np.float64]
-Scores = Sequence[float] | NDArray[Any]
+Scores = Numbers
 
 SMALL_RATES = (1e-2, 1e-3)
 
@@ -84,7 +85,7 @@ def roc(
     nonmembers: Scores,
     *,
     confidence: float = 0.95,
-    fpr: Iterable[float] = SMALL_RATES,
+    fpr: Numbers = SMALL_RATES,
 ) -> Roc:
     """Return the ROC curve of scores, with its figures and their intervals.
 
@@ -173,10 +174,7 @@ def _sorted(name: str, scores: Scores) -> Array:
         InvalidParameter: no scores, more than one row, or not a number.
     """
     rule = "scores are numbers in one row, at least one"
-    try:
-        found = np.asarray(scores, np.float64)
-    except (TypeError, ValueError):
-        raise InvalidParameter(name, type(scores).__name__, rule) from None
+    found = numbers(name, scores, "scores")
     if found.ndim != 1 or not found.size:
         raise InvalidParameter(name, f"an array of shape {found.shape}", rule)
     bad = np.flatnonzero(np.isnan(found))

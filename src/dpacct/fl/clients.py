@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, overload
 
@@ -224,7 +224,7 @@ class Examples(LazyClients):
         targets: Tensor | None = None,
         *,
         unit: str | None = None,
-        owners: Iterable[Hashable] | Tensor | None = None,
+        owners: Sequence[Hashable] | Tensor | None = None,
         records: int | None = None,
     ) -> None:
         word = unit or (EXAMPLE if owners is None else CLIENT)
@@ -273,7 +273,7 @@ class Owned(LazyClients):
     def __init__(
         self,
         clients: Sequence[ClientData],
-        owners: Iterable[Hashable] | Tensor,
+        owners: Sequence[Hashable] | Tensor,
         *,
         records: int,
         unit: str = CLIENT,
@@ -291,7 +291,7 @@ class Owned(LazyClients):
 
 
 def kept_records(
-    count: int, owners: Iterable[Hashable] | Tensor | None, records: int | None
+    count: int, owners: Sequence[Hashable] | Tensor | None, records: int | None
 ) -> tuple[int, list[int] | None]:
     """Return the most records of an owner, and which of ``count`` records take part. Rule 3.
 
@@ -306,8 +306,8 @@ def kept_records(
         rule = "an owner has at most a stated number of examples, by which the run is charged"
         raise InvalidParameter("records", None, rule, "Give records=, for example records=4.")
     most = validate.count("records", records, "the most records of an owner")
-    listed: Any = cast("Any", owners).tolist() if isinstance(owners, Tensor) else owners
-    names: list[Any] = list(listed)
+    listed: Any = owners.tolist() if isinstance(owners, Tensor) else owners
+    names: list[Any] = list(validate.several("owners", listed, "owners"))
     if len(names) != count:
         rule = f"each of the {count} records has an owner"
         raise InvalidParameter("owners", len(names), rule)

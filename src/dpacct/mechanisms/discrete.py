@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Integral
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
-from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, decimal
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Numbers, decimal
 from dpacct.pairs.atoms import AtomicPair
 from dpacct.pairs.discrete_gaussian import DiscreteGaussianPair
 from dpacct.pairs.dominating import Direction, DominatingPair, LossBound, Mechanism
@@ -44,7 +44,7 @@ class _IntegerNoise(Mechanism):
     def __init__(
         self,
         scale: float,
-        shift: int | Iterable[int] = 1,
+        shift: int | Numbers = 1,
         adjacency: Adjacency | AdjacencyName = Adjacency.ADD_REMOVE,
     ) -> None:
         ends = self._scales()
@@ -143,11 +143,10 @@ def discrete_laplace_pair(scale: float, shift: int) -> AtomicPair:
     return AtomicPair((2 * j - shift) / scale, masses, 0.0, 4 * UNIT * shift / scale, error)
 
 
-def _checked_shift(value: object) -> int | tuple[int, ...]:
+def _checked_shift(value: Any) -> int | tuple[int, ...]:
     """Return a shift: a whole number, or a tuple of them."""
-    if isinstance(value, Iterable):
-        given = cast("Iterable[object]", value)
-        entries = tuple(_whole(entry) for entry in given)
+    if isinstance(value, Iterable) and getattr(value, "shape", None) != ():
+        entries = tuple(_whole(entry) for entry in validate.several("shift", value, "shifts"))
         if not 0 < len(entries) <= _MOST_ENTRIES or not any(entries):
             rule = f"a vector has 1 to {_MOST_ENTRIES:g} numbers, and one of them moves"
             raise InvalidParameter("shift", entries, rule)

@@ -12,14 +12,20 @@ rests on these.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpacct import validate
+from dpacct.errors import InvalidParameter
+
 Array = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
+# What `validate.several` accepts.
+Numbers = Sequence[Any] | NDArray[Any]
 
 UNIT = 2.0**-53
 FUNCTION_ULPS = 4
@@ -32,6 +38,24 @@ class Bounds(NamedTuple):
 
     lower: Array
     upper: Array
+
+
+def numbers(name: str, values: object, noun: str) -> Array:
+    """Return a copy of a sequence or an array of numbers as doubles. Text is never a number.
+
+    Raises:
+        InvalidParameter: it is neither (`validate.several`), or its entries are no numbers.
+    """
+    given = validate.several(name, values, noun)
+    try:
+        read = np.array(given)
+        found = read.astype(np.float64)
+    except (TypeError, ValueError):
+        read = found = np.array("")
+    if read.dtype.kind not in "iufO":
+        rule = f"{noun} are numbers, in rows of one length"
+        raise InvalidParameter(name, given, rule)
+    return found
 
 
 def widen(lower: Array, upper: Array, slack: Array) -> Bounds:

@@ -20,7 +20,7 @@ docs/derivations/conversion.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +28,7 @@ import numpy as np
 from dpacct import validate
 from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, above
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Numbers, above
 from dpacct.numerics.search import minimize_unimodal
 from dpacct.pairs.achieved import achieved_delta, achieved_epsilon
 from dpacct.pairs.dominating import Direction, achieved_pairs, has_renyi, pairs_of, proven_pairs
@@ -120,7 +120,7 @@ class RenyiCurve:
 def rdp(
     schedule: Schedule | Round | None = None,
     *,
-    orders: Sequence[float],
+    orders: Numbers,
     noise_multiplier: float | None = None,
     rounds: int | None = None,
     sampling_rate: float = NOT_GIVEN,

@@ -20,14 +20,13 @@ docs/derivations/tradeoff.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Unpack
 
 from dpacct import validate
 from dpacct.accountant import find_accountant
 from dpacct.budget import Interval
-from dpacct.numerics.rounding import above, below
+from dpacct.numerics.rounding import Numbers, above, below
 from dpacct.pairs.dominating import Direction
 from dpacct.risk.attacks import LEAST_EPSILON, Attacks, gaussian_mu
 from dpacct.rounds import (
@@ -129,7 +128,7 @@ class TradeoffCurve:
 def tradeoff(
     schedule: Schedule | Round | None = None,
     *,
-    fpr: Iterable[float] | None = None,
+    fpr: Numbers | None = None,
     noise_multiplier: float | None = None,
     rounds: int | None = None,
     sampling_rate: float = NOT_GIVEN,

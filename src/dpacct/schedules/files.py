@@ -77,7 +77,7 @@ def load_schedule(
             with located("schedule", f"in phase {number} "):
                 phases.append(read_part(entry, adjacency if relation is None else relation))
                 # `Schedule` checks this as well, but cannot name the phase.
-                Schedule(dict.fromkeys((phases[0], phases[-1])))
+                Schedule([*dict.fromkeys((phases[0], phases[-1]))])
         return check_kinds(Schedule(phases))
 
 

@@ -6,7 +6,7 @@ round, so it ends at `MAX_PHASES` rounds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from dpacct import validate
@@ -39,7 +39,7 @@ def constant(
     return Schedule([Phase(Round(noise_multiplier, sampling, adjacency), rounds)])
 
 
-def steps(phases: Iterable[Step], adjacency: Adjacency | AdjacencyName | None = None) -> Schedule:
+def steps(phases: Sequence[Step], adjacency: Adjacency | AdjacencyName | None = None) -> Schedule:
     """Return constant stretches one after the other.
 
     Args:
@@ -71,7 +71,7 @@ def linear(
         InvalidParameter: a value out of range.
     """
     noises = _noises(rounds, start, end, lambda first, last, u: first + (last - first) * u)
-    return steps(((n, noise, sampling) for n, noise in noises), adjacency)
+    return steps([(n, noise, sampling) for n, noise in noises], adjacency)
 
 
 def geometric(
@@ -89,7 +89,7 @@ def geometric(
         InvalidParameter: a value out of range.
     """
     noises = _noises(rounds, start, end, lambda first, last, u: first * (last / first) ** u)
-    return steps(((n, noise, sampling) for n, noise in noises), adjacency)
+    return steps([(n, noise, sampling) for n, noise in noises], adjacency)
 
 
 def warm_up(

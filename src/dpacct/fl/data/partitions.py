@@ -301,7 +301,7 @@ def _counts(num_examples: int, num_clients: int) -> tuple[int, int]:
 
 
 def _whole(values: Sequence[int] | NDArray[Any], name: str) -> Indices:
-    array = np.asarray(values)
+    array = np.asarray(validate.several(name, values, "whole numbers"))
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         rule = f"{name} are whole numbers in one row"
         raise InvalidParameter(name, f"{array.dtype} of shape {array.shape}", rule)

@@ -450,7 +450,7 @@ def _check_shape(name: str, values: Tensor, *shape: int | None) -> None:
 
 def _listed(clients: Sequence[int]) -> list[int]:
     """Return numbers of clients."""
-    listed = list(validate.several("clients", clients, "numbers of clients"))
+    listed = validate.several("clients", clients, "numbers of clients")
     if not all(isinstance(client, Integral) for client in listed):
         raise InvalidParameter("clients", clients, "clients are whole numbers")
     return [int(cast("int", client)) for client in listed]
