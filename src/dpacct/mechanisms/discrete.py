@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Integral
-from typing import Any, Self, cast
+from typing import Self, cast
 
 import numpy as np
 
@@ -143,9 +143,9 @@ def discrete_laplace_pair(scale: float, shift: int) -> AtomicPair:
     return AtomicPair((2 * j - shift) / scale, masses, 0.0, 4 * UNIT * shift / scale, error)
 
 
-def _checked_shift(value: Any) -> int | tuple[int, ...]:
+def _checked_shift(value: object) -> int | tuple[int, ...]:
     """Return a shift: a whole number, or a tuple of them."""
-    if isinstance(value, Iterable) and getattr(value, "shape", None) != ():
+    if hasattr(value, "__iter__") and getattr(value, "shape", None) != ():
         entries = tuple(_whole(entry) for entry in validate.several("shift", value, "shifts"))
         if not 0 < len(entries) <= _MOST_ENTRIES or not any(entries):
             rule = f"a vector has 1 to {_MOST_ENTRIES:g} numbers, and one of them moves"
