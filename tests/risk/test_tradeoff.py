@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mpmath import mpf
 
@@ -275,6 +275,8 @@ def test_rates_out_of_range(fpr):
     st.lists(st.floats(-20.0, 1.5), min_size=1, max_size=8, unique=True),
     log_uniform(1e-13, 1e-2),
 )
+@example([], [0.0, 2.2e-308], 1e-5)
+@example([], [0.0, 5e-324], 1e-13)
 def test_the_least_value_is_never_above_the_truth(lines, epsilons, spread):
     """F is the largest of some lines, known up to a spread that covers this test's rounding."""
     top = 2.0

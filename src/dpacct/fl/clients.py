@@ -306,7 +306,7 @@ def kept_records(
         rule = "an owner has at most a stated number of examples, by which the run is charged"
         raise InvalidParameter("records", None, rule, "Give records=, for example records=4.")
     most = validate.count("records", records, "the most records of an owner")
-    listed: Any = owners.tolist() if isinstance(owners, Tensor) else owners
+    listed: Any = cast("Any", owners).tolist() if isinstance(owners, Tensor) else owners
     names: list[Any] = list(validate.several("owners", listed, "owners"))
     if len(names) != count:
         rule = f"each of the {count} records has an owner"

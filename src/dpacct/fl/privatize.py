@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import torch
-from scipy.special import bdtrc  # pyright: ignore[reportMissingTypeStubs]
 from torch import Tensor
 
 from dpacct import validate
@@ -26,6 +25,7 @@ from dpacct.fl.privacy.sums import add_rows, contribute
 from dpacct.fl.public import PublicSize
 from dpacct.fl.settings import check_form, choose_bound, choose_independent
 from dpacct.ledger import Ledger, Run
+from dpacct.numerics.binomial import binomial_tail
 from dpacct.rounds import Adjacency, AdjacencyName, Full, Poisson, Round, Sampling, Uniform
 
 # A cohort that is larger has a probability below this under Poisson sampling. If the number of
@@ -205,7 +205,7 @@ def _check_count(count: int, plan: AggregationPlan) -> None:
         return
     tail = _IMPOSSIBLE_IF_SECRET if plan.public.stated else _IMPOSSIBLE
     # P(at least count of them are drawn).
-    if float(bdtrc(count - 1, clients, sampling.sampling_rate)) < tail:
+    if binomial_tail(clients, sampling.sampling_rate, count).upper < tail:
         expected = sampling.sampling_rate * clients
         rule = (
             f"Poisson({sampling.sampling_rate:g}) draws {expected:.4g} of {clients} clients on "

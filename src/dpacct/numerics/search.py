@@ -360,8 +360,11 @@ def least_convex_value(points: Sequence[tuple[float, Interval]]) -> float:
     def fall(inner: int, outer: slice, far: int) -> float:
         """Return the fall of the flattest line through ``inner`` up to ``far``, or infinity."""
         near = np.expm1(epsilons[outer] - epsilons[inner])
-        ratio = np.abs(np.expm1(epsilons[far] - epsilons[inner]) / near) * (1 + 64 * UNIT)
-        return float(np.min(ratio * (upper[outer] - lower[inner]), initial=math.inf))
+        rise = upper[outer] - lower[inner]
+        # Through points next to each other a line may rise beyond doubles: it says nothing.
+        with np.errstate(over="ignore"):
+            ratio = np.abs(np.expm1(epsilons[far] - epsilons[inner]) / near) * (1 + 64 * UNIT)
+            return float(np.min(np.where(rise > 0.0, ratio, 1.0) * rise, initial=math.inf))
 
     least = float(lower[-1])
     for i in range(len(points) - 1):

@@ -20,8 +20,3 @@ def ndtr(x: Any) -> Any:
 def ndtri(x: Any) -> Any:
     """Return its inverse."""
     return _special().ndtri(x)
-
-
-def bdtrc(k: Any, n: Any, p: Any) -> Any:
-    """Return the probability that a binomial variable exceeds ``k``."""
-    return _special().bdtrc(k, n, p)

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -33,10 +34,11 @@ import numpy as np
 
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged
+from dpacct.numerics.binomial import binomial_tail
 from dpacct.numerics.fourier import shift_of_nodes
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
 from dpacct.numerics.search import bracket_root
-from dpacct.numerics.special import bdtrc, ndtr
+from dpacct.numerics.special import ndtr
 from dpacct.pairs.kinds import Direction, GeneralPair
 
 # Tails and discretization may add e^-44, relative to the result. Terms of r below e^-46 of the
@@ -344,9 +346,8 @@ class ChoicePair(GeneralPair):
         return shares @ np.array(parts) + 2 * share_error
 
 
-# `scipy.special.bdtrc` is an incomplete beta function, here trusted to this relative error. A
-# smaller probability than the least one counts as that.
-_BINOMIAL_ERROR, _LEAST = 1e-9, 1e-280
+# A smaller probability counts as this one.
+_LEAST = 1e-280
 
 
 def full_probability(rate: float, max_cohort: int, num_clients: int) -> float:
@@ -356,22 +357,18 @@ def full_probability(rate: float, max_cohort: int, num_clients: int) -> float:
     """
     if num_clients - 1 < max_cohort:
         return 0.0
-    found = float(bdtrc(max_cohort - 1, num_clients - 1, rate))
-    return min(1.0, max(found, _LEAST) * (1 + _BINOMIAL_ERROR))
+    return max(binomial_tail(num_clients - 1, rate, max_cohort).upper, _LEAST)
 
 
 def kept_share(rate: float, max_cohort: int, num_clients: int) -> float:
     """Return a lower bound of the probability that a client which was drawn is kept.
 
-    With j others it is min(1, B / (j + 1)), at least B / (j_0 + 1) for j < j_0, in steps of j_0.
+    With j others it is min(1, B / (j + 1)). The mean of 1 / (j + 1) over j >= B is that of
+    N q / (N q (j + 1)), the probability that more than B of all N clients are drawn, over N q.
     """
-    others = num_clients - 1
-    if others < max_cohort:
+    if num_clients - 1 < max_cohort:
         return 1.0
-    spread = max(1.0, float(np.sqrt(others * rate * (1 - rate))))
-    ends = max_cohort + np.unique(np.floor(spread * np.linspace(0.0, 12.0, 241)))
-    ends = np.append(ends[ends < others + 1], others + 1.0)
-    # P(j >= end): of those in [end_i, end_(i+1)), each is kept with at least B / end_(i+1).
-    tails = np.append(bdtrc(ends[:-1] - 1, others, rate), 0.0)
-    kept = float((-np.diff(tails) * np.minimum(1.0, max_cohort / ends[1:])).sum())
-    return max(0.0, 1.0 - float(tails[0]) + kept - 4 * _BINOMIAL_ERROR * float(tails[0]) - 1e-15)
+    full = binomial_tail(num_clients - 1, rate, max_cohort).upper
+    more = binomial_tail(num_clients, rate, max_cohort + 1).lower
+    share = float(Fraction(max_cohort) / (num_clients * Fraction(rate)))
+    return (1.0 - full + share * more) * (1 - 8 * UNIT)
