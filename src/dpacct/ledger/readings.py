@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap, Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Generator, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
@@ -361,6 +361,22 @@ class Snapshot:
             return self.planned(self.state, self.standing_plans().values())
         return self.upper()
 
+    def alone(self, runs: Sequence[int]) -> float:
+        """Return the proven epsilon of a group of runs by itself, whatever the others release.
+
+        It holds for every rule of stopping.
+        """
+        states, plans = [self.run_state(run) for run in runs], self.standing_plans()
+        if any(state.rounds and not state.private for state in states):
+            return math.inf
+        loose = any(state.left or (state.rounds and not state.initial) for state in states)
+        group = replace(self.state, spent=self.part_totals(runs).total(), loose=loose)
+        return min(
+            self.mixture.epsilon(group.spent, self.budget.delta),
+            self.planned(group, [plans[run] for run in runs if run in plans]),
+            self.any_stop(runs[0]) if len(runs) == 1 else math.inf,
+        )
+
     def planned(
         self, ledger: LedgerState, plans: Iterable[Plan], used: Schedule | None = None
     ) -> float:
@@ -369,8 +385,8 @@ class Snapshot:
         Infinite if another round ran beside the plans.
 
         Args:
-            ledger: the totals.
-            plans: all initial plans, or whole plans without those that were given up.
+            ledger: the totals, of all runs or of a group of them.
+            plans: all their initial plans, or whole plans without those that were given up.
             used: the used rounds of the plans, or None for all of them.
         """
         whole, delta, loss = planning.together(plans), self.budget.delta, None

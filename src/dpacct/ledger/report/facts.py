@@ -145,19 +145,15 @@ def summarize(now: Snapshot) -> LedgerSummary:
 
 
 def _projects(now: Snapshot) -> list[ProjectKeys]:
-    """Return the groups of runs, each with its own epsilon by the adaptive bound."""
+    """Return the groups of runs, each with its own epsilon."""
     groups: dict[str, list[int]] = {}
     for run in now.runs():
         if now.start(run).project:
             groups.setdefault(now.start(run).project, []).append(run)
     found: list[ProjectKeys] = []
     for name, runs in groups.items():
-        states = [now.run_state(run) for run in runs]
-        total = now.part_totals(runs).total()
-        private = all(state.private or not state.rounds for state in states)
-        epsilon = now.mixture.epsilon(total, now.budget.delta) if private else math.inf
-        rounds = sum(state.rounds for state in states)
-        found.append({"name": name, "runs": runs, "rounds": rounds, "epsilon": _finite(epsilon)})
+        rounds, epsilon = sum(now.run_state(run).rounds for run in runs), _finite(now.alone(runs))
+        found.append({"name": name, "runs": runs, "rounds": rounds, "epsilon": epsilon})
     return found
 
 
