@@ -17,7 +17,7 @@ from dpacct.correlated import Correlated
 from dpacct.display import chosen
 from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.errors import Unsupported
-from dpacct.items import count_of, counted, parts_in_words
+from dpacct.items import count_of, counted, noun_of, parts_in_words
 from dpacct.outputs import single
 from dpacct.renyi.curve import RenyiAccountant, RenyiCurve, best_epsilon
 from dpacct.rounds import AccountantName, Adjacency, Poisson, Release, Round, Schedule, Uniform
@@ -56,8 +56,8 @@ def rows(schedule: Schedule, *, ratio_only: bool = False) -> list[Row]:
         words = f"the best of a random number of such runs, {only.runs!r}, as one release"
         return [*rows(only.schedule, ratio_only=ratio_only), Row("", words)]
     if only is None:
-        noun = "round" if len(schedule.only_rounds()) == len(schedule.distinct()) else "release"
-        what = f"{count_of(schedule.rounds, noun)} in {count_of(len(schedule.parts), 'phase')}"
+        count = count_of(schedule.rounds, noun_of(schedule))
+        what = f"{count} in {count_of(len(schedule.parts), 'phase')}"
     else:
         what = counted(only, schedule.rounds, noise=not hasattr(only, "noise_multiplier"))
     if ratio_only and isinstance(only, Round) and isinstance(only.sampling, Uniform):

@@ -525,7 +525,9 @@ class MechanismOptions:
         for field in MECHANISM:
             if field in self and field not in known and self._typed(field) != head:
                 takes = _takers(field)
-                why = f"it belongs to {takes}" if takes else "epochs and their steps say how long"
+                why = "its rounds say how long" if field == "epochs" else "it needs no sampling"
+                why = why if item.kind is Correlated else "epochs and their steps say how long"
+                why = f"it belongs to {takes}" if takes else why
                 if head:
                     raise conflict(self._typed(field), head, why)
                 raise OptionConflict(f"{self._typed(field)} needs {takes}.")

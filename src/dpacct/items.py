@@ -431,6 +431,29 @@ def count_of(count: int, noun: str) -> str:
     return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def noun_of(*schedules: Schedule) -> str:
+    """Return "round" if schedules hold nothing else, or else "release"."""
+    kinds = (kind for schedule in schedules for kind in schedule.distinct())
+    return "round" if all(isinstance(kind, Round) for kind in kinds) else "release"
+
+
+def noise_in_words(release: Release | None) -> str:
+    """Return what the noise multiplier of a release is a multiple of."""
+    keys = () if release is None or isinstance(release, Round) else item_of(release).keys
+    text = next((key.help for key in keys if key.name == NOISE.name), NOISE.help)
+    words = text.removeprefix("Noise multiplier: ").removesuffix(".")
+    return words[:1].lower() + words[1:]
+
+
+def all_in_words(schedule: Schedule) -> str:
+    """Return a phrase for a whole schedule: its only release, or the number of its kinds."""
+    only, *others = schedule.distinct() or (None,)
+    if only is not None and not others:
+        return counted(only, schedule.rounds)
+    count = count_of(schedule.rounds, noun_of(schedule))
+    return f"{count} of {len(schedule.distinct())} kinds"
+
+
 # From words of files.
 
 

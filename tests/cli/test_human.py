@@ -291,6 +291,8 @@ def test_text_from_options_and_files_is_shown_as_it_is(monkeypatch: pytest.Monke
     row, grid = render.Row(words, words, words), render.Grid([words], [[words]])
     page = render.Page([row], [grid], [words], words, title=words)
     monkeypatch.setenv("COLUMNS", "200")
+    # Rich takes a dumb terminal for 80 columns unless both are known.
+    monkeypatch.setenv("LINES", "50")
     monkeypatch.setenv("TERM", "dumb")
     screen = Terminal()
     monkeypatch.setattr("sys.stdout", screen)

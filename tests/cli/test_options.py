@@ -99,8 +99,12 @@ def test_an_option_changes_what_runs_or_is_refused_as_typed(run: str, field: str
         assert changed != plan or changed.adjacency is not plan.adjacency
 
 
-@pytest.mark.parametrize("command", ["rdp", "risk"])
+@pytest.mark.parametrize(
+    "command",
+    ["rdp", "risk", "plot eps", "plot schedule", "plot compare", "ledger charge a.ledger"],
+)
 def test_a_population_that_no_number_depends_on_is_refused(dpacct: Any, command: str) -> None:
+    dpacct("ledger init a.ledger --eps 8")
     for run in ("--q 0.1 --rounds 3", "--sampling full --rounds 3", "--laplace 1"):
         noise = "" if "laplace" in run else "--noise 2"
         ran = dpacct(f"{command} {run} {noise} --clients 9")
@@ -122,3 +126,19 @@ def test_what_was_not_typed_is_not_named_as_an_option(dpacct: Any) -> None:
     refused = dpacct("plot schedule --laplace 1")
     assert refused.code == 2
     assert "--schedule" not in refused.err
+    scaled = dpacct("calibrate --eps 2 --laplace 0.1")
+    assert "scale of the noise / largest l1 norm" in scaled.text
+    refused = dpacct("calibrate --eps 2 --release zcdp:rho=1")
+    assert refused.err.startswith("dpacct: schedule is 'a promise of 1-zCDP'; none of its")
+    refused = dpacct("calibrate --eps 2 --solve q --noise 2 --laplace 1 --rounds 3")
+    assert "(only rounds have a rate to solve for)" in refused.err
+
+
+def test_what_has_no_rounds_is_not_counted_in_rounds(dpacct: Any, folder: Path) -> None:
+    phases = '[[phase]]\nmechanism = "laplace"\nepsilon = 0.1\nrounds = 20\n'
+    rounds = "[[phase]]\nrounds = 1000\nnoise_multiplier = 20\nsampling_rate = 0.01\n"
+    (folder / "plan.toml").write_text(rounds + phases, encoding="utf-8")
+    for command in ("report --format md", "plot tradeoff", "plot eps", "epsilon"):
+        words = dpacct(f"{command} --schedule plan.toml").text
+        assert "1,020 releases" in words
+        assert "1,020 rounds" not in words

@@ -6,6 +6,7 @@ import dpacct
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.errors import DpacctError, InvalidParameter
+from dpacct.items import noise_in_words
 from dpacct.outputs import noise_multiplier, single
 from dpacct.rounds import Full, Poisson, Round, Sampling, Schedule, Uniform
 from dpacct_cli import mechanism, options, outputs
@@ -16,22 +17,22 @@ from dpacct_cli.words import called
 
 # The values of --solve, and the library's word for each.
 SOLVABLE = {"noise": "noise", "rounds": "rounds", "q": "sampling_rate", "delta": "delta"}
-# What cannot be typed beside it. A strategy has its rounds, and only a round alone has a rate.
+SOLVED, NO_RATE = "it is the value to solve for", "only rounds have a rate to solve for"
+# What cannot be typed beside it, and why.
 EXCLUDED = {
-    "noise": ("--noise",),
-    "rounds": ("--rounds", "--epochs", "--times", "--correlated", "--best-of"),
-    "q": (
-        "--q",
-        "--cohort",
-        "--schedule",
-        "--correlated",
-        "--epochs",
-        "--best-of",
-        "--release",
-        "--laplace",
-    ),
-    "delta": ("--delta",),
-}
+    "noise": {"--noise": SOLVED},
+    "rounds": {
+        "--rounds": SOLVED, "--epochs": SOLVED, "--times": SOLVED,
+        "--correlated": "a strategy is made for its rounds",
+        "--best-of": "its runs are one release, whatever their rounds",
+    },
+    "q": {
+        "--q": SOLVED, "--cohort": SOLVED, "--epochs": "their rounds depend on the rate",
+        "--schedule": "the file says it", "--correlated": NO_RATE, "--best-of": NO_RATE,
+        "--release": NO_RATE, "--laplace": NO_RATE,
+    },
+    "delta": {"--delta": SOLVED},
+}  # fmt: skip
 
 # fmt: off
 Solve = Annotated[str, option("--solve", "|".join(SOLVABLE), options.FIND,
@@ -138,9 +139,8 @@ def _refuse_what_is_solved(typed: MechanismOptions, solve: str, delta: str | Non
     if "schedule" in typed and solve in ("noise", "delta"):
         typed.refuse_beside_schedule()
     given = typed.by_option() | ({} if delta is None else {"--delta": delta})
-    for name in EXCLUDED[solve]:
+    for name, why in EXCLUDED[solve].items():
         if name in given:
-            why = "it is the value to solve for, or depends on it"
             raise conflict(f"{called(name)} {given[name]}", f"--solve {solve}", why)
     if typed.by_epochs and solve == "q":
         raise conflict(f"--solve {solve}", f"--sampling {typed['sampling']}", "epochs are whole")
@@ -163,7 +163,7 @@ def what_runs(typed: MechanismOptions, solve: str) -> dict[str, Any]:
         return {"noise_multiplier": noise, "rounds": rounds, **given}
     if solve == "rounds":
         return {"schedule": typed.at_least_once().read_schedule()}
-    if solve == "noise" and not ("schedule" in typed or "release" in typed):
+    if solve == "noise" and not any(field in typed for field in ("schedule", "release", "laplace")):
         # The noise is scaled from any start.
         typed = typed.but(noise_multiplier="1")
     return {"schedule": typed.read_schedule()}
@@ -206,10 +206,9 @@ def _solved(found: dpacct.Calibration, solve: str) -> tuple[float, Row]:
         return rate, Row("sampling rate", down(rate, 7), meaning)
     noise = noise_multiplier(found.rest)
     if noise is None:
-        meaning = "x the noise multiplier of every round in the file"
+        meaning = "x the noise of every release"
         return found.noise_scale, Row("noise scale", up(found.noise_scale, 7), meaning)
-    meaning = "std of the noise on the sum / clip norm"
-    return noise, Row("noise multiplier", up(noise, 7), meaning)
+    return noise, Row("noise multiplier", up(noise, 7), noise_in_words(single(found.rest)))
 
 
 def _rdp_rows(found: dpacct.Calibration, asked: dict[str, Any]) -> list[Row]:

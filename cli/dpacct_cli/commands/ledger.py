@@ -12,6 +12,7 @@ from dpacct import validate
 from dpacct.budget import DEFAULT_DELTA, Budget, Spent
 from dpacct.display import down, line
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
+from dpacct.items import noun_of
 from dpacct.outputs import LedgerRun, LedgerSummary, mechanism_of
 from dpacct.rounds import AccountantName, Adjacency
 from dpacct_cli import mechanism, options, outputs
@@ -188,6 +189,7 @@ def remaining(
     from dpacct.ledger.record.events import schedule_in_adjacency
 
     style = shown.style
+    typed.refuse_unused_clients()
     with opened(file) as ledger:
         plan = typed.at_least_once().read_schedule(ledger.adjacency)
         plan = schedule_in_adjacency(plan, ledger.adjacency or "")
@@ -202,7 +204,7 @@ def remaining(
         "budget": summary["budget"],
         **mechanism_of(plan),
     }
-    noun = "rounds" if plan.only_rounds() else "releases"
+    noun = f"{noun_of(plan)}s"
     noun = noun if plan.rounds == 1 else f"runs of {plan.rounds} {noun}"
     rows = [Row("remaining", str(planned), f"more such {noun}, planned or charged at once")]
     if planned > chosen:
@@ -236,6 +238,7 @@ def charge(
     from dpacct.ledger.record.events import schedule_in_adjacency
 
     style = shown.style
+    typed.refuse_unused_clients()
     with opened(file, read_only=False) as ledger:
         plan = typed.read_schedule(ledger.adjacency)
         given_too: dict[str, Any] = {"project": project or "", "part": part or ""}
@@ -257,9 +260,7 @@ def charge(
         "guarantee": summary["guarantee"],
         "path": summary["path"],
     }
-    noun = "rounds that ran elsewhere"
-    if not plan.only_rounds():
-        noun = "release" if plan.rounds == 1 else "releases"
+    noun = noun_of(plan) if plan.rounds == 1 else f"{noun_of(plan)}s"
     rows = [
         Row("charged", str(plan.rounds), f"{noun}, as run {run.id}"),
         *mechanism.rows(plan),

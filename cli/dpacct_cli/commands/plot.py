@@ -161,6 +161,7 @@ def schedule(*, typed: MechanismOptions, to: PictureOptions) -> None:
       dpacct plot schedule --schedule rounds.toml
     """
     to.file()
+    typed.refuse_unused_clients()
     to.put(dpacct.pictures.schedule_picture(typed.read_schedule()))
 
 
@@ -172,6 +173,7 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, to: Picture
     """
     to.file()
     at = typed.read_delta(delta)
+    typed.refuse_unused_clients()
     plan = typed.read_schedule()
     # dpacct compare says why an accountant does not apply.
     answers = [
@@ -267,6 +269,8 @@ def read_settings(typed: MechanismOptions, accountant: str) -> list[Setting]:
         varied = {key: value for key, value in chosen.items() if len(lists[key]) > 1}
         words = [f"{LABELS.get(key, key)} {value}".strip() for key, value in varied.items()]
         words += [engine.name] if len(lists["accountant"]) > 1 else []
-        plan = typed.but(**chosen).read_schedule()
+        one = typed.but(**chosen)
+        one.refuse_unused_clients()
+        plan = one.read_schedule()
         found.append(dpacct.pictures.Setting(", ".join(words), plan, engine.name))
     return found

@@ -24,6 +24,7 @@ from dpacct.calibration.goals import (
 )
 from dpacct.display import chosen, html_table, up
 from dpacct.errors import InvalidParameter
+from dpacct.items import all_in_words
 from dpacct.rounds import (
     NOT_GIVEN,
     AccountantName,
@@ -116,10 +117,8 @@ class Calibration:
         only = kinds[0] if len(kinds) == 1 else None
         if isinstance(only, Round):
             noise = ("noise multiplier", up(only.noise_multiplier, 7), "noise std / clip norm")
-            mechanism = f"{self.rounds} rounds, {only.sampling!r}"
         else:
             noise = ("noise scale", up(self.noise_scale, 7), "x the noise of every round")
-            mechanism = f"{self.rounds} rounds of {len(kinds)} kinds"
         rows = [
             noise,
             ("epsilon", up(self.epsilon.upper), f"proven, at delta {chosen(self.delta, 3)}"),
@@ -127,7 +126,7 @@ class Calibration:
         if self.risk is not None:
             rows.append((self.goal, up(self.risk.upper), "of any attack, proven"))
         rows.append(("accountant", self.accountant, str(self.schedule.adjacency)))
-        return html_table([*rows, ("mechanism", mechanism, self.not_scaled)])
+        return html_table([*rows, ("mechanism", all_in_words(self.rest), self.not_scaled)])
 
     def _only_round(self, name: str) -> Round:
         distinct = list(self.rest.distinct())

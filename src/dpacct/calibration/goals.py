@@ -24,6 +24,7 @@ from dpacct import validate
 from dpacct.accountant import Accountant
 from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
+from dpacct.items import all_in_words
 from dpacct.numerics.search import bracket_root, corrected_largest, corrected_root, largest, settle
 from dpacct.pairs.achieved import loss_variance
 from dpacct.pairs.dominating import Direction
@@ -264,7 +265,7 @@ def noise_factor(goal: Goal, unit: Schedule) -> float:
     """
     if all(kind.noise_range is None for kind in unit.distinct()):
         rule = "none of its releases has noise to scale"
-        raise InvalidParameter("schedule", repr(unit), rule)
+        raise InvalidParameter("schedule", all_in_words(unit), rule)
     quick = _without_game(goal, unit)
     if quick is None:
         return math.exp(_log_noise_factor(goal, unit))

@@ -14,8 +14,7 @@ from dpacct.correlated.release import Correlated
 from dpacct.display import chosen, up
 from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.errors import InvalidParameter
-from dpacct.items import count_of, counted, in_words
-from dpacct.outputs import single
+from dpacct.items import all_in_words, count_of, in_words, noun_of
 from dpacct.pairs.dominating import Direction
 from dpacct.pictures.picture import Bar, Curve, Level, Mark, Panel, Picture
 from dpacct.renyi.curve import RenyiAccountant, rdp
@@ -47,10 +46,7 @@ class Setting:
 
 def describe(schedule: Schedule) -> str:
     """Return rounds, sampling, noise and adjacency of a schedule in a few words."""
-    only, kinds = single(schedule), len(schedule.distinct())
-    if only is None:
-        return f"{count_of(schedule.rounds, 'round')} of {kinds} kinds, {schedule.adjacency}"
-    return f"{counted(only, schedule.rounds)}, {schedule.adjacency}"
+    return f"{all_in_words(schedule)}, {schedule.adjacency}"
 
 
 def _note(settings: Sequence[Setting], one: str, several: str) -> str:
@@ -132,12 +128,14 @@ def epsilon_picture(
         curves.append(_curve(name, [(0, Interval(0.0, 0.0)), *band]))
     levels = [] if target is None else [Level(target, f"budget {chosen(target)}")]
     rounds = {setting.schedule.rounds for setting in settings}
-    after = f"after {rounds.pop()} rounds" if len(rounds) == 1 else "after the last round"
-    title = f"Epsilon {after}{':' if several else ' is at most'} {_each(settings, ends)}"
+    noun = noun_of(*(setting.schedule for setting in settings))
+    last = count_of(rounds.pop(), noun) if len(rounds) == 1 else f"the last {noun}"
+    title = f"Epsilon after {last}{':' if several else ' is at most'} {_each(settings, ends)}"
     if target is not None:
         met = [points[-1][1].upper <= target for points in found]
         title = _noise_to_meet(target, settings, met, delta) or title
-    panel = Panel("rounds", f"epsilon at delta {chosen(delta, 3)}, proven", curves, levels=levels)
+    label = f"epsilon at delta {chosen(delta, 3)}, proven"
+    panel = Panel(f"{noun}s", label, curves, levels=levels)
     return Picture(title, [panel], _note_on_bands(settings))
 
 
@@ -289,7 +287,8 @@ def schedule_picture(schedule: Schedule) -> Picture:
     """
     phases = [(kind, n) for kind, n in schedule.phases if isinstance(kind, _WITH_ROUNDS)]
     if not phases:
-        raise InvalidParameter("schedule", repr(schedule), "a picture needs at least one round")
+        rule = "a picture of noise by round needs at least one round"
+        raise InvalidParameter("schedule", describe(schedule), rule)
     starts = [0, *accumulate(n * _rounds_in(kind) for kind, n in phases)]
     step = max(1, len(phases) // MOST_PHASES)
     shown = [*phases[::step], phases[-1]]
@@ -297,10 +296,10 @@ def schedule_picture(schedule: Schedule) -> Picture:
     noises = [round_.noise_multiplier for round_, _ in shown]
     rates = [round_.sampling_rate for round_, _ in shown]
     rounds = starts[-1]
-    title = f"{rounds} rounds at noise {chosen(noises[0])}"
+    title = f"{count_of(rounds, 'round')} at noise {chosen(noises[0])}"
     if min(noises) < max(noises):
         ends = f"{chosen(min(noises), least=True)} and {chosen(max(noises))}"
-        title = f"Noise between {ends} in {rounds} rounds"
+        title = f"Noise between {ends} in {count_of(rounds, 'round')}"
     kinds = {in_words(kind.sampling if isinstance(kind, Round) else kind) for kind, _ in phases}
     note = f"{kinds.pop()}, {schedule.adjacency}" if len(kinds) == 1 else describe(schedule)
     if others := schedule.rounds - sum(n for _, n in phases):

@@ -8,8 +8,8 @@ from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, Accountant, find_accountant, spend
 from dpacct.budget import Spent
 from dpacct.display import chosen, line, up
-from dpacct.items import count_of, counted, parts_in_words
-from dpacct.outputs import Point, ScheduleReport, mechanism_of, single
+from dpacct.items import all_in_words, count_of, noun_of, parts_in_words
+from dpacct.outputs import Point, ScheduleReport, mechanism_of
 from dpacct.report.document import Report, chart, filled, heading, table
 from dpacct.report.front import Promise, front_page, nothing_promised, risk_to_json
 from dpacct.report.risks import risks_of_rounds
@@ -54,7 +54,7 @@ def on_schedule(
     validate.rounds(plan.rounds)
     at, engine = validate.delta(delta), find_accountant(accountant)
     one = validate.line("unit", unit, "the unit of privacy")
-    title = validate.line("name", name, "the name of a report") if name else _title(plan)
+    title = validate.line("name", name, "the name of a report") if name else all_in_words(plan)
     if num_units is not None:
         num_units = validate.count("num_units", num_units, "the number of units", MAX_CLIENTS)
     spent = spend(plan, at, engine.name)
@@ -96,16 +96,10 @@ def on_schedule(
     points = None
     if len(facts["points"]) > 1 and promise:
         points = {**facts, "budget": None, "part_of_plan": False, "epsilon_any_stop": None}
-        caption = f"Epsilon is at most {up(spent.upper)} after {count_of(plan.rounds, 'round')}"
+        many = count_of(plan.rounds, noun_of(plan))
+        caption = f"Epsilon is at most {up(spent.upper)} after {many}"
         blocks.append(chart(caption))
     return Report({**facts}, (*blocks, *glossary()), points)
-
-
-def _title(plan: Schedule) -> str:
-    only = single(plan)
-    if only is None:
-        return f"{count_of(plan.rounds, 'round')} of {len(plan.distinct())} kinds"
-    return counted(only, plan.rounds)
 
 
 def _points(plan: Schedule, spent: Spent, engine: Accountant) -> list[Point]:

@@ -80,8 +80,8 @@ OTHER_RELEASES = (
     "same unit and the same neighbors."
 )
 FIXED = (
-    "All rounds were fixed in advance, with the noise and sampling of each. Released values had no "
-    "influence on them, except by stopping early."
+    "All releases were fixed in advance, with the noise and sampling of each. Released values had "
+    "no influence on them, except by stopping early."
 )
 NOTHING_ELSE = (
     "Nothing else was computed from the same data: no tuning and no discarded run. Anything else "

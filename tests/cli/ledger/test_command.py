@@ -190,7 +190,7 @@ def test_remaining(dpacct: Any, file: str) -> None:
     step = [{"rounds": 2, "noise_multiplier": 4.0}, {"mechanism": "laplace", "epsilon": 0.1}]
     Path("step.json").write_text(json.dumps({"phase": step}), encoding="utf-8")
     steps = dpacct("ledger remaining fresh.ledger --schedule step.json")
-    assert "more such runs of 3 rounds" in steps.text
+    assert "more such runs of 3 releases" in steps.text
 
 
 def old(name: str, folder: Path) -> Path:
@@ -251,7 +251,7 @@ def test_charge_records_rounds_that_ran_elsewhere(dpacct: Any) -> None:
     assert (data["run"], data["charged"], data["delta"]) == (1, 40, 1e-5)
     assert (data["adjacency"], data["sampling_rate"]) == ("add-remove", 0.1)
     text = dpacct(words).text
-    assert re.search(r"charged +40 +rounds that ran elsewhere, as run 2", text)
+    assert re.search(r"charged +40 +rounds, as run 2", text)
     shown = dpacct("ledger show new.ledger --json").json
     assert [run["name"] for run in shown["runs"]] == ["notebook", "notebook"]
     assert all(run["finished"] for run in shown["runs"])
