@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -152,6 +154,30 @@ def test_settings_of_a_run_are_those_of_the_loop(case, way):
     same_state(run, own)
 
 
+class Tied(nn.Module):
+    """One weight of two layers, dropout, and a parameter that is not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.first, self.second, self.last = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+        self.second.weight = self.first.weight
+        self.last.weight.requires_grad_(requires_grad=False)
+        self.norm = nn.BatchNorm1d(6).eval().requires_grad_(requires_grad=False)
+
+    def forward(self, x):
+        inner = self.second(self.norm(torch.tanh(self.first(x))))
+        return self.last(nn.functional.dropout(inner, 0.3, self.training))
+
+
+def test_tied_frozen_and_random_layers_are_those_of_a_federation():
+    with federation(Tied(), CLIENTS, **settings(seed=5)) as run:
+        run.run()
+    with server(Tied, seed=5) as own:
+        trained(own)
+    same_state(run, own)
+
+
 def plain(parameters):
     return torch.optim.SGD(parameters, lr=0.1)
 
@@ -182,6 +208,29 @@ def test_an_optimizer_of_ones_own_takes_the_methods_direction(method, way):
     with server(**options) as own:
         trained(own, way=way, loop=by_optimizer(plain))
     same_state(run, own)
+
+
+def test_accelerate_prepares_optimizer_and_loader():
+    """As docs/how-to/your-framework.md has it, against the optimizer without Accelerate."""
+    accelerate = pytest.importorskip("accelerate")
+
+    def loop(local: fl.LocalRun, given) -> None:
+        optimizer = torch.optim.AdamW(local.parameters(), lr=0.02)
+        loader = DataLoader(list(given), batch_size=None)
+        optimizer, loader = accelerate.Accelerator(cpu=True).prepare(optimizer, loader)
+        for x, y in loader:
+            optimizer.zero_grad()
+            local.backward(x, y)
+            optimizer.step()
+
+    def adam(parameters):
+        return torch.optim.AdamW(parameters, lr=0.02)
+
+    runs = [server(method=fl.DPFedSAM(), seed=5, local=fl.SGD(batch_size=4)) for _ in range(2)]
+    for run, way in zip(runs, (loop, by_optimizer(adam)), strict=True):
+        with run:
+            trained(run, loop=way)
+    same_state(*runs)
 
 
 def test_any_optimizer_trains_and_gradients_add_up_as_in_torch():
@@ -586,6 +635,91 @@ def test_nothing_is_done_outside_of_the_block():
         broken = fl.LocalRun(opened.assignment(2), perceptron(), cross_entropy)
         fails(ZeroDivisionError, broken, lambda local: local.step(x, y))
         refused("no answer", lambda: broken.answer, Unsupported)
+
+
+def test_a_contribution_counts_for_one_client():
+    """A variable of an earlier client, in a loop that goes on after an error."""
+    with server(sampling=fl.Full()) as run:
+        opened = next(iter(run))
+        stale = opened.bound(torch.ones(1, run.engine.layout.size))
+        opened.add([0], stale)
+        refused("counts once", lambda: opened.add([1], stale))
+        refused("counts once", lambda: opened.add([1], stale.take([0])))
+        assert float(opened.found.total.norm()) < 0.5
+        opened.add([1], opened.bound(torch.ones(1, run.engine.layout.size)))
+
+
+@pytest.mark.parametrize("what", ["anchor", "server_state"])
+def test_what_clients_are_shown_is_not_written_to(what):
+    """A loop that steps along the broadcast itself would release its data without noise."""
+    with server(sampling=fl.Full(), method=fl.Scaffold()) as run:
+        opened, before = next(iter(run)), flat(run.model)
+        for value in getattr(opened.broadcast, what).values():
+            value.add_(1.0)
+        refused("written to in place", opened.commit, Unsupported)
+        refused("written to in place", opened.release, Unsupported)
+        assert torch.equal(flat(run.model), before)
+        following = next(iter(run))
+        assert torch.equal(following.broadcast.anchor["0.weight"], run.state.params["0.weight"])
+        assert not any(bool(value.any()) for value in following.broadcast.server_state.values())
+
+
+def test_answers_may_come_from_several_threads(monkeypatch):
+    """Two additions at once would lose one of them: who is there would remove another client."""
+
+    def slowly(total, rows):
+        before = total.clone()
+        time.sleep(0.02)
+        total.copy_(before + rows.double().sum(dim=0))
+
+    monkeypatch.setattr("dpacct.fl.engine.engine.add_rows", slowly)
+    with server(sampling=fl.Full()) as run:
+        opened = next(iter(run))
+        rows = torch.eye(3, run.engine.layout.size)
+        own = [opened.bound(row.unsqueeze(0)) for row in rows]
+        answers: list[Any] = []
+
+        def answer(client: int) -> None:
+            try:
+                opened.add([client], own[client])
+                answers.append(client)
+            except InvalidParameter as refusal:
+                answers.append(str(refusal))
+
+        threads = [threading.Thread(target=answer, args=[client % 3]) for client in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        expected = torch.cat([one.bounded.rows for one in own]).double().sum(dim=0)
+        assert torch.equal(opened.found.total, expected)
+        assert sum("counts once" in str(one) or "count once" in str(one) for one in answers) == 3
+
+
+def test_blocks_of_several_threads_do_not_share_the_generators():
+    with server(sampling=fl.Full()) as run:
+        opened = next(iter(run))
+        one, other, never = (
+            fl.LocalRun(opened.assignment(client), perceptron(), cross_entropy)
+            for client in range(3)
+        )
+        assert [local.client for local in (one, other, never)] == [0, 1, 2]
+        found: list[str] = []
+
+        def enter() -> None:
+            try:
+                other.__enter__()
+            except Unsupported as refusal:
+                found.append(str(refusal))
+
+        with one:
+            thread = threading.Thread(target=enter)
+            thread.start()
+            thread.join()
+        assert "one client trains at a time" in found[0]
+        fails(KeyError, never, lambda local: local.step(CLIENTS[0].inputs, CLIENTS[0].targets))
+        with other:
+            pass
 
 
 def test_one_client_trains_at_a_time():

@@ -14,7 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
@@ -383,7 +383,8 @@ def build_method(name: str, options: Mapping[str, Any]) -> Method:
 
 def _printed(method: Method) -> Method:
     """Return the printed form of a method that has one."""
-    if not any(field.name == "as_printed" for field in fields(cast("Any", method))):
+    forms = fields(method) if is_dataclass(method) else ()
+    if not any(field.name == "as_printed" for field in forms):
         raise OptionConflict(f"--as-printed: {method.name} has no printed form of its own.")
     return replace(cast("Any", method), as_printed=True)
 

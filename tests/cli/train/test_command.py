@@ -174,6 +174,9 @@ def test_a_method_as_printed_says_that_its_epsilon_is_infinite(dpacct: Any) -> N
     assert re.search(r"epsilon +infinite +the sum is divided by the number of clients", ran.out)
     shown = dpacct("ledger show printed.ledger").out
     assert "(as printed), so no guarantee holds." in shown
+    data = dpacct("train dp-fed-ls --as-printed --clients 20 --rounds 2 --json").json
+    assert (data["private"], data["epsilon"]["upper"]) == (False, None)
+    assert "(as printed)" in data["not_private_because"]
 
 
 def test_a_run_without_noise_says_that_its_epsilon_is_infinite(dpacct: Any) -> None:

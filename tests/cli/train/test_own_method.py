@@ -33,6 +33,9 @@ class Proximal(fl.Method):
         plain = loss.gradient(params, batch)
         return {n: plain[n] + self.strength * (params[n] - context.anchor[n]) for n in params}
 
+class Plain(fl.Method):
+    pass
+
 class Other:
     pass
 """
@@ -162,6 +165,7 @@ def test_a_method_that_says_that_it_leaks_is_reported_so(dpacct, modules):
         ("ours.tried:Proximal --set strength=-1", "it is at least 0"),
         ("ours.tried:Proximal --set strength=7", "seven is too many"),
         ("ours.tried:Proximal --set strength=x", "refuses its options"),
+        ("ours.tried:Plain --as-printed", "has no printed form of its own"),
         ("proximal", "or package.module:Class of your own"),
     ],
 )

@@ -3,21 +3,23 @@
     reserve -> draw -> bound and add -> noise -> commit -> model and memories -> next round
 
 Rule 1: a round is reserved before anything is drawn. Rule 2: a contribution belongs to the draw
-that it was bounded for and to a client of that draw, and counts once. Rule 3: model, bound and
-noise are those that were charged. Rule 4: the round is committed before anything is released, and
-before clients' memories change.
+that it was bounded for and to a client of that draw, and counts once, from any thread. Rule 3:
+model, bound and noise are those that were charged, and clients were shown the released values. Rule
+4: the round is committed before anything is released, and before clients' memories change.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass, replace
+from functools import cached_property, wraps
 from hashlib import blake2b
 from hmac import compare_digest
 from numbers import Integral
-from typing import Any, cast
+from threading import RLock
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -56,11 +58,31 @@ from dpacct.fl.training.messages import (
     unpack,
     words_of,
 )
-from dpacct.fl.training.tasks import Broadcast
+from dpacct.fl.training.tasks import Broadcast, check_unwritten
 from dpacct.ledger import Event, Ticket
 from dpacct.ledger.record.events import noise_of
 from dpacct.ledger.record.plans import Plan
 from dpacct.rounds import AccountantName, Schedule
+
+P = ParamSpec("P")
+Returned = TypeVar("Returned")
+
+
+def _in_turn(
+    member: Callable[Concatenate[OpenRound, P], Returned],
+) -> Callable[Concatenate[OpenRound, P], Returned]:
+    """Let threads that receive answers wait for each other. Rule 2.
+
+    Two additions at once would lose a part of one of them, so that one client's presence could
+    remove the contribution of another.
+    """
+
+    @wraps(member)
+    def waits(self: OpenRound, *args: P.args, **keywords: P.kwargs) -> Returned:
+        with self.turn:
+            return member(self, *args, **keywords)
+
+    return waits
 
 
 class OpenRound:
@@ -71,7 +93,7 @@ class OpenRound:
 
     Attributes:
         number: 1, 2, ...
-        draw: the secret cohort. broadcast: the public values that all clients receive.
+        draw: the secret cohort. turn: the lock that orders additions of several threads.
         settled: whether the round is over. Then nothing is added any more.
         released: the noised mean, public. None before the release or if nothing may leave.
     """
@@ -87,8 +109,10 @@ class OpenRound:
         engine, state = rounds.engine, rounds.state
         self._rounds, self._engine, self._state = rounds, engine, state
         self._ticket, self._event, self._began = ticket, event, began
+        self.turn = RLock()
         self._answered: set[int] = set()
-        self._committed = self._training = False
+        self._bounded, self._added = 0, set[bytes]()
+        self._committed = False
         self._shared = b""
         self.settled = False
         self.released: Released | None = None
@@ -96,15 +120,21 @@ class OpenRound:
         self.draw: Draw = draw or engine.draw(self._row)
         self.number = state.round + 1
         self._found: Collected | None = None
-        self.broadcast: Broadcast = engine.broadcast(state)
+
+    @cached_property
+    def broadcast(self) -> Broadcast:
+        """The public values that all clients receive, in storage of their own."""
+        sent = self._engine.broadcast(self._state)
+        return replace(sent, anchor=copies(sent.anchor), server_state=copies(sent.server_state))
 
     @property
     def found(self) -> Collected:
         """The sums so far. Private."""
-        if self._found is None:
-            self._found = self._engine.open(self._state)
-            self._found.token = self.draw.token
-        return self._found
+        with self.turn:
+            if self._found is None:
+                self._found = self._engine.open(self._state)
+                self._found.token = self.draw.token
+            return self._found
 
     @property
     def cohort(self) -> Sequence[int]:
@@ -130,8 +160,7 @@ class OpenRound:
         """
         _check_shape("rows", rows, None, self._engine.layout.size)
         rows = rows.detach().to(self._engine.device, copy=True)
-        bounded = self._engine.bound(self._state, self.found.kept, rows)
-        return replace(bounded, token=self.draw.token)
+        return self._marked(self._engine.bound(self._state, self.found.kept, rows))
 
     def check(self, rows: Tensor, below: Tensor) -> Contributions:
         """Hold updates [c, k] that clients have masked and bounded to the same limits.
@@ -149,8 +178,13 @@ class OpenRound:
             rule = "rows are reals, and below is true or false, as bool"
             raise InvalidParameter("below", f"{below.dtype}, and rows {rows.dtype}", rule)
         rows, below = rows.detach().to(device), below.to(device)
-        checked = self._engine.check(self._state, kept, rows, below)
-        return replace(checked, token=self.draw.token)
+        return self._marked(self._engine.check(self._state, kept, rows, below))
+
+    @_in_turn
+    def _marked(self, bounded: Contributions) -> Contributions:
+        """Return contributions with a token of their own, which begins with that of the draw."""
+        self._bounded += 1
+        return replace(bounded, token=self.draw.token + self._bounded.to_bytes(8))
 
     @contextmanager
     def local(
@@ -166,14 +200,8 @@ class OpenRound:
             Unsupported: another block is open, or the run's own model was written to.
         """
         given, own = self._assigned(client), self._rounds.objective(loss)
-        if self._training:
-            raise Unsupported("one client trains at a time: end the block of the other one before")
-        method, self._training = self._engine.method, True
-        try:
-            with LocalRun(given, own, method=method, steps=steps) as local:
-                yield local
-        finally:
-            self._training = False
+        with LocalRun(given, own, method=self._engine.method, steps=steps) as local:
+            yield local
         self._rounds.check_model(own)
         contributions = self.bound(cast("Tensor", local.update).unsqueeze(0))
         memory = local.remember(contributions.bounded.rows[0])
@@ -223,12 +251,13 @@ class OpenRound:
             rule = "it holds the update that was asked for, and the client's memory"
             raise InvalidParameter("answer", f"of client {client} with other tensors", rule)
 
+    @_in_turn
     def add(self, clients: Sequence[int], contributions: Contributions) -> None:
         """Add contributions, one for each client. Workers outside the cohort contribute nothing.
 
         Raises:
             InvalidParameter: a client that is not in the round, or came before, or contributions
-                that were bounded for another round. Nothing is added.
+                that were bounded for another round, or were added before. Nothing is added.
         """
         self._require_open()
         if not isinstance(contributions, Contributions):
@@ -241,9 +270,13 @@ class OpenRound:
         if len(clients) != len(contributions):
             rule = f"there are {len(contributions)} contributions, one of each client"
             raise InvalidParameter("clients", len(clients), rule)
+        if contributions.token in self._added:
+            raise InvalidParameter("contributions", "of other clients", "each of them counts once")
         self._register(clients)
+        self._added.add(contributions.token)
         self._engine.add(self._state, self.found, self.draw, clients, contributions)
 
+    @_in_turn
     def commit(self) -> None:
         """Commit the round ahead of its release, for sums that arrive with their noise.
 
@@ -257,6 +290,7 @@ class OpenRound:
             self._ticket.commit()
         self._committed = True
 
+    @_in_turn
     def add_sum(self, clients: Sequence[int], total: Tensor) -> None:
         """Add the sum of updates and noise shares of clients, formed by a secure aggregator.
 
@@ -286,6 +320,7 @@ class OpenRound:
         self.found.arrived += len(clients)
         own.add_(total.to(self._engine.device))
 
+    @_in_turn
     def remember(self, client: int, memory: State) -> None:
         """Take a client's memory after the round. It is kept once the round is committed.
 
@@ -311,6 +346,7 @@ class OpenRound:
             raise InvalidParameter("memory", f"of client {client}", rule)
         return copies(memory)
 
+    @_in_turn
     def _take(self, client: int, contributions: Contributions, memory: State | None) -> None:
         """Add one client's contribution with its memory, or neither of them."""
         kept = None if memory is None else self._checked(client, memory)
@@ -340,6 +376,7 @@ class OpenRound:
             contributions=self._engine.plan.contributions,
         )
 
+    @_in_turn
     def merge(self, part: Collected) -> None:
         """Add the sums of a `Draw.share` of the round, from another process.
 
@@ -357,6 +394,7 @@ class OpenRound:
         else:
             self._found.merge(part)
 
+    @_in_turn
     @undisturbed()
     def release(self) -> Report:
         """Add the noise, commit, and move the model, for any number of contributions.
@@ -411,13 +449,17 @@ class OpenRound:
         same = rounds.engine is engine and rounds.state is state
         if not same or not engine.plan.charged_for(self._event, state.bound):
             raise Unsupported("the bound or the noise changed while clients trained: no release")
+        if "broadcast" in vars(self):
+            shown, own = self.broadcast, engine.broadcast(state)
+            check_unwritten(shown.anchor, own.anchor)
+            check_unwritten(shown.server_state, own.server_state)
 
     def _require_open(self) -> None:
         if self.settled:
             raise Unsupported(f"round {self.number} was released. Nothing is added to it any more")
 
     def _require_ours(self, name: str, token: bytes) -> None:
-        if token != self.draw.token:
+        if not token.startswith(self.draw.token):
             rule = f"round {self.number} takes only contributions that were bounded for it"
             raise InvalidParameter(name, "of another round", rule)
 

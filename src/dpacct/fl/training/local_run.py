@@ -3,6 +3,7 @@
 Rule 1: a block begins with the client's own seed and restores the global generators, so a shuffle
 or dropout inside does not depend on other clients, even if the program was seeded. Rule 2: an
 update is bounded behind its block, whatever the loop did. A block that ends by an error has none.
+One block is open at a time in a process, since the global generators belong to all its threads.
 Rule 3: a method that reads gradients off displacements takes the steps of the run alone.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from threading import Lock
 from typing import Any, Self, cast
 
 from torch import Tensor, nn
@@ -37,6 +39,8 @@ from dpacct.fl.tensors import (
 from dpacct.fl.training.messages import Assignment, pack, words_of
 from dpacct.fl.training.tasks import Isolation, LocalSteps
 
+_ONE = Lock()
+
 
 class LocalRun:
     """The local training of a client, as the block of a ``with`` statement.
@@ -52,6 +56,7 @@ class LocalRun:
         method: of the run. Default: DP-FedAvg.
         steps: the number of local steps, which a method may need before the first one.
     Attributes:
+        client: the number of the client, from the assignment.
         update: the raw update [d], private, once the block has ended without an error, else None.
     Raises:
         InvalidParameter: the message cannot be read, or has another model or method.
@@ -72,7 +77,7 @@ class LocalRun:
             assignment = Assignment.read(assignment, next(module.parameters()).device)
         if not isinstance(model, LocalLoss):
             model = _copied(assignment, model, loss, self._method)
-        self.update: Tensor | None = None
+        self.client, self.update = assignment.client, cast("Tensor | None", None)
         self._given, self._loss, local = assignment, model, assignment.broadcast.local
         if steps:
             steps = validate.count("steps", steps, "the number of local steps")
@@ -92,7 +97,11 @@ class LocalRun:
         given = self._given
         if self._stack is not None:
             raise Unsupported(f"client {given.client} trains in one block, which is over")
+        if not _ONE.acquire(blocking=False):
+            rule = "one client trains at a time: end the block of the other one before"
+            raise Unsupported(f"{rule}, or train in several processes")
         with ExitStack() as stack:
+            stack.callback(_ONE.release)
             stack.enter_context(forked_generators())
             stack.enter_context(arithmetic(given.broadcast.local.precision))
             self._shown = stack.enter_context(Isolation(self._loss).around(given.broadcast))

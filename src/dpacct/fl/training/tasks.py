@@ -120,6 +120,16 @@ class Broadcast:
         return rate / max(steps, 1) if self.local.total_lr else rate
 
 
+def check_unwritten(after: Params, before: Params) -> None:
+    """Compare the values that clients were shown with the values before. Rule 3."""
+    for name, value in before.items():
+        if not same_numbers(after[name].detach(), value):
+            raise Unsupported(
+                f"{name} is written to in place while a client trains: it would reach the next "
+                "client, or the release, past the bound"
+            )
+
+
 class Isolation:
     """A check around the training of clients, with the model of a loss."""
 
@@ -141,18 +151,9 @@ class Isolation:
         try:
             yield replace(broadcast, anchor=anchor, server_state=server)
         finally:
-            self._check(anchor, broadcast.anchor)
-            self._check(server, broadcast.server_state)
-            self._check(self._shared(), self._before)
-
-    def _check(self, after: Params, before: Params) -> None:
-        """Compare the values that clients were shown with the values before. Rule 3."""
-        for name, value in before.items():
-            if not same_numbers(after[name].detach(), value):
-                raise Unsupported(
-                    f"{name} is written to in place while a client trains: it would reach the next "
-                    "client, or the release, past the bound"
-                )
+            check_unwritten(anchor, broadcast.anchor)
+            check_unwritten(server, broadcast.server_state)
+            check_unwritten(self._shared(), self._before)
 
     def _shared(self) -> Params:
         model = self._loss.model
