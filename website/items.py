@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 from dpacct.items import NEEDED, RELEASES, ROUND, SAMPLINGS, Item, Key
-from dpacct_cli.outputs import FILES, TYPES
+from dpacct_cli.outputs import NAMES
 
 PAGE = "reference/items"
 HEAD = """\
@@ -44,5 +44,5 @@ def text() -> str:
     parts = [HEAD.strip(), "## Rounds", section(ROUND, ROUND.keys), "## Samplings of rounds"]
     parts += [section(item, item.keys) for item in SAMPLINGS.values()]
     parts += ["## Other releases", *(section(item, item.keys) for item in RELEASES.values())]
-    names = ", ".join(f"`{name}`" for name in sorted({*TYPES, *FILES}))
+    names = ", ".join(f"`{name}`" for name in NAMES)
     return "\n\n".join([*parts, f"{SCHEMAS}{names}."]) + "\n"

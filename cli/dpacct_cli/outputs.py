@@ -18,7 +18,6 @@ from dpacct.outputs import (
     LedgerSummary,
     MechanismKeys,
     Object,
-    PictureKeys,
     ScheduleReport,
     schema_of,
 )
@@ -352,7 +351,7 @@ class ClaimsAnswer(TypedDict):
 
 
 # The types of what a command prints, by its name; a group of commands prints one type, a ledger's
-# several.
+# several. A picture is data.
 TYPES: dict[str, tuple[Any, ...]] = {
     "calibrate": (Calibrate,),
     "epsilon": (Epsilon, EpsilonOfRecord),
@@ -374,9 +373,9 @@ TYPES: dict[str, tuple[Any, ...]] = {
     "ledger-export": (LedgerExport,),
     "report": (ScheduleReport, LedgerReport),
     "claims": (ClaimsAnswer,),
-    "plot": (PictureKeys,),
 }
 FILES = ("schedule-file", "claims-file")
+NAMES = sorted({*TYPES, *FILES, "plot"})
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -387,9 +386,14 @@ def schema(name: str) -> dict[str, Any]:
         from dpacct.schedules.files import file_schema
 
         return file_schema() if name == "schedule-file" else claims_schema()
-    return schema_of(f"dpacct {name.replace('-', ' ')} --json", *TYPES[name])
+    kinds = TYPES.get(name)
+    if kinds is None:
+        # It brings all pictures.
+        from dpacct.pictures import Picture
+
+        kinds = (Picture,)
+    return schema_of(f"dpacct {name.replace('-', ' ')} --json", *kinds)
 
 
 if __name__ == "__main__":
-    listed = "\n".join(sorted({*TYPES, *FILES}))
-    print(json.dumps(schema(sys.argv[1]), indent=2) if sys.argv[1:] else listed)
+    print(json.dumps(schema(sys.argv[1]), indent=2) if sys.argv[1:] else "\n".join(NAMES))

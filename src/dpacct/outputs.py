@@ -1,19 +1,25 @@
 """What is printed as JSON, as types: one word for one thing in all outputs.
 
 Pyright holds what is printed against them, and JSON Schemas are derived from them (`schema_of`).
+Values of the package whose fields are what is printed are types of output, too (`as_data`).
 Every object that is printed has ``"schema": 1`` as well. A bound that does not exist is null.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import (
     Annotated,
     Any,
     Literal,
+    NamedTuple,
     NotRequired,
     TypedDict,
     Union,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -181,35 +187,35 @@ class Point(TypedDict):
     guarantee: GuaranteeWord
 
 
-class Posterior(TypedDict):
+class Posterior(NamedTuple):
     """The share of accusations that are right, by that of members among the accused."""
 
     prior: float
     posterior: float
 
 
-class RateKeys(TypedDict):
-    """The best attack at a false positive rate."""
+class AtRate(NamedTuple):
+    """A bound on the best attack at a false positive rate."""
 
     fpr: float
     tpr: float
-    posteriors: list[Posterior]
+    posteriors: tuple[Posterior, ...]
 
 
-class RisksKeys(TypedDict):
-    """Bounds on all attacks."""
+class Risks(NamedTuple):
+    """Bounds on all attacks: on the share of correct guesses at a prior, and at some rates."""
 
     prior: float
     best_guess: float
-    rates: list[RateKeys]
+    rates: tuple[AtRate, ...]
 
 
-class RiskKeys(TypedDict):
+class RiskKeys(NamedTuple):
     """The risks of a promise, and of the procedure that keeps it."""
 
     epsilon: float
-    of_promise: RisksKeys
-    of_procedure: RisksKeys | None
+    of_promise: Risks
+    of_procedure: Risks | None
 
 
 class ReportKeys(TypedDict):
@@ -270,57 +276,7 @@ class LedgerReport(LedgerTotals, ReportKeys):
     reporter: str
 
 
-# Claims and pictures.
-
-
-class CurveKeys(TypedDict):
-    """A line of a picture."""
-
-    name: str
-    x: list[float]
-    y: list[float]
-    lower: list[float] | None
-
-
-class BarKeys(TypedDict):
-    """A bar of a picture."""
-
-    name: str
-    upper: float | None
-    lower: float | None
-    words: str
-
-
-class LevelKeys(TypedDict):
-    """A level of a picture."""
-
-    y: float
-    words: str
-
-
-class MarkKeys(LevelKeys):
-    """A marked point of a picture."""
-
-    x: float
-
-
-class PanelKeys(TypedDict):
-    """A pair of axes. ``x`` and ``y`` are their labels."""
-
-    x: str
-    y: str
-    curves: list[CurveKeys]
-    bars: list[BarKeys]
-    levels: list[LevelKeys]
-    marks: list[MarkKeys]
-
-
-class PictureKeys(TypedDict):
-    """A picture as data."""
-
-    title: str
-    note: str
-    panels: list[PanelKeys]
+# Claims.
 
 
 class JudgedReading(MechanismKeys):
@@ -358,6 +314,17 @@ class JudgedClaim(TypedDict):
 _PLAIN = {float: "number", int: "integer", str: "string", bool: "boolean", NoneType: "null"}
 
 
+def as_data(value: Any) -> Any:
+    """Return a value as JSON has it: an object of its fields, a list, or null for an infinity."""
+    if is_dataclass(value):
+        return {field.name: as_data(getattr(value, field.name)) for field in fields(value)}
+    if hasattr(value, "_asdict"):
+        return {key: as_data(one) for key, one in value._asdict().items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [as_data(one) for one in cast("Sequence[Any]", value)]
+    return None if isinstance(value, float) and math.isinf(value) else value
+
+
 def schema_of(title: str, *kinds: Any) -> dict[str, Any]:
     """Return the JSON Schema of objects of one of these types."""
     tables = [_table(kind, {"schema": {"const": 1}}) for kind in kinds]
@@ -383,7 +350,7 @@ def _table(kind: Any, more: dict[str, Any]) -> dict[str, Any]:
 def _schema(hint: Any) -> dict[str, Any]:
     """Return the schema of a type."""
     of, found = get_args(hint), dict[str, Any]()
-    if is_typeddict(hint):
+    if is_typeddict(hint) or is_dataclass(hint) or hasattr(hint, "_fields"):
         found = _table(hint, {})
     elif hint in _PLAIN:
         found = {"type": _PLAIN[hint]}
@@ -394,7 +361,7 @@ def _schema(hint: Any) -> dict[str, Any]:
         found = _schema(of[0])
     elif get_origin(hint) is Literal:
         found = {"enum": [*of]}
-    elif get_origin(hint) is list:
+    elif get_origin(hint) in (list, tuple, Sequence):
         found = {"type": "array", "items": _schema(of[0])}
     elif get_origin(hint) is dict:
         found = {"type": "object", "additionalProperties": _schema(of[1])}

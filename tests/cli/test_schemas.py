@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from dpacct_cli.app import ENTRIES, load
-from dpacct_cli.outputs import FILES, TYPES, schema
+from dpacct_cli.outputs import FILES, NAMES, schema
 
 jsonschema: Any = pytest.importorskip("jsonschema")
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = sorted({*TYPES, *FILES})
 
 
 def test_every_command_and_file_has_a_schema() -> None:

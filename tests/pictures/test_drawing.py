@@ -22,7 +22,7 @@ PANEL = Panel(
 )  # fmt: skip
 LINE, POINT = Curve("", [1, 10, 1000], [1e-4, 1e-2, 1]), Curve("p", [2], [0.5], points=True)
 LOG = Panel("x", "y", (LINE, POINT), log_x=True, log_y=True, y_max=1.0)
-BARS = Panel("epsilon", "", bars=(Bar("one", 2.0, 1.0), Bar("no", float("inf"), None, "none")))
+BARS = Panel("epsilon", "", bars=(Bar("one", 2.0, 1.0), Bar("no", None, None, "none")))
 PICTURE = Picture("A title that says $ and what is found", (PANEL, LOG, BARS), "a note")
 SMALL = Picture("t", (BARS,))
 

@@ -44,12 +44,13 @@ def test_the_risks_of_rounds_are_those_of_the_library() -> None:
     for row in found.rates:
         truth = risk.true_positive_rate(PLAN, fpr=row.fpr)
         assert truth.lower <= row.tpr <= truth.upper * (1 + 1e-6)
-        for prior, right in zip(PRIORS, row.right, strict=True):
+        for prior, (told, right) in zip(PRIORS, row.posteriors, strict=True):
+            assert told == prior
             assert right >= risk.posterior(PLAN, prior=prior, fpr=row.fpr).lower
-    assert found.guess >= risk.best_guess(PLAN, prior=0.5).lower
+    assert found.best_guess >= risk.best_guess(PLAN, prior=0.5).lower
     plain = risks_of_promise(12.4, 1e-5)
     assert all(a.tpr < b.tpr for a, b in zip(found.rates, plain.rates, strict=True))
-    assert found.guess < plain.guess
+    assert found.best_guess < plain.best_guess
 
 
 def test_many_kinds_of_rounds_are_left_to_the_promise() -> None:

@@ -3,9 +3,10 @@
 Each ``..._picture`` function returns a `Picture`, which is data. `Drawing` shows and saves it.
 """
 
+from dpacct.outputs import as_data
 from dpacct.pictures.correlated import correlated_picture
 from dpacct.pictures.drawing import Drawing
-from dpacct.pictures.picture import Bar, Curve, Level, Mark, Panel, Picture, as_data
+from dpacct.pictures.picture import Bar, Curve, Level, Mark, Panel, Picture
 from dpacct.pictures.records import (
     TrainedRun,
     epsilon_chart,

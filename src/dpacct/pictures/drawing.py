@@ -136,17 +136,17 @@ def _chart(panel: Panel, columns: int) -> list[str]:
         plt.scatter([across(mark.x)], [upward(mark.y)], marker="O")
         legend.append(f"  O {mark.words}")
     drawn = str(plt.uncolorize(plt.build())).translate(ASCII).rstrip()
-    lines = [f"  {panel.y_label}", *drawn.splitlines(), panel.x_label.center(columns), *legend]
+    lines = [f"  {panel.y}", *drawn.splitlines(), panel.x.center(columns), *legend]
     return [line.rstrip() for line in lines]
 
 
 def _bars(panel: Panel, columns: int) -> list[str]:
     """Return two lines a bar: its name, and the bar with its value."""
     room, most = columns - 32, panel.longest_bar()
-    lines = [f"  {panel.x_label}"]
+    lines = [f"  {panel.x}"]
     for bar in panel.bars:
         shown = escaped(bar.words) or "no bound"
-        if math.isfinite(bar.upper):
+        if bar.upper is not None:
             length = round(room * bar.upper / most)
             shown = f"{'#' * length} {up(bar.upper)}"
             if bar.lower is not None:

@@ -76,7 +76,7 @@ def draw(picture: Picture) -> Any:
     figure.get_layout_engine().set(h_pad=0.08, w_pad=0.08)
     grid: Any = figure.subplots(len(heights), squeeze=False, height_ratios=heights)
     for axes, panel in zip(grid[:, 0], picture.panels, strict=True):
-        axes.set(xlabel=_lines(panel.x_label, 90), title=escaped(panel.y_label))
+        axes.set(xlabel=_lines(panel.x, 90), title=escaped(panel.y))
         (_draw_bars if panel.bars else _draw_curves)(axes, panel)
     edge = {"x": 0.012, "ha": "left"}
     title = _lines(picture.title, 74)
@@ -199,7 +199,7 @@ def _draw_bars(axes: Any, panel: Panel) -> None:
     axes.grid(visible=False, axis="y")
     for row, bar in enumerate(panel.bars):
         words, end = bar.words or "no bound", 0.0
-        if math.isfinite(bar.upper):
+        if bar.upper is not None:
             words, end = bar.words or up(bar.upper), bar.upper
             pale = 0.45 if bar.lower is not None else 0.7
             axes.barh(row, bar.upper, height=0.55, color=COLORS[0], alpha=pale, linewidth=0)

@@ -11,8 +11,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpacct.outputs import BarKeys, CurveKeys, PanelKeys, PictureKeys
-
 
 @dataclass(frozen=True, slots=True)
 class Curve:
@@ -21,7 +19,7 @@ class Curve:
     Attributes:
         name: the label at its end, empty if the panel has a single curve.
         x, y: coordinates of the points, equally many of each.
-        lower: lower edge of the band, as long as ``y``, or empty.
+        lower: lower edge of the band, as long as ``y``, or None.
         steps: the value holds from one point to the next.
         points: single points rather than a line.
         plain: a thin gray line for comparison.
@@ -30,7 +28,7 @@ class Curve:
     name: str
     x: Sequence[float]
     y: Sequence[float]
-    lower: Sequence[float] = ()
+    lower: Sequence[float] | None = None
     steps: bool = False
     points: bool = False
     plain: bool = False
@@ -56,26 +54,27 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar of a comparison. An infinite ``upper`` shows ``words`` instead."""
+    """One bar of a comparison. Without an ``upper`` end it shows ``words`` instead."""
 
     name: str
-    upper: float
+    upper: float | None
     lower: float | None = None
     words: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One pair of axes with either curves or bars. Labels carry units.
+    """One pair of axes with either curves or bars.
 
     Attributes:
+        x, y: labels of the axes, with their units.
         log_x, log_y: logarithmic scales, without values that are not positive.
         y_max: upper end of the vertical axis. Default: above all values.
         from_zero: True if the vertical axis begins at 0.
     """
 
-    x_label: str
-    y_label: str
+    x: str
+    y: str
     curves: Sequence[Curve] = ()
     bars: Sequence[Bar] = ()
     levels: Sequence[Level] = ()
@@ -88,7 +87,7 @@ class Panel:
     def limits(self) -> tuple[float, float, float, float]:
         """Return the least and the largest x and y of the curves."""
         xs = [x for curve in self.curves for x in curve.x if x > 0.0 or not self.log_x]
-        ys = [y for curve in self.curves for y in (*curve.y, *curve.lower)]
+        ys = [y for curve in self.curves for y in (*curve.y, *(curve.lower or ()))]
         ys += [level.y for level in self.levels]
         ys = [y for y in ys if math.isfinite(y) and (y > 0.0 or not self.log_y)]
         low, high = min(ys, default=0.0), max(ys, default=1.0)
@@ -100,8 +99,8 @@ class Panel:
 
     def longest_bar(self) -> float:
         """Return the largest finite value of the bars and levels."""
-        values = [bar.upper for bar in self.bars] + [level.y for level in self.levels]
-        return max((value for value in values if math.isfinite(value)), default=1.0) or 1.0
+        values = [*(bar.upper or 0.0 for bar in self.bars), *(level.y for level in self.levels)]
+        return max(values, default=1.0) or 1.0
 
 
 def _widened(low: float, high: float, *, log: bool) -> tuple[float, float]:
@@ -133,32 +132,3 @@ class Picture:
     title: str
     panels: Sequence[Panel]
     note: str = ""
-
-
-def as_data(picture: Picture) -> PictureKeys:
-    """Return the picture as a JSON object. An infinite bar is null."""
-    panels: list[PanelKeys] = []
-    for panel in picture.panels:
-        curves: list[CurveKeys] = [
-            {"name": one.name, "x": [*one.x], "y": [*one.y], "lower": [*one.lower] or None}
-            for one in panel.curves
-        ]
-        bars: list[BarKeys] = [
-            {
-                "name": bar.name,
-                "upper": bar.upper if math.isfinite(bar.upper) else None,
-                "lower": bar.lower,
-                "words": bar.words,
-            }
-            for bar in panel.bars
-        ]
-        named: PanelKeys = {
-            "x": panel.x_label,
-            "y": panel.y_label,
-            "curves": curves,
-            "bars": bars,
-            "levels": [{"y": level.y, "words": level.words} for level in panel.levels],
-            "marks": [{"x": mark.x, "y": mark.y, "words": mark.words} for mark in panel.marks],
-        }
-        panels.append(named)
-    return {"title": picture.title, "note": picture.note, "panels": panels}

@@ -44,16 +44,14 @@ def ledger_picture(report: Mapping[str, Any]) -> Picture:
     note = f"unit: one {unit}, {report['adjacency']}; {report['rounds']} rounds are charged"
     panels = [epsilon_panel(report)]
     bars = [
-        Bar(
-            f"{run['run']} {line(str(run['name']), 24)}",
-            math.inf if run["epsilon_any_stop"] is None else float(run["epsilon_any_stop"]),
-        )
+        Bar(f"{run['run']} {line(str(run['name']), 24)}", run["epsilon_any_stop"])
         for run in report["runs"]
         if run["rounds"]
     ][-MOST_RUNS:]
     if bars:
         label = "epsilon of each run alone"
-        if total is not None and total < sum(bar.upper for bar in bars):
+        alone = [math.inf if bar.upper is None else bar.upper for bar in bars]
+        if total is not None and total < sum(alone):
             label = "epsilon of each run alone; together the runs cost less than the sum"
         panels.append(Panel(label, "", bars=bars, levels=[Level(budget, "budget")]))
     return Picture(title, panels, note)
@@ -78,7 +76,7 @@ def epsilon_panel(report: Mapping[str, Any]) -> Panel:
         f"{up(points[-1]['upper'], 4)}{'' if report['budget'] is None else ' so far'}",
         xs,
         [0.0, *(point["upper"] for point in points)],
-        lower=[0.0, *(point["lower"] for point in points)] if known else (),
+        lower=[0.0, *(point["lower"] for point in points)] if known else None,
     )
     levels: list[Level] = []
     if report["budget"] is not None:

@@ -323,15 +323,16 @@ def compare_picture(
     The note is about the schedule, unless one is given.
     """
     bars = [
-        Bar(name, math.inf if upper is None else upper, lower, why if upper is None else "")
-        for name, lower, upper, why in answers
+        Bar(name, upper, lower, why if upper is None else "") for name, lower, upper, why in answers
     ]
-    bars.sort(key=lambda bar: bar.upper)
+    bars.sort(key=lambda bar: math.inf if bar.upper is None else bar.upper)
     title = f"No bound of epsilon at delta {chosen(delta, 3)}"
-    if bars and math.isfinite(bars[0].upper):
-        # Whoever shows the same digits is as good.
+    if bars and bars[0].upper is not None:
+        # Accountants that show the same digits are as good.
         least = up(bars[0].upper)
-        *others, last = [bar.name for bar in bars if up(bar.upper) == least]
+        *others, last = [
+            bar.name for bar in bars if bar.upper is not None and up(bar.upper) == least
+        ]
         names = f"{', '.join(others)} and {last}" if others else last
         title = f"The smallest epsilon is {least}, by {names}"
     label = f"epsilon at delta {chosen(delta, 3)}; dark: lower bound"

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from dpacct.display import chosen, line, trimmed, up
-from dpacct.outputs import RiskKeys
+from dpacct.outputs import RiskKeys, Risks, as_data
 from dpacct.report.document import filled, table
 from dpacct.report.risks import (
     EVEN,
     PRIORS,
-    Risks,
     chosen_of_thousand,
     of_thousand,
     risks_of_promise,
@@ -70,18 +69,14 @@ class Promise:
         """True if the report warns that the guarantee is weak."""
         if self.risks is None:
             return self.epsilon > WEAK_EPSILON
-        return self.risks.guess > WEAK
+        return self.risks.best_guess > WEAK
 
 
 def risk_to_json(promise: Promise | None) -> RiskKeys | None:
     """Return the risks as a JSON object, null without a guarantee."""
     if promise is None:
         return None
-    return {
-        "epsilon": promise.epsilon,
-        "of_promise": promise.of_promise.to_json(),
-        "of_procedure": None if promise.risks is None else promise.risks.to_json(),
-    }
+    return as_data(RiskKeys(promise.epsilon, promise.of_promise, promise.risks))
 
 
 def front_page(promise: Promise) -> list[str]:
@@ -94,7 +89,7 @@ def front_page(promise: Promise) -> list[str]:
         headline=headline(promise),
         only="" if promise.risks else trimmed(up(promise.epsilon, 3)),
         alone=trimmed(up(promise.epsilon, 3)) if promise.risks else "",
-        worst=of_thousand(promise.of_promise.guess),
+        worst=of_thousand(promise.of_promise.best_guess),
         weak=promise.weak,
         unit=unit,
         units=unit if promise.num_units is None else f"{unit} of the {promise.num_units:,}",
@@ -110,7 +105,7 @@ def front_page(promise: Promise) -> list[str]:
 def headline(promise: Promise) -> str:
     """Return the claim of the first page in two sentences, and the spent part of a budget."""
     asked = question(promise.adjacency, promise.unit)["asked"]
-    guess = promise.best.guess
+    guess = promise.best.best_guess
     most = "at most" if guess < 1 else "possibly"
     words = (
         f"An attacker who sees every release correctly guesses {asked}, {most} "
@@ -146,8 +141,8 @@ def _attacks(promise: Promise, asked: dict[str, str]) -> str:
         f"the same if {few} of 1,000 did",
     ]
     rows = [
-        [chosen_of_thousand(row.fpr), *map(of_thousand, (row.tpr, *row.right))]
-        for row in promise.best.rates
+        [chosen_of_thousand(rate), *map(of_thousand, (tpr, *(right for _, right in posteriors)))]
+        for rate, tpr, posteriors in promise.best.rates
     ]
     if promise.risks is not None:
         header.append("found at most, by epsilon and delta alone")

@@ -6,14 +6,13 @@ Rule: every figure is a proven bound, rounded up, and at most a thousand.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
 from dpacct.accountant import ACCOUNTANTS
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged, Unsupported
-from dpacct.outputs import Posterior, RateKeys, RisksKeys
+from dpacct.outputs import AtRate, Posterior, Risks
 from dpacct.risk.attacks import Attacks
 from dpacct.risk.measures import AnyMechanism, guess, precision
 from dpacct.rounds import Schedule
@@ -26,41 +25,10 @@ EVEN = 0.5
 MOST_KINDS = 300
 
 
-@dataclass(frozen=True, slots=True)
-class AtRate:
-    """The best attack at one false positive rate.
-
-    Attributes:
-        fpr: share of non-members who are accused.
-        tpr: bound on the share of members who are accused.
-        right: bound on the share of accusations that are right, at each of `PRIORS`.
-    """
-
-    fpr: float
-    tpr: float
-    right: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Risks:
-    """Bounds on all attacks: on the share of correct guesses at even odds, and at `FPRS`."""
-
-    guess: float
-    rates: tuple[AtRate, ...]
-
-    def to_json(self) -> RisksKeys:
-        """Return the JSON object of a report."""
-        rates: list[RateKeys] = []
-        for row in self.rates:
-            pairs = zip(PRIORS, row.right, strict=True)
-            posteriors: list[Posterior] = [{"prior": p, "posterior": right} for p, right in pairs]
-            rates.append({"fpr": row.fpr, "tpr": row.tpr, "posteriors": posteriors})
-        return {"prior": EVEN, "best_guess": self.guess, "rates": rates}
-
-
 def _at(fpr: float, tpr: float) -> AtRate:
     bound = Interval(0.0, tpr)
-    return AtRate(fpr, tpr, tuple(precision(bound, fpr, prior).upper for prior in PRIORS))
+    rights = (Posterior(prior, precision(bound, fpr, prior).upper) for prior in PRIORS)
+    return AtRate(fpr, tpr, tuple(rights))
 
 
 def risks_of_promise(epsilon: float, delta: float) -> Risks:
@@ -70,7 +38,8 @@ def risks_of_promise(epsilon: float, delta: float) -> Risks:
         epsilon: proven and finite. delta: in (0, 1).
     """
     mechanism = AnyMechanism(epsilon, delta)
-    return Risks(mechanism.guess(EVEN), tuple(_at(fpr, mechanism.tpr(fpr)) for fpr in FPRS))
+    rates = tuple(_at(fpr, mechanism.tpr(fpr)) for fpr in FPRS)
+    return Risks(EVEN, mechanism.guess(EVEN), rates)
 
 
 @lru_cache(maxsize=64)
@@ -86,7 +55,7 @@ def risks_of_rounds(schedule: Schedule, accountant: str) -> Risks | None:
     try:
         attacks = Attacks(schedule, ACCOUNTANTS[accountant])
         rates = tuple(_at(fpr, attacks.upper_tpr(fpr)) for fpr in FPRS)
-        return Risks(guess(attacks, EVEN).upper, rates)
+        return Risks(EVEN, guess(attacks, EVEN).upper, rates)
     except (NotConverged, Unsupported):
         return None
 
