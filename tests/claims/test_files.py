@@ -82,7 +82,7 @@ def test_delta_may_be_said_in_clients():
 
 BAD = [
     ("rounds = 100\n", "", "claim 'a': rounds is missing"),
-    ("sampling = ", "sampling_ = ", "claim 'a': 'sampling_' is not one of id"),
+    ("sampling = ", "sampling_ = ", "claim 'a': the key 'sampling_' is not one of id"),
     ('adjacency = "add-remove"\n', "", "claim 'a': adjacency is missing"),
     ('id = "a"\n', "", "claim 1: id is missing"),
     ("delta = 1e-5\n", "", "claim 'a': delta is missing"),
@@ -105,7 +105,7 @@ BAD = [
     ('"poisson"', '"poisson"\ncohort_size = 3', "claim 'a': sampling is 'poisson': that takes"),
     ('"add-remove"', '"replace"', "claim 'a': adjacency is 'replace': an adjacency is one of"),
     ("noise_multiplier = 2.0", "noise_multiplier = -2.0", "'a': noise_multiplier is -2.0"),
-    ("noise_multiplier", "sigma", "claim 'a': 'sigma' is not one of"),
+    ("noise_multiplier", "sigma", "claim 'a': the key 'sigma' is not one of"),
     ("noise_multiplier", "noise_std", "claim 'a': clip_norm is missing"),
     ("= 2.0", "= 2.0\nnoise_std = 2.0", "noise_multiplier is 2.0: a reading has"),
     ("[[claim]]", "[claim]", r"each claim is a table with two brackets"),

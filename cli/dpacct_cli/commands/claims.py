@@ -12,9 +12,10 @@ from dpacct.claims.judge import Judged, Judgment, Verdict, facts_of, judge
 from dpacct.claims.stored import shipped_verdicts
 from dpacct.display import chosen, down, up
 from dpacct.errors import InvalidParameter
+from dpacct.items import meant_name
 from dpacct.outputs import JudgedClaim, JudgedReading
 from dpacct.rounds import Round
-from dpacct_cli import mechanism, suggestions, waiting
+from dpacct_cli import mechanism, waiting
 from dpacct_cli.options import StyleOptions, argument
 from dpacct_cli.output import names_a_file
 from dpacct_cli.outputs import ClaimsAnswer
@@ -84,7 +85,7 @@ def read_claims(file: str | None) -> Claims:
     claims = {claim.id: claim for claim in shipped_claims().claims}
     if file not in claims:
         rule = "there is no such file, and no shipped claim has that id"
-        near = suggestions.near(file, list(claims))
+        near = meant_name(file, claims)
         hint = f"Did you mean {near}?" if near else "dpacct claims list shows all of them."
         raise InvalidParameter("FILE", file, rule, hint)
     return Claims((claims[file],))

@@ -43,6 +43,7 @@ from dpacct.items import (
     PHASE,
     SAMPLING_KEYS,
     SAMPLINGS,
+    check_known,
     read_part,
     read_release,
     read_sampling,
@@ -141,7 +142,7 @@ def shipped_claims() -> Claims:
 
 
 def _claims(data: Table) -> Claims:
-    _check_known(data, ("source", "claim", "statement"))
+    check_known(data, ("source", "claim", "statement"))
     table = data.get("source")
     if not isinstance(table, dict):
         raise _missing("[source]", "it names the text that makes the claims")
@@ -337,9 +338,9 @@ def _key_schema(key: str) -> dict[str, Any]:
 # Tables, keys and errors.
 
 
-def _checked(table: Table, known: Collection[str], needed: Collection[str] = ()) -> Table:
+def _checked(table: Table, known: tuple[str, ...], needed: Collection[str] = ()) -> Table:
     """Return a table of which all keys are known, with its texts and choices checked."""
-    _check_known(table, known)
+    check_known(table, known)
     for key in needed:
         if key not in table:
             raise _missing(key, "it has to be given")
@@ -350,13 +351,6 @@ def _checked(table: Table, known: Collection[str], needed: Collection[str] = ())
         elif key in _CHOICES and value not in list(_CHOICES[key]):
             raise InvalidParameter(key, value, f"it is one of {', '.join(_CHOICES[key])}")
     return found
-
-
-def _check_known(table: Table, known: Collection[str]) -> None:
-    for key in table:
-        if key not in known:
-            rule = f"{key[:40]!r} is not one of {', '.join(known)}"
-            raise InvalidParameter(key, None, rule)
 
 
 def _tables(data: Table, name: str) -> list[Table]:

@@ -10,22 +10,18 @@ import math
 import re
 from contextlib import suppress
 
-# Keys without "_" and "-", in small letters, by the key of a phase or the option that they mean.
-_MEANINGS = {
-    "noise_multiplier": "noisemultiplier sigma noise noisescale dpsigma dpnoisemultiplier z",
-    "sampling_rate": "samplingrate samplerate samplingprobability subsamplingrate q fractionfit "
-    "fraction clientfraction",
-    "rounds": "rounds numrounds numserverrounds nrounds communicationrounds steps numsteps "
-    "maxsteps iterations numiterations compositions t",
-    "epochs": "epochs numepochs numtrainepochs nepochs",
-    "batch": "batchsize lotsize trainbatchsize perdevicetrainbatchsize cohortsize "
-    "clientsperround numclientsperround",
+from dpacct.items import ELSEWHERE, bare
+
+# What a key of such a file means.
+_MEANS = {
     "accumulated": "gradientaccumulationsteps accumulationsteps accumulatedbatches",
-    "examples": "numexamples datasetsize samplesize numsamples numclients trainsize population "
-    "numtrain",
-    "delta": "delta targetdelta",
+    **ELSEWHERE,
+    "examples": f"{ELSEWHERE['examples']} {ELSEWHERE['num_clients']}",
+    "batch": f"{ELSEWHERE['batch']} {ELSEWHERE['cohort_size']}",
 }
-_MEANS = {word: key for key, words in _MEANINGS.items() for word in words.split()}
+_KEYS = {
+    word: key for key, words in reversed(_MEANS.items()) for word in (*words.split(), bare(key))
+}
 # Possessive, and only at the start of a word: the time grows with the length of the text.
 _SETTING = re.compile(r"(?<![\w-])([A-Za-z][\w-]*+)[\"']?\s*+[:=]\s*+[\"']?([+-]?[\d.][\w.+-]*)")
 _OPTIONS = {"noise_multiplier": "--noise", "sampling_rate": "--q", "rounds": "--rounds"}
@@ -38,7 +34,7 @@ def meant_phase(text: str) -> str:
     """
     found: dict[str, float] = {}
     for word, value in _SETTING.findall(text):
-        key = _MEANS.get(re.sub("[_-]", "", word).lower())
+        key = _KEYS.get(bare(word))
         with suppress(ValueError):
             if math.isfinite(number := float(value)):
                 found.setdefault(key or "", number)
