@@ -13,7 +13,9 @@ import math
 import os
 import re
 import stat
+import struct
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
@@ -30,8 +32,8 @@ MAX_ORDER = 1e7
 MIN_SAMPLING_RATE = 1e-150
 # Characters of a name, or of any text on one line.
 MAX_LINE = 200
-# Bytes of a file of text.
-MAX_TEXT = 2**28
+# Bytes of a file of text. Bytes of memory that any file may take, or for each of its own bytes.
+MAX_TEXT, MAX_UNPACKED, MAX_GROWTH = 2**28, 2**26, 100
 # A key of 30 parts at the start of a line. Python's parser keeps all beginnings of a dotted key,
 # and of its table's key with it, so that 100 kB of "a.a.a" take 10 GB.
 _PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+"""
@@ -240,6 +242,27 @@ def check_regular(name: str, file: Path, noun: str, most: int = 2**63) -> None:
     if found.st_size > most:
         rule = f"{noun} has at most {most:,} bytes, and this file {found.st_size:,}"
         raise InvalidParameter(name, str(file), rule)
+
+
+def unpacked(name: str, file: Path, packed: int, whole: int) -> None:
+    """Reject a file of ``packed`` bytes that would fill ``whole`` bytes of memory, far more."""
+    if whole > max(MAX_UNPACKED, MAX_GROWTH * packed):
+        rule = f"it has {packed:,} bytes and would take {whole:,}, more than {MAX_GROWTH} for each"
+        raise InvalidParameter(name, str(file), rule)
+
+
+def archive(name: str, file: Path, noun: str) -> None:
+    """Reject what is no regular file, and a zip archive that unpacks to far more than it holds."""
+    # As in `toml`.
+    import zipfile  # noqa: PLC0415 - see above
+
+    check_regular(name, file, noun)
+    others = (OSError, zipfile.BadZipFile, NotImplementedError, ValueError, struct.error)
+    whole = 0
+    # Its reader says what is wrong with another file.
+    with suppress(*others), zipfile.ZipFile(file) as content:
+        whole = sum(entry.file_size for entry in content.infolist())
+    unpacked(name, file, file.stat().st_size, whole)
 
 
 def file_text(name: str, file: Path, noun: str) -> str:

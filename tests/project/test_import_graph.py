@@ -75,6 +75,7 @@ ONLY = {
     "sklearn": {"fl"},
     "pandas": {"fl"},
     "torchvision": {"fl"},
+    "PIL": {"fl"},  # Pillow comes with torchvision
     "datasets": {"fl"},
     "dp_accounting": {"interop"},
     "opacus": {"interop"},

@@ -67,6 +67,24 @@ else:
 """
 
 
+OLD_TORCH = """
+import importlib.metadata as metadata
+found = metadata.version
+metadata.version = lambda name: "2.9.1" if name == "torch" else found(name)
+try:
+    import dpacct.fl
+except Exception as error:
+    print(error)
+"""
+
+
+@pytest.mark.needs("torch")
+def test_a_version_of_torch_that_reads_files_unsafely_is_refused() -> None:
+    words = [sys.executable, "-c", OLD_TORCH]
+    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=300)
+    assert done.stdout.startswith("torch 2.9.1 is too old, version 2.10 or later is needed")
+
+
 def test_without_torch_the_accountant_works_and_training_says_what_to_install() -> None:
     subprocess.run([sys.executable, "-c", WITHOUT_TORCH], check=True, timeout=300)
 

@@ -158,6 +158,7 @@ def _of_event(path: Path, adjacency: Adjacency) -> Schedule:
 def _of_checkpoint(path: Path) -> Schedule:
     if not zipfile.is_zipfile(path):
         raise _refused(path, f"it is not {KNOWN}")
+    validate.archive(LABEL, path, "a checkpoint")
     from dpacct.interop.opacus import TightAccountant
 
     torch = import_torch()

@@ -3,13 +3,15 @@
 import os
 from importlib.util import find_spec
 
-from dpacct.packages import install_command
+from dpacct.packages import import_torch, install_command
 
 if find_spec("torch") is None:
     raise ModuleNotFoundError(
         f"dpacct.fl trains with PyTorch, which is not installed: {install_command('fl')}",
         name="torch",
     )
+# Too old a version reads files that others made unsafely: an error.
+import_torch()
 
 # Clients of a group lie behind each other in memory, and the bits of Intel's products depend on
 # addresses unless it is told otherwise before its first one. A user's own setting is kept.

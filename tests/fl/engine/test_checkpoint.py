@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 import torch
 
 from dpacct import Budget, fl
-from dpacct.errors import InvalidParameter, LedgerError
+from dpacct.correlated import square_root
+from dpacct.errors import DpacctError, InvalidParameter, LedgerError
 from dpacct.fl.engine.checkpoint import read_checkpoint, write_checkpoint
 from dpacct.fl.methods.protocol import Method
 from dpacct.ledger import Ledger
@@ -223,3 +226,64 @@ def test_kill_9_loses_no_charge(tmp_path):
         [run] = ledger.runs
         assert run.committed == 6
         assert spent < run.epsilon().upper <= 6
+
+
+# What somebody else may have put into a checkpoint, in the place of any value.
+ODD = [
+    None, True, -1, 10**30, 1.5, float("nan"), "x", "\x1b]0;a\x07", b"x", [], [1], (1, 2), {},
+    {"a": 1}, {1: 2}, set(), torch.Size([1]), torch.float32, torch.ones(3), torch.ones(()),
+    torch.ones(3).to_sparse(), torch.empty(3, device="meta"), torch.ones(1).expand(10**13),
+]  # fmt: skip
+
+
+def places(content, before=()):
+    """The keys of each value of nested dictionaries, from outside in."""
+    for key, value in content.items():
+        yield (*before, key)
+        if isinstance(value, dict):
+            yield from places(value, (*before, key))
+
+
+@pytest.mark.parametrize("kind", ["memories", "correlated", "allocation"])
+def test_any_value_of_a_checkpoint_is_of_its_kind_or_an_error_of_one_line(tmp_path, kind):
+    path, clients = tmp_path / "run.pt", make_clients([5, 3, 8, 6])
+    settings = {
+        "memories": options(path),
+        "correlated": {
+            "noise": fl.CorrelatedNoise(square_root(6, 2)), "sampling": fl.Cyclic(2), "rounds": 6,
+            "noise_multiplier": 4.0, "delta": 1e-5, "checkpoint": path,
+        },
+        "allocation": {"sampling": fl.Allocation(3), "rounds": 6, "checkpoint": path},
+    }[kind]  # fmt: skip
+    pause(federation(linear(), clients, **settings), 2)
+    whole = torch.load(path, weights_only=True)
+    files = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    for number, keys in enumerate(places(whole)):
+        # Each place gets some of the values, and each value some of the places.
+        for value in ODD[number % 4 :: 4]:
+            content = copy.deepcopy(whole)
+            held = content
+            for key in keys[:-1]:
+                held = held[key]
+            held[keys[-1]] = value
+            for file, data in files.items():
+                file.write_bytes(data)
+            torch.save(content, path)
+            said = ""
+            try:
+                federation(linear(), clients, **settings).resume().close()
+            except DpacctError as error:
+                said = str(error)
+            assert said.isprintable()
+            assert len(said) < 5000
+
+
+def test_an_archive_that_unpacks_to_far_more_than_it_holds_is_not_read(tmp_path):
+    path = tmp_path / "run.pt"
+    torch.save({"version": 3, "zeros": torch.zeros(2**25)}, path)
+    with ZipFile(path) as stored, ZipFile(tmp_path / "small.pt", "w", ZIP_DEFLATED) as small:
+        for name in stored.namelist():
+            small.writestr(name, stored.read(name))
+    assert (tmp_path / "small.pt").stat().st_size < 2**20
+    with pytest.raises(InvalidParameter, match="would take 134,"):
+        read_checkpoint(tmp_path / "small.pt", CPU)

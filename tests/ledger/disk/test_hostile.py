@@ -55,6 +55,22 @@ def test_a_journal_deletes_no_file(path: Path) -> None:
 
 
 @pytest.mark.needs("posix")
+@pytest.mark.parametrize("kind", ["pipe", "device", "long"])
+def test_what_is_no_journal_is_not_waited_for(path: Path, kind: str) -> None:
+    journal = path.with_name(f"{path.name}-journal")
+    if kind == "pipe":
+        os.mkfifo(journal)
+    elif kind == "device":
+        journal.symlink_to("/dev/zero")
+    else:
+        journal.write_bytes(b"\xd9")
+        os.truncate(journal, 2**36)
+    for read_only in (True, False):
+        with in_time(), pytest.raises(LedgerError, match=r"no journal of a ledger|symbolic"):
+            Ledger.open(path, read_only=read_only)
+
+
+@pytest.mark.needs("posix")
 def test_its_owner_alone_reads_a_ledger_and_may_open_it_to_a_group(tmp_path: Path) -> None:
     path, modes = tmp_path / "new.ledger", list[int]()
     before = os.umask(0)

@@ -2,6 +2,7 @@
 
 Rule 1: nothing in a data file is ever executed (numpy reads without pickle).
 Rule 2: shape, type and range are checked before a value is used.
+Rule 3: no file takes far more memory than it has bytes (`validate.unpacked`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpacct import validate
 from dpacct.errors import InvalidParameter
 
 FOLDER_VARIABLE = "DPACCT_DATA"
@@ -51,14 +53,19 @@ def find(folder: Folder, dataset: str, names: Sequence[str]) -> Path:
 
 def read_archive(file: Path, name: str = "data_dir") -> dict[str, Array]:
     """Return the arrays of an .npz file, read without pickle. Errors are about ``name``."""
+    validate.archive(name, file, "an .npz file")
     try:
         # numpy leaves a file open that it cannot read, unless the caller opened it.
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            return {key: archive[key] for key in archive.files}
+            arrays = {key: archive[key] for key in archive.files}
     except (*_DAMAGED, AttributeError) as error:
         # A single array has no names: AttributeError.
         rule = f"it is not an .npz file of plain arrays, or is damaged ({type(error).__name__})"
         raise invalid(file, rule, name=name) from None
+    # Without a byte, an array may have any length.
+    if empty := [key for key, array in arrays.items() if not array.nbytes]:
+        raise invalid(file, f"{empty[0]} is empty", name=name)
+    return arrays
 
 
 def read_arrays(file: Path, keys: Sequence[str]) -> list[Array]:

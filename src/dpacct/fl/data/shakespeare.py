@@ -110,9 +110,10 @@ def encode(text: str) -> Indices:
 
 
 def _read_roles(file: Path) -> Mapping[str, str]:
+    text = validate.file_text("data_dir", file, "a file of roles")
     try:
-        content: Any = json.loads(file.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
+        content: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise invalid(file, f"it is not valid JSON in UTF-8 ({error})") from None
     roles = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
     if not roles or not all(isinstance(text, str) for text in roles.values()):

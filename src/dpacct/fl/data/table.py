@@ -219,6 +219,8 @@ def _folder_rows(file: Path, meaning: TableSchema) -> _Rows:
         raise _invalid(file, rule, "An .npz file can name the owners.")
     halves = [file / word for word in _SPLITS]
     declared = all(half.is_dir() for half in halves)
+    pillow: Any = import_module("PIL.Image")
+    packed = whole = 0
     images: list[NDArray[np.uint8]] = []
     facts: list[tuple[str, str, str]] = []
     for half in halves if declared else [file]:
@@ -228,9 +230,15 @@ def _folder_rows(file: Path, meaning: TableSchema) -> _Rows:
             raise _invalid(file, f"it holds a folder of images for each class ({error})") from None
         for place, label in found.samples:
             try:
+                with pillow.open(place) as image:
+                    whole += 3 * image.width * image.height
+                packed += Path(place).stat().st_size
+                validate.unpacked("data", file, packed, whole)
                 # Always three colors, whatever the other images have.
                 pixels = np.asarray(found.loader(place), np.uint8).transpose(2, 0, 1)
-            except (OSError, ValueError) as error:
+            except InvalidParameter:
+                raise
+            except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
                 raise _invalid(Path(place), f"it is not an image ({error})") from None
             if images and pixels.shape != images[0].shape:
                 rule = f"all images have one size, {images[0].shape[1:]}, here {pixels.shape[1:]}"
@@ -265,6 +273,7 @@ def read_cells(file: Path) -> dict[str, Cells]:
             f"CSV files are read with pandas, which is not installed: {install_command('fl')}"
         ) from None
     too_short = _invalid(file, "a table has a header and at least two rows")
+    validate.check_regular("data", file, "a table")
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             first = next((line for line in stream if line.strip()), "")
@@ -284,7 +293,10 @@ def read_cells(file: Path) -> dict[str, Cells]:
     if len(frame) < 3:
         raise too_short
     table: dict[str, Cells] = {}
+    packed = file.stat().st_size
     for place in frame:
+        # The cells of a column get the place of its longest one.
+        validate.unpacked("data", file, packed, 4 * len(frame) * int(frame[place].str.len().max()))
         raw: Cells = frame[place].to_numpy(dtype=str)
         name, *cells = (str(cell) for cell in np.char.strip(raw))
         if name in table:

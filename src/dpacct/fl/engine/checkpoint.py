@@ -1,8 +1,8 @@
 """Checkpoints: a run writes one after a round, and goes on from it.
 
 Rule 1: a file under its final name is complete. Rule 2: it is read by ``torch.load`` with
-``weights_only=True``, so it can hold no code. A run goes on only from a checkpoint of its own
-setting, model and ledger. A file that was edited by hand is outside of the threat model.
+``weights_only=True``, so it can hold no code, and each value is of its kind: somebody else may have
+written it. A run goes on only from a checkpoint of its own setting, model and ledger.
 Rule 3: the generator's state is kept for seeded runs alone. A private run draws again, so that
 noise is never used twice. Correlated noise needs its seed and its last rows: the ledger gives out
 each row once. Random allocation needs its seed for the rest of an epoch. Rule 4: a checkpoint with
@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from dataclasses import asdict, replace
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from types import UnionType
+from typing import Any, TypedDict, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.states import TrainingState, on_host
@@ -49,6 +51,59 @@ _DAMAGED = (
     TypeError,
     ValueError,
 )
+
+
+class _Noise(TypedDict):
+    """The state of correlated noise."""
+
+    seed: str
+    row: int
+    memory: list[Tensor]
+
+
+class _Content(TypedDict):
+    """The values of a checkpoint and their kinds."""
+
+    version: int
+    setting: str
+    round: int
+    params: dict[str, Tensor]
+    server_state: dict[str, Tensor]
+    client_states: dict[int, dict[str, Tensor]]
+    num_clients: int | None
+    clip_norm: float | int
+    released: Tensor | None
+    run: int | None
+    charged: int
+    committed: int
+    ledger: Position | None
+    randomness: str | None
+    training: TrainingPlan | None
+    noise: _Noise | None
+    allocation: str | None
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Return whether a value that was read is of a kind, and its parts are of theirs."""
+    parts = get_args(kind)
+    if get_origin(kind) is UnionType:
+        return any(_fits(value, part) for part in parts)
+    if get_origin(kind) is list:
+        return type(value) is list and all(_fits(one, *parts) for one in cast("list[Any]", value))
+    if get_origin(kind) is dict:
+        return type(value) is dict and all(
+            _fits(key, parts[0]) and _fits(one, parts[1])
+            for key, one in cast("dict[Any, Any]", value).items()
+        )
+    if kind is Tensor:
+        # A view of one number may be of any size, until something fills it.
+        dense = isinstance(value, Tensor) and value.layout is torch.strided and not value.is_meta
+        return dense and value.untyped_storage().nbytes() >= value.nbytes
+    if is_dataclass(kind) or is_typeddict(kind):
+        kinds = get_type_hints(kind)
+        same = type(value) is dict and value.keys() == kinds.keys()
+        return same and all(_fits(value[name], of) for name, of in kinds.items())
+    return type(value) is kind and (kind is not int or value >= 0)
 
 
 def save(rounds: Rounds, path: Path) -> None:
@@ -102,6 +157,7 @@ def read_checkpoint(path: Path, device: torch.device | str) -> dict[str, Any]:
     """
     if not path.is_file():
         raise InvalidParameter("checkpoint", str(path), "there is no such file")
+    validate.archive("checkpoint", path, "a checkpoint")
     try:
         with warnings.catch_warnings():
             # torch warns of a foreign pickle before its error, which is clear enough.
@@ -112,9 +168,12 @@ def read_checkpoint(path: Path, device: torch.device | str) -> dict[str, Any]:
     except _DAMAGED as error:
         rule = f"it cannot be read as a checkpoint ({type(error).__name__})"
         raise InvalidParameter("checkpoint", str(path), rule) from None
-    if version != VERSION:
-        rule = f"it is of version {version}, and this dpacct reads checkpoints of version {VERSION}"
+    if type(version) is not int or version != VERSION:
+        rule = f"it is of version {version!r:.20}, and this dpacct reads version {VERSION}"
         raise InvalidParameter("checkpoint", str(path), rule)
+    for name, kind in get_type_hints(_Content).items():
+        if name not in content or not _fits(content[name], kind):
+            raise InvalidParameter("checkpoint", str(path), f"its {name} is of another kind")
     return content
 
 
@@ -128,25 +187,31 @@ def resume(rounds: Rounds, path: Path) -> None:
     saved = saved_in(content)
     if saved is not None:
         rounds.account.find(saved, holder)
-    setting = rounds.setting()
-    state = _state(content, path, rounds, setting)
+    setting, training = rounds.setting(), content["training"]
     allocator = rounds.engine.allocator
-    if allocator is not None:
-        allocator = allocator.restored(content["allocation"])
-    rounds.engine.source.restore(content["randomness"])
+    try:
+        state = _state(content, path, rounds, setting)
+        training = None if training is None else TrainingPlan(**training)
+        if allocator is not None:
+            allocator = allocator.restored(content["allocation"])
+        rounds.engine.source.restore(content["randomness"])
+    except InvalidParameter:
+        raise
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        rule = f"its values are not those of a run ({type(error).__name__})"
+        raise InvalidParameter("checkpoint", str(path), rule) from None
     if saved is not None:
         rounds.account.resume(rounds.event(), saved, setting, holder)
     rounds.state = state
     rounds.engine = replace(rounds.engine, allocator=allocator)
     rounds.advance()
     rounds.write_model()
-    training = content["training"]
-    rounds.training = None if training is None else TrainingPlan(**training)
+    rounds.training = training
 
 
 def saved_in(content: dict[str, Any]) -> Saved | None:
     """Return the position of a checkpoint's run in its ledger, or None before it was started."""
-    if content["run"] is None:
+    if content["run"] is None or content["ledger"] is None:
         return None
     position = Position(**content["ledger"])
     return Saved(content["run"], content["charged"], content["committed"], position)
@@ -163,6 +228,9 @@ def load_parameters(content: dict[str, Any], path: Path, model: nn.Module) -> No
 def _state(content: dict[str, Any], path: Path, rounds: Rounds, setting: str) -> TrainingState:
     """Return the training state of a checkpoint, checked against the run that goes on."""
     engine, ours, number = rounds.engine, rounds.state.params, content["round"]
+    if not 0 <= number <= rounds.plan.rounds:
+        rule = f"it is of round {number}, and the run has {rounds.plan.rounds}"
+        raise InvalidParameter("checkpoint", str(path), rule)
     bound = rounds.plan.bound(rounds.first_bound, number + 1)
     if isinstance(bound, AdaptiveClip):
         bound = replace(bound, clip_norm=content["clip_norm"])

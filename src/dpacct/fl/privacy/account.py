@@ -172,7 +172,7 @@ class Saved:
 def check_run(ledger: Ledger, saved: Saved, setting: str, holder: str) -> Run:
     """Return the run of the checkpoint ``holder``, or reject a ledger without all of it. Rule 4."""
     runs = ledger.runs
-    if saved.run > len(runs):
+    if not 0 < saved.run <= len(runs):
         raise LedgerError(
             f"{ledger.path}: {holder} belongs to run {saved.run}, and there is no run "
             f"{saved.run} (runs are 1 to {len(runs)}). It belongs to another ledger, or to a "

@@ -65,6 +65,10 @@ class TrainingPlan:
     device: str
     reason: str
 
+    def __post_init__(self) -> None:
+        for name in ("group", "widest", "chunk"):
+            validate.count(name, getattr(self, name), "a size for training")
+
 
 class RoundTrainer(Trainer):
     """The `Trainer` of real rounds: no client's data can stop it, or change another update."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import stat
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
@@ -33,6 +34,7 @@ from dpacct.ledger.disk.place import (
     Place,
     check_mount,
     check_still_there,
+    opened,
     reason_of,
     sync_folder,
 )
@@ -59,6 +61,8 @@ from dpacct.ledger.record.entries import Entry
 _Files = list[tuple[int, int, int]]
 # The last bytes of a journal that names a further file (SQLite's file format, section 3).
 _NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")
+# Bytes for the headers of a journal and the numbers of its pages.
+_MORE_IN_A_JOURNAL = 2**20
 # Reading it locks the file, or undoes a write that was cut short.
 _TOUCH = "SELECT 1 FROM sqlite_master"
 
@@ -231,17 +235,23 @@ class Store:
         databases. No write of a ledger names one, so such a journal is not one of a ledger.
         """
         try:
-            with self.place.journal.open("rb", buffering=0) as file:
-                first = file.read(1)
-                file.seek(-min(len(_NAMES_ANOTHER), file.seek(0, os.SEEK_END)), os.SEEK_END)
-                if file.read() == _NAMES_ANOTHER:
-                    raise LedgerError(
-                        f"{self.path}: {self.place.journal.name} is no journal of a ledger: it "
-                        f"names another file, which SQLite would delete. Move it away."
-                    )
-                return first not in (b"", b"\x00")
+            with opened(self.place.journal, os.O_RDONLY | PLAIN) as descriptor:
+                state, first, last = os.fstat(descriptor), b"", _NAMES_ANOTHER
+                # It holds pages of the file as they were, each once.
+                most = 2 * self.place.file.stat().st_size + _MORE_IN_A_JOURNAL
+                if stat.S_ISREG(state.st_mode) and state.st_size <= most:
+                    first = os.read(descriptor, 1)
+                    os.lseek(descriptor, max(0, state.st_size - len(last)), os.SEEK_SET)
+                    last = os.read(descriptor, len(last))
         except FileNotFoundError:
             return False
+        if last == _NAMES_ANOTHER:
+            raise LedgerError(
+                f"{self.path}: {self.place.journal.name} is no journal of a ledger: it is no file, "
+                f"or far longer than the ledger, or names another file, which SQLite would delete. "
+                f"Move it away."
+            )
+        return first not in (b"", b"\x00")
 
     def _put_right(self) -> None:
         """Undo a half-done write after a crash, under the exclusive lock."""

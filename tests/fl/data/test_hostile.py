@@ -1,0 +1,144 @@
+"""Data files that somebody else made: none hangs, and none takes far more memory than its bytes."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
+
+import numpy as np
+import pytest
+
+from dpacct.errors import InvalidParameter
+from dpacct.fl.data import load_shakespeare, table
+from dpacct.fl.data.files import read_archive
+from hostile import in_time
+
+# Bytes of memory that a file of some kilobytes may not take.
+MUCH = 2**26
+
+
+def header(shape: tuple[int, ...], kind: str) -> bytes:
+    """An array's beginning, which may state any shape."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        file, {"descr": kind, "fortran_order": False, "shape": shape}
+    )
+    return file.getvalue()
+
+
+def packed(path: Path, **entries: bytes) -> None:
+    with ZipFile(path, "w", ZIP_DEFLATED) as file:
+        for name, content in entries.items():
+            file.writestr(f"{name}.npy", content)
+
+
+def zeros(path: Path) -> None:
+    packed(path, inputs=header((MUCH, 1), "|u1") + bytes(MUCH))
+
+
+def many(path: Path) -> None:
+    packed(path, **{f"a{n}": header((2**22,), "|u1") + bytes(2**22) for n in range(16)})
+
+
+def claimed(path: Path) -> None:
+    packed(path, inputs=header((6 * 10**9, 1), "|u1") + bytes(100))
+
+
+def endless_rows(path: Path) -> None:
+    """Rows without a column take no byte, whatever their number."""
+    packed(path, inputs=header((10**15, 0), "|u1"), label=header((10**15,), "<U0"))
+
+
+def objects(path: Path) -> None:
+    packed(path, inputs=header((1, 1), "|O") + b"cos\nsystem\n(S'true'\ntR.")
+
+
+def encrypted(path: Path) -> None:
+    packed(path, inputs=header((1, 1), "|u1") + b"a")
+    data = bytearray(path.read_bytes())
+    data[6] |= 1
+    data[data.index(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(data)
+
+
+ARCHIVES = (zeros, many, claimed, endless_rows, objects, encrypted)
+
+
+@pytest.mark.parametrize("make", ARCHIVES)
+def test_an_archive_of_somebody_else_is_refused(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / "a.npz")
+    for read in (table.load_table, read_archive):
+        with in_time(), pytest.raises(InvalidParameter) as refused:
+            read(tmp_path / "a.npz")
+        assert str(refused.value).isprintable()
+
+
+def test_a_table_with_one_long_cell_is_refused(tmp_path: Path) -> None:
+    """The cells of a column get the place of its longest one: here 80 GB."""
+    pytest.importorskip("pandas")
+    rows = "".join(f"{number},{'ab'[number % 2]}\n" for number in range(20_000))
+    (tmp_path / "a.csv").write_text(f"x,label\n{rows}1,{'b' * 1_000_000}\n", encoding="utf-8")
+    with in_time(), pytest.raises(InvalidParameter, match="and would take 80,"):
+        table.load_table(tmp_path / "a.csv")
+    (tmp_path / "b.csv").write_text(f"x,label\n{rows}1,{'b' * 100}\n", encoding="utf-8")
+    assert len(table.load_table(tmp_path / "b.csv").train) > 10_000
+
+
+@pytest.mark.needs("posix")
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    for name in ("a.csv", "a.npz", "shakespeare_roles.json"):
+        os.mkfifo(tmp_path / name)
+    (tmp_path / "b.csv").symlink_to("/dev/zero")
+    with in_time(), pytest.raises(InvalidParameter, match="a pipe or a device"):
+        load_shakespeare(tmp_path)
+    for file in ("a.csv", "b.csv", "a.npz"):
+        with in_time(), pytest.raises(InvalidParameter, match="a pipe or a device"):
+            table.load_table(tmp_path / file)
+
+
+class ImageFolder:
+    """As torchvision reads a folder."""
+
+    classes = ("class",)
+
+    def __init__(self, folder: str) -> None:
+        self.samples = [(str(file), 0) for file in Path(folder).rglob("*.png")]
+
+    def loader(self, place: str) -> Any:
+        return pytest.importorskip("PIL.Image").open(place).convert("RGB")
+
+
+def test_a_picture_of_more_than_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("PIL")
+    monkeypatch.setattr(
+        table, "torchvision_datasets", lambda: SimpleNamespace(ImageFolder=ImageFolder)
+    )
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        )
+
+    for size in (8_000, 60_000):
+        place = tmp_path / f"{size}" / "class" / "a.png"
+        place.parent.mkdir(parents=True)
+        place.write_bytes(
+            b"\x89PNG\r\n\x1a\n"
+            + chunk(b"IHDR", struct.pack(">IIBBBBB", size, size, 8, 0, 0, 0, 0))
+            + chunk(b"IDAT", zlib.compress(bytes(1000)))
+            + chunk(b"IEND", b"")
+        )
+        with in_time(), pytest.raises(InvalidParameter, match=r"would take 192,|not an image"):
+            table.load_table(tmp_path / f"{size}")
