@@ -24,7 +24,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple, cast
 
 from dpacct import validate
-from dpacct.correlated.entries import MAKERS, described, from_entry, to_entry
+from dpacct.correlated.entries import MAKERS, described, make_strategy
 from dpacct.correlated.release import Correlated
 from dpacct.correlated.strategy import Strategy
 from dpacct.display import chosen, line
@@ -245,11 +245,24 @@ def _best_of(schedule: Schedule, runs: Runs, adjacency: object = None) -> BestOf
 
 
 def _of_run(run: Correlated) -> Entry:
-    return to_entry(run) | {"strategy": run.strategy}
+    held = {key: getattr(run, key) for key in ("noise_multiplier", "strategy", "min_separation")}
+    # With sampling, as many participations as fit.
+    poisson = isinstance(run.sampling, Poisson)
+    most = "sampling_rate" if poisson else "participations"
+    return {**held, "steps": run.rounds, **described(run.strategy)[1], most: getattr(run, most)}
 
 
-def _correlated(adjacency: object = None, **entry: Any) -> Correlated:
-    return from_entry(entry, adjacency)
+def _correlated(
+    noise_multiplier: float, strategy: str, steps: int, min_separation: int,
+    participations: int | None = None, sampling_rate: float | None = None,
+    adjacency: Adjacency = Adjacency.ADD_REMOVE, **own: Any,
+) -> Correlated:  # fmt: skip
+    made = make_strategy(strategy, steps, own)
+    sampling = None if sampling_rate is None else Poisson(sampling_rate)
+    return Correlated(
+        noise_multiplier, made, min_separation=min_separation, participations=participations,
+        sampling=sampling, adjacency=adjacency,
+    )  # fmt: skip
 
 
 # The table.

@@ -19,7 +19,6 @@ from dpacct.correlated import (
     square_root,
     toeplitz,
 )
-from dpacct.correlated.entries import ENTRY_KEYS, from_entry, to_entry
 from dpacct.errors import InvalidParameter
 from dpacct.items import read_alone, release_entry
 from dpacct.ledger import Event
@@ -49,9 +48,8 @@ def test_every_strategy_survives_a_file(name, sampling, tmp_path):
     strategy: Strategy = STRATEGIES[name]
     separation = 12 if sampling is not None else 4
     release = Correlated(1 / 7, strategy, min_separation=separation, sampling=sampling)
-    entry = to_entry(release)
-    assert set(entry) <= set(ENTRY_KEYS)
-    assert from_entry(entry) == release
+    entry = release_entry(release, alone=True)
+    assert read_alone(entry) == release
     assert entry["strategy"] in name
     plan = release + 3 * Round(2.0, Poisson(0.1))
     for suffix in (".toml", ".json"):
@@ -96,7 +94,7 @@ def test_a_file_as_people_write_it(tmp_path):
 def test_bad_entries_are_named(changes, name):
     entry = {key: value for key, value in (ENTRY | changes).items() if value is not None}
     with pytest.raises(InvalidParameter) as caught:
-        from_entry(entry)
+        read_alone({"mechanism": "correlated", "adjacency": "add-remove"} | entry)
     assert caught.value.name == name
 
 

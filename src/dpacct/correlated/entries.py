@@ -1,6 +1,6 @@
-"""Runs with correlated noise in the words of files, ledgers and the command line.
+"""Strategies of correlated noise in the words of files, ledgers and the command line.
 
-Rule 1: ``strategy`` names the maker of the matrix, and ``steps`` is its number of rounds.
+Rule 1: a strategy has the name of its maker, and a number of rounds.
 Rule 2: the keys of each maker are in `MAKERS`. Another one is an error.
 Rule 3: a strategy without a maker of its own is written with all its numbers, to the last bit.
 """
@@ -14,12 +14,8 @@ import numpy as np
 
 from dpacct import validate
 from dpacct.correlated.matrix import MAX_ROUNDS
-from dpacct.correlated.release import Correlated
 from dpacct.correlated.strategy import Strategy, from_buffers, independent, square_root, toeplitz
 from dpacct.errors import InvalidParameter
-from dpacct.rounds import Poisson
-
-_KEYS = ("noise_multiplier", "strategy", "steps", "min_separation", "participations")
 
 
 def _toeplitz(rounds: int, coefficients: Any) -> Strategy:
@@ -39,7 +35,6 @@ MAKERS: dict[str, tuple[tuple[str, ...], Callable[..., Strategy]]] = {
     "banded": (("diagonals",), _banded),
 }
 _OPTIONAL = ("bands",)
-ENTRY_KEYS = (*_KEYS, "sampling_rate", "bands", "coefficients", "buffers", "diagonals")
 
 
 def make_strategy(name: object, rounds: object, values: dict[str, Any]) -> Strategy:
@@ -57,43 +52,6 @@ def make_strategy(name: object, rounds: object, values: dict[str, Any]) -> Strat
         if key not in values and key not in _OPTIONAL:
             raise InvalidParameter(key, None, f"the strategy {name} needs {key}")
     return make(validate.count("steps", rounds, "the number of rounds", MAX_ROUNDS), **values)
-
-
-def from_entry(entry: dict[str, Any], adjacency: Any = None) -> Correlated:
-    """Return the run that the values of `ENTRY_KEYS` describe.
-
-    Raises:
-        InvalidParameter: a key is missing, or a value is out of range.
-    """
-    for key in ("noise_multiplier", "strategy", "steps", "min_separation"):
-        if key not in entry:
-            raise InvalidParameter(key, None, f"{key} is missing")
-    own = {key: entry[key] for key in entry if key not in (*_KEYS, "sampling_rate")}
-    rate = entry.get("sampling_rate")
-    return Correlated(
-        entry["noise_multiplier"],
-        make_strategy(entry["strategy"], entry["steps"], own),
-        min_separation=entry["min_separation"],
-        participations=entry.get("participations"),
-        sampling=None if rate is None else Poisson(rate),
-        **({} if adjacency is None else {"adjacency": adjacency}),
-    )
-
-
-def to_entry(release: Correlated) -> dict[str, Any]:
-    """Return the keys that `from_entry` reads back as an equal run."""
-    strategy = release.strategy
-    name, own = described(strategy)
-    found: dict[str, Any] = {
-        "noise_multiplier": release.noise_multiplier,
-        "strategy": name,
-        "steps": strategy.rounds,
-        **own,
-        "min_separation": release.min_separation,
-    }
-    if isinstance(release.sampling, Poisson):
-        return found | {"sampling_rate": release.sampling.sampling_rate}
-    return found | {"participations": release.participations}
 
 
 def described(strategy: Strategy) -> tuple[str, dict[str, Any]]:
