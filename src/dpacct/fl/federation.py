@@ -7,7 +7,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Self, cast
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 import torch
 from torch import nn
@@ -40,6 +40,7 @@ from dpacct.ledger.record.plans import exposure
 from dpacct.rounds import Schedule
 
 P = ParamSpec("P")
+Played = TypeVar("Played")
 
 
 class PrivateRun:
@@ -146,9 +147,7 @@ class PrivateRun:
         Such a file is readable by its owner alone. Guard it like the data.
         """
         secrets = self.state.noise, self.engine.allocator
-        return any(secret is not None for secret in secrets) or has_memories(
-            self.engine.method, self.state.params
-        )
+        return has_memories(self.engine.method) or any(secret is not None for secret in secrets)
 
     def averaged(self) -> nn.Module:
         """Return a copy of the model with the average of the released parameters.
@@ -208,6 +207,19 @@ class PrivateRun:
 
     def __exit__(self, *reason: object) -> None:
         self.close()
+
+    def _each(self, play: Callable[[], Played]) -> Iterator[Played]:
+        """Yield what ``play`` returns for each round that is left, or until the budget is spent."""
+        while self.round < self.rounds:
+            try:
+                played = play()
+            except BudgetExceeded as refusal:
+                self.stopped_because = str(refusal)
+                break
+            yield played
+        self._save_if_due(at_the_end=True)
+        if self.round >= self.rounds and not self._rounds.follows:
+            self._rounds.account.finish()
 
     def _save_if_due(self, *, at_the_end: bool = False) -> None:
         due = self.round % self._checkpoint_every == 0
@@ -317,19 +329,11 @@ class Federation(PrivateRun):
         for callback in self._callbacks:
             callback.start(self)
         try:
-            while self.round < self.rounds:
-                try:
-                    report = rounds.play()
-                except BudgetExceeded as refusal:
-                    self.stopped_because = str(refusal)
-                    break
+            for report in self._each(rounds.play):
                 self._save_if_due()
                 for callback in self._callbacks:
                     callback.report(self, report)
                 yield report
-            self._save_if_due(at_the_end=True)
-            if self.round >= self.rounds and not rounds.follows:
-                rounds.account.finish()
         finally:
             for callback in self._callbacks:
                 callback.finish(self)

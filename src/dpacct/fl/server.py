@@ -16,7 +16,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, cast
 from torch import nn
 
 from dpacct import validate
-from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
+from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
 from dpacct.fl.engine.engine import for_rehearsal
 from dpacct.fl.engine.rehearsal import check_kind, require_bound
@@ -174,12 +174,7 @@ class Server(PrivateRun):
     def __iter__(self) -> Iterator[OpenRound]:
         """Open the remaining rounds, until the plan or the budget ends."""
         self.begin()
-        while self.round < self.rounds:
-            try:
-                opened = self._rounds.open()
-            except BudgetExceeded as refusal:
-                self.stopped_because = str(refusal)
-                break
+        for opened in self._each(self._rounds.open):
             try:
                 yield opened
             finally:
@@ -187,9 +182,6 @@ class Server(PrivateRun):
                     look()
             if opened.settled:
                 self._save_if_due()
-        self._save_if_due(at_the_end=True)
-        if self.round >= self.rounds:
-            self._rounds.account.finish()
 
     def on_settled(self, look: Callable[[], None]) -> None:
         """Call a function after each round, and when the rounds are left."""

@@ -53,18 +53,18 @@ class Everyone(Remembering):
 )
 def test_a_memory_is_charged_by_fixed_pairs(method: Method, expected: str) -> None:
     fixed = Uniform(4, 12)
-    assert plan_accountant(method, PARAMS, "tight", fixed) == expected
-    assert plan_accountant(method, PARAMS, "rdp", fixed) == "rdp"
+    assert plan_accountant(method, "tight", fixed) == expected
+    assert plan_accountant(method, "rdp", fixed) == "rdp"
 
 
 @pytest.mark.parametrize("accountant", ["tight", "pairs", "rdp"])
 def test_memories_of_participation_need_other_cohorts_than_of_fixed_size(accountant: str) -> None:
     """There others remember in whose place they took part; no accountant bounds that."""
     with pytest.raises(Unsupported, match=r"remember when they took part.*Poisson\(0.333333\)"):
-        plan_accountant(Remembering(), PARAMS, accountant, Uniform(4, 12))
+        plan_accountant(Remembering(), accountant, Uniform(4, 12))
     others: tuple[Sampling, ...] = (Poisson(0.25), Full())
     for sampling in others:
-        found = plan_accountant(Remembering(), PARAMS, accountant, sampling)
+        found = plan_accountant(Remembering(), accountant, sampling)
         assert found == ("pairs" if accountant == "tight" else accountant)
 
 

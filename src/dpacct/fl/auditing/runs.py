@@ -70,7 +70,7 @@ def audit_run(
         raise InvalidParameter("build", type(made).__name__, "it makes a Federation")
     with made as run:
         _check_audited(run, people)
-        _aim(audit, run.engine, run.state)
+        look = _watch(audit, run)
 
         def drawn() -> tuple[Tensor, Tensor, Tensor]:
             # Only rank 0 can have a ledger.
@@ -78,10 +78,8 @@ def audit_run(
             return audit.canaries.drawn
 
         audit.canaries.adopt(run.agree(drawn))
-        before = run.state
         for _ in run:
-            _see_round(audit, run.engine, before, run.state)
-            before = run.state
+            look()
 
         def concluded() -> RunAudit:
             _check_seen(audit, run.stopped_because)
@@ -131,15 +129,7 @@ def audit_server(
             raise InvalidParameter("build", server.engine.num_clients, rule)
         _check_promise(server)
         _refuse_ledger(server.account)
-        _aim(audit, server.engine, server.state)
-        before = server.state
-
-        def look() -> None:
-            nonlocal before
-            _see_round(audit, server.engine, before, server.state)
-            before = server.state
-
-        server.on_settled(look)
+        server.on_settled(_watch(audit, server))
         play(server, people)
         _check_seen(audit, server.stopped_because)
         if not audit.canaries.asked:
@@ -202,18 +192,21 @@ def _contributions(engine: Engine, state: TrainingState, canaries: Canaries) -> 
     return aimed, engine.plan.event(state.bound, engine.noise, {})
 
 
-def _aim(audit: CanaryAudit, engine: Engine, state: TrainingState) -> None:
-    plan, norm = engine.plan, state.bound.clip_norm
+def _watch(audit: CanaryAudit, run: PrivateRun) -> Callable[[], None]:
+    """Aim the canaries, and return a function that notes the latest release, if there is one."""
+    engine, before = run.engine, run.state
+    plan, norm = engine.plan, before.bound.clip_norm
     audit.aim(engine.layout.sizes, norm, plan.sampling.sampling_rate, plan.adjacency)
 
+    def look() -> None:
+        nonlocal before
+        # None is released if too few noise shares arrived.
+        if run.state is not before and run.state.released is not None:
+            aimed, event = _contributions(run.engine, before, audit.canaries)
+            audit.see(run.state.released * run.engine.plan.cohort_size, aimed, event)
+        before = run.state
 
-def _see_round(
-    audit: CanaryAudit, engine: Engine, before: TrainingState, after: TrainingState
-) -> None:
-    """Note the release of a round. There is none if too few noise shares arrived."""
-    if after is not before and after.released is not None:
-        aimed, event = _contributions(engine, before, audit.canaries)
-        audit.see(after.released * engine.plan.cohort_size, aimed, event)
+    return look
 
 
 def _check_seen(audit: CanaryAudit, stopped_because: str | None) -> None:

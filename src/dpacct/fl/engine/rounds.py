@@ -11,15 +11,15 @@ model, bound and noise are those that were charged, and clients were shown the r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass, replace
-from functools import cached_property, wraps
+from functools import cached_property
 from hashlib import blake2b
-from hmac import compare_digest
 from numbers import Integral
+from secrets import token_bytes
 from threading import RLock
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -48,41 +48,15 @@ from dpacct.fl.privacy.bounds import check_limits
 from dpacct.fl.privacy.correlated import CorrelatedNoise
 from dpacct.fl.privacy.noise import SharesElsewhere, drawn_std
 from dpacct.fl.report.reports import Report
-from dpacct.fl.tensors import same_numbers, undisturbed
+from dpacct.fl.tensors import undisturbed
 from dpacct.fl.training.choose import TrainingPlan
 from dpacct.fl.training.local_run import LocalRun
-from dpacct.fl.training.messages import (
-    Assignment,
-    check_sent,
-    reading,
-    unpack,
-    words_of,
-)
+from dpacct.fl.training.messages import Answer, Assignment, check_sent, words_of
 from dpacct.fl.training.tasks import Broadcast, check_unwritten
 from dpacct.ledger import Event, Ticket
 from dpacct.ledger.record.events import noise_of
 from dpacct.ledger.record.plans import Plan
 from dpacct.rounds import AccountantName, Schedule
-
-P = ParamSpec("P")
-Returned = TypeVar("Returned")
-
-
-def _in_turn(
-    member: Callable[Concatenate[OpenRound, P], Returned],
-) -> Callable[Concatenate[OpenRound, P], Returned]:
-    """Let threads that receive answers wait for each other. Rule 2.
-
-    Two additions at once would lose a part of one of them, so that one client's presence could
-    remove the contribution of another.
-    """
-
-    @wraps(member)
-    def waits(self: OpenRound, *args: P.args, **keywords: P.kwargs) -> Returned:
-        with self.turn:
-            return member(self, *args, **keywords)
-
-    return waits
 
 
 class OpenRound:
@@ -93,8 +67,7 @@ class OpenRound:
 
     Attributes:
         number: 1, 2, ...
-        draw: the secret cohort. turn: the lock that orders additions of several threads.
-        settled: whether the round is over. Then nothing is added any more.
+        draw: the secret cohort. settled: whether the round is over. Then nothing is added any more.
         released: the noised mean, public. None before the release or if nothing may leave.
     """
 
@@ -109,9 +82,10 @@ class OpenRound:
         engine, state = rounds.engine, rounds.state
         self._rounds, self._engine, self._state = rounds, engine, state
         self._ticket, self._event, self._began = ticket, event, began
-        self.turn = RLock()
+        # Of two additions at once one would be lost in part: who is there would remove others.
+        self._turn = RLock()
         self._answered: set[int] = set()
-        self._bounded, self._added = 0, set[bytes]()
+        self._added = set[bytes]()
         self._committed = False
         self._shared = b""
         self.settled = False
@@ -130,7 +104,7 @@ class OpenRound:
     @property
     def found(self) -> Collected:
         """The sums so far. Private."""
-        with self.turn:
+        with self._turn:
             if self._found is None:
                 self._found = self._engine.open(self._state)
                 self._found.token = self.draw.token
@@ -180,11 +154,9 @@ class OpenRound:
         rows, below = rows.detach().to(device), below.to(device)
         return self._marked(self._engine.check(self._state, kept, rows, below))
 
-    @_in_turn
     def _marked(self, bounded: Contributions) -> Contributions:
         """Return contributions with a token of their own, which begins with that of the draw."""
-        self._bounded += 1
-        return replace(bounded, token=self.draw.token + self._bounded.to_bytes(8))
+        return replace(bounded, token=self.draw.token + token_bytes(8))
 
     @contextmanager
     def local(
@@ -202,7 +174,10 @@ class OpenRound:
         given, own = self._assigned(client), self._rounds.objective(loss)
         with LocalRun(given, own, method=self._engine.method, steps=steps) as local:
             yield local
-        self._rounds.check_model(own)
+        # A loop may have moved the model itself.
+        model = self._rounds.model
+        held = dict(model.named_parameters()) | dict(model.named_buffers())
+        check_unwritten(held, own.constants | self._state.params)
         contributions = self.bound(cast("Tensor", local.update).unsqueeze(0))
         memory = local.remember(contributions.bounded.rows[0])
         self._take(given.client, contributions, memory)
@@ -228,30 +203,11 @@ class OpenRound:
         Raises:
             InvalidParameter: it does not answer an assignment of this round, or cannot be read.
         """
-        with reading(answer):
-            device = self._engine.device
-            facts, groups, _ = unpack(answer, device, last=True, check=self._check_answer)
-            client, below, row = facts["client"], facts["below"], groups["update"]["row"]
-        checked = self.check(row.unsqueeze(0), torch.tensor([below]))
-        self._take(client, checked, groups.get("memory"))
+        size = self._engine.kept_layout(self.found.kept).size
+        found = Answer.read(answer, self._engine.device, self._key, self.memory, size)
+        checked = self.check(found.row.unsqueeze(0), torch.tensor([found.below]))
+        self._take(found.client, checked, found.memory)
 
-    def _check_answer(self, facts: dict[str, Any]) -> None:
-        """Check that facts answer an assignment of this round, with the tensors it asks for."""
-        client, key, below = (facts[name] for name in ("client", "key", "below"))
-        if [type(client), type(key), type(below)] != [int, str, bool]:
-            raise TypeError("facts of other kinds")
-        if not compare_digest(key.encode(), self._key(client).encode()):
-            rule = "its key belongs to another client or round"
-            raise InvalidParameter("answer", f"of client {client}", rule)
-        update = [["update", "row", [self._engine.kept_layout(self.found.kept).size]]]
-        memory = self._engine.memory(client, self._state) or {}
-        memories = [["memory", name, list(value.shape)] for name, value in memory.items()]
-        forms = sorted([group, name, shape] for group, name, _, shape in facts["tensors"])
-        if forms not in (update, sorted(update + memories)):
-            rule = "it holds the update that was asked for, and the client's memory"
-            raise InvalidParameter("answer", f"of client {client} with other tensors", rule)
-
-    @_in_turn
     def add(self, clients: Sequence[int], contributions: Contributions) -> None:
         """Add contributions, one for each client. Workers outside the cohort contribute nothing.
 
@@ -259,7 +215,6 @@ class OpenRound:
             InvalidParameter: a client that is not in the round, or came before, or contributions
                 that were bounded for another round, or were added before. Nothing is added.
         """
-        self._require_open()
         if not isinstance(contributions, Contributions):
             rule = "contributions are what bound() or check() of the round returned"
             raise InvalidParameter("contributions", type(contributions).__name__, rule)
@@ -270,13 +225,14 @@ class OpenRound:
         if len(clients) != len(contributions):
             rule = f"there are {len(contributions)} contributions, one of each client"
             raise InvalidParameter("clients", len(clients), rule)
-        if contributions.token in self._added:
-            raise InvalidParameter("contributions", "of other clients", "each of them counts once")
-        self._register(clients)
-        self._added.add(contributions.token)
-        self._engine.add(self._state, self.found, self.draw, clients, contributions)
+        with self._turn:
+            if contributions.token in self._added:
+                rule = "each of them counts once"
+                raise InvalidParameter("contributions", "of other clients", rule)
+            self._register(clients)
+            self._added.add(contributions.token)
+            self._engine.add(self._state, self.found, self.draw, clients, contributions)
 
-    @_in_turn
     def commit(self) -> None:
         """Commit the round ahead of its release, for sums that arrive with their noise.
 
@@ -290,7 +246,6 @@ class OpenRound:
             self._ticket.commit()
         self._committed = True
 
-    @_in_turn
     def add_sum(self, clients: Sequence[int], total: Tensor) -> None:
         """Add the sum of updates and noise shares of clients, formed by a secure aggregator.
 
@@ -315,12 +270,12 @@ class OpenRound:
         _check_shape("total", total, len(own))
         if total.dtype != torch.int64:
             raise InvalidParameter("total", str(total.dtype), "whole numbers, as int64")
-        self._register(clients)
-        self.found.clients.extend(clients)
-        self.found.arrived += len(clients)
-        own.add_(total.to(self._engine.device))
+        with self._turn:
+            self._register(clients)
+            self.found.clients.extend(clients)
+            self.found.arrived += len(clients)
+            own.add_(total.to(self._engine.device))
 
-    @_in_turn
     def remember(self, client: int, memory: State) -> None:
         """Take a client's memory after the round. It is kept once the round is committed.
 
@@ -346,7 +301,6 @@ class OpenRound:
             raise InvalidParameter("memory", f"of client {client}", rule)
         return copies(memory)
 
-    @_in_turn
     def _take(self, client: int, contributions: Contributions, memory: State | None) -> None:
         """Add one client's contribution with its memory, or neither of them."""
         kept = None if memory is None else self._checked(client, memory)
@@ -376,25 +330,23 @@ class OpenRound:
             contributions=self._engine.plan.contributions,
         )
 
-    @_in_turn
     def merge(self, part: Collected) -> None:
         """Add the sums of a `Draw.share` of the round, from another process.
 
         Raises:
             InvalidParameter: it belongs to another round, or holds a client that came before.
         """
-        self._require_open()
         if not isinstance(part, Collected):
             rule = "a part of a round is what its engine collects"
             raise InvalidParameter("part", type(part).__name__, rule)
         self._require_ours("part", part.token)
-        self._register(part.clients)
-        if self._found is None:
-            self._found = part
-        else:
-            self._found.merge(part)
+        with self._turn:
+            self._register(part.clients)
+            if self._found is None:
+                self._found = part
+            else:
+                self._found.merge(part)
 
-    @_in_turn
     @undisturbed()
     def release(self) -> Report:
         """Add the noise, commit, and move the model, for any number of contributions.
@@ -403,8 +355,9 @@ class OpenRound:
             Unsupported: the bound or the noise has changed since the round was reserved.
             LedgerError: the ledger cannot be written. Nothing leaves.
         """
-        self._require_open()
-        self.settled = True
+        with self._turn:
+            self._require_open()
+            self.settled = True
         rounds, engine, state, found = self._rounds, self._engine, self._state, self.found
         self._check_unchanged()
         bound, limits = state.bound, list(state.bound.limits(engine.kept_layout(found.kept)))
@@ -465,6 +418,7 @@ class OpenRound:
 
     def _register(self, clients: Sequence[int]) -> None:
         """Note that these clients have answered, or raise and note nothing. Rule 2."""
+        self._require_open()
         self._answered = self._with_answered(clients)
 
     def _with_answered(self, clients: Sequence[int]) -> set[int]:
@@ -646,16 +600,6 @@ class Rounds:
             names, precision = self.engine.layout.names, self.engine.local.precision
             self._objective = loss, LocalLoss.of_copies(self.model, loss, names, precision)
         return self._objective[1]
-
-    def check_model(self, own: LocalLoss) -> None:
-        """Reject a model that a loop has moved itself, instead of its client's parameters."""
-        known = own.constants | self.state.params
-        for name, value in [*self.model.named_parameters(), *self.model.named_buffers()]:
-            if not same_numbers(value.detach(), known[name]):
-                raise Unsupported(
-                    f"{name} of the run's model was written to while a client trained. Give "
-                    "local.parameters() to an optimizer of your own"
-                )
 
     def write_model(self) -> None:
         """Copy the released parameters into the model."""

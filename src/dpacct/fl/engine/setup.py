@@ -19,7 +19,6 @@ from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.states import RunPlan, TrainingState
 from dpacct.fl.layout import (
     Layout,
-    Params,
     copies,
     is_frozen,
     keeps_statistics,
@@ -107,7 +106,7 @@ def prepare(
     for scheme in schemes:
         if correlation is None:
             noise.check(scheme, relation, len(clients))
-        accountant = plan_accountant(method, params, settings.accountant, scheme)
+        accountant = plan_accountant(method, settings.accountant, scheme)
     scheme = schemes[0]
     if correlation is not None:
         _check_correlated(settings, correlation, bound, relation, scheme)
@@ -305,16 +304,15 @@ def _check_correlated(
 
 
 def plan_accountant(
-    method: Method, params: Params, accountant: AccountantName, sampling: Sampling | Allocation
+    method: Method, accountant: AccountantName, sampling: Sampling | Allocation
 ) -> AccountantName:
     """Return the accountant of a run's plan: fixed pairs if the method's clients have memories.
 
     docs/derivations/federated.md, "Client memories", has data sets that exceed every bound for
     rounds that are taken one after the other. In cohorts of fixed size one client's memory would
     depend on another client's place.
-
     """
-    if not has_memories(method, params):
+    if not has_memories(method):
         return accountant
     if not method.everyone_computes and isinstance(sampling, Uniform):
         raise Unsupported(
@@ -327,10 +325,9 @@ def plan_accountant(
     return PAIRS if accountant == TIGHT else accountant
 
 
-def has_memories(method: Method, params: Params) -> bool:
+def has_memories(method: Method) -> bool:
     """Return whether a method's clients remember something from round to round."""
-    overridden = any(overrides(method, member) for member in ("init_client", "client_state"))
-    return overridden or method.init_client(params) is not None
+    return any(overrides(method, member) for member in ("init_client", "client_state"))
 
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -377,8 +374,7 @@ def _refuse_for_examples(model: nn.Module, method: Method) -> None:
                 "covers that. Use group or layer norm, or freeze this norm before the run: "
                 "norm.eval().requires_grad_(False)"
             )
-    members = ("init_client", "client_state")
-    if method.everyone_computes or any(overrides(method, member) for member in members):
+    if method.everyone_computes or has_memories(method):
         raise Unsupported(
             f"{method.name or type(method).__name__} gives each client a memory, and examples have "
             "none. Train clients, or take a method without memories"
@@ -391,7 +387,7 @@ def check_shares(rounds: Rounds) -> None:
     noise, method = engine.noise, engine.method
     if not isinstance(noise, SharesElsewhere):
         return
-    if method.everyone_computes or overrides(method, "init_client"):
+    if method.everyone_computes or has_memories(method):
         raise Unsupported(
             f"{method.name or type(method).__name__} with noise shares: the server keeps its "
             "clients' memories, which no noise covers. Take a method without memories"

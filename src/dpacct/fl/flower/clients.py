@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from functools import partial
+from typing import Any, cast
 
 import torch
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
@@ -37,12 +37,8 @@ from dpacct.fl.training.tasks import Trial
 _LOG = logging.getLogger("flwr")
 
 
-class Start(Protocol):
-    """Begins the local training of a round's client: ``with start(steps=None) as local``."""
-
-    def __call__(self, *, steps: int | None = None) -> LocalRun:
-        """Return the block of the client."""
-        ...
+# Begins the local training of a round's client: ``with start(steps=None) as local``.
+Start = Callable[..., LocalRun]
 
 
 def partition_id(context: Context) -> int:
@@ -98,88 +94,72 @@ def client_app(
         raise InvalidParameter("data", data, "a client reads data, or trains by a loop of its own")
     own, app = DPFedAvg() if method is None else method, ClientApp()
     norm = None if clip_norm is None else checked_norm(clip_norm)
-    app.train()(_ClientHalf(model, loss, data, train, own, norm, client).respond)
-    return app
 
-
-@dataclass(slots=True)
-class _ClientHalf:
-    """The answers of a client to all messages of a run."""
-
-    model: Callable[[], nn.Module]
-    loss: LossFunction | None
-    data: Callable[[Context], ClientData] | None
-    train: Callable[[Start, Context], LocalRun] | None
-    method: Method
-    clip_norm: float | None
-    client: Callable[[Context], int]
-
-    def respond(self, message: Message, context: Context) -> Message:
-        """Return the answer to any training message. Rule 2."""
+    @app.train()
+    def respond(message: Message, context: Context) -> Message:
+        """Answer any training message. Rule 2."""
         if wire.signed(message).get("ask") == wire.HELLO:
-            return Message(RecordDict({wire.SIGN: self._facts(context)}), reply_to=message)
+            number, missing = -1, ""
+            try:
+                number = client(context)
+            except InvalidParameter as error:
+                missing = str(error)
+            facts = wire.sign(
+                client=number,
+                missing=missing,
+                fails=_failure(model, loss, None if data is None else partial(data, context)),
+                method=words_of(own),
+                clip_norm=norm or 0.0,
+            )
+            return Message(RecordDict({wire.SIGN: facts}), reply_to=message)
         whole = wire.bytes_of(message, "client", "round")
         given = Assignment.read(whole, torch.device("cpu"))
-        facts = wire.sign(round=given.broadcast.round)
-        sent = wire.message_of(facts, answer=self._answer(given, context))
-        return Message(sent, reply_to=message)
-
-    def _answer(self, given: Assignment, context: Context) -> bytes:
-        """Train for an assignment, if it is for this client and its settings. Rules 3 and 4."""
-        if given.client != (own := self.client(context)):
-            rule = f"this is client {own}, and answers for no other"
+        # Rules 3 and 4.
+        if given.client != (number := client(context)):
+            rule = f"this is client {number}, and answers for no other"
             raise InvalidParameter("client", given.client, rule)
-        if self.clip_norm not in (None, given.bound.clip_norm):
-            rule = f"this client answers to clip norm {self.clip_norm:g} alone"
+        if norm not in (None, given.bound.clip_norm):
+            rule = f"this client answers to clip norm {norm:g} alone"
             raise InvalidParameter("clip_norm", given.bound.clip_norm, rule)
 
         def start(*, steps: int | None = None) -> LocalRun:
-            return LocalRun(given, self.model(), self.loss, self.method, steps=steps)
+            return LocalRun(given, model(), loss, own, steps=steps)
 
-        if self.data is None:
-            return cast("Any", self.train)(start, context).answer
-        return _trained(given, start, checked(self.data(context)))
+        if data is not None:
+            trained = _trained(given, start, checked(data(context)))
+        else:
+            trained = cast("Any", train)(start, context)
+        facts = wire.sign(round=given.broadcast.round)
+        return Message(wire.message_of(facts, answer=trained.answer), reply_to=message)
 
-    def _facts(self, context: Context) -> ConfigRecord:
-        """Return which client this is, and the settings that it shares with the server."""
-        number, missing = -1, ""
-        try:
-            number = self.client(context)
-        except InvalidParameter as error:
-            missing = str(error)
-        return wire.sign(
-            client=number,
-            missing=missing,
-            fails=self._fails(context),
-            method=words_of(self.method),
-            clip_norm=self.clip_norm or 0.0,
-        )
-
-    def _fails(self, context: Context) -> str:
-        """Train on a synthetic example, before the server charges anything.
-
-        Only types and shapes of the data are used, which are public. A loop of its own is not
-        tried.
-
-        Returns:
-            The kind of error in which the model, the loss or the reading of data ends, empty for
-            none. Its message may hold more, and stays in the client's own log.
-        """
-        with Trial() as trial:
-            made = self.model()
-            params = trainable(made)
-            if self.data is not None:
-                local = LocalLoss.of_copies(made, self.loss, tuple(params), "float32")
-                kind = usual_kind([self.data(context)])
-                synthetic_clients(kind, None, local, copies(params))
-        if trial.error is None:
-            return ""
-        _LOG.error("this client cannot train", exc_info=trial.error)
-        return type(trial.error).__name__
+    return app
 
 
-def _trained(given: Assignment, start: Start, data: ClientData) -> bytes:
-    """Return the answer of a client that trains as the run says."""
+def _failure(
+    model: Callable[[], nn.Module],
+    loss: LossFunction | None,
+    read: Callable[[], ClientData] | None,
+) -> str:
+    """Return the kind of error in which model, loss or data end on a synthetic example, or nothing.
+
+    This is before the server charges anything, so only types and shapes of the data are used, which
+    are public. The error's message may hold more, and stays in the client's own log. A loop of its
+    own is not tried.
+    """
+    with Trial() as trial:
+        made = model()
+        params = trainable(made)
+        if read is not None:
+            local = LocalLoss.of_copies(made, loss, tuple(params), "float32")
+            synthetic_clients(usual_kind([read()]), None, local, copies(params))
+    if trial.error is None:
+        return ""
+    _LOG.error("this client cannot train", exc_info=trial.error)
+    return type(trial.error).__name__
+
+
+def _trained(given: Assignment, start: Start, data: ClientData) -> LocalRun:
+    """Train a client as the run says."""
     generator = torch.Generator().manual_seed(given.seed)
     plan = plan_batches(len(data), given.broadcast.local, generator)
     with start(steps=plan.steps) as local:
@@ -190,4 +170,4 @@ def _trained(given: Assignment, start: Start, data: ClientData) -> bytes:
     if isinstance(data, Canary):
         # It is bounded like any other update.
         local.update = data.update
-    return local.answer
+    return local

@@ -36,7 +36,7 @@ from dpacct.fl.tensors import (
     seed_generators,
     undisturbed,
 )
-from dpacct.fl.training.messages import Assignment, pack, words_of
+from dpacct.fl.training.messages import Answer, Assignment, words_of
 from dpacct.fl.training.tasks import Isolation, LocalSteps
 
 _ONE = Lock()
@@ -192,9 +192,8 @@ class LocalRun:
         # Whether an update was clipped is sent only if the run is charged for it.
         below = not isinstance(given.bound, AdaptiveClip)
         below |= bool(~bad[0] & (norms[0] <= given.bound.clip_norm))
-        memory = self.remember(inside[0])
-        groups = {"update": {"row": inside[0]}} | ({} if memory is None else {"memory": memory})
-        return pack({"client": given.client, "key": given.key, "below": below}, groups)
+        row = inside[0]
+        return Answer(given.client, given.key, below, row, self.remember(row)).pack()
 
     @undisturbed()
     def remember(self, bounded: Tensor) -> State | None:

@@ -16,7 +16,8 @@ import math
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import Any, cast
+from hmac import compare_digest
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -101,6 +102,62 @@ class Assignment:
             plain = {n: own[n] for n in _OF_CLIENT} | {n: facts[n] for n in _OF_ROUND}
             kept, memory = groups.get("mask", {}).get("kept"), memories.get("memory")
             return cls(broadcast=sent, bound=bound, kept=kept, memory=memory, **plain)
+
+
+class Answer(NamedTuple):
+    """A client's answer to an assignment. Rule 2.
+
+    Attributes:
+        client, key: of the assignment. memory: the client's new one, or None.
+        below: whether the update was within the clip norm, told for an adaptive bound alone.
+        row: the update [k] behind mask and bound.
+    """
+
+    client: int
+    key: str
+    below: bool
+    row: Tensor
+    memory: State | None
+
+    def pack(self) -> bytes:
+        """Return the message."""
+        memory = {} if self.memory is None else {"memory": self.memory}
+        facts = {"client": self.client, "key": self.key, "below": self.below}
+        return pack(facts, {"update": {"row": self.row}} | memory)
+
+    @classmethod
+    def read(
+        cls,
+        message: bytes,
+        device: torch.device,
+        key_of: Callable[[int], str],
+        memory_of: Callable[[int], State | None],
+        size: int,
+    ) -> Answer:
+        """Return the answer that a client sent, with its tensors on the device. Rules 1 and 3.
+
+        It has the key of its client, an update of this size, and the tensors of its memory.
+        """
+
+        def check(facts: dict[str, Any]) -> None:
+            client, key, below = (facts[name] for name in ("client", "key", "below"))
+            if [type(client), type(key), type(below)] != [int, str, bool]:
+                raise TypeError("facts of other kinds")
+            if not compare_digest(key.encode(), key_of(client).encode()):
+                rule = "its key belongs to another client or round"
+                raise InvalidParameter("answer", f"of client {client}", rule)
+            update = [["update", "row", [size]]]
+            before = memory_of(client) or {}
+            memories = [["memory", name, list(value.shape)] for name, value in before.items()]
+            forms = sorted([group, name, shape] for group, name, _, shape in facts["tensors"])
+            if forms not in (update, sorted(update + memories)):
+                rule = "it holds the update that was asked for, and the client's memory"
+                raise InvalidParameter("answer", f"of client {client} with other tensors", rule)
+
+        with reading(message):
+            facts, groups, _ = unpack(message, device, last=True, check=check)
+            row, memory = groups["update"]["row"], groups.get("memory")
+            return cls(facts["client"], facts["key"], facts["below"], row, memory)
 
 
 def words_of(method: Method) -> str:

@@ -126,7 +126,8 @@ def check_unwritten(after: Params, before: Params) -> None:
         if not same_numbers(after[name].detach(), value):
             raise Unsupported(
                 f"{name} is written to in place while a client trains: it would reach the next "
-                "client, or the release, past the bound"
+                "client, or the release, past the bound. In a loop of your own, optimizers take "
+                "local.parameters()"
             )
 
 
