@@ -18,7 +18,7 @@ def uncounted(monkeypatch):
 @pytest.fixture
 def unwatched(monkeypatch):
     """Methods may keep notes, for tests that look over their shoulder."""
-    monkeypatch.setattr("dpacct.fl.training.tasks.Isolation._check", lambda *_: None)
+    monkeypatch.setattr("dpacct.fl.training.tasks.check_unwritten", lambda *_: None)
 
 
 @pytest.fixture(autouse=True, scope="session")

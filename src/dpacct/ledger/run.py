@@ -289,12 +289,14 @@ class Run:
     def planned_epsilon(self) -> float:
         """Return the proven epsilon of the whole plan, which covers stopping early for any reason.
 
+        Infinite without privacy.
+
         Raises:
             LedgerError: the run has no plan, or has left it.
         """
         if self.plan is None or not self.on_plan:
             raise LedgerError(f"run {self.id} has no plan that it kept to.")
-        return self._file.now().any_stop(self.id)
+        return self._file.now().any_stop(self.id) if self.private else math.inf
 
     def __repr__(self) -> str:
         return f"<Run {self.id} {self.name!r} of {str(self.ledger_path)!r}>"

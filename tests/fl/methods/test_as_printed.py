@@ -187,7 +187,12 @@ def test_epsilon_is_infinite_with_the_reason(method, tmp_path):
     assert bool(flat(run.model).isfinite().all())
     with Ledger.open(path, read_only=True) as book:
         assert book.epsilon().upper == math.inf
-        assert "as printed" in book.summary()["claim"]
+        summary = book.summary()
+        assert "as printed" in summary["claim"]
+        # The plan fits into the budget as if the noise were that of the private form.
+        assert summary["runs"][0]["planned_epsilon"] is None
+        assert book.runs[0].planned_epsilon() == math.inf
+        assert "whole plan" not in book.report_markdown()
         assert not book.verify().problems
 
 

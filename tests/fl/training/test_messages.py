@@ -80,6 +80,24 @@ def test_an_assignment_arrives_as_it_was_sent(local, bound):
     assert torch.equal(found.memory["memory"], torch.arange(3.0))
 
 
+@pytest.mark.parametrize(
+    "kept",
+    [
+        torch.tensor([0, 8]), torch.tensor([-1, 2]), torch.tensor([2, 0]), torch.tensor([1, 1]),
+        torch.tensor([[0, 1]]), torch.tensor(1), torch.tensor([0.0, 1.0]),
+        torch.tensor([True, False]), torch.tensor([0, 2**62]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_mask_of_other_coordinates_is_refused(kept):
+    """On a GPU an index out of range would end the process, after the client has trained."""
+    sent = given(fl.SGD(), fl.Clip(0.3), kept=kept)
+    with pytest.raises(InvalidParameter, match="cannot be read"):
+        Assignment.read(sent.of_client() + sent.of_round(), CPU)
+    right = given(fl.SGD(), fl.Clip(0.3), kept=torch.arange(0))
+    assert len(Assignment.read(right.of_client() + right.of_round(), CPU).kept) == 0
+
+
 def headed(head: object, body: bytes = b"") -> bytes:
     text = head if isinstance(head, bytes) else json.dumps(head).encode()
     return len(text).to_bytes(4, "little") + text + body

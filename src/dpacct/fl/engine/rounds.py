@@ -175,9 +175,9 @@ class OpenRound:
         with LocalRun(given, own, method=self._engine.method, steps=steps) as local:
             yield local
         # A loop may have moved the model itself.
-        model = self._rounds.model
+        model, known = self._rounds.model, self._rounds.state.params
         held = dict(model.named_parameters()) | dict(model.named_buffers())
-        check_unwritten(held, own.constants | self._state.params)
+        check_unwritten(held, own.constants | known)
         contributions = self.bound(cast("Tensor", local.update).unsqueeze(0))
         memory = local.remember(contributions.bounded.rows[0])
         self._take(given.client, contributions, memory)
@@ -336,6 +336,7 @@ class OpenRound:
         Raises:
             InvalidParameter: it belongs to another round, or holds a client that came before.
         """
+        self._require_open()
         if not isinstance(part, Collected):
             rule = "a part of a round is what its engine collects"
             raise InvalidParameter("part", type(part).__name__, rule)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from dpacct import __version__
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.layout import State
+from dpacct.fl.layout import Layout, State
 from dpacct.fl.local.sgd import LOCAL_TRAINING
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, PerLayerClip, SmoothedNormalization
@@ -101,6 +101,9 @@ class Assignment:
             sent = Broadcast(facts["round"], groups["anchor"], server, local, bound.clip_norm)
             plain = {n: own[n] for n in _OF_CLIENT} | {n: facts[n] for n in _OF_ROUND}
             kept, memory = groups.get("mask", {}).get("kept"), memories.get("memory")
+            # On a GPU, an index out of range would break off all that runs there.
+            if kept is not None and not is_mask(kept, Layout.of(sent.anchor).size):
+                raise ValueError("no coordinates of the model")
             return cls(broadcast=sent, bound=bound, kept=kept, memory=memory, **plain)
 
 
@@ -158,6 +161,13 @@ class Answer(NamedTuple):
             facts, groups, _ = unpack(message, device, last=True, check=check)
             row, memory = groups["update"]["row"], groups.get("memory")
             return cls(facts["client"], facts["key"], facts["below"], row, memory)
+
+
+def is_mask(kept: Tensor, size: int) -> bool:
+    """Return whether these are coordinates below ``size``, ascending."""
+    if kept.dtype != torch.int64 or kept.ndim != 1:
+        return False
+    return bool(((kept >= 0) & (kept < size)).all() & (kept.diff() > 0).all())
 
 
 def words_of(method: Method) -> str:

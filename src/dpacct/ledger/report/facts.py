@@ -161,9 +161,9 @@ def _run(now: Snapshot, number: int) -> LedgerRun:
     state, start = now.run_state(number), now.start(number)
     plan, guarantee = start.plan, now.guarantee(number)
     spent, any_stop = now.interval(number), now.any_stop(number)
-    whole = _finite(any_stop) if plan is not None and state.on_plan else None
     if not state.private:
         spent, any_stop = spent.without_privacy, math.inf
+    whole = _finite(any_stop) if plan is not None and state.on_plan else None
     slots, why = (state.cursor, plan.rounds) if plan else (0, 0), now.why_not_private(number)
     return {
         "run": number,
