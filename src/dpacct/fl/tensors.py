@@ -75,6 +75,17 @@ def same_numbers(one: Tensor, two: Tensor) -> bool:
     return torch.equal(one, two) or bool(((one == two) | (one.isnan() & two.isnan())).all())
 
 
+def check_shape(name: str, values: Tensor, *shape: int | None) -> None:
+    """Refuse what is no tensor, and a shape that torch would broadcast; None is any number."""
+    if not isinstance(values, Tensor):
+        raise InvalidParameter(name, type(values).__name__, "a tensor is asked for")
+    fits = [want in (None, have) for want, have in zip(shape, values.shape, strict=False)]
+    if values.ndim != len(shape) or not all(fits):
+        shown = ", ".join("any" if want is None else str(want) for want in shape)
+        rule = f"its shape is [{shown}]"
+        raise InvalidParameter(name, f"of shape {tuple(values.shape)}", rule)
+
+
 # Relative difference that is allowed on a machine which does not repeat its own sums.
 _NOISE = 1e-3
 

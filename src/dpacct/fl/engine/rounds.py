@@ -48,7 +48,7 @@ from dpacct.fl.privacy.bounds import check_limits
 from dpacct.fl.privacy.correlated import CorrelatedNoise
 from dpacct.fl.privacy.noise import SharesElsewhere, drawn_std
 from dpacct.fl.report.reports import Report
-from dpacct.fl.tensors import undisturbed
+from dpacct.fl.tensors import check_shape, undisturbed
 from dpacct.fl.training.choose import TrainingPlan
 from dpacct.fl.training.local_run import LocalRun
 from dpacct.fl.training.messages import Answer, Assignment, check_sent, words_of
@@ -132,7 +132,7 @@ class OpenRound:
         Raises:
             InvalidParameter: they have another shape.
         """
-        _check_shape("rows", rows, None, self._engine.layout.size)
+        check_shape("rows", rows, None, self._engine.layout.size)
         rows = rows.detach().to(self._engine.device, copy=True)
         return self._marked(self._engine.bound(self._state, self.found.kept, rows))
 
@@ -146,8 +146,8 @@ class OpenRound:
             InvalidParameter: they have another shape.
         """
         kept, device = self.found.kept, self._engine.device
-        _check_shape("rows", rows, None, self._engine.kept_layout(kept).size)
-        _check_shape("below", below, len(rows))
+        check_shape("rows", rows, None, self._engine.kept_layout(kept).size)
+        check_shape("below", below, len(rows))
         if below.dtype != torch.bool or not rows.is_floating_point():
             rule = "rows are reals, and below is true or false, as bool"
             raise InvalidParameter("below", f"{below.dtype}, and rows {rows.dtype}", rule)
@@ -267,7 +267,7 @@ class OpenRound:
             raise Unsupported(
                 "the sum can be read before the round is committed. Call commit() first"
             )
-        _check_shape("total", total, len(own))
+        check_shape("total", total, len(own))
         if total.dtype != torch.int64:
             raise InvalidParameter("total", str(total.dtype), "whole numbers, as int64")
         with self._turn:
@@ -432,17 +432,6 @@ class OpenRound:
                 raise InvalidParameter("clients", client, rule)
             answered.add(client)
         return answered
-
-
-def _check_shape(name: str, values: Tensor, *shape: int | None) -> None:
-    """Refuse what is no tensor, and a shape that torch would broadcast; None is any number."""
-    if not isinstance(values, Tensor):
-        raise InvalidParameter(name, type(values).__name__, "a tensor is asked for")
-    fits = [want in (None, have) for want, have in zip(shape, values.shape, strict=False)]
-    if values.ndim != len(shape) or not all(fits):
-        shown = ", ".join("any" if want is None else str(want) for want in shape)
-        rule = f"its shape is [{shown}]"
-        raise InvalidParameter(name, f"of shape {tuple(values.shape)}", rule)
 
 
 def _listed(clients: Sequence[int]) -> list[int]:
