@@ -72,9 +72,9 @@ class Command(TyperCommand):
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return --help, which stands among the options about output."""
-        found: Any = super().get_help_option(ctx)
-        found.rich_help_panel = OUTPUT
-        return found
+        option: Any = super().get_help_option(ctx)
+        option.rich_help_panel = OUTPUT
+        return option
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help, and examples that are never wrapped, so that they can be copied."""
@@ -155,14 +155,14 @@ def load(name: str, entry: Entry) -> Any:
         helps[member] = {name: get_args(kind)[1] for name, kind in full.__annotations__.items()}
         made(full)
     command: Any = typer.main.get_command(group)
-    for member, found in getattr(command, "commands", {name: command}).items():
-        found.examples = examples[member]
-        found.help = unmarked(found.help or "")
-        for each in found.params:
+    for member, loaded in getattr(command, "commands", {name: command}).items():
+        loaded.examples = examples[member]
+        loaded.help = unmarked(loaded.help or "")
+        for each in loaded.params:
             # A Typer that is older than 0.26 loses the help of arguments beside Click 8.5.
             each.help = unmarked(each.help or helps[member][each.name].help)
-        found.advanced = tuple(each for each in found.params if each.hidden)
-        for each in found.advanced:
+        loaded.advanced = tuple(each for each in loaded.params if each.hidden)
+        for each in loaded.advanced:
             # --help hides them, completion does not.
             each.hidden = False
     return command

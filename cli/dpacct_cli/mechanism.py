@@ -64,13 +64,13 @@ def rows(schedule: Schedule, *, ratio_only: bool = False) -> list[Row]:
         share = rate(only.sampling_rate)
         count = count_of(schedule.rounds, "round")
         what = f"{count}, a fixed share {share} without replacement"
-    found = [f"{what}, {neighbors}"]
+    texts = [f"{what}, {neighbors}"]
     if only is None:
         phases = parts_in_words(schedule)
-        found += phases[:MAX_PHASES_SHOWN]
+        texts += phases[:MAX_PHASES_SHOWN]
         if len(phases) > MAX_PHASES_SHOWN:
-            found.append(f"and {len(phases) - MAX_PHASES_SHOWN} more phases")
-    lines = [Row("mechanism" if line is found[0] else "", in_units(line)) for line in found]
+            texts.append(f"and {len(phases) - MAX_PHASES_SHOWN} more phases")
+    lines = [Row("mechanism" if line is texts[0] else "", in_units(line)) for line in texts]
     return [*lines, *_rows_of_kind(only)]
 
 
@@ -95,16 +95,16 @@ def _rows_of_kind(only: Release | None) -> list[Row]:
 
 def all_rows(schedule: Schedule, typed: MechanismOptions) -> list[Row]:
     """Return the mechanism, and that a client moves the sum by twice the clip norm if it does."""
-    found, only = rows(schedule, ratio_only=typed.ratio_only), single_round(schedule)
+    shown, only = rows(schedule, ratio_only=typed.ratio_only), single_round(schedule)
     if only is None:
-        return found
+        return shown
     moved = "moves the sum by up to 2 x clip norm"
     if schedule.adjacency is Adjacency.REPLACE_ONE:
-        found.append(Row("", in_units(f"replacing a client {moved}")))
+        shown.append(Row("", in_units(f"replacing a client {moved}")))
     elif schedule.adjacency is Adjacency.ADD_REMOVE and isinstance(only.sampling, Uniform):
         why = "the cohort stays full, so an added client displaces another"
-        found.append(Row("", in_units(f"{why} and {moved}")))
-    return found
+        shown.append(Row("", in_units(f"{why} and {moved}")))
+    return shown
 
 
 def accountant_row(schedule: Schedule, delta: float, name: str) -> Row:
@@ -161,7 +161,7 @@ def epsilon_rows(
 def _fixed_size_rows(
     plan: Schedule, only: Round, delta: float, accountant: AccountantName, spent: Interval
 ) -> list[Row]:
-    found: list[Row] = []
+    compared: list[Row] = []
     if accountant in (DEFAULT_ACCOUNTANT, RenyiAccountant().name):
         curve = RenyiCurve(plan)
         published = math.inf
@@ -171,13 +171,13 @@ def _fixed_size_rows(
                 lambda order: dict(curve.routes(order))[PUBLISHED], delta, 4.0
             ).value
         if (1 + WORTH_A_LINE) * spent.upper < published < math.inf:
-            found.append(Row("for comparison", up(published), f"Renyi by {PUBLISHED}"))
+            compared.append(Row("for comparison", up(published), f"Renyi by {PUBLISHED}"))
     poisson = plan.rounds * Round(only.noise_multiplier, Poisson(only.sampling_rate))
     with suppress(Unsupported):
         mistaken = dpacct.epsilon(poisson, delta=delta, accountant=accountant).upper
-        label = "" if found else "for comparison"
-        found.append(Row(label, up(mistaken), "if the cohorts were Poisson (add-remove)"))
-    return found
+        label = "" if compared else "for comparison"
+        compared.append(Row(label, up(mistaken), "if the cohorts were Poisson (add-remove)"))
+    return compared
 
 
 def population_rows(delta: float, typed: MechanismOptions) -> list[Row]:

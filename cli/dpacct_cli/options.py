@@ -118,12 +118,12 @@ def expanded(function: Callable[..., object]) -> Callable[..., object]:
     hints = get_type_hints(function, include_extras=True)
     tuples: dict[str, tuple[Any, list[str]]] = {}
     # The annotation and the default of each option.
-    found: dict[str, tuple[Any, object]] = {}
+    declared_options: dict[str, tuple[Any, object]] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         kind, *marks = get_args(hints[name]) or (hints[name],)
         of_kind = _declared(kind)
         if of_kind is None:
-            found[name] = (hints[name], parameter.default)
+            declared_options[name] = (hints[name], parameter.default)
             continue
         advanced = next((mark.fields for mark in marks if isinstance(mark, Advanced)), ())
         tuples[name] = kind, list(of_kind)
@@ -132,9 +132,9 @@ def expanded(function: Callable[..., object]) -> Callable[..., object]:
             if field in advanced:
                 declared = copy(declared)
                 declared.hidden = True
-            found[field] = (Annotated[value, declared], default)
-    if any(get_args(annotation)[1].hidden for annotation, _ in found.values()):
-        found["help_all"] = (HelpAll, False)
+            declared_options[field] = (Annotated[value, declared], default)
+    if any(get_args(annotation)[1].hidden for annotation, _ in declared_options.values()):
+        declared_options["help_all"] = (HelpAll, False)
 
     def command(**given: Any) -> None:
         given.pop("help_all", None)
@@ -146,7 +146,7 @@ def expanded(function: Callable[..., object]) -> Callable[..., object]:
         inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
         )
-        for name, (annotation, default) in found.items()
+        for name, (annotation, default) in declared_options.items()
     ]
     parameters.sort(key=lambda each: get_args(each.annotation)[1].rich_help_panel == OUTPUT)
     command.__doc__ = function.__doc__
@@ -306,10 +306,10 @@ class MechanismOptions:
 
     def described(self, schedule: Schedule) -> Described:
         """Return the JSON keys of the schedule that the options describe, and of the population."""
-        found: Described = {**mechanism_of(schedule)}
+        data: Described = {**mechanism_of(schedule)}
         if self.num_clients is not None:
-            found["num_clients"] = self.num_clients
-        return found
+            data["num_clients"] = self.num_clients
+        return data
 
     def by_option(self) -> dict[str, str]:
         """Return the typed texts by the names of their options."""
@@ -409,13 +409,13 @@ class MechanismOptions:
         """Return the keys of the item that neither size its cohorts nor its steps."""
         sizes = ("noise_multiplier", "sampling_rate", "cohort_size", "num_clients", "steps")
         own = [key for key in self.item.keys if key.name in self and key.name not in sizes]
-        found = {key.name: self.value(key.name) for key in own}
+        entry = {key.name: self.value(key.name) for key in own}
         for key in own:
             if key.needs and key.needs not in self:
                 needs = called(_NAMES[key.needs])
                 raise OptionConflict(f"{self._typed(key.name)} needs {needs}.")
-            found |= {key.needs: self.value(key.needs)} if key.needs else {}
-        return found
+            entry |= {key.needs: self.value(key.needs)} if key.needs else {}
+        return entry
 
     def read_rounds(self) -> int:
         """Return the number of rounds: as typed, or as many as the epochs take."""
@@ -590,10 +590,10 @@ class MechanismOptions:
 
 def _own(item: Item) -> set[str]:
     """Return the keys of an item that an option gives."""
-    found = {key.name for key in item.keys if key.option}
+    keys = {key.name for key in item.keys if key.option}
     # A cohort sets the rate, or the steps of an epoch.
     sized = item.chosen_by == "--sampling" and item.kind is not Full
-    return found | ({"cohort_size"} if sized else set())
+    return keys | ({"cohort_size"} if sized else set())
 
 
 def _takers(field: str) -> str:

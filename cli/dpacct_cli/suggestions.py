@@ -29,8 +29,8 @@ def meant_value(text: str, rule: str) -> str:
     # fedavg is dp-fedavg before it is fedavg-smoothed.
     same += [choice for choice in choices if choice == f"dp-{text.lower()}"]
     begun = [choice for choice in choices if len(text) > 2 and choice.startswith(text.lower())]
-    found = next(iter([*same, *begun]), "") or meant_name(text, choices)
-    return f"Did you mean {found}?" if found else ""
+    meant = next(iter([*same, *begun]), "") or meant_name(text, choices)
+    return f"Did you mean {meant}?" if meant else ""
 
 
 def meant_number(text: str, rule: str) -> str:
@@ -47,10 +47,10 @@ def meant_number(text: str, rule: str) -> str:
 
 def _number(text: str) -> Decimal | None:
     try:
-        found = Decimal(text)
+        decimal = Decimal(text)
     except InvalidOperation:
         return None
-    return found if found.is_finite() else None
+    return decimal if decimal.is_finite() else None
 
 
 def unknown_option(name: str, program: str, known: Sequence[str]) -> str:
@@ -62,9 +62,9 @@ def unknown_option(name: str, program: str, known: Sequence[str]) -> str:
     named |= {"--eps": "epsilon"} | {f"--{key}": key for key in ELSEWHERE}
     names = {named.get(word, word): word for word in known}
     option = MEANINGS.get(bare(name), "")
-    found = option if option in known else names.get(meant_name(name.lstrip("-"), names), "")
-    found = found or meant_name(name, known)
-    more = f"Did you mean {found}?" if found else f"{program} --help lists all options."
+    meant = option if option in known else names.get(meant_name(name.lstrip("-"), names), "")
+    meant = meant or meant_name(name, known)
+    more = f"Did you mean {meant}?" if meant else f"{program} --help lists all options."
     return f"{name} is not an option of {program}. {more}"
 
 
@@ -72,6 +72,6 @@ def unknown_command(name: str, program: str, known: Sequence[str]) -> str:
     """Return the sentences for a command that does not exist."""
     from dpacct.items import meant_name
 
-    found = meant_name(name, known)
-    more = f"Did you mean {program} {found}?" if found else f"{program} --help lists all commands."
+    meant = meant_name(name, known)
+    more = f"Did you mean {program} {meant}?" if meant else f"{program} --help lists all commands."
     return f"{name!r} is not a command of {program}. {more}"

@@ -70,7 +70,7 @@ def forget() -> None:
 
 def record(args: Sequence[str], parameters: Sequence[Any]) -> None:
     """Record which options were typed, and how."""
-    known = {name: found for found in parameters for name in found.opts if name.startswith("-")}
+    known = {name: param for param in parameters for name in param.opts if name.startswith("-")}
     options: list[Option] = []
     first: dict[str, Option] = {}
     left = list(args)
@@ -78,24 +78,24 @@ def record(args: Sequence[str], parameters: Sequence[Any]) -> None:
         spelled, equals, text = word.partition("=")
         if word[:1] == "-" and word[:2] != "--" and word[:2] in known:
             spelled, text = word[:2], word[2:]
-        found = known.get(spelled)
+        param = known.get(spelled)
         value = None
-        if found is None:
+        if param is None:
             continue
-        if not found.is_flag:
+        if not param.is_flag:
             if not (text or equals or left):
                 continue
             value = text if text or equals else left.pop(0)
-            if not value.strip() and (found.metavar or "").startswith(FILES):
-                raise OptionConflict(f"{spelled} is empty; it takes {found.metavar}.")
+            if not value.strip() and (param.metavar or "").startswith(FILES):
+                raise OptionConflict(f"{spelled} is empty; it takes {param.metavar}.")
             if value in known and not equals:
                 raise OptionConflict(f"{spelled} needs a value; {value} is an option.")
-        option = Option(tuple(found.opts), spelled, value)
-        before = first.setdefault(found.opts[0], option)
-        if before.text != value and not found.multiple:
+        option = Option(tuple(param.opts), spelled, value)
+        before = first.setdefault(param.opts[0], option)
+        if before.text != value and not param.multiple:
             raise conflict(str(option), str(before))
         options.append(option)
-    documented = {name: found.opts[0] for name, found in known.items()}
+    documented = {name: param.opts[0] for name, param in known.items()}
     apart = (*args, *(word.partition("=")[2] for word in args))
     _typed.set(Typed(tuple(options), documented, words=apart))
 
@@ -121,8 +121,8 @@ def has_option(name: str) -> bool:
 
 def spelling_of_file(file: str) -> str | None:
     """Return the option that names a file, as it was typed, or None if no option does."""
-    found = (o.spelling for o in _typed.get().options if o.text == file)
-    return next(found, None)
+    spellings = (o.spelling for o in _typed.get().options if o.text == file)
+    return next(spellings, None)
 
 
 def text_of(name: str) -> str | None:

@@ -394,8 +394,8 @@ def _parts(value: Sampling | Release) -> list[tuple[Key, Any]]:
     item = item_of(value)
     keys = [key for key in item.keys if key.written != "never"]
     held = item.parts(value) if item.parts else {k.name: getattr(value, k.name) for k in keys}
-    found = [(key, held.get(key.name)) for key in keys]
-    return [(k, v) for k, v in found if v is not None and (k.written == "always" or v != k.default)]
+    pairs = [(key, held.get(key.name)) for key in keys]
+    return [(k, v) for k, v in pairs if v is not None and (k.written == "always" or v != k.default)]
 
 
 def keys_of(value: Sampling | Release) -> Entry:
@@ -608,12 +608,16 @@ def phase_schema() -> dict[str, Any]:
     """
 
     def table(item: Item, needed: tuple[str, ...], **more: Any) -> dict[str, Any]:
-        found = {"rounds": COUNT.schema, "adjacency": _named(map(str, Adjacency)).schema, **more}
-        found |= {key.name: key.form.schema for key in item.keys}
+        keys = {
+            "rounds": COUNT.schema,
+            "adjacency": _named(map(str, Adjacency)).schema,
+            **more,
+        }
+        keys |= {key.name: key.form.schema for key in item.keys}
         ways = [{"required": [*needed, *way]} for way in item.needed]
         return {
             "type": "object",
-            "properties": found,
+            "properties": keys,
             "additionalProperties": False,
             **(ways[0] if len(ways) == 1 else {"anyOf": ways}),
         }

@@ -349,22 +349,22 @@ def _table(kind: Any, more: dict[str, Any]) -> dict[str, Any]:
 
 def _schema(hint: Any) -> dict[str, Any]:
     """Return the schema of a type."""
-    of, found = get_args(hint), dict[str, Any]()
+    of, schema = get_args(hint), dict[str, Any]()
     if is_typeddict(hint) or is_dataclass(hint) or hasattr(hint, "_fields"):
-        found = _table(hint, {})
+        schema = _table(hint, {})
     elif hint in _PLAIN:
-        found = {"type": _PLAIN[hint]}
+        schema = {"type": _PLAIN[hint]}
     elif get_origin(hint) is Annotated:
         words = {"type": "string", "enum": [*of[1]]}
-        found = {"type": "array", "items": PHASE} if of[1] == PHASE["$ref"] else words
+        schema = {"type": "array", "items": PHASE} if of[1] == PHASE["$ref"] else words
     elif get_origin(hint) is NotRequired:
-        found = _schema(of[0])
+        schema = _schema(of[0])
     elif get_origin(hint) is Literal:
-        found = {"enum": [*of]}
+        schema = {"enum": [*of]}
     elif get_origin(hint) in (list, tuple, Sequence):
-        found = {"type": "array", "items": _schema(of[0])}
+        schema = {"type": "array", "items": _schema(of[0])}
     elif get_origin(hint) is dict:
-        found = {"type": "object", "additionalProperties": _schema(of[1])}
+        schema = {"type": "object", "additionalProperties": _schema(of[1])}
     elif get_origin(hint) in (UnionType, Union):
-        found = {"anyOf": [_schema(one) for one in of]}
-    return found
+        schema = {"anyOf": [_schema(one) for one in of]}
+    return schema

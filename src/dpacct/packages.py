@@ -58,8 +58,8 @@ def install_command(extra: str = "", packages: tuple[str, ...] = ()) -> str:
     if installer is not None and installer.strip() == "uv":
         return f"uv pip install --python {python} {words}"
     # The first pip on the path may be that of another environment.
-    found = which("pip")
-    first = found is not None and Path(found).parent == Path(sys.executable).parent
+    pip = which("pip")
+    first = pip is not None and Path(pip).parent == Path(sys.executable).parent
     return f"{'pip' if first else f'{python} -m pip'} install {words}"
 
 

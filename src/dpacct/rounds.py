@@ -166,8 +166,8 @@ Sampling = Poisson | Uniform | Full
 
 def arguments(scheme: Sampling) -> dict[str, float | int]:
     """Return the arguments of a scheme that are not left to their defaults, by name."""
-    found = {field.name: (getattr(scheme, field.name), field.default) for field in fields(scheme)}
-    return {name: value for name, (value, default) in found.items() if value != default}
+    values = {field.name: (getattr(scheme, field.name), field.default) for field in fields(scheme)}
+    return {name: value for name, (value, default) in values.items() if value != default}
 
 
 class Release:
@@ -328,12 +328,12 @@ class Schedule:
         """
         if self._phases is None:
             _check_number_of_phases(_length(self))
-            found: list[Phase | Repeated] = []
+            merged: list[Phase | Repeated] = []
             for part in self.parts:
                 inner = (part,) if isinstance(part, Phase) else part.schedule.phases
                 for phase in inner * (1 if isinstance(part, Phase) else part.times):
-                    _add_phase(found, phase)
-            object.__setattr__(self, "_phases", tuple(found))
+                    _add_phase(merged, phase)
+            object.__setattr__(self, "_phases", tuple(merged))
         return cast("tuple[Phase, ...]", self._phases)
 
     @property
@@ -522,18 +522,18 @@ def as_schedule(schedule: Schedule | Release) -> Schedule:
 
 def first_rounds(schedule: Schedule, rounds: int) -> Schedule:
     """Return the first ``rounds`` rounds of a schedule."""
-    found: list[Phase | Repeated] = []
+    parts: list[Phase | Repeated] = []
     for part in schedule.parts:
         if rounds <= 0:
             break
         if isinstance(part, Phase):
-            found.append(Phase(part.round, min(part.rounds, rounds)))
+            parts.append(Phase(part.round, min(part.rounds, rounds)))
         else:
             whole, rest = divmod(min(part.rounds, rounds), part.schedule.rounds)
-            found += [Repeated(part.schedule, whole)] if whole else []
-            found += first_rounds(part.schedule, rest).parts
+            parts += [Repeated(part.schedule, whole)] if whole else []
+            parts += first_rounds(part.schedule, rest).parts
         rounds -= part.rounds
-    return Schedule(found)
+    return Schedule(parts)
 
 
 def build_schedule(

@@ -177,8 +177,8 @@ class BestOf(Mechanism):
     @property
     def noise_range(self) -> tuple[float, float, float] | None:
         """A factor of 1, and the factors between which all noise of a run is in range."""
-        found = [kind.noise_range for kind in self.schedule.distinct()]
-        ends = [(low / level, high / level) for level, low, high in filter(None, found)]
+        ranges = [kind.noise_range for kind in self.schedule.distinct()]
+        ends = [(low / level, high / level) for level, low, high in filter(None, ranges)]
         if not ends:
             return None
         return 1.0, max(low for low, _ in ends), min(high for _, high in ends)
@@ -264,12 +264,12 @@ class _BestRenyi:
 
     def deltas(self, epsilons: Array, orders: Array) -> Array:
         """Return bounds of delta by each order at each epsilon, shape (orders, epsilons)."""
-        found = np.ones((len(orders), len(epsilons)))
+        least = np.ones((len(orders), len(epsilons)))
         for k, order in enumerate(orders.tolist()):
             renyi = self.log_moment(order) / (order - 1) * (1 + 4 * UNIT)
             if math.isfinite(renyi):
-                found[k] = improved_deltas(order, renyi, epsilons)
-        return found
+                least[k] = improved_deltas(order, renyi, epsilons)
+        return least
 
 
 class BestOfPair(AtomicPair):

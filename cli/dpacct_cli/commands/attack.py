@@ -100,15 +100,15 @@ def attack(
     result = loss_attack(
         target.job.model, cross_entropy, members, nonmembers, confidence=sure, fpr=rates
     )
-    found = {"client": result.clients, "example": result.examples}
+    by_unit = {"client": result.clients, "example": result.examples}
     if file is not None:
         from dpacct.pictures import roc_picture
 
         note = limit.because or "one model; the limit is proven on average over trainings"
-        curves = [(f"{ATTACK}, by {unit}", roc) for unit, roc in found.items()]
+        curves = [(f"{ATTACK}, by {unit}", roc) for unit, roc in by_unit.items()]
         to.write(roc_picture(curves, None if limit.auc is None else limit.tpr, note), file)
-    told = target, limit, found, left_out
-    show(Answer(_data(*told), repr(found["client"].auc.value), lambda: _page(*told)), style)
+    told = target, limit, by_unit, left_out
+    show(Answer(_data(*told), repr(by_unit["client"].auc.value), lambda: _page(*told)), style)
     if file is not None and style is Style.HUMAN:
         print(f"picture: {file}", file=sys.stderr)
 
@@ -190,8 +190,8 @@ def read_sides(target: Target) -> tuple[list[ClientData], list[ClientData], int]
 
     # All clients are looked at, because one that is not compared may have a held-out example.
     everybody = (clients[number] for number in range(len(clients)))
-    found = without_members(everybody, some(outside))
-    return some(clients), found.clients, found.left_out
+    others = without_members(everybody, some(outside))
+    return some(clients), others.clients, others.left_out
 
 
 class Limit(NamedTuple):
@@ -247,8 +247,8 @@ def _limit_of_run(run: Run | None, rounds: int) -> Limit:
         equal = len(kinds) == 1 and len(run.plan.only_rounds()) == 1
         schedule = rounds * next(iter(kinds)) if equal else run.plan
         accountant = run.accountant
-    found = accusations(Attacks(schedule, find_accountant(accountant)))
-    return Limit(found.auc, found.advantage, found.tpr, told=str(schedule.adjacency))
+    bounds = accusations(Attacks(schedule, find_accountant(accountant)))
+    return Limit(bounds.auc, bounds.advantage, bounds.tpr, told=str(schedule.adjacency))
 
 
 def _exceeds(roc: Roc, limit: Limit) -> bool:

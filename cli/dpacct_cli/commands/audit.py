@@ -69,10 +69,10 @@ def audit(
         noun = f"the {name}"
         test[name] = validate.positive_probability(name, number(text), noun, below_one=True)
     require_torch("an audit needs")
-    found, job = audit_settings(settings, **test)
-    words = "passed" if found.passed else "failed"
-    show(Answer(_data(settings, job, found), words, lambda: page(settings, job, found)), style)
-    if not found.passed:
+    audited, job = audit_settings(settings, **test)
+    words = "passed" if audited.passed else "failed"
+    show(Answer(_data(settings, job, audited), words, lambda: page(settings, job, audited)), style)
+    if not audited.passed:
         raise SystemExit(FAULTY)
 
 

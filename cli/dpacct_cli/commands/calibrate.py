@@ -87,32 +87,32 @@ def calibrate(
         **what_runs(typed, solve),
         "fixed": None if fixed is None else _read_fixed(fixed),
     }
-    found = dpacct.calibrate(**asked, accountant=engine.name)
-    number, first_row = _solved(found, solve)
+    solution = dpacct.calibrate(**asked, accountant=engine.name)
+    number, first_row = _solved(solution, solve)
 
     def page() -> Page:
-        plan = found.schedule
+        plan = solution.schedule
         if at is None:
             runs = mechanism.all_rows(plan, typed)
-            rows = [first_row, *runs, Row("accountant", found.accountant)]
-            again = f"{typed.retyped()} --eps {plain(found.epsilon.upper)}"
+            rows = [first_row, *runs, Row("accountant", solution.accountant)]
+            again = f"{typed.retyped()} --eps {plain(solution.epsilon.upper)}"
             return Page(rows, closing=f"dpacct delta {again} shows the achieved delta as well.")
         rows = [first_row]
-        if found.risk is not None:
-            rows.append(Row(found.goal, bracket(found.risk), "  of any attack"))
+        if solution.risk is not None:
+            rows.append(Row(solution.goal, bracket(solution.risk), "  of any attack"))
         rows += [
-            mechanism.epsilon_row(found.spent),
+            mechanism.epsilon_row(solution.spent),
             *mechanism.all_rows(plan, typed),
             mechanism.accountant_row(plan, at.value, accountant),
         ]
-        if found.risk is None:
-            rows += _rdp_rows(found, asked)
+        if solution.risk is None:
+            rows += _rdp_rows(solution, asked)
         rows += mechanism.population_rows(at.value, typed)
         note = mechanism.delta_note(at.value, typed.num_clients)
-        closing = _closing(typed, found, at)
+        closing = _closing(typed, solution, at)
         return Page(rows, closing=closing, note=note, title="Calibrated")
 
-    show(Answer(_data(found, typed), repr(number), page), style)
+    show(Answer(_data(solution, typed), repr(number), page), style)
 
 
 def _read_limit(

@@ -92,11 +92,11 @@ def read_claims(file: str | None) -> Claims:
 
 
 def _judged(claims: Sequence[Claim], *, quick: bool) -> list[Judgment]:
-    found: list[Judgment] = []
+    judgments: list[Judgment] = []
     for number, claim in enumerate(claims):
         waiting.say(f"dpacct claims, {claim.id}", number, len(claims))
-        found.append(judge(claim, quick=quick))
-    return found
+        judgments.append(judge(claim, quick=quick))
+    return judgments
 
 
 def _answer(verdicts: list[JudgedClaim], page: Page) -> Answer:

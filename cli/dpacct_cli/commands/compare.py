@@ -186,12 +186,12 @@ def read_ways(typed: MechanismOptions) -> list[Way]:
 
 def read_costs(ways: Sequence[Way], delta: float) -> list[Entry]:
     """Return the cost of a job by each way of drawing its batches."""
-    found: list[Entry] = []
+    costs: list[Entry] = []
     for done, way in enumerate(ways):
         waiting.say(f"dpacct compare: {way.name}", done, len(ways))
         engine = ACCOUNTANTS[DEFAULT_ACCOUNTANT]
-        found.append(_measure(way.name, "sampling", engine, way.schedule, delta))
-    return found
+        costs.append(_measure(way.name, "sampling", engine, way.schedule, delta))
+    return costs
 
 
 def _measure(name: str, kind: str, engine: Any, plan: Schedule, delta: float) -> Entry:
@@ -204,18 +204,18 @@ def _measure(name: str, kind: str, engine: Any, plan: Schedule, delta: float) ->
         engine.epsilon(1 * easy, delta)
     try:
         start = time.perf_counter()
-        found = engine.epsilon(plan, delta)
+        answer = engine.epsilon(plan, delta)
         elapsed = time.perf_counter() - start
     except Unsupported as error:
         why = COVERS.get(name, str(error)) if kind == "ours" else str(error)
         return Entry(name, kind, note=why)
     except NotConverged as error:
         return Entry(name, kind, note=str(error))
-    if isinstance(found, Interval):
-        return Entry(name, kind, found.lower, found.upper, elapsed)
-    if not math.isfinite(found):
-        return Entry(name, kind, seconds=elapsed, note=f"it answers {found}")
-    return Entry(name, kind, None, found, elapsed, call=engine.call(plan))
+    if isinstance(answer, Interval):
+        return Entry(name, kind, answer.lower, answer.upper, elapsed)
+    if not math.isfinite(answer):
+        return Entry(name, kind, seconds=elapsed, note=f"it answers {answer}")
+    return Entry(name, kind, None, answer, elapsed, call=engine.call(plan))
 
 
 def _grid(first: str, entries: Sequence[Entry], last: Sequence[str]) -> Grid:

@@ -138,23 +138,23 @@ def read_settings(typed: MechanismOptions, delta: str | None) -> Settings:
 
 
 def _values(name: str, text: str, check: Callable[[Any], object]) -> list[str]:
-    found = read_values(name, text)
-    for value in found:
+    values = read_values(name, text)
+    for value in values:
         check(options.number(value))
-    return found
+    return values
 
 
 def read_values(name: str, text: str) -> list[str]:
     """Return the texts of the numbers that an option names, in their order, each once."""
-    found: dict[str, None] = {}
+    values: dict[str, None] = {}
     for part in map(str.strip, text.split(",")):
         for value in _range(name, part) if ".." in part else (part,):
-            found[value] = None
-            if len(found) > MOST_VALUES:
+            values[value] = None
+            if len(values) > MOST_VALUES:
                 raise OptionConflict(
                     f"{spelling(name)} is {quoted(text)}; that is more than {MOST_VALUES:,} values."
                 )
-    return list(found)
+    return list(values)
 
 
 def _range(name: str, part: str) -> Iterator[str]:
@@ -192,9 +192,9 @@ def compute(typed: MechanismOptions, delta: float, accountant: str) -> dict[str,
         only = mechanism.single_round(plan)
         if only is not None and isinstance(only.sampling, Uniform) and "num_clients" in typed:
             row["cohort_size"] = only.sampling.cohort_size
-        found = find_accountant(accountant).epsilon(plan, delta)
-        row["epsilon_lower"] = found.lower
-        row["epsilon_upper"] = found.upper if math.isfinite(found.upper) else None
+        spent = find_accountant(accountant).epsilon(plan, delta)
+        row["epsilon_lower"] = spent.lower
+        row["epsilon_upper"] = spent.upper if math.isfinite(spent.upper) else None
         if row["epsilon_upper"] is None:
             row["error"] = "no epsilon is proven at this delta"
     except DpacctError as error:
@@ -270,12 +270,12 @@ def to_chart(rows: Rows, file: Path) -> bytes:
 
 def to_data(rows: Rows) -> outputs.Explore:
     """Return the rows for JSON. A failed row has an error instead of an epsilon."""
-    found: list[dict[str, Any]] = []
+    objects: list[dict[str, Any]] = []
     for row in rows:
         known = {key: one for key, one in row.items() if not key.startswith("epsilon_")}
         spent = {"lower": row["epsilon_lower"], "upper": row["epsilon_upper"]}
-        found.append(known | {"epsilon": None if spent["upper"] is None else spent})
-    return {"rows": found, "failed": sum(row["error"] is not None for row in rows)}
+        objects.append(known | {"epsilon": None if spent["upper"] is None else spent})
+    return {"rows": objects, "failed": sum(row["error"] is not None for row in rows)}
 
 
 def _varying(rows: Rows) -> list[str]:

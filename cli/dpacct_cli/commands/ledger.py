@@ -128,29 +128,32 @@ def verify(file: File, *, head: Head = None, shown: StyleOptions) -> None:
     if head is not None and re.fullmatch("[0-9a-f]{64}", head) is None:
         raise InvalidParameter("--head", head, "a head is 64 hexadecimal digits, 0 to 9 and a to f")
     with opened(file) as ledger:
-        found = ledger.verify(head)
+        checked = ledger.verify(head)
     data: outputs.LedgerVerify = {
-        "sound": found.sound,
-        "entries": found.entries,
-        "rounds": found.rounds,
-        "head": found.head,
-        "head_found": found.head_found,
-        "problems": list(found.problems),
-        "remarks": list(found.remarks),
-        "unverified": list(found.unverified),
+        "sound": checked.sound,
+        "entries": checked.entries,
+        "rounds": checked.rounds,
+        "head": checked.head,
+        "head_found": checked.head_found,
+        "problems": list(checked.problems),
+        "remarks": list(checked.remarks),
+        "unverified": list(checked.unverified),
     }
-    count = f"{found.entries} entries, {found.rounds} rounds charged"
-    rows = [Row("ledger", "sound" if found.sound else "damaged", count), Row("head", found.head)]
+    count = f"{checked.entries} entries, {checked.rounds} rounds charged"
+    rows = [
+        Row("ledger", "sound" if checked.sound else "damaged", count),
+        Row("head", checked.head),
+    ]
     closing = ""
-    if found.head_found is not None:
-        where = "in the chain" if found.head_found else "not in the chain"
+    if checked.head_found is not None:
+        where = "in the chain" if checked.head_found else "not in the chain"
         rows.append(Row("", f"the head you kept is {where}"))
-    elif found.sound:
+    elif checked.sound:
         closing = "Keep the head elsewhere: --head HASH then shows if entries were dropped."
-    page = Page(rows, remarks=[*found.problems, *found.remarks], closing=closing)
-    show(Answer(data, found.head, lambda: page), style)
-    if not found.sound:
-        raise LedgerError(f"{file}: the ledger is damaged: {found.problems[0]}.")
+    page = Page(rows, remarks=[*checked.problems, *checked.remarks], closing=closing)
+    show(Answer(data, checked.head, lambda: page), style)
+    if not checked.sound:
+        raise LedgerError(f"{file}: the ledger is damaged: {checked.problems[0]}.")
 
 
 def report(
@@ -295,12 +298,12 @@ def finish(file: File, *, run: RunNumber = None, shown: StyleOptions) -> None:
         if number > known:
             there = f"runs are 1 to {known}" if known else "there are no runs"
             raise InvalidParameter("run", number, f"{there} in {file}")
-        found = ledger.runs[number - 1]
-        freed = found.held
-        found.finish()
+        ended = ledger.runs[number - 1]
+        freed = ended.held
+        ended.finish()
         summary = ledger.summary()
-        spent, lost = found.rounds, found.rounds - found.committed
-        title = line(found.name, 40)
+        spent, lost = ended.rounds, ended.rounds - ended.committed
+        title = line(ended.name, 40)
     data: outputs.LedgerFinish = {"freed": freed, **summary["runs"][number - 1]}
     unreleased = f"; {lost} of them reserved and never released" if lost else ""
     rows = [

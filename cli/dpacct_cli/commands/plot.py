@@ -262,7 +262,7 @@ def read_settings(typed: MechanismOptions, accountant: str) -> list[Setting]:
             f"that is {total} settings, and a picture holds {MOST}. Give fewer values, separated "
             "by commas."
         )
-    found: list[Setting] = []
+    settings: list[Setting] = []
     for values in product(*lists.values()):
         chosen = dict(zip(lists, values, strict=True))
         engine = find_accountant(chosen.pop("accountant"))
@@ -272,5 +272,5 @@ def read_settings(typed: MechanismOptions, accountant: str) -> list[Setting]:
         one = typed.but(**chosen)
         one.refuse_unused_clients()
         plan = one.read_schedule()
-        found.append(dpacct.pictures.Setting(", ".join(words), plan, engine.name))
-    return found
+        settings.append(dpacct.pictures.Setting(", ".join(words), plan, engine.name))
+    return settings

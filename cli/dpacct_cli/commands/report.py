@@ -86,8 +86,8 @@ def _summary(report: Report) -> Page:
     rows = wrapped("in short", report.headline)
     spent = report.facts.get("epsilon")
     if spent is not None and spent["upper"] is not None:
-        found = bracket(Interval(spent["lower"], spent["upper"]))
-        rows.append(Row("epsilon", found, f"  at delta {plain(report.facts['delta'])}"))
+        epsilon = bracket(Interval(spent["lower"], spent["upper"]))
+        rows.append(Row("epsilon", epsilon, f"  at delta {plain(report.facts['delta'])}"))
     return Page(rows, closing="-o report.html writes the page.", title=report.title)
 
 
@@ -123,16 +123,16 @@ def report(
         if said:
             raise conflict(" ".join(said), file, "the ledger says it already")
         with opened(file) as ledger:
-            found = ledger.report_document()
+            document = ledger.report_document()
     else:
         from dpacct.accountant import find_accountant
         from dpacct.report import on_schedule
 
-        found = on_schedule(
+        document = on_schedule(
             typed.read_schedule(),
             delta=typed.read_delta(delta).value,
             accountant=find_accountant(accountant).name,
             unit="client" if unit is None else unit,
             num_units=typed.num_clients,
         )
-    target.write(cover.on(found))
+    target.write(cover.on(document))

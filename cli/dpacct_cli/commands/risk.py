@@ -82,7 +82,9 @@ def risk(
     advantage, right = attacks.advantage(), guess(attacks, belief)
     tprs = [attacks.tpr(rate) for rate in rates]
     # The false positive rate, the best attack's true positive rate, and its posterior.
-    found = [(fpr, tpr, precision(tpr, fpr, belief)) for fpr, tpr in zip(rates, tprs, strict=True)]
+    at_rates = [
+        (fpr, tpr, precision(tpr, fpr, belief)) for fpr, tpr in zip(rates, tprs, strict=True)
+    ]
 
     def page() -> Page:
         # Decimal, so that 1 - 0.33 is 0.67.
@@ -104,7 +106,7 @@ def risk(
         header = ["FPR", "TPR proven", "achieved", "accusation right, proven", "achieved"]
         lines = [
             [plain(fpr), up(tpr.upper), down(tpr.lower), up(right.upper), down(right.lower)]
-            for fpr, tpr, right in found
+            for fpr, tpr, right in at_rates
         ]
         return Page(rows, [Grid(header, lines)], [question])
 
@@ -113,7 +115,7 @@ def risk(
         "prior": belief,
         "best_guess": both(right),
         "rates": [
-            {"fpr": fpr, "tpr": both(tpr), "posterior": both(right)} for fpr, tpr, right in found
+            {"fpr": fpr, "tpr": both(tpr), "posterior": both(right)} for fpr, tpr, right in at_rates
         ],
         "accountant": accountant,
         **mechanism_of(plan),

@@ -164,8 +164,8 @@ def _of_checkpoint(path: Path) -> Schedule:
     torch = import_torch()
     accountant = TightAccountant()
     try:
-        found: Any = torch.load(path, map_location="cpu", weights_only=True)
-        accountant.load_state_dict(found["privacy_accountant_state_dict"])
+        saved: Any = torch.load(path, map_location="cpu", weights_only=True)
+        accountant.load_state_dict(saved["privacy_accountant_state_dict"])
     except (pickle.UnpicklingError, RuntimeError, TypeError, KeyError, ValueError):
         hint = "PrivacyEngine.save_checkpoint writes it."
         raise _refused(path, "it has no history of an accountant of Opacus", hint) from None
@@ -185,12 +185,12 @@ def _text(path: Path) -> str:
 
 def _json(path: Path, text: str) -> dict[str, Any]:
     try:
-        found: Any = json.loads(text)
+        content: Any = json.loads(text)
     except (ValueError, RecursionError):
         raise _refused(path, "it is not JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise _refused(path, "it has to hold one JSON object")
-    return cast("dict[str, Any]", found)
+    return cast("dict[str, Any]", content)
 
 
 def _refused(path: Path, rule: str, hint: str = "") -> InvalidParameter:

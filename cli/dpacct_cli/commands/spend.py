@@ -66,11 +66,11 @@ def epsilon(
     else:
         from dpacct_cli.commands.source import read_source
 
-        found = read_source(source, typed)
-        if isinstance(found, Answer):
-            show(found, style)
+        record = read_source(source, typed)
+        if isinstance(record, Answer):
+            show(record, style)
             return
-        kind, plan = found
+        kind, plan = record
         typed = typed.but(schedule=source)
     spent = spend(plan, at.value, engine.name)
     judged = None
@@ -204,11 +204,11 @@ def rdp(*, typed: MechanismOptions, orders: Orders = DEFAULT_ORDERS, shown: Styl
     ]
 
     def page() -> Page:
-        names = list(dict.fromkeys(name for found in routes for name in found))
+        names = list(dict.fromkeys(name for of_order in routes for name in of_order))
         lines: list[list[str]] = []
-        for value, found in zip(curve, routes, strict=True):
+        for value, of_order in zip(curve, routes, strict=True):
             figures = [plain(value.order), up(value.upper, DIGITS), down(value.lower, DIGITS)]
-            bounds = [found.get(name) for name in names]
+            bounds = [of_order.get(name) for name in names]
             lines.append([*figures, *("-" if b is None else up(b, DIGITS) for b in bounds)])
         return Page(
             mechanism.rows(plan, ratio_only=typed.ratio_only),
@@ -219,8 +219,8 @@ def rdp(*, typed: MechanismOptions, orders: Orders = DEFAULT_ORDERS, shown: Styl
     data: outputs.Rdp = {
         "orders": [value.order for value in curve],
         "rdp": [
-            {"order": value.order, "lower": value.lower, "upper": value.upper, "routes": found}
-            for value, found in zip(curve, routes, strict=True)
+            {"order": value.order, "lower": value.lower, "upper": value.upper, "routes": of_order}
+            for value, of_order in zip(curve, routes, strict=True)
         ],
         **mechanism_of(plan),
     }

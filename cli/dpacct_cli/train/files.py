@@ -82,7 +82,7 @@ def begin(ledger: str | None, method: str, data: str) -> RunFiles:
     if path.is_dir():
         raise InvalidParameter("ledger", str(path), "a ledger is a file, and this is a folder")
     stems = chain([name], (f"{name}-{number}" for number in count(2)))
-    return next(found for stem in stems if (found := RunFiles.of(path, stem)).free)
+    return next(files for stem in stems if (files := RunFiles.of(path, stem)).free)
 
 
 def ledger_of_data(data: str) -> Path:
@@ -97,11 +97,11 @@ def ledger_of_settings(file: Path, settings: Settings) -> Path:
 
 def other_ledgers(files: RunFiles, data: str) -> list[Path]:
     """Return other ledgers of the same data in the same folder, or at the default place."""
-    found = [ledger_of_data(data)]
+    ledgers = [ledger_of_data(data)]
     for other in _begun_in(files.ledger.parent):
-        if other.settings.get("data") == data and other.files.ledger not in found:
-            found.append(other.files.ledger)
-    return [path for path in found if path.is_file() and not _same(path, files.ledger)]
+        if other.settings.get("data") == data and other.files.ledger not in ledgers:
+            ledgers.append(other.files.ledger)
+    return [path for path in ledgers if path.is_file() and not _same(path, files.ledger)]
 
 
 def find_run(ledger: str | None, run: str | None, method: str | None, data: str | None) -> Begun:
@@ -151,13 +151,13 @@ def find_run(ledger: str | None, run: str | None, method: str | None, data: str 
 
 def _begun_in(folder: Path) -> list[Begun]:
     """Return all runs of a folder with readable settings, shorter names first."""
-    found: list[Begun] = []
+    runs: list[Begun] = []
     for file in sorted(folder.glob(f"*{SETTINGS}"), key=lambda path: (len(path.name), path.name)):
         try:
-            found.append(_read(file))
+            runs.append(_read(file))
         except InvalidParameter:
             continue
-    return found
+    return runs
 
 
 def _read(file: Path) -> Begun:

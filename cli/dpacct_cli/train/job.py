@@ -206,7 +206,7 @@ def _population(
         if dataset.owners is None:
             rule = f"{dataset.name} does not say whose the examples are"
             raise InvalidParameter("records", records, rule, "Give --owner COLUMN of a table.")
-        return Examples(data, owners=map(int, dataset.owners), records=records), None
+        return Examples(data, owners=[*map(int, dataset.owners)], records=records), None
     partition = _partition(settings, dataset, seed)
     if share is None:
         return PartitionedClients(dataset.train, partition, device), None
@@ -258,10 +258,10 @@ def _schedule(settings: Settings) -> Schedule | None:
         return None
     typed: Any = settings.get("adjacency")  # `load_schedule` checks it
     usual = "zero-out" if settings.get("public_size") is None else "add-remove"
-    found = load_schedule(file, adjacency=typed or usual)
-    if typed is None and all(isinstance(sampling_of(r), Uniform) for r in found.distinct()):
+    plan = load_schedule(file, adjacency=typed or usual)
+    if typed is None and all(isinstance(sampling_of(r), Uniform) for r in plan.distinct()):
         return load_schedule(file)
-    return found
+    return plan
 
 
 def _mechanism(settings: Settings, clients: int) -> MechanismOptions:
@@ -420,14 +420,14 @@ def _own_class(name: str) -> type[Method]:
     if added:
         sys.path.append(folder)
     try:
-        found = getattr(importlib.import_module(place), attribute, None)
+        method = getattr(importlib.import_module(place), attribute, None)
     except (ImportError, SyntaxError) as error:
         raise InvalidParameter("method", name, f"{place} cannot be imported ({error})") from None
     finally:
         if added:
             sys.path.remove(folder)
-    if not (isinstance(found, type) and found is not Method and Method in found.__mro__):
+    if not (isinstance(method, type) and method is not Method and Method in method.__mro__):
         rule = f"{place} has no class {attribute} that derives from dpacct.fl.Method"
         hint = "docs/how-to/train-federated.md has an example."
         raise InvalidParameter("method", name, rule, hint)
-    return cast("type[Method]", found)
+    return cast("type[Method]", method)

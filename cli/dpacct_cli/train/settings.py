@@ -120,12 +120,12 @@ def load(file: Path) -> Settings:
         raise InvalidParameter("resume", str(file), f"{rule}, as JSON ({error})") from None
     if not isinstance(content, dict) or not isinstance(cast("Any", content).get("method"), str):
         raise InvalidParameter("resume", str(file), rule)
-    found = cast("dict[str, Any]", content)
-    tables = _tables(found, "resume", file)
-    method, ledger = found.pop("method"), found.pop("ledger", None)
+    values = cast("dict[str, Any]", content)
+    tables = _tables(values, "resume", file)
+    method, ledger = values.pop("method"), values.pop("ledger", None)
     if ledger is not None and (not isinstance(ledger, str) or Path(ledger).name != ledger):
         raise InvalidParameter("resume", str(file), f"{rule}, and name it; {ledger!r} is no name")
-    return replace(Settings(method, _texts(found, "resume", file), ledger=ledger), **tables)
+    return replace(Settings(method, _texts(values, "resume", file), ledger=ledger), **tables)
 
 
 def typed_values(training: Training, record: Record | None = None) -> dict[str, str | None]:
@@ -279,7 +279,7 @@ def _texts(content: Mapping[str, Any], name: str, file: Path) -> dict[str, str]:
 
 def _assigned(assignments: tuple[str, ...], flag: str) -> dict[str, Any]:
     """Return names and values of ``rho=0.5``. A value that is not TOML is text."""
-    found: dict[str, Any] = {}
+    assigned: dict[str, Any] = {}
     typed: dict[str, str] = {}
     for text in assignments:
         name, equals, value = text.partition("=")
@@ -290,7 +290,7 @@ def _assigned(assignments: tuple[str, ...], flag: str) -> dict[str, Any]:
         if before != value:
             raise conflict(f"{flag} {text}", f"{flag} {name}={before}")
         try:
-            found[name] = tomllib.loads(f"x = {value}")["x"]
+            assigned[name] = tomllib.loads(f"x = {value}")["x"]
         except tomllib.TOMLDecodeError:
-            found[name] = value.strip()
-    return found
+            assigned[name] = value.strip()
+    return assigned

@@ -130,14 +130,14 @@ def parse_claims(text: str, name: str) -> Claims:
 def shipped_claims() -> Claims:
     """Return all claims and statements of the package, in the order of their files."""
     folder = files("dpacct.claims") / "published"
-    found = [
+    shipped = [
         parse_claims(file.read_text(encoding="utf-8"), file.name)
         for file in sorted(folder.iterdir(), key=lambda file: file.name)
         if file.name.endswith(".toml")
     ]
     return Claims(
-        tuple(claim for one in found for claim in one.claims),
-        tuple(statement for one in found for statement in one.statements),
+        tuple(claim for one in shipped for claim in one.claims),
+        tuple(statement for one in shipped for statement in one.statements),
     )
 
 
@@ -223,11 +223,11 @@ def _schedule(given: Table, adjacency: Adjacency) -> Schedule:
             rule = f"{key} belongs to a round, and this reading has a {beside}"
             raise InvalidParameter(key, None, rule)
     if beside == "phase":
-        found: list[Phase | Repeated] = []
+        parts: list[Phase | Repeated] = []
         for number, entry in enumerate(_tables(given, "phase"), start=1):
             with located("claims", f"phase {number}: "):
-                found.append(read_part(entry, adjacency))
-        return Schedule(found)
+                parts.append(read_part(entry, adjacency))
+        return Schedule(parts)
     if beside:
         table = given["mechanism"]
         if not isinstance(table, dict) or "name" not in table:
@@ -249,10 +249,10 @@ def _sampling(given: Table) -> Sampling:
     entry = {key: given[key] for key in keys if key in given}
     if given["sampling"] == Full.name and entry.get("sampling_rate") == 1.0:
         del entry["sampling_rate"]
-    found = read_sampling(entry)
-    if isinstance(found, Uniform) and "cohort_size" not in entry:
+    sampling = read_sampling(entry)
+    if isinstance(sampling, Uniform) and "cohort_size" not in entry:
         raise _missing("cohort_size", "uniform cohorts have cohort_size and num_clients")
-    return found
+    return sampling
 
 
 def _delta(given: float | str, clients: int | None) -> float:
@@ -344,22 +344,22 @@ def _checked(table: Table, known: tuple[str, ...], needed: Collection[str] = ())
     for key in needed:
         if key not in table:
             raise _missing(key, "it has to be given")
-    found = dict(table)
+    checked = dict(table)
     for key, value in table.items():
         if key in _TEXTS:
-            found[key] = _text(key, value)
+            checked[key] = _text(key, value)
         elif key in _CHOICES and value not in list(_CHOICES[key]):
             raise InvalidParameter(key, value, f"it is one of {', '.join(_CHOICES[key])}")
-    return found
+    return checked
 
 
 def _tables(data: Table, name: str) -> list[Table]:
     """Return the tables below ``[[name]]``, or an empty list."""
-    found: Any = data.get(name, [])
-    if not isinstance(found, list) or not all(type(x) is dict for x in cast("list[Any]", found)):
+    tables: Any = data.get(name, [])
+    if not isinstance(tables, list) or not all(type(x) is dict for x in cast("list[Any]", tables)):
         rule = f"each {name} is a table with two brackets, such as [[claim]] and [[claim.reading]]"
         raise InvalidParameter(name, None, rule)
-    return cast("list[Table]", found)
+    return cast("list[Table]", tables)
 
 
 def _text(name: str, value: Any) -> str:

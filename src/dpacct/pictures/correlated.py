@@ -58,10 +58,10 @@ def correlated_picture(
     best: list[tuple[float, int, int]] = []
     for separation in apart:
         bands = sorted({*widths, separation})
-        found = [error(square_root(rounds, width), separation) for width in bands]
-        least = min(zip(found, bands, strict=True))
+        errors = [error(square_root(rounds, width), separation) for width in bands]
+        least = min(zip(errors, bands, strict=True))
         best.append((*least, separation))
-        curves.append(Curve(f"separation {separation}", [*map(float, bands)], found))
+        curves.append(Curve(f"separation {separation}", [*map(float, bands)], errors))
         marks.append(Mark(float(least[1]), least[0], f"{least[1]} bands: {up(least[0], 4)}"))
     plain = error(independent(rounds), apart[0])
     value, width, separation = min(best)

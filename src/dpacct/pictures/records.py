@@ -115,13 +115,13 @@ def read_run(path: str | os.PathLike[str]) -> TrainedRun:
         raise InvalidParameter("report", str(file), rule) from None
     keys = ("epsilon_upper", "test_accuracy", "delta")
     tables = [cast("dict[str, Any]", row) for row in rows if isinstance(row, dict)]
-    found = [row for row in tables if all(isinstance(row.get(key), int | float) for key in keys)]
-    if not found:
+    rounds = [row for row in tables if all(isinstance(row.get(key), int | float) for key in keys)]
+    if not rounds:
         rule = "it holds no test accuracy with a bounded epsilon"
         raise InvalidParameter("report", str(file), rule)
     name = file.name.removesuffix(".jsonl").removesuffix(".report")
-    epsilon, accuracy = (tuple(float(row[key]) for row in found) for key in keys[:2])
-    return TrainedRun(line(name, 32), epsilon, accuracy, float(found[-1]["delta"]))
+    epsilon, accuracy = (tuple(float(row[key]) for row in rounds) for key in keys[:2])
+    return TrainedRun(line(name, 32), epsilon, accuracy, float(rounds[-1]["delta"]))
 
 
 def runs_picture(runs: Sequence[TrainedRun]) -> Picture:
@@ -155,18 +155,18 @@ def roc_picture(
         limit: the largest TPR at an FPR in (0, 1), proven, None if there is no bound.
         note: text on the whole picture.
     """
-    least = min(0.1, *(1 / found.nonmembers for _, found in observed))
+    least = min(0.1, *(1 / roc.nonmembers for _, roc in observed))
     decades = math.floor(math.log10(least))
     rates = [10.0 ** (decades * (1 - k / (ROC_POINTS - 1))) for k in range(ROC_POINTS)]
     curves = [Curve("guessing", rates, rates, plain=True)]
-    for name, found in observed:
-        points = [(rate, tpr) for rate in rates if (tpr := _tpr_at(found, rate)) > 0.0]
+    for name, roc in observed:
+        points = [(rate, tpr) for rate in rates if (tpr := _tpr_at(roc, rate)) > 0.0]
         curves.append(Curve(name, [x for x, _ in points], [y for _, y in points], steps=True))
     proven = None if limit is None else [limit(rate) for rate in rates[::5]]
     if proven is not None and None not in proven:
         curves.append(Curve("proven limit", rates[::5], [rate or 0.0 for rate in proven]))
-    name, found = observed[0]
-    seen = chosen(1000 * _tpr_at(found, TITLE_FPR), 3)
+    name, roc = observed[0]
+    seen = chosen(1000 * _tpr_at(roc, TITLE_FPR), 3)
     name = name[:1].upper() + name[1:]
     title = f"{name}: {seen} of 1,000 members found at 10 false positives in 1,000"
     most = None if limit is None else limit(TITLE_FPR)

@@ -75,26 +75,26 @@ def _curve(name: str, points: Iterable[tuple[float, Interval]]) -> Curve:
 
 def round_counts(rounds: int) -> list[int]:
     """Return the numbers of rounds at which a curve is computed, from 1 to ``rounds``."""
-    found = [1]
-    while found[-1] < rounds:
-        found.append(min(rounds, max(found[-1] + 1, math.ceil(found[-1] * ROUNDS_RATIO))))
-    return found
+    counts = [1]
+    while counts[-1] < rounds:
+        counts.append(min(rounds, max(counts[-1] + 1, math.ceil(counts[-1] * ROUNDS_RATIO))))
+    return counts
 
 
 def epsilon_by_round(setting: Setting, delta: float) -> list[tuple[int, Interval]]:
     """Return epsilon after some numbers of rounds, each fixed in advance."""
     plan = setting.schedule
     accountant = find_accountant(setting.accountant)
-    found: list[tuple[int, Interval]] = []
+    points: list[tuple[int, Interval]] = []
     for n in round_counts(plan.rounds):
         if isinstance(accountant, TightAccountant) and accountant.plays(plan):
             # One game bounds every number of rounds from above. Fixed pairs bound from below.
             pairs = accountant.of_pairs.epsilon(first_rounds(plan, n), delta)
             upper = min(pairs.upper, accountant.upper_epsilon_of_first(plan, n, delta))
-            found.append((n, Interval.bracket(pairs.lower, upper)))
+            points.append((n, Interval.bracket(pairs.lower, upper)))
         else:
-            found.append((n, accountant.epsilon(first_rounds(plan, n), delta)))
-    return found
+            points.append((n, accountant.epsilon(first_rounds(plan, n), delta)))
+    return points
 
 
 def epsilon_picture(
@@ -110,13 +110,13 @@ def epsilon_picture(
     """
     several = len(settings) > 1
     curves: list[Curve] = []
-    found = [epsilon_by_round(setting, delta) for setting in settings]
-    ends = [up(points[-1][1].upper, 4) for points in found]
-    for setting, points, end in zip(settings, found, ends, strict=True):
+    by_round = [epsilon_by_round(setting, delta) for setting in settings]
+    ends = [up(points[-1][1].upper, 4) for points in by_round]
+    for setting, points, end in zip(settings, by_round, ends, strict=True):
         # A lower bound holds for the schedule, whoever found it.
         same = [
             other
-            for one, other in zip(settings, found, strict=True)
+            for one, other in zip(settings, by_round, strict=True)
             if one.schedule == setting.schedule
         ]
         lowers = [max(point[1].lower for point in at) for at in zip(*same, strict=True)]
@@ -132,7 +132,7 @@ def epsilon_picture(
     last = count_of(rounds.pop(), noun) if len(rounds) == 1 else f"the last {noun}"
     title = f"Epsilon after {last}{':' if several else ' is at most'} {_each(settings, ends)}"
     if target is not None:
-        met = [points[-1][1].upper <= target for points in found]
+        met = [points[-1][1].upper <= target for points in by_round]
         title = _noise_to_meet(target, settings, met, delta) or title
     label = f"epsilon at delta {chosen(delta, 3)}, proven"
     panel = Panel(f"{noun}s", label, curves, levels=levels)
@@ -178,9 +178,9 @@ def delta_picture(settings: Sequence[Setting], at: float | None = None) -> Pictu
         profile = PrivacyProfile(setting.schedule, accountant)
         most = min(accountant.upper_epsilon(setting.schedule, SMALLEST_DELTA), 1e4)
         most = most if at is None else max(most, 1.1 * at)
-        found = [(x, _delta(profile, x)) for x in (most * (k / 40) for k in range(41))]
+        pairs = [(x, _delta(profile, x)) for x in (most * (k / 40) for k in range(41))]
         # The axis is logarithmic and ends a little below the smallest delta.
-        shown = [(x, Interval(max(d.lower, LEAST), d.upper)) for x, d in found if d.upper >= LEAST]
+        shown = [(x, Interval(max(d.lower, LEAST), d.upper)) for x, d in pairs if d.upper >= LEAST]
         curves.append(_curve(setting.name if len(settings) > 1 else "", shown))
         if at is not None:
             value = _delta(profile, at).upper
@@ -220,9 +220,9 @@ def tradeoff_picture(settings: Sequence[Setting], marked: Sequence[float]) -> Pi
         for rate in marked if setting is first else ():
             upper = attacks.upper_tpr(rate)
             marks.append(Mark(rate, upper, f"{of_thousand(upper)} of 1,000"))
-        found = [*attacks.curve(rates[:-1]), attacks.tpr(1.0)]
+        tprs = [*attacks.curve(rates[:-1]), attacks.tpr(1.0)]
         name = setting.name if several else "proven"
-        curves.append(_curve(name, zip(rates, found, strict=True)))
+        curves.append(_curve(name, zip(rates, tprs, strict=True)))
     title = "The best attack: true positive rate against false positive rate"
     if marks:
         title = (

@@ -110,7 +110,7 @@ def filled(name: str, blocks: Mapping[str, str], **words: str | bool) -> list[st
     """
     values = {k: safe(v) if isinstance(v, str) else v for k, v in words.items()} | dict(blocks)
     empty = {key for key, value in values.items() if not value}
-    found: list[str] = []
+    filled_blocks: list[str] = []
     for block in template(name).template.split("\n\n"):
         kept = [
             _IF.sub("", line)
@@ -118,8 +118,8 @@ def filled(name: str, blocks: Mapping[str, str], **words: str | bool) -> list[st
             if empty.isdisjoint([*_VALUE.findall(line), *_IF.findall(line)])
         ]
         joined = ("\n" if block.startswith(("|", "- ")) else " ").join(kept)
-        found += [Template(joined).substitute(values)] if kept else []
-    return found
+        filled_blocks += [Template(joined).substitute(values)] if kept else []
+    return filled_blocks
 
 
 def chart(caption: str) -> str:

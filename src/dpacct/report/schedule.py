@@ -105,13 +105,13 @@ def on_schedule(
 def _points(plan: Schedule, spent: Spent, engine: Accountant) -> list[Point]:
     """Return epsilon by round if that is quick: the game of fixed-size sampling is not."""
     plays = isinstance(engine, TightAccountant) and engine.plays(plan)
-    found = {plan.rounds: spent.interval}
+    by_count = {plan.rounds: spent.interval}
     if not plays and len(plan.distinct()) <= _MANY_KINDS:
         due = {max(1, plan.rounds * k // _POINTS) for k in range(1, _POINTS)} - {plan.rounds}
-        found |= {n: engine.epsilon(first_rounds(plan, n), spent.delta) for n in due}
+        by_count |= {n: engine.epsilon(first_rounds(plan, n), spent.delta) for n in due}
     return [
         {"round": n, "upper": _finite(one.upper), "lower": one.lower, "guarantee": "planned"}
-        for n, one in sorted(found.items())
+        for n, one in sorted(by_count.items())
     ]
 
 

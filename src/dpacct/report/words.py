@@ -106,7 +106,7 @@ def schedule_assumptions(schedule: Schedule, accountant: str) -> tuple[str, ...]
     schemes = [round_.sampling for round_ in schedule.only_rounds()]
     beside = len(schemes) < len(schedule.distinct())
     sampled = not all(isinstance(scheme, Full) for scheme in schemes)
-    found = [
+    assumptions = [
         *([OTHER_RELEASES] if beside else []),
         *([SENSITIVITY] if schemes else []),
         *([COHORTS, RANDOMNESS] if sampled else [NOISE]),
@@ -118,8 +118,8 @@ def schedule_assumptions(schedule: Schedule, accountant: str) -> tuple[str, ...]
     uniform = any(isinstance(scheme, Uniform) for scheme in schemes)
     if not beside and uniform and accountant == tight.name and tight.plays(schedule):
         # The game of fixed-size sampling needs contributions that depend on releases alone.
-        found.append(NO_MEMORY)
-    return tuple(found)
+        assumptions.append(NO_MEMORY)
+    return tuple(assumptions)
 
 
 def to_sign(assumptions: tuple[str, ...]) -> list[str]:

@@ -122,9 +122,9 @@ def file_schema() -> dict[str, Any]:
     """Return the JSON Schema of a schedule file in TOML or JSON."""
     phases = {"type": "array", "minItems": 1, "items": PHASE}
     adjacency = {"enum": [*map(str, Adjacency)]}
-    found = {"type": "object", "additionalProperties": False}
+    table = {"type": "object", "additionalProperties": False}
     ways: list[dict[str, Any]] = [
-        {**found, "properties": {"adjacency": adjacency, name: phases}, "required": [name]}
+        {**table, "properties": {"adjacency": adjacency, name: phases}, "required": [name]}
         for name in ("phase", "rounds")
     ]
     return schema_around("A schedule file", {"anyOf": [*ways, PHASE]})

@@ -32,23 +32,23 @@ def meant_phase(text: str) -> str:
 
     The text may be TOML, JSON or YAML. Empty if it holds no noise and no rate.
     """
-    found: dict[str, float] = {}
+    settings: dict[str, float] = {}
     for word, value in _SETTING.findall(text):
         key = _KEYS.get(bare(word))
         with suppress(ValueError):
             if math.isfinite(number := float(value)):
-                found.setdefault(key or "", number)
-    batch = found.get("batch", 0.0) * found.get("accumulated", 1.0)
-    if "sampling_rate" not in found and 0.0 < batch <= found.get("examples", 0.0):
-        found["sampling_rate"] = batch / found["examples"]
-    rate, epochs = found.get("sampling_rate", 0.0), found.get("epochs", 0.0)
-    if "rounds" not in found and rate > 0.0 and 0.0 < epochs / rate < math.inf:
-        found["rounds"] = math.ceil(epochs / rate)
-    if not found.keys() & {"noise_multiplier", "sampling_rate"}:
+                settings.setdefault(key or "", number)
+    batch = settings.get("batch", 0.0) * settings.get("accumulated", 1.0)
+    if "sampling_rate" not in settings and 0.0 < batch <= settings.get("examples", 0.0):
+        settings["sampling_rate"] = batch / settings["examples"]
+    rate, epochs = settings.get("sampling_rate", 0.0), settings.get("epochs", 0.0)
+    if "rounds" not in settings and rate > 0.0 and 0.0 < epochs / rate < math.inf:
+        settings["rounds"] = math.ceil(epochs / rate)
+    if not settings.keys() & {"noise_multiplier", "sampling_rate"}:
         return ""
-    shown = {key: f"{found[key]:.12g}" if key in found else "..." for key in _OPTIONS}
+    shown = {key: f"{settings[key]:.12g}" if key in settings else "..." for key in _OPTIONS}
     phase = ", ".join(f"{key} = {value}" for key, value in shown.items())
     options = " ".join(f"{_OPTIONS[key]} {value}" for key, value in shown.items())
-    delta = f" --delta {found['delta']:.12g}" if "delta" in found else ""
-    of_steps = ", with the batch of one optimizer step" if "batch" in found else ""
+    delta = f" --delta {settings['delta']:.12g}" if "delta" in settings else ""
+    of_steps = ", with the batch of one optimizer step" if "batch" in settings else ""
     return f"Did you mean [[phase]] with {phase}{of_steps}? As options: {options}{delta}."
