@@ -1,0 +1,341 @@
+"""Re-prove a delta by ball arithmetic. This file imports nothing of dpacct and is read alone.
+
+With k = e^epsilon, L = dP/dQ (P with the client), and M(s) = E_Q L^s, which is the product of the
+moments m(s) of the releases:
+
+    delta_remove = E_Q (L - k)_+     = 1/(2 pi i) integral of k^(1-s) M(s) / (s (s-1)), Re s = c > 1
+    delta_add  = k E_Q (1/k - L)_+   = k times the same integral with 1/k for k, Re s = c < 0
+
+Both are trapezoid sums of balls, which hold all rounding errors. Four lemmas bound what the sums
+leave out. docs/derivations/certificates.md proves them, and names what has to be believed.
+
+Rule 1: c, d, h, y and g come from floats. They make a ball narrow or wide, and never wrong: what
+a lemma requires of them is checked in balls (`_require`).
+Rule 2: a number is the decimal or the fraction that is written, exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import product
+from typing import Any
+
+from flint import acb, acb_mat, arb, arb_series, ctx, fmpq
+
+Number = str | int | Fraction
+# A kind of release (a class below), its numbers, and how often it is made.
+Row = tuple[Any, ...]
+_Made = Sequence[tuple["_Release", int]]
+# The most products of balls for an integral (ten seconds), and the most terms of a closed form.
+_PRODUCTS, _TERMS = 5e7, 3000
+_CELLS = 800
+
+
+class OutOfReachError(Exception):
+    """The proof would take too long, or a lemma does not apply. It says nothing about delta."""
+
+
+class _Release:
+    """A release with a closed moment. ``least``: L is never below it."""
+
+    least: Any = 0
+
+    def moment(self, s: Any) -> Any:
+        """Return the ball of m(s)."""
+        raise NotImplementedError
+
+    def log_moment(self, c: float) -> float:
+        """Return about log m(c), for the choice of c."""
+        return float(self.moment(arb(c)).log())
+
+    def line(self, c: arb, h: arb, first: int, side: int) -> tuple[Sequence[Any], int]:
+        """Return m(c + ihn) for first <= n < first + side^2, and the number of products."""
+        return [self.moment(acb(c, h * n)) for n in range(first, first + side**2)], side**2
+
+    def decay(self, c: arb, u: arb) -> arb:
+        """Return a bound of abs(m(c + iv)) / m(c) for all v >= u."""
+        del c, u
+        return arb(1)
+
+
+class Gaussian(_Release):
+    """Noise z, and all take part: L = exp(ax - a^2/2) with x ~ N(0, 1) and a = 1/z."""
+
+    def __init__(self, z: Number) -> None:
+        self.a = 1 / _above_zero(z)
+
+    def moment(self, s: Any) -> Any:
+        """See `_Release`."""
+        return (s * (s - 1) * self.a**2 / 2).exp()
+
+    def decay(self, c: arb, u: arb) -> arb:
+        """See `_Release`."""
+        del c
+        return (-((u * self.a) ** 2) / 2).exp()
+
+
+class Laplace(_Release):
+    """Laplace noise of its own epsilon a: L = exp(a (|x| - |x - 1|))."""
+
+    def __init__(self, epsilon: Number) -> None:
+        self.a = _above_zero(epsilon)
+        self.least = (-self.a).exp()
+
+    def moment(self, s: Any) -> Any:
+        """See `_Release`."""
+        return (s * (self.a * (s - 1)).exp() + (s - 1) * (-self.a * s).exp()) / (2 * s - 1)
+
+
+class SampledGaussian(_Release):
+    """Noise z and rate q < 1: L = 1 - q + q exp(ax - a^2/2) with x ~ N(0, 1) and a = 1/z."""
+
+    def __init__(self, q: Number, z: Number) -> None:
+        self.q, self.a = _above_zero(q), 1 / _above_zero(z)
+        _require(self.q < 1, "a rate below 1")
+        self.least, self.part = 1 - self.q, self.q * (-self.a * self.a / 2).exp()
+
+    def ratio(self, x: arb) -> arb:
+        """Return L(x)."""
+        return self.least + self.part * (self.a * x).exp()
+
+    def log_moment(self, c: float) -> float:
+        """See `_Release`."""
+        a, rest, shift = float(self.a), math.log(self.least), math.log(self.part)
+        step, logs = (24 + max(c, 0) * a) / 400, list[float]()
+        for x in (step * j - 12 for j in range(401)):
+            low, high = sorted((rest, shift + a * x))
+            logs.append(c * (high + math.log1p(math.exp(low - high))) - x * x / 2)
+        return max(logs) + math.log(sum(math.exp(v - max(logs)) for v in logs) * step * 0.3989)
+
+    def cut(self, c: arb, low: arb, high: arb) -> arb:
+        """Lemma 2: bound the integral of phi L^c outside (low, high), and grid sums there."""
+        _require(low < 0 and high > 0 and high > c * self.a, "cuts on both sides of the mass")
+        if c < 0:
+            return self.least**c * (_above(-low) + _above(high))
+        tilted = (c * c * self.a * self.a / 2).exp() * _above(high - c * self.a)
+        return _above(-low) + 2**c * (self.least**c * _above(high) + self.part**c * tilted)
+
+    def grid(self, c: arb, reach: arb) -> tuple[list[arb], list[arb], arb, arb]:
+        """Return l, w, e, m(c): m(c + iu) is the sum of w exp(iul) within e, 0 <= u <= reach."""
+        bits, a, tilt = 0.7 * ctx.prec + 3, float(self.a), float(c)
+        down = max(-tilt, 0.0)
+        y = min(0.98 * math.pi / a, math.sqrt(2 * bits / (1 + down * a * a / 4)))
+        more = bits - down * math.log(math.cos(a * y / 2))
+        g = 2 * math.pi * y / (y * y / 2 + float(reach) * a * y + more)
+        low = high = math.sqrt(2 * (bits - down * math.log(self.least))) + 1
+        if tilt > 0:
+            far = bits + tilt * math.log(2 * float(self.part)) + (tilt * a) ** 2 / 2
+            high = max(math.sqrt(2 * (bits + tilt)), tilt * a + math.sqrt(2 * max(far, 0))) + 1
+        xs = [arb(g) * j for j in range(-math.ceil(low / g), math.ceil(high / g) + 1)]
+        y, g = arb(y), arb(g)
+        logs = [self.ratio(x).log() for x in xs]
+        scale = g / (2 * arb.pi()).sqrt()
+        weights = [scale * (c * log - x * x / 2).exp() for x, log in zip(xs, logs, strict=True)]
+        # Lemma 1: the error of the sum over the whole grid, as a share of m(c).
+        _require(self.a * y < arb.pi(), "an inner strip without zeros of L")
+        bend = arb(1) if c > 0 else (self.a * y / 2).cos() ** c
+        share = 2 * bend * (y * y / 2).exp() / ((2 * arb.pi() * y / g).exp() - 1)
+        _require(share < 0.5, "a fine inner grid")
+        cut = self.cut(c, xs[0], xs[-1])
+        size = sum(weights, _within(cut))
+        size = (size / (1 - share)).union(size / (1 + share))
+        return logs, weights, cut + share * (reach * self.a * y).exp() * size, size
+
+    def moment(self, s: Any) -> Any:
+        """See `_Release`."""
+        return self.grid(s, arb(0))[3]
+
+    def line(self, c: arb, h: arb, first: int, side: int) -> tuple[Sequence[Any], int]:
+        """See `_Release`."""
+        # With u = h (first + side b + k), exp(iul) is a product of matrices over b and k.
+        logs, weights, error, _ = self.grid(c, h * (first + side**2))
+        turns = [acb(0, h * log).exp() for log in logs]
+        starts = [w * t**first for w, t in zip(weights, turns, strict=True)]
+        leaps = [_powers(t**side, start, side) for t, start in zip(turns, starts, strict=True)]
+        found = acb_mat([list(row) for row in zip(*leaps, strict=True)])
+        found *= acb_mat([_powers(t, acb(1), side) for t in turns])
+        around = acb(_within(error), _within(error))
+        values = [found[b, k] + around for b in range(side) for k in range(side)]
+        return values, len(logs) * side**2
+
+    def decay(self, c: arb, u: arb) -> arb:
+        """Lemma 4: integrate along x + i y(x), y = s p / (1 + t p), p = 1 - (1 - q) / L(x)."""
+        a, size = self.a, self.moment(c)
+        low, high = arb(-13), arb(13 + max(float(c), 0) * float(a))
+        edges = [low + (high - low) * j / _CELLS for j in range(_CELLS + 1)]
+        shares = [1 / (1 + self.least / self.part * (-a * x).exp()) for x in edges]
+        slope = float(u) * float(a) / (1 + float(a) ** 2)
+        s, t = arb(slope), arb(max(0.0, slope / min(1.5 / float(a), 6.0) - 1))
+        heights, highest = [s * p / (1 + t * p) for p in shares], s / (1 + t)
+        _require(a * highest < arb.pi() / 2, "a path below the zeros of L")
+        fallen = arb(0)
+        for j in range(_CELLS):
+            x, p, y = (row[j].union(row[j + 1]) for row in (edges, shares, heights))
+            turned = 1 - p + p * acb(0, a * y).exp()
+            rise = s * a * p * (1 - p) / (1 + t * p) ** 2
+            g = (1 + rise * rise).sqrt() * abs(turned) ** c
+            g *= (y * y / 2 - u * turned.arg()).exp()
+            mass = (_above(edges[j]) - _above(edges[j + 1])) * self.ratio(x) ** c
+            fallen += ((1 - g) * mass).lower()
+        g = (1 + (s * a) ** 2).sqrt() * (highest * highest / 2).exp()
+        g *= arb(1) if c > 0 else (a * highest / 2).cos() ** c
+        return ((size - fallen + g * self.cut(c, low, high)) / size).upper().min(arb(1))
+
+
+def delta(rows: Sequence[Row], epsilon: Number, bits: int = 128) -> arb:
+    """Return a ball that holds the delta of releases at epsilon >= 0, of the worse direction.
+
+    Raises:
+        OutOfReachError: a number out of range, or the proof would take too long.
+    """
+    before, rounds = (ctx.prec, ctx.cap), sum(row[-1] for row in rows)
+    ctx.prec = bits
+    if closed := all(row[0] is Laplace for row in rows):
+        # Its terms alternate.
+        ctx.prec, ctx.cap = bits + 4 * rounds, rounds
+    try:
+        _require(min(row[-1] for row in rows) >= 1, "at least one release of each kind")
+        releases: Any = [(kind(*numbers), count) for kind, *numbers, count in rows]
+        e = _ball(epsilon)
+        _require(e >= 0, "an epsilon of at least 0")
+        if all(row[0] is Gaussian for row in rows):
+            mu = sum((n * each.a**2 for each, n in releases), arb(0)).sqrt()
+            return _above(e / mu - mu / 2) - e.exp() * _above(e / mu + mu / 2)
+        if closed:
+            return _of_laplace(releases, e)
+        if rounds == 1:
+            return _of_one_round(releases[0][0], e)
+        removed = _integral(releases, e, removed=True)
+        # 1/k - L is above 0 nowhere if k is large.
+        if math.prod((each.least**n for each, n in releases), start=e.exp()) >= 1:
+            return removed
+        enough = removed.lower() / e.exp()
+        return removed.max(e.exp() * _integral(releases, -e, removed=False, enough=enough))
+    finally:
+        ctx.prec, ctx.cap = before
+
+
+def _shape(releases: _Made, log_k: arb, *, removed: bool) -> tuple[arb, arb, arb]:
+    """Return c near the saddle, d and h, by floats (Rule 1)."""
+
+    def log_size(c: float) -> float:
+        found = (1 - c) * float(log_k) - math.log(c * (c - 1))
+        return found + sum(n * each.log_moment(c) for each, n in releases)
+
+    def at(t: float) -> float:
+        return 1 + math.exp(t) if removed else -math.exp(t)
+
+    low, high = -14.0, 6.0
+    while high - low > 0.02:
+        left, right = (2 * low + high) / 3, (low + 2 * high) / 3
+        low, high = (low, right) if log_size(at(left)) < log_size(at(right)) else (left, high)
+    c, found = at(low), list[tuple[float, float]]()
+    for d in (0.9 * math.exp(low) * 2 ** (-i / 4) for i in range(24)):
+        most = max(log_size(c - d), log_size(c + d)) - log_size(c) + 0.36 * ctx.prec
+        found.append((most / d, d))
+    return arb(c), arb(min(found)[1]), arb(2 * math.pi / min(found)[0])
+
+
+def _integral(releases: _Made, log_k: arb, *, removed: bool, enough: arb | None = None) -> arb:
+    """Return E_Q (L - k)_+, or E_Q (k - L)_+: of this, a ball [0, b] with b < enough will do."""
+
+    def room(c: arb) -> arb:  # the distance from the nearer pole
+        return c - 1 if removed else -c
+
+    def size(c: arb) -> arb:
+        return math.prod((m.moment(c) ** n for m, n in releases), start=(log_k * (1 - c)).exp())
+
+    c, d, h = _shape(releases, log_k, removed=removed)
+    peak = size(c)
+    if enough is not None and peak / (2 * room(c)) < enough:
+        return arb(0).union(peak / (2 * room(c)))
+    strip = arb(0)  # Lemma 3
+    for x in (c - d, c + d):
+        _require(room(x) > 0, "an outer strip without poles")
+        strip += size(x) * arb.pi() / room(x) / ((2 * arb.pi() * d / h).exp() - 1)
+    total, node, side, products = arb(0), 0, 8, 0
+    while products < _PRODUCTS:
+        lines = [each.line(c, h, node, side) for each, _ in releases]
+        products, term = products + sum(count for _, count in lines), acb(0)
+        for moments in zip(*(values for values, _ in lines), strict=True):
+            s = acb(c, h * node)
+            term = ((1 - s) * log_k).exp() / (s * (s - 1))
+            for value, (_, n) in zip(moments, releases, strict=True):
+                term *= value**n
+            total += term.real * (2 if node else 1)
+            node += 1
+        side, u = round(1.4 * side), h * node
+        # The decay takes a while, and would be too large.
+        if abs(term) * u * u > peak * arb(2) ** (-0.5 * ctx.prec):
+            continue
+        rest = math.prod((m.decay(c, u) ** n for m, n in releases), start=2 * peak / (u - h))
+        if rest < peak * arb(2) ** (-0.45 * ctx.prec):
+            return (h * total + _within(rest + strip)) / (2 * arb.pi())
+    raise OutOfReachError("few rounds or few participations, which need too many nodes")
+
+
+def _of_one_round(one: SampledGaussian, e: arb) -> arb:
+    """L grows with x, so that the worst event is a half-line."""
+    k, rest = e.exp(), one.least
+    x = ((k - rest) / one.part).log() / one.a
+    removed = one.q * _above(x - one.a) - (k - rest) * _above(x)
+    if rest * k >= 1:
+        return removed
+    x = ((1 / k - rest) / one.part).log() / one.a
+    return removed.max((1 - k * rest) * _above(-x) - k * one.q * _above(one.a - x))
+
+
+def _of_laplace(releases: Sequence[tuple[Any, int]], e: arb) -> arb:
+    """Expand M(s) into exponentials times powers of s, s - 1 and 2s - 1, and add residues."""
+    total = sum(n for _, n in releases)
+    terms = math.prod(n + 1 for _, n in releases)
+    if max(terms, total) > _TERMS:
+        raise OutOfReachError("the closed form of so many Laplace releases has too many terms")
+    plus, minus = arb_series([arb(0.5), 1]), arb_series([arb(-0.5), 1])
+    found = arb(0)
+    for ups in product(*(range(n + 1) for _, n in releases)):
+        pairs = list(zip(ups, releases, strict=True))
+        shift = sum(((2 * i - n) * one.a for i, (one, n) in pairs), -e)
+        if shift <= 0:
+            continue
+        factor = sum((-i * one.a for i, (one, _) in pairs), e).exp()
+        factor *= math.prod(math.comb(n, i) for i, (_, n) in pairs)
+        powers = plus ** (sum(ups) - 1) * minus ** (total - sum(ups) - 1)
+        residue = (powers * arb_series([shift / 2, shift]).exp())[total - 1] / arb(2) ** total
+        value = factor * (residue + (shift.exp() if sum(ups) == total else 0))
+        found += value if shift > 0 else value.union(arb(0))
+    return found
+
+
+def _ball(number: Number) -> arb:
+    exact = Fraction(number)
+    return arb(fmpq(exact.numerator, exact.denominator))
+
+
+def _above_zero(number: Number) -> arb:
+    found = _ball(number)
+    _require(found > 0, "numbers above 0")
+    return found
+
+
+def _require(holds: bool, what: str) -> None:  # noqa: FBT001
+    if not holds:
+        raise OutOfReachError(f"the proof needs {what}")
+
+
+def _within(radius: arb) -> arb:
+    return arb(0, radius.abs_upper())
+
+
+def _above(x: arb) -> arb:
+    """Return the probability that a standard normal variable is above x."""
+    return (x / arb(2).sqrt()).erfc() / 2
+
+
+def _powers(x: acb, start: acb, count: int) -> list[acb]:
+    found = [start]
+    while len(found) < count:
+        found.append(found[-1] * x)
+    return found
