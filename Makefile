@@ -90,8 +90,8 @@ define group
 endef
 
 tools: | $(PYTHON)
-	@$(PYTHON) .ci/environment.py lacks interop fl plot report dev || { $(PYTHON) -m pip install -q -U pip \
-	    && $(PYTHON) -m pip install -q -c constraints.txt -e '.[interop,fl,plot,report]' --group dev; }
+	@$(PYTHON) .ci/environment.py lacks interop fl plot report certify dev || { $(PYTHON) -m pip install -q -U pip \
+	    && $(PYTHON) -m pip install -q -c constraints.txt -e '.[interop,fl,plot,report,certify]' --group dev; }
 
 flower-tools: | $(FLOWER)
 	@$(FLOWER) .ci/environment.py lacks flower fl dp-accounting dev || { $(FLOWER) -m pip install -q -U pip \

@@ -59,6 +59,8 @@ ENTRIES = {
     "ledger": Entry("commands.ledger", RECORDS, "Track the privacy budget of a data set."),
     "report": Entry("commands.report", RECORDS, "Write a privacy report for reviewers."),
     "claims": Entry("commands.claims", RECORDS, "Check published privacy claims."),
+    "certify": Entry("commands.certify", RECORDS,
+        "Prove an epsilon a second time, independently of the accountants."),
     "plot": Entry("commands.plot", RECORDS,
         "Draw charts: text by default, or PNG, SVG or PDF by -o."),
 }  # fmt: skip

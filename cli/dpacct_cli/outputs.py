@@ -71,6 +71,16 @@ class Delta(Described):
     accountant: AccountantWord
 
 
+class Certify(Described):
+    """`dpacct certify`. Delta in bounds, at epsilon, and as it was stated."""
+
+    finding: str
+    epsilon: float
+    stated: float
+    delta: Ends
+    bits: int
+
+
 class Divergence(TypedDict):
     """A Renyi divergence at an order."""
 
@@ -356,6 +366,7 @@ TYPES: dict[str, tuple[Any, ...]] = {
     "calibrate": (Calibrate,),
     "epsilon": (Epsilon, EpsilonOfRecord),
     "delta": (Delta,),
+    "certify": (Certify,),
     "risk": (Risk, RiskOfAny),
     "rdp": (Rdp,),
     "compare": (Compare,),

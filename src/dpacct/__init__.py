@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dpacct.accountant import delta, epsilon
     from dpacct.budget import Budget, Interval, Spent
     from dpacct.calibration.calibrate import Calibration, calibrate
+    from dpacct.certificates import Certificate, certify
     from dpacct.epochs import Epoch, ShuffledEpoch
     from dpacct.errors import (
         BudgetExceeded,
@@ -49,6 +50,7 @@ _HOMES = {
     "accountant": "delta epsilon",
     "budget": "Budget Interval Spent",
     "calibration.calibrate": "Calibration calibrate",
+    "certificates": "Certificate certify",
     "epochs": "Epoch ShuffledEpoch",
     "errors": "BudgetExceeded DpacctError InvalidParameter LedgerError NotConverged Unsupported",
     "ledger": "Ledger",
@@ -70,12 +72,12 @@ _ROOMS = (
 __version__ = "0.3.0"
 
 __all__ = [
-    "Adjacency", "ApproximateDP", "Budget", "BudgetExceeded", "Calibration", "DiscreteGaussian",
-    "DiscreteLaplace", "DpacctError", "Epoch", "ExponentialMechanism", "Full", "Interval",
-    "InvalidParameter", "Laplace", "Ledger", "LedgerError", "NotConverged", "Poisson", "PureDP",
-    "RandomizedResponse", "Round", "Schedule", "ShuffledEpoch", "Spent", "Uniform", "Unsupported",
-    "ZeroConcentratedDP", "__version__", "best_of", "calibrate", "delta", "epsilon", "rdp",
-    "tradeoff",
+    "Adjacency", "ApproximateDP", "Budget", "BudgetExceeded", "Calibration", "Certificate",
+    "DiscreteGaussian", "DiscreteLaplace", "DpacctError", "Epoch", "ExponentialMechanism",
+    "Full", "Interval", "InvalidParameter", "Laplace", "Ledger", "LedgerError", "NotConverged",
+    "Poisson", "PureDP", "RandomizedResponse", "Round", "Schedule", "ShuffledEpoch", "Spent",
+    "Uniform", "Unsupported", "ZeroConcentratedDP", "__version__", "best_of", "calibrate",
+    "certify", "delta", "epsilon", "rdp", "tradeoff",
 ]  # fmt: skip
 
 

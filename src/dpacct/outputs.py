@@ -91,6 +91,15 @@ def mechanism_of(schedule: Schedule) -> MechanismKeys:
     }
 
 
+class Certified(TypedDict):
+    """A second proof of an epsilon at the delta beside it, or the reason why there is none."""
+
+    finding: str | None
+    epsilon: float
+    delta: Ends | None
+    reason: str
+
+
 # Ledgers and reports.
 
 
@@ -239,6 +248,7 @@ class ScheduleReport(ReportKeys, MechanismKeys):
     epsilon: Ends
     delta: float
     accountant: AccountantWord
+    certified: NotRequired[Certified]
 
 
 class ReleaseKeys(TypedDict):
@@ -292,6 +302,7 @@ class JudgedReading(MechanismKeys):
     noise_by: str
     clip_from: str
     divisor: str
+    certified: NotRequired[Certified | None]
 
 
 class JudgedClaim(TypedDict):

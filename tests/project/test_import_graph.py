@@ -35,7 +35,7 @@ LAYERS = [
     {"tuning"},
     {"items"},
     {"schedules", "outputs"},
-    {"risk"},
+    {"risk", "certificates"},
     {"calibration", "report", "empirical"},
     {"ledger", "claims"},
     {"pictures"},
@@ -82,6 +82,7 @@ ONLY = {
     "flwr": {"fl", "interop"},
     # Errors of the messages of Flower, which brings it.
     "google": {"fl"},
+    "flint": {"certificates"},
     "rich": {"dpacct_cli"},
     "typer": {"dpacct_cli"},
     "matplotlib": {"pictures"},

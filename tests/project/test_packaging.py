@@ -86,7 +86,7 @@ def test_installing_brings_four_packages(metadata):
     plain = {requirement.name for requirement in needed if requirement.marker is None}
     assert plain == {"numpy", "scipy", "rich", "typer"}
     assert set(metadata.get_all("Provides-Extra", [])) == set(EXTRAS)
-    assert set(EXTRAS) == {"fl", "data", "plot", "report", "interop", *PLUG_INS}
+    assert set(EXTRAS) == {"fl", "data", "plot", "report", "certify", "interop", *PLUG_INS}
 
 
 def test_every_requirement_has_a_lower_bound():

@@ -25,7 +25,7 @@ NAMES = {
     "Epoch", "ShuffledEpoch",
     "DpacctError", "InvalidParameter", "Unsupported", "NotConverged", "BudgetExceeded",
     "LedgerError", "Ledger",
-    "best_of", "__version__",
+    "best_of", "Certificate", "certify", "__version__",
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Annotated
 
+from dpacct.certificates import certified, in_words
 from dpacct.claims.claim import Claim, Claims, NoiseBy
 from dpacct.claims.files import load_claims, shipped_claims
 from dpacct.claims.judge import Judged, Judgment, Verdict, facts_of, judge
@@ -13,16 +14,19 @@ from dpacct.claims.stored import shipped_verdicts
 from dpacct.display import chosen, down, up
 from dpacct.errors import InvalidParameter
 from dpacct.items import meant_name
-from dpacct.outputs import JudgedClaim, JudgedReading
+from dpacct.outputs import Certified, JudgedClaim, JudgedReading
 from dpacct.rounds import Round
 from dpacct_cli import mechanism, waiting
-from dpacct_cli.options import StyleOptions, argument
+from dpacct_cli.options import OUTPUT, StyleOptions, argument, flag
 from dpacct_cli.output import names_a_file
 from dpacct_cli.outputs import ClaimsAnswer
 from dpacct_cli.render import Answer, Grid, Page, Row, Style, plain, show, shown_delta, wrapped
 
 File = Annotated[str, argument("FILE", "A file of claims, or the id of a shipped claim.",
     known=lambda: [claim.id for claim in shipped_claims().claims])]  # fmt: skip
+Certify = Annotated[bool, flag("--certify", OUTPUT,
+    "Prove the stated epsilon again by ball arithmetic, if the proof covers what ran.",
+    advanced=True)]  # fmt: skip
 MEANS = {
     Verdict.PROVEN: "no neighboring data sets exceed the stated epsilon",
     Verdict.REFUTED: "explicit neighboring data sets exceed the stated epsilon",
@@ -33,7 +37,7 @@ MEANS = {
 }
 
 
-def check(file: File, *, shown: StyleOptions) -> None:
+def check(file: File, *, certify: Certify = False, shown: StyleOptions) -> None:
     """Check whether the claims in a file hold, reading by reading.
 
     Proven: no neighboring data sets exceed the stated epsilon. Refuted: explicit data sets do.
@@ -45,14 +49,19 @@ def check(file: File, *, shown: StyleOptions) -> None:
     Examples:
       dpacct claims check paper.toml
       dpacct claims check dp-fed-ls-t3-uniform-z2.0
+      dpacct claims check dp-fedpgn-t4-eps8 --certify
     """
     style = shown.style
     judged = _judged(read_claims(file).claims, quick=style is Style.QUIET)
+    facts = [facts_of(one) for one in judged]
+    for one, found in zip(judged, facts, strict=True):
+        for reading, row in zip(one.readings, found["readings"], strict=True) if certify else ():
+            row["certified"] = _certified(one.claim, reading)
     if style is not Style.HUMAN:
-        show(_answer([facts_of(one) for one in judged], Page([])), style)
+        show(_answer(facts, Page([])), style)
         return
-    for one in judged:
-        show(_answer([facts_of(one)], _page(one)), style)
+    for one, found in zip(judged, facts, strict=True):
+        show(_answer([found], _page(one, found)), style)
 
 
 def list_claims(*, shown: StyleOptions) -> None:
@@ -99,12 +108,19 @@ def _judged(claims: Sequence[Claim], *, quick: bool) -> list[Judgment]:
     return judgments
 
 
+def _certified(claim: Claim, judged: Judged) -> Certified | None:
+    """Return the certificate of a reading with a stated epsilon and bounds of its own."""
+    if claim.epsilon is None or judged.epsilon is None:
+        return None
+    return certified(judged.reading.schedule, claim.epsilon, claim.delta)
+
+
 def _answer(verdicts: list[JudgedClaim], page: Page) -> Answer:
     data: ClaimsAnswer = {"claims": verdicts}
     return Answer(data, "\n".join(one["verdict"] for one in verdicts), lambda: page)
 
 
-def _page(judged: Judgment) -> Page:
+def _page(judged: Judgment, facts: JudgedClaim) -> Page:
     """Return the page of one claim."""
     claim = judged.claim
     weakest = "" if judged.agreed else ". Readings differ. The weakest of the actual run decides"
@@ -122,6 +138,8 @@ def _page(judged: Judgment) -> Page:
         rows += wrapped("", f"by {claim.accountant}")
     for number, reading in enumerate(judged.readings, start=1):
         rows += [Row("", ""), *_reading_rows(claim, reading, number, len(judged.readings))]
+        again = facts["readings"][number - 1].get("certified")
+        rows += [] if again is None else wrapped("", in_words(again))
     return Page(rows, remarks=[claim.note] if claim.note else [])
 
 

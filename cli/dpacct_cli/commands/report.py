@@ -11,7 +11,7 @@ from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter
 from dpacct_cli import options
 from dpacct_cli.errors import OptionConflict, conflict
-from dpacct_cli.options import Advanced, MechanismOptions, Text, argument, option
+from dpacct_cli.options import Advanced, MechanismOptions, Text, argument, flag, option
 from dpacct_cli.output import Force, Output, opened, read_output, write_output
 from dpacct_cli.render import Page, Row, bracket, on_terminal, plain, show_page, wrapped
 from dpacct_cli.words import text_of
@@ -27,6 +27,8 @@ Source = Annotated[str, argument("[FILE]", "A ledger. Without it the report is o
 FormName = Annotated[Text, option("--format", "|".join(FORM_NAMES), options.OUTPUT,
     "Format of the report; default by the name of -o, else md. registry: a draft entry of the "
     "OpenDP registry of deployments.")]
+Certify = Annotated[bool, flag("--certify", options.OUTPUT,
+    "Prove epsilon again by ball arithmetic, and say so.", advanced=True)]
 Unit = Annotated[Text, option("--unit", "WORD", options.PRIVACY,
     "Privacy unit, by which neighbors differ; default client.")]
 # fmt: on
@@ -98,6 +100,7 @@ def report(
     delta: options.Delta = None,
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
     unit: Unit = None,
+    certify: Certify = False,
     output: Output = None,
     form: FormName = None,
     cover: CoverOptions,
@@ -120,6 +123,8 @@ def report(
         beside = {"--delta": delta, "--accountant": text_of("--accountant"), "--unit": unit}
         said = [f"{option} {value}" for option, value in beside.items() if value is not None]
         said = [part for part in (typed.retyped(), *said) if part]
+        if certify:
+            raise conflict("--certify", file, f"dpacct certify {file} proves a ledger again")
         if said:
             raise conflict(" ".join(said), file, "the ledger says it already")
         with opened(file) as ledger:
@@ -134,5 +139,6 @@ def report(
             accountant=find_accountant(accountant).name,
             unit="client" if unit is None else unit,
             num_units=typed.num_clients,
+            certify=certify,
         )
     target.write(cover.on(document))

@@ -29,7 +29,7 @@ Number = str | int | Fraction
 Row = tuple[Any, ...]
 _Made = Sequence[tuple["_Release", int]]
 # The most products of balls for an integral (ten seconds), and the most terms of a closed form.
-_PRODUCTS, _TERMS = 5e7, 3000
+MOST_PRODUCTS, _TERMS = 5e7, 3000
 _CELLS = 800
 
 
@@ -184,8 +184,10 @@ class SampledGaussian(_Release):
         return ((size - fallen + g * self.cut(c, low, high)) / size).upper().min(arb(1))
 
 
-def delta(rows: Sequence[Row], epsilon: Number, bits: int = 128) -> arb:
-    """Return a ball that holds the delta of releases at epsilon >= 0, of the worse direction.
+def prove(
+    rows: Sequence[Row], epsilon: Number, bits: int = 128, products: float = MOST_PRODUCTS
+) -> tuple[Fraction, Fraction]:
+    """Return proven bounds of the delta of releases at epsilon >= 0, in the worse direction.
 
     Raises:
         OutOfReachError: a number out of range, or the proof would take too long.
@@ -196,25 +198,34 @@ def delta(rows: Sequence[Row], epsilon: Number, bits: int = 128) -> arb:
         # Its terms alternate.
         ctx.prec, ctx.cap = bits + 4 * rounds, rounds
     try:
-        _require(min(row[-1] for row in rows) >= 1, "at least one release of each kind")
-        releases: Any = [(kind(*numbers), count) for kind, *numbers, count in rows]
-        e = _ball(epsilon)
-        _require(e >= 0, "an epsilon of at least 0")
-        if all(row[0] is Gaussian for row in rows):
-            mu = sum((n * each.a**2 for each, n in releases), arb(0)).sqrt()
-            return _above(e / mu - mu / 2) - e.exp() * _above(e / mu + mu / 2)
-        if closed:
-            return _of_laplace(releases, e)
-        if rounds == 1:
-            return _of_one_round(releases[0][0], e)
-        removed = _integral(releases, e, removed=True)
-        # 1/k - L is above 0 nowhere if k is large.
-        if math.prod((each.least**n for each, n in releases), start=e.exp()) >= 1:
-            return removed
-        enough = removed.lower() / e.exp()
-        return removed.max(e.exp() * _integral(releases, -e, removed=False, enough=enough))
+        found = _delta(rows, epsilon, products, closed=closed)
+        _require(found.is_finite(), "more bits")
+        ends = (end.man_exp() for end in (found.lower(), found.upper()))
+        low, high = (Fraction(int(man)) * Fraction(2) ** int(exp) for man, exp in ends)
+        return max(low, Fraction(0)), min(high, Fraction(1))
     finally:
         ctx.prec, ctx.cap = before
+
+
+def _delta(rows: Sequence[Row], epsilon: Number, products: float, *, closed: bool) -> arb:
+    _require(min(row[-1] for row in rows) >= 1, "at least one release of each kind")
+    releases: Any = [(kind(*numbers), count) for kind, *numbers, count in rows]
+    e = _ball(epsilon)
+    _require(e >= 0, "an epsilon of at least 0")
+    if all(row[0] is Gaussian for row in rows):
+        mu = sum((n * each.a**2 for each, n in releases), arb(0)).sqrt()
+        return _above(e / mu - mu / 2) - e.exp() * _above(e / mu + mu / 2)
+    if closed:
+        return _of_laplace(releases, e)
+    if len(rows) == 1 and rows[0][-1] == 1:
+        return _of_one_round(releases[0][0], e)
+    removed = _integral(releases, e, products, removed=True)
+    # 1/k - L is above 0 nowhere if k is large.
+    if math.prod((each.least**n for each, n in releases), start=e.exp()) >= 1:
+        return removed
+    enough = removed.lower() / e.exp()
+    added = _integral(releases, -e, products, removed=False, enough=enough)
+    return removed.max(e.exp() * added)
 
 
 def _shape(releases: _Made, log_k: arb, *, removed: bool) -> tuple[arb, arb, arb]:
@@ -238,7 +249,9 @@ def _shape(releases: _Made, log_k: arb, *, removed: bool) -> tuple[arb, arb, arb
     return arb(c), arb(min(found)[1]), arb(2 * math.pi / min(found)[0])
 
 
-def _integral(releases: _Made, log_k: arb, *, removed: bool, enough: arb | None = None) -> arb:
+def _integral(
+    releases: _Made, log_k: arb, most: float, *, removed: bool, enough: arb | None = None
+) -> arb:
     """Return E_Q (L - k)_+, or E_Q (k - L)_+: of this, a ball [0, b] with b < enough will do."""
 
     def room(c: arb) -> arb:  # the distance from the nearer pole
@@ -256,7 +269,7 @@ def _integral(releases: _Made, log_k: arb, *, removed: bool, enough: arb | None 
         _require(room(x) > 0, "an outer strip without poles")
         strip += size(x) * arb.pi() / room(x) / ((2 * arb.pi() * d / h).exp() - 1)
     total, node, side, products = arb(0), 0, 8, 0
-    while products < _PRODUCTS:
+    while products < most:
         lines = [each.line(c, h, node, side) for each, _ in releases]
         products, term = products + sum(count for _, count in lines), acb(0)
         for moments in zip(*(values for values, _ in lines), strict=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from dpacct.certificates import in_words
 from dpacct.display import chosen, escaped, trimmed, up
 from dpacct.errors import Unsupported
 from dpacct.items import KEYS, parts_in_words, read_part
@@ -82,7 +83,9 @@ def _mechanism(facts: dict[str, Any]) -> str:
 
 def _accounting(facts: dict[str, Any]) -> str:
     name = facts.get("accountant") or facts["guarantee"]
-    return f"dpacct, {name}: a proven upper bound that includes rounding errors"
+    words = f"dpacct, {name}: a proven upper bound that includes rounding errors"
+    again = facts.get("certified")
+    return words if again is None else f"{words}; {in_words(again)}"
 
 
 def _yaml(value: str | float) -> str:

@@ -7,6 +7,7 @@ import math
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, Accountant, find_accountant, spend
 from dpacct.budget import Spent
+from dpacct.certificates import certified, in_words
 from dpacct.display import chosen, line, up
 from dpacct.items import all_in_words, count_of, noun_of, parts_in_words
 from dpacct.outputs import Point, ScheduleReport, mechanism_of
@@ -37,6 +38,7 @@ def on_schedule(
     unit: str = "client",
     num_units: int | None = None,
     name: str = "",
+    certify: bool = False,
 ) -> Report:
     """Return the report on a schedule.
 
@@ -47,8 +49,10 @@ def on_schedule(
         unit: the privacy unit, in words.
         num_units: their number, if known.
         name: of the report, one line. Default: the rounds.
+        certify: prove epsilon again by ball arithmetic, or state why not (extra ``certify``).
     Raises:
-        InvalidParameter: an argument out of range. Unsupported: the accountant knows no bound.
+        InvalidParameter: an argument out of range. Unsupported: the accountant knows no bound, or
+            python-flint is missing.
     """
     plan = as_schedule(schedule)
     validate.rounds(plan.rounds)
@@ -78,6 +82,9 @@ def on_schedule(
         "assumptions": list(assumed),
         "points": _points(plan, spent, engine),
     }
+    if certify and promise:
+        facts["certified"] = certified(plan, spent.upper, spent.delta)
+    again = facts.get("certified")
     blocks = [
         heading(1, f"Privacy report: {line(title)}"),
         *(front_page(promise) if promise else nothing_promised("no epsilon is proven.")),
@@ -90,6 +97,7 @@ def on_schedule(
             epsilon=bracket(spent.lower, spent.upper),
             delta=chosen(spent.delta),
             accountant=engine.name,
+            certificate="" if again is None else in_words(again),
             more=str(max(0, len(plan.parts) - _MOST_PHASES) or ""),
         ),
     ]
