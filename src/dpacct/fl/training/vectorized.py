@@ -60,13 +60,17 @@ class VectorizedTrainer(Trainer):
         return rows
 
     def _groups(self, tasks: Sequence[Task], local: SGD) -> Iterator[tuple[list[int], list[Task]]]:
-        """Yield the places of clients of one width, and these clients, filled up. Rules 1, 2."""
+        """Yield the places of clients of one width, and these clients, filled up. Rules 1, 2.
+
+        Clients with about equally many steps share a group, for which the longest decides.
+        """
         widths: dict[int, list[int]] = {}
         for place, task in enumerate(tasks):
             if not task.failed:
                 used = len(task.data) if task.plan.steps else 0
                 widths.setdefault(padded_width(used, local), []).append(place)
         for places in widths.values():
+            places.sort(key=lambda place: tasks[place].plan.steps)
             for first in range(0, len(places), self.group):
                 part = places[first : first + self.group]
                 yield part, self._filled([tasks[place] for place in part])
