@@ -482,7 +482,7 @@ class _NotGiven:
 NOT_GIVEN: Any = _NotGiven()
 
 
-class Setting(TypedDict, total=False):
+class RoundParts(TypedDict, total=False):
     """A constant schedule by its parts, as accepted by `build_schedule`."""
 
     noise_multiplier: float | None
@@ -558,7 +558,7 @@ def build_schedule(
     """
     if schedule is not None:
         parts = (noise_multiplier, rounds, sampling_rate, sampling, adjacency)
-        for name, value in zip(Setting.__annotations__, parts, strict=True):
+        for name, value in zip(RoundParts.__annotations__, parts, strict=True):
             if value is not None and value is not NOT_GIVEN:
                 rule = "a schedule is given too and says it already"
                 raise InvalidParameter(name, value, rule, "Drop one of them.")

@@ -15,7 +15,7 @@ from dpacct.numerics import fourier as exponential_sums
 from dpacct.numerics.fourier import (
     FFT_ERROR,
     MAX_FREQUENCIES,
-    Rows,
+    Laws,
     Weighted,
     characteristic_shift,
     characteristic_shifts,
@@ -155,7 +155,7 @@ def test_rows_are_the_laws_one_by_one():
             patch.setattr(exponential_sums, "_TABLE_CELLS", cells)
             patch.setattr(exponential_sums, "_TABLE_BLOCK", 500)
             seen: list[int] = []
-            rows = Rows(losses, weights, error, starts, counts)
+            rows = Laws(losses, weights, error, starts, counts)
             for which, values, errors in characteristic_shifts(0.4, 30, rows):
                 for row, value, off in zip(which, values, errors, strict=True):
                     seen.append(int(row))
@@ -180,7 +180,7 @@ def test_powers_are_enough_for_small_losses(spread, number):
     weights /= np.repeat(np.add.reduceat(weights, starts), sizes)
     # In a row of its own it is all there is.
     weights[0], losses[0] = 1.0, spread
-    rows = Rows(losses, weights, np.zeros_like(losses), starts, sizes)
+    rows = Laws(losses, weights, np.zeros_like(losses), starts, sizes)
     step = 1.9 / (number - 1)
     seen: list[int] = []
     for which, values, errors in shifts_by_powers(step, number, rows):
@@ -197,7 +197,7 @@ def test_powers_are_enough_for_small_losses(spread, number):
 
 def test_powers_are_left_alone_where_losses_are_large():
     losses, weights = LAWS["huge losses"]
-    law = Rows(losses, weights, np.zeros_like(losses), np.array([0]), np.array([len(losses)]))
+    law = Laws(losses, weights, np.zeros_like(losses), np.array([0]), np.array([len(losses)]))
     assert not list(shifts_by_powers(0.5, 40, law))
     assert not list(shifts_by_powers(0.5, 1, law))
 

@@ -18,7 +18,7 @@ from dpacct.tight.composition import (
     MANY,
     Composed,
     Composition,
-    Rows,
+    PairTable,
     TruncatedComposition,
     above,
     alike,
@@ -133,12 +133,12 @@ def plan_of(kinds: int) -> Schedule:
 
 def test_every_round_is_in_one_cell():
     random = np.random.default_rng(5)
-    found = cells(Rows(random.random(1000), random.random(1000), np.ones(1000)))
+    found = cells(PairTable(random.random(1000), random.random(1000), np.ones(1000)))
     assert sorted(np.concatenate(found).tolist()) == list(range(1000))
 
 
 def test_few_kinds_are_left_alone():
-    rows = Rows(np.full(MANY, 0.1), np.full(MANY, 1.0), np.ones(MANY))
+    rows = PairTable(np.full(MANY, 0.1), np.full(MANY, 1.0), np.ones(MANY))
     assert alike(rows) is rows
     assert above(rows) is rows
 

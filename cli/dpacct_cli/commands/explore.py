@@ -54,9 +54,9 @@ AXES = (
 STRENGTHS = ((3.0, "green"), (8.0, "yellow"), (math.inf, "red"))
 _RANGE = re.compile(r"([^/*]+?)\.\.([^/*]+)(?:([/*])(.+))?")
 
-Rows = Sequence[dict[str, Any]]
+Table = Sequence[dict[str, Any]]
 # What is swept: the options of one row, and its delta.
-Settings = Sequence[tuple[MechanismOptions, float]]
+Sweep = Sequence[tuple[MechanismOptions, float]]
 OutputFile = Annotated[Text, option(f"{LABEL} -o", "FILE", OUTPUT,
     "Write the table to a .csv or .json file, or a chart to .png, .svg or .pdf.")]  # fmt: skip
 
@@ -110,7 +110,7 @@ def explore(
             raise SystemExit(1)
 
 
-def read_settings(typed: MechanismOptions, delta: str | None) -> Settings:
+def read_settings(typed: MechanismOptions, delta: str | None) -> Sweep:
     """Return every noise with every number of rounds, every rate or cohort, and every delta."""
     names = typed.by_option()
     lists: dict[str, Sequence[str]] = {
@@ -202,7 +202,7 @@ def compute(typed: MechanismOptions, delta: float, accountant: str) -> dict[str,
     return row
 
 
-def to_bytes(rows: Rows, suffix: str) -> bytes:
+def to_bytes(rows: Table, suffix: str) -> bytes:
     """Return the file that ends in ``suffix``, with numbers exact to the last bit."""
     if suffix == ".csv":
         stream = io.StringIO()
@@ -214,7 +214,7 @@ def to_bytes(rows: Rows, suffix: str) -> bytes:
     return f"{render.to_json(to_data(rows))}\n".encode()
 
 
-def check_chart(file: Path, settings: Settings) -> None:
+def check_chart(file: Path, settings: Sweep) -> None:
     """Reject a file that holds no chart, and settings that make no readable one."""
     from dpacct.pictures.drawing import FORMATS
 
@@ -231,7 +231,7 @@ def check_chart(file: Path, settings: Settings) -> None:
         )
 
 
-def to_chart(rows: Rows, file: Path) -> bytes:
+def to_chart(rows: Table, file: Path) -> bytes:
     """Return a chart of epsilon against the setting with the most values."""
     from dpacct.pictures import Curve, Drawing, Panel, Picture
     from dpacct.pictures.drawing import format_of
@@ -268,7 +268,7 @@ def to_chart(rows: Rows, file: Path) -> bytes:
     return Drawing(Picture(title, [panel], note)).to_bytes(format_of(file, LABEL))
 
 
-def to_data(rows: Rows) -> outputs.Explore:
+def to_data(rows: Table) -> outputs.Explore:
     """Return the rows for JSON. A failed row has an error instead of an epsilon."""
     objects: list[dict[str, Any]] = []
     for row in rows:
@@ -278,7 +278,7 @@ def to_data(rows: Rows) -> outputs.Explore:
     return {"rows": objects, "failed": sum(row["error"] is not None for row in rows)}
 
 
-def _varying(rows: Rows) -> list[str]:
+def _varying(rows: Table) -> list[str]:
     keys = [key for key in rows[0] if key in AXES or key == "delta"]
     return [key for key in keys if len({row[key] for row in rows}) > 1]
 
@@ -298,7 +298,7 @@ def _text(key: str, value: Any) -> str:
     return forms.get(key, str)(value)
 
 
-def _constant(rows: Rows) -> str:
+def _constant(rows: Table) -> str:
     """Return the settings that all rows share, in words."""
     first, changes = rows[0], _varying(rows)
     told = [key for key in first if key in AXES or key in ("delta", "runs", "strategy")]
@@ -308,7 +308,7 @@ def _constant(rows: Rows) -> str:
     return ", ".join([*parts, f"{first['sampling']} sampling", *sorted(known)])
 
 
-def to_page(rows: Rows) -> render.Page:
+def to_page(rows: Table) -> render.Page:
     """Return the table. On a terminal, colors grade epsilon."""
     axes = _varying(rows) or ["noise_multiplier"]
     lines: list[list[str]] = []

@@ -33,9 +33,9 @@ from dpacct.rounds import (
     Poisson,
     Release,
     Round,
+    RoundParts,
     Sampling,
     Schedule,
-    Setting,
     Uniform,
     as_schedule,
     build_schedule,
@@ -183,7 +183,7 @@ def calibrate(
     before = NOTHING if fixed is None else as_schedule(fixed)
     validate.one_of("solve", solve, "solve", SOLVE_FOR)
     engine = find_accountant(accountant)
-    parts: Setting = {
+    parts: RoundParts = {
         "noise_multiplier": noise_multiplier,
         "rounds": rounds,
         "sampling_rate": sampling_rate,
@@ -234,7 +234,7 @@ def calibrate(
 
 
 def _solve(
-    solve: str, goal: Goal, schedule: Schedule | None, parts: Setting
+    solve: str, goal: Goal, schedule: Schedule | None, parts: RoundParts
 ) -> tuple[Schedule, float]:
     """Return the schedule that meets the goal, and the factor on the noise of a given one."""
     if solve == "noise":
@@ -263,7 +263,7 @@ def _at_least_one_round(schedule: Schedule) -> Schedule:
     return schedule
 
 
-def _solve_rate(goal: Goal, parts: Setting) -> Schedule:
+def _solve_rate(goal: Goal, parts: RoundParts) -> Schedule:
     """Return the rounds with the largest rate or cohort that meets the goal."""
     noise = validate.noise_multiplier(parts.get("noise_multiplier"))
     sampling, adjacency = parts.get("sampling"), parts.get("adjacency")

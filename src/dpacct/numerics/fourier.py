@@ -35,7 +35,7 @@ _CELLS = 1_000_000
 _BLOCK = 128
 
 
-class Rows(NamedTuple):
+class Laws(NamedTuple):
     """The nodes of several laws, laid end to end, shape (n,).
 
     Law k has ``counts[k]`` nodes from ``starts[k]`` on, shape (m,).
@@ -47,18 +47,18 @@ class Rows(NamedTuple):
     starts: NDArray[np.int64]
     counts: NDArray[np.int64]
 
-    def some(self, chosen: NDArray[np.int64]) -> Rows:
+    def some(self, chosen: NDArray[np.int64]) -> Laws:
         """Return the laws with these numbers."""
         inside = np.zeros(len(self.counts), dtype=bool)
         inside[chosen] = True
         nodes = np.repeat(inside, self.counts)
         counts = self.counts[inside]
         starts = np.cumsum(counts) - counts
-        return Rows(self.losses[nodes], self.weights[nodes], self.error[nodes], starts, counts)
+        return Laws(self.losses[nodes], self.weights[nodes], self.error[nodes], starts, counts)
 
 
 def shifts_by_powers(
-    step: float, number: int, laws: Rows
+    step: float, number: int, laws: Laws
 ) -> Iterator[tuple[NDArray[np.int64], ComplexArray, Array]]:
     """Yield sums of w (e^{itl} - 1) at t = k step for the laws that need few powers.
 
@@ -94,7 +94,7 @@ def shifts_by_powers(
         yield rows[some], value, error * (1 + 1e-9)
 
 
-def _sums_of_powers(x: Array, laws: Rows) -> tuple[Array, Array]:
+def _sums_of_powers(x: Array, laws: Laws) -> tuple[Array, Array]:
     """Return sums of w x^j / j! from j = 1 on, shape (m, j), and a bound of the rest."""
     term, left = laws.weights, np.full(len(laws.counts), np.inf)
     # In blocks, so that few roundings follow each other in any order.
@@ -129,7 +129,7 @@ class Weighted(NamedTuple):
 
 
 def characteristic_shifts(
-    step: float, number: int, laws: Rows
+    step: float, number: int, laws: Laws
 ) -> Iterator[tuple[NDArray[np.int64], ComplexArray, Array]]:
     """Yield `characteristic_shift` of several laws: rows (b,), values and errors (b, number)."""
     rest = np.ones(len(laws.counts), dtype=bool)

@@ -394,7 +394,7 @@ def log_binomials(order: int) -> Array:
     return np.array([math.log(math.comb(order, k)) for k in range(order + 1)])
 
 
-class Rows(NamedTuple):
+class PairTable(NamedTuple):
     """Sampling rates, noise stds and multiplicities of pairs of one kind, shape (m,)."""
 
     rates: Array
@@ -404,10 +404,10 @@ class Rows(NamedTuple):
 
 def rows_of(
     pairs: Mapping[DominatingPair, int], kind: type[SampledGaussianPair | ReplacementPair]
-) -> Rows:
+) -> PairTable:
     """Return the pairs of one kind as rows."""
     some = [(p.sampling_rate, p.noise_std, n) for p, n in pairs.items() if isinstance(p, kind)]
-    return Rows(*(np.array(part) for part in np.array(some, dtype=float).reshape(-1, 3).T))
+    return PairTable(*(np.array(part) for part in np.array(some, dtype=float).reshape(-1, 3).T))
 
 
 class PairMoments:

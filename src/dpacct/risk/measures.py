@@ -35,9 +35,9 @@ from dpacct.rounds import (
     Adjacency,
     AdjacencyName,
     Round,
+    RoundParts,
     Sampling,
     Schedule,
-    Setting,
     build_schedule,
 )
 from dpacct.tight.accountant import TightAccountant
@@ -171,7 +171,7 @@ def advantage(
     schedule: Schedule | Round | None = None,
     *,
     accountant: AccountantName = RISK_ACCOUNTANT,
-    **parts: Unpack[Setting],
+    **parts: Unpack[RoundParts],
 ) -> Interval:
     """Return the largest TPR - FPR over all attacks: the total variation distance, delta(0).
 
@@ -189,7 +189,7 @@ def true_positive_rate(
     *,
     fpr: float,
     accountant: AccountantName = RISK_ACCOUNTANT,
-    **parts: Unpack[Setting],
+    **parts: Unpack[RoundParts],
 ) -> Interval:
     """Return the largest TPR of all attacks with false positive rate ``fpr`` in [0, 1].
 
@@ -205,7 +205,7 @@ def posterior(
     prior: float,
     fpr: float,
     accountant: AccountantName = RISK_ACCOUNTANT,
-    **parts: Unpack[Setting],
+    **parts: Unpack[RoundParts],
 ) -> Interval:
     """Return the probability that an accusation is right (precision, positive predictive value).
 
@@ -225,7 +225,7 @@ def best_guess(
     *,
     prior: float,
     accountant: AccountantName = RISK_ACCOUNTANT,
-    **parts: Unpack[Setting],
+    **parts: Unpack[RoundParts],
 ) -> Interval:
     """Return the largest probability of guessing right which data set was used.
 
@@ -288,7 +288,7 @@ def largest_auc(
     schedule: Schedule | Round | None = None,
     *,
     accountant: AccountantName = RISK_ACCOUNTANT,
-    **parts: Unpack[Setting],
+    **parts: Unpack[RoundParts],
 ) -> float:
     """Return a proven bound of the AUC of every attack, P(member's score > another's).
 

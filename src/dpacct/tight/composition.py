@@ -30,7 +30,7 @@ from dpacct.pairs.dominating import (
     pairs_of,
 )
 from dpacct.pairs.moments import (
-    Rows,
+    PairTable,
     log_moment,
     replacement_log_moment,
     rows_of,
@@ -48,7 +48,7 @@ _RATES, _NOISES = 24, 12
 _LARGEST_EXPONENT = 600.0
 
 
-def cells(rows: Rows) -> list[NDArray[np.int64]]:
+def cells(rows: PairTable) -> list[NDArray[np.int64]]:
     """Return rounds that are much alike: their numbers, by cells."""
     found: list[NDArray[np.int64]] = []
     for same in np.array_split(np.argsort(rows.rates, kind="stable"), _RATES):
@@ -57,7 +57,7 @@ def cells(rows: Rows) -> list[NDArray[np.int64]]:
     return [cell for cell in found if cell.size]
 
 
-def alike(rows: Rows) -> Rows:
+def alike(rows: PairTable) -> PairTable:
     """Return hundreds of rounds with about the cost of all, for searches."""
     if len(rows.rates) <= MANY:
         return rows
@@ -69,7 +69,7 @@ def alike(rows: Rows) -> Rows:
         # Contribution of each kind to the total if there are many: the variance of r under Q.
         grown = np.expm1(np.minimum(noise**-2, _LARGEST_EXPONENT)) * (rates / rate) ** 2
         found.append([rate, math.log1p(float(counts @ grown) / number) ** -0.5, number])
-    return Rows(*np.array(found).T)
+    return PairTable(*np.array(found).T)
 
 
 def merged(schedule: Schedule) -> Schedule:
@@ -84,13 +84,13 @@ def merged(schedule: Schedule) -> Schedule:
         return schedule
     rows = [(kind.sampling_rate, kind.noise_multiplier, n) for kind, n in drawn.items()]
     phases = [Phase(kind, n) for kind, n in kinds.items() if kind not in drawn]
-    for rate, noise, count in zip(*alike(Rows(*np.array(rows).T)), strict=True):
+    for rate, noise, count in zip(*alike(PairTable(*np.array(rows).T)), strict=True):
         round_ = Round(float(noise), Poisson(float(rate)), schedule.adjacency)
         phases.append(Phase(round_, int(count)))
     return Schedule(phases)
 
 
-def above(rows: Rows) -> Rows:
+def above(rows: PairTable) -> PairTable:
     """Return hundreds of rounds that cost at least as much as all.
 
     A round costs no less where its rate is higher or its noise lower.
@@ -99,7 +99,7 @@ def above(rows: Rows) -> Rows:
         return rows
     groups = [tuple(part[cell] for part in rows) for cell in cells(rows)]
     found = [[rates.max(), noise.min(), counts.sum()] for rates, noise, counts in groups]
-    return Rows(*np.array(found).T)
+    return PairTable(*np.array(found).T)
 
 
 # Accuracy e^-20 of the sums of nodes, and how many there may be: a search takes some dozens.
@@ -232,7 +232,7 @@ def _midpoints(sigma: float, start: float, end: float) -> tuple[Array, float]:
     return u, math.log(sigma * width / math.sqrt(2 * math.pi))
 
 
-NO_ROWS = Rows(np.empty(0), np.empty(0), np.empty(0))
+NO_ROWS = PairTable(np.empty(0), np.empty(0), np.empty(0))
 # Number of rounds whose nodes share the same arrays.
 _ROWS = 500
 _CLOSE, _MOST_NODES = 44.0, 500_000
@@ -252,11 +252,11 @@ class Composition(Composed):
         general: other pairs and how often each occurs, without their infinite losses.
     """
 
-    sampled: Rows
+    sampled: PairTable
     precision: float
     direction: Direction
     symmetrized: tuple[tuple[SymmetrizedPair, int], ...] = ()
-    replaced: Rows = NO_ROWS
+    replaced: PairTable = NO_ROWS
     kinds: int = 1
     general: GeneralPairs = ()
 
@@ -309,11 +309,11 @@ class Composition(Composed):
         kept = np.split(~dropped, np.cumsum([len(part) for part in sizes]))
         plain, symmetric, opposed, others, gaussian = kept
         rest = Composition(
-            Rows(*(part[plain] for part in self.sampled)),
+            PairTable(*(part[plain] for part in self.sampled)),
             self.precision if gaussian[0] else 0.0,
             self.direction,
             tuple(pair for pair, keep in zip(self.symmetrized, symmetric, strict=True) if keep),
-            Rows(*(part[opposed] for part in self.replaced)),
+            PairTable(*(part[opposed] for part in self.replaced)),
             self.kinds,
             tuple(pair for pair, keep in zip(self.general, others, strict=True) if keep),
         )

@@ -21,7 +21,7 @@ import math
 
 import numpy as np
 
-from dpacct.numerics.fourier import Rows, characteristic_shifts
+from dpacct.numerics.fourier import Laws, characteristic_shifts
 from dpacct.numerics.rounding import UNIT, Array, Bounds, ComplexArray, positive_sum
 from dpacct.pairs.dominating import Direction, GeneralPair
 from dpacct.pairs.trapezoid import Nodes, log_ratio, mirrored_farthest, mirrored_ratio
@@ -360,7 +360,7 @@ class TiltedLosses(Law):
         error = self._weight_error + self._grid.spread(self._common())
         losses = self._nodes.loss
         phases = self._nodes.loss_error + 8 * UNIT * np.abs(losses)
-        law = Rows(
+        law = Laws(
             losses, self._weights, error * self._weights, self._grid.starts, self._grid.counts
         )
         phase_error = self._grid.sum(phases * self._weights) * (1 + 1e-9)

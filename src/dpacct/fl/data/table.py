@@ -100,7 +100,7 @@ class TableSchema:
         validate.positive_probability("test_share", self.test_share, noun, below_one=True)
 
 
-class _Rows(NamedTuple):
+class _RawTable(NamedTuple):
     """A file's rows, before labels and split are judged.
 
     ``inputs`` have shape (n, ...). ``labels`` and ``split`` (``train`` or ``test``, None if it is
@@ -163,7 +163,7 @@ def load_table(path: str | os.PathLike[str], schema: TableSchema | None = None) 
     )
 
 
-def _csv_rows(file: Path, meaning: TableSchema) -> _Rows:
+def _csv_rows(file: Path, meaning: TableSchema) -> _RawTable:
     table = read_cells(file)
     known = [*meaning.numeric, *meaning.categorical, *meaning.unused, meaning.owner]
     for column in (meaning.label, *known):
@@ -177,10 +177,10 @@ def _csv_rows(file: Path, meaning: TableSchema) -> _Rows:
     else:
         names = _owner_names(file, meaning.owner, table[meaning.owner])
     inputs = _features(file, table, meaning)
-    return _Rows(inputs, table[meaning.label], names, table.get(SPLIT_COLUMN))
+    return _RawTable(inputs, table[meaning.label], names, table.get(SPLIT_COLUMN))
 
 
-def _npz_rows(file: Path, meaning: TableSchema) -> _Rows:
+def _npz_rows(file: Path, meaning: TableSchema) -> _RawTable:
     arrays = read_archive(file, "data")
     needed = [_INPUTS, meaning.label, *([meaning.owner] if meaning.owner else [])]
     lacking = [key for key in needed if key not in arrays]
@@ -209,10 +209,10 @@ def _npz_rows(file: Path, meaning: TableSchema) -> _Rows:
         names = [row.tobytes().hex() for row in inputs]
     else:
         names = _owner_names(file, meaning.owner, cells[meaning.owner])
-    return _Rows(inputs, cells[meaning.label], names, cells.get(SPLIT_COLUMN), scaling)
+    return _RawTable(inputs, cells[meaning.label], names, cells.get(SPLIT_COLUMN), scaling)
 
 
-def _folder_rows(file: Path, meaning: TableSchema) -> _Rows:
+def _folder_rows(file: Path, meaning: TableSchema) -> _RawTable:
     vision = torchvision_datasets()
     if meaning.owner is not None:
         rule = "images in a folder are their own owners"
@@ -246,7 +246,7 @@ def _folder_rows(file: Path, meaning: TableSchema) -> _Rows:
             images.append(pixels)
             facts.append((found.classes[label], str(Path(place).relative_to(file)), half.name))
     labels, names, split = (list(column) for column in zip(*facts, strict=True))
-    return _Rows(
+    return _RawTable(
         np.stack(images),
         np.array(labels, str),
         names,

@@ -25,7 +25,7 @@ from dpacct.pairs.dominating import Direction
 from dpacct.rounds import Round, Schedule
 from dpacct.tight.game.choose import affordable
 from dpacct.tight.game.plan import (
-    GamePlan,
+    Frames,
     moved,
     plan_at_delta,
     plan_at_epsilon,
@@ -43,7 +43,7 @@ _BELOW = 1e-6
 _LITTLE = 3e-4
 
 
-def upper_epsilon(schedule: Schedule, plan: GamePlan, positions: Positions, delta: float) -> float:
+def upper_epsilon(schedule: Schedule, plan: Frames, positions: Positions, delta: float) -> float:
     """Return proven eps(delta)."""
     frame, window = plan.upper, window_above(schedule, plan, positions)
     deltas = play_upper(stages_above(schedule, plan, frame, positions, window), frame, window)
@@ -72,7 +72,7 @@ def crossing(deltas: Array, frame: Frame, delta: float) -> float:
     return max(0.0, epsilon) * (1 + 16 * UNIT) + 16 * UNIT
 
 
-def lower_epsilon(schedule: Schedule, plan: GamePlan, delta: float) -> float:
+def lower_epsilon(schedule: Schedule, plan: Frames, delta: float) -> float:
     """Return achieved eps(delta)."""
     frame = plan.lower
     stages, window = stages_below(schedule, plan, frame)
@@ -101,7 +101,7 @@ def lower_epsilon(schedule: Schedule, plan: GamePlan, delta: float) -> float:
     return first * (1 - 8 * UNIT)
 
 
-def upper_delta(schedule: Schedule, plan: GamePlan, positions: Positions, epsilon: float) -> float:
+def upper_delta(schedule: Schedule, plan: Frames, positions: Positions, epsilon: float) -> float:
     """Return proven delta(eps)."""
     loss = -epsilon * (1 - _NUDGE)
     frame, window = moved(plan.upper, loss), window_above(schedule, plan, positions)
@@ -111,7 +111,7 @@ def upper_delta(schedule: Schedule, plan: GamePlan, positions: Positions, epsilo
     return float(deltas[place])
 
 
-def lower_delta(schedule: Schedule, plan: GamePlan, epsilon: float) -> float:
+def lower_delta(schedule: Schedule, plan: Frames, epsilon: float) -> float:
     """Return achieved delta(eps)."""
     loss = -epsilon * (1 + _NUDGE)
     frame = moved(plan.lower, loss)
@@ -221,9 +221,7 @@ def _worse(found: list[Interval]) -> Interval:
     )
 
 
-def _at_delta(
-    schedule: Schedule, delta: float, direction: Direction
-) -> Callable[[float], GamePlan]:
+def _at_delta(schedule: Schedule, delta: float, direction: Direction) -> Callable[[float], Frames]:
     return lambda share: plan_at_delta(schedule, delta, share, both=False, direction=direction)
 
 

@@ -22,7 +22,7 @@ from dpacct.numerics.rounding import Array
 from dpacct.rounds import Adjacency, Round, Schedule
 from dpacct.tight.game import is_game
 from dpacct.tight.game.kernels import MANY_TURNS, Grid, TurnGuide, known_values
-from dpacct.tight.game.plan import GamePlan, effort_above
+from dpacct.tight.game.plan import Frames, effort_above
 from dpacct.tight.game.positions import Thinned
 from dpacct.tight.game.rounds import Positions, rate_bounds
 from dpacct.tight.game.theorem import (
@@ -50,7 +50,7 @@ _UNIT = 3**24
 class _Gains:
     """The gains of positions in one kind of round, at a few tilts."""
 
-    def __init__(self, round_: Round, plan: GamePlan, tilts: Array) -> None:
+    def __init__(self, round_: Round, plan: Frames, tilts: Array) -> None:
         rate, noise = rate_bounds(round_)[1], round_.noise_multiplier
         self._grid = Grid.of(rate, noise, plan.upper.step, plan.negligible)
         losses = self._grid.losses
@@ -96,7 +96,7 @@ def _looked_at(schedule: Schedule) -> dict[Round, int]:
     return {one: counts[one] for one in found}
 
 
-def _tilts(plan: GamePlan) -> Array:
+def _tilts(plan: Frames) -> Array:
     """Return tilts near that of the answer, and tilts further off for the last rounds."""
     tilt = plan.upper.tilt
     # Of the tilted sum of losses, or a Gaussian's if it is unknown.
@@ -104,7 +104,7 @@ def _tilts(plan: GamePlan) -> Array:
     return np.maximum(tilt + _AWAY / deviation, _LEAST_TILT * tilt)
 
 
-def turn_guide(plan: GamePlan, tolerance: float) -> TurnGuide:
+def turn_guide(plan: Frames, tolerance: float) -> TurnGuide:
     """Return the rule for ranges of the one angle if a contribution becomes zero."""
     tolerances = tolerance * np.hypot(1.0, _AWAY)
     return TurnGuide(tuple(_tilts(plan).tolist()), tuple(tolerances.tolist()))
@@ -112,7 +112,7 @@ def turn_guide(plan: GamePlan, tolerance: float) -> TurnGuide:
 
 @lru_cache(maxsize=64)
 def guided_cover(
-    schedule: Schedule, plan: GamePlan, tolerance: float, most: int = MOST_CELLS
+    schedule: Schedule, plan: Frames, tolerance: float, most: int = MOST_CELLS
 ) -> tuple[Cover, float]:
     """Return a cover for the kinds of rounds that matter most, and that differ most.
 
@@ -188,8 +188,8 @@ _RANGES = (
 
 
 def affordable(
-    schedule: Schedule, plan_with: Callable[[float], GamePlan], *, at_one_delta: bool = True
-) -> tuple[GamePlan, Positions]:
+    schedule: Schedule, plan_with: Callable[[float], Frames], *, at_one_delta: bool = True
+) -> tuple[Frames, Positions]:
     """Return a plan and positions that are affordable, the best first.
 
     Chosen cells serve one delta. If a pass answers for a whole curve, usual cells may cost more.
@@ -215,10 +215,10 @@ def affordable(
 
 
 # A plan, positions, and the most effort that they are worth.
-_Candidates = Iterator[tuple[GamePlan, Positions, float]]
+_Candidates = Iterator[tuple[Frames, Positions, float]]
 
 
-def _ranges_of_angle(schedule: Schedule, plan_with: Callable[[float], GamePlan]) -> _Candidates:
+def _ranges_of_angle(schedule: Schedule, plan_with: Callable[[float], Frames]) -> _Candidates:
     """Yield ranges of the one angle that there is where a contribution becomes zero."""
     # One guide serves one kind of round.
     many = _QUICK if len(schedule.only_rounds()) == 1 else _LONG
@@ -228,7 +228,7 @@ def _ranges_of_angle(schedule: Schedule, plan_with: Callable[[float], GamePlan])
         yield plan, turn_guide(plan, tolerance), most
 
 
-def _cells(schedule: Schedule, plan_with: Callable[[float], GamePlan], first: float) -> _Candidates:
+def _cells(schedule: Schedule, plan_with: Callable[[float], Frames], first: float) -> _Candidates:
     """Yield cells of triangles: few rounds pay for the usual ones, others for chosen ones."""
     usual = Thinned(default_cover())
 

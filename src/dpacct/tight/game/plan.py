@@ -62,7 +62,7 @@ MAX_POINTS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
-class GamePlan:
+class Frames:
     """Frames for both bounds, and the part of one round's loss that may be left aside.
 
     Attributes:
@@ -96,7 +96,7 @@ def plan_at_delta(
     *,
     both: bool = True,
     direction: Direction = Direction.REMOVE,
-) -> GamePlan:
+) -> Frames:
     """Return a plan for eps(delta). Without ``both`` bounds, the lower frame equals the upper one.
 
     Raises:
@@ -115,7 +115,7 @@ def plan_at_epsilon(
     share: float = _GRID_SHARE,
     *,
     direction: Direction = Direction.REMOVE,
-) -> GamePlan:
+) -> Frames:
     """Return a plan for delta(eps).
 
     Raises:
@@ -141,7 +141,7 @@ def _plan(
     share: float,
     *,
     both: bool,
-) -> GamePlan:
+) -> Frames:
     """Return a plan near an answer: epsilon, log delta and the tilt of the simple pairs there."""
     epsilon = max(epsilon, _LEAST_EPSILON)
     tilt = min(tilt, tilt_at_delta(_composition(schedule, heavy_pairs), log_delta)[0])
@@ -176,7 +176,7 @@ def _plan(
         lower = framed(step)
     alike = len(schedule.only_rounds()) == 1
     deviation = math.sqrt(simple.cumulants(tilt).variance) if alike else 0.0
-    return GamePlan(upper, lower, negligible, epsilon, deviation, share=share)
+    return Frames(upper, lower, negligible, epsilon, deviation, share=share)
 
 
 def lattice(step: float) -> float:
@@ -302,7 +302,7 @@ _MOST_KEPT = 4e7
 
 
 def stages_above(
-    schedule: Schedule, plan: GamePlan, frame: Frame, positions: Positions, window: int = 0
+    schedule: Schedule, plan: Frames, frame: Frame, positions: Positions, window: int = 0
 ) -> Stages:
     """Return the phases with laws above them."""
     played = fewer_kinds(schedule)
@@ -354,7 +354,7 @@ def _width(group: list[Round]) -> float:
     return max(max(axis) - min(axis) for axis in _axes(group))
 
 
-def window_above(schedule: Schedule, plan: GamePlan, positions: Positions) -> int:
+def window_above(schedule: Schedule, plan: Frames, positions: Positions) -> int:
     """Return the number of losses worth keeping at a time in the upper frame, 0 for all."""
     frame, first = plan.upper, schedule.round_phases()[0][0]
     return _window(
@@ -366,7 +366,7 @@ def window_above(schedule: Schedule, plan: GamePlan, positions: Positions) -> in
 
 
 def _window(
-    plan: GamePlan, frame: Frame, rounds: int, laws_of_first: Callable[[], list[Kernel]]
+    plan: Frames, frame: Frame, rounds: int, laws_of_first: Callable[[], list[Kernel]]
 ) -> int:
     """Return the most losses with shorter transforms that hold all that matters, or 0.
 
@@ -400,7 +400,7 @@ def _jumps(laws: list[Kernel], frame: Frame, usual: float, far: float) -> float:
 
 
 def stages_below(
-    schedule: Schedule, plan: GamePlan, frame: Frame, *, windowed: bool = True
+    schedule: Schedule, plan: Frames, frame: Frame, *, windowed: bool = True
 ) -> tuple[Stages, int]:
     """Return the phases with laws below them, and the window they are for: 0 for all losses.
 
@@ -423,7 +423,7 @@ def stages_below(
     return [(ready[round_], count) for round_, count in schedule.round_phases()], window
 
 
-def _stages_of_one_strategy(schedule: Schedule, plan: GamePlan, frame: Frame) -> Stages:
+def _stages_of_one_strategy(schedule: Schedule, plan: Frames, frame: Frame) -> Stages:
     """Return the phases with one strategy, the same in all rounds of a kind, as few laws."""
     found: Stages = []
     for round_, count in schedule.round_phases():
