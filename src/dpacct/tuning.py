@@ -1,9 +1,25 @@
 """The best of a random number of runs, as one release: tuning that is paid for.
 
-A base mechanism runs K times, each run with hyper-parameters drawn afresh from a fixed law, and
-only the run of the best score is released. The score is a function of a run's output. K is drawn in
-secret, with the generating function f(x) = E[x^K]. For an outcome whose worse outcomes have mass q,
-the density is p f'(q). So at order a, where p' and q' belong to the neighbor,
+A base mechanism runs K times, each run with hyper-parameters drawn afresh from a fixed
+distribution, and only the run of the best score is released. The score is a function of a run's
+output. K is drawn in secret, with the generating function f(x) = E[x^K]. If better outcomes have
+the mass u under P and v under Q, the density of the released outcome is f'(1 - u) P against
+f'(1 - v) Q. "No run" has the mass f(0) in both.
+
+Proven: the better outcomes are an event, so u >= low(v), the least mass under P of an event with
+the mass v under Q. With L = dP/dQ,
+
+    delta(eps) <= E_Q[D(L)] + E[K] P(L = infinity),
+    D(l) = max over v of (f'(1 - low(v)) l - e^eps f'(1 - v))_+.
+
+Achieved: outcomes up to a ratio c are ordered by L, the least best, and an outcome of ratio l > c
+has its place where the mass under Q of better ones among them is the v of D(l). The event that the
+ratio of the released outcome exceeds c is a sum of differences of f.
+
+Both ends take finitely many losses (`tight.profiles`). Proofs: docs/derivations/tuning.md.
+
+Renyi divergences have another bound: Papernot, Steinke 2022 (arXiv:2110.03620), theorems 2 and 6,
+here with the mass f(0) of no run. At order a,
 
     E_Q[(P/Q)^a] <= f(0) + e^{(a-1) R(a)} sup f'(q)^a f'(q')^{1-a},
 
@@ -14,49 +30,46 @@ with R the Renyi divergence of one run. The supremum is at most
     E[K] e^{(a-1) (1+s) ((1-1/b) R(b) + log(1/g) / b)}
                                                     K truncated negative binomial with shape s and
                                                     parameter g, for every order b > 1.
-
-Source: Papernot, Steinke 2022 (arXiv:2110.03620), theorems 2 and 6, here with the mass f(0) of no
-run. Proofs: docs/derivations/tuning.md.
-
-Lower bound, for Gaussian runs: the score is the loss of the worst case, so that the best of K
-numbers is released. Its law on an interval of losses has a closed form.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpacct import validate
 from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT
-from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds
+from dpacct.budget import Interval
+from dpacct.errors import InvalidParameter
+from dpacct.numerics.rounding import FUNCTION_ERROR, Array, Bounds, ComplexArray
 from dpacct.numerics.search import bisect
-from dpacct.numerics.special import ndtr
-from dpacct.pairs.atoms import AtomicPair, Atoms, symmetric_profile
+from dpacct.pairs.atoms import AtomicPair, lower_hull, profile_of_knots
 from dpacct.pairs.dominating import (
     Direction,
     DominatingPair,
+    GeneralPair,
     Mechanism,
-    SampledGaussianPair,
     achieved_pairs,
+    has_renyi,
     pairs_of,
+    proven_pairs,
 )
-from dpacct.renyi.curve import RenyiCurve, best_order, improved_deltas
+from dpacct.renyi.curve import RenyiCurve, best_order
 from dpacct.rounds import Adjacency, Release, Schedule, as_schedule
+from dpacct.tight.profiles import finite_pairs
 
 MOST_RUNS = 1e6
-# Distances of the Renyi orders of the profile from 1, and its points. The last one has this delta.
-_GAPS: Array = np.geomspace(0.02, 2000.0, 50)
-# Orders between those that are best for some delta in this range.
-_FINER, _ASKED = 30, (1e-20, 0.1)
-_POINTS, _LAST_DELTA = 600, 1e-30
-# Steps of the losses of the lower bound, in standard deviations, and their range.
-_STEP, _RANGE = 0.01, 12.0
+# Losses of the composed pair, and its delta at the last one, of each expected run.
+_POINTS, _LAST_DELTA, _MOST = 600, 1e-30, 1e4
+# Places v: steps of log f', and their range. And steps of log v from here on.
+_STEP, _RANGE, _LEAST_PLACE, _PLACES = 0.01, 40.0, 1e-12, 1000
+# Above all rounding of masses, of places and of sums of some thousand positive terms.
+_ROUNDING = 1e-10
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +156,29 @@ class Runs:
             return grown / -math.log(g)
         return after**-s * -np.expm1(-s * grown) / (g**-s - 1)
 
+    def density(self, better: Array) -> tuple[Array, Array]:
+        """Return f'(1 - better) and f''(1 - better), for the mass of better outcomes.
+
+        Error: relative, a few units times the exponent.
+        """
+        if self.kind == "poisson":
+            value = self.mean * np.exp(-self.mean * better)
+            return value, self.mean * value
+        g, s = self.parameter, self.shape
+        after = g + (1 - g) * better
+        value = self.mean * (g / after) ** (s + 1)
+        return value, (s + 1) * (1 - g) / after * value
+
+    def places(self) -> Array:
+        """Return masses of better outcomes between 0 and 1, at which log f' has small steps."""
+        steps = np.arange(0.0, _RANGE, _STEP)
+        if self.kind == "poisson":
+            found = steps / self.mean
+        else:
+            g, s = self.parameter, self.shape
+            found = g * np.expm1(steps / (s + 1)) / (1 - g)
+        return found[found < 1.0]
+
     def __repr__(self) -> str:
         shape = f",{self.shape:g}" if self.kind != "poisson" else ""
         return f"{self.kind}:{self.mean:g}{shape}"
@@ -188,16 +224,24 @@ class BestOf(Mechanism):
         return BestOf(self.schedule.scale_noise(factor), self.runs)
 
     def proven_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
-        """Return the pair of the Renyi bound, the same in both directions."""
-        del direction
-        return {_best_pair(self): 1}
+        """Return the pair of the proven bound of the module's head, at every epsilon."""
+        return {_proven_pair(self, direction): 1}
 
     def achieved_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
-        """Return the law of the largest of K Gaussian losses. Empty for any other run."""
+        """Return the pair of the best of K losses: the score is the loss of the remove direction.
+
+        It is empty if no data sets are known for one run.
+        """
+        if not _has_achieved(self):
+            return {}
         pair = _largest_loss(self)
-        if pair is not None and direction is Direction.ADD:
-            pair = pair.swapped()
-        return {} if pair is None else {pair: 1}
+        return {pair if direction is Direction.REMOVE else pair.swapped(): 1}
+
+    def alone_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
+        """Return the achieved bound of the module's head, which has an order for each epsilon."""
+        if not _has_achieved(self):
+            return {}
+        return {_AchievedOrders(self, direction): 1}
 
     def __repr__(self) -> str:
         return f"BestOf({self.schedule!r}, {str(self.runs)!r})"
@@ -215,13 +259,13 @@ def best_of(schedule: Schedule | Release, runs: Runs | str) -> BestOf:
             "negative-binomial:10,0.5" with a shape. The number is drawn in secret, once, before the
             first run.
     Returns:
-        A release with proven upper bounds. Its lower bound is achieved for runs of full
-        participation or other Gaussian rounds, and 0 for any other run.
-    Error: the profile is the convex hull of `_POINTS` proven points.
+        A release with proven upper bounds. Its lower bound is achieved by two data sets and an
+        order of outcomes, and 0 if one run has no lower bound.
+    Error: often 1e-4 of epsilon between both ends, for a release alone. Beside other releases the
+        profile is the convex hull of `_POINTS` proven points.
     Raises:
         InvalidParameter: the law is unknown, or its mean is out of range.
-        Unsupported: one run has no Renyi divergences.
-    Source: Papernot, Steinke 2022 (arXiv:2110.03620); docs/derivations/tuning.md.
+    Source: docs/derivations/tuning.md.
     """
     return BestOf(schedule, runs)
 
@@ -262,78 +306,195 @@ class _BestRenyi:
             self._known[order] = value + 16 * FUNCTION_ERROR * (1 + abs(value) + abs(exponent))
         return self._known[order]
 
-    def deltas(self, epsilons: Array, orders: Array) -> Array:
-        """Return bounds of delta by each order at each epsilon, shape (orders, epsilons)."""
-        least = np.ones((len(orders), len(epsilons)))
-        for k, order in enumerate(orders.tolist()):
-            renyi = self.log_moment(order) / (order - 1) * (1 + 4 * UNIT)
-            if math.isfinite(renyi):
-                least[k] = improved_deltas(order, renyi, epsilons)
-        return least
+
+class _Places:
+    """The places v of outcomes of one pair, and the best one for each ratio.
+
+    The pair has finitely many losses. `low` is linear between their masses.
+
+    Attributes:
+        losses, p, q: of the pair, from the least on, with masses under P and Q.
+        place, low: v and low(v) of the places that are best for some ratio, from v = 1 to 0.
+        gain, cost: f'(1 - low(v)) and f'(1 - v) there. D(l) / e^eps is the largest gain x - cost,
+            with x = l e^-eps.
+
+    ``above``: a bound for all v between the places. Where `low` is linear the gain is convex in v,
+    below its chord. The cost is convex, above its tangent in the middle. So the maximum over v in
+    between is at most that at an end, with the cost of the tangent there.
+    """
+
+    def __init__(self, pair: AtomicPair, runs: Runs, *, above: bool) -> None:
+        order = np.argsort(pair.losses)
+        self.losses, self.p = pair.losses[order], pair.masses[order]
+        self.q = self.p * np.exp(-self.losses)
+        # What Q lacks has a ratio of 0, and is the least of all.
+        ends = max(0.0, 1 - float(self.q.sum())) + np.append(0.0, np.cumsum(self.q))
+        least, fine = np.append(0.0, np.cumsum(self.p)), np.geomspace(_LEAST_PLACE, 1, _PLACES)
+        v = np.unique(np.concatenate([[0.0], runs.places(), fine, np.minimum(ends, 1.0)]))
+        low = np.interp(v, ends, least)
+        gain = runs.density(low * (1 - _ROUNDING) if above else low)[0]
+        cost = runs.density(v)[0]
+        if above:
+            middle = (v[1:] + v[:-1]) / 2
+            value, slope = runs.density(middle)
+            half = slope * np.diff(v) / 2
+            cost = np.minimum(np.append(value + half, cost[-1]), np.append(cost[0], value - half))
+            gain, cost = gain * (1 + _ROUNDING), cost * (1 - _ROUNDING)
+        # The upper envelope of lines with these slopes.
+        rising = np.flatnonzero(np.diff(gain[::-1], prepend=-1.0) > 0)
+        best = rising[lower_hull(gain[::-1][rising], cost[::-1][rising])]
+        self.place, self.low, self.gain, self.cost = (
+            part[::-1][best] for part in (v, low, gain, cost)
+        )
+        self._turns = np.diff(self.cost) / np.diff(self.gain)
+
+    def best(self, epsilon: float) -> NDArray[np.int64]:
+        """Return the number of the best place for each loss."""
+        return np.searchsorted(self._turns, np.exp(self.losses - epsilon))
 
 
-class BestOfPair(AtomicPair):
-    """The pair of the Renyi bound as atoms, which keeps the bound itself as its moments."""
+class _TunedPair(GeneralPair):
+    """The proven bound of the module's head, in one direction.
 
-    def __init__(self, atoms: Atoms, renyi: _BestRenyi) -> None:
-        super().__init__(*atoms)
-        self._renyi = renyi
+    Args:
+        release: of which this is the pair.
+        bounds: the bound of this direction as a function of epsilon, and that of the other one.
+    """
+
+    def __init__(self, release: BestOf, *bounds: Callable[[float], Interval]) -> None:
+        self._release, self._bounds = release, bounds
+        self.delta = bounds[0]  # type: ignore[method-assign]
+        self.largest_loss = self._ends[0]
+        self.infinite_mass = bounds[0](self.largest_loss).upper
+
+    @cached_property
+    def _ends(self) -> list[float]:
+        """Losses next to the largest ones, of both directions."""
+        least = [2 * max(_LAST_DELTA, at(_MOST).upper) for at in self._bounds]
+        ends = zip(self._bounds, least, strict=True)
+        return [bisect(lambda e, at=at, to=to: at(e).upper > to, 1.0, 1e-3)[1] for at, to in ends]
+
+    @cached_property
+    def _hull(self) -> AtomicPair:
+        """The pair of the convex hull of some points of the bound, for compositions."""
+        shares = np.arange(_POINTS, dtype=np.float64) / (_POINTS - 1)
+        points: list[Array] = []
+        for at, end in zip(self._bounds, self._ends, strict=True):
+            points += [end * shares, np.array([at(e).upper for e in (end * shares).tolist()])]
+        return AtomicPair(*profile_of_knots(*points))
+
+    def atoms(self) -> AtomicPair:
+        """See `GeneralPair`."""
+        return self._hull.atoms()
+
+    def log_moment(self, tilts: Array) -> Bounds:
+        """See `GeneralPair`."""
+        return self._hull.log_moment(tilts)
+
+    def cumulants(self, tilt: float) -> tuple[float, float, float]:
+        """See `GeneralPair`."""
+        return self._hull.cumulants(tilt)
+
+    def characteristic(self, tilt: float, frequencies: Array) -> tuple[ComplexArray, Array]:
+        """See `GeneralPair`."""
+        return self._hull.characteristic(tilt, frequencies)
+
+    def density_decay(self, tilt: float, frequencies: Array) -> Array:
+        """See `GeneralPair`."""
+        return self._hull.density_decay(tilt, frequencies)
 
     def renyi_moment(self, order: float) -> Bounds:
-        """See `GeneralPair`. No order up to 1 is bounded by more than 1."""
+        """Return the Renyi bound of the module's head. No order up to 1 has more than 1."""
         if order <= 1.0:
             return Bounds(np.array(-math.inf), np.array(0.0))
-        return Bounds(np.array(0.0), np.array(self._renyi.log_moment(order)))
+        finite = all(has_renyi(kind) for kind in self._release.schedule.distinct())
+        most = _renyi(self._release).log_moment(order) if finite else math.inf
+        return Bounds(np.array(0.0), np.array(most))
+
+
+def proven_bound(pair: AtomicPair, runs: Runs) -> Callable[[float], Interval]:
+    """Return the proven bound as a function of epsilon >= 0, for a pair that dominates one run."""
+    places = _Places(pair, runs, above=True)
+
+    def at(epsilon: float) -> Interval:
+        best = places.best(epsilon)
+        gain = places.p * places.gain[best]
+        # A cost that is cut off is above any gain, or next to nothing.
+        growth = np.exp(np.minimum(epsilon - places.losses, 700.0))
+        cost = places.p * places.cost[best] * growth
+        total = float(np.maximum(gain - cost, 0.0).sum()) + runs.mean * pair.infinite_mass
+        slack = _ROUNDING * (total + float(gain[gain > cost].sum()))
+        return Interval(min(1.0, max(0.0, total - slack)), min(1.0, total + slack))
+
+    return at
 
 
 @lru_cache(maxsize=64)
-def _best_pair(release: BestOf) -> BestOfPair:
-    renyi = _BestRenyi(release)
-    orders = 1 + _GAPS
-    # The last point: its delta is next to nothing.
-    costs = [(renyi.log_moment(a) - math.log(_LAST_DELTA)) / (a - 1) for a in orders.tolist()]
-    last = min(cost for cost in costs if not math.isnan(cost))
-    if not last < 600.0:
-        raise Unsupported(f"the best of {release.runs!r} runs has losses beyond 600: add noise")
-    epsilons = last * np.arange(_POINTS, dtype=np.float64) / (_POINTS - 1)
-    each = renyi.deltas(epsilons, orders)
-    least = each.min(axis=0)
-    asked = (least > _ASKED[0]) & (least < _ASKED[1])
-    best: Array = _GAPS[each.argmin(axis=0)[asked]] if asked.any() else _GAPS
-    ends = float(best.min()) / 1.3, float(best.max()) * 1.3
-    finer = 1 + np.exp(np.linspace(math.log(ends[0]), math.log(ends[1]), _FINER))
-    least = np.minimum(least, renyi.deltas(epsilons, finer).min(axis=0))
-    return BestOfPair(symmetric_profile(epsilons, least), renyi)
+def _proven_pair(release: BestOf, direction: Direction) -> _TunedPair:
+    pairs = finite_pairs(release.schedule, proven_pairs)
+    remove, add = pairs[Direction.REMOVE][0], pairs[Direction.ADD][0]
+    if direction is Direction.ADD and add is remove:
+        return _proven_pair(release, Direction.REMOVE)
+    first = proven_bound(remove, release.runs)
+    bounds = (first, first if add is remove else proven_bound(add, release.runs))
+    return _TunedPair(release, *(bounds if direction is Direction.REMOVE else bounds[::-1]))
 
 
-@lru_cache(maxsize=64)
-def _largest_loss(release: BestOf) -> AtomicPair | None:
-    """Return the law of the largest of K losses N(mu, 1) against N(0, 1), in intervals.
+def achieved_bound(pair: AtomicPair, runs: Runs) -> Callable[[float], Interval]:
+    """Return the achieved bound as a function of epsilon >= 0, for a pair of one run.
 
-    Merging outcomes only hides differences: what the atoms achieve, data sets achieve.
+    It is the better of the order of the module's head and a constant score, which releases one run.
     """
-    pairs = pairs_of(release.schedule.distinct(), achieved_pairs, Direction.REMOVE)
-    full = [
-        (pair, count)
-        for pair, count in pairs.items()
-        if isinstance(pair, SampledGaussianPair) and pair.sampling_rate == 1.0
-    ]
-    if len(full) < len(pairs) or not full:
-        return None
-    mu = math.sqrt(sum(n / pair.noise_std**2 for pair, n in full)) * (1 - 8 * UNIT * len(full))
-    inner = np.arange(-_RANGE, _RANGE + mu, _STEP)
-    masses: list[Array] = []
-    for shift in (mu, 0.0):
-        below = np.concatenate([[0.0], ndtr(inner - shift)])
-        above = np.concatenate([ndtr(shift - inner), [0.0]])
-        # In each half the difference of the smaller ones keeps its digits.
-        left = np.diff(np.append(below, 1.0))
-        right = -np.diff(np.concatenate([[1.0], above]))
-        middle = np.concatenate([inner, [math.inf]]) < shift
-        masses.append(release.runs.mass(np.where(middle, left, right), above))
-    first, second = masses
+    places = _Places(pair, runs, above=False)
+    p, q = places.p, places.q
+    # Above each loss, rounded up and down. P may have infinite losses.
+    over_p = pair.infinite_mass + np.append(np.cumsum(p[::-1])[::-1][1:], 0.0)
+    over_q = np.append(np.cumsum(q[::-1])[::-1][1:], 0.0)
+    # The event is all losses from one on, and the others have room for its places.
+    room = (1 - over_q - q) * (1 - _ROUNDING)
+
+    def at(epsilon: float) -> Interval:
+        best = places.best(epsilon)
+        place, low = places.place[best], places.low[best]
+        gain = runs.mass(p, (low + over_p) * (1 + _ROUNDING))
+        cost = math.exp(epsilon) * runs.mass(q, (place + over_q) * (1 - _ROUNDING))
+        inside = np.cumsum(gain[::-1])[::-1] * (1 - _ROUNDING)
+        inside -= np.cumsum(cost[::-1])[::-1] * (1 + _ROUNDING)
+        found = float(np.max(inside[place <= room], initial=0.0))
+        return Interval(max(found, pair.delta(epsilon).lower * (1 - runs.none)), 1.0)
+
+    return at
+
+
+class _AchievedOrders(GeneralPair):
+    """The achieved bound of the module's head. It has an order for each epsilon, and no moments."""
+
+    def __init__(self, release: BestOf, direction: Direction) -> None:
+        pair = finite_pairs(release.schedule, achieved_pairs)[direction][1]
+        self.delta = achieved_bound(pair, release.runs)  # type: ignore[method-assign]
+
+
+def _has_achieved(release: BestOf) -> bool:
+    """Return True if some data sets are known for one run."""
+    kinds = release.schedule.distinct()
+    return bool(pairs_of(kinds, achieved_pairs, Direction.REMOVE))
+
+
+@lru_cache(maxsize=64)
+def _largest_loss(release: BestOf) -> AtomicPair:
+    """Return the law of the best of K losses, in intervals. The largest loss is the best one."""
+    pair = finite_pairs(release.schedule, achieved_pairs)[Direction.REMOVE][1]
+    order = np.argsort(pair.losses)[::-1]
+    p = pair.masses[order]
+    q = p * np.exp(-pair.losses[order])
+    first, second = (release.runs.mass(w, np.append(0.0, np.cumsum(w)[:-1])) for w in (p, q))
     kept = (first > 1e-250) & (second > 1e-250)
     losses, weights = np.log(first[kept] / second[kept]), first[kept]
     if release.runs.none > 0.0:
         losses, weights = np.append(losses, 0.0), np.append(weights, release.runs.none)
-    return AtomicPair(losses, weights, 0.0, 1e-10, 1e-10)
+    return AtomicPair(losses, weights, 0.0, _ROUNDING, _ROUNDING)
+
+
+@lru_cache(maxsize=64)
+def _renyi(release: BestOf) -> _BestRenyi:
+    return _BestRenyi(release)

@@ -16,7 +16,7 @@ from dpacct.pairs.atoms import (
     concentrated_delta,
     concentrated_pair,
     convolved,
-    symmetric_profile,
+    profile_of_knots,
 )
 from dpacct.pairs.discrete_gaussian import DiscreteGaussianPair
 from dpacct.pairs.half_power import HalfPowerPair
@@ -199,7 +199,7 @@ def test_a_hull_is_raised_to_pay_for_rounding():
     # Without it the exact profile of the rounded atoms falls below some points.
     epsilons = np.linspace(0.0, 6.0, 2000)
     deltas = np.array([gaussian_delta(float(e), 1.0).upper for e in epsilons])
-    losses, masses, infinite, *_ = symmetric_profile(epsilons, deltas)
+    losses, masses, infinite, *_ = profile_of_knots(epsilons, deltas)
     with mp.workdps(60):
         exact = _exact_profile(losses, masses, infinite, epsilons[::50])
         assert all(np.array(exact) >= deltas[::50])

@@ -1,6 +1,6 @@
 """Pairs whose loss takes finitely many values: atoms.
 
-`AtomicPair` holds any finite law of losses, with bounds of its rounding. `symmetric_profile` builds
+`AtomicPair` holds any finite law of losses, with bounds of its rounding. `profile_of_knots` builds
 the pair of a piecewise linear profile, which dominates every profile below its points.
 `ConcentratedPair` is that of all rho-zCDP releases.
 
@@ -248,48 +248,63 @@ class Atoms(NamedTuple):
     mass_error: float
 
 
-def symmetric_profile(epsilons: Array, deltas: Array) -> Atoms:
-    """Return the atoms of a pair that dominates every symmetric profile below some points.
+def profile_of_knots(
+    epsilons: Array,
+    deltas: Array,
+    others: Array | None = None,
+    other_deltas: Array | None = None,
+    *,
+    least: bool = False,
+) -> Atoms:
+    """Return the atoms of the pair whose profile is the lower convex hull of some points.
 
-    Every profile U(k) = E_Q(e^L - k)_+ is convex in k = e^eps. So it lies below the lower convex
-    hull of the points, which is the profile of atoms. A symmetric pair has U(k) = 1 - k + k U(1/k),
-    so its hull from k = 1 on is that with the point U(-1) = 1, and the atom at -log k has 1 / k of
-    the mass of that at log k.
+    Every profile U(k) = E_Q(e^L - k)_+ is convex in k = e^eps. So it lies below the hull of points
+    above it, which is the profile of atoms. Left of k = 1 it is 1 - k + k S(1/k), with S that of
+    the other direction: lines stay lines, and an atom of S at log k of mass m under its Q is one
+    of mass m under P at -log k. At k = 1, U lies below the chord of any knot on either side.
 
     Args:
         epsilons: increasing from 0 on, shape (n,).
         deltas: upper bounds of the profile there. The last one becomes the mass of infinite loss.
+        others, other_deltas: the same of the other direction. Default: a symmetric profile.
+        least: round down, for points of a function that is linear in between and below a profile.
     """
-    raised = np.minimum(np.asarray(deltas, dtype=np.float64) * (1 + _RAISED), 1.0)
+    share = 1 - _RAISED if least else 1 + _RAISED
+    own = np.minimum(np.asarray(deltas, dtype=np.float64) * share, 1.0)
+    other = own if other_deltas is None else np.minimum(other_deltas * share, 1.0)
+    others = epsilons if others is None else others
     # k - 1, of which small differences keep their digits.
-    places = np.concatenate([[-2.0], np.expm1(epsilons)])
-    values = np.concatenate([[1.0], raised])
-    hull = _hull(places, values)
-    slopes = np.append(np.diff(values[hull]) / np.diff(places[hull]), 0.0)
-    kept = hull[1:] - 1
-    losses, rest = epsilons[kept], (1 + places[hull[1:]]) * np.diff(slopes)
-    mirrored = losses > 0.0
-    # At k = 1 the atom and its mirror image are one.
-    masses = np.concatenate(
-        [np.where(mirrored, rest, 2 * rest), (rest * np.exp(-losses))[mirrored]]
-    )
-    losses = np.concatenate([losses, -losses[mirrored]])
-    some = masses > 0.0
-    errors = (4 * UNIT * float(losses.max()), 64 * UNIT)
-    return Atoms(losses[some], masses[some], float(values[-1]), *errors)
+    x, y = np.expm1(epsilons), np.expm1(others)
+    # At k = 1: the hull of both sides together.
+    places = np.concatenate([(-y / (1 + y))[:0:-1], [0.0], x[1:]])
+    values = np.concatenate([((y + other) / (1 + y))[:0:-1], [min(own[0], other[0])], own[1:]])
+    hull = lower_hull(places, values)
+    top = float(np.interp(0.0, places[hull], values[hull]))
+    slopes, losses, masses = 0.0, [0.0], [1 - top]
+    for places, known, size, sign in ((x, own, epsilons, 1), (y, other, others, -1)):
+        values = np.append(top, known[1:])
+        hull = lower_hull(places, values)
+        slope = np.append(np.diff(values[hull]) / np.diff(places[hull]), 0.0)
+        slopes += float(slope[0])
+        under_q = np.diff(slope)
+        losses += [*(sign * size[hull[1:]])]
+        masses += [*(under_q * (1 + places[hull[1:]]) if sign > 0 else under_q)]
+    masses[0] += slopes
+    found, weights = np.array(losses), np.array(masses)
+    some = weights > _LEAST_MASS
+    errors = (4 * UNIT * float(np.abs(found).max()), 64 * UNIT)
+    return Atoms(found[some], weights[some], float(own[-1]), *errors)
 
 
-def _hull(x: Array, y: Array) -> NDArray[np.int64]:
+def lower_hull(x: Array, y: Array) -> NDArray[np.int64]:
     """Return the numbers of the points on the lower convex hull, x increasing."""
-    hull: list[int] = []
-    for i in range(len(x)):
-        while len(hull) > 1:
-            a, b = hull[-2], hull[-1]
-            if (y[b] - y[a]) * (x[i] - x[b]) < (y[i] - y[b]) * (x[b] - x[a]):
-                break
-            hull.pop()
-        hull.append(i)
-    return np.array(hull)
+    hull = np.arange(len(x))
+    while True:
+        # A point above the chord of its neighbors is not on the hull.
+        bends = np.diff(np.diff(y[hull]) / np.diff(x[hull])) > 0.0
+        if bends.all():
+            return hull
+        hull = hull[np.concatenate([[True], bends, [True]])]
 
 
 # Losses up to 600 matter then, and e^600 is a double.
@@ -318,7 +333,7 @@ class ConcentratedPair(AtomicPair, AdditivePair):
         deltas = concentrated_delta(rho, epsilons)
         # The Kullback-Leibler divergence is at most rho: Pinsker's inequality.
         deltas[0] = min(deltas[0], math.sqrt(rho / 2) * (1 + _ROUNDING))
-        super().__init__(*symmetric_profile(epsilons, deltas))
+        super().__init__(*profile_of_knots(epsilons, deltas))
         self.rho = rho
 
     def with_sum(self, rho: float) -> ConcentratedPair:

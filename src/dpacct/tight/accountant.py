@@ -40,7 +40,13 @@ from dpacct.pairs.one_round import gaussian_delta, gaussian_epsilon
 from dpacct.renyi.curve import RenyiAccountant
 from dpacct.rounds import AccountantName, Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
 from dpacct.tight.composition import Composition, is_same_both_ways
-from dpacct.tight.engines import NEXT_TO_NOTHING, chernoff_delta, composed_delta, composed_epsilon
+from dpacct.tight.engines import (
+    NEXT_TO_NOTHING,
+    chernoff_delta,
+    closed_form_delta,
+    composed_delta,
+    composed_epsilon,
+)
 from dpacct.tight.game import is_played
 
 _PLAYING = ("auto", "game")
@@ -181,7 +187,9 @@ class _Question:
     def is_below(self, composition: Composition, upper: float) -> bool:
         """Return True if a quick bound shows that a direction has at most ``upper``."""
         epsilon, delta = (upper, self.value) if self.of_epsilon else (self.value, upper)
-        return chernoff_delta(composition, epsilon) <= delta
+        exactly = closed_form_delta(composition)
+        found = exactly(epsilon).upper if exactly else chernoff_delta(composition, epsilon)
+        return found <= delta
 
     def is_wide(self, found: Interval) -> bool:
         """Return True if other bounds may be much narrower."""

@@ -128,9 +128,11 @@ class Bounding:
 
     Attributes:
         blur: zero where both bounds are as close as rounding allows.
+        nodes: the number of terms of the sum, to which the time of each epsilon is proportional.
     """
 
     blur = 0.0
+    nodes = 0
 
     def delta(self, epsilon: float) -> Interval:
         """Return a lower and an upper bound of delta at one epsilon >= 0."""
@@ -163,7 +165,7 @@ class _Line(Bounding):
         self, laws: Sequence[Law], t: Array, precision: float, kinds: int, sign: float
     ) -> None:
         """Set log of M(s) / M(c) at the nodes, a bound of its error, and the kernel."""
-        c, self._t = self._tilt, t
+        c, self._t, self.nodes = self._tilt, t, len(t)
         s = np.asarray(c + 1j * t, dtype=np.complex128)
         # The Gaussian's moment: c (1 + c) is left out of s (1 + s).
         log_value = np.asarray(precision / 2 * (1j * t * (1 + 2 * c) - t**2), dtype=np.complex128)

@@ -115,22 +115,33 @@ def composed_delta(composition: Composition, epsilon: float) -> Interval:
     return Interval.bracket(found.lower, upper)
 
 
-def _delta_of_rest(composition: Composition, epsilon: float) -> Interval:
+def closed_form_delta(composition: Composition) -> Callable[[float], Interval] | None:
+    """Return delta as a function of epsilon, if it takes no contour. Else None."""
     alone, low, high = _alone(composition), *_precision_bounds(composition)
-    if alone is None and is_repeated(composition):
+    if alone is not None:
+        return lambda epsilon: one_round_delta(epsilon, alone)
+    if is_repeated(composition):
         # As below.
         from dpacct.tight.self_composition import repeated_delta  # noqa: PLC0415
 
-        return repeated_delta(composition, epsilon)
-    if alone is None and composition.sampled_rounds:
+        return partial(repeated_delta, composition)
+    if composition.sampled_rounds:
+        return None
+
+    def gaussian(epsilon: float) -> Interval:
+        lower = gaussian_delta(epsilon, math.sqrt(low)).lower
+        return Interval(lower, gaussian_delta(epsilon, math.sqrt(high)).upper)
+
+    return gaussian
+
+
+def _delta_of_rest(composition: Composition, epsilon: float) -> Interval:
+    exactly = closed_form_delta(composition)
+    if exactly is None:
         found, mass = inversion_delta(composition, epsilon), composition.infinite_mass
         return Interval(found.lower, min(1.0, (found.upper + mass) * (1 + 2 * UNIT)))
-    if alone is not None:
-        found = one_round_delta(epsilon, alone)
-    else:
-        lower = gaussian_delta(epsilon, math.sqrt(low)).lower
-        found = Interval(lower, gaussian_delta(epsilon, math.sqrt(high)).upper)
-    if found.lower > 0.0 or found.upper == 0.0:
+    found = exactly(epsilon)
+    if is_repeated(composition) or found.lower > 0.0 or found.upper == 0.0:
         return found
     # Closed forms stop at about 1e-290. Below that, the moments give a better bound.
     return Interval(0.0, min(found.upper, chernoff_delta(composition, epsilon)))
@@ -364,7 +375,7 @@ def inversion_epsilon(composition: Composition, delta: float, mass: float = 0.0)
             best = _intersection(best, attempt())
             if best.width <= _WIDE * best.upper:
                 return best
-    rest, lost = _truncated(composition, _LOST * delta)
+    rest, lost = truncated(composition, _LOST * delta)
     if not lost < _WIDE * delta:
         # Of so small a delta nothing that is lost is hardly any.
         rest, lost = composition, 0.0
@@ -392,7 +403,7 @@ def inversion_delta(composition: Composition, epsilon: float) -> Interval:
     for attempts in (1, _ATTEMPTS) if TruncatedComposition.applies(composition) else (_ATTEMPTS,):
         aim = best.lower if best.lower > 0.0 else 1e-5 * best.upper
         with suppress(NotConverged):
-            best = _refine(question, *_truncated(composition, _LOST * aim), best, attempts)
+            best = _refine(question, *truncated(composition, _LOST * aim), best, attempts)
         if best.upper >= 1.0:
             raise NotConverged("no contour reaches delta")
     return best
@@ -413,7 +424,7 @@ def _without_far_tail(composition: Composition, epsilon: float, best: Interval) 
     """Cut off the far tail first. With much noise it explodes late, so little is cut off."""
     if not (_is_loud(composition) and TruncatedComposition.applies(composition)):
         return best
-    rest = _truncated(composition, _FAR * max(best.upper, _TINIEST))
+    rest = truncated(composition, _FAR * max(best.upper, _TINIEST))
     return _plain(_AtEpsilon(epsilon), *rest)
 
 
@@ -505,7 +516,7 @@ def _refine(
     return best
 
 
-def _truncated(composition: Composition, mass: float) -> tuple[Composed, float]:
+def truncated(composition: Composition, mass: float) -> tuple[Composed, float]:
     """Return the composition without far tails of about this mass, if possible, and the mass."""
     if not TruncatedComposition.applies(composition):
         return composition, 0.0
@@ -525,7 +536,7 @@ def _intersection(first: Interval, second: Interval) -> Interval:
 
 def without_far_tail(composition: Composition, delta: float) -> Composed:
     """Return the composition, with much noise without losses that are next to impossible."""
-    return _truncated(composition, _FAR * delta)[0] if _is_loud(composition) else composition
+    return truncated(composition, _FAR * delta)[0] if _is_loud(composition) else composition
 
 
 def quick_epsilon(composition: Composition, delta: float) -> float:
@@ -534,7 +545,7 @@ def quick_epsilon(composition: Composition, delta: float) -> float:
     Raises:
         NotConverged: a search needs too many nodes.
     """
-    rest = _truncated(composition, _LOST * delta)
+    rest = truncated(composition, _LOST * delta)
     found = _refine(_AtDelta(delta), *rest, Interval(0.0, math.inf), attempts=1)
     if math.isinf(found.upper):
         raise NotConverged("no contour reaches epsilon")

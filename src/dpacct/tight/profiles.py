@@ -1,0 +1,206 @@
+"""The whole profile of a composition, between two pairs with finitely many losses.
+
+A function of the whole profile, such as the cost of tuning, is bounded by that of two pairs with
+finitely many losses: one that dominates the composition, and one that the composition dominates.
+Both are built from bounds of delta at many epsilons, the knots.
+
+H(k) = E_Q(L - k)_+ is delta(log k) for k >= 1. For k < 1 it is 1 - k + k S(1/k), S that of the
+other direction. It is convex in k.
+
+Rule 1, above: H lies below the chords between knots, which are the profile of a pair.
+Rule 2, below: between two knots, H lies above the prolonged chords of both neighboring intervals.
+A function that is linear in between is below H if at both knots it is lower by as much as the chord
+is above the place where the prolonged chords meet.
+
+Derivation: docs/derivations/profiles.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from dpacct.budget import Interval
+from dpacct.errors import NotConverged, Unsupported
+from dpacct.numerics.rounding import UNIT, Array
+from dpacct.numerics.search import bisect
+from dpacct.pairs.atoms import AtomicPair, profile_of_knots
+from dpacct.pairs.dominating import Direction, PairsOf, achieved_pairs, is_exact, proven_pairs
+from dpacct.rounds import Schedule
+from dpacct.tight.composition import Composition, is_same_both_ways
+from dpacct.tight.contour import (
+    Complement,
+    Contour,
+    cheapest_tilt,
+    lies_below,
+    log_delta_estimate,
+    tilt_at_epsilon,
+)
+from dpacct.tight.engines import (
+    chernoff_delta,
+    closed_form_delta,
+    composed_delta,
+    is_repeated,
+    truncated,
+)
+
+# Delta at the last knot, which becomes the mass of infinite losses, and the largest epsilon of all.
+LAST_DELTA, _LARGEST = 1e-30, 600.0
+# Knots on contours, of closed forms, and of those that take long.
+_KNOTS, _CLOSED, _SLOW = 4800, 1200, 300
+# A contour serves so large a part of the knots at least, and others with a bracket of this relative
+# width. Where there is none, delta is known at few knots.
+_SERVED, _WIDE, _LONE = 30, 2e-4, 4
+# The share of epsilon that a blur may add, and of delta that is cut off.
+_BLUR, _LOST = 1e-5, 1e-6
+# With more nodes than this fewer knots are used.
+_CHEAP = 2000
+
+
+# A pair that dominates, and one that is dominated.
+Between = tuple[AtomicPair, AtomicPair]
+
+
+class Side(NamedTuple):
+    """Bounds of delta of one direction at knots, from epsilon 0 on. Shapes (n,)."""
+
+    epsilons: Array
+    lower: Array
+    upper: Array
+
+
+def side_of(composition: Composition) -> Side:
+    """Return delta of one direction, from contours that neighboring knots share.
+
+    Raises:
+        Unsupported: losses beyond 600 have a probability that matters.
+    """
+    last = _last_epsilon(composition)
+    rows: list[tuple[float, Interval]] = []
+    exactly = closed_form_delta(composition)
+    if exactly is not None and composition.sampled_rounds:
+        knots = np.linspace(0.0, last, _SLOW if is_repeated(composition) else _CLOSED)
+        return _side([(e, exactly(e)) for e in knots.tolist()])
+    epsilons = np.linspace(0.0, last, _KNOTS).tolist()
+    at = 0
+    while at < _KNOTS - 1:
+        # A contour is accurate below its own epsilon, and some way above.
+        served = min(at + _KNOTS // _SERVED, _KNOTS - 1)
+        try:
+            bounds, skipped = _contour(composition, epsilons[served])
+        except NotConverged:
+            rows.append((epsilons[at], _alone(composition, epsilons[at])))
+            at += _KNOTS // _LONE
+            continue
+        while at < _KNOTS - 1:
+            found = bounds(epsilons[at])
+            if at >= served and found.width > _WIDE * found.upper:
+                break
+            rows.append((epsilons[at], found))
+            at += skipped
+    return _side([*rows, (last, Interval(0.0, chernoff_delta(composition, last)))])
+
+
+def _side(rows: list[tuple[float, Interval]]) -> Side:
+    return Side(*np.array([(e, found.lower, found.upper) for e, found in rows]).T)
+
+
+def _alone(composition: Composition, epsilon: float) -> Interval:
+    try:
+        return composed_delta(composition, epsilon)
+    except NotConverged:
+        return Interval(0.0, chernoff_delta(composition, epsilon))
+
+
+def _last_epsilon(composition: Composition) -> float:
+    """Return an epsilon beyond which next to no losses lie.
+
+    Raises:
+        Unsupported: it exceeds 600.
+    """
+    most = min(composition.largest_loss, _LARGEST)
+    least = LAST_DELTA + composition.infinite_mass * (1 + 1e-9)
+    if chernoff_delta(composition, most) > least:
+        raise Unsupported(f"losses beyond {_LARGEST:g} have a probability that matters: add noise")
+    last = bisect(lambda e: e < most and chernoff_delta(composition, e) > least, 1.0, 0.02)[1]
+    return min(last, most)
+
+
+def _contour(composition: Composition, epsilon: float) -> tuple[Callable[[float], Interval], int]:
+    """Return bounds of delta near an epsilon, and the distance of the knots that are worth it.
+
+    Raises:
+        NotConverged: see `Contour`.
+    """
+    few = composition.alike()
+    mass, line = composition.infinite_mass, None
+    if lies_below(few, epsilon) and not composition.is_symmetric:
+        with suppress(NotConverged):
+            line = Complement(composition, epsilon, math.log(0.01))
+    if line is None:
+        tilt, at = tilt_at_epsilon(few, epsilon)
+        log_delta = min(0.0, log_delta_estimate(tilt, at, epsilon))
+        rest, lost = truncated(composition, _LOST * math.exp(max(log_delta, -600.0)))
+        tilt = cheapest_tilt(rest, tilt, epsilon, log_delta)
+        width = _BLUR * max(epsilon, 1 / tilt)
+        line, mass = Contour(rest, tilt, epsilon, log_delta, width, at.variance), mass + lost
+
+    def bounds(at: float) -> Interval:
+        found = line.delta(at)
+        return Interval(found.lower, min(1.0, (found.upper + mass) * (1 + 4 * UNIT)))
+
+    return bounds, 1 + line.nodes // _CHEAP
+
+
+@lru_cache(maxsize=16)
+def finite_pairs(
+    schedule: Schedule, pairs: PairsOf
+) -> dict[Direction, tuple[AtomicPair, AtomicPair]]:
+    """Return for each direction a pair that dominates the composition, and one that it dominates.
+
+    Args:
+        pairs: `proven_pairs` or `achieved_pairs`. None are known if a release has none.
+    """
+    if pairs is achieved_pairs and all(is_exact(kind) for kind in schedule.distinct()):
+        return finite_pairs(schedule, proven_pairs)
+    remove, add = (Composition.of_schedule(schedule, pairs, direction) for direction in Direction)
+    first = side_of(remove)
+    if is_same_both_ways(remove, add):
+        both = _finite(first, first)
+        return dict.fromkeys(Direction, both)
+    second = side_of(add)
+    return {Direction.REMOVE: _finite(first, second), Direction.ADD: _finite(second, first)}
+
+
+def _finite(own: Side, other: Side) -> Between:
+    above = profile_of_knots(own.epsilons, own.upper, other.epsilons, other.upper)
+    least = (_lowered(own, other), _lowered(other, own))
+    below = profile_of_knots(own.epsilons, least[0], other.epsilons, least[1], least=True)
+    return AtomicPair(*above), AtomicPair(*below)
+
+
+def _lowered(own: Side, other: Side) -> Array:
+    """Return values at the knots of a function below H that is linear in between. See Rule 2."""
+    k = np.exp(own.epsilons)
+    # One more knot on either side: that of the other direction next to k = 1, and H >= 0 beyond.
+    before = math.exp(-other.epsilons[1])
+    first = 1 - before + before * other.upper[1]
+    left_k, left_h = np.concatenate([[before], k[:-2]]), np.concatenate([[first], own.upper[:-2]])
+    here, there = k[:-1], k[1:]
+    low, high = own.lower[:-1], own.lower[1:]
+    rising = (low - left_h) / (here - left_k)
+    falling = np.concatenate([(own.upper[2:] - high[:-1]) / (k[2:] - there[:-1]), [0.0]])
+    chord = (high - low) / (there - here)
+    # Distances from `here` at which the prolonged chords meet. NaN: both are the chord itself.
+    with np.errstate(invalid="ignore", divide="ignore"):
+        meet = (high - low - falling * (there - here)) / (rising - falling)
+    meet = np.clip(np.nan_to_num(meet, nan=0.0), 0.0, there - here)
+    rest = there - here - meet
+    gap = np.maximum(0.0, np.maximum((chord - rising) * meet, (falling - chord) * rest))
+    gap = np.concatenate([[0.0], gap, [0.0]])
+    return np.maximum(0.0, own.lower - np.maximum(gap[:-1], gap[1:]))
