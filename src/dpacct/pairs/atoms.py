@@ -278,6 +278,9 @@ def profile_of_knots(
     # At k = 1: the hull of both sides together.
     places = np.concatenate([(-y / (1 + y))[:0:-1], [0.0], x[1:]])
     values = np.concatenate([((y + other) / (1 + y))[:0:-1], [min(own[0], other[0])], own[1:]])
+    # Far left the places round to the same number.
+    places, apart = np.unique(places, return_index=True)
+    values = values[apart]
     hull = lower_hull(places, values)
     top = float(np.interp(0.0, places[hull], values[hull]))
     slopes, losses, masses = 0.0, [0.0], [1 - top]
