@@ -10,6 +10,7 @@ import pytest
 from dpacct import ApproximateDP, Epoch, Laplace, Poisson, Round, Schedule
 from dpacct.pairs.atoms import AtomicPair, profile_of_knots
 from dpacct.pairs.dominating import Direction, achieved_pairs, proven_pairs
+from dpacct.tight import profiles
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import composed_delta
 from dpacct.tight.profiles import finite_pairs
@@ -72,8 +73,6 @@ def test_a_chord_of_lower_values_would_be_above_the_profile() -> None:
 
 
 def test_more_knots_close_the_gap_as_their_square(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dpacct.tight import profiles  # noqa: PLC0415 - as the next line
-
     widths: list[float] = []
     for knots in (400, 800, 1600):
         monkeypatch.setattr(profiles, "_KNOTS", knots)
