@@ -16,6 +16,7 @@ import shlex
 from collections.abc import Callable, Iterable
 from copy import copy
 from fractions import Fraction
+from functools import cached_property
 from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 import typer
@@ -315,12 +316,15 @@ class MechanismOptions:
         """Return the typed texts by the names of their options."""
         return {_NAMES[field]: self[field] for field in self.fields()}
 
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """The typed values, each checked by itself before options are combined."""
+        typed = {field: number(self[field]) for field in (*CHECKS, *self.texts) if field in self}
+        return {f: CHECKS[f](value) if f in CHECKS else value for f, value in typed.items()}
+
     def value(self, field: str) -> Any:
         """Return the checked value of an option, None if it was not typed."""
-        if field not in self:
-            return None
-        value = number(self[field])
-        return CHECKS[field](value) if field in CHECKS else value
+        return self.values.get(field)
 
     @property
     def num_clients(self) -> int | None:
@@ -375,7 +379,6 @@ class MechanismOptions:
             from dpacct.schedules import load_schedule
 
             return load_schedule(self["schedule"], adjacency=adjacency)
-        self.check()
         relation = self.relation or adjacency
         for field in ("laplace", "release"):
             if field in self:
@@ -385,7 +388,7 @@ class MechanismOptions:
                 read = read_laplace if field == "laplace" else read_text
                 return (self.value("times") or 1) * read(self[field], relation)
         # Checked in the order in which a person would read them back.
-        noise = validate.noise_multiplier(self.value("noise_multiplier"))
+        noise = self.value("noise_multiplier") or validate.noise_multiplier(None)
         self.refuse_foreign()
         if "strategy" in self:
             return 1 * self.read_correlated(noise, relation)
@@ -399,11 +402,6 @@ class MechanismOptions:
         """Return the same options, with one round unless they say how many."""
         long = self.by_epochs or any(field in self for field in ("rounds", *_LENGTHS))
         return self if long else self.but(rounds="1")
-
-    def check(self) -> None:
-        """Reject every value that is out of range by itself, before options are combined."""
-        for field in CHECKS:
-            self.value(field)
 
     def _beside(self) -> dict[str, Any]:
         """Return the keys of the item that neither size its cohorts nor its steps."""
@@ -534,8 +532,10 @@ class MechanismOptions:
 
     def refuse_unused_clients(self) -> None:
         """Reject a population of which neither the sampling nor a note depends."""
+        if "num_clients" not in self:
+            return
         drawn = self.item.name == Uniform.name or {"cohort_size", "max_cohort"} & {*self.texts}
-        if "num_clients" in self and ("schedule" in self or not drawn):
+        if "schedule" in self or not drawn:
             raise OptionConflict(
                 f"{self._typed('num_clients')} changes nothing without {called('--cohort')} or "
                 "--sampling uniform. Drop it."

@@ -157,7 +157,7 @@ def _read_fixed(file: str) -> Schedule:
 def what_runs(typed: MechanismOptions, solve: str) -> dict[str, Any]:
     """Return the rounds as `dpacct.calibrate` takes them, without the unknown."""
     if solve == "q":
-        noise = validate.noise_multiplier(typed.value("noise_multiplier"))
+        noise = typed.value("noise_multiplier") or validate.noise_multiplier(None)
         rounds, sampling = validate.rounds(typed.value("rounds")), _scheme_to_solve(typed)
         given = {"sampling": sampling, "adjacency": typed.relation}
         return {"noise_multiplier": noise, "rounds": rounds, **given}
@@ -171,7 +171,6 @@ def what_runs(typed: MechanismOptions, solve: str) -> dict[str, Any]:
 
 def _scheme_to_solve(typed: MechanismOptions) -> Sampling:
     """Return the scheme of which the rate is unknown."""
-    typed.check()
     typed.refuse_foreign()
     clients = typed.num_clients
     if typed.item.name == Full.name:

@@ -161,12 +161,11 @@ def describes_job(typed: MechanismOptions) -> bool:
 
 def read_ways(typed: MechanismOptions) -> list[Way]:
     """Return the ways of drawing the batches of a training job."""
-    typed.check()
     if not describes_job(typed):
         raise OptionConflict(
             f"a training job is {called('--clients')}, {called('--cohort')}, --epochs and --noise."
         )
-    noise = validate.noise_multiplier(typed.value("noise_multiplier"))
+    noise = typed.value("noise_multiplier") or validate.noise_multiplier(None)
     rounds, poisson = typed.read_rounds(), typed.read_sampling()
     one = rounds * Round(noise, Poisson(poisson.sampling_rate), RELATION)
     cohort, clients = typed.value("cohort_size"), typed.value("num_clients")
