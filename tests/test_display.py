@@ -18,10 +18,11 @@ POSITIVE = st.floats(1e-300, 1e300)
 
 @given(POSITIVE, st.integers(1, 15))
 def test_up_is_never_below_and_down_never_above(value, digits):
+    written = Decimal(repr(value))
     for shown, sign in ((up(value, digits), 1), (down(value, digits), -1)):
-        exact = Decimal(shown)
-        assert sign * exact >= sign * Decimal(value)
-        assert abs(exact - Decimal(value)) <= Decimal(value) * Decimal(10) ** (1 - digits)
+        assert sign * Decimal(shown) >= sign * written
+        assert sign * float(shown) >= sign * value
+        assert abs(Decimal(shown) - written) <= written * Decimal(10) ** (1 - digits)
 
 
 @given(POSITIVE, st.integers(1, 15))
@@ -37,6 +38,12 @@ def test_a_chosen_number_keeps_its_shortest_decimal_or_goes_to_its_side(value, d
 )
 def test_a_chosen_number_is_as_short_as_it_was(value, text):
     assert chosen(value) == text
+
+
+@given(st.integers(1, 99999), st.integers(-12, 4))
+def test_a_decimal_of_few_digits_is_printed_as_itself(number, power):
+    value = float(f"{number}e{power}")
+    assert float(up(value)) == value == float(down(value))
 
 
 def test_zero_and_infinity_are_themselves():

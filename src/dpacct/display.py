@@ -10,7 +10,7 @@ to it, and every error uses them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from html import escape
 from importlib import import_module
 from os import PathLike
@@ -48,24 +48,28 @@ def drawn(function: str, value: Any) -> Drawn:
     return pictures.Drawing(getattr(pictures, function)(value))
 
 
-def up(value: float | Decimal, digits: int = 5) -> str:
-    """Return ``value`` with at most 15 significant digits, never below it."""
+def up(value: float, digits: int = 5) -> str:
+    """Return ``value`` with at most 15 significant digits, never below it.
+
+    A float is the decimal that it is written as: 0.1 is one tenth. Read back as a float, the figure
+    is never below ``value`` either.
+    """
     return _shortened(value, digits, ROUND_CEILING)
 
 
-def down(value: float | Decimal, digits: int = 5) -> str:
-    """Return ``value`` with at most 15 significant digits, never above it."""
+def down(value: float, digits: int = 5) -> str:
+    """Return ``value`` with at most 15 significant digits, never above it, likewise."""
     return _shortened(value, digits, ROUND_FLOOR)
 
 
-def _shortened(value: float | Decimal, digits: int, rounding: str) -> str:
-    short = Context(prec=digits, rounding=rounding).create_decimal(Decimal(value))
+def _shortened(value: float, digits: int, rounding: str) -> str:
+    short = Context(prec=digits, rounding=rounding).create_decimal(repr(float(value)))
     return f"{float(short):#.{digits}g}".removesuffix(".") if value else "0"
 
 
 def chosen(value: float, digits: int = 7, *, least: bool = False) -> str:
     """Return a number that a person chose, shortened upwards, or downwards if ``least``."""
-    return trimmed((down if least else up)(Decimal(repr(float(value))), digits))
+    return trimmed((down if least else up)(value, digits))
 
 
 def trimmed(figure: str) -> str:

@@ -51,7 +51,7 @@ def test_rounds_that_fit_are_one_plan_read_tightly(ledger: Ledger) -> None:
 def test_rounds_that_do_not_fit_are_rejected_and_nothing_is_written(ledger: Ledger) -> None:
     for _ in range(2):
         head = ledger.head
-        with pytest.raises(BudgetExceeded, match="the plan of 1000 rounds does not fit"):
+        with pytest.raises(BudgetExceeded, match="the plan of 1,000 rounds does not fit"):
             ledger.charge("too much", 1000 * ROUND)
         assert ledger.head == head
         ledger.start_run("here").reserve(ROUND).commit()

@@ -180,7 +180,7 @@ def test_a_plan_that_meets_the_budget_exactly_runs_to_its_end(
 
 def test_a_plan_too_large_is_rejected_as_a_whole(ledger: Ledger) -> None:
     head = ledger.head
-    with pytest.raises(BudgetExceeded, match=r"the plan of 1000 rounds .* alone it needs"):
+    with pytest.raises(BudgetExceeded, match=r"the plan of 1,000 rounds .* alone it needs"):
         ledger.start_run("planned", 1000 * ROUND)
     assert ledger.head == head
     first = ledger.start_run("first", 200 * ROUND)
@@ -328,8 +328,20 @@ def test_remaining_as_plan_is_what_a_plan_may_have(ledger: Ledger) -> None:
     assert most == ledger.remaining(ROUND) > ledger.remaining_one_by_one(ROUND)
     with pytest.raises(BudgetExceeded):
         ledger.start_run("too long", (most + 1) * ROUND)
-    ledger.start_run("longest", most * ROUND)
+    ledger.start_run("longest", most * ROUND).reserve(ROUND).commit()
     assert ledger.remaining_as_plan(ROUND) == 0
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_remaining_as_plan_rejects_what_a_plan_rejects(ledger: Ledger, *, started: bool) -> None:
+    if started:
+        ledger.charge(ROUND, name="before")
+    for ask in (
+        ledger.remaining_as_plan,
+        lambda *how: ledger.charge(ROUND, name="x", accountant=how[-1]),
+    ):
+        with pytest.raises(InvalidParameter, match="accountant is 'gdp'; a plan is charged by"):
+            ask(ROUND, "gdp")
 
 
 @pytest.mark.slow

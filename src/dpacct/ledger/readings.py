@@ -492,11 +492,11 @@ class Snapshot:
     ) -> int:
         """Return how many such rounds a plan may have that is registered now, up to ``most``."""
         step, chosen = self._as_charged(asked), self.rounds_left(asked)
+        charged_by = planning.accountant_of(min(2, planning.most_steps(step)) * step, accountant)
         most = min(most, planning.most_steps(step))
         if self.state.started:
             return min(most, chosen)
         plans = list(self.initial_plans(unfinished=True).values())
-        charged_by = planning.accountant_of(2 * step, accountant)
         return planning.most_planned_rounds(
             self.mixture, self.budget, plans, step, charged_by, chosen, most
         )

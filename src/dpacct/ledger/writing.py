@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from dpacct.display import chosen, line, trimmed, up
 from dpacct.errors import BudgetExceeded, LedgerError
+from dpacct.items import count_of
 from dpacct.ledger.disk.rows import Rows
 from dpacct.ledger.disk.store import Store
 from dpacct.ledger.readings import Known, Snapshot, naming
@@ -286,7 +287,7 @@ def above(value: float | None) -> str:
 def plan_refused(now: Snapshot, plan: Plan, cost: Totals) -> BudgetExceeded:
     """Return the error for a plan, with its Renyi total, that does not fit."""
     budget, ledger, mixture = now.budget, now.state, now.mixture
-    what = f"the plan of {plan.rounds} rounds does not fit"
+    what = f"the plan of {count_of(plan.rounds, 'round')} does not fit"
     if ledger.started:
         fewer, kinds = "", list(plan.schedule.distinct())
         if len(kinds) == 1:
