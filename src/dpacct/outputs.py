@@ -165,7 +165,6 @@ class LedgerTotals(Reading):
     budget: BudgetKeys
     unit: str
     adjacency: AdjacencyWord | None
-    relabelled: bool
     delta: float
     plan_delta: float
     adaptive_delta: float

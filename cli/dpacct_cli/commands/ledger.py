@@ -393,8 +393,6 @@ def spent_page(summary: LedgerSummary) -> Page:
         Row("rounds", str(summary["rounds"]), f"charged, in {runs} run{'s' * (runs != 1)}"),
         Row("claim", _guarantee(summary)),
     ]
-    if summary["relabelled"]:
-        rows.append(Row("", "version 0.2 called its rounds add-remove; see the guide to ledgers"))
     if summary["plan_delta"]:
         left = down(summary["adaptive_delta"], 2)
         rows.append(Row("", f"delta reserved for unplanned rounds: {left}"))

@@ -84,10 +84,8 @@ def naming(path: Path, entry: Entry) -> Generator[None]:
 class Known:
     """Facts of a ledger that never change, shared by all its snapshots."""
 
-    def __init__(self, opening: Opening, *, relabelled: bool = False) -> None:
+    def __init__(self, opening: Opening) -> None:
         self.opening = opening
-        # Whether the rounds of version 0.2 are read as zero-out.
-        self.relabelled = relabelled
         self.starts: MutableMapping[int, Start] = {}
         # By how much the totals of the file are too low, by `Snapshot.check_runs`. Empty: nothing.
         self.missing: Totals = ()
@@ -100,7 +98,7 @@ class Known:
 
     def apart(self) -> Known:
         """Return the facts for a transaction. What it learns ends with it, since it may fail."""
-        own = Known(self.opening, relabelled=self.relabelled)
+        own = Known(self.opening)
         own.starts = ChainMap({}, self.starts)
         return own
 
@@ -154,10 +152,9 @@ class Snapshot:
             after = chunk[-1][0].number
 
     def said(self, entry: Entry) -> Said:
-        """Return the content of an entry, its rounds as they are charged now."""
+        """Return the content of an entry."""
         with naming(self.path, entry):
-            said = chain.read(entry)
-            return chain.as_zero_out(said) if self.known.relabelled else said
+            return chain.read(entry)
 
     def totals(self, entry: Entry) -> States:
         """Return the totals behind an entry: of all runs, and of its run."""
@@ -166,8 +163,6 @@ class Snapshot:
             ledger, run = rules.read_state(entry)
             if {len(ledger.spent), len(ledger.held), len(run.spent) if run else width} != {width}:
                 raise LedgerError("its totals have another form than those of the ledger")
-        if self.known.relabelled and ledger.adjacency:
-            ledger = rules.relabelled(ledger)
         return ledger, run
 
     # Runs
@@ -296,7 +291,7 @@ class Snapshot:
         """Return how often each run released each of its different rounds."""
         known = self.known
         if known.seen > self.head.number:
-            known = Known(known.opening, relabelled=known.relabelled)
+            known = Known(known.opening)
         for entry, closes in self.entries(known.seen):
             if entry.kind == "reserve":
                 said = self.said(entry)

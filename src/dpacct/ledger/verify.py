@@ -28,7 +28,6 @@ from dpacct.ledger.record.entries import Entry, Opening, Reserve, Row, Said, Set
 from dpacct.ledger.record.parts import PartTotals, check_part
 from dpacct.ledger.record.state import Charge, LedgerState, RunState, States
 from dpacct.renyi.odometer import Totals, subtract
-from dpacct.rounds import Adjacency
 from dpacct.rounds import Release as ScheduleItem
 
 COST_TOLERANCE = 1e-9
@@ -208,11 +207,6 @@ class Replay:
             self.check_budget()
         if isinstance(said, Opening):
             raise LedgerError("a ledger begins only once")
-        if entry.kind == "relabel":
-            if entry.run or ledger.adjacency != Adjacency.ADD_REMOVE:
-                raise LedgerError("only the add-remove rounds of a ledger are relabelled")
-            self.starts = {run: chain.as_zero_out(start) for run, start in self.starts.items()}
-            return rules.relabelled(ledger), None
         if entry.kind == "recount":
             if entry.run or not self.low_from:
                 raise LedgerError("there is nothing to count again")

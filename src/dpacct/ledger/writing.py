@@ -181,7 +181,7 @@ class LedgerFile:
             opening = chain.read(first)
             if not isinstance(opening, Opening):
                 raise LedgerError("a ledger begins with its budget")
-        self.known = Known(opening, relabelled=store.read(Rows.relabelled))
+        self.known = Known(opening)
         if any(missing := self.now().check_runs()):
             self.note = (
                 f"dpacct 0.3 charged a run of {self.path} to a part of the data that it does not "

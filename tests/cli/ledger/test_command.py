@@ -201,23 +201,6 @@ def old(name: str, folder: Path) -> Path:
     return folder / f"{name}.ledger"
 
 
-def test_a_ledger_that_was_relabelled_says_so(dpacct: Any, tmp_path: Path) -> None:
-    file = old("trained", tmp_path)
-    shown = dpacct(f"ledger show {file}")
-    assert not shown.err
-    assert "version 0.2 called its rounds add-remove" in shown.text
-    data = dpacct(f"ledger show {file}", "--json").json
-    assert (data["relabelled"], data["adjacency"]) == (True, "zero-out")
-    # What is printed is what was charged.
-    words = f"ledger charge {file} --noise 9 --rounds 2 --q 0.1 --adjacency add-remove"
-    assert dpacct(words, "--json").json["adjacency"] == "zero-out"
-    words = f"ledger remaining {file} --noise 9 --q 0.1 --adjacency add-remove"
-    assert "zero out one client" in dpacct(words).text
-    for command in ("show", "verify", "export", "remaining --noise 9 --q 0.1", "finish --run 1"):
-        name, _, rest = command.partition(" ")
-        assert dpacct(f"ledger {name} {file} {rest}", "--json").json
-
-
 def test_a_ledger_with_totals_that_are_too_low_says_so_until_it_is_written_to(
     dpacct: Any, tmp_path: Path
 ) -> None:

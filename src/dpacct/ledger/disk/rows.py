@@ -136,10 +136,6 @@ class Rows:
             raise LedgerError(f"{self.path}: the ledger is damaged: its entries are not in order.")
         return [(_entry(self.path, columns), closes) for *columns, closes in rows]
 
-    def relabelled(self) -> bool:
-        """Return whether the rounds of version 0.2 were relabelled."""
-        return self._count("run = 0 AND kind = 'relabel'") > 0
-
     def problems(self) -> list[str]:
         """Return the errors that SQLite finds in the file, and those of its tables."""
         rows = self._connection.execute(f"PRAGMA integrity_check({_MOST_PROBLEMS})").fetchall()
@@ -169,6 +165,11 @@ class Rows:
             raise LedgerError(f"{self.path}: the ledger is damaged: it has no schema version.")
         if not self._statements() <= set(SCHEMA):
             raise LedgerError(f"{self.path}: the ledger is damaged: {_OTHER_TABLES}.")
+        if self._count("run = 0 AND kind = 'relabel'"):
+            raise LedgerError(
+                f"{self.path}: dpacct 0.2 charged rounds of this ledger as add-remove. Read it "
+                f"with dpacct 0.3, and charge its rounds to a new ledger."
+            )
         return version
 
     def _statements(self) -> set[object]:

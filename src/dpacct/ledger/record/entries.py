@@ -15,11 +15,11 @@ import json
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from dpacct.budget import Budget
 from dpacct.display import line
@@ -27,14 +27,11 @@ from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.items import read_alone
 from dpacct.ledger.record.events import (
     Release,
-    in_adjacency,
     schedule_from_json,
-    schedule_in_adjacency,
 )
 from dpacct.ledger.record.parts import Partitions, checked_partitions
 from dpacct.ledger.record.plans import PAIRS, Plan
 from dpacct.renyi.odometer import Mixture
-from dpacct.rounds import Adjacency
 from dpacct.rounds import Release as ScheduleItem
 
 GENESIS = bytes(32)
@@ -195,13 +192,12 @@ class Row:
 class Plain:
     """Kinds without content.
 
-    ``resume`` and ``finish`` of a run. ``relabel``: all rounds are charged as zero-out.
-    ``recount``: the totals of the ledger, which were too low, are those of its runs again.
+    ``resume`` and ``finish`` of a run. ``recount``: the totals of the ledger, which were too low,
+    are those of its runs again.
     """
 
 
 Said = Opening | Start | Reserve | Settle | Row | Plain
-S = TypeVar("S", bound=Said)
 
 
 def read(entry: Entry) -> Said:
@@ -225,21 +221,11 @@ def read(entry: Entry) -> Said:
                 found = Settle(data["round"], data.get("reason", ""))
             case "row":
                 found = Row(data["row"])
-            case "resume" | "finish" | "relabel" | "recount":
+            case "resume" | "finish" | "recount":
                 pass
             case _:
                 raise LedgerError(f"its kind {line(entry.kind, 40)!r} is not known")
     return found
-
-
-def as_zero_out(said: S) -> S:
-    """Return the content of an entry of version 0.2 with its rounds relabelled zero-out."""
-    if isinstance(said, Reserve):
-        return replace(said, charged=in_adjacency(said.charged, Adjacency.ZERO_OUT))
-    if isinstance(said, Start) and said.plan:
-        schedule = schedule_in_adjacency(said.plan.schedule, Adjacency.ZERO_OUT)
-        return replace(said, plan=replace(said.plan, schedule=schedule))
-    return said
 
 
 def _opening(data: dict[str, Any]) -> Opening:

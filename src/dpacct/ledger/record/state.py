@@ -26,7 +26,6 @@ from dpacct.ledger.record.entries import Entry, reading
 from dpacct.ledger.record.plans import Plan, PlanRoom, proven_epsilon, together
 from dpacct.numerics.rounding import decimal_above
 from dpacct.renyi.odometer import Mixture, Totals, add, subtract
-from dpacct.rounds import Adjacency
 from dpacct.rounds import Release as ScheduleItem
 
 
@@ -230,11 +229,6 @@ def _divided(ledger: LedgerState, room: Room) -> LedgerState:
         plan_delta=room.plan_delta,
         promised_delta=room.promised_delta,
     )
-
-
-def relabelled(ledger: LedgerState) -> LedgerState:
-    """Charge all rounds of version 0.2, before and after, as zero-out."""
-    return replace(ledger, adjacency=str(Adjacency.ZERO_OUT))
 
 
 def _changed(

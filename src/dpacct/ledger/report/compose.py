@@ -113,7 +113,6 @@ def _figures(report: LedgerReport, found: Verification) -> list[str]:
         added=guarantee == "planned" and bool(report["pure_beside_plans"]),
         chosen=guarantee != "planned",
         promised=up(report["promised_delta"], 4) if report["promised_delta"] else "",
-        relabelled=bool(report["relabelled"]),
         reserved=up(report["plan_delta"], 4) if report["plan_delta"] else "",
         left=down(report["adaptive_delta"], 4),
         entries=str(found.entries),

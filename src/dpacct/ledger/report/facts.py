@@ -118,7 +118,6 @@ def summarize(now: Snapshot) -> LedgerSummary:
         "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
         "unit": now.unit,
         "adjacency": state.adjacency or None,
-        "relabelled": now.known.relabelled,
         **claim_of(
             now.guarantee(),
             now.interval(),
