@@ -159,6 +159,17 @@ def test_what_fits_by_the_game_alone(path: Path, game: float, fixed: float) -> N
         assert ledger.upper_epsilon() <= budget.epsilon
         assert ledger.verify().sound
 
+@pytest.mark.slow
+def test_remaining_by_the_game_is_what_a_plan_may_have(path: Path) -> None:
+    """In this budget the delta of five rounds fits, and their epsilon is not proven to."""
+    round_ = Round(2.0, Uniform(5, 100), "zero-out")
+    with Ledger.open(path, Budget(1.37155, 1e-6)) as ledger:
+        most = ledger.remaining_as_plan(round_, TIGHT)
+        with pytest.raises(BudgetExceeded):
+            ledger.start_run("too long", (most + 1) * round_, accountant=TIGHT)
+        ledger.start_run("longest", most * round_, accountant=TIGHT)
+
+
 
 def test_outside_a_plan_and_elsewhere(path: Path, game: float, fixed: float) -> None:
     with Ledger.open(path, WIDE) as ledger:

@@ -279,20 +279,29 @@ def most_planned_rounds(
     """
     unlimited = most_steps(step)
 
+    def with_steps(count: int) -> list[Plan]:
+        return [*plans, Plan(count * step, accountant)]
+
     def fit(count: int) -> bool:
-        whole = together([*plans, Plan(count * step, accountant)])
+        whole = together(with_steps(count))
         aside = mixture.with_promises(schedule_cost(mixture, whole.schedule))
         if _plan_delta_by_totals(aside, budget, whole) is not None:
             return True
         rest, bound = _rest_for(aside, budget, whole), ACCOUNTANTS[PAIRS].delta
         if rest is None or _meets(whole, rest):
             return rest is not None
-        # The game takes long, so its delta is computed for the plan that is registered alone.
+        # The game takes long, so its delta is left to the end of the search.
         return whole.accountant == PAIRS and bound(whole.schedule, rest.epsilon).upper <= rest.delta
 
     if fewest >= most or (most < unlimited and fit(most)):
         return most
-    return largest_count(fit, fewest, most if most == unlimited else most - 1)
+    found = largest_count(fit, fewest, most if most == unlimited else most - 1)
+    while accountant == TIGHT and found < most:
+        # Delta may show that a plan fits which epsilon does not.
+        if not plan_room(mixture, budget, with_steps(found + 1)).fits:
+            break
+        found += 1
+    return found
 
 
 def _meets(plan: Plan, budget: Budget) -> bool:
