@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 import dpacct
-from dpacct import Budget, Full, InvalidParameter, Ledger, LedgerError, Poisson, Round, Uniform
+from dpacct import (
+    Budget,
+    BudgetExceeded,
+    Full,
+    InvalidParameter,
+    Ledger,
+    LedgerError,
+    Poisson,
+    Round,
+    Uniform,
+)
 from dpacct.ledger.record.plans import PAIRS, TIGHT, Plan, epsilon_so_far, together
 from forgeries import read, write
 from ledgers import play
@@ -159,6 +169,7 @@ def test_what_fits_by_the_game_alone(path: Path, game: float, fixed: float) -> N
         assert ledger.upper_epsilon() <= budget.epsilon
         assert ledger.verify().sound
 
+
 @pytest.mark.slow
 def test_remaining_by_the_game_is_what_a_plan_may_have(path: Path) -> None:
     """In this budget the delta of five rounds fits, and their epsilon is not proven to."""
@@ -168,7 +179,6 @@ def test_remaining_by_the_game_is_what_a_plan_may_have(path: Path) -> None:
         with pytest.raises(BudgetExceeded):
             ledger.start_run("too long", (most + 1) * round_, accountant=TIGHT)
         ledger.start_run("longest", most * round_, accountant=TIGHT)
-
 
 
 def test_outside_a_plan_and_elsewhere(path: Path, game: float, fixed: float) -> None:
