@@ -87,7 +87,7 @@ def test_a_calibration_is_a_table():
     shown = found._repr_html_()
     assert "1.286010" in shown
     assert "proven, at delta 1e-05" in shown
-    assert "300 rounds, Poisson(sampling_rate=0.1)" in shown
+    assert "300 rounds, noise 1.28601, Poisson sampling at rate 0.1" in shown
     plan = 10 * Round(1.0, Poisson(0.1)) + 10 * Round(2.0, Poisson(0.1))
     scaled = dpacct.calibrate(schedule=plan, epsilon=8, delta=1e-5, accountant="rdp")
     assert "noise scale" in scaled._repr_html_()
