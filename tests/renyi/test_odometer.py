@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import dpacct
 from dpacct.budget import Budget
+from dpacct.errors import InvalidParameter
 from dpacct.numerics.rounding import FUNCTION_ERROR
 from dpacct.renyi.odometer import (
     SCALE,
@@ -262,6 +263,15 @@ def test_remaining_is_the_last_number_that_fits(budget, round_, ran):
         assert odometer.epsilon <= budget.epsilon
     odometer.add(round_)
     assert odometer.epsilon > budget.epsilon
+
+
+@pytest.mark.parametrize("wrong", ["a round", None, 3, [Round(1.0)], 2 * Round(1.0)])
+def test_what_is_no_release_is_rejected_by_name(wrong):
+    odometer = Odometer(Budget(1, 1e-6))
+    for ask in (odometer.add, odometer.remaining):
+        with pytest.raises(InvalidParameter, match="a release is a Round or a mechanism"):
+            ask(wrong)
+    assert (odometer.rounds, odometer.epsilon) == (0, 0.0)
 
 
 def test_a_typical_round_tightens_what_is_not_typical_otherwise():

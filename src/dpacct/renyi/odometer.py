@@ -91,6 +91,9 @@ class Mixture:
 
     def cost(self, round_: Release) -> Totals:
         """Return the proven cost of a round, rounded up, as the module's head lists it."""
+        if not isinstance(round_, Release):
+            rule = "a release is a Round or a mechanism that knows its pairs"
+            raise InvalidParameter("round_", round_, rule)
         return _cost(self.orders, round_, self._has_masses, self.adds_up)
 
     @property
@@ -378,13 +381,14 @@ class Odometer:
         """Charge a round, or several like it, even beyond the budget.
 
         Raises:
-            InvalidParameter: the count is not a whole number of at least one.
+            InvalidParameter: it is no release, or the count is not a whole number of at least one.
             BudgetExceeded: an infinite loss does not fit into ``promised_delta``, so that no
                 epsilon would hold. Nothing is charged.
         """
         count = validate.rounds(rounds)
+        cost = times(count, self.mixture.cost(round_))
         self.mixture.check_promises(self._totals, count * round_)
-        self._totals = add(self._totals, times(count, self.mixture.cost(round_)))
+        self._totals = add(self._totals, cost)
         self.rounds += count
 
     @property
