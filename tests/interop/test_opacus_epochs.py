@@ -23,7 +23,7 @@ from torch.utils.data import (  # noqa: E402 - needs torch
     TensorDataset,
 )
 
-from tests.interop.test_opacus import Job  # noqa: E402 - needs opacus
+from tests.interop.jobs import Job  # noqa: E402 - needs opacus
 
 # Opacus and torch warn about unrelated things.
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,47 +11,26 @@ import pytest
 import dpacct
 from dpacct import Ledger, Poisson, Round
 from dpacct.errors import InvalidParameter, LedgerError, Unsupported
-
-opacus = pytest.importorskip("opacus", reason="opacus is not installed")
-torch = pytest.importorskip("torch")
-plug_in = pytest.importorskip("dpacct.interop.opacus")
-
-from opacus import schedulers  # noqa: E402 - needs opacus
-from torch.utils.data import (  # noqa: E402 - needs torch
-    DataLoader,
-    TensorDataset,
-    WeightedRandomSampler,
-)
-
-from tests.interop.test_opacus import (  # noqa: E402 - needs opacus
+from tests.interop.jobs import (
+    CHARGED,
     DELTA,
     MODES,
     NOISE,
-    RATE,
+    DataLoader,
     Job,
+    TensorDataset,
+    WeightedRandomSampler,
     X,
     Y,
+    epsilon,
+    job_of,
+    opacus,
+    plug_in,
+    torch,
 )
 
 # Opacus and torch warn about unrelated things.
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-CHARGED = pytest.mark.parametrize("charged", [False, True], ids=["accountant", "ledger"])
-
-
-def job_of(run: Any, *, charged: bool, **settings: Any) -> Job:
-    """A job, attached to the run if it is charged."""
-    job = Job(**settings)
-    if charged:
-        job.attach(run)
-    return job
-
-
-def epsilon(*noises: float) -> float:
-    """The proven epsilon of a batch of each noise multiplier."""
-    plan = sum((Round(z, Poisson(RATE)) for z in noises[1:]), 1 * Round(noises[0], Poisson(RATE)))
-    return dpacct.epsilon(plan, delta=DELTA).upper
-
 
 # Batches.
 
@@ -387,198 +364,6 @@ def test_parameters_that_are_frozen_or_not_later(mode: str) -> None:
     next(iter(job.loader))
     with pytest.raises(Unsupported, match="no parameter of the optimizer is trainable"):
         job.optimizer.step()
-
-
-# Ghost clipping.
-
-
-def ghost(run: Any, *, charged: bool, **settings: Any) -> Job:
-    return job_of(
-        run,
-        charged=charged,
-        mode="ghost",
-        loader=DataLoader(TensorDataset(50 * X, Y), 40),
-        **settings,
-    )
-
-
-@CHARGED
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_ghost_clipping_with_the_own_criterion_is_refused(
-    run: Any, *, charged: bool, wrapped: bool
-) -> None:
-    """Nothing is clipped then."""
-    job = ghost(run, charged=charged, wrap_model=wrapped)
-    if not wrapped:
-        job.model = job.module
-    job.loss = torch.nn.CrossEntropyLoss()
-    job.refuses(job.epoch, Unsupported, "only the criterion that make_private returns clips")
-
-
-def penalty(job: Job) -> None:
-    (10 * job.module.weight.square().sum()).backward()
-
-
-def public_loss(job: Job) -> None:
-    job.model.disable_hooks()
-    torch.nn.functional.cross_entropy(job.module(X), Y).backward()
-    job.model.enable_hooks()
-
-
-def clipped_again(job: Job) -> None:
-    torch.nn.utils.clip_grad_norm_(job.model.parameters(), 1e-3)
-
-
-def zeroed(job: Job) -> None:
-    job.optimizer.zero_grad()
-
-
-def dropped(job: Job) -> None:
-    job.model.zero_grad(set_to_none=True)
-
-
-@CHARGED
-@pytest.mark.parametrize("change", [penalty, public_loss, clipped_again, zeroed, dropped])
-def test_gradients_of_ghost_clipping_that_something_changed_are_refused(
-    run: Any, change: Callable[[Job], None], *, charged: bool
-) -> None:
-    job = ghost(run, charged=charged)
-    job.backward(next(iter(job.loader)))
-    change(job)
-    job.refuses(job.optimizer.step, Unsupported, "of its backward pass alone")
-
-
-@CHARGED
-def test_losses_that_are_not_one_for_each_example_are_refused(run: Any, *, charged: bool) -> None:
-    """Opacus scales the mean of all losses by the sum of the factors: nothing is clipped."""
-
-    def mean(outputs: Any, targets: Any) -> Any:
-        return torch.nn.functional.cross_entropy(outputs, targets)
-
-    job = ghost(run, charged=charged, criterion=mean)
-    job.refuses(job.epoch, Unsupported, r"losses of shape \(\) for 40 examples")
-
-
-def test_a_model_that_is_made_private_again_keeps_its_clip_norm_and_is_refused() -> None:
-    """Opacus gives the smaller norm to the noise alone."""
-    first = Job(mode="ghost", max_grad_norm=10.0)
-    again = Job(mode="ghost", module=first.model, max_grad_norm=1.0, engine=first.engine)
-    with pytest.raises(Unsupported, match="clips to 10, and the noise is for 1"):
-        again.epoch()
-
-
-def test_a_wrapped_loss_may_be_scaled_and_taken_again(run: Any) -> None:
-    job = ghost(run, charged=True)
-    for _ in range(3):
-        for x, y in job.loader:
-            job.loss(job.model(x), y).backward()
-            (1e6 * job.loss(job.model(x), y) / 3).backward()
-            job.optimizer.step()
-    assert run.committed == len(job.engine.accountant) == 3
-
-
-# Noise and clip norms that change.
-
-
-@CHARGED
-@pytest.mark.parametrize("name", ["noise_multiplier", "max_grad_norm"])
-def test_noise_and_clip_norms_that_are_set_by_hand_are_refused(
-    run: Any, name: str, *, charged: bool
-) -> None:
-    job = job_of(run, charged=charged)
-    job.epoch()
-    setattr(job.optimizer, name, 0.5)
-    job.refuses(job.epoch, Unsupported, "by a scheduler of opacus")
-    # Without a ledger, what was set before the first batch is what is counted.
-    job = Job()
-    job.optimizer.noise_multiplier = 0.7
-    job.epoch()
-    assert job.engine.get_epsilon(DELTA) == pytest.approx(epsilon(*[0.7] * 10))
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("gamma", [0.9, 1.1])
-def test_noise_that_follows_a_scheduler_is_counted(workers: int, gamma: float) -> None:
-    """Workers draw batches ahead of the scheduler."""
-    job = Job(workers=workers)
-    scheduler = schedulers.ExponentialNoise(job.optimizer, gamma=gamma)
-    noises: list[float] = []
-    for batch in job.loader:
-        job.step(batch)
-        noises.append(job.optimizer.noise_multiplier)
-        scheduler.step()
-    assert len(job.engine.accountant) == len(noises) == 10
-    assert job.engine.get_epsilon(DELTA) == pytest.approx(epsilon(*noises))
-
-
-def test_more_noise_by_hand_is_counted_as_before() -> None:
-    job = Job()
-    for batch in job.loader:
-        job.step(batch)
-        job.optimizer.noise_multiplier *= 2
-    assert job.engine.get_epsilon(DELTA) == pytest.approx(epsilon(*[NOISE] * 10))
-
-
-@MODES
-def test_a_clip_norm_that_follows_a_scheduler(mode: str) -> None:
-    job = Job(mode=mode)
-    scheduler = schedulers.ExponentialGradClip(job.optimizer, gamma=0.5)
-    job.epoch()
-    scheduler.step()
-    if mode == "ghost":
-        job.refuses(job.epoch, Unsupported, r"clips to 1, and the noise is for 0\.5")
-        job.model.max_grad_norm = 0.5
-    assert len(job.epoch()) == 10
-
-
-def test_a_clip_norm_may_not_change_between_the_parts_of_a_batch() -> None:
-    job = Job(loader=DataLoader(TensorDataset(X, Y), 20))
-    scheduler = schedulers.ExponentialGradClip(job.optimizer, gamma=0.5)
-
-    def loop() -> None:
-        with job.split(2) as parts:
-            for batch in parts:
-                job.step(batch)
-                scheduler.step()
-
-    job.refuses(loop, Unsupported, r"was 1 and is 0\.5")
-
-
-@pytest.mark.parametrize("noise", [-1.0, math.nan, "x"])
-def test_noise_multipliers_are_checked_at_once(noise: Any) -> None:
-    with pytest.raises(InvalidParameter, match="noise_multiplier"):
-        Job(noise_multiplier=noise)
-
-
-# Calibration and checkpoints.
-
-
-def test_no_step_of_an_epoch_is_lost_in_calibration() -> None:
-    """3 epochs of 75 batches are 225 steps: 3 / (1 / 75) is a little less."""
-    data = TensorDataset(torch.zeros(75, 5), torch.zeros(75, dtype=torch.long))
-    module = torch.nn.Linear(5, 2)
-    engine = opacus.PrivacyEngine(accountant="dpacct")
-    _, optimizer, loader = engine.make_private_with_epsilon(
-        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
-        data_loader=DataLoader(data, 1), target_epsilon=3, target_delta=DELTA, epochs=3,
-        max_grad_norm=1.0,
-    )  # fmt: skip
-    plan = 3 * len(loader) * Round(optimizer.noise_multiplier, Poisson(1 / 75))
-    assert plan.rounds == 225
-    assert 2.999 < dpacct.epsilon(plan, delta=DELTA).upper <= 3
-
-
-def test_a_checkpoint_does_not_take_steps_back(tmp_path: Path) -> None:
-    job = Job()
-    job.epoch()
-    weights = job.weights
-    job.engine.save_checkpoint(path=tmp_path / "c.pt", module=job.model)
-    job.epoch()
-    with pytest.raises(Unsupported, match="20 batches are counted already"):
-        job.engine.load_checkpoint(path=tmp_path / "c.pt", module=job.model)
-    # The weights are those of the checkpoint, and its accountant is not.
-    assert job.weights == weights
-    assert len(job.engine.accountant) == 20
 
 
 # Loops that are right.

@@ -39,6 +39,8 @@ _optimizers = import_opacus("optimizers")
 
 # Attributes in which parameters keep gradients of examples, or their norms for ghost clipping.
 _PER_EXAMPLE = ("grad_sample", "_norm_sample")
+# Functions that change the gradient of a parameter in its backward pass.
+_PARAMETER_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _PARTS = (
     "a part of a batch had no step of its own, or two: its gradients would be added to those of "
     "another batch. Call optimizer.step() once for each batch that the loader delivers."
@@ -129,8 +131,8 @@ class Steps:
     any. A run without a ledger is private unless a generator was given. With a ledger, no other
     private optimizer may step on the batches of the ``loader``.
 
-    The noise may rise, and falls by a scheduler of Opacus alone, never below the charge of a
-    ledger. The clip norm changes between batches, by such a scheduler, or if it is
+    Without a ledger, noise and clip norm may change between batches, and the noise of each is
+    counted. With one, the noise is not below the charge, and the clip norm changes if it is
     ``scheduled_clip``. An empty batch may have one ``synthetic`` example.
     """
 
@@ -147,7 +149,7 @@ class Steps:
         self.optimizer, self.ledger, self.accountant = optimizer, run is not None, accountant
         given = optimizer.generator is not None or generator_of(loader.batch_sampler) is not None
         self.private = run.private if run is not None else optimizer.secure_mode or not given
-        self._scheduled_clip, self._synthetic = scheduled_clip, synthetic
+        self._scheduled_clip, self._synthetic = scheduled_clip or run is None, synthetic
         # Batches, or parts of them, that the loader draws ahead.
         self._lead = loader.num_workers * (loader.prefetch_factor or 0)
         self._fresh_noise = self.private and not optimizer.secure_mode
@@ -155,7 +157,9 @@ class Steps:
         self._ghost = isinstance(optimizer, _optimizers.DPOptimizerFastGradientClipping)
         self._clipped: Clipped | None = None
         self._generator = optimizer.generator
-        self._noise, self._clip = float(optimizer.noise_multiplier), _clip_norms(optimizer)
+        # The least noise multiplier of a step.
+        self._noise = 0.0 if run is None else float(optimizer.noise_multiplier)
+        self._clip = _clip_norms(optimizer)
         self._exhausted = True
         self._pass = 0
         # The iterator of the current pass. A loop that ends or is left drops it.
@@ -196,8 +200,6 @@ class Steps:
                 "charged like the others. Evaluate on a loader of your own.",
                 stacklevel=8,  # from the loop, over torch's iterator, to here
             )
-        if not self._pass:
-            self.scheduled(clip=False)
         self._pass += 1
         self._exhausted, self._iterator = False, weakref.ref(iterator)
         self._batches, self._requests, self._stepped = [], 0, 0
@@ -228,24 +230,19 @@ class Steps:
         if batch.rate is None:
             self.accountant.count_epoch()
         else:
-            batch.counted = self._noise if self.private else 0.0
+            batch.counted = self._counted
             self.accountant.step(noise_multiplier=batch.counted, sample_rate=batch.rate)
-
-    def scheduled(self, *, clip: bool = True) -> None:
-        """Accept the noise, and the clip norm between batches, as a scheduler of Opacus set them.
-
-        With a ledger, the noise is that of the charge.
-        """
-        if not self.ledger:
-            self._noise = float(self.optimizer.noise_multiplier)
-        if clip and not self._examples:
-            self._clip = _clip_norms(self.optimizer)
 
     def clipped(self, loss: Any) -> None:
         """Note the gradients that a backward pass of the wrapped loss has left."""
         if any(parameter.grad is None for parameter in self.optimizer.params):
             return
         module, params = loss.module, self.optimizer.params
+        if any(getattr(p, name, None) for p in params for name in _PARAMETER_HOOKS):
+            raise Unsupported(
+                "a hook of a parameter changes the gradients behind ghost clipping. Remove it, or "
+                "take grad_sample_mode='hooks'"
+            )
         examples = len(module.per_sample_gradient_norms)
         if tuple(loss.loss_per_sample.shape) != (examples,):
             raise Unsupported(
@@ -314,13 +311,19 @@ class Steps:
                 "the sum of the gradients is not finite: an example, the model or the loss "
                 "overflows. Nothing of this batch is released, and it stays spent."
             )
-        if self.accountant is not None and batch.rate is not None and self.private:
-            self.accountant.recount(batch.rate, batch.counted, self._noise)
+        if self.accountant is not None and batch.rate is not None:
+            self.accountant.recount(batch.rate, batch.counted, self._counted)
         self._kept[1]()
         if batch.ticket is not None:
             batch.ticket.commit()
         self._stepped += 1
         self._examples = 0
+
+    @property
+    def _counted(self) -> float:
+        """The noise multiplier that counts: as it is now, or with a ledger that of the charge."""
+        now = self._noise if self.ledger else float(self.optimizer.noise_multiplier)
+        return now if self.private else 0.0
 
     @property
     def _split(self) -> bool:
@@ -350,17 +353,15 @@ class Steps:
             if not self._scheduled_clip or self._examples:
                 raise Unsupported(
                     f"the clip norm was {self._clip[0]:g} and is {clip[0]:g}. A clip norm that "
-                    "depends on the data has a cost of its own. If it does not, change it by a "
-                    "scheduler of opacus.schedulers, between batches, or attach a ledger with "
-                    "scheduled_clip=True."
+                    "depends on the data has a cost of its own. If it does not, change it between "
+                    "batches, and attach a ledger with scheduled_clip=True."
                 )
             self._clip = clip
         noise = float(optimizer.noise_multiplier)
         if not noise >= self._noise:
             raise Unsupported(
-                f"noise multiplier {noise:g} is less than {self._noise:g}, which is charged. With "
-                "a ledger, attach the optimizer with the least noise that it will have. Without "
-                "one, lower it by a scheduler of opacus.schedulers."
+                f"noise multiplier {noise:g} is less than {self._noise:g}, which is charged. "
+                "Attach the optimizer with the least noise that it will have."
             )
 
     def _check_examples(self, batch: Batch) -> None:
@@ -541,24 +542,19 @@ register_optimizer_step_pre_hook(_check_other_optimizer)
 
 
 def _watch_opacus() -> None:
-    """Let the wrapped loss and the schedulers of Opacus tell `Steps` what they did.
+    """Let the wrapped loss of Opacus tell `Steps` what it clipped.
 
     Errors of its hooks that do not name the mistake get a note that does.
     """
     loss = import_opacus("utils.fast_gradient_clipping_utils").DPTensorFastGradientClipping
-    schedulers, models = import_opacus("schedulers"), import_opacus("grad_sample")
+    models, backward = import_opacus("grad_sample"), loss.backward
 
-    def after(kind: Any, name: str, tell: Callable[[Steps, Any], None]) -> None:
-        method = getattr(kind, name)
-
-        @functools.wraps(method)
-        def told(owner: Any) -> None:
-            method(owner)
-            steps = Steps.of(owner.optimizer)
-            if steps is not None:
-                tell(steps, owner)
-
-        setattr(kind, name, told)
+    @functools.wraps(backward)
+    def clipping(owner: Any) -> None:
+        backward(owner)
+        steps = Steps.of(owner.optimizer)
+        if steps is not None:
+            steps.clipped(owner)
 
     def noted(kind: Any, name: str, note: str) -> None:
         method = getattr(kind, name)
@@ -573,9 +569,7 @@ def _watch_opacus() -> None:
 
         setattr(kind, name, called)
 
-    after(loss, "backward", Steps.clipped)
-    for kind in (schedulers._NoiseScheduler, schedulers._GradClipScheduler):  # noqa: SLF001 - their subclasses alone have public names
-        after(kind, "step", lambda steps, _: steps.scheduled())
+    loss.backward = clipping
     for kind in (models.GradSampleHooks, models.GradSampleHooksFastGradientClipping):
         noted(kind, "capture_activations_hook", _FORWARD)
         noted(kind, "capture_backprops_hook", _BACKWARD)
