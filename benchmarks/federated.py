@@ -29,7 +29,7 @@ REPEATS = 3
 BY_HAND = "by hand, for this model"
 
 
-def logistic(job: Job, *, vectorize: bool | Literal["auto"]) -> list[fl.Report]:
+def logistic(job: Job, *, vectorize: bool | Literal["auto"]) -> list[fl.RoundReport]:
     """Run the MNIST job of the DP-Fed-LS paper at 1000 clients. Return its reports."""
     model = nn.Linear(784, 10)
     run = fl.Federation(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpacct import Budget, Ledger, Poisson, Round
-from dpacct.ledger import Event, Release
+from dpacct.ledger import Event, NoisySum
 from dpacct.ledger.disk.rows import APPLICATION_ID, SCHEMA, SCHEMA_VERSION
 from dpacct.ledger.record import entries as chain
 
@@ -31,7 +31,7 @@ class Row:
 def _everyone(path: Path) -> None:
     """Full participation, which composes exactly and quickly: of everything a little."""
     round_, other = Round(9.0), Round(12.0)
-    event = Event(round_, (Release("update", 9.5), Release("count", 30.0, 0.5)), {"lr": [1]})
+    event = Event(round_, (NoisySum("update", 9.5), NoisySum("count", 30.0, 0.5)), {"lr": [1]})
     with Ledger.open(path, BUDGET) as ledger:
         run = ledger.start_run("planned", 3 * event.charged + 2 * other, details={"a": {"b": 1}})
         run.reserve(event).commit({"loss": 0.5})

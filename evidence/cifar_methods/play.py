@@ -203,7 +203,7 @@ def play_in_turn(folder: str, records: Records) -> dict[str, Any]:
             )
             for m, each in settings.items()
         }
-        going: dict[str, Iterator[fl.Report]] = {m: iter(run) for m, run in runs.items()}
+        going: dict[str, Iterator[fl.RoundReport]] = {m: iter(run) for m, run in runs.items()}
         for turn in range(TURNS):
             for method, reports in going.items():
                 began = time.process_time()

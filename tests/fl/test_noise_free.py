@@ -10,7 +10,7 @@ import torch
 from dpacct import Budget, fl
 from dpacct.correlated import square_root
 from dpacct.errors import BudgetExceeded, InvalidParameter
-from dpacct.ledger import Event, Ledger, Release
+from dpacct.ledger import Event, Ledger, NoisySum
 from dpacct.rounds import Poisson, Round
 from tests.fl.problems import (
     Recorded,
@@ -161,7 +161,7 @@ def test_a_ledger_with_a_budget_keeps_it(tmp_path):
 
 
 def test_a_private_run_of_a_ledger_takes_no_sum_without_noise(tmp_path):
-    event = Event(Round(1e-3, Poisson(0.1)), (Release("update", 0.0, 1.0),))
+    event = Event(Round(1e-3, Poisson(0.1)), (NoisySum("update", 0.0, 1.0),))
     assert event.is_bare
     assert event.charged == Round(1e-3, Poisson(0.1))
     with Ledger.open(tmp_path / "run.ledger", Budget(1e9, 1e-5)) as book:

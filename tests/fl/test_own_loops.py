@@ -87,7 +87,7 @@ def by_optimizer(make: Callable[[Any], torch.optim.Optimizer]):
     return loop
 
 
-def trained(run: fl.Server, way=here, loop=by_steps) -> list[fl.Report]:
+def trained(run: fl.Server, way=here, loop=by_steps) -> list[fl.RoundReport]:
     """Train a server by a loop of one's own, and return the reports."""
     reports = []
     for opened in run:
@@ -358,7 +358,7 @@ def test_the_generators_of_the_program_are_restored():
 # A rehearsal, before anything is charged.
 
 
-def one_round(opened: fl.OpenRound, loss=cross_entropy) -> fl.Report:
+def one_round(opened: fl.OpenRound, loss=cross_entropy) -> fl.RoundReport:
     """A loop of one's own, as a function of its round."""
     for client in opened.workers:
         x, y = CLIENTS[client].inputs, CLIENTS[client].targets

@@ -11,7 +11,7 @@ from dpacct import Budget, Ledger, Poisson, Round, Uniform
 from dpacct.display import up
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
 from dpacct.ledger import Event, Guarantee
-from dpacct.ledger.disk.rows import Rows
+from dpacct.ledger.disk.rows import StoredEntries
 from dpacct.ledger.ledger import MOST_ELSEWHERE
 from dpacct.ledger.record.entries import Entry
 from dpacct.ledger.writing import Transaction
@@ -89,9 +89,9 @@ def test_what_has_happened_is_recorded_beyond_the_budget(path: Path) -> None:
 def test_a_failure_in_the_middle_leaves_nothing(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    head, add, count = ledger.head, Rows.add, 0
+    head, add, count = ledger.head, StoredEntries.add, 0
 
-    def failing(rows: Rows, entry: Entry, closes: int | None) -> None:
+    def failing(rows: StoredEntries, entry: Entry, closes: int | None) -> None:
         nonlocal count
         count += 1
         if count == 7:
@@ -99,7 +99,7 @@ def test_a_failure_in_the_middle_leaves_nothing(
         add(rows, entry, closes)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Rows, "add", failing)
+        patch.setattr(StoredEntries, "add", failing)
         with pytest.raises(LedgerError, match="disk is full"):
             ledger.charge("notebook", 10 * ROUND)
     assert (count, ledger.head, ledger.runs) == (7, head, ())

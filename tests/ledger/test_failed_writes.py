@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from dpacct import Budget, BudgetExceeded, Laplace, Ledger, LedgerError, Round
-from dpacct.ledger.disk.rows import Rows
+from dpacct.ledger.disk.rows import StoredEntries
 
 BUDGET = Budget(4, 1e-5)
 COUNTRY = {"country": ["DE", "FR"]}
@@ -49,15 +49,15 @@ class Fault:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = math.inf
-        add = Rows.add
+        add = StoredEntries.add
 
-        def failing(rows: Rows, *entry: Any) -> None:
+        def failing(rows: StoredEntries, *entry: Any) -> None:
             self.left -= 1
             if self.left < 0:
                 raise sqlite3.OperationalError("disk I/O error")
             add(rows, *entry)
 
-        monkeypatch.setattr(Rows, "add", failing)
+        monkeypatch.setattr(StoredEntries, "add", failing)
 
 
 @pytest.fixture

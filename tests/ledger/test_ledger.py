@@ -28,7 +28,7 @@ from dpacct import (
     Uniform,
 )
 from dpacct.items import read_alone
-from dpacct.ledger import Event, Guarantee, Release
+from dpacct.ledger import Event, Guarantee, NoisySum
 from dpacct.ledger.record.plans import Plan, schedule_cost
 from dpacct.ledger.record.state import charge_of, started_run
 from dpacct.renyi.odometer import Odometer, add, as_float, times
@@ -359,7 +359,7 @@ def test_a_plan_of_many_different_rounds(ledger: Ledger) -> None:
 
 
 def test_several_releases_of_a_round_are_charged_as_one(ledger: Ledger) -> None:
-    releases = (Release("update", 1.0, 0.5), Release("quantile", 10.0, 0.5))
+    releases = (NoisySum("update", 1.0, 0.5), NoisySum("quantile", 10.0, 0.5))
     event = Event(Round(1.0, Poisson(0.1)), releases, {"server_lr": 0.1})
     run = ledger.start_run("one", 5 * event.charged)
     ticket = run.reserve(event)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dpacct import Ledger, Poisson, Round, report
-from dpacct.ledger import Event, Release
+from dpacct.ledger import Event, NoisySum
 from dpacct.report.document import template
 from forgeries import read, write
 from hostile import MARKUP
@@ -60,7 +60,7 @@ def forged(path: Path) -> report.Report:
     with Ledger.open(path, BUDGET, partitions={MARKUP[0]: ["a", MARKUP[1]]}) as ledger:
         for number in range(len(NAMES)):
             run = ledger.start_run(f"run {number}", details={"a": "b"}, project="p")
-            releases = (Release("one", 9.0), Release("two", 30.0))
+            releases = (NoisySum("one", 9.0), NoisySum("two", 30.0))
             run.reserve(Event(ROUND, releases, main="one")).commit()
     rows = read(path)
     rows[0].content["data"] |= {"unit": CONTROL + MARKUP[0], "software": MARKUP[1]}

@@ -31,7 +31,7 @@ from dpacct_cli.output import LABEL, Force
 from dpacct_cli.render import Answer, Grid, Page, Row, Style, plain, show
 from dpacct_cli.train import options as own
 from dpacct_cli.train.files import SETTINGS, RunFiles, ledger_of_settings
-from dpacct_cli.train.settings import Settings, load
+from dpacct_cli.train.settings import RunSettings, load
 
 if TYPE_CHECKING:
     from dpacct.fl.clients import ClientData
@@ -119,7 +119,7 @@ class Target(NamedTuple):
     path: Path  # The checkpoint
     content: Mapping[str, Any]  # What the checkpoint holds
     # The job's model has the parameters of the checkpoint.
-    settings: Settings
+    settings: RunSettings
     files: RunFiles
     job: Job
     rounds: int  # That were released so far

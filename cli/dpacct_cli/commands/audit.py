@@ -16,7 +16,7 @@ from dpacct_cli.options import StyleOptions, number, option
 from dpacct_cli.render import Answer, Page, Row, both, plain, show
 from dpacct_cli.train.command import check_unit, read_settings
 from dpacct_cli.train.options import MethodName, Training
-from dpacct_cli.train.settings import Settings
+from dpacct_cli.train.settings import RunSettings
 
 if TYPE_CHECKING:
     from dpacct.fl.auditing.canary_audit import RunAudit
@@ -76,7 +76,7 @@ def audit(
         raise SystemExit(FAULTY)
 
 
-def audit_settings(settings: Settings, canaries: int, **test: Any) -> tuple[RunAudit, Job]:
+def audit_settings(settings: RunSettings, canaries: int, **test: Any) -> tuple[RunAudit, Job]:
     """Train the run that the settings describe, with canaries. Nothing of it is kept."""
     # PyTorch is imported here, once everything that can be checked without it has been.
     from dpacct.fl.auditing.runs import audit_run
@@ -104,7 +104,7 @@ def _plan(job: Job, found: RunAudit) -> Schedule:
     return found.rounds * Round(found.noise_multiplier, sampling, job.adjacency)
 
 
-def _data(settings: Settings, job: Job, found: RunAudit) -> outputs.Audit:
+def _data(settings: RunSettings, job: Job, found: RunAudit) -> outputs.Audit:
     """Return the keys of --json."""
     tested, guesses = found.shown, found.shown.guesses
     factor = tested.noise_factor
@@ -131,7 +131,7 @@ def _data(settings: Settings, job: Job, found: RunAudit) -> outputs.Audit:
     return data
 
 
-def page(settings: Settings, job: Job, found: RunAudit) -> Page:
+def page(settings: RunSettings, job: Job, found: RunAudit) -> Page:
     """Return the page for people."""
     tested, guesses = found.shown, found.shown.guesses
     sure = f"{plain(100 * tested.confidence)} % sure"

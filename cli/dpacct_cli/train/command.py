@@ -20,7 +20,7 @@ from dpacct_cli.output import is_there
 from dpacct_cli.render import Answer, Page, Row, chosen, down, plain, print_note, seconds, show, up
 from dpacct_cli.train.files import RunFiles, begin, find_run, other_ledgers
 from dpacct_cli.train.options import METHODS, MethodName, Record, Training
-from dpacct_cli.train.settings import FREE, Settings, check_unchanged, combine, typed_values
+from dpacct_cli.train.settings import FREE, RunSettings, check_unchanged, combine, typed_values
 from dpacct_cli.words import about_examples, in_units, spelling, text_of
 
 if TYPE_CHECKING:
@@ -95,7 +95,9 @@ def train(
     _run(settings, files, style.style, resume=record.resume, distributed=record.distributed)
 
 
-def read_settings(method: str | None, training: Training, record: Record | None = None) -> Settings:
+def read_settings(
+    method: str | None, training: Training, record: Record | None = None
+) -> RunSettings:
     """Return the settings of a command line. See `combine`."""
     if method is None and not training.examples:
         known = f"a method is one of {', '.join(METHODS)}, or package.module:Class"
@@ -110,7 +112,7 @@ def read_settings(method: str | None, training: Training, record: Record | None 
     )
 
 
-def check_unit(settings: Settings) -> None:
+def check_unit(settings: RunSettings) -> None:
     """Name examples in all messages if they are sampled, and reject --batch if clients are."""
     if settings.get("examples"):
         about_examples()
@@ -121,7 +123,7 @@ def check_unit(settings: Settings) -> None:
         )
 
 
-def _propose_schema(settings: Settings) -> None:
+def _propose_schema(settings: RunSettings) -> None:
     """Print a schema to edit, and stop, if a table has words and no schema."""
     data, known = settings.values["data"], settings.data_options
     declared = known.keys() - {"label", "owner", "classes"}
@@ -141,7 +143,7 @@ def _propose_schema(settings: Settings) -> None:
 
 
 def _run(
-    settings: Settings, files: RunFiles, style: Style, *, resume: bool, distributed: bool
+    settings: RunSettings, files: RunFiles, style: Style, *, resume: bool, distributed: bool
 ) -> None:
     # PyTorch is imported here, after everything that can be checked without it.
     from dpacct.fl.engine.loop import join_torchrun
@@ -188,7 +190,7 @@ def _run(
 
 
 def _notes(
-    settings: Settings, files: RunFiles, job: Job, terms: Terms | None, run: Federation
+    settings: RunSettings, files: RunFiles, job: Job, terms: Terms | None, run: Federation
 ) -> Iterator[str]:
     """Yield what a person should know before rounds are charged."""
     if others := other_ledgers(files, settings.values["data"]):
@@ -221,7 +223,7 @@ def _notes(
 class Done(NamedTuple):
     """A run that has ended, with all that is printed of it."""
 
-    settings: Settings
+    settings: RunSettings
     files: RunFiles
     job: Job
     run: Federation

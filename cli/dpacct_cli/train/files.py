@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct_cli.errors import OptionConflict
-from dpacct_cli.train.settings import Settings, is_table, load
+from dpacct_cli.train.settings import RunSettings, is_table, load
 
 SUFFIX = ".ledger"
 SETTINGS = ".settings.json"
@@ -52,7 +52,7 @@ class Begun(NamedTuple):
     """The files and settings of a run that was begun."""
 
     files: RunFiles
-    settings: Settings
+    settings: RunSettings
 
     @property
     def finished(self) -> bool:
@@ -90,7 +90,7 @@ def ledger_of_data(data: str) -> Path:
     return Path(data).with_suffix(SUFFIX) if is_table(data) else Path(f"{data}{SUFFIX}")
 
 
-def ledger_of_settings(file: Path, settings: Settings) -> Path:
+def ledger_of_settings(file: Path, settings: RunSettings) -> Path:
     """Return the ledger of a run, given the file of its settings."""
     return file.with_name(settings.ledger or file.name.removesuffix(SETTINGS) + SUFFIX)
 

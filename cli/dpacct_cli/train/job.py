@@ -39,7 +39,7 @@ from dpacct.rounds import MAX_CLIENTS, Adjacency, Full, Poisson, Sampling, Sched
 from dpacct.schedules.files import load_schedule
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import MechanismOptions, ReadDelta, number
-from dpacct_cli.train.settings import Settings, is_table, option
+from dpacct_cli.train.settings import RunSettings, is_table, option
 from dpacct_cli.words import text_of, was_typed
 
 # The names of ``SERVERS`` and ``OPTIMIZERS`` in `dpacct_cli.train.options`.
@@ -83,7 +83,7 @@ class Job:
         return isinstance(self.clients, PartitionedClients) and self.clients.simulated
 
 
-def build_job(settings: Settings, terms: Terms | None = None) -> Job:
+def build_job(settings: RunSettings, terms: Terms | None = None) -> Job:
     """Read the data, deal them out, build model and method."""
     if terms is not None and settings.get("delta") is not None:
         terms.check(validate.delta(settings.number("delta")))
@@ -146,7 +146,7 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
 # The data and the clients.
 
 
-def read_data(settings: Settings) -> Dataset:
+def read_data(settings: RunSettings) -> Dataset:
     """Return the data set that the settings name."""
     name = settings.values["data"]
     options = dict(settings.data_options)
@@ -165,7 +165,7 @@ def read_data(settings: Settings) -> Dataset:
     return dataset if first is None else dataset.first(first)
 
 
-def _schema(settings: Settings, options: dict[str, Any]) -> TableSchema:
+def _schema(settings: RunSettings, options: dict[str, Any]) -> TableSchema:
     known = [item.name for item in fields(TableSchema)]
     _check_data_options(options, known, Path(settings.values["data"]).name)
     options |= {key: settings.values[key] for key in ("label", "owner") if settings.get(key)}
@@ -192,7 +192,7 @@ def _check_data_options(options: Mapping[str, Any], known: list[str], name: str)
 
 
 def _population(
-    settings: Settings, dataset: Dataset, seed: int, device: Device
+    settings: RunSettings, dataset: Dataset, seed: int, device: Device
 ) -> tuple[Population, PartitionedClients | None]:
     """Return the clients or examples of a run, and the clients that are held out."""
     share, records = settings.number("hold_out"), settings.number("records")
@@ -217,7 +217,7 @@ def _population(
     return sides[0], sides[1]
 
 
-def _partition(settings: Settings, dataset: Dataset, seed: int) -> Partition:
+def _partition(settings: RunSettings, dataset: Dataset, seed: int) -> Partition:
     text, typed = settings.values["partition"], settings.get("clients")
     kind, colon, strength = text.partition(":")
     if kind == "natural" and not colon:
@@ -238,7 +238,7 @@ def _partition(settings: Settings, dataset: Dataset, seed: int) -> Partition:
     return dirichlet(dataset.labels(), clients, number(strength), seed=seed)
 
 
-def _public_size(settings: Settings) -> int | None:
+def _public_size(settings: RunSettings) -> int | None:
     typed = settings.get("public_size")
     if typed is None:
         return None
@@ -251,7 +251,7 @@ def _public_size(settings: Settings) -> int | None:
 # The rounds.
 
 
-def _schedule(settings: Settings) -> Schedule | None:
+def _schedule(settings: RunSettings) -> Schedule | None:
     """Return the schedule of ``--schedule``. A file without an adjacency has that of the run."""
     file = settings.get("schedule")
     if file is None:
@@ -264,7 +264,7 @@ def _schedule(settings: Settings) -> Schedule | None:
     return plan
 
 
-def _mechanism(settings: Settings, clients: int) -> MechanismOptions:
+def _mechanism(settings: RunSettings, clients: int) -> MechanismOptions:
     rate, cohort = settings.get("q"), settings.get("cohort")
     if settings.get("sampling") == Uniform.name and rate is not None and "q" not in settings.chosen:
         share = number(rate)
@@ -303,7 +303,7 @@ def _rounds(
     return allocation, epochs * allocation.rounds, None
 
 
-def _delta(settings: Settings, typed: MechanismOptions, terms: Terms | None) -> ReadDelta:
+def _delta(settings: RunSettings, typed: MechanismOptions, terms: Terms | None) -> ReadDelta:
     """Return the delta that was typed, that of the ledger, or the default."""
     text = settings.get("delta")
     if terms is None or text is not None:
@@ -314,7 +314,7 @@ def _delta(settings: Settings, typed: MechanismOptions, terms: Terms | None) -> 
 # What the clients and the server do.
 
 
-def _local(settings: Settings) -> SGD | None:
+def _local(settings: RunSettings) -> SGD | None:
     """Return the training of each client. An example takes one step."""
     if settings.get("examples"):
         precision = cast("Any", settings.get("precision"))
@@ -332,7 +332,7 @@ def _local(settings: Settings) -> SGD | None:
     return LOCAL[name](**given)
 
 
-def _bound(settings: Settings, method: Method) -> Bound | None:
+def _bound(settings: RunSettings, method: Method) -> Bound | None:
     """Return the bound of each update, or None if the method has its own."""
     text, quantile = settings.get("clip_norm"), settings.get("adaptive_clip")
     parts = [text] if text is None else text.split(",")
@@ -356,14 +356,14 @@ def _positive(key: str, value: object) -> float:
     return validate.above_zero(key, value, key.replace("_", " "))
 
 
-def _seed(settings: Settings, key: str) -> int | None:
+def _seed(settings: RunSettings, key: str) -> int | None:
     value = settings.number(key)
     if value is not None and (not isinstance(value, int) or not 0 <= value < 2**63):
         raise InvalidParameter(key, value, "a seed is a whole number from 0 to 2^63 - 1")
     return value
 
 
-def _vectorize(settings: Settings, *, repeatable: bool) -> bool | Literal["auto"]:
+def _vectorize(settings: RunSettings, *, repeatable: bool) -> bool | Literal["auto"]:
     text = settings.get("vectorize")
     if text == "auto" or (text is None and not repeatable):
         return "auto"

@@ -27,14 +27,14 @@ from dpacct.fl.clients import Population
 from dpacct.fl.federation import Federation
 from dpacct.fl.models import cross_entropy, evaluate, save_parameters
 from dpacct.fl.report.callbacks import Callback, open_report
-from dpacct.fl.report.reports import Report
+from dpacct.fl.report.reports import RoundReport
 from dpacct_cli import waiting
 from dpacct_cli.options import Style
 from dpacct_cli.output import write_output
 from dpacct_cli.render import plain, up
 from dpacct_cli.train.files import RunFiles
 from dpacct_cli.train.job import Job
-from dpacct_cli.train.settings import Settings
+from dpacct_cli.train.settings import RunSettings
 
 
 class Outcome(NamedTuple):
@@ -61,7 +61,7 @@ class _Beginning(Callback):
 
 
 def open_run(
-    job: Job, files: RunFiles, settings: Settings, *, resume: bool, distributed: bool
+    job: Job, files: RunFiles, settings: RunSettings, *, resume: bool, distributed: bool
 ) -> Federation:
     """Return the run of a job, at its beginning or at its checkpoint."""
     kept = replace(settings, ledger=files.ledger.name).dump()
@@ -139,7 +139,7 @@ def _print_estimate(seconds_a_round: float, rounds: int) -> None:
         print(f"about {left} s for {rounds} more {noun}", file=sys.stderr, flush=True)
 
 
-def _append(file: Path, report: Report, tested: dict[str, Any]) -> None:
+def _append(file: Path, report: RoundReport, tested: dict[str, Any]) -> None:
     """Append a line of JSON to the report. Numbers that JSON does not have are null."""
     row = {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
@@ -154,7 +154,7 @@ def _append(file: Path, report: Report, tested: dict[str, Any]) -> None:
 
 
 def describe(
-    report: Report, target: float | None, accuracy: float | None, test_data: str = "public"
+    report: RoundReport, target: float | None, accuracy: float | None, test_data: str = "public"
 ) -> str:
     """Return the text next to the bar: round, budget and accuracy."""
     limit = "" if target is None else f" of {plain(target)}"

@@ -79,7 +79,7 @@ def option(key: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RunSettings:
     """All settings of a training."""
 
     method: str
@@ -110,8 +110,8 @@ class Settings:
         return json.dumps(content, indent=2) + "\n"
 
 
-def load(file: Path) -> Settings:
-    """Return the settings of a run that `Settings.dump` wrote."""
+def load(file: Path) -> RunSettings:
+    """Return the settings of a run that `RunSettings.dump` wrote."""
     rule = "the settings of the run belong in the folder of its ledger"
     text = validate.file_text("resume", file, "the file of the settings of a run")
     try:
@@ -125,7 +125,7 @@ def load(file: Path) -> Settings:
     method, ledger = values.pop("method"), values.pop("ledger", None)
     if ledger is not None and (not isinstance(ledger, str) or Path(ledger).name != ledger):
         raise InvalidParameter("resume", str(file), f"{rule}, and name it; {ledger!r} is no name")
-    return replace(Settings(method, _texts(values, "resume", file), ledger=ledger), **tables)
+    return replace(RunSettings(method, _texts(values, "resume", file), ledger=ledger), **tables)
 
 
 def typed_values(training: Training, record: Record | None = None) -> dict[str, str | None]:
@@ -142,7 +142,7 @@ def combine(
     config: str | None = None,
     server: tuple[str, ...] = (),
     schema: str | None = None,
-) -> Settings:
+) -> RunSettings:
     """Return the settings of a command line.
 
     ``typed`` has texts by key, None for an option that was not typed. ``config`` and ``schema`` are
@@ -177,7 +177,7 @@ def combine(
     if tables["server_options"] and not merged.get("server"):
         first = next(iter(tables["server_options"]))
         raise OptionConflict(f"--server-set {first}=... needs --server, whose option it is.")
-    return replace(Settings(method, merged, frozenset(words) | frozenset(written)), **tables)
+    return replace(RunSettings(method, merged, frozenset(words) | frozenset(written)), **tables)
 
 
 def merge(*layers: Values) -> dict[str, str]:
@@ -203,7 +203,7 @@ def merge(*layers: Values) -> dict[str, str]:
     return {key: value for key, value in merged.items() if value}
 
 
-def check_unchanged(saved: Settings, typed: Settings) -> None:
+def check_unchanged(saved: RunSettings, typed: RunSettings) -> None:
     """Check that the options typed at a resume equal the saved settings."""
     if typed.method != saved.method:
         raise conflict(typed.method, "--resume", f"the run is one of {saved.method}")

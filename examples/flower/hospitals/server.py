@@ -36,7 +36,7 @@ def main(grid: Grid, context: Context) -> None:
         if (folder / "run.pt").exists():
             server.resume()
 
-        def note(report: fl.Report) -> None:
+        def note(report: fl.RoundReport) -> None:
             inputs, targets = tested.batch(range(len(tested)))
             right = fl.evaluate(net, cross_entropy, fl.ClientData(inputs, targets)).accuracy
             spent, came = report.epsilon.upper, report.diagnostics.cohort_size

@@ -57,7 +57,7 @@ from dpacct.fl.privacy.masks import Dense, Mask, PublicTopK, RandomK
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, NoiseShares, SecureGaussianNoise
 from dpacct.fl.privatize import AggregationPlan, privatize
 from dpacct.fl.report.callbacks import Callback, CSVWriter, JSONLinesWriter
-from dpacct.fl.report.reports import Diagnostics, Report
+from dpacct.fl.report.reports import Diagnostics, RoundReport
 from dpacct.fl.server import Server
 from dpacct.fl.training.local_run import LocalRun
 from dpacct.rounds import Full, Poisson, Uniform
@@ -124,7 +124,7 @@ __all__ = [
     "Population",
     "PublicTopK",
     "RandomK",
-    "Report",
+    "RoundReport",
     "RunAudit",
     "Scaffold",
     "SecureGaussianNoise",

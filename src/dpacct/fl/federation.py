@@ -26,7 +26,7 @@ from dpacct.fl.methods.server_optimizers import ServerState
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.privacy.randomness import SEEDED
-from dpacct.fl.report.reports import Report
+from dpacct.fl.report.reports import RoundReport
 from dpacct.fl.settings import (
     LocalSettings,
     Settings,
@@ -299,7 +299,7 @@ class Federation(PrivateRun):
         """Return the result of a function, of several processes that of rank 0 on all ranks."""
         return self._rounds.agree(make)
 
-    def run(self) -> Report:
+    def run(self) -> RoundReport:
         """Train all remaining rounds, and return the last report.
 
         Raises:
@@ -317,7 +317,7 @@ class Federation(PrivateRun):
         hint = "To train on, make a run with more rounds; its epsilon adds up with this one."
         raise InvalidParameter("rounds", self.rounds, rule, hint)
 
-    def __iter__(self) -> Iterator[Report]:
+    def __iter__(self) -> Iterator[RoundReport]:
         """Train, one report a round, until the plan ends or the budget allows no more."""
         rounds = self._rounds
         begun = rounds.account.begun

@@ -16,7 +16,7 @@ from torch import Tensor
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.layout import Layout
-from dpacct.fl.privacy.account import NoisePlan
+from dpacct.fl.privacy.account import RoundNoise
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, at_least_single, check_limits
 from dpacct.fl.privacy.correlated import CorrelatedNoise
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std
@@ -100,10 +100,10 @@ class AggregationPlan:
         return PublicSize.choose(self.public_size, self.sampling, self.num_clients)
 
     @property
-    def charge(self) -> NoisePlan:
+    def charge(self) -> RoundNoise:
         """Return the plan as the engine has it."""
         relation = Adjacency(cast("str", self.adjacency))
-        return NoisePlan(self.sampling, relation, self.noise_multiplier, self.public)
+        return RoundNoise(self.sampling, relation, self.noise_multiplier, self.public)
 
     @property
     def round(self) -> Round:

@@ -24,7 +24,7 @@ from dpacct.fl.engine.rounds import OpenRound, Rounds
 from dpacct.fl.engine.setup import check_shares, prepare
 from dpacct.fl.federation import PrivateRun
 from dpacct.fl.privacy.noise import NoiseShares, SharesElsewhere
-from dpacct.fl.report.reports import Report
+from dpacct.fl.report.reports import RoundReport
 from dpacct.fl.settings import Settings, place, with_keywords_of
 from dpacct.fl.tensors import undisturbed
 
@@ -53,7 +53,7 @@ class TriedRound(OpenRound):
         # Nothing of it is in the ledger.
         self._committed = True
 
-    def release(self) -> Report:
+    def release(self) -> RoundReport:
         """Check the update of the client, and release a round of zeros.
 
         Raises:
@@ -66,7 +66,7 @@ class TriedRound(OpenRound):
         return self.release_zeros()
 
     @undisturbed()
-    def release_zeros(self) -> Report:
+    def release_zeros(self) -> RoundReport:
         """Go through all stages behind the sum, with zeros in its place."""
         found, before = self.found, self._state
         found.total.zero_()

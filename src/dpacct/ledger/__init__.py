@@ -3,15 +3,15 @@
 from dpacct.ledger.ledger import Ledger
 from dpacct.ledger.readings import Guarantee
 from dpacct.ledger.record.entries import Position
-from dpacct.ledger.record.events import Event, Release, joint_noise_multiplier
+from dpacct.ledger.record.events import Event, NoisySum, joint_noise_multiplier
 from dpacct.ledger.run import Run, Ticket
 
 __all__ = [
     "Event",
     "Guarantee",
     "Ledger",
+    "NoisySum",
     "Position",
-    "Release",
     "Run",
     "Ticket",
     "joint_noise_multiplier",

@@ -25,8 +25,7 @@ from dpacct.ledger.run import Run
 from dpacct.ledger.verify import Verification, verify
 from dpacct.ledger.writing import LedgerFile, Transaction, registered
 from dpacct.renyi.odometer import design_mixture
-from dpacct.rounds import AccountantName, Adjacency, AdjacencyName, Schedule
-from dpacct.rounds import Release as ScheduleItem
+from dpacct.rounds import AccountantName, Adjacency, AdjacencyName, Release, Schedule
 from dpacct.validate import MAX_ROUNDS
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ class Ledger:
         *,
         adjacency: Adjacency | AdjacencyName | None = None,
         unit: str = "client",
-        typical: ScheduleItem | Schedule | None = None,
+        typical: Release | Schedule | None = None,
         promised_delta: float = 0.0,
         partitions: Mapping[str, Iterable[str]] | None = None,
         read_only: bool = False,
@@ -154,7 +153,7 @@ class Ledger:
     def start_run(
         self,
         name: str,
-        plan: Schedule | ScheduleItem | None = None,
+        plan: Schedule | Release | None = None,
         *,
         private: bool = True,
         details: Mapping[str, Any] | None = None,
@@ -201,9 +200,9 @@ class Ledger:
 
     def charge(
         self,
-        *what: str | Schedule | ScheduleItem,
+        *what: str | Schedule | Release,
         name: str | None = None,
-        rounds: Schedule | ScheduleItem | None = None,
+        rounds: Schedule | Release | None = None,
         private: bool = True,
         over_budget: bool = False,
         details: Mapping[str, Any] | None = None,
@@ -317,7 +316,7 @@ class Ledger:
         """Return `upper_epsilon` with whole plans: valid even if results decide when to stop."""
         return self._file.now().any_stop()
 
-    def remaining(self, round_: ScheduleItem | Schedule | Event) -> int:
+    def remaining(self, round_: Release | Schedule | Event) -> int:
         """Return the number of such rounds that one `charge` may hold now. Plans keep their room.
 
         With a schedule, it is the number of its repetitions. It is `remaining_as_plan` by pairs.
@@ -325,13 +324,13 @@ class Ledger:
         """
         return self._file.now().rounds_left_as_plan(round_)
 
-    def remaining_one_by_one(self, round_: ScheduleItem | Schedule | Event) -> int:
+    def remaining_one_by_one(self, round_: Release | Schedule | Event) -> int:
         """Return the number of such rounds that fit if they are chosen as results come in."""
         return self._file.now().rounds_left(round_)
 
     def remaining_as_plan(
         self,
-        round_: ScheduleItem | Schedule | Event,
+        round_: Release | Schedule | Event,
         accountant: AccountantName = PAIRS,
         most: int = MAX_ROUNDS,
     ) -> int:
@@ -408,11 +407,11 @@ def _start(
 
 def _name_and_rounds(
     what: tuple[object, ...], name: object, rounds: object
-) -> tuple[str, Schedule | ScheduleItem]:
+) -> tuple[str, Schedule | Release]:
     """Return the name and the releases, which may stand in any order."""
     given: list[object] = [*what, *(one for one in (name, rounds) if one is not None)]
     names = [one for one in given if isinstance(one, str)]
-    asked = [one for one in given if isinstance(one, Schedule | ScheduleItem)]
+    asked = [one for one in given if isinstance(one, Schedule | Release)]
     if len(names) != 1 or len(asked) != 1 or len(given) != 2:
         rule = "a charge has one name, and one schedule or release"
         raise InvalidParameter("rounds", rounds if rounds is not None else what, rule)

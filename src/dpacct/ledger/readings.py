@@ -24,7 +24,7 @@ from typing import TypeVar
 from dpacct.budget import Interval, Spent
 from dpacct.display import line
 from dpacct.errors import InvalidParameter, LedgerError
-from dpacct.ledger.disk.rows import Rows
+from dpacct.ledger.disk.rows import StoredEntries
 from dpacct.ledger.disk.store import Store
 from dpacct.ledger.record import entries as chain
 from dpacct.ledger.record import plans as planning
@@ -36,8 +36,7 @@ from dpacct.ledger.record.plans import PAIRS, Plan
 from dpacct.ledger.record.state import LedgerState, RunState, States
 from dpacct.numerics.rounding import decimal_above
 from dpacct.renyi.odometer import Mixture, Totals, add, count_fitting, subtract
-from dpacct.rounds import AccountantName, Phase, Schedule
-from dpacct.rounds import Release as ScheduleItem
+from dpacct.rounds import AccountantName, Phase, Release, Schedule
 from dpacct.validate import MAX_ROUNDS
 
 # Why a run without a stated reason is not private.
@@ -92,9 +91,9 @@ class Known:
         # For `Snapshot.released`: the last entry that was read, rounds not settled then, counts.
         self.seen = 0
         self.open: dict[int, Reserve] = {}
-        self.released: dict[int, Counter[ScheduleItem]] = {}
+        self.released: dict[int, Counter[Release]] = {}
         # Of released rounds those without noise.
-        self.bare: dict[int, Counter[ScheduleItem]] = {}
+        self.bare: dict[int, Counter[Release]] = {}
 
     def apart(self) -> Known:
         """Return the facts for a transaction. What it learns ends with it, since it may fail."""
@@ -114,7 +113,7 @@ class Snapshot:
         state: the totals of all runs.
     """
 
-    def __init__(self, source: Store | Rows, head: Entry, known: Known) -> None:
+    def __init__(self, source: Store | StoredEntries, head: Entry, known: Known) -> None:
         self.path = source.path
         self.head = head
         self.known = known
@@ -135,9 +134,9 @@ class Snapshot:
 
     # Entries
 
-    def read(self, action: Callable[[Rows], T]) -> T:
+    def read(self, action: Callable[[StoredEntries], T]) -> T:
         """Return the result of a function of the rows up to the entry, in one transaction."""
-        if isinstance(self._source, Rows):
+        if isinstance(self._source, StoredEntries):
             return action(self._source)
         return self._source.read(action, limit=self.head.number)
 
@@ -410,9 +409,9 @@ class Snapshot:
 
     def interval(self, run: int = 0) -> Spent:
         """Return the achieved and proven epsilon."""
-        released, plans, delta = Counter[ScheduleItem](), self._plans_of(run), self.budget.delta
+        released, plans, delta = Counter[Release](), self._plans_of(run), self.budget.delta
         of_client = {run} if run else self.of_one_client()
-        known, bare = self.released(), Counter[ScheduleItem]()
+        known, bare = self.released(), Counter[Release]()
         for number in of_client:
             released.update(known.released.get(number, {}))
             bare.update(known.bare.get(number, {}))
@@ -470,7 +469,7 @@ class Snapshot:
         epsilon = self.budget.epsilon
         return self.admission_epsilon(charged, epsilon) <= epsilon
 
-    def rounds_left(self, asked: ScheduleItem | Schedule | Event) -> int:
+    def rounds_left(self, asked: Release | Schedule | Event) -> int:
         """Return how many more such rounds fit, chosen one by one. Plans keep their room.
 
         With a schedule, it is the number of its repetitions.
@@ -481,7 +480,7 @@ class Snapshot:
 
     def rounds_left_as_plan(
         self,
-        asked: ScheduleItem | Schedule | Event,
+        asked: Release | Schedule | Event,
         accountant: AccountantName = PAIRS,
         most: int = MAX_ROUNDS,
     ) -> int:
@@ -496,7 +495,7 @@ class Snapshot:
             self.mixture, self.budget, plans, step, charged_by, chosen, most
         )
 
-    def _as_charged(self, asked: ScheduleItem | Schedule | Event) -> Schedule:
+    def _as_charged(self, asked: Release | Schedule | Event) -> Schedule:
         if not isinstance(asked, Schedule):
             asked = 1 * (asked if isinstance(asked, Event) else Event(asked)).charged
         if not asked.rounds:

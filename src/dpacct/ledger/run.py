@@ -22,8 +22,7 @@ from dpacct.ledger.record.events import (
 from dpacct.ledger.record.plans import PAIRS, plan_room
 from dpacct.ledger.record.state import Charge, RunState
 from dpacct.ledger.writing import LedgerFile, Reservation, Transaction
-from dpacct.rounds import Release as ScheduleItem
-from dpacct.rounds import Schedule
+from dpacct.rounds import Release, Schedule
 
 
 class Ticket:
@@ -175,7 +174,7 @@ class Run:
         return self._file.now().guarantee(self.id)
 
     def reserve(
-        self, event: Event | ScheduleItem, *, asks: Callable[[RunState], None] | None = None
+        self, event: Event | Release, *, asks: Callable[[RunState], None] | None = None
     ) -> Ticket:
         """Charge a round, before any data is touched. It is on disk when this returns.
 

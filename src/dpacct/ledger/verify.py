@@ -17,7 +17,7 @@ from operator import gt, le
 from dpacct.budget import Budget
 from dpacct.display import line
 from dpacct.errors import DpacctError, InvalidParameter, LedgerError
-from dpacct.ledger.disk.rows import Rows
+from dpacct.ledger.disk.rows import StoredEntries
 from dpacct.ledger.disk.store import Store
 from dpacct.ledger.disk.witness import Witness
 from dpacct.ledger.readings import Snapshot
@@ -28,7 +28,7 @@ from dpacct.ledger.record.entries import Entry, Opening, Reserve, Row, Said, Set
 from dpacct.ledger.record.parts import PartTotals, check_part
 from dpacct.ledger.record.state import Charge, LedgerState, RunState, States
 from dpacct.renyi.odometer import Totals, subtract
-from dpacct.rounds import Release as ScheduleItem
+from dpacct.rounds import Release
 
 COST_TOLERANCE = 1e-9
 PLAN_TOLERANCE = 1e-6
@@ -86,7 +86,7 @@ def verify(now: Snapshot, store: Store, head: str | None = None) -> Verification
     """
     if head is not None and not isinstance(head, str):
         raise InvalidParameter("head", head, "a head is a hash in hex, as Ledger.head gives it")
-    problems, remarks = now.read(Rows.problems), list[str]()
+    problems, remarks = now.read(StoredEntries.problems), list[str]()
     replay, latest, count, clock = Replay(now.known.opening), chain.GENESIS, 0, ""
     wanted, found = "" if head is None else head.strip().lower(), False
     place = 1
@@ -361,7 +361,7 @@ class Replay:
         return exact and all(map(_is_near, found, cost))
 
 
-def _same_adjacency(ledger: LedgerState, round_: ScheduleItem) -> str:
+def _same_adjacency(ledger: LedgerState, round_: Release) -> str:
     try:
         same = events.in_adjacency(round_, ledger.adjacency) == round_
     except InvalidParameter:

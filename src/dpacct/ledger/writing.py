@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 from dpacct.display import chosen, line, trimmed, up
 from dpacct.errors import BudgetExceeded, LedgerError
 from dpacct.items import count_of
-from dpacct.ledger.disk.rows import Rows
+from dpacct.ledger.disk.rows import StoredEntries
 from dpacct.ledger.disk.store import Store
 from dpacct.ledger.readings import Known, Snapshot, naming
 from dpacct.ledger.record import entries as chain
@@ -43,8 +43,7 @@ from dpacct.ledger.record.plans import (
 )
 from dpacct.ledger.record.state import Charge, RunState, States
 from dpacct.renyi.odometer import Totals, add, count_fitting, subtract
-from dpacct.rounds import Release as ScheduleItem
-from dpacct.rounds import Schedule
+from dpacct.rounds import Release, Schedule
 
 T = TypeVar("T")
 # Runs that hold room which an error names.
@@ -62,7 +61,7 @@ class Reservation(NamedTuple):
 class Transaction(Snapshot):
     """A ledger while it is written to: as of the latest entry, which may be one of this block."""
 
-    def __init__(self, rows: Rows, known: Known) -> None:
+    def __init__(self, rows: StoredEntries, known: Known) -> None:
         super().__init__(rows, rows.head(), known.apart())
         self._rows = rows
         self._parts: PartTotals | None = None
@@ -196,7 +195,7 @@ class LedgerFile:
         """Return the ledger as of its latest entry."""
         return Snapshot(self.store, self.store.head(), self.known)
 
-    def prepare(self, kinds: Iterable[ScheduleItem]) -> None:
+    def prepare(self, kinds: Iterable[Release]) -> None:
         """Compute, and keep, what the admission of releases needs. The file is not locked yet.
 
         A round of a new kind takes milliseconds. The epsilon of the initial plans, beside which
@@ -227,7 +226,7 @@ class LedgerFile:
             if done := self.write(unless_changed):
                 return done[0]
 
-    def _recount(self, rows: Rows) -> None:
+    def _recount(self, rows: StoredEntries) -> None:
         opened = Transaction(rows, self.known)
         if any(missing := opened.check_runs()):
             state = replace(opened.state, spent=add(opened.state.spent, missing))
@@ -311,14 +310,14 @@ def plan_refused(now: Snapshot, plan: Plan, cost: Totals) -> BudgetExceeded:
     )
 
 
-def round_refused(now: Snapshot, run: int, round_: ScheduleItem) -> BudgetExceeded:
+def round_refused(now: Snapshot, run: int, round_: Release) -> BudgetExceeded:
     """Return the error for a round of a run that does not fit."""
     way = " More noise or a lower rate may fit: `dpacct ledger remaining` counts such rounds."
     own, cost = now.run_state(run).held, now.mixture.cost(round_)
     return _exceeded(now, "the round does not fit", cost, own, way)
 
 
-def part_refused(now: Snapshot, part: str, item: ScheduleItem) -> BudgetExceeded:
+def part_refused(now: Snapshot, part: str, item: Release) -> BudgetExceeded:
     """Return the error for a release about a part of the data that does not fit."""
     return BudgetExceeded(
         f"the release {item!r} about {part} does not fit: with all releases about this part, the "

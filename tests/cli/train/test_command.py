@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 import torch
 
 import dpacct as library
-from dpacct.fl import ClientData, Diagnostics, Report, evaluate
+from dpacct.fl import ClientData, Diagnostics, RoundReport, evaluate
 from dpacct.fl.data import load_digits
 from dpacct.fl.models import build_model
 from dpacct.fl.report.reports import RELEASED, UNPROTECTED
@@ -27,7 +27,7 @@ from dpacct.ledger import Ledger
 from dpacct.packages import install_command
 from dpacct_cli.train import command
 from dpacct_cli.train.run import describe
-from dpacct_cli.train.settings import Settings
+from dpacct_cli.train.settings import RunSettings
 
 pytestmark = pytest.mark.usefixtures("one_thread", "folder")
 
@@ -440,10 +440,10 @@ def test_examples_of_the_help_mean_something(
     text = dpacct("train --help").text
     found = re.findall(r"^ +dpacct (train .*\S) *$", text, flags=re.MULTILINE)
     assert len(found) >= 4
-    seen: list[Settings] = []
+    seen: list[RunSettings] = []
     monkeypatch.setattr(command, "_run", lambda settings, *_, **__: seen.append(settings))
     (folder / "run.toml").write_text("rounds = 3\n", encoding="utf-8")
-    saved = Settings("dp-fedavg", {"data": "mnist"}, ledger="mnist.ledger")
+    saved = RunSettings("dp-fedavg", {"data": "mnist"}, ledger="mnist.ledger")
     (folder / "mnist.settings.json").write_text(saved.dump(), encoding="utf-8")
     for example in found:
         assert dpacct(example).code == 0
@@ -504,7 +504,7 @@ def test_a_run_goes_on_only_as_it_was(dpacct: Any, stop_after: Any) -> None:
 # The bar.
 
 
-SHOWN = Report(
+SHOWN = RoundReport(
     round=2,
     rounds=3,
     spent=lambda: library.Spent(4.7, 4.7101, 1e-5),

@@ -16,7 +16,7 @@ from dpacct_cli.train.options import METHODS, MODELS
 from dpacct_cli.train.settings import (
     ALTERNATIVES,
     KEYS,
-    Settings,
+    RunSettings,
     check_unchanged,
     combine,
     load,
@@ -26,7 +26,7 @@ from dpacct_cli.train.settings import (
 layers = st.dictionaries(st.sampled_from(KEYS), st.sampled_from(["1", "2", "0.5"]), max_size=6)
 
 
-def settings(config: str = "", tmp_path: Path | None = None, **typed: str) -> Settings:
+def settings(config: str = "", tmp_path: Path | None = None, **typed: str) -> RunSettings:
     if config:
         assert tmp_path is not None
         file = tmp_path / "run.toml"

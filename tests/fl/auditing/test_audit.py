@@ -12,7 +12,7 @@ import torch
 from dpacct import fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.privacy.account import NoisePlan
+from dpacct.fl.privacy.account import RoundNoise
 from dpacct.fl.privacy.bounds import clip_rows, row_norms
 from dpacct.rounds import Poisson, Uniform
 from tests.fl.problems import cross_entropy, linear, make_clients
@@ -299,10 +299,10 @@ def test_an_indicator_that_moves_the_count_too_far_is_caught(monkeypatch):
 
 
 def test_an_indicator_that_the_charge_forgets_is_caught(monkeypatch):
-    def forgetful(plan, bound, *rest, event=NoisePlan.event):
+    def forgetful(plan, bound, *rest, event=RoundNoise.event):
         return event(plan, fl.Clip(bound.clip_norm), *rest)
 
-    monkeypatch.setattr(NoisePlan, "event", forgetful)
+    monkeypatch.setattr(RoundNoise, "event", forgetful)
     assert faults(bound=FreeIndicator(0.5, indicator_noise=3.0)) == {"joint charge"}
 
 

@@ -31,8 +31,8 @@ def app():
     return client_app(linear, cross_entropy, lambda c: CLIENTS[c.node_config["partition-id"]])
 
 
-def play(run: fl.Server, network: FakeGrid) -> list[fl.Report]:
-    reports: list[fl.Report] = []
+def play(run: fl.Server, network: FakeGrid) -> list[fl.RoundReport]:
+    reports: list[fl.RoundReport] = []
     strategy = PrivateStrategy(run, poll=1e-3, patience=0.05, on_round=reports.append)
     strategy.start(network, timeout=0.05)
     return reports

@@ -15,7 +15,7 @@ from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.layout import Layout, trainable
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.privacy.account import NoisePlan
+from dpacct.fl.privacy.account import RoundNoise
 from dpacct.fl.privacy.noise import Noise
 from dpacct.fl.privacy.randomness import Seeded
 from dpacct.fl.public import PublicSize
@@ -83,7 +83,7 @@ def simulate(
     chosen = choose_bound(bound, clip_norm, method)
     scheme = fl.Full() if sampling is None else sampling
     public = PublicSize.choose(None, scheme, len(clients))
-    plan = NoisePlan(scheme, public.adjacency(scheme, None), noise_multiplier, public)
+    plan = RoundNoise(scheme, public.adjacency(scheme, None), noise_multiplier, public)
     source = Seeded(3)
     objective = LocalLoss(model, loss, layout.names, local.precision, functional=vectorized)
     kind = VectorizedTrainer if vectorized else SequentialTrainer

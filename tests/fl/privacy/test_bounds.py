@@ -15,7 +15,7 @@ from dpacct import Budget, fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.layout import Layout
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.privacy.account import NoisePlan
+from dpacct.fl.privacy.account import RoundNoise
 from dpacct.fl.privacy.bounds import MARGIN, row_norms
 from dpacct.fl.public import PublicSize
 from dpacct.ledger import Ledger
@@ -162,7 +162,7 @@ def test_an_indicator_that_costs_too_much_is_refused_before_anything_runs():
 
 @pytest.mark.parametrize("sampling", [Full(), Poisson(0.3), Uniform(3, 10)])
 def test_a_round_is_charged_as_it_was_asked_for_both_releases_jointly(sampling):
-    plan = NoisePlan(sampling, sampling.default_adjacency, 1.5, PublicSize(10, stated=True))
+    plan = RoundNoise(sampling, sampling.default_adjacency, 1.5, PublicSize(10, stated=True))
     event = plan.event(fl.Clip(0.3), fl.GaussianNoise(), {})
     assert event.charged == dpacct.Round(1.5, sampling)
     bound = fl.AdaptiveClip(0.7, indicator_noise=4.0)
@@ -215,7 +215,7 @@ class Moved(fl.Clip):
 
 def test_a_bound_whose_sum_moves_further_than_its_norm_is_not_charged_for_less():
     def event(bound):
-        return NoisePlan(Uniform(3, 10), Adjacency.REPLACE_ONE, 1.5, public).event(
+        return RoundNoise(Uniform(3, 10), Adjacency.REPLACE_ONE, 1.5, public).event(
             bound, fl.GaussianNoise(), {}
         )
 

@@ -15,7 +15,7 @@ from dpacct.errors import InvalidParameter
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.layout import Layout
-from dpacct.fl.privacy.account import NoisePlan
+from dpacct.fl.privacy.account import RoundNoise
 from dpacct.fl.privacy.bounds import MARGIN, check_limits, clip_rows
 from dpacct.fl.privacy.noise import grid_exponent
 from dpacct.fl.privacy.randomness import Seeded
@@ -102,7 +102,7 @@ def update(kind, dtype, exponent, seed):
 def summed(rows, bound, sampling, population, noise):
     """The sum of these contributions as an engine computes it, in exact numbers."""
     public = PublicSize.choose(None, sampling, population)
-    plan = NoisePlan(sampling, sampling.default_adjacency, 1.0, public)
+    plan = RoundNoise(sampling, sampling.default_adjacency, 1.0, public)
     cpu = torch.device("cpu")
     source = Seeded(1)
     engine = Engine(
@@ -296,11 +296,11 @@ def test_one_row_that_is_not_finite_is_zero_and_leaves_the_others_alone():
 
 @pytest.mark.parametrize("bound", [fl.AdaptiveClip(0.3, indicator_noise=5.0), fl.Clip(0.3)])
 def test_an_event_knows_the_bound_that_it_was_charged_for(bound):
-    plan = NoisePlan(Poisson(0.1), Adjacency.ADD_REMOVE, 1.5, PUBLIC)
+    plan = RoundNoise(Poisson(0.1), Adjacency.ADD_REMOVE, 1.5, PUBLIC)
     event = plan.event(bound, fl.GaussianNoise(), {"round": 1})
     assert plan.charged_for(event, bound)
     assert plan.event(bound, fl.GaussianNoise(), {"round": 1}) == event
     for other in (fl.Clip(0.4), fl.Clip(0.2), fl.AdaptiveClip(0.3, indicator_noise=6.0)):
         assert not plan.charged_for(event, other)
-    more = NoisePlan(Poisson(0.1), Adjacency.ADD_REMOVE, 1.6, PUBLIC)
+    more = RoundNoise(Poisson(0.1), Adjacency.ADD_REMOVE, 1.6, PUBLIC)
     assert not more.charged_for(event, bound)

@@ -38,7 +38,7 @@ def test_every_field_of_a_report_is_released_or_marked(tmp_path, monkeypatch):
         report = run.run()
     with table.open(newline="") as stream:
         [cells] = csv.DictReader(stream)
-    for field in fields(fl.Report):
+    for field in fields(fl.RoundReport):
         assert field.name in RELEASED or field.name in {"diagnostics", "seconds"}
     # Its owner alone reads what no epsilon covers.
     for place in (lines, table, tmp_path / "t"):

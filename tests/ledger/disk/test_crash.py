@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.ledger_kills import kill_writers
 from dpacct import DpacctError, Ledger, LedgerError
-from dpacct.ledger.disk.rows import Rows
+from dpacct.ledger.disk.rows import StoredEntries
 from dpacct.ledger.record.entries import new_entry
 from ledgers import MANY, SMALL, WIDE, beside, play
 
@@ -131,7 +131,7 @@ def cut(path: Path) -> Cut:
         # The journal is complete at once then, as it is on disk before the file is written to.
         store.connection.execute("PRAGMA synchronous=OFF")
 
-        def write(rows: Rows) -> bytes:
+        def write(rows: StoredEntries) -> bytes:
             for text in ("one", "two"):
                 head = rows.head()
                 data, state = {"x": text * 900}, head.content["state"]

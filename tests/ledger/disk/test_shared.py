@@ -23,7 +23,7 @@ import pytest
 from children import Child
 from dpacct import Ledger, LedgerError
 from dpacct.ledger.disk import lock, store
-from dpacct.ledger.disk.rows import Rows
+from dpacct.ledger.disk.rows import StoredEntries
 from ledgers import MANY, SMALL, WIDE, beside, committed, play, spend
 
 # Forks
@@ -56,10 +56,10 @@ def test_a_child_that_ends_in_the_usual_way_undoes_nothing_of_its_parent(
     ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fork comes in the middle of a transaction, from what interrupts it; the child unwinds."""
-    run, add, main = ledger.start_run("x"), Rows.add, os.getpid()
+    run, add, main = ledger.start_run("x"), StoredEntries.add, os.getpid()
     children: list[int] = []
 
-    def fork(rows: Rows, entry: Any, closes: int | None) -> None:
+    def fork(rows: StoredEntries, entry: Any, closes: int | None) -> None:
         add(rows, entry, closes)
         child = os.fork()
         if child == 0:
@@ -68,7 +68,7 @@ def test_a_child_that_ends_in_the_usual_way_undoes_nothing_of_its_parent(
             raise KeyError
         children.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
-    monkeypatch.setattr(Rows, "add", fork)
+    monkeypatch.setattr(StoredEntries, "add", fork)
     code = 1
     try:
         run.reserve(SMALL).commit()

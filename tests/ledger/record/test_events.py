@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import dpacct
 from dpacct.errors import InvalidParameter
 from dpacct.items import read_alone, release_entry
-from dpacct.ledger import Event, Release, joint_noise_multiplier
+from dpacct.ledger import Event, NoisySum, joint_noise_multiplier
 from dpacct.ledger.record.events import (
     covers,
     schedule_from_json,
@@ -41,15 +41,15 @@ def nested(depth: int) -> dict[str, object]:
 
 def test_the_charge_never_exceeds_the_noise_of_the_round_or_of_the_releases() -> None:
     assert joint_noise_multiplier([1.1]) == 1.1
-    assert Event(Round(1.1), (Release("update", 1.1),)).charged == Round(1.1)
-    releases = (Release("update", 1.0), Release("quantile", 10.0))
+    assert Event(Round(1.1), (NoisySum("update", 1.1),)).charged == Round(1.1)
+    releases = (NoisySum("update", 1.0), NoisySum("quantile", 10.0))
     joint = joint_noise_multiplier([1.0, 10.0])
     assert joint == pytest.approx(1 / math.sqrt(1.01))
     for noise in (1.0, joint):
         assert Event(Round(noise, Poisson(0.1)), releases).charged == Round(joint, Poisson(0.1))
     assert Event(Round(0.5), releases).charged == Event(Round(0.5)).charged == Round(0.5)
     # The main sum may have another name, and more noise than the round.
-    releases = (Release("gradient", 2.0), Release("count", 9.0))
+    releases = (NoisySum("gradient", 2.0), NoisySum("count", 9.0))
     event = Event(Round(1.3), releases, nested(50), main="gradient")
     assert event.charged == Round(1.3)
     joint = joint_noise_multiplier([2.0, 9.0])
@@ -66,17 +66,17 @@ def test_the_charge_never_exceeds_the_noise_of_the_round_or_of_the_releases() ->
         lambda: joint_noise_multiplier([]),
         lambda: joint_noise_multiplier([1.0, 0.0]),
         lambda: joint_noise_multiplier([1.0, math.nan]),
-        *(lambda name=name: Release(name, 1.0) for name in ("", "\ud800", "x" * 201, "a\nb")),
-        lambda: Release("update", -1.0),
-        lambda: Release("update", 1.0, 0.0),
-        lambda: Release("update", 1.0, math.inf),
-        lambda: Event(Round(1.0), (Release("a", 1.0), Release("a", 2.0))),
+        *(lambda name=name: NoisySum(name, 1.0) for name in ("", "\ud800", "x" * 201, "a\nb")),
+        lambda: NoisySum("update", -1.0),
+        lambda: NoisySum("update", 1.0, 0.0),
+        lambda: NoisySum("update", 1.0, math.inf),
+        lambda: Event(Round(1.0), (NoisySum("a", 1.0), NoisySum("a", 2.0))),
         lambda: Event(Round(1.0), ("update",)),  # type: ignore[arg-type]
         # The main sum is not among them, or has less noise than the round claims.
-        lambda: Event(Round(1.3), (Release("count", 1.3),)),
-        lambda: Event(Round(1.3), (Release("count", 1.3), Release("quantile", 9.0))),
-        lambda: Event(Round(1.3), (Release("update", 1.3),), main="sum"),
-        lambda: Event(Round(5.0), (Release("update", 1.0), Release("count", 10.0))),
+        lambda: Event(Round(1.3), (NoisySum("count", 1.3),)),
+        lambda: Event(Round(1.3), (NoisySum("count", 1.3), NoisySum("quantile", 9.0))),
+        lambda: Event(Round(1.3), (NoisySum("update", 1.3),), main="sum"),
+        lambda: Event(Round(5.0), (NoisySum("update", 1.0), NoisySum("count", 10.0))),
         lambda: Event(3 * Round(1.0)),  # type: ignore[arg-type]
         *(
             lambda value=value: Event(Round(1.0), details={"x": value})

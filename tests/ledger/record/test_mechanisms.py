@@ -12,7 +12,7 @@ import pytest
 from dpacct import Budget, Ledger, Round, validate
 from dpacct.errors import InvalidParameter
 from dpacct.items import COUNT, NOISE, RELEASES, Item, Key, read_alone, release_entry
-from dpacct.ledger import Event, Release
+from dpacct.ledger import Event, NoisySum
 from dpacct.ledger.record import events
 from dpacct.ledger.record.events import covers, in_adjacency
 from dpacct.pairs.dominating import Direction, DominatingPair, Mechanism, SampledGaussianPair
@@ -97,5 +97,5 @@ def test_a_plan_covers_the_mechanism_with_more_noise_and_no_other() -> None:
 
 
 def test_joint_releases_lower_its_noise() -> None:
-    event = Event(Whole(1.0, 10), (Release("update", 1.0), Release("count", 2.0)))
+    event = Event(Whole(1.0, 10), (NoisySum("update", 1.0), NoisySum("count", 2.0)))
     assert event.charged == Whole(events.joint_noise_multiplier([1.0, 2.0]), 10)

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from dpacct import Ledger, Poisson, Round, __version__
-from dpacct.ledger import Event, Release
+from dpacct.ledger import Event, NoisySum
 from dpacct.pictures import epsilon_chart
 from ledgers import BUDGET, play
 
-FIRST = Event(Round(1.5, Poisson(0.05)), (Release("update", 1.5, 0.2), Release("quantile", 20.0)))
+FIRST = Event(Round(1.5, Poisson(0.05)), (NoisySum("update", 1.5, 0.2), NoisySum("quantile", 20.0)))
 SECOND = Round(1.2, Poisson(0.05))
 VOID = {"meta", "link", "br", "img", "hr", "line", "circle", "polyline", "polygon"}
 
@@ -132,7 +132,7 @@ def test_words_of_others_stay_words(path: Path) -> None:
     evil = "<script>alert(1)</script> | **bold** `code` </table>"
     with Ledger.open(path, BUDGET, unit="<b>client") as ledger:
         run = ledger.start_run(evil, details={evil: evil})
-        event = Event(Round(9.0), (Release(evil, 9.0),), main=evil)
+        event = Event(Round(9.0), (NoisySum(evil, 9.0),), main=evil)
         run.reserve(event).abandon(evil)
         run.reserve(event).commit()
         html, markdown = ledger.report_html(), ledger.report_markdown()

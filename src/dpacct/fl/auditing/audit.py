@@ -24,7 +24,7 @@ from dpacct.fl.layout import Layout, trainable
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.privacy.account import NoisePlan
+from dpacct.fl.privacy.account import RoundNoise
 from dpacct.fl.privacy.bounds import INDICATOR_NORM, AdaptiveClip, Bound
 from dpacct.fl.privacy.findings import (
     Audit,
@@ -101,7 +101,7 @@ def audit(
         method,
         choose_bound(bound, clip_norm, method),
         noise or GaussianNoise(),
-        NoisePlan(scheme, public.adjacency(scheme, adjacency), noise_multiplier, public),
+        RoundNoise(scheme, public.adjacency(scheme, adjacency), noise_multiplier, public),
         method.prepare(SGD(lr=0.5, epochs=1, batch_size=4) if local is None else local),
         vectorize=vectorize,
     )
@@ -166,7 +166,7 @@ class _Rounds:
         method: Method,
         bound: Bound,
         noise: Noise,
-        plan: NoisePlan,
+        plan: RoundNoise,
         local: SGD,
         *,
         vectorize: bool | str,

@@ -31,7 +31,7 @@ from dpacct.fl.privacy.account import Saved
 from dpacct.fl.privacy.bounds import AdaptiveClip
 from dpacct.fl.privacy.masks import reads_release
 from dpacct.fl.tensors import undisturbed
-from dpacct.fl.training.choose import TrainingPlan
+from dpacct.fl.training.choose import TrainingMode
 from dpacct.ledger import Position
 from dpacct.ledger.disk.outputs import write_file
 
@@ -78,7 +78,7 @@ class _Content(TypedDict):
     committed: int
     ledger: Position | None
     randomness: str | None
-    training: TrainingPlan | None
+    training: TrainingMode | None
     noise: _Noise | None
     allocation: str | None
 
@@ -191,7 +191,7 @@ def resume(rounds: Rounds, path: Path) -> None:
     allocator = rounds.engine.allocator
     try:
         state = _state(content, path, rounds, setting)
-        training = None if training is None else TrainingPlan(**training)
+        training = None if training is None else TrainingMode(**training)
         if allocator is not None:
             allocator = allocator.restored(content["allocation"])
         rounds.engine.source.restore(content["randomness"])

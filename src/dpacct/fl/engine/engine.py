@@ -31,7 +31,7 @@ from dpacct.fl.local.sgd import SGD, RoundValues
 from dpacct.fl.methods.protocol import Cohort, Method, moves_plainly, overrides
 from dpacct.fl.methods.server_optimizers import ServerOptimizer, ServerState
 from dpacct.fl.postprocess import Average
-from dpacct.fl.privacy.account import NoisePlan
+from dpacct.fl.privacy.account import RoundNoise
 from dpacct.fl.privacy.allocation import Allocation, Allocator
 from dpacct.fl.privacy.bounds import INDICATOR_NORM, AdaptiveClip
 from dpacct.fl.privacy.markers import Bounded, Noised, scatter
@@ -63,7 +63,7 @@ class Engine:
     method: Method
     layout: Layout
     local: SGD
-    plan: NoisePlan
+    plan: RoundNoise
     noise: Noise
     source: Randomness
     device: torch.device

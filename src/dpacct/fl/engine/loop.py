@@ -36,7 +36,7 @@ from dpacct.fl.engine.rehearsal import Rehearsal
 from dpacct.fl.engine.rounds import OpenRound, Rounds
 from dpacct.fl.engine.states import Collected, Draw, TrainingState
 from dpacct.fl.layout import set_training_mode
-from dpacct.fl.report.reports import Report
+from dpacct.fl.report.reports import RoundReport
 from dpacct.fl.settings import LocalSettings
 from dpacct.fl.tensors import arithmetic, forked_generators, seed_generators, undisturbed
 from dpacct.fl.training.choose import Choice, TrainerChooser
@@ -82,7 +82,7 @@ class LocalRounds(Rounds):
         """Return the result of a function, which other ranks would receive."""
         return make()
 
-    def play(self) -> Report:
+    def play(self) -> RoundReport:
         """Run one round.
 
         A round that does not fit, or another population or model, raises before anything is
@@ -201,7 +201,7 @@ class RankedRounds(LocalRounds):
             self._take(state)
             self.planned, self.budget = planned, budget
 
-    def play(self) -> Report:
+    def play(self) -> RoundReport:
         """Run one round, each rank with its share of the cohort. Rules 3, 4.
 
         All ranks return the report of rank 0, which alone reads its epsilon.

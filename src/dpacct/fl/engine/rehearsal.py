@@ -30,7 +30,7 @@ from dpacct.fl.tensors import (
     seed_generators,
     undisturbed,
 )
-from dpacct.fl.training.choose import Choice, TrainerChooser, TrainingPlan
+from dpacct.fl.training.choose import Choice, TrainerChooser, TrainingMode
 from dpacct.fl.training.synthetic import Kind, synthetic_clients, usual_kind
 from dpacct.fl.training.tasks import Isolation, Trainer
 
@@ -59,7 +59,7 @@ class Rehearsal:
         chooser: TrainerChooser,
         state: TrainingState,
         example: ClientData | None,
-        before: TrainingPlan | None = None,
+        before: TrainingMode | None = None,
     ) -> None:
         self._engine, self._chooser, self._before = engine, chooser, before
         self._state = replace(state, client_states={}, noise=None)

@@ -47,9 +47,9 @@ from dpacct.fl.privacy.allocation import rounds_of
 from dpacct.fl.privacy.bounds import check_limits
 from dpacct.fl.privacy.correlated import CorrelatedNoise
 from dpacct.fl.privacy.noise import SharesElsewhere, drawn_std
-from dpacct.fl.report.reports import Report
+from dpacct.fl.report.reports import RoundReport
 from dpacct.fl.tensors import check_shape, undisturbed
-from dpacct.fl.training.choose import TrainingPlan
+from dpacct.fl.training.choose import TrainingMode
 from dpacct.fl.training.local_run import LocalRun
 from dpacct.fl.training.messages import Answer, Assignment, check_sent, words_of
 from dpacct.fl.training.tasks import Broadcast, check_unwritten
@@ -349,7 +349,7 @@ class OpenRound:
                 self._found.merge(part)
 
     @undisturbed()
-    def release(self) -> Report:
+    def release(self) -> RoundReport:
         """Add the noise, commit, and move the model, for any number of contributions.
 
         Raises:
@@ -381,7 +381,7 @@ class OpenRound:
             # Nothing is released, but the round was charged.
             state.round += 1
         rounds.advance()
-        return Report(
+        return RoundReport(
             round=rounds.state.round,
             rounds=rounds.planned,
             spent=rounds.account.spent_so_far(),
@@ -467,7 +467,7 @@ class Rounds:
     accountant: AccountantName
     limit: Budget | None
     not_private_because: str | None
-    training: TrainingPlan | None = None
+    training: TrainingMode | None = None
     follows = False
 
     def __post_init__(self) -> None:

@@ -29,7 +29,7 @@ from dpacct.fl.local.losses import LossFunction
 from dpacct.fl.local.sgd import SGD, LocalAdam, RoundValues, values_over
 from dpacct.fl.methods.fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method, overrides
-from dpacct.fl.privacy.account import Account, NoisePlan
+from dpacct.fl.privacy.account import Account, RoundNoise
 from dpacct.fl.privacy.allocation import Allocation, Allocator
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, check_limits, clip_norm
 from dpacct.fl.privacy.correlated import CorrelatedNoise, Correlation, NoiseStream
@@ -116,7 +116,7 @@ def prepare(
     account = Account(ledger, budget, private=reason is None, accountant=accountant, unit=unit)
     bare = settings.noise_multiplier == 0
     multiplier = 0.0 if bare else noise_of(schedule.phases[0].round)
-    first = NoisePlan(scheme, relation, multiplier, public, correlation)
+    first = RoundNoise(scheme, relation, multiplier, public, correlation)
     device = next(iter(params.values())).device
     parts = (clients, method, layout, local, first, noise, source, device, server_lr)
     allocator = Allocator.start(scheme, source) if isinstance(scheme, Allocation) else None

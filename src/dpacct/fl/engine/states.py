@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dpacct.fl.layout import Params, State
 from dpacct.fl.local.sgd import RoundValues
-from dpacct.fl.privacy.account import NoisePlan
+from dpacct.fl.privacy.account import RoundNoise
 from dpacct.fl.privacy.allocation import rounds_of, sampling_of
 from dpacct.fl.privacy.bounds import Bound, Clip, SmoothedNormalization
 from dpacct.fl.privacy.correlated import NoiseStream
@@ -66,7 +66,7 @@ class RunPlan:
     """
 
     schedule: Schedule
-    noise: NoisePlan
+    noise: RoundNoise
     clip_norms: RoundValues | None = None
     # Built once: each round asks for them, and a schedule may have 10^5 phases.
     _places: Plan = field(init=False, repr=False, compare=False)
@@ -84,12 +84,12 @@ class RunPlan:
         """True if all rounds have the same noise and sampling."""
         return len(self.schedule.phases) == 1
 
-    def at(self, position: int) -> NoisePlan:
+    def at(self, position: int) -> RoundNoise:
         """Return the noise and sampling at a place from 0, past the end those of the last round."""
         round_ = self._places.round_at(position) or self.schedule.phases[-1].round
         return self._noise_of(round_)
 
-    def _noise_of(self, round_: Release) -> NoisePlan:
+    def _noise_of(self, round_: Release) -> RoundNoise:
         # The rounds of a schedule have noise, also those of a run without.
         sampling, multiplier = sampling_of(round_), noise_of(round_)
         multiplier = multiplier if self.noise.noise_multiplier else 0.0
@@ -99,7 +99,7 @@ class RunPlan:
         """Return the bound of a round, from the bound of an earlier round."""
         return bound if self.clip_norms is None else Clip(self.clip_norms(round_number))
 
-    def charged(self, charge: Callable[[NoisePlan], Release]) -> Schedule:
+    def charged(self, charge: Callable[[RoundNoise], Release]) -> Schedule:
         """Return the schedule as the ledger charges it. ``charge`` converts one round."""
         known = {round_: charge(self._noise_of(round_)) for round_ in self.schedule.distinct()}
         return Schedule(Phase(known[round_], count) for round_, count in self.schedule)

@@ -30,7 +30,7 @@ from dpacct.fl.flower import wire
 from dpacct.fl.layout import trainable
 from dpacct.fl.privacy.bounds import AdaptiveClip
 from dpacct.fl.privacy.noise import SharesElsewhere
-from dpacct.fl.report.reports import Report
+from dpacct.fl.report.reports import RoundReport
 from dpacct.fl.server import Server
 from dpacct.fl.training.messages import check_protocol, check_sent, words_of
 
@@ -220,7 +220,7 @@ class PrivateStrategy(Strategy):
         min_clients: clients that have to answer before the first round. Default: all. Cohorts are
             drawn from all clients in any case.
         patience: seconds to wait for them. poll: seconds between looking for answers.
-        on_round: called with each round's `Report`, of which only
+        on_round: called with each round's `RoundReport`, of which only
             `dpacct.fl.report.reports.RELEASED` is private.
 
     Attributes:
@@ -238,7 +238,7 @@ class PrivateStrategy(Strategy):
         min_clients: int | None = None,
         patience: float = 600.0,
         poll: float = 0.2,
-        on_round: Callable[[Report], None] | None = None,
+        on_round: Callable[[RoundReport], None] | None = None,
     ) -> None:
         self.server = server
         engine, bound = server.engine, server.bound
@@ -260,7 +260,7 @@ class PrivateStrategy(Strategy):
         self._roster = Roster(most, words_of(engine.method), norm)
         self._rounds: Iterator[OpenRound] | None = None
         self._opened: OpenRound | None = None
-        self.last: Report | None = None
+        self.last: RoundReport | None = None
 
     def start(
         self,

@@ -35,7 +35,7 @@ class Batch(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BatchPlan:
+class Batches:
     """The batches of one client in one round.
 
     Attributes:
@@ -52,11 +52,11 @@ class BatchPlan:
         return self.counts.shape[0]
 
 
-def plan_batches(examples: int, local: SGD, generator: torch.Generator) -> BatchPlan:
+def plan_batches(examples: int, local: SGD, generator: torch.Generator) -> Batches:
     """Draw the batches of a client with this many examples."""
     steps = local.count_steps(examples)
     if steps == 0:
-        return BatchPlan(torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+        return Batches(torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
     width = examples if local.batch_size is None else min(local.batch_size, examples)
     per_pass = -(-examples // width)
     passes = -(-steps // per_pass)
@@ -72,7 +72,7 @@ def plan_batches(examples: int, local: SGD, generator: torch.Generator) -> Batch
     if missing:
         padded = torch.nn.functional.pad(order, (0, missing))
         counts[:, -1] = width - missing
-    return BatchPlan(padded.reshape(-1, width)[:steps], counts.flatten()[:steps])
+    return Batches(padded.reshape(-1, width)[:steps], counts.flatten()[:steps])
 
 
 def chunks(workers: Sequence[int], size: int) -> list[Sequence[int]]:

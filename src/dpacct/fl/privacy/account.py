@@ -32,19 +32,18 @@ from dpacct.fl.privacy.correlated import Correlation
 from dpacct.fl.privacy.noise import STD_MARGIN, Noise
 from dpacct.fl.privacy.sums import MAX_CONTRIBUTIONS
 from dpacct.fl.public import PublicSize
-from dpacct.ledger import Event, Ledger, Position, Release, Run, Ticket
+from dpacct.ledger import Event, Ledger, NoisySum, Position, Run, Ticket
 from dpacct.ledger.record.events import noise_of
 from dpacct.ledger.record.plans import PAIRS, TIGHT, Plan, achieved_epsilon, epsilon_so_far
 from dpacct.ledger.record.state import RunState
 from dpacct.ledger.terms import CLIENT, Terms
 from dpacct.numerics.search import largest_count
-from dpacct.rounds import AccountantName, Adjacency, Phase, Round, Sampling, Schedule
-from dpacct.rounds import Release as ScheduleItem
+from dpacct.rounds import AccountantName, Adjacency, Phase, Release, Round, Sampling, Schedule
 from dpacct.validate import LEAST_NOISE
 
 
 @dataclass(frozen=True, slots=True)
-class NoisePlan:
+class RoundNoise:
     """The noise of one round, and its charge.
 
     Attributes:
@@ -112,17 +111,17 @@ class NoisePlan:
         std = self.update_std(bound)
         update = std / unit * (1 - STD_MARGIN / 2)
         charged = min(update, self.noise_multiplier)
-        releases = (Release("update", charged, unit),)
+        releases = (NoisySum("update", charged, unit),)
         indicator = self.indicator_std(bound)
         if indicator is not None:
             own = indicator / INDICATOR_NORM * (1 - STD_MARGIN / 2)
-            count = Release("indicator", own, INDICATOR_NORM)
-            releases = (Release("update", update, unit), count)
+            count = NoisySum("indicator", own, INDICATOR_NORM)
+            releases = (NoisySum("update", update, unit), count)
         record = {"noise": noise.name, "noise_std": std} | details
         found = charged
         if self.correlation is not None:
             charged = self.correlation.charged(charged)
-            releases = (Release("update", charged, unit),)
+            releases = (NoisySum("update", charged, unit),)
             record |= {"noise_multiplier": found} | self.correlation.details()
         event = Event(self._charge_of(max(charged, LEAST_NOISE)), releases, details=record)
         if self.correlation is None:
@@ -136,7 +135,7 @@ class NoisePlan:
             raise InvalidParameter("bound", type(bound).__name__, rule)
         return event
 
-    def _charge_of(self, noise_multiplier: float) -> ScheduleItem:
+    def _charge_of(self, noise_multiplier: float) -> Release:
         """Return a round, or the whole epoch that it belongs to."""
         if isinstance(self.sampling, Allocation):
             return self.sampling.epoch(noise_multiplier, self.adjacency)

@@ -20,7 +20,7 @@ from torch import Tensor
 from dpacct.empirical.noise import NoiseEvidence
 from dpacct.errors import DpacctError, InvalidParameter
 from dpacct.fl.layout import Layout
-from dpacct.fl.privacy.account import NoisePlan
+from dpacct.fl.privacy.account import RoundNoise
 from dpacct.fl.privacy.bounds import INDICATOR_NORM, MARGIN, Bound, check_limits, row_norms
 from dpacct.fl.privacy.noise import Noise
 from dpacct.fl.privacy.sums import add_clipped, contribute, scales_rows
@@ -150,7 +150,7 @@ def check_bound(
     return Finding("bound", worst <= claimed, detail)
 
 
-def check_charge(plan: NoisePlan, bound: Bound, noise: Noise) -> tuple[Finding, ...]:
+def check_charge(plan: RoundNoise, bound: Bound, noise: Noise) -> tuple[Finding, ...]:
     """Check that the charge follows from noise and sensitivity.
 
     For an `AdaptiveClip` also against the multiplier of update and indicators together.

@@ -12,7 +12,7 @@ from typing import IO, Any, Protocol
 
 from dpacct import validate
 from dpacct.errors import Unsupported
-from dpacct.fl.report.reports import Report
+from dpacct.fl.report.reports import RoundReport
 from dpacct.packages import install_command
 
 
@@ -20,14 +20,14 @@ class Callback(Protocol):
     """The functions that a `Federation` calls, with itself as ``run``. Each may be left as it is.
 
     A callback has the view of the trusted server. The ledger covers only the model and the fields
-    of a `Report` in `dpacct.fl.report.reports.RELEASED`. All other values are not covered if they
-    are shown to others, nor is the time of a call, which grows with the cohort.
+    of a `RoundReport` in `dpacct.fl.report.reports.RELEASED`. All other values are not covered if
+    they are shown to others, nor is the time of a call, which grows with the cohort.
     """
 
     def start(self, run: Any) -> None:
         """Act before the first round (again after a resume)."""
 
-    def report(self, run: Any, report: Report) -> None:
+    def report(self, run: Any, report: RoundReport) -> None:
         """Act after each round. ``run.model`` holds the new parameters."""
 
     def finish(self, run: Any) -> None:
@@ -52,7 +52,7 @@ class JSONLinesWriter(Callback):
     def __init__(self, path: str | Path) -> None:
         self._path = validate.file_path("path", path)
 
-    def report(self, run: Any, report: Report) -> None:
+    def report(self, run: Any, report: RoundReport) -> None:
         """Write one line."""
         del run
         row = {key: _plain(value) for key, value in report.to_dict().items()}
@@ -66,7 +66,7 @@ class CSVWriter(Callback):
     def __init__(self, path: str | Path) -> None:
         self._path = validate.file_path("path", path)
 
-    def report(self, run: Any, report: Report) -> None:
+    def report(self, run: Any, report: RoundReport) -> None:
         """Write one row."""
         del run
         row = report.to_dict()
@@ -102,7 +102,7 @@ class TensorBoardWriter(Callback):
         Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         self._writer: Any = module.SummaryWriter(str(folder))
 
-    def report(self, run: Any, report: Report) -> None:
+    def report(self, run: Any, report: RoundReport) -> None:
         """Write one point of each curve."""
         del run
         for key, value in report.to_dict().items():

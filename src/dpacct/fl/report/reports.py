@@ -16,7 +16,7 @@ from typing import Any
 from dpacct.budget import Spent
 
 UNPROTECTED = "unprotected_"
-# Fields of a `Report`, and columns of its files.
+# Fields of a `RoundReport`, and columns of its files.
 RELEASED = frozenset(
     {
         "round",
@@ -64,7 +64,7 @@ class Diagnostics:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RoundReport:
     """One round.
 
     Attributes:

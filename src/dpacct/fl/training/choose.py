@@ -48,7 +48,7 @@ _UNBATCHABLE = (RuntimeError, ValueError, TypeError, LookupError, AttributeError
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingPlan:
+class TrainingMode:
     """The way in which clients, or examples, are trained: public, and the same on all ranks.
 
     Attributes:
@@ -128,7 +128,7 @@ class RoundTrainer(Trainer):
 class Choice:
     """The plan of a run with its trainer."""
 
-    plan: TrainingPlan
+    plan: TrainingMode
     trainer: RoundTrainer | ExampleTrainer
 
 
@@ -181,7 +181,7 @@ class TrainerChooser:
         cohort: int,
         *,
         timed: bool = True,
-        before: TrainingPlan | None = None,
+        before: TrainingMode | None = None,
     ) -> Choice:
         """Decide, on a few synthetic clients.
 
@@ -198,7 +198,7 @@ class TrainerChooser:
         rows = max(1, self._limit // (16 * max(self._layout.size, 1)))
         chunk = max(self._chunk or min(cohort, rows), 1)
         reason = f"one {'example' if self._examples else 'client'} at a time"
-        sequential = TrainingPlan(False, 1, 1, chunk, here, reason)  # noqa: FBT003
+        sequential = TrainingMode(False, 1, 1, chunk, here, reason)  # noqa: FBT003
         few = not self._examples and (cohort < 2 or self._chunk == 1)
         if self._vectorize is False or (self._vectorize == "auto" and few):
             return self._build(sequential, synthetic)
@@ -225,7 +225,7 @@ class TrainerChooser:
             plan = replace(sequential, reason=f"{sequential.reason}: {complaint}")
         return self._build(plan, synthetic)
 
-    def _build(self, plan: TrainingPlan, synthetic: Synthetic) -> Choice:
+    def _build(self, plan: TrainingMode, synthetic: Synthetic) -> Choice:
         parts = (self._method, self._batched, self._layout, plan.group)
         if self._examples and plan.vectorized:
             return Choice(plan, ExampleTrainer(*parts, synthetic.kind, synthetic.labels))
@@ -273,7 +273,7 @@ class TrainerChooser:
         clients = [synthetic.make(size, seed) for seed, size in enumerate(sizes, start=first)]
         return [synthetic_task(data, self._method, broadcast) for data in clients]
 
-    def _grouped(self, broadcast: Broadcast, cohort: int, fitting: int) -> TrainingPlan:
+    def _grouped(self, broadcast: Broadcast, cohort: int, fitting: int) -> TrainingMode:
         """Return the plan of as few equal groups as hold most cohorts and fit into memory."""
         device = broadcast.device.type
         largest = largest_group(self._layout) if self._examples else min(_MOST, max(fitting, 2))
@@ -283,13 +283,13 @@ class TrainerChooser:
         group = min(-(-most // (groups * STEP)) * STEP, largest)
         if self._examples:
             chunk = max(group, (self._chunk or fitting) // group * group)
-            return TrainingPlan(True, group, 1, chunk, device, f"{group} examples at once")  # noqa: FBT003
+            return TrainingMode(True, group, 1, chunk, device, f"{group} examples at once")  # noqa: FBT003
         group = self._chunk or group
         width = self._local.batch_size or _BATCH
         # Of one full batch, clients may have as many examples as memory has room for.
         widest = max(width, fitting * width // group)
         chunk = self._chunk or max(group, min(4 * group, fitting // group * group))
-        return TrainingPlan(True, group, widest, chunk, device, f"{group} clients at once")  # noqa: FBT003
+        return TrainingMode(True, group, widest, chunk, device, f"{group} clients at once")  # noqa: FBT003
 
     def _bytes_each(self, task: Task, broadcast: Broadcast) -> int:
         """Return the memory that one more client, or example, takes apart from its data."""
@@ -310,7 +310,7 @@ class TrainerChooser:
         parameters = sum(value.nbytes for value in broadcast.anchor.values())
         return held * parameters + 2 * sum(saved) * full // len(rows)
 
-    def _speedup(self, plan: TrainingPlan, task: Task, broadcast: Broadcast, cohort: int) -> float:
+    def _speedup(self, plan: TrainingMode, task: Task, broadcast: Broadcast, cohort: int) -> float:
         """Return how many times as fast as one by one a cohort is trained in groups. Rule 2."""
         alone = _seconds(self.alone, [task], broadcast)
         if alone > _SLOW and broadcast.device.type == "cpu":

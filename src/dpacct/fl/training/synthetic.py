@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import ClientData, Population, checked, each, parts_of
 from dpacct.fl.layout import Params, copies
-from dpacct.fl.local.batches import Batch, BatchPlan, plan_batches
+from dpacct.fl.local.batches import Batch, Batches, plan_batches
 from dpacct.fl.local.losses import Labels, LocalLoss
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.training.tasks import Broadcast, Task, Trial
@@ -144,7 +144,7 @@ def synthetic_task(data: ClientData, method: Method, broadcast: Broadcast) -> Ta
     state = method.init_client(copies(broadcast.anchor))
     return Task(
         data.map(lambda values: values.to(device)),
-        BatchPlan(plan.indices[chosen], plan.counts[chosen]),
+        Batches(plan.indices[chosen], plan.counts[chosen]),
         None if state is None else copies(state),
         seed,
     )

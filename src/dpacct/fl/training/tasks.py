@@ -31,7 +31,7 @@ from torch import Tensor
 from dpacct.errors import Unsupported
 from dpacct.fl.clients import Canary, ClientData, checked
 from dpacct.fl.layout import Layout, Params, State, copies
-from dpacct.fl.local.batches import Batch, BatchPlan, plan_batches
+from dpacct.fl.local.batches import Batch, Batches, plan_batches
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.local.sgd import SGD, shortened
 from dpacct.fl.methods.protocol import Context, Method, overrides
@@ -71,7 +71,7 @@ class Task:
     """
 
     data: ClientData
-    plan: BatchPlan
+    plan: Batches
     state: State | None
     seed: int | None = None
     alone: bool = False
@@ -291,7 +291,7 @@ class SequentialTrainer(Trainer):
 
 
 NO_DATA = ClientData(torch.zeros(0), torch.zeros(0))
-NO_STEPS = BatchPlan(torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+NO_STEPS = Batches(torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
 
 
 def plant(rows: Tensor, tasks: Sequence[Task]) -> None:

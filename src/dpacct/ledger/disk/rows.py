@@ -1,7 +1,7 @@
 """Entries as rows of an SQLite table, which are added and never changed.
 
 Rule 1: each reading checks the types of a row, and the hash of an entry with totals. Only
-`Rows.chunk` reads unchecked entries, for `verify`.
+`StoredEntries.chunk` reads unchecked entries, for `verify`.
 Rule 2: no other process changes the entries during a transaction. So the latest entry is read and
 checked once in it.
 Rule 3: errors of SQLite and of the system become a `LedgerError` of one sentence.
@@ -73,7 +73,7 @@ def begins_as_ledger(head: bytes) -> bool:
     return head.startswith(b"SQLite format 3\x00") and head[68:72] == APPLICATION_ID.to_bytes(4)
 
 
-class Rows:
+class StoredEntries:
     """The entries of one connection in one transaction, up to the number ``limit``."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, limit: int = NO_LIMIT) -> None:
@@ -215,7 +215,7 @@ def make_tables(connection: sqlite3.Connection, path: Path, first: Entry) -> Non
     """Make the tables of a new ledger, with its first entry."""
     for statement in (*SCHEMA, f"PRAGMA application_id={APPLICATION_ID}"):
         connection.execute(statement)
-    rows = Rows(path, connection)
+    rows = StoredEntries(path, connection)
     rows.add(first, None)
     rows.bring_up_to_date()
 

@@ -40,7 +40,7 @@ from dpacct.ledger.disk.place import (
 )
 from dpacct.ledger.disk.rows import (
     NO_LIMIT,
-    Rows,
+    StoredEntries,
     begins_as_ledger,
     connect,
     make_tables,
@@ -108,7 +108,7 @@ class Store:
         """Close the file. A second call does nothing."""
         self._lock.close()
 
-    def read(self, action: Callable[[Rows], Answer], limit: int = NO_LIMIT) -> Answer:
+    def read(self, action: Callable[[StoredEntries], Answer], limit: int = NO_LIMIT) -> Answer:
         """Return the result of ``action``, which reads rows of one time (Rule 3)."""
 
         def transaction() -> Answer:
@@ -122,18 +122,18 @@ class Store:
                 self._put_right()
             self.connection.execute("BEGIN")
             self.connection.execute(_TOUCH).fetchone()
-            return action(Rows(self.path, self.connection, limit))
+            return action(StoredEntries(self.path, self.connection, limit))
 
         return self._alone(transaction)
 
-    def write(self, action: Callable[[Rows], Answer]) -> Answer:
+    def write(self, action: Callable[[StoredEntries], Answer]) -> Answer:
         """Return the result of ``action``. Its rows are on disk then, or undone (Rule 2)."""
 
         def transaction() -> Answer:
             self._lock.take(exclusive=True)
             self._put_right()
             self.connection.execute("BEGIN IMMEDIATE")
-            rows = Rows(self.path, self.connection)
+            rows = StoredEntries(self.path, self.connection)
             self._checked_head(rows)
             witness = compare(self.place, rows) or make_witness(self.place, rows)
             answer = action(rows)
@@ -213,7 +213,7 @@ class Store:
             self._lock.release()
             self._busy = False
 
-    def _checked_head(self, rows: Rows) -> Entry:
+    def _checked_head(self, rows: StoredEntries) -> Entry:
         """Return the latest entry, unless the file was replaced by an older one (Rule 4)."""
         head, seen = rows.head(), self._seen
         if seen is not None and (
@@ -275,7 +275,7 @@ class Store:
         """Connect to the file, unless there is a connection."""
         if self._lock.connection is None:
             self._lock.connect(connect(self.place.file, mode))
-            Rows(self.path, self.connection).version()
+            StoredEntries(self.path, self.connection).version()
 
     def _repaired_copy(self) -> sqlite3.Connection:
         """Return a connection to a copy that the journal makes whole. Its names are gone then."""
@@ -296,7 +296,7 @@ class Store:
             connection = failed.enter_context(closing(connect(folder / "ledger", "rw")))
             connection.execute(_TOUCH).fetchone()
             connection.execute("PRAGMA query_only=1")
-            rows = Rows(self.path, connection)
+            rows = StoredEntries(self.path, connection)
             rows.version()
             if problems := rows.problems():
                 raise LedgerError(

@@ -19,7 +19,7 @@ from typing import Any
 
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.disk.place import PLAIN, Place, opened, reason_of, sync_folder
-from dpacct.ledger.disk.rows import Rows
+from dpacct.ledger.disk.rows import StoredEntries
 from dpacct.ledger.record.entries import Position, canonical
 
 _VERSION = 1
@@ -58,7 +58,7 @@ def read_witness(place: Place) -> Witness | None:
     return found
 
 
-def make_witness(place: Place, rows: Rows) -> Witness:
+def make_witness(place: Place, rows: StoredEntries) -> Witness:
     """Write the first witness of a ledger, as a whole or not at all, and return it."""
     head, identity = rows.head(), rows.entry(1).hash.hex()
     known = Position(identity, head.number, head.hash.hex(), rows.commits_behind(0))
@@ -94,7 +94,7 @@ def update_witness(place: Place, witness: Witness) -> None:
         raise _not_written(place, error) from None
 
 
-def compare(place: Place, rows: Rows) -> Witness | None:
+def compare(place: Place, rows: StoredEntries) -> Witness | None:
     """Return the witness, if the ledger has entries and came at least as far (Rule 2)."""
     rows.head()
     witness = read_witness(place)
@@ -103,7 +103,7 @@ def compare(place: Place, rows: Rows) -> Witness | None:
     return witness
 
 
-def require(rows: Rows, position: Position, holder: str) -> None:
+def require(rows: StoredEntries, position: Position, holder: str) -> None:
     """Reject a ledger that has lost entries up to a position (see `Ledger.require`)."""
     if not isinstance(position, Position):
         raise InvalidParameter("position", position, "a position is a value of Ledger.position")
@@ -126,7 +126,7 @@ def require(rows: Rows, position: Position, holder: str) -> None:
         )
 
 
-def next_witness(rows: Rows, witness: Witness) -> Witness:
+def next_witness(rows: StoredEntries, witness: Witness) -> Witness:
     """Return the witness of the latest entry, from an earlier one."""
     head, known = rows.head(), witness.position
     total = known.committed + rows.commits_behind(known.entry)

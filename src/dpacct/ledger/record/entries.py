@@ -26,13 +26,13 @@ from dpacct.display import line
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.items import read_alone
 from dpacct.ledger.record.events import (
-    Release,
+    NoisySum,
     schedule_from_json,
 )
 from dpacct.ledger.record.parts import Partitions, checked_partitions
 from dpacct.ledger.record.plans import PAIRS, Plan
 from dpacct.renyi.odometer import Mixture
-from dpacct.rounds import Release as ScheduleItem
+from dpacct.rounds import Release
 
 GENESIS = bytes(32)
 _KEYS = ("number", "kind", "run", "time", "data", "state")
@@ -163,9 +163,9 @@ class Start:
 class Reserve:
     """Kind ``reserve``: a round is charged."""
 
-    charged: ScheduleItem  # the charged round
+    charged: Release  # the charged round
     noise_multiplier: float | None  # of the round, if it has several releases
-    releases: tuple[Release, ...]  # all its releases, or empty if its sum is the only release
+    releases: tuple[NoisySum, ...]  # all its releases, or empty if its sum is the only release
     slot: int | None  # its number in the plan of its run, from 0, or None outside the plan
     left: bool  # whether its run left the plan with it
 
@@ -213,7 +213,7 @@ def read(entry: Entry) -> Said:
                 found = Reserve(
                     read_alone(data["charged"]),
                     data.get("noise_multiplier"),
-                    tuple(Release(**part) for part in data.get("releases", ())),
+                    tuple(NoisySum(**part) for part in data.get("releases", ())),
                     data["slot"],
                     data["left"],
                 )

@@ -25,8 +25,7 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.items import phase_entry, read_alone, release_entry
 from dpacct.numerics.rounding import UNIT
-from dpacct.rounds import Adjacency, Phase, Poisson, Round, Schedule, Uniform
-from dpacct.rounds import Release as ScheduleItem
+from dpacct.rounds import Adjacency, Phase, Poisson, Release, Round, Schedule, Uniform
 from dpacct.tuning import BestOf
 from dpacct.validate import LEAST_NOISE
 
@@ -37,7 +36,7 @@ MAIN = "update"
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class NoisySum:
     """One noisy sum that a round releases.
 
     Args:
@@ -93,7 +92,7 @@ def joint_noise_of(counts: Mapping[float, int]) -> float:
     return validate.noise_multiplier(value)
 
 
-def charged_noise(releases: Iterable[Release]) -> float:
+def charged_noise(releases: Iterable[NoisySum]) -> float:
     """Return the noise multiplier by which releases of one cohort are charged together.
 
     Beside a sum without noise it is the least that there is, for the record: no charge covers it.
@@ -118,16 +117,16 @@ class Event:
             sum is missing, or has less noise than the round claims.
     """
 
-    round: ScheduleItem
-    releases: tuple[Release, ...] = ()
+    round: Release
+    releases: tuple[NoisySum, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict[str, Any])
     main: str = MAIN
 
     def __post_init__(self) -> None:
-        if not isinstance(self.round, ScheduleItem):
+        if not isinstance(self.round, Release):
             raise InvalidParameter("round", self.round, "an event holds a Round or another release")
         given = tuple(validate.several("releases", self.releases, "releases"))
-        releases = tuple(release for release in given if isinstance(release, Release))
+        releases = tuple(release for release in given if isinstance(release, NoisySum))
         if releases != given:
             raise InvalidParameter("releases", self.releases, "releases are of type Release")
         object.__setattr__(self, "releases", releases)
@@ -159,7 +158,7 @@ class Event:
         return not all(release.noise_multiplier for release in self.releases)
 
     @property
-    def charged(self) -> ScheduleItem:
+    def charged(self) -> Release:
         """The charged round. A plan for this event consists of such rounds."""
         if not self.releases:
             return self.round
@@ -167,7 +166,7 @@ class Event:
         return with_noise(self.round, min(joint, self.noise_multiplier))
 
 
-def noise_of(item: ScheduleItem) -> float:
+def noise_of(item: Release) -> float:
     """Return the noise multiplier of a round or of a mechanism that has one."""
     found: float | None = getattr(item, "noise_multiplier", None)
     if found is None:
@@ -176,7 +175,7 @@ def noise_of(item: ScheduleItem) -> float:
     return found
 
 
-def with_noise(item: ScheduleItem, noise_multiplier: float) -> ScheduleItem:
+def with_noise(item: Release, noise_multiplier: float) -> Release:
     """Return the same item with another noise multiplier."""
     return replace(cast("Any", item), noise_multiplier=noise_multiplier)
 
@@ -208,7 +207,7 @@ def checked_details(details: Mapping[str, Any] | None) -> dict[str, Any]:
     return copy
 
 
-def covers(planned: ScheduleItem, actual: ScheduleItem) -> bool:
+def covers(planned: Release, actual: Release) -> bool:
     """Return whether the planned round covers the actual one (Rule 3)."""
     least: float | None = getattr(planned, "noise_multiplier", None)
     noise: float | None = getattr(actual, "noise_multiplier", None)
@@ -227,7 +226,7 @@ def covers(planned: ScheduleItem, actual: ScheduleItem) -> bool:
     return covered and planned.adjacency is actual.adjacency
 
 
-def in_adjacency(round_: ScheduleItem, adjacency: str) -> ScheduleItem:
+def in_adjacency(round_: Release, adjacency: str) -> Release:
     """Return a round as a ledger of this adjacency charges it (Rule 4). Empty takes any.
 
     Take a public number of clients, and a Poisson sample or a round of full participation. Removing
@@ -270,7 +269,7 @@ def schedule_from_json(value: list[dict[str, Any]]) -> Schedule:
     return Schedule(Phase(read_alone(entry, ("rounds",)), entry["rounds"]) for entry in value)
 
 
-def event_to_json(event: Event, charged: ScheduleItem) -> dict[str, Any]:
+def event_to_json(event: Event, charged: Release) -> dict[str, Any]:
     """Return the event with the charged round: its own, in the ledger's adjacency."""
     entry: dict[str, Any] = {"charged": release_entry(charged, alone=True)}
     if event.releases:

@@ -36,8 +36,7 @@ from dpacct.numerics.search import largest_count
 from dpacct.pairs import achieved
 from dpacct.renyi.curve import RenyiCurve
 from dpacct.renyi.odometer import Mixture, Totals, add, fixed_point, times
-from dpacct.rounds import AccountantName, Phase, Schedule
-from dpacct.rounds import Release as ScheduleItem
+from dpacct.rounds import AccountantName, Phase, Release, Schedule
 from dpacct.tight.accountant import TightAccountant
 from dpacct.validate import MAX_ROUNDS
 
@@ -77,13 +76,13 @@ class Plan:
         """True if the charge depends on the order of the rounds (Rule 3)."""
         return self.accountant == TIGHT and len(self._ends) > 1
 
-    def round_at(self, number: int) -> ScheduleItem | None:
+    def round_at(self, number: int) -> Release | None:
         """Return the round with a number from 0, or None past the end."""
         if number >= self.rounds:
             return None
         return self.schedule.phases[bisect_right(self._ends, number)].round
 
-    def covering(self, round_: ScheduleItem, start: int) -> int | None:
+    def covering(self, round_: Release, start: int) -> int | None:
         """Return the number of the first round, from ``start`` on, that covers the given one."""
         phase = bisect_right(self._ends, start)
         for index in range(phase, min(len(self._ends), phase + _LOOK_AHEAD)):
@@ -114,7 +113,7 @@ class Plan:
 
 def schedule_of(name: str, plan: object) -> Schedule:
     """Return a plan that is given as a schedule or as a single round."""
-    schedule = 1 * plan if isinstance(plan, ScheduleItem) else plan
+    schedule = 1 * plan if isinstance(plan, Release) else plan
     if not isinstance(schedule, Schedule) or not schedule.rounds:
         raise InvalidParameter(name, plan, "a Round, or a Schedule of at least one, is asked for")
     return schedule

@@ -26,7 +26,7 @@ from dpacct.ledger.record.entries import Entry, reading
 from dpacct.ledger.record.plans import Plan, PlanRoom, proven_epsilon, together
 from dpacct.numerics.rounding import decimal_above
 from dpacct.renyi.odometer import Mixture, Totals, add, subtract
-from dpacct.rounds import Release as ScheduleItem
+from dpacct.rounds import Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class Charge(NamedTuple):
 
 
 def charge_of(
-    mixture: Mixture, plan: Plan | None, run: RunState, round_: ScheduleItem, slot: int | None
+    mixture: Mixture, plan: Plan | None, run: RunState, round_: Release, slot: int | None
 ) -> Charge:
     """Return the charge of a round, at a slot of its run's plan or outside it (Rule 2)."""
     cost = mixture.cost(round_)

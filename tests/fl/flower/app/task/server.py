@@ -33,7 +33,7 @@ def main(grid: Grid, context: Context) -> None:
             server.resume()
         began = [time.monotonic()]
 
-        def note(report: fl.Report) -> None:
+        def note(report: fl.RoundReport) -> None:
             found = report.diagnostics
             now = time.monotonic()
             line = {"round": report.round, "came": found.cohort_size, "bad": found.dropped_updates}
