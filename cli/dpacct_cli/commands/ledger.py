@@ -59,7 +59,7 @@ RunNumber = Annotated[Text, option("--run", "N", "",
 
 # The guarantee of a ledger, in words.
 CLAIMS = {
-    "added": "all but pure releases was planned first: the tight accountant, and their epsilons",
+    "added": "all but pure releases were planned first: the tight accountant, plus their epsilons",
     "planned": "every round was planned before the first one: the tight accountant applies",
     "adaptive": "rounds were chosen as results came in: the Renyi odometer, valid for any choice",
 }
