@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dpacct.errors import InvalidParameter, LedgerError, Unsupported
@@ -69,6 +69,7 @@ class Program:
 
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])
 @FEWER
+@example(acts=["draw, less noise, step"] * 3)
 @given(acts=st.lists(st.sampled_from(ACTS), min_size=5, max_size=30))
 def test_what_is_counted_covers_what_ran(mode: str, acts: list[str]) -> None:
     program = Program(mode)

@@ -39,18 +39,9 @@ VERSION = 3
 
 # Errors of torch.load and its readers of zip files and pickles, for a file of another kind.
 _DAMAGED = (
-    AssertionError,
-    pickle.UnpicklingError,
-    AttributeError,
-    EOFError,
-    ImportError,
-    LookupError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+    AssertionError, pickle.UnpicklingError, AttributeError, EOFError, ImportError, LookupError,
+    MemoryError, OSError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
 
 
 class _Noise(TypedDict):

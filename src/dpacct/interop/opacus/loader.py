@@ -33,7 +33,6 @@ from dpacct.fl.privacy.allocation import Allocation, Allocator
 from dpacct.fl.privacy.randomness import Randomness, Seeded, draw_cohort
 from dpacct.fl.tensors import numbers
 from dpacct.interop.opacus.steps import (
-    Accountant,
     Batch,
     Steps,
     check_precision,
@@ -243,7 +242,7 @@ class LedgerLoader(DataLoader[Any]):
         return self._checked.ended
 
 
-def check_steps(loader: Any, optimizer: Any, accountant: Accountant) -> LedgerLoader:
+def check_steps(loader: Any, optimizer: Any, accountant: Any) -> LedgerLoader:
     """Return a loader whose batches an accountant counts, with one step for each.
 
     Raises:

@@ -24,15 +24,16 @@ import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dpacct.errors import InvalidParameter, LedgerError, Unsupported
+from dpacct.fl.privacy.account import OpenEpoch
 from dpacct.fl.privacy.randomness import secret_generator
-from dpacct.ledger import Run
+from dpacct.ledger import Run, Ticket
 from dpacct.packages import import_opacus
 
 _optimizers = import_opacus("optimizers")
@@ -72,30 +73,6 @@ _BACKWARD = (
 )
 
 
-class Charge(Protocol):
-    """A batch that is charged, or a step of a charged epoch."""
-
-    def commit(self) -> object:
-        """Allow the release."""
-        ...
-
-
-class Accountant(Protocol):
-    """What counts the batches of an engine as they are drawn."""
-
-    def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """Count a batch."""
-        ...
-
-    def recount(self, sample_rate: float, counted: float, noise_multiplier: float) -> None:
-        """Count a batch with the noise multiplier that it has, in place of the counted one."""
-        ...
-
-    def count_epoch(self) -> None:
-        """Note that a pass is charged as a whole."""
-        ...
-
-
 @dataclass(slots=True)
 class Batch:
     """One batch: its charge (None without a ledger) and the numbers of its examples.
@@ -105,7 +82,7 @@ class Batch:
     multiplier that the accountant counts for it.
     """
 
-    ticket: Charge | None
+    ticket: Ticket | OpenEpoch | None
     rows: list[int]
     rate: float | None
     parts: list[bool] = field(default_factory=list[bool])
@@ -127,9 +104,9 @@ class Clipped:
 class Steps:
     """The steps of one optimizer, checked as soon as this object exists.
 
-    Batches are counted by the ``accountant``, if any, and charged to the ``run`` of a ledger, if
-    any. A run without a ledger is private unless a generator was given. With a ledger, no other
-    private optimizer may step on the batches of the ``loader``.
+    Batches are counted by the ``accountant``, a `TightAccountant`, and charged to the ``run`` of a
+    ledger, if they are given. A run without a ledger is private unless a generator was given. With
+    a ledger, no other private optimizer may step on the batches of the ``loader``.
 
     Without a ledger, noise and clip norm may change between batches, and the noise of each is
     counted. With one, the noise is not below the charge, and the clip norm changes if it is
@@ -140,7 +117,7 @@ class Steps:
         self,
         optimizer: Any,
         loader: Any,
-        accountant: Accountant | None = None,
+        accountant: Any = None,
         run: Run | None = None,
         *,
         scheduled_clip: bool = False,
