@@ -11,6 +11,7 @@ from dpacct.outputs import (
     AdjacencyWord,
     BudgetKeys,
     Ends,
+    GaussianDPKeys,
     GuaranteeWord,
     JudgedClaim,
     LedgerReport,
@@ -38,7 +39,13 @@ class ClaimKeys(TypedDict):
     sufficient_noise: float | None
 
 
-class Epsilon(Described):
+class WithMu(TypedDict):
+    """mu of Gaussian DP, if --gdp was typed."""
+
+    gdp: NotRequired[GaussianDPKeys]
+
+
+class Epsilon(Described, WithMu):
     """`dpacct epsilon`."""
 
     epsilon: Ends

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         NotConverged,
         Unsupported,
     )
+    from dpacct.gaussian_dp import GaussianDP, gdp
     from dpacct.ledger import Ledger
     from dpacct.mechanisms import (
         ApproximateDP,
@@ -53,6 +54,7 @@ _HOMES = {
     "certificates": "Certificate certify",
     "epochs": "Epoch ShuffledEpoch",
     "errors": "BudgetExceeded DpacctError InvalidParameter LedgerError NotConverged Unsupported",
+    "gaussian_dp": "GaussianDP gdp",
     "ledger": "Ledger",
     "mechanisms": (
         "ApproximateDP DiscreteGaussian DiscreteLaplace ExponentialMechanism Laplace PureDP "
@@ -74,10 +76,10 @@ __version__ = "0.3.0"
 __all__ = [
     "Adjacency", "ApproximateDP", "Budget", "BudgetExceeded", "Calibration", "Certificate",
     "DiscreteGaussian", "DiscreteLaplace", "DpacctError", "Epoch", "ExponentialMechanism",
-    "Full", "Interval", "InvalidParameter", "Laplace", "Ledger", "LedgerError", "NotConverged",
-    "Poisson", "PureDP", "RandomizedResponse", "Round", "Schedule", "ShuffledEpoch", "Spent",
-    "Uniform", "Unsupported", "ZeroConcentratedDP", "__version__", "best_of", "calibrate",
-    "certify", "delta", "epsilon", "rdp", "tradeoff",
+    "Full", "GaussianDP", "Interval", "InvalidParameter", "Laplace", "Ledger", "LedgerError",
+    "NotConverged", "Poisson", "PureDP", "RandomizedResponse", "Round", "Schedule",
+    "ShuffledEpoch", "Spent", "Uniform", "Unsupported", "ZeroConcentratedDP", "__version__",
+    "best_of", "calibrate", "certify", "delta", "epsilon", "gdp", "rdp", "tradeoff",
 ]  # fmt: skip
 
 

@@ -91,6 +91,13 @@ def mechanism_of(schedule: Schedule) -> MechanismKeys:
     }
 
 
+class GaussianDPKeys(TypedDict):
+    """mu of Gaussian differential privacy, which means nothing without its slack."""
+
+    mu: Ends
+    slack: float
+
+
 class Certified(TypedDict):
     """A second proof of an epsilon at the delta beside it, or the reason why there is none."""
 
@@ -248,6 +255,7 @@ class ScheduleReport(ReportKeys, MechanismKeys):
     delta: float
     accountant: AccountantWord
     certified: NotRequired[Certified]
+    gdp: NotRequired[GaussianDPKeys]
 
 
 class ReleaseKeys(TypedDict):

@@ -152,6 +152,7 @@ def test_closed_forms_meet_the_accountant() -> None:
         (3 * Round(32.0, Full(), "replace-one"), 0.2),
         (2 * Laplace(3.0, adjacency="replace-one"), 0.5),
         (1 * Round(0.5, Poisson(0.3)), 0.1),
+        (200 * Round(4.0, Uniform(20, 100), "add-remove"), 6.0),
     ]:
         known, found = (
             dpacct.delta(plan, epsilon=epsilon),
@@ -174,6 +175,7 @@ def test_few_participations() -> None:
     "plan",
     [
         5 * Round(1.0, Uniform(10, 100)),
+        5 * Round(1.0, Uniform(10, 10), "add-remove"),
         5 * Round(1.0, Poisson(0.1), "replace-one"),
         5 * Round(1.0, Poisson(0.1, records=2)),
         1 * Epoch(1.0, 20),

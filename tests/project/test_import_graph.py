@@ -32,7 +32,7 @@ LAYERS = [
     {"renyi"},
     {"tight"},
     {"accountant"},
-    {"tuning"},
+    {"tuning", "gaussian_dp"},
     {"items"},
     {"schedules", "outputs"},
     {"risk", "certificates"},

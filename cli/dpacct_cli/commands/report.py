@@ -29,6 +29,8 @@ FormName = Annotated[Text, option("--format", "|".join(FORM_NAMES), options.OUTP
     "OpenDP registry of deployments.")]
 Certify = Annotated[bool, flag("--certify", options.OUTPUT,
     "Prove epsilon again by ball arithmetic, and say so.", advanced=True)]
+Slack = Annotated[Text, option("--gdp", "SLACK", options.PRIVACY,
+    "Also state mu of Gaussian DP with this slack.", advanced=True)]
 Unit = Annotated[Text, option("--unit", "WORD", options.PRIVACY,
     "Privacy unit, by which neighbors differ; default client.")]
 # fmt: on
@@ -101,6 +103,7 @@ def report(
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
     unit: Unit = None,
     certify: Certify = False,
+    gdp: Slack = None,
     output: Output = None,
     form: FormName = None,
     cover: CoverOptions,
@@ -123,6 +126,9 @@ def report(
         beside = {"--delta": delta, "--accountant": text_of("--accountant"), "--unit": unit}
         said = [f"{option} {value}" for option, value in beside.items() if value is not None]
         said = [part for part in (typed.retyped(), *said) if part]
+        if gdp is not None:
+            why = "its reading is one epsilon, and mu needs all deltas of a plan: --schedule PLAN"
+            raise conflict("--gdp", file, why)
         if certify:
             raise conflict("--certify", file, f"dpacct certify {file} proves a ledger again")
         if said:
@@ -140,5 +146,6 @@ def report(
             unit="client" if unit is None else unit,
             num_units=typed.num_clients,
             certify=certify,
+            gdp_slack=None if gdp is None else options.number(gdp),
         )
     target.write(cover.on(document))

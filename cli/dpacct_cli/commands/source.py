@@ -30,6 +30,7 @@ from dpacct_cli.render import Answer, Page, Row, plain
 from dpacct_cli.words import about_examples, called, text_of
 
 LABEL = "--from"
+_ONE_EPSILON = "it holds one epsilon, and mu needs all deltas of a plan: --schedule PLAN"
 KNOWN = "a ledger, a .report.jsonl, a schedule, an event as .json or a checkpoint of Opacus"
 
 
@@ -44,6 +45,8 @@ def read_source(file: str, typed: MechanismOptions) -> tuple[str, Schedule] | An
     if kind in ("ledger", "report"):
         others = ("--delta", "--accountant", "--claim")
         said |= {name: text for name in others if (text := text_of(name)) is not None}
+        if text_of("--gdp") is not None:
+            raise conflict("--gdp", f"{LABEL} {file}", _ONE_EPSILON)
     else:
         # The population sets the note on a large delta.
         said.pop("--clients", None)

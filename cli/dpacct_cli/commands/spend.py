@@ -9,6 +9,7 @@ import dpacct
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant, spend
 from dpacct.outputs import mechanism_of
+from dpacct.rounds import AccountantName, Schedule
 from dpacct_cli import mechanism, options, outputs
 from dpacct_cli.errors import conflict
 from dpacct_cli.options import MechanismOptions, StyleOptions, Text, option
@@ -27,6 +28,9 @@ Stated = Annotated[Text, option("--claim", "E", options.PRIVACY,
 Source = Annotated[Text, option("--from", "FILE", options.WHAT_RUNS,
     "Answer for an Opacus checkpoint, a dp-accounting event as .json, a ledger, a run's "
     ".report.jsonl or a schedule.")]
+AtSlack = Annotated[Text, option("--gdp", "SLACK", options.PRIVACY,
+    "Also mu of Gaussian DP: each epsilon then holds at the delta of mu plus this slack.",
+    advanced=True)]
 AtEps = Annotated[Text, option("--eps", "E", options.PRIVACY,
     "Epsilon at which delta is computed.")]
 Orders = Annotated[str, option("--orders", "A,B,...", options.FIND,
@@ -40,6 +44,7 @@ def epsilon(
     source: Source = None,
     delta: options.Delta = None,
     claim: Stated = None,
+    gdp: AtSlack = None,
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
     shown: StyleOptions,
 ) -> None:
@@ -49,6 +54,7 @@ def epsilon(
       dpacct epsilon --noise 1.36 --rounds 300 --q 0.1 --delta 1e-5
       dpacct epsilon --noise 2.4 --rounds 200 --sampling uniform --cohort 100 --clients 2000
       dpacct epsilon --noise 2 --rounds 200 --q 0.05 --claim 2.83
+      dpacct epsilon --noise 2 --rounds 200 --q 0.05 --gdp 1e-6
       dpacct epsilon --schedule rounds.toml --json
       dpacct epsilon --from census.ledger
     """
@@ -73,6 +79,7 @@ def epsilon(
         kind, plan = record
         typed = typed.but(schedule=source)
     spent = spend(plan, at.value, engine.name)
+    mu_rows, mu_keys = _mu(plan, gdp, engine.name)
     judged = None
     if stated is not None:
         from dpacct.claims.judge import answer
@@ -85,6 +92,7 @@ def epsilon(
         rows = [] if judged is None else _claim_rows(judged, stated or 0.0)
         rows += [
             mechanism.epsilon_row(spent),
+            *mu_rows,
             *mechanism.all_rows(plan, typed),
             mechanism.accountant_row(plan, at.value, accountant),
             *mechanism.epsilon_rows(plan, at.value, engine.name, spent.interval),
@@ -101,6 +109,7 @@ def epsilon(
         "delta": spent.delta,
         "accountant": accountant,
         **typed.described(plan),
+        **mu_keys,
     }
     if kind is not None:
         data["source"] = kind
@@ -112,6 +121,19 @@ def epsilon(
             "sufficient_noise": _least_noise(judged),
         }
     show(Answer(data, repr(spent.upper), page), style)
+
+
+def _mu(
+    plan: Schedule, slack: str | None, accountant: AccountantName
+) -> tuple[list[Row], outputs.WithMu]:
+    """Return mu with its slack as rows and as keys. Neither is shown alone."""
+    if slack is None:
+        return [], {}
+    from dpacct.gaussian_dp import gdp
+
+    mu = gdp(plan, options.number(slack), accountant=accountant)
+    row = Row("mu", bracket(mu), f"  with slack {plain(mu.slack)}")
+    return [row], {"gdp": {"mu": both(mu), "slack": mu.slack}}
 
 
 def _claim_rows(judged: ClaimAnswer, stated: float) -> list[Row]:

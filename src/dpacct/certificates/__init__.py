@@ -22,7 +22,7 @@ from dpacct.mechanisms import Laplace
 from dpacct.numerics.rounding import decimal
 from dpacct.outputs import Certified
 from dpacct.packages import import_package
-from dpacct.rounds import Adjacency, Full, Poisson, Release, Round, Schedule, as_schedule
+from dpacct.rounds import Adjacency, Full, Poisson, Release, Round, Schedule, Uniform, as_schedule
 
 BITS = 128
 
@@ -61,7 +61,8 @@ def certify(
     'proven'
 
     Args:
-        schedule: Poisson rounds, full participation and Laplace noise, in any mixture.
+        schedule: Poisson rounds, full participation and Laplace noise, in any mixture, and cohorts
+            of fixed size in which a client comes or goes.
         epsilon: at least 0.
         delta: in (0, 1).
         bits: the precision. Few bits widen the bounds of delta, and never falsify them.
@@ -138,5 +139,10 @@ def _row(proof: Any, release: Release, count: int) -> tuple[Any, ...]:
             return proof.Gaussian, noise / (2 if replaced else 1), count
         if isinstance(sampling, Poisson) and sampling.is_plain and not replaced:
             return proof.SampledGaussian, decimal(sampling.sampling_rate), noise, count
-    covered = "Poisson rounds in which clients come or go, full participation and Laplace noise"
+        if isinstance(sampling, Uniform) and release.adjacency is Adjacency.ADD_REMOVE:
+            cohort, clients = sampling.cohort_size, sampling.num_clients
+            if cohort < clients:
+                # The cohort stays full: an added client displaces another, and moves it by 2 C.
+                return proof.SampledGaussian, Fraction(cohort, clients), noise / 2, count
+    covered = "sampled rounds in which clients come or go, full participation and Laplace noise"
     raise Unsupported(f"no certificate: the second proof covers {covered}, and not {release!r}")

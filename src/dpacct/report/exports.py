@@ -14,7 +14,7 @@ from dpacct.display import chosen, escaped, trimmed, up
 from dpacct.errors import Unsupported
 from dpacct.items import KEYS, parts_in_words, read_part
 from dpacct.report.document import Report, bullets, filled, template
-from dpacct.report.words import neighbors
+from dpacct.report.words import gdp_in_words, neighbors
 from dpacct.rounds import Schedule
 
 _MOST_PHASES = 5
@@ -84,8 +84,9 @@ def _mechanism(facts: dict[str, Any]) -> str:
 def _accounting(facts: dict[str, Any]) -> str:
     name = facts.get("accountant") or facts["guarantee"]
     words = f"dpacct, {name}: a proven upper bound that includes rounding errors"
-    again = facts.get("certified")
-    return words if again is None else f"{words}; {in_words(again)}"
+    again, gaussian = facts.get("certified"), facts.get("gdp")
+    found = [words, in_words(again) if again else "", gdp_in_words(gaussian) if gaussian else ""]
+    return "; ".join(part for part in found if part)
 
 
 def _yaml(value: str | float) -> str:

@@ -9,6 +9,7 @@ from dpacct.accountant import DEFAULT_ACCOUNTANT, Accountant, find_accountant, s
 from dpacct.budget import Spent
 from dpacct.certificates import certified, in_words
 from dpacct.display import chosen, line, up
+from dpacct.gaussian_dp import gdp
 from dpacct.items import all_in_words, count_of, noun_of, parts_in_words
 from dpacct.outputs import Point, ScheduleReport, mechanism_of
 from dpacct.report.document import Report, chart, filled, heading, table
@@ -16,6 +17,7 @@ from dpacct.report.front import Promise, front_page, nothing_promised, risk_to_j
 from dpacct.report.risks import risks_of_rounds
 from dpacct.report.words import (
     bracket,
+    gdp_in_words,
     glossary,
     neighbors,
     schedule_assumptions,
@@ -39,6 +41,7 @@ def on_schedule(
     num_units: int | None = None,
     name: str = "",
     certify: bool = False,
+    gdp_slack: float | None = None,
 ) -> Report:
     """Return the report on a schedule.
 
@@ -50,6 +53,7 @@ def on_schedule(
         num_units: their number, if known.
         name: of the report, one line. Default: the rounds.
         certify: prove epsilon again by ball arithmetic, or state why not (extra ``certify``).
+        gdp_slack: state mu of Gaussian DP with this slack as well.
     Raises:
         InvalidParameter: an argument out of range. Unsupported: the accountant knows no bound, or
             python-flint is missing.
@@ -84,7 +88,10 @@ def on_schedule(
     }
     if certify and promise:
         facts["certified"] = certified(plan, spent.upper, spent.delta)
-    again = facts.get("certified")
+    if gdp_slack is not None:
+        mu = gdp(plan, gdp_slack, accountant=engine.name)
+        facts["gdp"] = {"mu": {"lower": mu.lower, "upper": mu.upper}, "slack": mu.slack}
+    again, gaussian = facts.get("certified"), facts.get("gdp")
     blocks = [
         heading(1, f"Privacy report: {line(title)}"),
         *(front_page(promise) if promise else nothing_promised("no epsilon is proven.")),
@@ -97,6 +104,7 @@ def on_schedule(
             epsilon=bracket(spent.lower, spent.upper),
             delta=chosen(spent.delta),
             accountant=engine.name,
+            gaussian="" if gaussian is None else gdp_in_words(gaussian),
             certificate="" if again is None else in_words(again),
             more=str(max(0, len(plan.parts) - _MOST_PHASES) or ""),
         ),

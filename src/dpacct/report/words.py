@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from dpacct.display import down, line, up
+from dpacct.display import chosen, down, line, up
+from dpacct.outputs import GaussianDPKeys
 from dpacct.report.document import filled, signatures
 from dpacct.rounds import Full, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
@@ -66,6 +67,12 @@ def bracket(lower: float | None, upper: float | None) -> str:
     if upper is None or math.isinf(upper):
         return "none"
     return f"[{down(lower or 0.0)}, {up(upper)}]"
+
+
+def gdp_in_words(found: GaussianDPKeys) -> str:
+    """Return mu of Gaussian DP with its slack, never alone."""
+    upper, slack = up(found["mu"]["upper"] or 0.0, 7), chosen(found["slack"], 3)
+    return f"mu at most {upper}, with slack {slack} added to delta at every epsilon"
 
 
 SENSITIVITY = (
