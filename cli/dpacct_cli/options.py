@@ -385,8 +385,8 @@ class MechanismOptions:
                 beside = ("times", "adjacency", "num_clients", "runs", field)
                 others = self.but(**dict.fromkeys(beside)).by_option()
                 self._refuse(others, self._typed(field), "it says what runs")
-                read = read_laplace if field == "laplace" else read_text
-                return (self.value("times") or 1) * read(self[field], relation)
+                release = read_one(_NAMES[field], self[field], relation)
+                return (self.value("times") or 1) * release
         # Checked in the order in which a person would read them back.
         noise = self.value("noise_multiplier") or validate.noise_multiplier(None)
         self.refuse_foreign()
@@ -607,24 +607,18 @@ def _takers(field: str) -> str:
     return " or ".join([f"--sampling {names}"] * bool(names) + others)
 
 
-def read_text(text: str, adjacency: Adjacency | None) -> Release:
-    """Return the release that ``NAME:KEY=VALUE,...`` describes. Lists have semicolons."""
+def read_one(option: str, text: str, adjacency: Adjacency | None) -> Release:
+    """Return the release of --laplace E, or of --release NAME:KEY=VALUE,... with lists by ;."""
     kind, _, rest = text.partition(":")
     pairs = [pair.partition("=") for pair in rest.split(",") if pair.strip()]
-    values = {key.strip(): _listed(value) for key, _, value in pairs}
+    entry = {"mechanism": kind.strip(), **{key.strip(): _listed(value) for key, _, value in pairs}}
+    if option == "--laplace":
+        entry = {"mechanism": "laplace", "epsilon": number(text)}
     try:
-        return read_release({"mechanism": kind.strip(), **values}, adjacency)
+        return read_release(entry, adjacency)
     except InvalidParameter as error:
-        name = error.name if error.name == "adjacency" else f"--release: {error.name}"
-        raise InvalidParameter(name, error.value, error.rule, error.hint) from None
-
-
-def read_laplace(text: str, adjacency: Adjacency | None) -> Release:
-    """Return the release with Laplace noise of this epsilon."""
-    try:
-        return read_release({"mechanism": "laplace", "epsilon": number(text)}, adjacency)
-    except InvalidParameter as error:
-        name = "--laplace" if error.name == "epsilon" else error.name
+        label = f"{option}: {error.name}" if option == "--release" else option
+        name = error.name if error.name == "adjacency" else label
         raise InvalidParameter(name, error.value, error.rule, error.hint) from None
 
 
