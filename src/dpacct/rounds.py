@@ -368,6 +368,16 @@ class Schedule:
                 counts[round_] = counts.get(round_, 0) + part.times * count
         return counts
 
+    def only(self, keep: Callable[[Release], bool]) -> Schedule:
+        """Return the same schedule without the releases for which ``keep`` is false."""
+        found: list[Phase | Repeated] = []
+        for part in self.parts:
+            if isinstance(part, Phase):
+                found += [part] if keep(part.round) else []
+            elif (inner := part.schedule.only(keep)).parts:
+                found.append(Repeated(inner, part.times))
+        return Schedule(found)
+
     def map(self, change: Callable[[Release], Release]) -> Schedule:
         """Return the same schedule of changed releases."""
         return Schedule(

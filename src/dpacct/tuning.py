@@ -361,6 +361,8 @@ class _TunedPair(GeneralPair):
         bounds: the bound of this direction as a function of epsilon, and that of the other one.
     """
 
+    from_moments = True
+
     def __init__(self, release: BestOf, *bounds: Callable[[float], Interval]) -> None:
         self._release, self._bounds = release, bounds
         self.delta = bounds[0]  # type: ignore[method-assign]

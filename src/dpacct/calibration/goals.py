@@ -28,7 +28,7 @@ from dpacct.items import all_in_words
 from dpacct.numerics.search import bracket_root, corrected_largest, corrected_root, largest, settle
 from dpacct.pairs.achieved import loss_variance
 from dpacct.pairs.dominating import Direction
-from dpacct.rounds import Phase, Poisson, Round, Sampling, Schedule
+from dpacct.rounds import Poisson, Round, Sampling, Schedule
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.composition import merged
 from dpacct.tight.engines import estimate_epsilon
@@ -295,7 +295,7 @@ def _log_factors(unit: Schedule) -> tuple[float, float]:
 
 def without_noise(schedule: Schedule) -> Schedule:
     """Return the releases that have no noise to scale."""
-    return Schedule(Phase(k, n) for k, n in schedule.distinct().items() if k.noise_range is None)
+    return schedule.only(lambda kind: kind.noise_range is None)
 
 
 def _log_noise_factor(goal: Goal, unit: Schedule) -> float:

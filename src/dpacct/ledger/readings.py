@@ -423,7 +423,8 @@ class Snapshot:
         if plans is not None:
             used = self._used(plans)
             witnesses = used if used.distinct() == released else witnesses
-        achieved = planning.achieved_epsilon(witnesses, delta)
+        whole = plans is not None and witnesses == planning.join(p.schedule for p in plans.values())
+        achieved = planning.achieved_epsilon(witnesses, delta, whole=whole)
         return Spent.at(delta, Interval.bracket(achieved, self.upper(run)))
 
     def _plans_of(self, run: int) -> dict[int, Plan] | None:

@@ -64,9 +64,11 @@ class GeneralPair:
     Attributes:
         infinite_mass: an upper bound of P(L = infinity).
         largest_loss: an upper bound of the finite losses, infinite if there is none.
+        from_moments: whether moments may say more of a release beside others than this pair.
     """
 
     infinite_mass = 0.0
+    from_moments = False
     largest_loss = math.inf
 
     def delta(self, epsilon: float) -> Interval:
@@ -114,6 +116,7 @@ class AdditivePair(GeneralPair):
     """A pair for all releases with some ``rho``, where rhos of releases add up."""
 
     rho: float
+    from_moments = True
 
     def with_sum(self, rho: float) -> AdditivePair:
         """Return the pair of releases with this rho in all."""

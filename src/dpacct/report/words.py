@@ -123,7 +123,7 @@ def schedule_assumptions(schedule: Schedule, accountant: str) -> tuple[str, ...]
     ]
     tight = TightAccountant()
     uniform = any(isinstance(scheme, Uniform) for scheme in schemes)
-    if not beside and uniform and accountant == tight.name and tight.plays(schedule):
+    if uniform and accountant == tight.name and tight.plays(schedule):
         # The game of fixed-size sampling needs contributions that depend on releases alone.
         assumptions.append(NO_MEMORY)
     return tuple(assumptions)

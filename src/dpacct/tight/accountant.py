@@ -7,6 +7,11 @@ one.
 Rounds of fixed size in which one client is replaced have no pair that closes the bracket. There an
 adaptive game is played as well (`dpacct.tight.game`), and the two brackets are intersected.
 
+For a plan the least of all valid bounds is valid. `_least` has them all, for epsilon and for delta
+alike, so that each is the other's inverse: by pairs, by Renyi moments, of full participation, of
+the game, and of adding up. The latter adds the epsilons and deltas of releases with bounded losses
+to the least bound of the rest (docs/derivations/adaptive.md).
+
 Rule 1: the game requires a schedule that was fixed in advance, and clients without memory of
 whether they took part. If either fails, use the accountant `pairs`, with one fixed pair for each
 round.
@@ -19,6 +24,7 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 
 from dpacct.budget import Interval
@@ -26,13 +32,16 @@ from dpacct.errors import NotConverged, Unsupported, WrongAccountant
 from dpacct.numerics.rounding import UNIT, decimal, decimal_above
 from dpacct.pairs.achieved import achieved_delta, achieved_epsilon, certain_delta
 from dpacct.pairs.dominating import (
-    AdditivePair,
     Direction,
+    GeneralPair,
+    LossBound,
     PairsOf,
     SampledGaussianPair,
     achieved_pairs,
     basic_composition,
+    infinite_mass,
     is_exact,
+    loss_bound,
     proven_pairs,
     refuse_infinite_losses,
 )
@@ -57,7 +66,7 @@ _EPSILONS = (1e-100, 1e100)
 # Below this ratio of the bounds quick ones are worth a look. From this delta on it is taken as one.
 _WIDE, _CERTAIN = 1 - 1e-3, 1 - 1e-12
 # Answers that are kept.
-_REMEMBERED = 4
+_REMEMBERED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +82,9 @@ class TightAccountant:
     engine: str = "auto"
 
     def plays(self, schedule: Schedule) -> bool:
-        """Return True if a game applies and is worth its time."""
-        return self.engine in _PLAYING and is_played(schedule)
+        """Return True if a game is played, of the schedule or beside releases that add up."""
+        parts = (schedule, *(rest for rest, _ in _beside_bounded(schedule)))
+        return self.engine in _PLAYING and any(map(is_played, parts))
 
     @property
     def of_pairs(self) -> TightAccountant:
@@ -84,14 +94,7 @@ class TightAccountant:
     def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
         """See `Accountant`."""
         refuse_infinite_losses(schedule, delta)
-        question = _Question(delta, of_epsilon=True)
-        upper = _proven(question, schedule, _by_pairs(question, proven_pairs, schedule))
-        if upper > 0.0 and self.plays(schedule):
-            from dpacct.tight.game.bounds import game_upper_epsilon  # noqa: PLC0415 - see Rule 3
-
-            with suppress(NotConverged):
-                upper = min(upper, game_upper_epsilon(schedule, delta))
-        return upper
+        return self._least(_Question(delta, of_epsilon=True), schedule)[0]
 
     def upper_epsilon_of_first(self, plan: Schedule, rounds: int, delta: float) -> float:
         """Return proven eps(delta) of the first rounds of a plan, from games of the whole plan.
@@ -101,24 +104,21 @@ class TightAccountant:
         """
         if not self.plays(plan):
             return math.inf
-        from dpacct.tight.game.bounds import (  # noqa: PLC0415 - see Rule 3
-            game_upper_epsilon,
-            prefix_upper_epsilons,
-        )
+        from dpacct.tight.game.bounds import prefix_upper_epsilons  # noqa: PLC0415 - see Rule 3
 
         with suppress(NotConverged):
-            if len(plan.phases) == 1:
+            if len(plan.parts) == 1 and is_played(plan):
                 found = prefix_upper_epsilons(plan.phases[0].round, plan.rounds, delta)
                 return float(found[min(rounds, plan.rounds)])
-            return game_upper_epsilon(plan, delta)
-        return math.inf
+        return self.upper_epsilon(plan, delta)
 
     def game_or_why(self, schedule: Schedule, delta: float) -> str:
         """Return the proof method of such a schedule in a few words, or "" without a game.
 
         It describes the result of `epsilon`, which is cached.
         """
-        return self._answer(schedule, delta)[1] if self.plays(schedule) else ""
+        question = _Question(delta, of_epsilon=True)
+        return self._least(question, schedule, both=True)[1] if self.plays(schedule) else ""
 
     def epsilon(self, schedule: Schedule, delta: float) -> Interval:
         """See `Accountant`.
@@ -127,21 +127,7 @@ class TightAccountant:
             InvalidParameter: infinite losses have a probability of at least delta.
         """
         refuse_infinite_losses(schedule, delta)
-        return self._answer(schedule, delta)[0]
-
-    def _answer(self, schedule: Schedule, delta: float) -> tuple[Interval, str]:
-        """Return epsilon and its proof method in words."""
-        by_pairs = _bracket(_Question(delta, of_epsilon=True), schedule)
-        lower, upper = by_pairs.lower, by_pairs.upper
-        if not self.plays(schedule):
-            return by_pairs, ""
-        if lower >= _WIDE * upper:
-            return by_pairs, f"{_PAIR}: nothing is left for a game"
-        played = _played(schedule, delta)
-        if isinstance(played, str):
-            return by_pairs, f"{_PAIR}: {played}"
-        how = GAME if played.upper < upper else f"{_PAIR}: a game proves no less"
-        return Interval.bracket(max(lower, played.lower), min(upper, played.upper)), how
+        return self._answer(_Question(delta, of_epsilon=True), schedule)
 
     def delta(self, schedule: Schedule, epsilon: float) -> Interval:
         """See `Accountant`."""
@@ -154,15 +140,55 @@ class TightAccountant:
         certain = certain_delta(schedule, epsilon)
         if certain >= _CERTAIN:
             return Interval(certain, 1.0)
-        found = _bracket(_Question(epsilon, of_epsilon=False), schedule)
-        if self.plays(schedule):
-            from dpacct.tight.game.bounds import game_delta  # noqa: PLC0415 - see Rule 3
+        return self._answer(_Question(epsilon, of_epsilon=False), schedule)
 
-            with suppress(NotConverged):
-                played = game_delta(schedule, epsilon)
-                lower, upper = max(found.lower, played.lower), min(found.upper, played.upper)
-                return Interval.bracket(lower, upper)
-        return found
+    def _answer(self, question: _Question, schedule: Schedule) -> Interval:
+        """Return the achieved and the proven answer."""
+        upper, _ = self._least(question, schedule, both=True)
+        lower = _achieved(question, schedule, upper)
+        if self._plays(schedule) and upper > 0.0:
+            played = _played(question, schedule, both=True)
+            lower = max(lower, played.lower if isinstance(played, Interval) else 0.0)
+        return Interval.bracket(lower, upper)
+
+    def _plays(self, schedule: Schedule) -> bool:
+        return self.engine in _PLAYING and is_played(schedule)
+
+    def _least(
+        self, question: _Question, schedule: Schedule, *, both: bool = False
+    ) -> tuple[float, str]:
+        """Return the least of the proven bounds, and the proof method of a game in words.
+
+        Args:
+            question, schedule: what is asked, and of what.
+            both: the achieved end is asked as well, for which a game is kept.
+        """
+        by_pairs = _by_pairs(question, proven_pairs, schedule)
+        upper, how = by_pairs.upper, ""
+        if question.is_wide(by_pairs) or _has_sharper_moments(schedule):
+            with suppress(Unsupported):
+                upper = min(upper, question.by(_FALLBACK, schedule))
+        if schedule.adjacency is Adjacency.ZERO_OUT and _has_fixed_size(schedule):
+            upper = min(upper, question.by(_GAUSSIAN, with_everybody(schedule)))
+        if self._plays(schedule) and upper > 0.0:
+            played = _played(question, schedule, both=both)
+            if isinstance(played, str):
+                how = f"{_PAIR}: {played}"
+            else:
+                how = GAME if played.upper < upper else f"{_PAIR}: a game proves no less"
+                upper = min(upper, played.upper)
+        for rest, bound in _beside_bounded(schedule):
+            left = question.beside(bound, rest)
+            # Exact pairs leave nothing to adding up but the last digits.
+            if left is None or (
+                rest.rounds and not question.is_wide(by_pairs) and _exact(schedule)
+            ):
+                continue
+            of_rest, how_rest = self._least(left, rest) if rest.rounds else (0.0, "")
+            added = question.added(of_rest, bound)
+            if added < upper:
+                upper, how = added, how_rest and f"{how_rest} beside epsilons that add up"
+        return upper, how
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,40 +232,46 @@ class _Question:
         solve = accountant.epsilon if self.of_epsilon else accountant.delta
         return solve(schedule, self.value).upper
 
-    def by_adding_up(self, schedule: Schedule) -> float:
-        """Return the answer of basic composition, or infinity if a loss has no bound."""
-        found = basic_composition(schedule)
-        if found is None:
+    def beside(self, bound: LossBound, rest: Schedule) -> _Question | None:
+        """Return the question about the rest beside bounded losses, or None if none is left."""
+        left = decimal(self.value) - (bound.delta if self.of_epsilon else bound.epsilon)
+        least = float(left)
+        if Fraction(least) > left:
+            least = math.nextafter(least, -math.inf)
+        if left < 0 or (self.of_epsilon and rest.rounds and infinite_mass(rest) >= least):
+            return None
+        return replace(self, value=least)
+
+    def added(self, of_rest: float, bound: LossBound) -> float:
+        """Return the answer for all from that for the rest, rounded up."""
+        if math.isinf(of_rest):
             return math.inf
-        given, asked = (found.delta, found.epsilon) if self.of_epsilon else found
-        return decimal_above(asked) if given <= decimal(self.value) else math.inf
+        more = bound.epsilon if self.of_epsilon else bound.delta
+        return decimal_above(Fraction(of_rest) + more)
 
 
-def _bracket(question: _Question, schedule: Schedule) -> Interval:
-    """Return the achieved and the proven answer without a game."""
-    proven = _by_pairs(question, proven_pairs, schedule)
-    upper = _proven(question, schedule, proven)
-    return Interval.bracket(_achieved(question, schedule, proven.lower, upper), upper)
+def _beside_bounded(schedule: Schedule) -> list[tuple[Schedule, LossBound]]:
+    """Return what remains beside all pure releases, and beside all with bounded losses."""
+    bounds = {kind: loss_bound(kind) for kind in schedule.distinct()}
+    pure = {kind for kind, bound in bounds.items() if bound is not None and not bound.delta}
+    bounded = {kind for kind, bound in bounds.items() if bound is not None}
+    found: list[tuple[Schedule, LossBound]] = []
+    for chosen in (pure, bounded) if pure < bounded else (pure,):
+        total = basic_composition(schedule.only(lambda kind, some=chosen: kind in some))
+        if chosen and total is not None:
+            found.append((schedule.only(lambda kind, some=chosen: kind not in some), total))
+    return found
 
 
-def _proven(question: _Question, schedule: Schedule, by_pairs: Interval) -> float:
-    """Return the least of the proven bounds.
-
-    They are those by pairs, by Renyi moments, of full participation, and of basic composition.
-    """
-    upper = min(by_pairs.upper, question.by_adding_up(schedule))
-    if question.is_wide(by_pairs) or _has_promises(schedule):
-        with suppress(Unsupported):
-            upper = min(upper, question.by(_FALLBACK, schedule))
-    if schedule.adjacency is Adjacency.ZERO_OUT and _has_fixed_size(schedule):
-        upper = min(upper, question.by(_GAUSSIAN, with_everybody(schedule)))
-    return upper
+def _exact(schedule: Schedule) -> bool:
+    """Return True if explicit data sets reach the pairs of all releases."""
+    return all(is_exact(kind) for kind in schedule.distinct())
 
 
-def _achieved(question: _Question, schedule: Schedule, proven_lower: float, upper: float) -> float:
-    """Return the achieved end: that of pairs, and more where it is wide."""
-    exact = all(is_exact(kind) for kind in schedule.distinct())
-    lower = proven_lower if exact else _by_pairs(question, achieved_pairs, schedule).lower
+def _achieved(question: _Question, schedule: Schedule, upper: float) -> float:
+    """Return the achieved end by pairs, and more where it is wide."""
+    pairs = proven_pairs if _exact(schedule) else achieved_pairs
+    lower = _by_pairs(question, pairs, schedule).lower
     if lower < _WIDE * upper:
         simply = achieved_epsilon if question.of_epsilon else achieved_delta
         lower = max(lower, simply(schedule, question.value))
@@ -273,10 +305,11 @@ def _by_pairs(question: _Question, pairs: PairsOf, schedule: Schedule) -> Interv
     return Interval(max(found.lower, other.lower), max(found.upper, other.upper))
 
 
-def _has_promises(schedule: Schedule) -> bool:
-    """Return True if some pair stands for many releases, so that moments may say more."""
+def _has_sharper_moments(schedule: Schedule) -> bool:
+    """Return True if moments may say more of some release than its pair."""
     kinds = [kind for kind in schedule.distinct() if not isinstance(kind, Round)]
-    return any(isinstance(p, AdditivePair) for k in kinds for p in proven_pairs(k, Direction.ADD))
+    pairs = [pair for kind in kinds for pair in proven_pairs(kind, Direction.ADD)]
+    return any(isinstance(pair, GeneralPair) and pair.from_moments for pair in pairs)
 
 
 def _has_fixed_size(schedule: Schedule) -> bool:
@@ -302,12 +335,16 @@ def with_everybody(schedule: Schedule) -> Schedule:
 
 
 @lru_cache(maxsize=32)
-def _played(schedule: Schedule, delta: float) -> Interval | str:
-    """Return the game's bracket of epsilon, or the reason why there is none."""
-    from dpacct.tight.game.bounds import game_epsilon  # noqa: PLC0415 - see Rule 3
+def _played(question: _Question, schedule: Schedule, *, both: bool) -> Interval | str:
+    """Return the game's bracket, or its upper end above 0, or the reason why there is none."""
+    from dpacct.tight.game import bounds  # noqa: PLC0415 - see Rule 3
 
     try:
-        return game_epsilon(schedule, delta)
+        if not question.of_epsilon:
+            return bounds.game_delta(schedule, question.value)
+        if both:
+            return bounds.game_epsilon(schedule, question.value)
+        return Interval(0.0, bounds.game_upper_epsilon(schedule, question.value))
     except NotConverged as reason:
         return str(reason)
 

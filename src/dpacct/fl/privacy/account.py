@@ -326,7 +326,8 @@ class Account:
             certain = Schedule(
                 Phase(kind, count - lost) for kind, count in used.distinct().items() if count > lost
             )
-            lower = achieved_epsilon(certain, self.delta) if certain.rounds else 0.0
+            whole = certain == plan
+            lower = achieved_epsilon(certain, self.delta, whole=whole) if certain.rounds else 0.0
             return Spent.at(self.delta, Interval.bracket(lower, upper))
 
         return spent

@@ -174,10 +174,14 @@ def epsilon_so_far(whole: Plan, used: Schedule, delta: float) -> float:
 
 
 @lru_cache(maxsize=_KEPT)
-def achieved_epsilon(schedule: Schedule, delta: float) -> float:
-    """Return the achieved epsilon of a schedule that was fixed in advance."""
+def achieved_epsilon(schedule: Schedule, delta: float, *, whole: bool = False) -> float:
+    """Return the achieved epsilon of a schedule that was fixed in advance.
+
+    Of a ``whole`` plan that a game may be played of, whoever promised what: an adversary without
+    memories is one with memories as well. A part has the end by pairs, since a game takes seconds.
+    """
     try:
-        return ACCOUNTANTS[PAIRS].epsilon(schedule, delta).lower
+        return ACCOUNTANTS[TIGHT if whole else PAIRS].epsilon(schedule, delta).lower
     except (Unsupported, NotConverged, InvalidParameter):
         # The last one: infinite losses have a mass of delta, or more.
         return achieved.achieved_epsilon(schedule, delta)

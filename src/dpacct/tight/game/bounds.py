@@ -6,6 +6,10 @@ strategies in each round, which explicit data sets follow. Both are played backw
 losses. Each pass gives the whole curve eps -> delta. It is tuned to one delta, and is also sharp
 for all smaller epsilons, because there the grid adds the same share to the spread of the loss.
 
+Passes are tuned to a ladder of deltas, four a decade. Each answers for the deltas of its cell, in
+both ways: as eps(delta), and as the delta at which its curve reaches an epsilon. So delta(eps) is
+the delta whose proven epsilon is eps, and both ways come back to where they began.
+
 Statement, proofs and error bounds: docs/derivations/fixed-size-game.md.
 """
 
@@ -26,6 +30,7 @@ from dpacct.rounds import Round, Schedule
 from dpacct.tight.game.choose import affordable
 from dpacct.tight.game.plan import (
     Frames,
+    estimate_at_epsilon,
     moved,
     plan_at_delta,
     plan_at_epsilon,
@@ -43,13 +48,56 @@ _BELOW = 1e-6
 _LITTLE = 3e-4
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pass:
+    """Upper bounds of w at the losses of a frame, or at its first ones. They rise with the loss."""
+
+    frame: Frame
+    deltas: Array
+    part: bool = False
+
+    @classmethod
+    def played(
+        cls, schedule: Schedule, plan: Frames, positions: Positions, window: int = 0
+    ) -> _Pass:
+        frame = plan.upper
+        deltas = play_upper(stages_above(schedule, plan, frame, positions, window), frame, window)
+        # w rises with the loss, so a bound holds for all smaller losses.
+        kept = np.minimum.accumulate(deltas[::-1])[::-1]
+        return cls(replace(frame, size=len(kept)), kept, window > 0)
+
+    @property
+    def _known(self) -> int:
+        """The last place that is read. Above a part nothing is known, so that its top is loose."""
+        return self.frame.size // 2 if self.part else self.frame.size - 1
+
+    def epsilon(self, delta: float) -> float:
+        """Return proven eps(delta), or infinity if a part of the losses does not show it."""
+        if self.part and not self.deltas[0] <= delta < self.deltas[self._known]:
+            return math.inf
+        return crossing(self.deltas, self.frame, delta)
+
+    def delta(self, epsilon: float) -> float:
+        """Return proven delta, by the chords of `crossing`, or infinity outside the losses."""
+        frame = self.frame
+        i = math.floor(-epsilon / frame.step - frame.first)
+        if not 0 <= i < self._known:
+            return math.inf
+        losses = frame.losses()[i : i + 2]
+        share = math.expm1(epsilon + float(losses[0])) / math.expm1(-frame.step)
+        slack = 64 * UNIT * (1 + epsilon + abs(frame.first) * frame.step) / frame.step
+        share = min(1.0, max(0.0, share) + slack)
+        less, more = float(self.deltas[i]), float(self.deltas[i + 1])
+        return min(1.0, (less + share * (more - less)) * (1 + 8 * UNIT))
+
+
 def upper_epsilon(schedule: Schedule, plan: Frames, positions: Positions, delta: float) -> float:
-    """Return proven eps(delta)."""
-    frame, window = plan.upper, window_above(schedule, plan, positions)
-    deltas = play_upper(stages_above(schedule, plan, frame, positions, window), frame, window)
-    if window and not deltas[0] <= delta < deltas[-1]:
-        deltas = play_upper(stages_above(schedule, plan, frame, positions), frame)
-    return crossing(deltas, replace(frame, size=len(deltas)), delta)
+    """Return proven eps(delta), from few losses if they show it, and else from all."""
+    window = window_above(schedule, plan, positions)
+    found = _Pass.played(schedule, plan, positions, window).epsilon(delta)
+    if math.isinf(found):
+        found = _Pass.played(schedule, plan, positions).epsilon(delta)
+    return found
 
 
 def crossing(deltas: Array, frame: Frame, delta: float) -> float:
@@ -101,16 +149,6 @@ def lower_epsilon(schedule: Schedule, plan: Frames, delta: float) -> float:
     return first * (1 - 8 * UNIT)
 
 
-def upper_delta(schedule: Schedule, plan: Frames, positions: Positions, epsilon: float) -> float:
-    """Return proven delta(eps)."""
-    loss = -epsilon * (1 - _NUDGE)
-    frame, window = moved(plan.upper, loss), window_above(schedule, plan, positions)
-    place = math.floor(loss / frame.step) - frame.first
-    window = window if place < window else 0
-    deltas = play_upper(stages_above(schedule, plan, frame, positions, window), frame, window)
-    return float(deltas[place])
-
-
 def lower_delta(schedule: Schedule, plan: Frames, epsilon: float) -> float:
     """Return achieved delta(eps)."""
     loss = -epsilon * (1 + _NUDGE)
@@ -160,16 +198,86 @@ def _in_direction(schedule: Schedule, delta: float, direction: Direction) -> Int
     return Interval.bracket(lower_epsilon(schedule, plan, delta), upper)
 
 
+# Deltas to which passes are tuned in a decade. A cell reaches down to this share of its own one, so
+# that usual deltas are inside. The first cell has no delta below 1 but this one.
+_LADDER, _REACH, _FIRST, _LEAST_DELTA = ("1", "0.5623", "0.3162", "0.1778"), 0.8, 0.9, 1e-300
+
+
+def _rung(cell: int) -> float:
+    """Return the delta of a cell, decimals of which 1e-5 and its like are some."""
+    decade, part = divmod(cell, len(_LADDER))
+    return float(f"{_LADDER[part]}e-{decade}")
+
+
+def _cell(delta: float) -> int:
+    """Return the cell of a delta: its rung times `_REACH` is at most delta."""
+    found = max(0, math.floor(-len(_LADDER) * math.log10(delta / _REACH)))
+    while found and _REACH * _rung(found - 1) <= delta:
+        found -= 1
+    while _REACH * _rung(found) > delta:
+        found += 1
+    return found
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _tuned(schedule: Schedule, cell: int, direction: Direction) -> tuple[Frames, Positions]:
+    """Return grid and positions of a cell.
+
+    Raises:
+        NotConverged: no positions are affordable.
+    """
+    return affordable(schedule, _at_delta(schedule, min(_rung(cell), _FIRST), direction))
+
+
 # A search needs the upper bound, and the report of its result needs both.
 @lru_cache(maxsize=_REMEMBERED)
+def _pass_of(schedule: Schedule, cell: int, direction: Direction, *, part: bool) -> _Pass:
+    plan, positions = _tuned(schedule, cell, direction)
+    window = window_above(schedule, plan, positions) if part else 0
+    return _Pass.played(schedule, plan, positions, window)
+
+
+def _read(
+    schedule: Schedule, cell: int, direction: Direction, read: Callable[[_Pass], float]
+) -> float:
+    """Return what few losses of a cell's pass show, or else what all show."""
+    found = read(_pass_of(schedule, cell, direction, part=True))
+    if math.isinf(found):
+        found = read(_pass_of(schedule, cell, direction, part=False))
+    return found
+
+
 def _upper_end(schedule: Schedule, delta: float, direction: Direction) -> tuple[float, float]:
     """Return proven epsilon, and the share of it that the grid may have cost.
 
     Raises:
         NotConverged: no positions are affordable.
     """
-    plan, positions = affordable(schedule, _at_delta(schedule, delta, direction))
-    return upper_epsilon(schedule, plan, positions, delta), plan.share
+    cell = _cell(delta)
+    found = _read(schedule, cell, direction, lambda one: one.epsilon(delta))
+    return found, _tuned(schedule, cell, direction)[0].share
+
+
+def _upper_delta(schedule: Schedule, epsilon: float, direction: Direction) -> tuple[float, float]:
+    """Return the least delta at which `_upper_end` is at most epsilon, and the share of the grid.
+
+    A cell answers if its curve has a delta of this cell at epsilon. If two neighbors point to each
+    other, it is their common end: there the curve of the cell above is below epsilon.
+    """
+    cell = _cell(max(math.exp(estimate_at_epsilon(schedule, epsilon)[2]), _LEAST_DELTA))
+    before, moved_by = math.inf, 0
+    while True:
+        found = _read(schedule, cell, direction, lambda one: one.delta(epsilon))
+        share = _tuned(schedule, cell, direction)[0].share
+        # An epsilon beyond the losses has a smaller delta.
+        deeper = math.isinf(found) or found < _REACH * _rung(cell)
+        if not deeper and (not cell or found < _REACH * _rung(cell - 1)):
+            return found, share
+        move = 1 if deeper else -1
+        if move == -moved_by:
+            end = _REACH * _rung(min(cell, cell + move))
+            return max(min(found, before), end), share
+        cell, before, moved_by = cell + move, found, move
 
 
 def game_upper_epsilon(schedule: Schedule, delta: float) -> float:
@@ -202,15 +310,15 @@ def prefix_upper_epsilons(round_: Round, rounds: int, delta: float) -> Array:
 
 
 def game_delta(schedule: Schedule, epsilon: float) -> Interval:
-    """Return achieved and proven delta(eps), eps >= 0. See `game_epsilon`."""
+    """Return achieved and proven delta(eps), eps >= 0. See `game_epsilon`.
+
+    The proven one is the inverse of `game_upper_epsilon`: at it, that is at most ``epsilon``.
+    """
     found: list[Interval] = []
     for direction in directions(schedule) if schedule.rounds else ():
-        plan, positions = affordable(
-            schedule,
-            lambda share, way=direction: plan_at_epsilon(schedule, epsilon, share, direction=way),
-        )
-        lower = lower_delta(schedule, plan, epsilon)
-        found.append(Interval.bracket(lower, upper_delta(schedule, plan, positions, epsilon)))
+        upper, share = _upper_delta(schedule, epsilon, direction)
+        plan = plan_at_epsilon(schedule, epsilon, share, direction=direction)
+        found.append(Interval.bracket(lower_delta(schedule, plan, epsilon), upper))
     return _worse(found)
 
 
@@ -225,44 +333,21 @@ def _at_delta(schedule: Schedule, delta: float, direction: Direction) -> Callabl
     return lambda share: plan_at_delta(schedule, delta, share, both=False, direction=direction)
 
 
-# The deltas that passes are tuned to, and how much further each serves.
+# The deltas that passes of whole curves are tuned to, and how much further each serves.
 _TUNED, _FURTHER = (1e-5, 1e-11), 1.1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Pass:
-    frame: Frame
-    deltas: Array
-    reach: float
-
-    def at(self, epsilon: float) -> float:
-        frame = self.frame
-        place = -epsilon / frame.step - frame.first
-        i = math.floor(place)
-        if not 0 <= i < frame.size - 1:
-            return math.inf
-        losses = frame.losses()[i : i + 2]
-        share = math.expm1(epsilon + float(losses[0])) / math.expm1(-frame.step)
-        slack = 64 * UNIT * (1 + epsilon + abs(frame.first) * frame.step) / frame.step
-        share = min(1.0, max(0.0, share) + slack)
-        less, more = float(self.deltas[i]), float(self.deltas[i + 1])
-        return min(1.0, (less + share * max(0.0, more - less)) * (1 + 8 * UNIT))
-
-
 @lru_cache(maxsize=8)
-def _pass(schedule: Schedule, tuned: float, direction: Direction) -> _Pass | None:
+def _pass_of_curve(schedule: Schedule, tuned: float, direction: Direction) -> _Pass | None:
     try:
         plan_with = _at_delta(schedule, tuned, direction)
         plan, positions = affordable(schedule, plan_with, at_one_delta=False)
         # Smaller epsilons are looked at too, which need more of the losses.
-        frame = replace(plan.upper, size=max(plan.upper.size, 2 * abs(plan.upper.first)))
-        deltas = play_upper(stages_above(schedule, plan, frame, positions), frame)
+        size = max(plan.upper.size, 2 * abs(plan.upper.first))
+        wide = replace(plan, upper=replace(plan.upper, size=size))
+        return _Pass.played(schedule, wide, positions)
     except NotConverged:
         return None
-    kept = np.minimum.accumulate(deltas[::-1])[::-1]
-    reached = np.flatnonzero((kept > tuned) & (frame.losses() <= 0.0))
-    reach = -float(frame.losses()[reached[0]]) if reached.size else 0.0
-    return _Pass(frame, kept, reach)
 
 
 def curve_delta(schedule: Schedule, epsilon: float) -> float:
@@ -273,10 +358,10 @@ def curve_delta(schedule: Schedule, epsilon: float) -> float:
 def _at(schedule: Schedule, epsilon: float, direction: Direction) -> float:
     best = math.inf
     for tuned in _TUNED:
-        found = _pass(schedule, tuned, direction)
+        found = _pass_of_curve(schedule, tuned, direction)
         if found is None:
             break
-        best = min(best, found.at(epsilon))
-        if epsilon <= _FURTHER * found.reach:
+        best = min(best, found.delta(epsilon))
+        if tuned < found.delta(epsilon / _FURTHER) < math.inf:
             break
     return best

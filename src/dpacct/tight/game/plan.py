@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -22,6 +23,7 @@ from dpacct.tight.contour import (
     tilt_at_delta,
     tilt_at_epsilon,
 )
+from dpacct.tight.engines import composed_epsilon
 from dpacct.tight.game import is_game
 from dpacct.tight.game.kernels import TurnGuide, Turns
 from dpacct.tight.game.laws import Kernel
@@ -57,6 +59,7 @@ _BITS = 20
 # Largest number of kinds of rounds whose laws are made for a plan.
 _MOST_LAWS = 24
 _LEAST_EPSILON = 1e-3
+_FEW_ROUNDS = 4
 _SMALLEST_LOG_DELTA = -40.0
 MAX_POINTS = 1 << 17
 
@@ -105,6 +108,10 @@ def plan_at_delta(
     log_delta, simple = math.log(delta), _composition(schedule, simple_pairs)
     tilt, at = tilt_at_delta(simple, log_delta)
     epsilon = epsilon_estimate(tilt, at, log_delta)
+    if schedule.rounds <= _FEW_ROUNDS:
+        # A saddle point is far from the answer there.
+        with suppress(NotConverged):
+            epsilon = composed_epsilon(simple, delta).upper
     plan = _plan(schedule, simple, tilt, epsilon, log_delta, share, both=both)
     return replace(plan, direction=direction)
 
@@ -121,11 +128,16 @@ def plan_at_epsilon(
     Raises:
         NotConverged: delta is too small, or the grid would be too large.
     """
-    simple = _composition(schedule, simple_pairs)
-    tilt, at = tilt_at_epsilon(simple, epsilon)
-    log_delta = min(log_delta_estimate(tilt, at, epsilon), -1e-3)
+    simple, tilt, log_delta = estimate_at_epsilon(schedule, epsilon)
     plan = _plan(schedule, simple, tilt, epsilon, log_delta, share, both=True)
     return replace(plan, direction=direction)
+
+
+def estimate_at_epsilon(schedule: Schedule, epsilon: float) -> tuple[Composition, float, float]:
+    """Return the simple pairs, and their tilt and about their log delta at an epsilon."""
+    simple = _composition(schedule, simple_pairs)
+    tilt, at = tilt_at_epsilon(simple, epsilon)
+    return simple, tilt, min(log_delta_estimate(tilt, at, epsilon), -1e-3)
 
 
 def _composition(schedule: Schedule, pairs: PairsOf) -> Composition:
