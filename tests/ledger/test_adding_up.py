@@ -171,6 +171,26 @@ def test_each_partition_adds_the_sum_of_its_worst_part(tmp_path: Path) -> None:
         assert ledger.verify().sound
 
 
+@pytest.mark.parametrize("aside", [0.0, 2e-6])
+def test_promises_beside_a_plan_need_the_delta_that_was_set_aside(
+    tmp_path: Path, aside: float
+) -> None:
+    promise = ApproximateDP(0.01, 1e-6)
+    with Ledger.open(tmp_path / "x", Budget(3, 1e-5), promised_delta=aside) as ledger:
+        ledger.charge(TRAINING, name="training")
+        fits = round(aside / 1e-6)
+        assert ledger.remaining(promise) == fits
+        for _ in range(fits):
+            ledger.charge(promise, name="promise")
+        with pytest.raises(BudgetExceeded, match="infinite with probability"):
+            ledger.charge(promise, name="one more")
+        # The plan is read at what is left of delta.
+        ledger.charge(HISTOGRAM, name="ages")
+        read = tight(TRAINING, 1e-5 - aside) + 0.01 * fits + 0.1
+        assert ledger.upper_epsilon() == pytest.approx(read, rel=1e-9)
+        assert ledger.verify().sound
+
+
 def test_a_project_and_a_run_read_their_sums(tmp_path: Path) -> None:
     with Ledger.open(tmp_path / "x", Budget(50, 1e-9)) as ledger:
         for name in "abc":

@@ -108,4 +108,5 @@ def test_promises_hold_at_their_own_delta(promised, pure):
 
 def test_what_has_no_larger_loss_has_no_delta_beyond_it():
     assert dpacct.delta(3 * Laplace(1.0) + 2 * Laplace(2.0), epsilon=4).upper == 0.0
+    assert dpacct.delta(3 * Laplace(1.0) + 2 * Laplace(2.0), epsilon=3.9).upper > 0.0
     assert dpacct.epsilon(10 * PureDP(0.1), delta=1e-100).upper == 1.0
