@@ -47,6 +47,14 @@ TEXTS = {
         "rounds,noise_multiplier\n" + "\n".join(f"1,{1 + n / 1e6}" for n in range(10_001)),
     ),
     "more rounds than there are": (".toml", f"[[phase]]\n{PHASE}" * 2),
+    "nested repetitions": (
+        ".json",
+        '{"phase": ['
+        + '{"repeat": 2, "schedule": [' * 200
+        + '{"rounds": 1, "noise_multiplier": 2.0}'
+        + "]}" * 200
+        + "]}",
+    ),
     "claims": (".toml", "[source]\nname = 'a'\n" + "[[claim]]\nid = 'a'\n" * 2000),
     "events": (
         ".json",
