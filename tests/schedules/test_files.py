@@ -334,6 +334,16 @@ SETTINGS = [
     ),
     ("a.json", _TUNED, f"noise_multiplier = 0.8, sampling_rate = 0.005, {_OPTIONS}"),
     ("a.yml", _ACCUMULATED, "noise_multiplier = 2, sampling_rate = 0.1, rounds = 9"),
+    (
+        "b.toml",
+        "sigma = 1\nclients_per_round = 10\nnum_clients = 100\nnum_rounds = 5\n",
+        "noise_multiplier = 1, sampling_rate = 0.1, rounds = 5",
+    ),
+    (
+        "b.yaml",
+        "z: 1\ncohort_size: 10\npopulation: 40\nepochs: 5\n",
+        "noise_multiplier = 1, sampling_rate = 0.25, rounds = 20",
+    ),
 ]
 
 

@@ -16,8 +16,8 @@ from dpacct.items import ELSEWHERE, bare
 _MEANS = {
     "accumulated": "gradientaccumulationsteps accumulationsteps accumulatedbatches",
     **ELSEWHERE,
-    "examples": f"{ELSEWHERE['examples']} {ELSEWHERE['num_clients']}",
-    "batch": f"{ELSEWHERE['batch']} {ELSEWHERE['cohort_size']}",
+    "examples": f"numclients {ELSEWHERE['examples']} {ELSEWHERE['num_clients']}",
+    "batch": f"cohortsize {ELSEWHERE['batch']} {ELSEWHERE['cohort_size']}",
 }
 _KEYS = {
     word: key for key, words in reversed(_MEANS.items()) for word in (*words.split(), bare(key))
