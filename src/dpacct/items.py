@@ -140,11 +140,12 @@ _MOST_NESTED = 20
 def _read_schedule(phases: Any, adjacency: Any) -> Schedule:
     if not isinstance(phases, list) or not all(isinstance(x, dict) for x in phases):  # pyright: ignore[reportUnknownVariableType] parsers return Any
         raise InvalidParameter("schedule", None, "schedule is a list of tables, one for each phase")
-    level = given = cast("list[Entry]", phases)
+    given, level = cast("list[Entry]", phases), cast("list[Any]", phases)
     # All walks through a schedule are recursive.
     for _ in range(_MOST_NESTED):
-        inner: list[Any] = [one.get("schedule") for one in level if type(one) is dict]
-        level = [one for held in inner if type(held) is list for one in cast("list[Any]", held)]
+        tables = [cast("Entry", one) for one in level if isinstance(one, dict)]
+        inner = [table["schedule"] for table in tables if "schedule" in table]
+        level = [one for held in inner if isinstance(held, list) for one in cast("list[Any]", held)]
     if level:
         raise InvalidParameter(
             "schedule", None, f"schedules are nested {_MOST_NESTED} deep at most"
