@@ -20,6 +20,7 @@ from dpacct.mechanisms import (
     ZeroConcentratedDP,
 )
 from dpacct.rounds import Adjacency, Full, Phase, Poisson, Release, Round, Schedule, Uniform
+from dpacct.sampled import Sampled
 from dpacct.tuning import BestOf, Runs
 
 # For tests whose examples take long, or that have relatives.
@@ -116,6 +117,11 @@ def releases(adjacency: Adjacency, *, nested: bool = True) -> st.SearchStrategy[
         kinds.append(st.builds(ShuffledEpoch, noises, counts, relation))
     if adjacency is Adjacency.ADD_REMOVE:
         kinds.append(st.builds(Round, noises, special_samplings(), relation))
+    if adjacency is not Adjacency.REPLACE_ONE:
+        noisy = st.builds(
+            lambda n, z: n * Laplace(z, adjacency=adjacency), st.integers(1, 9), noises
+        )
+        kinds.append(st.builds(Sampled, noisy, st.floats(0.01, 0.9)))
     if nested:
         means = log_uniform(1.1, 100.0)
         runs = st.builds(Runs, st.just("poisson"), means) | st.builds(

@@ -21,6 +21,7 @@ from dpacct.items import count_of, counted, noun_of, parts_in_words
 from dpacct.outputs import single
 from dpacct.renyi.curve import RenyiAccountant, RenyiCurve, best_epsilon
 from dpacct.rounds import AccountantName, Adjacency, Poisson, Release, Round, Schedule, Uniform
+from dpacct.sampled import Sampled
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tuning import BestOf
 from dpacct_cli.options import MechanismOptions
@@ -54,6 +55,9 @@ def rows(schedule: Schedule, *, ratio_only: bool = False) -> list[Row]:
     only, neighbors = single(schedule), NEIGHBORS[schedule.adjacency]
     if isinstance(only, BestOf) and schedule.rounds == 1:
         words = f"the best of a random number of such runs, {only.runs!r}, as one release"
+        return [*rows(only.schedule, ratio_only=ratio_only), Row("", words)]
+    if isinstance(only, Sampled) and schedule.rounds == 1:
+        words = f"all of it on one sample, in which a client is with probability {rate(only.rate)}"
         return [*rows(only.schedule, ratio_only=ratio_only), Row("", words)]
     if only is None:
         count = count_of(schedule.rounds, noun_of(schedule))

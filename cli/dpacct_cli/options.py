@@ -268,6 +268,7 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "steps": _counted("steps", "the number of steps of an epoch"),
     "records": lambda value: Poisson(1.0, value).records,
     "strategy": _member("correlated", "a strategy", tuple(OPTIONS["strategy"].metavar.split("|"))),
+    "rate": lambda value: validate.sampling_rate(value, "rate"),
     "runs": lambda value: OPTIONS["runs"].form.read(str(value), None),
     "times": _counted("times", "the number of releases"),
 }
@@ -361,11 +362,15 @@ class MechanismOptions:
     # What runs
 
     def read_schedule(self, adjacency: Adjacency | None = None) -> Schedule:
-        """Return one run, or with --best-of the best of several such runs as one release.
+        """Return one run, on one sample or not, or the best of several such runs.
 
         ``adjacency`` holds for what names none, in place of the usual one.
         """
         run = self._read_run(adjacency)
+        if "rate" in self:
+            from dpacct.sampled import Sampled
+
+            run = 1 * Sampled(run, self.value("rate"))
         if "runs" not in self:
             return run
         from dpacct.tuning import best_of
@@ -382,7 +387,7 @@ class MechanismOptions:
         relation = self.relation or adjacency
         for field in ("laplace", "release"):
             if field in self:
-                beside = ("times", "adjacency", "num_clients", "runs", field)
+                beside = ("times", "adjacency", "num_clients", "runs", "rate", field)
                 others = self.but(**dict.fromkeys(beside)).by_option()
                 self._refuse(others, self._typed(field), "it says what runs")
                 release = read_one(_NAMES[field], self[field], relation)
@@ -516,7 +521,7 @@ class MechanismOptions:
     def refuse_foreign(self) -> None:
         """Reject an option that the chosen item does not take."""
         item = self.item
-        known = {*_own(item), "noise_multiplier", "num_clients", "adjacency", "runs"}
+        known = {*_own(item), "noise_multiplier", "num_clients", "adjacency", "runs", "rate"}
         known |= {"rounds", "epochs"} - ({"rounds"} if self.by_epochs else set())
         known -= {"epochs"} if item.kind is Correlated else set()
         head = next((self._typed(f) for f in ("strategy", "sampling") if f in self), "")

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from dpacct.renyi.curve import rdp
     from dpacct.risk.measures import tradeoff
     from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
+    from dpacct.sampled import Sampled
     from dpacct.tuning import best_of
 
 # The module of each public name, imported on first use: a command does not pay for all of them.
@@ -63,6 +64,7 @@ _HOMES = {
     "renyi.curve": "rdp",
     "risk.measures": "tradeoff",
     "rounds": "Adjacency Full Poisson Round Schedule Uniform",
+    "sampled": "Sampled",
     "tuning": "best_of",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
@@ -77,8 +79,8 @@ __all__ = [
     "Adjacency", "ApproximateDP", "Budget", "BudgetExceeded", "Calibration", "Certificate",
     "DiscreteGaussian", "DiscreteLaplace", "DpacctError", "Epoch", "ExponentialMechanism",
     "Full", "GaussianDP", "Interval", "InvalidParameter", "Laplace", "Ledger", "LedgerError",
-    "NotConverged", "Poisson", "PureDP", "RandomizedResponse", "Round", "Schedule",
-    "ShuffledEpoch", "Spent", "Uniform", "Unsupported", "ZeroConcentratedDP", "__version__",
+    "NotConverged", "Poisson", "PureDP", "RandomizedResponse", "Round", "Sampled",
+    "Schedule", "ShuffledEpoch", "Spent", "Uniform", "Unsupported", "ZeroConcentratedDP", "__version__",
     "best_of", "calibrate", "certify", "delta", "epsilon", "gdp", "rdp", "tradeoff",
 ]  # fmt: skip
 

@@ -52,6 +52,7 @@ from dpacct.rounds import (
     Schedule,
     Uniform,
 )
+from dpacct.sampled import Sampled
 from dpacct.tuning import BestOf, Runs
 
 Entry = dict[str, Any]
@@ -256,6 +257,11 @@ def _best_of(schedule: Schedule, runs: Runs, adjacency: object = None) -> BestOf
     return BestOf(schedule, runs)
 
 
+def _sampled(schedule: Schedule, rate: float, adjacency: object = None) -> Sampled:
+    del adjacency  # that of its releases
+    return Sampled(schedule, rate)
+
+
 def _of_run(run: Correlated) -> Entry:
     held = {key: getattr(run, key) for key in ("noise_multiplier", "strategy", "min_separation")}
     # With sampling, as many participations as fit.
@@ -374,6 +380,11 @@ RELEASES: dict[str, Item] = {item.name: item for item in (
             "such runs: poisson:10, geometric:10 or negative-binomial:10,0.5."),
         Key("schedule", SCHEDULE, words="each {schedule}", help="One run."),
     ), (), _best_of, chosen_by="--best-of"),
+    Item(Sampled, "sampled", "one sample at rate {rate}", (
+        Key("rate", RATE, NEEDED, "", "--one-sample", "Q", "All of it is computed on one secret "
+            "Poisson sample of the clients, drawn once at this rate."),
+        Key("schedule", SCHEDULE, words="of it {schedule}", help="What is computed on the sample."),
+    ), (), _sampled, chosen_by="--one-sample"),
 )}
 # fmt: on
 

@@ -30,7 +30,7 @@ from dpacct.accountant import ACCOUNTANTS
 from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.items import PHASE, RELEASES, SAMPLINGS, part_entry, phase_schema
 from dpacct.rounds import Adjacency, Release, Round, Schedule
-from dpacct.tuning import BestOf
+from dpacct.tight.profiles import ReleaseOfSchedule
 
 _BY_SAMPLING = [name for name, item in RELEASES.items() if item.chosen_by == "--sampling"]
 # Words, with all that there are.
@@ -69,9 +69,9 @@ def single(schedule: Schedule) -> Release | None:
 
 
 def noise_multiplier(schedule: Schedule) -> float | None:
-    """Return the noise of all releases, or of all runs of a tuning. None if it differs."""
+    """Return the noise of all releases, or of those that one is made of. None if it differs."""
     only = single(schedule)
-    if isinstance(only, BestOf) and schedule.rounds == 1:
+    if isinstance(only, ReleaseOfSchedule) and schedule.rounds == 1:
         only = single(only.schedule)
     return getattr(only, "noise_multiplier", None)
 

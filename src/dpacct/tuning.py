@@ -46,22 +46,21 @@ from dpacct import validate
 from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter
-from dpacct.numerics.rounding import FUNCTION_ERROR, Array, Bounds, ComplexArray
+from dpacct.numerics.rounding import FUNCTION_ERROR, Array, Bounds
 from dpacct.numerics.search import bisect
 from dpacct.pairs.atoms import AtomicPair, lower_hull, profile_of_knots
 from dpacct.pairs.dominating import (
     Direction,
     DominatingPair,
     GeneralPair,
-    Mechanism,
     achieved_pairs,
     has_renyi,
     pairs_of,
     proven_pairs,
 )
 from dpacct.renyi.curve import RenyiCurve, best_order
-from dpacct.rounds import Adjacency, Release, Schedule, as_schedule
-from dpacct.tight.profiles import finite_pairs
+from dpacct.rounds import Release, Schedule, as_schedule
+from dpacct.tight.profiles import HullPair, ReleaseOfSchedule, finite_pairs
 
 MOST_RUNS = 1e6
 # Losses of the composed pair, and its delta at the last one, of each expected run.
@@ -185,7 +184,7 @@ class Runs:
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class BestOf(Mechanism):
+class BestOf(ReleaseOfSchedule):
     """The best of a random number of runs of a schedule. `best_of` makes it.
 
     Attributes:
@@ -205,23 +204,9 @@ class BestOf(Mechanism):
         object.__setattr__(self, "schedule", base)
         object.__setattr__(self, "runs", Runs.parse(runs))
 
-    @property
-    def adjacency(self) -> Adjacency:  # type: ignore[override]
-        """The neighboring relation of one run."""
-        return self.schedule.adjacency
-
-    @property
-    def noise_range(self) -> tuple[float, float, float] | None:
-        """A factor of 1, and the factors between which all noise of a run is in range."""
-        ranges = [kind.noise_range for kind in self.schedule.distinct()]
-        ends = [(low / level, high / level) for level, low, high in filter(None, ranges)]
-        if not ends:
-            return None
-        return 1.0, max(low for low, _ in ends), min(high for _, high in ends)
-
-    def scale_noise(self, factor: float) -> BestOf:
-        """Return the best of as many runs with ``factor`` times the noise."""
-        return BestOf(self.schedule.scale_noise(factor), self.runs)
+    def of(self, schedule: Schedule) -> BestOf:
+        """See `ReleaseOfSchedule`."""
+        return BestOf(schedule, self.runs)
 
     def proven_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
         """Return the pair of the proven bound of the module's head, at every epsilon."""
@@ -353,7 +338,7 @@ class _Places:
         return np.searchsorted(self._turns, np.exp(self.losses - epsilon))
 
 
-class _TunedPair(GeneralPair):
+class _TunedPair(HullPair):
     """The proven bound of the module's head, in one direction.
 
     Args:
@@ -377,33 +362,13 @@ class _TunedPair(GeneralPair):
         return [bisect(lambda e, at=at, to=to: at(e).upper > to, 1.0, 1e-3)[1] for at, to in ends]
 
     @cached_property
-    def _hull(self) -> AtomicPair:
+    def hull(self) -> AtomicPair:
         """The pair of the convex hull of some points of the bound, for compositions."""
         shares = np.arange(_POINTS, dtype=np.float64) / (_POINTS - 1)
         points: list[Array] = []
         for at, end in zip(self._bounds, self._ends, strict=True):
             points += [end * shares, np.array([at(e).upper for e in (end * shares).tolist()])]
         return AtomicPair(*profile_of_knots(*points))
-
-    def atoms(self) -> AtomicPair:
-        """See `GeneralPair`."""
-        return self._hull.atoms()
-
-    def log_moment(self, tilts: Array) -> Bounds:
-        """See `GeneralPair`."""
-        return self._hull.log_moment(tilts)
-
-    def cumulants(self, tilt: float) -> tuple[float, float, float]:
-        """See `GeneralPair`."""
-        return self._hull.cumulants(tilt)
-
-    def characteristic(self, tilt: float, frequencies: Array) -> tuple[ComplexArray, Array]:
-        """See `GeneralPair`."""
-        return self._hull.characteristic(tilt, frequencies)
-
-    def density_decay(self, tilt: float, frequencies: Array) -> Array:
-        """See `GeneralPair`."""
-        return self._hull.density_decay(tilt, frequencies)
 
     def renyi_moment(self, order: float) -> Bounds:
         """Return the Renyi bound of the module's head. No order up to 1 has more than 1."""

@@ -32,7 +32,7 @@ LAYERS = [
     {"renyi"},
     {"tight"},
     {"accountant"},
-    {"tuning", "gaussian_dp"},
+    {"tuning", "sampled", "gaussian_dp"},
     {"items"},
     {"schedules", "outputs"},
     {"risk", "certificates"},

@@ -25,10 +25,12 @@ EXCLUDED = {
         "--rounds": SOLVED, "--epochs": SOLVED, "--times": SOLVED,
         "--correlated": "a strategy is made for its rounds",
         "--best-of": "its runs are one release, whatever their rounds",
+        "--one-sample": "all of it is one release, whatever its rounds",
     },
     "q": {
         "--q": SOLVED, "--cohort": SOLVED, "--epochs": "their rounds depend on the rate",
         "--schedule": "the file says it", "--correlated": NO_RATE, "--best-of": NO_RATE,
+        "--one-sample": NO_RATE,
         "--release": NO_RATE, "--laplace": NO_RATE,
     },
     "delta": {"--delta": SOLVED},

@@ -301,7 +301,7 @@ def _text(key: str, value: Any) -> str:
 def _constant(rows: Table) -> str:
     """Return the settings that all rows share, in words."""
     first, changes = rows[0], _varying(rows)
-    told = [key for key in first if key in AXES or key in ("delta", "runs", "strategy")]
+    told = [key for key in first if key in AXES or key in ("delta", "runs", "rate", "strategy")]
     same = [key for key in told if key not in changes and first[key] is not None]
     known = {row["adjacency"] for row in rows if row["adjacency"]}
     parts = [f"{_name(key)} {_text(key, first[key])}" for key in same]

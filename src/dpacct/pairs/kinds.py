@@ -75,6 +75,11 @@ class GeneralPair:
         """Return bounds of E_P[(1 - e^{eps - L})_+], eps >= 0, infinite losses included."""
         raise NotImplementedError
 
+    def epsilon_at(self, delta: float) -> Interval | None:
+        """Return bounds of eps(delta), or None if a search by `delta` has to find them."""
+        del delta
+        return None
+
     def log_moment(self, tilts: Array) -> Bounds:
         """Return bounds of log M(c) for tilts c >= -1. Shape (k,)."""
         raise NotImplementedError

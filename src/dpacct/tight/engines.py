@@ -117,7 +117,7 @@ def composed_delta(composition: Composition, epsilon: float) -> Interval:
 
 def closed_form_delta(composition: Composition) -> Callable[[float], Interval] | None:
     """Return delta as a function of epsilon, if it takes no contour. Else None."""
-    alone, low, high = _alone(composition), *_precision_bounds(composition)
+    alone, low, high = only_pair(composition), *_precision_bounds(composition)
     if alone is not None:
         return lambda epsilon: one_round_delta(epsilon, alone)
     if is_repeated(composition):
@@ -164,7 +164,7 @@ def composed_epsilon(composition: Composition, delta: float) -> Interval:
 
 
 def _epsilon_of_rest(composition: Composition, delta: float) -> Interval:
-    alone, low, high = _alone(composition), *_precision_bounds(composition)
+    alone, low, high = only_pair(composition), *_precision_bounds(composition)
     if alone is not None:
         return _alone_epsilon(alone, delta)
     if is_repeated(composition):
@@ -191,7 +191,7 @@ def _inversion_epsilon(composition: Composition, delta: float) -> Interval:
     )
 
 
-def _alone(composition: Composition) -> AchievedPair | GeneralPair | None:
+def only_pair(composition: Composition) -> AchievedPair | GeneralPair | None:
     """Return the only pair of a composition, or all its atoms as one. Else None."""
     if composition.precision or not composition.sampled_rounds:
         return None
@@ -262,6 +262,9 @@ def _total_variation(composition: Composition) -> float:
 
 def _alone_epsilon(pair: AchievedPair | GeneralPair, delta: float) -> Interval:
     """Return eps(delta) of one round: the roots of both bounds of its closed form."""
+    known = pair.epsilon_at(delta) if isinstance(pair, GeneralPair) else None
+    if known is not None:
+        return known
 
     def above(epsilon: float) -> float:
         return (one_round_delta(epsilon, pair).upper - delta) / delta

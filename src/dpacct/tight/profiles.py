@@ -27,11 +27,19 @@ import numpy as np
 
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged, Unsupported
-from dpacct.numerics.rounding import UNIT, Array
+from dpacct.numerics.rounding import UNIT, Array, Bounds, ComplexArray
 from dpacct.numerics.search import bisect
 from dpacct.pairs.atoms import AtomicPair, profile_of_knots
-from dpacct.pairs.dominating import Direction, PairsOf, achieved_pairs, is_exact, proven_pairs
-from dpacct.rounds import Schedule
+from dpacct.pairs.dominating import (
+    Direction,
+    GeneralPair,
+    Mechanism,
+    PairsOf,
+    achieved_pairs,
+    is_exact,
+    proven_pairs,
+)
+from dpacct.rounds import Adjacency, Schedule
 from dpacct.tight.composition import Composition, is_same_both_ways
 from dpacct.tight.contour import (
     Complement,
@@ -46,6 +54,7 @@ from dpacct.tight.engines import (
     closed_form_delta,
     composed_delta,
     is_repeated,
+    only_pair,
     truncated,
 )
 
@@ -59,7 +68,7 @@ _SERVED, _WIDE, _LONE = 30, 2e-4, 4
 # The share of epsilon that a blur may add, and of delta that is cut off.
 _BLUR, _LOST = 1e-5, 1e-6
 # With more nodes than this fewer knots are used.
-_CHEAP = 2000
+_CHEAP = 400
 
 
 # A pair that dominates, and one that is dominated.
@@ -85,7 +94,8 @@ def side_of(composition: Composition) -> Side:
     exactly = closed_form_delta(composition)
     if exactly is not None and composition.sampled_rounds:
         knots = np.linspace(0.0, last, _SLOW if is_repeated(composition) else _CLOSED)
-        return _side([(e, exactly(e)) for e in knots.tolist()])
+        rows = [(e, exactly(e)) for e in knots.tolist()]
+        return _side([*rows[:-1], (last, _rest(composition, last, rows[-1][1].upper))])
     epsilons = np.linspace(0.0, last, _KNOTS).tolist()
     at = 0
     while at < _KNOTS - 1:
@@ -103,7 +113,13 @@ def side_of(composition: Composition) -> Side:
                 break
             rows.append((epsilons[at], found))
             at += skipped
-    return _side([*rows, (last, Interval(0.0, chernoff_delta(composition, last)))])
+    return _side([*rows, (last, _rest(composition, last, chernoff_delta(composition, last)))])
+
+
+def _rest(composition: Composition, last: float, upper: float) -> Interval:
+    """Return delta at the last knot. From the largest loss on it is that of infinite losses."""
+    beyond = last >= composition.largest_loss
+    return Interval(0.0, min(upper, composition.infinite_mass) if beyond else upper)
 
 
 def _side(rows: list[tuple[float, Interval]]) -> Side:
@@ -169,6 +185,10 @@ def finite_pairs(
     if pairs is achieved_pairs and all(is_exact(kind) for kind in schedule.distinct()):
         return finite_pairs(schedule, proven_pairs)
     remove, add = (Composition.of_schedule(schedule, pairs, direction) for direction in Direction)
+    alone = [only_pair(each) for each in (remove, add)]
+    if all(isinstance(pair, AtomicPair) for pair in alone):
+        # They are finite as they are.
+        return {d: (pair, pair) for d, pair in zip(Direction, alone, strict=True)}  # type: ignore[misc]
     first = side_of(remove)
     if is_same_both_ways(remove, add):
         both = _finite(first, first)
@@ -204,3 +224,64 @@ def _lowered(own: Side, other: Side) -> Array:
     gap = np.maximum(0.0, np.maximum((chord - rising) * meet, (falling - chord) * rest))
     gap = np.concatenate([[0.0], gap, [0.0]])
     return np.maximum(0.0, own.lower - np.maximum(gap[:-1], gap[1:]))
+
+
+class HullPair(GeneralPair):
+    """A pair that knows delta at once, and atoms for compositions when they are needed."""
+
+    @property
+    def hull(self) -> AtomicPair:
+        """The atoms."""
+        raise NotImplementedError
+
+    def atoms(self) -> AtomicPair:
+        """See `GeneralPair`."""
+        return self.hull.atoms()
+
+    def log_moment(self, tilts: Array) -> Bounds:
+        """See `GeneralPair`."""
+        return self.hull.log_moment(tilts)
+
+    def cumulants(self, tilt: float) -> tuple[float, float, float]:
+        """See `GeneralPair`."""
+        return self.hull.cumulants(tilt)
+
+    def characteristic(self, tilt: float, frequencies: Array) -> tuple[ComplexArray, Array]:
+        """See `GeneralPair`."""
+        return self.hull.characteristic(tilt, frequencies)
+
+    def density_decay(self, tilt: float, frequencies: Array) -> Array:
+        """See `GeneralPair`."""
+        return self.hull.density_decay(tilt, frequencies)
+
+
+class ReleaseOfSchedule(Mechanism):
+    """A release made of a schedule, whose neighboring relation and noise are its own.
+
+    Attributes:
+        schedule: what it is made of.
+    """
+
+    schedule: Schedule
+
+    def of(self, schedule: Schedule) -> ReleaseOfSchedule:
+        """Return the same release of another schedule."""
+        raise NotImplementedError
+
+    @property
+    def adjacency(self) -> Adjacency:  # type: ignore[override]
+        """The neighboring relation of the schedule."""
+        return self.schedule.adjacency
+
+    @property
+    def noise_range(self) -> tuple[float, float, float] | None:
+        """A factor of 1, and the factors between which all noise of the schedule is in range."""
+        ranges = [kind.noise_range for kind in self.schedule.distinct()]
+        ends = [(low / level, high / level) for level, low, high in filter(None, ranges)]
+        if not ends:
+            return None
+        return 1.0, max(low for low, _ in ends), min(high for _, high in ends)
+
+    def scale_noise(self, factor: float) -> ReleaseOfSchedule:
+        """Return the same release with ``factor`` times the noise."""
+        return self.of(self.schedule.scale_noise(factor))

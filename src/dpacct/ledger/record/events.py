@@ -26,7 +26,7 @@ from dpacct.errors import InvalidParameter
 from dpacct.items import phase_entry, read_alone, release_entry
 from dpacct.numerics.rounding import UNIT
 from dpacct.rounds import Adjacency, Phase, Poisson, Release, Round, Schedule, Uniform
-from dpacct.tuning import BestOf
+from dpacct.tight.profiles import ReleaseOfSchedule
 from dpacct.validate import LEAST_NOISE
 
 MAX_DETAILS = 100_000
@@ -244,8 +244,8 @@ def in_adjacency(round_: Release, adjacency: str) -> Release:
     weaker = adjacency == Adjacency.ZERO_OUT and round_.adjacency is Adjacency.ADD_REMOVE
     # A promise holds for the neighbors that it names.
     weaker = weaker and not hasattr(round_, "source")
-    if weaker and isinstance(round_, BestOf):
-        return BestOf(schedule_in_adjacency(round_.schedule, adjacency), round_.runs)
+    if weaker and isinstance(round_, ReleaseOfSchedule):
+        return round_.of(schedule_in_adjacency(round_.schedule, adjacency))
     if weaker and not isinstance(getattr(round_, "sampling", None), Uniform):
         return replace(cast("Any", round_), adjacency=Adjacency.ZERO_OUT)
     rule = f"all rounds of a ledger share one adjacency, and this one has {adjacency}"
