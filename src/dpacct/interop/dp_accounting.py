@@ -49,7 +49,6 @@ from dpacct.rounds import (
     Schedule,
     Uniform,
 )
-from dpacct.sampled import Sampled
 from dpacct.tuning import BestOf, Runs
 
 __all__ = ["TightPrivacyAccountant", "UnmappedEvent", "event_of_schedule", "schedule_of_event"]
@@ -198,8 +197,6 @@ def _event_of_release(release: Release) -> Any:
             if rest:
                 raise Unsupported(f"dp-accounting has no event for {release!r}: its shift is odd")
             return _events.dp_event.DiscreteLaplaceDpEvent(1 / scale * (1 + _ROUNDED), one)
-        case Sampled(schedule=schedule, rate=rate):
-            return _events.dp_event.PoissonSampledDpEvent(rate, event_of_schedule(schedule))
         case BestOf(schedule=schedule, runs=runs):
             shape = math.inf if runs.kind == "poisson" else runs.shape
             run = event_of_schedule(schedule)
