@@ -118,9 +118,8 @@ def releases(adjacency: Adjacency, *, nested: bool = True) -> st.SearchStrategy[
     if adjacency is Adjacency.ADD_REMOVE:
         kinds.append(st.builds(Round, noises, special_samplings(), relation))
     if adjacency is not Adjacency.REPLACE_ONE:
-        noisy = st.builds(
-            lambda n, z: n * Laplace(z, adjacency=adjacency), st.integers(1, 9), noises
-        )
+        one = noises.map(lambda z: Laplace(z, adjacency=adjacency))
+        noisy = st.builds(lambda n, release: n * release, st.integers(1, 9), one)
         kinds.append(st.builds(Sampled, noisy, st.floats(0.01, 0.9)))
     if nested:
         means = log_uniform(1.1, 100.0)

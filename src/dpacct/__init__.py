@@ -80,8 +80,8 @@ __all__ = [
     "DiscreteGaussian", "DiscreteLaplace", "DpacctError", "Epoch", "ExponentialMechanism",
     "Full", "GaussianDP", "Interval", "InvalidParameter", "Laplace", "Ledger", "LedgerError",
     "NotConverged", "Poisson", "PureDP", "RandomizedResponse", "Round", "Sampled",
-    "Schedule", "ShuffledEpoch", "Spent", "Uniform", "Unsupported", "ZeroConcentratedDP", "__version__",
-    "best_of", "calibrate", "certify", "delta", "epsilon", "gdp", "rdp", "tradeoff",
+    "Schedule", "ShuffledEpoch", "Spent", "Uniform", "Unsupported", "ZeroConcentratedDP",
+    "__version__", "best_of", "calibrate", "certify", "delta", "epsilon", "gdp", "rdp", "tradeoff",
 ]  # fmt: skip
 
 

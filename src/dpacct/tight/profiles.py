@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -229,7 +229,7 @@ def _lowered(own: Side, other: Side) -> Array:
 class HullPair(GeneralPair):
     """A pair that knows delta at once, and atoms for compositions when they are needed."""
 
-    @property
+    @cached_property
     def hull(self) -> AtomicPair:
         """The atoms."""
         raise NotImplementedError
