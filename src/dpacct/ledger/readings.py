@@ -310,8 +310,7 @@ class Snapshot:
     def guarantee(self, run: int = 0) -> Guarantee:
         """Return the kind of claim of `upper`."""
         if run:
-            state = self.run_state(run)
-            exposed, planned = not state.private, state.on_plan
+            exposed, planned = not self.run_state(run).private, self.run_state(run).on_plan
         else:
             exposed, planned = (
                 self.state.exposed,
@@ -343,17 +342,14 @@ class Snapshot:
 
     def any_stop(self, run: int = 0) -> float:
         """Return `upper` with whole plans: the figure to promise (Rule 2)."""
-        if run:
-            plans = self._plans_of(run) or {}
-            whole = planning.together(plans.values())
-            return (
-                planning.proven_epsilon(whole, self.budget.delta, math.inf)
-                if plans
-                else self.upper(run)
+        plans = self._plans_of(run)
+        if run and plans is not None:
+            return planning.proven_epsilon(
+                planning.together(plans.values()), self.budget.delta, math.inf
             )
-        if self.guarantee() is Guarantee.PLANNED:
+        if not run and self.guarantee() is Guarantee.PLANNED:
             return self.planned(self.state, self.standing_plans().values())
-        return self.upper()
+        return self.upper(run)
 
     def alone(self, runs: Sequence[int]) -> float:
         """Return the proven epsilon of a group of runs by itself, whatever the others release.

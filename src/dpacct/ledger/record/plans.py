@@ -299,10 +299,9 @@ def most_planned_rounds(
     if fewest >= most or (most < unlimited and fit(most)):
         return most
     found = largest_count(fit, fewest, most if most == unlimited else most - 1)
-    while accountant == TIGHT and found < most:
-        # Delta may show that a plan fits which epsilon does not.
-        if not plan_room(mixture, budget, with_steps(found + 1)).fits:
-            break
+    # Delta may show that a plan fits which epsilon does not.
+    game = accountant == TIGHT
+    while game and found < most and plan_room(mixture, budget, with_steps(found + 1)).fits:
         found += 1
     return found
 
