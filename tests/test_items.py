@@ -18,7 +18,7 @@ import dpacct
 from dpacct.errors import InvalidParameter
 from dpacct.items import RELEASES, ROUND, SAMPLINGS, in_words, read_alone, release_entry
 from dpacct.ledger.record.events import schedule_from_json, schedule_to_json
-from dpacct.rounds import Adjacency, Full, Poisson, Schedule, Uniform
+from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
 from dpacct.schedules import dump_schedule, load_schedule
 from tests.strategies import FEWER, plans
 
@@ -53,6 +53,36 @@ def test_every_class_and_field_has_a_row(kind: type[Any]) -> None:
         if field.name != "adjacency":
             key = DESCRIBED_BY.get((kind.__name__, field.name), field.name)
             assert key in item.names, f"{kind.__name__}.{field.name} has no key in dpacct.items"
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        Poisson(0.1),
+        Poisson(0.1, records=3),
+        Poisson(0.1, max_cohort=5, num_clients=9),
+        Uniform(3, 9),
+        Full(),
+    ],
+    ids=repr,
+)
+def test_each_argument_of_a_sampling_is_written_and_read(
+    scheme: Poisson | Uniform | Full, tmp_path: Path
+) -> None:
+    """An argument that is lost would be charged as its default: one record a user for three."""
+    release = Round(2.0, scheme)
+    given = {
+        field.name: getattr(scheme, field.name)
+        for field in dataclasses.fields(scheme)
+        if getattr(scheme, field.name) != field.default
+    }
+    assert given.items() <= release_entry(release).items()
+    assert all(f"{name}={value}" in repr(scheme) for name, value in given.items())
+    assert read_alone(release_entry(release, alone=True)) == release
+    for suffix in ("toml", "json", "csv"):
+        dump_schedule(2 * release, tmp_path / f"plan.{suffix}")
+        assert load_schedule(tmp_path / f"plan.{suffix}") == 2 * release
+    assert schedule_from_json(json.loads(json.dumps(schedule_to_json(2 * release)))) == 2 * release
 
 
 @FEWER

@@ -227,3 +227,20 @@ def test_several_tilts_have_the_shape_that_was_asked_for():
     assert found.upper == pytest.approx([2.0, 4.0])
     assert found.lower.shape == (2,)
     assert Laws(laws).log_moment(1.0).upper.shape == ()
+
+
+@pytest.mark.parametrize("rounds", [1, 3, 1000])
+def test_roundings_of_sums_of_moments_are_paid_for(rounds):
+    """Full participation: n c (1 + c) / (2 sigma^2) is exact as a fraction."""
+    for k in range(40):
+        noises = [1.0 + 0.37 * k, 2.1 + k / 7]
+        kinds = {SampledGaussianPair(1.0, noise, Direction.REMOVE): rounds for noise in noises}
+        composition = Composition.of(kinds, Direction.REMOVE)
+        tilt = 0.1 + k / 3
+        found = composition.log_moment(tilt)
+        exact = sum(
+            rounds * Fraction(tilt) * (1 + Fraction(tilt)) / (2 * Fraction(noise) ** 2)
+            for noise in noises
+        )
+        assert Fraction(float(found.lower)) <= exact <= Fraction(float(found.upper))
+        assert float(found.upper) - float(found.lower) <= 1e-13 * float(exact)
