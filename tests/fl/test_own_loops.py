@@ -807,6 +807,58 @@ def test_a_model_that_keeps_something_between_clients_is_refused():
         assert opened.found.arrived == 0
 
 
+def test_a_hidden_state_does_not_reach_the_next_client():
+    class Stateful(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.inner, self.hidden = linear(), None
+
+        def forward(self, x):
+            outputs = self.inner(x)
+            if self.hidden is not None:
+                outputs = outputs + self.hidden
+            self.hidden = outputs.detach().mean(dim=0)
+            return outputs
+
+    updates = []
+    for others in ((), (1, 2)):
+        with server(Stateful, sampling=fl.Full(), seed=3) as run:
+            opened = next(iter(run))
+            for client in (*others, 3):
+                with opened.local(client, cross_entropy) as local:
+                    for _ in range(2):
+                        local.step(CLIENTS[client].inputs, CLIENTS[client].targets)
+            updates.append(local.update)
+    assert torch.equal(*updates)
+    # Within a client it is kept, as the model wants it.
+    with server(linear, sampling=fl.Full(), seed=3) as run:
+        opened = next(iter(run))
+        with opened.local(3, cross_entropy) as local:
+            for _ in range(2):
+                local.step(CLIENTS[3].inputs, CLIENTS[3].targets)
+    assert not torch.equal(local.update, updates[0])
+
+
+def test_a_loss_that_keeps_something_between_clients_is_refused():
+    class Centered(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(3))
+
+        def forward(self, outputs, targets):
+            self.mean += outputs.detach().mean(dim=0)
+            return cross_entropy(outputs - self.mean, targets)
+
+    with server(sampling=fl.Full()) as run:
+        opened, loss = next(iter(run)), Centered()
+        x, y = CLIENTS[0].inputs, CLIENTS[0].targets
+        with pytest.raises(Unsupported, match="mean of the loss"), opened.local(0, loss) as local:
+            local.step(x, y)
+        assert opened.found.arrived == 0
+        assert not bool(loss.mean.any())
+
+
 def test_values_of_a_wrong_kind_are_refused_by_name():
     x, y = CLIENTS[0].inputs, CLIENTS[0].targets
     with server(sampling=fl.Full()) as run:

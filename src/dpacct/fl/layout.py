@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, cast
@@ -139,6 +140,21 @@ def set_training_mode(model: nn.Module) -> None:
     for _, module in modules_of(model):
         if keeps_statistics(module):
             module.eval()
+
+
+@contextmanager
+def forgetting(model: nn.Module) -> Generator[None]:
+    """Give each module back its attributes at the end, such as a hidden state that it keeps.
+
+    The next client would compute with what the last one has left. Tensors are not copied.
+    """
+    before = [(vars(module), dict(vars(module))) for _, module in modules_of(model)]
+    try:
+        yield
+    finally:
+        for now, own in before:
+            now.clear()
+            now.update(own)
 
 
 def modules_of(model: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -20,7 +20,15 @@ from torch import Tensor, nn
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData, Inputs, parts_of
-from dpacct.fl.layout import Layout, State, check_tensors, copies, set_training_mode, trainable
+from dpacct.fl.layout import (
+    Layout,
+    State,
+    check_tensors,
+    copies,
+    forgetting,
+    set_training_mode,
+    trainable,
+)
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import LocalLoss, LossFunction, returned_loss
 from dpacct.fl.local.sgd import SGD, LocalAdam
@@ -104,6 +112,7 @@ class LocalRun:
             stack.callback(_ONE.release)
             stack.enter_context(forked_generators())
             stack.enter_context(arithmetic(given.broadcast.local.precision))
+            stack.enter_context(forgetting(self._loss.model))
             self._shown = stack.enter_context(Isolation(self._loss).around(given.broadcast))
             seed_generators(given.seed, self._shown.device)
             set_training_mode(self._loss.model)

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpacct.errors import Unsupported
 from dpacct.fl.clients import Canary, ClientData, checked
@@ -157,8 +157,11 @@ class Isolation:
             check_unwritten(self._shared(), self._before)
 
     def _shared(self) -> Params:
-        model = self._loss.model
+        model, loss = self._loss.model, self._loss.function
+        # A loss may be a module as well, such as one that keeps means.
+        own = list(loss.named_buffers()) if isinstance(loss, nn.Module) else []
         return {
+            **{f"{name} of the loss": value for name, value in own},
             **dict(model.named_parameters()),
             **dict(model.named_buffers()),
             **self._loss.constants,
