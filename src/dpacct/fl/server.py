@@ -1,7 +1,7 @@
-"""`Server`: the server's side of a run with clients that train elsewhere.
+"""`Server`: a run whose rounds a loop of your own fills, with clients here or elsewhere.
 
-`Federation` with the clients left out: the same engine, ledger, checkpoints and reports. The code
-that carries messages drives it round by round: reserved and drawn, filled, released.
+`Federation` with the clients left out: the same engine, ledger, checkpoints and reports. Your loop
+drives it round by round: reserved and drawn, filled, released.
 """
 
 from __future__ import annotations
@@ -93,12 +93,13 @@ def _takes(
 
 
 class Server(PrivateRun):
-    """The server's side of a private training run.
+    """A private training run whose rounds a loop of your own fills.
 
-    Iterate over it: each `OpenRound` is reserved in the ledger, with its cohort drawn. Send out
-    ``opened.broadcast``, `OpenRound.add` the answers, and `OpenRound.release`: the noise is added
-    once, the ledger commits, the model moves, memories are kept. A client without an answer
-    contributes zero. A round that is left without a release stays spent.
+    Iterate over it: each `OpenRound` is reserved in the ledger, with its cohort drawn. Train its
+    workers in blocks of `OpenRound.local`, or send out `OpenRound.assignment` and
+    `OpenRound.receive` the answers. Then `OpenRound.release`: the noise is added once, the ledger
+    commits, the model moves, memories are kept. A client without an answer contributes zero. A
+    round that is left without a release stays spent.
 
     This class checks that only members of the cohort are added, each once. The code that carries
     the messages has to ensure the rest. A client's data show in its own answer alone. The waiting

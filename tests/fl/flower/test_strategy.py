@@ -414,7 +414,7 @@ def test_another_version_is_refused_on_both_sides(monkeypatch):
         app()(message, None)
     for found, said in (
         ({"protocol": 9, "client": 0, "version": "9.9"}, f"version {PROTOCOL} of the messages"),
-        ({"protocol": PROTOCOL, "client": 0, "version": "0.0.9"}, "0.0.9 on node 1"),
+        ({"protocol": PROTOCOL, "client": 0, "version": "0.0.9"}, "0.0.9 on client 0"),
     ):
         reply = Message(RecordDict({wire.SIGN: ConfigRecord(found)}), reply_to=message)
         with pytest.raises(InvalidParameter, match=said):

@@ -32,7 +32,7 @@ from dpacct.fl.privacy.bounds import AdaptiveClip
 from dpacct.fl.privacy.noise import SharesElsewhere
 from dpacct.fl.report.reports import RoundReport
 from dpacct.fl.server import Server
-from dpacct.fl.training.messages import check_protocol, check_sent, words_of
+from dpacct.fl.training.messages import check_sent, words_of
 
 _LOG = logging.getLogger("flwr")
 
@@ -91,6 +91,7 @@ class Roster:
                 self._add(node, self._client_of(node, reply))
             except InvalidParameter as refusal:
                 if strict:
+                    refusal.add_note(f"This is the answer of node {node}.")
                     raise
                 _LOG.warning("node %s is left out: %s", node, refusal)
 
@@ -125,47 +126,29 @@ class Roster:
 
     def _client_of(self, node: int, reply: Message) -> int:
         """Return the client that a node is, if it trains as the server charges for. Rule 6."""
-        if reply.has_error():
-            rule = f"it did not answer which client it is ({(reply.error.reason or '')[-300:]})"
-            hint = "Is its ClientApp that of dpacct.fl.flower.client_app?"
-            raise InvalidParameter("node", node, rule, hint)
-        facts = wire.sign_of(reply)
-        if facts is None or "client" not in facts:
-            rule, hint = (
-                "its ClientApp is no client_app of dpacct",
-                "See dpacct.fl.flower.client_app.",
-            )
-            raise InvalidParameter("node", node, rule, hint)
-        check_protocol(facts)
-        client = facts["client"]
-        if facts.get("version") != __version__:
-            rule = f"the server has dpacct {__version__}"
-            hint = "Install the same dpacct on the server and on all clients."
-            raise InvalidParameter("version", f"{facts.get('version')} on node {node}", rule, hint)
+        facts = wire.signed(reply)
         if facts.get("missing"):
             raise InvalidParameter("node", node, str(facts["missing"]))
+        client, ours = facts.get("client"), self._clip_norm
         if type(client) is not int or not 0 <= client < self._num_clients:
             rule = f"clients of this run are numbered from 0 to {self._num_clients - 1}"
             raise InvalidParameter("partition-id", f"{client!r:.40} on node {node}", rule)
-        self._check_settings(facts, client)
+        same = "Install the same dpacct on the server and on all clients."
+        word = "changes from round to round" if ours is None else f"is {ours:g}"
+        for name, right, rule, hint in (
+            ("version", __version__, f"the server has dpacct {__version__}", same),
+            ("method", self._method, f"the server's is {self._method}", ""),
+            ("clip_norm", ours, f"the norm that the server charges for {word}", ""),
+        ):
+            found = facts.get(name)
+            # A client without a clip norm of its own takes that of the server.
+            if found != right and (found or name != "clip_norm"):
+                raise InvalidParameter(name, f"{found} on client {client}", rule, hint)
         self._failing.pop(client, None)
         if facts.get("fails"):
             self._failing[client] = line(str(facts["fails"]))
             _LOG.warning("client %s cannot train: %s", client, self._failing[client])
         return client
-
-    def _check_settings(self, facts: ConfigRecord, client: int) -> None:
-        """Check method and clip norm of a client against the server's."""
-
-        def refuse(name: str, rule: str) -> InvalidParameter:
-            return InvalidParameter(name, f"{facts.get(name)} on client {client}", rule)
-
-        if facts.get("method") != self._method:
-            raise refuse("method", f"the server's is {self._method}")
-        norm, ours = facts.get("clip_norm"), self._clip_norm
-        if norm and norm != ours:
-            word = "changes from round to round" if ours is None else f"is {ours:g}"
-            raise refuse("clip_norm", f"the norm that the server charges for {word}")
 
 
 # What Flower raises for a message that is none of its objects.

@@ -22,20 +22,16 @@ SIGN, BYTES = "dpacct", "dpacct.bytes"
 HELLO, ROUND = "hello", "round"
 
 
-def sign_of(message: Message) -> ConfigRecord | None:
-    """Return the record that marks a message as ours, or None. Nothing is of its type on trust."""
-    content: object = None if message.has_error() else message.content
-    record = content.get(SIGN) if isinstance(content, RecordDict) else None
-    return record if isinstance(record, ConfigRecord) else None
-
-
 def signed(message: Message) -> ConfigRecord:
     """Return the record that marks a message of this version, or reject the message."""
     if message.has_error():
-        raise InvalidParameter("message", "an error", (message.error.reason or "")[-300:])
-    record = sign_of(message)
-    if record is None:
-        rule = "dpacct's strategy and its client_app sign their messages, and take no others"
+        hint = "Is its ClientApp that of dpacct.fl.flower.client_app?"
+        raise InvalidParameter("message", "an error", (message.error.reason or "")[-300:], hint)
+    # Nothing is of its type on trust.
+    content: object = message.content
+    record = content.get(SIGN) if isinstance(content, RecordDict) else None
+    if not isinstance(record, ConfigRecord):
+        rule = "it is of no client_app of dpacct, and of no strategy"
         hint = "Use dpacct.fl.flower.PrivateStrategy on the server, client_app on clients."
         raise InvalidParameter("message", "without a sign", rule, hint)
     check_protocol(record)
