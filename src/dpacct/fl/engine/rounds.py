@@ -226,10 +226,11 @@ class OpenRound:
             rule = f"there are {len(contributions)} contributions, one of each client"
             raise InvalidParameter("clients", len(clients), rule)
         with self._turn:
+            answered = self._with_answered(clients)
             if contributions.token in self._added:
                 rule = "each of them counts once"
                 raise InvalidParameter("contributions", "of other clients", rule)
-            self._register(clients)
+            self._answered = answered
             self._added.add(contributions.token)
             self._engine.add(self._state, self.found, self.draw, clients, contributions)
 
@@ -314,7 +315,6 @@ class OpenRound:
 
     def _assigned(self, client: int) -> Assignment:
         """Return the assignment of a client that has not answered."""
-        self._require_open()
         [client] = _listed([client])
         self._with_answered([client])
         bound, sent, method = self._state.bound, self.broadcast, self._engine.method
@@ -419,11 +419,11 @@ class OpenRound:
 
     def _register(self, clients: Sequence[int]) -> None:
         """Note that these clients have answered, or raise and note nothing. Rule 2."""
-        self._require_open()
         self._answered = self._with_answered(clients)
 
     def _with_answered(self, clients: Sequence[int]) -> set[int]:
         """Return the clients that have answered, with these, or reject one that must not."""
+        self._require_open()
         workers, answered = set(self.draw.workers), set(self._answered)
         for client in clients:
             if client not in workers or client in answered:
