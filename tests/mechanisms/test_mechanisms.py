@@ -79,6 +79,21 @@ def test_published_rhos_by_the_conversion_alone():
     assert gaussian == pytest.approx(8.549, abs=1e-3)
 
 
+@pytest.mark.parametrize("count", [75, 76, 100, 4000])
+def test_promises_of_zcdp_with_a_large_sum_have_the_bound_of_renyi(count: int) -> None:
+    plan = count * ZeroConcentratedDP(2.0)
+    rho = 2.0 * count
+    found = dpacct.epsilon(plan, delta=1e-5)
+    # Not above rho + 2 sqrt(rho log(1 / delta)), and above the Gaussian that is rho-zCDP.
+    assert found.upper <= rho + 2 * math.sqrt(rho * math.log(1e5))
+    exact = dpacct.epsilon(Round(1 / math.sqrt(2 * rho)), delta=1e-5)
+    assert found.upper >= exact.lower
+    assert found.upper <= dpacct.epsilon(plan, delta=1e-5, accountant="rdp").upper * (1 + 1e-9)
+    assert dpacct.delta(plan, epsilon=found.upper).upper == pytest.approx(1e-5, rel=1e-3)
+    beside = dpacct.epsilon(plan + 1 * Laplace(epsilon=0.1), delta=1e-5)
+    assert found.upper <= beside.upper <= found.upper + 0.1 + 1e-6
+
+
 def test_rhos_of_promises_add_up():
     one, many = 1 * ZeroConcentratedDP(0.1), 10 * ZeroConcentratedDP(0.01)
     first, second = (dpacct.epsilon(plan, delta=1e-6).upper for plan in (one, many))

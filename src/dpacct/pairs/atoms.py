@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpacct.budget import Interval
-from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.errors import InvalidParameter, NotConverged
 from dpacct.numerics.fourier import shift_of_nodes
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
 from dpacct.pairs.dominating import AdditivePair, GeneralPair
@@ -339,7 +339,7 @@ class ConcentratedPair(AtomicPair, AdditivePair):
         super().__init__(*profile_of_knots(epsilons, deltas))
         self.rho = rho
 
-    def with_sum(self, rho: float) -> ConcentratedPair:
+    def with_sum(self, rho: float) -> AdditivePair:
         """See `AdditivePair`."""
         return concentrated_pair(rho)
 
@@ -349,19 +349,45 @@ class ConcentratedPair(AtomicPair, AdditivePair):
         return Bounds(np.array(min(0.0, exponent)), np.array(max(0.0, exponent)))
 
 
-@lru_cache(maxsize=64)
-def concentrated_pair(rho: float) -> ConcentratedPair:
-    """Return the pair that dominates every rho-zCDP release.
+class LargeConcentratedPair(AdditivePair):
+    """The same for a rho above `MOST_RHO`, by bounds of delta and of moments alone.
 
-    Raises:
-        Unsupported: rho exceeds `MOST_RHO`.
+    Ratios of probabilities overflow there, so it has no atoms, and composes by Renyi moments.
     """
-    if rho > MOST_RHO:
-        raise Unsupported(
-            f"promises of zCDP with a rho of {rho:.6g} in all exceed {MOST_RHO:g}, beyond which "
-            f"their ratios of probabilities overflow; the accountant rdp covers them"
-        )
-    return ConcentratedPair(rho)
+
+    def __init__(self, rho: float) -> None:
+        self.rho = rho
+
+    with_sum = ConcentratedPair.with_sum
+    renyi_moment = ConcentratedPair.renyi_moment
+
+    def delta(self, epsilon: float) -> Interval:
+        """See `GeneralPair`."""
+        upper = float(concentrated_delta(self.rho, np.array([epsilon]))[0])
+        # The exponent is a difference of numbers up to about (rho + eps) (1 + eps / rho).
+        error = 64 * UNIT * (self.rho + epsilon) * (1 + epsilon / self.rho)
+        return Interval(0.0, min(1.0, upper * math.exp(min(error, 600.0)) + 1e-300))
+
+    def log_moment(self, tilts: Array) -> Bounds:
+        """See `GeneralPair`: a (a - 1) rho at order a = 1 + c, or 0."""
+        exponent = tilts * (1 + tilts) * self.rho
+        exponent = exponent + 4 * FUNCTION_ERROR * np.abs(exponent)
+        return Bounds(np.minimum(0.0, exponent), np.maximum(0.0, exponent))
+
+    def cumulants(self, tilt: float) -> tuple[float, float, float]:
+        """See `GeneralPair`: those of a Gaussian loss."""
+        return tilt * (1 + tilt) * self.rho, (1 + 2 * tilt) * self.rho, 2 * self.rho
+
+    def characteristic(self, tilt: float, frequencies: Array) -> tuple[ComplexArray, Array]:
+        """See `GeneralPair`."""
+        del tilt, frequencies
+        raise NotConverged("promises of zCDP with a large rho have moments alone")
+
+
+@lru_cache(maxsize=64)
+def concentrated_pair(rho: float) -> ConcentratedPair | LargeConcentratedPair:
+    """Return the pair that dominates every rho-zCDP release."""
+    return ConcentratedPair(rho) if rho <= MOST_RHO else LargeConcentratedPair(rho)
 
 
 def concentrated_delta(rho: float, epsilons: Array) -> Array:
