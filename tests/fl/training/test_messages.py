@@ -142,6 +142,7 @@ HOSTILE = {
     "longer than it says": headed(said(one()), bytes(85)),
     "a name that is a list": headed(said(one(name=["row"])), bytes(84)),
     "a group that is a table": headed(said(one(group={})), bytes(84)),
+    "a head of 16 MiB": headed(said(more="a" * 2**24)),
     "an archive of torch": stored({"row": torch.ones(21)}),
     "a pickle": b"\x80\x04.",
 }

@@ -39,7 +39,8 @@ _KINDS = {
         torch.int16, torch.int8, torch.uint8, torch.bool,
     )
 }  # fmt: skip
-_MOST = 2**62
+# Numbers of a tensor, and bytes of a head: far more than any model needs.
+_MOST, _LONGEST_HEAD = 2**62, 2**24
 _BOUNDS = {
     kind.__name__: kind for kind in (Clip, AdaptiveClip, PerLayerClip, SmoothedNormalization)
 }
@@ -235,6 +236,8 @@ def unpack(
     facts, whose key ``tensors`` lists group, name, type and shape of each, before these are made.
     """
     end = start + 4 + int.from_bytes(message[start : start + 4], "little")
+    if end - start > _LONGEST_HEAD:
+        raise ValueError("a head of no message")
     facts, groups = json.loads(message[start + 4 : end]), dict[str, State]()
     check_protocol(facts)
     check(facts)
