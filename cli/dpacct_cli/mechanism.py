@@ -208,7 +208,7 @@ def delta_note(delta: float, clients: int | None) -> str:
         return ""
     share = shown_delta(float(exact * clients))
     words = f"delta {shown_delta(delta)} is high for {clients:,} clients ({share} / clients). "
-    most = float(down(1 / Decimal(10 * clients), 2))
+    most = float(down(0.1 / clients, 2))
     if most < LARGE_DELTA:
         return in_units(f"{words}Use --delta {plain(most)} or less (0.1 / clients).")
     return in_units(f"{words}Use --delta {plain(SMALL_DELTA)}.")
