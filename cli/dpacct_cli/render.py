@@ -15,7 +15,7 @@ from textwrap import wrap
 from typing import Any, NamedTuple
 
 from dpacct.budget import Interval
-from dpacct.display import chosen, down, escaped, up
+from dpacct.display import down, escaped, safe, up
 from dpacct.outputs import Ends
 from dpacct_cli import waiting
 
@@ -26,12 +26,12 @@ VALUE_WIDTH = 12
 
 def rate(value: float) -> str:
     """Return a sampling rate with at most seven digits, never above its shortest decimal."""
-    return chosen(value, least=True)
+    return safe("sampling_rate", value)
 
 
 def shown_delta(value: float) -> str:
     """Return a computed delta with at most three digits, never below it."""
-    return chosen(value, 3)
+    return safe("delta", value, 3)
 
 
 def seconds(value: float) -> str:

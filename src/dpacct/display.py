@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from dpacct.errors import escaped, line
 
 __all__ = [
-    "Drawn", "chosen", "down", "drawn", "escaped", "html_table", "line", "trimmed", "up",
+    "Drawn", "chosen", "down", "drawn", "escaped", "html_table", "line", "safe", "trimmed", "up",
 ]  # fmt: skip
 
 # The only way to a later room: values can be drawn, and do not import the code that draws them.
@@ -70,6 +70,20 @@ def _shortened(value: float, digits: int, rounding: str) -> str:
 def chosen(value: float, digits: int = 7, *, least: bool = False) -> str:
     """Return a number that a person chose, shortened upwards, or downwards if ``least``."""
     return trimmed((down if least else up)(value, digits))
+
+
+# What is safe to be less: a lower rate or lower end, and fewer rounds. Noise, delta and an upper
+# end are safe to be more.
+_LESS = {
+    "sampling_rate": True, "rounds": True, "lower": True,
+    "noise_multiplier": False, "delta": False, "upper": False,
+}  # fmt: skip
+
+
+def safe(quantity: str, value: float, digits: int = 7, *, zeros: bool = False) -> str:
+    """Return a number shortened to the side on which its quantity is safe to be typed again."""
+    figure = (down if _LESS[quantity] else up)(value, digits)
+    return figure if zeros else trimmed(figure)
 
 
 def trimmed(figure: str) -> str:

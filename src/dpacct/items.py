@@ -27,7 +27,7 @@ from dpacct import validate
 from dpacct.correlated.entries import MAKERS, described, make_strategy
 from dpacct.correlated.release import Correlated
 from dpacct.correlated.strategy import Strategy
-from dpacct.display import chosen, line
+from dpacct.display import chosen, line, safe
 from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.errors import InvalidParameter
 from dpacct.mechanisms import (
@@ -103,7 +103,7 @@ class Form(NamedTuple):
 
 
 def _rate(value: float) -> str:
-    return chosen(value, least=True)
+    return safe("sampling_rate", value)
 
 
 def _read_shift(value: Any, _adjacency: Any) -> Any:
@@ -455,7 +455,7 @@ def part_entry(part: Phase | Repeated) -> Entry:
 def in_words(value: Sampling | Release, *, noise: bool = True) -> str:
     """Return a phrase for a sampling or a release, without its adjacency. ``noise``: and noise."""
     if isinstance(value, Round):
-        level = f"noise {chosen(value.noise_multiplier)}, " if noise else ""
+        level = f"noise {safe('noise_multiplier', value.noise_multiplier)}, " if noise else ""
         return level + in_words(value.sampling)
     item, parts = item_of(value), _parts(value)
     shown = {key.name: key.form.shown(part) for key, part in parts}

@@ -217,6 +217,10 @@ def test_a_shown_scale_and_a_shown_delta_keep_their_epsilon(
     assert number_of(dpacct, EPSILON, f"--delta {row(text, 'delta').split()[1]}") <= 7.1
 
 
+def noise(level: float) -> str:
+    return render.safe("noise_multiplier", level)
+
+
 @pytest.mark.parametrize(
     ("shown", "value", "text"),
     [
@@ -224,9 +228,9 @@ def test_a_shown_scale_and_a_shown_delta_keep_their_epsilon(
         (render.rate, 0.12345678, "0.1234567"),
         (render.rate, 1.23456789e-8, "1.234567e-08"),
         (render.rate, 1.0, "1"),
-        (render.chosen, 1.3, "1.3"),
-        (render.chosen, 1.23456701, "1.234568"),
-        (render.chosen, 1e10, "1e+10"),
+        (noise, 1.3, "1.3"),
+        (noise, 1.23456701, "1.234568"),
+        (noise, 1e10, "1e+10"),
         (render.shown_delta, 0.00023381, "0.000234"),
         (render.shown_delta, 0.00023301, "0.000234"),
         (render.plain, 1e-5, "1e-05"),

@@ -12,7 +12,7 @@ from dpacct.rounds import Full, Poisson, Round, Sampling, Schedule, Uniform
 from dpacct_cli import mechanism, options, outputs
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import Advanced, MechanismOptions, ReadDelta, StyleOptions, Text, option
-from dpacct_cli.render import Answer, Page, Row, both, bracket, down, plain, show, up
+from dpacct_cli.render import Answer, Page, Row, both, bracket, plain, safe, show, up
 from dpacct_cli.words import called
 
 # The values of --solve, and the library's word for each.
@@ -194,7 +194,7 @@ def _solved(found: dpacct.Calibration, solve: str) -> tuple[float, Row]:
     if solve == "delta":
         epsilon = plain(found.epsilon.upper)
         meaning = f"the least proven at epsilon {epsilon}"
-        return found.delta, Row("delta", up(found.delta, 7), meaning)
+        return found.delta, Row("delta", safe("delta", found.delta, zeros=True), meaning)
     if solve == "rounds":
         return found.rounds, Row("rounds", f"{found.rounds}", f"the most that stay {within}")
     if solve == "q":
@@ -204,12 +204,14 @@ def _solved(found: dpacct.Calibration, solve: str) -> tuple[float, Row]:
         if isinstance(sampling, Uniform):
             meaning = f"{sampling.cohort_size} of {sampling.num_clients} clients, {meaning}"
         rate = found.sampling_rate
-        return rate, Row("sampling rate", down(rate, 7), meaning)
+        return rate, Row("sampling rate", safe("sampling_rate", rate, zeros=True), meaning)
     noise = noise_multiplier(found.rest)
     if noise is None:
         meaning = "x the noise of every release"
-        return found.noise_scale, Row("noise scale", up(found.noise_scale, 7), meaning)
-    return noise, Row("noise multiplier", up(noise, 7), noise_in_words(single(found.rest)))
+        shown = safe("noise_multiplier", found.noise_scale, zeros=True)
+        return found.noise_scale, Row("noise scale", shown, meaning)
+    shown = safe("noise_multiplier", noise, zeros=True)
+    return noise, Row("noise multiplier", shown, noise_in_words(single(found.rest)))
 
 
 def _rdp_rows(found: dpacct.Calibration, asked: dict[str, Any]) -> list[Row]:

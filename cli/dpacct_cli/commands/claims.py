@@ -11,7 +11,7 @@ from dpacct.claims.claim import Claim, Claims, NoiseBy
 from dpacct.claims.files import load_claims, shipped_claims
 from dpacct.claims.judge import Judged, Judgment, Verdict, facts_of, judge
 from dpacct.claims.stored import shipped_verdicts
-from dpacct.display import chosen, down, up
+from dpacct.display import down, safe, up
 from dpacct.errors import InvalidParameter
 from dpacct.items import meant_name
 from dpacct.outputs import Certified, JudgedClaim, JudgedReading
@@ -155,7 +155,7 @@ def _reading_rows(claim: Claim, judged: Judged, number: int, count: int) -> list
     rows += [Row("", row.value) for row in mechanism.rows(reading.schedule)]
     only = reading.only
     if isinstance(only, Round):
-        noise = f"noise {chosen(only.noise_multiplier)} x clip norm on the sum"
+        noise = f"noise {safe('noise_multiplier', only.noise_multiplier)} x clip norm on the sum"
         if reading.noise_by is not NoiseBy.SERVER:
             noise += f", by the {reading.noise_by}"
         rows += wrapped("", noise)

@@ -290,12 +290,8 @@ def _name(key: str) -> str:
 def _text(key: str, value: Any) -> str:
     if value is None:
         return "-"
-    forms = {
-        "noise_multiplier": render.chosen,
-        "sampling_rate": render.rate,
-        "delta": render.chosen,
-    }
-    return forms.get(key, str)(value)
+    numbers = ("noise_multiplier", "sampling_rate", "delta")
+    return render.safe(key, value) if key in numbers else str(value)
 
 
 def _constant(rows: Table) -> str:

@@ -17,7 +17,7 @@ from dpacct_cli import errors, mechanism, outputs
 from dpacct_cli.errors import OptionConflict
 from dpacct_cli.options import Style, StyleOptions
 from dpacct_cli.output import is_there
-from dpacct_cli.render import Answer, Page, Row, chosen, down, plain, print_note, seconds, show, up
+from dpacct_cli.render import Answer, Page, Row, down, plain, print_note, safe, seconds, show, up
 from dpacct_cli.train.files import RunFiles, begin, find_run, other_ledgers
 from dpacct_cli.train.options import METHODS, MethodName, Record, Training
 from dpacct_cli.train.settings import FREE, RunSettings, check_unchanged, combine, typed_values
@@ -166,7 +166,9 @@ def _run(
             for note in _notes(settings, files, job, terms, run):
                 print_note(note)
             level, what = _level(run, run.schedule), mechanism.rows(run.schedule)[0]
-            noises = "" if level is None else f", noise multiplier {chosen(level)}"
+            noises = (
+                "" if level is None else f", noise multiplier {safe('noise_multiplier', level)}"
+            )
             spent = up(run.planned_epsilon.upper, 3)
             line = f"plan: {what.value}{noises}, epsilon {spent} at the end"
             print(line, file=sys.stderr, flush=True)
@@ -318,7 +320,7 @@ def _page(done: Done) -> Page:
         unit = f"std of the noise on the sum / clip norm {plain(last)}"
         if settings.get("adaptive_clip"):
             unit = "of the updates and of what the clip norm learns, together"
-        rows.append(Row("noise multiplier", chosen(level), unit))
+        rows.append(Row("noise multiplier", safe("noise_multiplier", level), unit))
     if settings.get("adaptive_clip"):
         ends = f"{plain(first.clip_norm)} to {up(last, 4)}"
         rows.append(Row("clip norm", ends, f"at quantile {settings.values['adaptive_clip']}"))
