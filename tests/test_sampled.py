@@ -26,6 +26,7 @@ from dpacct import (
 )
 from dpacct.errors import InvalidParameter
 from dpacct.pairs.dominating import Direction, achieved_pairs, proven_pairs
+from dpacct.pairs.one_round import one_round_delta
 
 LAPLACE = Laplace(epsilon=0.5)
 
@@ -68,6 +69,20 @@ def test_a_sampled_round_is_a_poisson_round(count: int) -> None:
     assert known.lower <= ours.upper
     assert ours.lower == pytest.approx(known.lower, rel=1e-4)
     assert ours.upper == pytest.approx(known.upper, rel=1e-4)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-9, 3.0, 590.0, 610.0, 700.0])
+def test_delta_of_a_sampled_round_is_that_of_a_poisson_round(epsilon: float) -> None:
+    # Also beyond the exponentials that are doubles, and in both directions.
+    for noise in (0.028, 1.0):
+        (release, known) = Sampled(Round(noise), 0.5), Round(noise, Poisson(0.5))
+        for direction in Direction:
+            (pair,) = proven_pairs(release, direction)
+            (other,) = proven_pairs(known, direction)
+            ours, theirs = pair.delta(epsilon), one_round_delta(epsilon, other)  # type: ignore[union-attr, arg-type]
+            assert ours.lower <= theirs.upper
+            assert theirs.lower <= ours.upper
+            assert ours.upper == pytest.approx(theirs.upper, rel=1e-6, abs=1e-12)
 
 
 def hockey_stick(p: np.ndarray, q: np.ndarray, epsilon: float) -> float:

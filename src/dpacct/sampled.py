@@ -33,7 +33,7 @@ from dpacct import validate
 from dpacct.budget import Interval
 from dpacct.epochs import ShuffledEpoch
 from dpacct.errors import InvalidParameter, NotConverged
-from dpacct.numerics.rounding import UNIT, Array, Bounds
+from dpacct.numerics.rounding import UNIT, Bounds
 from dpacct.pairs.atoms import AtomicPair
 from dpacct.pairs.dominating import (
     Direction,
@@ -98,7 +98,7 @@ class Sampled(ReleaseOfSchedule):
         for kind in base.distinct():
             if _counts_clients(kind):
                 rule = f"the size of a sample is secret, and {kind!r} depends on it"
-                raise InvalidParameter("schedule", base, rule, "Choose Poisson rounds.")
+                raise InvalidParameter("rate", rate, rule, "Choose Poisson rounds.")
         object.__setattr__(self, "schedule", base)
         object.__setattr__(self, "rate", q)
 
@@ -157,16 +157,18 @@ class _SampledPair(HullPair):
     def delta(self, epsilon: float) -> Interval:
         """See `GeneralPair`: exact up to the bounds of delta of the releases."""
         rate, share = self._release.rate, self._release.rate
-        if epsilon > _LARGEST:
-            inner = epsilon - math.log(rate) + rate
-        elif self._direction is Direction.REMOVE:
-            inner = math.log1p(math.expm1(epsilon) / rate)
-        else:
+        if self._direction is Direction.ADD:
+            if epsilon >= self.largest_loss:
+                return Interval(0.0, 0.0)
             # 1 - k (1 - q), without cancellation at k = 1.
             share = rate - (1 - rate) * math.expm1(epsilon)
             if share <= _ROUNDING:
-                return Interval(0.0, max(0.0, share) + _ROUNDING if share > -_ROUNDING else 0.0)
+                return Interval(0.0, max(0.0, share) + _ROUNDING)
             inner = math.log(rate / share) + epsilon
+        elif epsilon > _LARGEST:
+            inner = epsilon - math.log(rate)
+        else:
+            inner = math.log1p(math.expm1(epsilon) / rate)
         # Delta falls, so each bound has the epsilon on its side.
         off = _ROUNDING * (1 + inner) * (1 + rate / share)
         lower, upper = self._at(inner + off).lower, self._at(max(0.0, inner - off)).upper
@@ -237,7 +239,3 @@ class _SampledPair(HullPair):
     @cached_property
     def _curve(self) -> RenyiCurve:
         return RenyiCurve(self._release.schedule)
-
-    def log_moment(self, tilts: Array) -> Bounds:
-        """See `GeneralPair`."""
-        return self.hull.log_moment(tilts)

@@ -25,7 +25,7 @@ NAMES = {
     "Epoch", "ShuffledEpoch",
     "DpacctError", "InvalidParameter", "Unsupported", "NotConverged", "BudgetExceeded",
     "LedgerError", "Ledger",
-    "best_of", "Certificate", "certify", "GaussianDP", "gdp", "__version__",
+    "best_of", "Sampled", "Certificate", "certify", "GaussianDP", "gdp", "__version__",
 }  # fmt: skip
 
 
