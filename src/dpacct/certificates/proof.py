@@ -103,11 +103,12 @@ class SampledGaussian(_Release):
     def log_moment(self, c: float) -> float:
         """See `_Release`."""
         a, rest, shift = float(self.a), math.log(self.least), math.log(self.part)
-        step, logs = (24 + max(c, 0) * a) / 400, list[float]()
-        for x in (step * j - 12 for j in range(401)):
+        logs = list[float]()
+        for x in (j / 4 for j in range(-48, 49 + math.ceil(4 * max(c, 0) * a))):
             low, high = sorted((rest, shift + a * x))
             logs.append(c * (high + math.log1p(math.exp(low - high))) - x * x / 2)
-        return max(logs) + math.log(sum(math.exp(v - max(logs)) for v in logs) * step * 0.3989)
+        top = max(logs)
+        return top + math.log(sum(math.exp(v - top) for v in logs) * 0.0997)
 
     def cut(self, c: arb, low: arb, high: arb) -> arb:
         """Lemma 2: bound the integral of phi L^c outside (low, high), and grid sums there."""
@@ -283,10 +284,20 @@ def _integral(
         # The decay takes a while, and would be too large.
         if abs(term) * u * u > peak * arb(2) ** (-0.5 * ctx.prec):
             continue
-        rest = math.prod((m.decay(c, u) ** n for m, n in releases), start=2 * peak / (u - h))
-        if rest < peak * arb(2) ** (-0.45 * ctx.prec):
+        few = peak * arb(2) ** (-0.45 * ctx.prec)
+        rest = _decay(releases, c, u, 2 * peak / (u - h), few)
+        if rest < few:
             return (h * total + _within(rest + strip)) / (2 * arb.pi())
     raise OutOfReachError("few rounds or few participations, which need too many nodes")
+
+
+def _decay(releases: _Made, c: arb, u: arb, rest: arb, few: arb) -> arb:
+    """Return ``rest`` times the decay of all releases, or of some if less than ``few`` is left."""
+    for each, n in releases:
+        if rest < few:  # the others are at most 1
+            break
+        rest *= each.decay(c, u) ** n
+    return rest
 
 
 def _of_one_round(one: SampledGaussian, e: arb) -> arb:
