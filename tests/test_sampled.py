@@ -12,6 +12,7 @@ import pytest
 
 import dpacct
 from dpacct import (
+    ApproximateDP,
     Budget,
     Laplace,
     Ledger,
@@ -166,6 +167,15 @@ def test_a_size_that_is_released_breaks_it() -> None:
     )
     assert broken > 0.01
     assert dpacct.delta(1 * Sampled(LAPLACE, q), epsilon=0.1).upper == 0.0
+
+
+def test_no_mass_of_a_sampled_promise_is_lost() -> None:
+    # Where the release has no mass with the client, the sample has the loss log(1 - q).
+    (pair,) = proven_pairs(Sampled(ApproximateDP(0.1, 0.01), 0.2), Direction.REMOVE)
+    hull = pair.hull  # type: ignore[union-attr]
+    assert hull.infinite_mass == pytest.approx(0.2 * 0.01)
+    assert hull.masses.sum() + hull.infinite_mass == pytest.approx(1.0, abs=1e-9)
+    assert hull.losses.min() == pytest.approx(math.log(0.8))
 
 
 def test_pure_releases_on_a_sample_are_pure() -> None:

@@ -417,17 +417,19 @@ def achieved_bound(pair: AtomicPair, runs: Runs) -> Callable[[float], Interval]:
     # Above each loss, rounded up and down. P may have infinite losses.
     over_p = pair.infinite_mass + np.append(np.cumsum(p[::-1])[::-1][1:], 0.0)
     over_q = np.append(np.cumsum(q[::-1])[::-1][1:], 0.0)
-    # The event is all losses from one on, and the others have room for its places.
+    # The event is all losses from one on, and the others have room for its places, which fall.
     room = (1 - over_q - q) * (1 - _ROUNDING)
 
     def at(epsilon: float) -> Interval:
         best = places.best(epsilon)
         place, low = places.place[best], places.low[best]
+        fits = place <= room * (1 + 4 * _ROUNDING)
+        place = np.minimum(place, room)
         gain = runs.mass(p, (low + over_p) * (1 + _ROUNDING))
         cost = math.exp(epsilon) * runs.mass(q, (place + over_q) * (1 - _ROUNDING))
         inside = np.cumsum(gain[::-1])[::-1] * (1 - _ROUNDING)
         inside -= np.cumsum(cost[::-1])[::-1] * (1 + _ROUNDING)
-        found = float(np.max(inside[place <= room], initial=0.0))
+        found = float(np.max(inside[fits], initial=0.0))
         return Interval(max(found, pair.delta(epsilon).lower * (1 - runs.none)), 1.0)
 
     return at
