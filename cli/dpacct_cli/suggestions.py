@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 
+from dpacct.synonyms import ELSEWHERE, bare, meant_name
+
 # Names of other libraries for options that the table of items does not name.
 MEANINGS = {
     "maxgradnorm": "--clip-norm", "clipping": "--clip-norm", "l2normclip": "--clip-norm",
@@ -21,8 +23,6 @@ MEANINGS = {
 
 def meant_value(text: str, rule: str) -> str:
     """Return which of the words after ``one of`` in a broken rule is meant, as a question."""
-    from dpacct.items import bare, meant_name
-
     _, listed, words = rule.partition("one of ")
     choices = [word.strip() for word in words.split(",")] if listed else []
     same = [choice for choice in choices if bare(choice) == bare(text)]
@@ -55,7 +55,7 @@ def _number(text: str) -> Decimal | None:
 
 def unknown_option(name: str, program: str, known: Sequence[str]) -> str:
     """Return the sentences for an option that a command does not have."""
-    from dpacct.items import ELSEWHERE, OPTIONS, bare, meant_name
+    from dpacct.items import OPTIONS
 
     # The names that other libraries have for a key, by the option of the key.
     named = {OPTIONS[key].option.split()[0]: key for key in ELSEWHERE if key in OPTIONS}
@@ -70,8 +70,6 @@ def unknown_option(name: str, program: str, known: Sequence[str]) -> str:
 
 def unknown_command(name: str, program: str, known: Sequence[str]) -> str:
     """Return the sentences for a command that does not exist."""
-    from dpacct.items import meant_name
-
     meant = meant_name(name, known)
     more = f"Did you mean {program} {meant}?" if meant else f"{program} --help lists all commands."
     return f"{name!r} is not a command of {program}. {more}"

@@ -17,7 +17,6 @@ default is left out, unless its key is always written.
 
 from __future__ import annotations
 
-import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
@@ -53,6 +52,7 @@ from dpacct.rounds import (
     Uniform,
 )
 from dpacct.sampled import Sampled
+from dpacct.synonyms import meant_name
 from dpacct.tuning import BestOf, Runs
 
 Entry = dict[str, Any]
@@ -60,24 +60,6 @@ Entry = dict[str, Any]
 NEEDED: Any = object()
 # An error lists so many keys at most.
 _MOST_KEYS = 12
-# Names in other tools, in the form of `bare`, by the name here: of a key, or of an option without
-# one. The first name that is known counts.
-ELSEWHERE = {
-    "noise_multiplier": "noise sigma noisescale std dpsigma dpnoisemultiplier z",
-    "sampling_rate": "samplerate rate samplingprobability subsamplingrate q fraction fractionfit "
-    "clientfraction",
-    "epsilon": "eps targetepsilon budget",
-    "delta": "targetdelta",
-    "epochs": "numepochs numtrainepochs nepochs",
-    "rounds": "numrounds numserverrounds nrounds communicationrounds steps numsteps maxsteps "
-    "iterations numiterations compositions t epochs",
-    "batch": "batchsize lotsize trainbatchsize perdevicetrainbatchsize",
-    "cohort_size": "cohort clientsperround numclientsperround batchsize lotsize batch",
-    "examples": "numexamples datasetsize samplesize numsamples trainsize numtrain",
-    "num_clients": "clients population users numusers datasetsize numexamples examples",
-}
-# A name is nearly the same at this ratio of `difflib`, whose time grows with the length.
-NEAR, _LONGEST_NAME = 0.75, 40
 _NOTHING = "no rate and no cohort"
 
 
@@ -600,21 +582,6 @@ def check_known(entry: Iterable[str], known: tuple[str, ...]) -> None:
             rule = f"the key {reprlib.repr(key)} is not one of {listed}"
             meant = meant_name(key, known)
             raise InvalidParameter(key, None, rule, f"Did you mean {meant}?" if meant else "")
-
-
-def bare(name: str) -> str:
-    """Return a name in small letters, without what joins its words."""
-    return re.sub(r"[-_\s]", "", name).lower()
-
-
-def meant_name(name: str, known: Iterable[str]) -> str:
-    """Return the known name that is a synonym (`ELSEWHERE`) or nearly the same, or ""."""
-    from difflib import get_close_matches  # noqa: PLC0415 - for errors alone
-
-    names, word = list(known), bare(name)[:_LONGEST_NAME]
-    same = [one for one in names if bare(one) == word]
-    same += [one for one, words in ELSEWHERE.items() if word in words.split() and one in names]
-    return next(iter(same or get_close_matches(name.lower()[:_LONGEST_NAME], names, 1, NEAR)), "")
 
 
 def check_needed(entry: Iterable[str], needed: Iterable[str]) -> None:

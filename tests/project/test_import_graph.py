@@ -23,7 +23,7 @@ PACKAGES = {"dpacct": ROOT / "src" / "dpacct", "dpacct_cli": ROOT / "cli" / "dpa
 # module or a folder directly under its package; those of `ROOMS` are houses of their own.
 LAYERS = [
     {"errors"},
-    {"validate", "display", "packages"},
+    {"validate", "display", "packages", "synonyms"},
     {"rounds", "budget"},
     {"numerics"},
     {"pairs"},

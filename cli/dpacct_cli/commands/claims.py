@@ -13,9 +13,9 @@ from dpacct.claims.judge import Judged, Judgment, Verdict, facts_of, judge
 from dpacct.claims.stored import shipped_verdicts
 from dpacct.display import down, safe, up
 from dpacct.errors import InvalidParameter
-from dpacct.items import meant_name
 from dpacct.outputs import Certified, JudgedClaim, JudgedReading
 from dpacct.rounds import Round
+from dpacct.synonyms import meant_name
 from dpacct_cli import mechanism, waiting
 from dpacct_cli.options import OUTPUT, StyleOptions, argument, flag
 from dpacct_cli.output import names_a_file

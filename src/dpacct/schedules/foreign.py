@@ -10,7 +10,7 @@ import math
 import re
 from contextlib import suppress
 
-from dpacct.items import ELSEWHERE, bare
+from dpacct.synonyms import ELSEWHERE, bare
 
 # What a key of such a file means.
 _MEANS = {
