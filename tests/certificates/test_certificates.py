@@ -105,6 +105,22 @@ def test_coarse_outer_sums_err_within_their_bounds(coarse: Any, bits: int) -> No
     assert low <= Fraction("9.99756338674522278e-6") <= high
 
 
+def test_a_sum_that_ends_early_errs_within_the_tail(
+    coarse: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These moments are exact and the grid is fine, so that the end of the sum is all that errs."""
+    rows = [(coarse.Gaussian("2"), 3), (coarse.Laplace("0.2"), 5)]
+    question = rows, coarse.arb("1.5"), 5e7
+    coarse.ctx.prec = 128
+    truth = coarse._integral(*question, removed=True)
+    coarse.ctx.prec = 8
+    shape = tuple(coarse.arb(x) for x in (3.0, 1.5, 0.05))
+    monkeypatch.setattr(coarse, "_shape", lambda *_, **__: shape)
+    rough = coarse._integral(*question, removed=True)
+    assert rough.contains(truth)
+    assert abs(float((rough - truth).mid())) > 1e-6
+
+
 @pytest.mark.parametrize(
     ("rate", "noise", "tilt", "u"),
     [
