@@ -19,7 +19,17 @@ from dpacct.mechanisms import (
     RandomizedResponse,
     ZeroConcentratedDP,
 )
-from dpacct.rounds import Adjacency, Full, Phase, Poisson, Release, Round, Schedule, Uniform
+from dpacct.rounds import (
+    REVEALS_SIZE,
+    Adjacency,
+    Full,
+    Phase,
+    Poisson,
+    Release,
+    Round,
+    Schedule,
+    Uniform,
+)
 from dpacct.sampled import Sampled
 from dpacct.tuning import BestOf, Runs
 
@@ -117,6 +127,12 @@ def releases(adjacency: Adjacency, *, nested: bool = True) -> st.SearchStrategy[
         kinds.append(st.builds(ShuffledEpoch, noises, counts, relation))
     if adjacency is Adjacency.ADD_REMOVE:
         kinds.append(st.builds(Round, noises, special_samplings(), relation))
+    else:
+        revealed = st.builds(
+            Poisson, log_uniform(1e-7, 0.9), num_clients=st.integers(1, 10**6),
+            reveals_size=st.sampled_from(REVEALS_SIZE),
+        )  # fmt: skip
+        kinds.append(st.builds(Round, noises, revealed, relation))
     if adjacency is not Adjacency.REPLACE_ONE:
         one = noises.map(lambda z: Laplace(z, adjacency=adjacency))
         noisy = st.builds(lambda n, release: n * release, st.integers(1, 9), one)

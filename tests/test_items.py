@@ -61,6 +61,7 @@ def test_every_class_and_field_has_a_row(kind: type[Any]) -> None:
         Poisson(0.1),
         Poisson(0.1, records=3),
         Poisson(0.1, max_cohort=5, num_clients=9),
+        Poisson(0.1, num_clients=9, reveals_size="client"),
         Uniform(3, 9),
         Full(),
     ],

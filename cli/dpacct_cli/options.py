@@ -539,7 +539,8 @@ class MechanismOptions:
         """Reject a population of which neither the sampling nor a note depends."""
         if "num_clients" not in self:
             return
-        drawn = self.item.name == Uniform.name or {"cohort_size", "max_cohort"} & {*self.texts}
+        depends = {"cohort_size", "max_cohort", "reveals_size"}
+        drawn = self.item.name == Uniform.name or depends & {*self.texts}
         if "schedule" in self or not drawn:
             raise OptionConflict(
                 f"{self._typed('num_clients')} changes nothing without {called('--cohort')} or "

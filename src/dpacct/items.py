@@ -40,6 +40,7 @@ from dpacct.mechanisms import (
     ZeroConcentratedDP,
 )
 from dpacct.rounds import (
+    REVEALS_SIZE,
     Adjacency,
     Full,
     Phase,
@@ -293,7 +294,12 @@ SAMPLINGS: dict[str, Item] = {item.name: item for item in (
         Key("max_cohort", COUNT, None, "at most {max_cohort} in a round", "--max-cohort", "B",
             "With --clients: of a larger Poisson cohort, a random part of this size is kept.",
             needs="num_clients"),
-        _CLIENTS._replace(words="of at most {num_clients} clients"),
+        Key("reveals_size", _named(REVEALS_SIZE), None, "size revealed, fixed noise on the "
+            "{reveals_size}", "--reveals-size", "|".join(REVEALS_SIZE), "With --clients: the size "
+            "of a Poisson cohort becomes known, as the noise is fixed on the sum, which is divided "
+            "by it, of each client, or on the mean. --noise is that at the expected size.",
+            needs="num_clients"),
+        _CLIENTS._replace(words="of {num_clients} clients"),
     ), chosen_by=_BY_SAMPLING),
     Item(Uniform, "uniform", "{cohort_size} of {num_clients} clients without replacement", (
         Key("cohort_size", COUNT, None, "", "--cohort --batch", "M",

@@ -63,6 +63,10 @@ def _check_cohort(scheme: Poisson | Uniform, name: str, noun: str) -> None:
     object.__setattr__(scheme, name, cohort)
 
 
+# What has noise of a fixed size, if the size of the cohort becomes known.
+REVEALS_SIZE = ("sum", "client", "mean")
+
+
 @dataclass(frozen=True, slots=True)
 class Poisson:
     """Each client joins a round independently with probability ``sampling_rate`` in (0, 1].
@@ -72,41 +76,61 @@ class Poisson:
         records: the number of records that one user has at most. Each joins independently and is
             clipped alone. The user is the unit of privacy.
         max_cohort: of a round with more than so many, a random part of this size is kept.
-        num_clients: with ``max_cohort``, the size of the population, at most.
+        num_clients: with ``max_cohort``, the size of the population, at most. With
+            ``reveals_size``, exactly, and it is public.
+        reveals_size: the number of clients that were drawn becomes known, as the noise has a fixed
+            size on the "sum", which is divided by that number, of each "client", which adds its
+            own, or on the "mean" over that number. The noise multiplier is that of a cohort of the
+            expected size. A drawn client that fails counts, and sends zero.
     Raises:
-        InvalidParameter: a value out of range, or only one of the last two, or both kinds.
+        InvalidParameter: a value out of range, or two kinds together, or a population alone.
     """
 
     sampling_rate: float
     records: int = 1
     max_cohort: int | None = None
     num_clients: int | None = None
+    reveals_size: str | None = None
 
     def __post_init__(self) -> None:
         noun = "the number of records of a user"
         records = validate.count("records", self.records, noun, 10**4)
         object.__setattr__(self, "sampling_rate", validate.sampling_rate(self.sampling_rate))
         object.__setattr__(self, "records", records)
-        if self.max_cohort is None and self.num_clients is None:
+        if self.max_cohort is None and self.num_clients is None and self.reveals_size is None:
             return
-        _check_cohort(self, "max_cohort", "a largest cohort")
+        name = "max_cohort"
+        if self.reveals_size is None:
+            _check_cohort(self, name, "a largest cohort")
+        else:
+            name = "reveals_size"
+            validate.one_of(name, self.reveals_size, "what has the fixed noise", REVEALS_SIZE)
+            clients = validate.count("num_clients", self.num_clients, "the population", 10**9)
+            object.__setattr__(self, "num_clients", clients)
+            if self.max_cohort is not None:
+                rule = "no bound is known for a largest cohort of a size that is revealed"
+                raise InvalidParameter("max_cohort", self.max_cohort, rule, f"Leave out {name}.")
         if records > 1:
-            rule = "cohorts of users with several records are not truncated"
-            raise InvalidParameter("records", records, rule, "Leave max_cohort out.")
+            rule = "of users with several records, cohorts are neither cut nor counted"
+            raise InvalidParameter("records", records, rule, f"Leave {name} out.")
         if self.sampling_rate == 1.0:
-            rule = "a truncated cohort has a sampling rate below 1"
+            rule = f"with {name}, the sampling rate is below 1"
             raise InvalidParameter("sampling_rate", 1.0, rule, "Uniform draws a fixed cohort.")
 
     @property
     def is_plain(self) -> bool:
-        """True if a user has one record, and cohorts have no largest size."""
-        return self.records == 1 and self.max_cohort is None
+        """True if a user has one record, and cohorts have no largest and no known size."""
+        return self.records == 1 and self.max_cohort is None and self.reveals_size is None
+
+    @property
+    def default_adjacency(self) -> Adjacency:
+        """Add-remove, or zero-out if the size of the cohort is revealed."""
+        return Adjacency.ZERO_OUT if self.reveals_size else Adjacency.ADD_REMOVE
 
     def __repr__(self) -> str:
         return f"Poisson({', '.join(f'{key}={value!r}' for key, value in arguments(self).items())})"
 
     name = "poisson"
-    default_adjacency = Adjacency.ADD_REMOVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +188,7 @@ class Full:
 Sampling = Poisson | Uniform | Full
 
 
-def arguments(scheme: Sampling) -> dict[str, float | int]:
+def arguments(scheme: Sampling) -> dict[str, float | str]:
     """Return the arguments of a scheme that are not left to their defaults, by name."""
     values = {field.name: (getattr(scheme, field.name), field.default) for field in fields(scheme)}
     return {name: value for name, (value, default) in values.items() if value != default}
@@ -235,13 +259,17 @@ class Round(Release):
         object.__setattr__(self, "adjacency", Adjacency.parse(relation))
         if isinstance(scheme, Poisson) and not scheme.is_plain:
             # No bound is known for any other relation.
-            rule = ""
-            if self.adjacency is Adjacency.REPLACE_ONE:
+            rule, hint = "", "Choose add-remove."
+            if scheme.reveals_size is not None:
+                if self.adjacency is Adjacency.ADD_REMOVE:
+                    rule = "a client that comes or goes changes the size of the cohort, which is "
+                    rule += "revealed"
+                    hint = "Choose zero-out, or a fixed divisor and noise."
+            elif self.adjacency is Adjacency.REPLACE_ONE:
                 rule = f"{scheme!r} is bounded for users that come or go"
             elif scheme.max_cohort is not None and self.adjacency is Adjacency.ZERO_OUT:
                 rule = "a zeroed client still takes a place of a truncated cohort"
             if rule:
-                hint = "Choose add-remove."
                 raise InvalidParameter("adjacency", str(self.adjacency), rule, hint)
 
     @property

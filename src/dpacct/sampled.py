@@ -46,11 +46,12 @@ from dpacct.pairs.dominating import (
     pairs_of,
     proven_pairs,
 )
+from dpacct.pairs.hulls import HullPair
 from dpacct.renyi.curve import RenyiCurve
 from dpacct.rounds import Adjacency, Poisson, Release, Round, Schedule, Uniform, as_schedule
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import chernoff_delta, composed_delta, composed_epsilon
-from dpacct.tight.profiles import HullPair, ReleaseOfSchedule, finite_pairs
+from dpacct.tight.profiles import ReleaseOfSchedule, finite_pairs
 
 # A loss up to here has an exponential.
 _LARGEST = 600.0
@@ -130,8 +131,8 @@ class Sampled(ReleaseOfSchedule):
 
 def _counts_clients(kind: Release) -> bool:
     sampling = kind.sampling if isinstance(kind, Round) else None
-    limited = isinstance(sampling, Poisson) and sampling.max_cohort is not None
-    return limited or isinstance(sampling, Uniform) or isinstance(kind, ShuffledEpoch)
+    counted = isinstance(sampling, Poisson) and sampling.num_clients is not None
+    return counted or isinstance(sampling, Uniform) or isinstance(kind, ShuffledEpoch)
 
 
 @lru_cache(maxsize=64)

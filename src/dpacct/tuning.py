@@ -58,9 +58,10 @@ from dpacct.pairs.dominating import (
     pairs_of,
     proven_pairs,
 )
+from dpacct.pairs.hulls import HullPair
 from dpacct.renyi.curve import RenyiCurve, best_order
 from dpacct.rounds import Release, Schedule, as_schedule
-from dpacct.tight.profiles import HullPair, ReleaseOfSchedule, finite_pairs
+from dpacct.tight.profiles import ReleaseOfSchedule, finite_pairs
 
 MOST_RUNS = 1e6
 # Losses of the composed pair, and its delta at the last one, of each expected run.

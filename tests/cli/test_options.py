@@ -39,6 +39,7 @@ VALUES = {
     "schedule": "other.csv", "sampling": "uniform", "cohort_size": "6", "num_clients": "60",
     "adjacency": "replace-one", "runs": "geometric:4", "participations": "3", "min_separation": "6",
     "bands": "4", "strategy": "independent", "steps": "21", "passes": "2", "max_cohort": "7",
+    "reveals_size": "mean",
     "rate": "0.3", "records": "3", "release": "laplace:epsilon=1", "laplace": "0.2", "times": "3",
 }  # fmt: skip
 

@@ -281,8 +281,8 @@ def _solve_rate(goal: Goal, parts: RoundParts) -> Schedule:
         kind = sampling or Poisson(1.0)
 
         def at_rate(scheme: Sampling) -> Schedule:
-            # Truncated cohorts have no rate of 1.
-            most = math.nextafter(1.0, 0.0) if kind.max_cohort else 1.0
+            # Cohorts that are cut or counted have no rate of 1.
+            most = math.nextafter(1.0, 0.0) if kind.num_clients else 1.0
             return at_scheme(replace(kind, sampling_rate=min(scheme.sampling_rate, most)))
 
         return largest_rate(goal, at_rate)

@@ -171,10 +171,10 @@ class Settings:
     @property
     def samplings(self) -> list[Sampling | Allocation]:
         """The different sampling schemes of the rounds, that of the first round first."""
-        if self.schedule is None:
-            sampling = Poisson(0.1) if self.sampling is None else self.sampling
-            return [sampling if isinstance(sampling, Allocation) else choose_independent(sampling)]
-        return list(dict.fromkeys(map(sampling_of, self.schedule.distinct())))
+        schemes: Iterable[Any] = [Poisson(0.1) if self.sampling is None else self.sampling]
+        if self.schedule is not None:
+            schemes = dict.fromkeys(map(sampling_of, self.schedule.distinct()))
+        return [one if isinstance(one, Allocation) else choose_independent(one) for one in schemes]
 
     @property
     def checkpoint_path(self) -> Path | None:
@@ -279,6 +279,11 @@ def server_rate(value: object) -> float:
 
 def choose_independent(sampling: Any) -> Sampling:
     """Return a sampling scheme whose rounds are drawn one by one, or refuse another one."""
+    if isinstance(sampling, Poisson) and sampling.reveals_size is not None:
+        raise Unsupported(
+            f"{sampling!r}: runs have one divisor and one noise, which reveal no size. Take "
+            f"Poisson({sampling.sampling_rate:g}), which costs less"
+        )
     if isinstance(sampling, Poisson | Uniform | Full):
         return sampling
     rule = "a sampling scheme is Poisson(rate), Uniform(cohort_size, num_clients) or Full()"

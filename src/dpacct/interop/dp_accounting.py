@@ -210,6 +210,8 @@ def _event_of_release(release: Release) -> Any:
 def _event_of_round(round_: Round) -> Any:
     event = _events.GaussianDpEvent(round_.noise_multiplier)
     match round_.sampling:
+        case Poisson(reveals_size=str()):
+            raise Unsupported(f"dp-accounting has no event for {round_!r}")
         case Poisson(rate, records=1, max_cohort=int(most), num_clients=clients):
             noise = round_.noise_multiplier
             return _events.dp_event.TruncatedSubsampledGaussianDpEvent(clients, rate, most, noise)

@@ -48,8 +48,8 @@ def _phi(x: Array) -> Array:
     return np.where(np.abs(x) < _SMALL, small**2 * series, (1 + far) * np.log1p(far) - far)
 
 
-def _log_masses(n: int, rate: float, least: int, steps: Array) -> tuple[Array, Array]:
-    """Return about log P(X = k) at k = least + steps < n, and bounds of its absolute errors."""
+def log_masses(n: int, rate: float, least: int, steps: Array) -> tuple[Array, Array]:
+    """Return about log P(X = k) for 0 < k = least + steps < n, and its absolute errors."""
     exact = Fraction(rate)
     start, others = float(least - n * exact), n * (1 - exact)
     mean, rest, away = float(n * exact), float(others), start + steps
@@ -91,7 +91,7 @@ def binomial_tail(n: int, rate: float, least: int) -> Interval:
     reach = max(below, 0.0) + _REACH * spread + 40.0
     steps = np.unique(np.floor(np.linspace(0.0, min(reach, float(n - 1 - least)), _BLOCKS)))
     widths = np.append(np.diff(steps), float(n - least) + 1 - steps[-1])
-    log_mass, error = _log_masses(n, rate, least, steps)
+    log_mass, error = log_masses(n, rate, least, steps)
 
     def total(last: Array, sign: float) -> float:
         """Return the sum over blocks with the ratio behind the ``last`` value of each."""

@@ -20,7 +20,7 @@ from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter, NotConverged
 from dpacct.numerics.fourier import shift_of_nodes
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
-from dpacct.pairs.dominating import AdditivePair, GeneralPair
+from dpacct.pairs.kinds import AdditivePair, GeneralPair
 
 # A mass may underflow, and its logarithm must not be infinite.
 _LEAST_MASS = 1e-300

@@ -200,8 +200,8 @@ def proven_pair(round_: Round, direction: Direction) -> DominatingPair:
     if _takes_everybody(round_):
         return _full_pair(round_, direction)
     match round_.sampling:
-        case Poisson(max_cohort=int(cohort)) as truncated:
-            return _truncated_pair(round_, truncated, cohort, direction)
+        case Poisson() as special if not special.is_plain:
+            return _special_pair(round_, special, direction, proven=True)
         case Uniform() as uniform if relation is Adjacency.ADD_REMOVE:
             # An added client displaces another one: the sum moves by up to 2 C at rate m / N.
             return SampledGaussianPair(uniform.rate_bounds[1], z / 2, direction)
@@ -224,7 +224,7 @@ def achieved_pair(round_: Round, direction: Direction) -> DominatingPair:
         return _full_pair(round_, direction)
     match round_.sampling:
         case Poisson() as special if not special.is_plain:
-            return _special_pair(special, z, direction)
+            return _special_pair(round_, special, direction, proven=False)
         case Uniform(cohort_size, num_clients) if relation is Adjacency.ADD_REMOVE:
             # A cohort of all clients has only the neighbor with one client more.
             rate = cohort_size / max(num_clients, cohort_size + 1)
@@ -248,16 +248,24 @@ def _takes_everybody(round_: Round) -> bool:
     return round_.sampling_rate == 1.0
 
 
-def _special_pair(special: Poisson, noise: float, direction: Direction) -> DominatingPair:
-    """Return the achieved pair of a user with several records, or of a truncated cohort."""
+def _special_pair(
+    round_: Round, special: Poisson, direction: Direction, *, proven: bool
+) -> DominatingPair:
+    """Return a pair of a user with several records, or of a cohort that is cut or counted."""
     from dpacct.pairs.records import RecordsPair, kept_share  # noqa: PLC0415 - for a quick start
 
-    rate = special.sampling_rate
-    if special.max_cohort is None or special.num_clients is None:
+    rate, noise, cohort = special.sampling_rate, round_.noise_multiplier, special.max_cohort
+    if special.reveals_size is not None:
+        from dpacct.pairs.revealed import revealed_pair  # noqa: PLC0415 - for a quick start
+
+        return revealed_pair(round_, direction, proven=proven)
+    if cohort is None or special.num_clients is None:
         # All records of the user send the same, and all others send zero.
         return RecordsPair(rate, noise, special.records, direction)
+    if proven:
+        return _truncated_pair(round_, special, cohort, direction)
     # The others send zero. A random part of the cohort keeps the client.
-    kept = kept_share(rate, special.max_cohort, special.num_clients)
+    kept = kept_share(rate, cohort, special.num_clients)
     return SampledGaussianPair(math.nextafter(rate * kept, 0.0), noise, direction)
 
 

@@ -279,9 +279,8 @@ def _achieved(question: _Question, schedule: Schedule, upper: float) -> float:
         if schedule.adjacency is Adjacency.REPLACE_ONE and all(
             isinstance(kind.sampling, Poisson | Full) for kind in kinds
         ):
-            # A client that is replaced may as well be left out: the replacement sends zero.
-            # Other releases may be left out.
-            relation = Adjacency.ADD_REMOVE
+            # The replacement may send zero. Other releases may be left out.
+            relation = Adjacency.ZERO_OUT
             gone = (Phase(replace(kind, adjacency=relation), n) for kind, n in kinds.items())
             lower = max(lower, _by_pairs(question, achieved_pairs, Schedule(gone)).lower)
     return lower

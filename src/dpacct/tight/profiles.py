@@ -7,10 +7,7 @@ Both are built from bounds of delta at many epsilons, the knots.
 H(k) = E_Q(L - k)_+ is delta(log k) for k >= 1. For k < 1 it is 1 - k + k S(1/k), S that of the
 other direction. It is convex in k.
 
-Rule 1, above: H lies below the chords between knots, which are the profile of a pair.
-Rule 2, below: between two knots, H lies above the prolonged chords of both neighboring intervals.
-A function that is linear in between is below H if at both knots it is lower by as much as the chord
-is above the place where the prolonged chords meet.
+`dpacct.pairs.hulls` makes pairs of the knots.
 
 Derivation: docs/derivations/profiles.md.
 """
@@ -20,25 +17,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property, lru_cache
-from typing import NamedTuple
+from functools import lru_cache
 
 import numpy as np
 
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged, Unsupported
-from dpacct.numerics.rounding import UNIT, Array, Bounds, ComplexArray
+from dpacct.numerics.rounding import UNIT
 from dpacct.numerics.search import bisect
-from dpacct.pairs.atoms import AtomicPair, profile_of_knots
+from dpacct.pairs.atoms import AtomicPair
 from dpacct.pairs.dominating import (
     Direction,
-    GeneralPair,
     Mechanism,
     PairsOf,
     achieved_pairs,
     is_exact,
     proven_pairs,
 )
+from dpacct.pairs.hulls import Side, between
 from dpacct.rounds import Adjacency, Schedule
 from dpacct.tight.composition import Composition, is_same_both_ways
 from dpacct.tight.contour import (
@@ -69,18 +65,6 @@ _SERVED, _WIDE, _LONE = 30, 2e-4, 4
 _BLUR, _LOST = 1e-5, 1e-6
 # With more nodes than this fewer knots are used.
 _CHEAP = 400
-
-
-# A pair that dominates, and one that is dominated.
-Between = tuple[AtomicPair, AtomicPair]
-
-
-class Side(NamedTuple):
-    """Bounds of delta of one direction at knots, from epsilon 0 on. Shapes (n,)."""
-
-    epsilons: Array
-    lower: Array
-    upper: Array
 
 
 def side_of(composition: Composition) -> Side:
@@ -191,68 +175,10 @@ def finite_pairs(
         return {d: (pair, pair) for d, pair in zip(Direction, alone, strict=True)}  # type: ignore[misc]
     first = side_of(remove)
     if is_same_both_ways(remove, add):
-        both = _finite(first, first)
+        both = between(first, first)
         return dict.fromkeys(Direction, both)
     second = side_of(add)
-    return {Direction.REMOVE: _finite(first, second), Direction.ADD: _finite(second, first)}
-
-
-def _finite(own: Side, other: Side) -> Between:
-    above = profile_of_knots(own.epsilons, own.upper, other.epsilons, other.upper)
-    least = (_lowered(own, other), _lowered(other, own))
-    below = profile_of_knots(own.epsilons, least[0], other.epsilons, least[1], least=True)
-    return AtomicPair(*above), AtomicPair(*below)
-
-
-def _lowered(own: Side, other: Side) -> Array:
-    """Return values at the knots of a function below H that is linear in between. See Rule 2."""
-    k = np.exp(own.epsilons)
-    # One more knot on either side: that of the other direction next to k = 1, and H >= 0 beyond.
-    before = math.exp(-other.epsilons[1])
-    first = 1 - before + before * other.upper[1]
-    left_k, left_h = np.concatenate([[before], k[:-2]]), np.concatenate([[first], own.upper[:-2]])
-    here, there = k[:-1], k[1:]
-    low, high = own.lower[:-1], own.lower[1:]
-    rising = (low - left_h) / (here - left_k)
-    falling = np.concatenate([(own.upper[2:] - high[:-1]) / (k[2:] - there[:-1]), [0.0]])
-    chord = (high - low) / (there - here)
-    # Distances from `here` at which the prolonged chords meet. NaN: both are the chord itself.
-    with np.errstate(invalid="ignore", divide="ignore"):
-        meet = (high - low - falling * (there - here)) / (rising - falling)
-    meet = np.clip(np.nan_to_num(meet, nan=0.0), 0.0, there - here)
-    rest = there - here - meet
-    gap = np.maximum(0.0, np.maximum((chord - rising) * meet, (falling - chord) * rest))
-    gap = np.concatenate([[0.0], gap, [0.0]])
-    return np.maximum(0.0, own.lower - np.maximum(gap[:-1], gap[1:]))
-
-
-class HullPair(GeneralPair):
-    """A pair that knows delta at once, and atoms for compositions when they are needed."""
-
-    @cached_property
-    def hull(self) -> AtomicPair:
-        """The atoms."""
-        raise NotImplementedError
-
-    def atoms(self) -> AtomicPair:
-        """See `GeneralPair`."""
-        return self.hull.atoms()
-
-    def log_moment(self, tilts: Array) -> Bounds:
-        """See `GeneralPair`."""
-        return self.hull.log_moment(tilts)
-
-    def cumulants(self, tilt: float) -> tuple[float, float, float]:
-        """See `GeneralPair`."""
-        return self.hull.cumulants(tilt)
-
-    def characteristic(self, tilt: float, frequencies: Array) -> tuple[ComplexArray, Array]:
-        """See `GeneralPair`."""
-        return self.hull.characteristic(tilt, frequencies)
-
-    def density_decay(self, tilt: float, frequencies: Array) -> Array:
-        """See `GeneralPair`."""
-        return self.hull.density_decay(tilt, frequencies)
+    return {Direction.REMOVE: between(first, second), Direction.ADD: between(second, first)}
 
 
 class ReleaseOfSchedule(Mechanism):
