@@ -78,7 +78,7 @@ def test_each_argument_of_a_sampling_is_written_and_read(
         if getattr(scheme, field.name) != field.default
     }
     assert given.items() <= release_entry(release).items()
-    assert all(f"{name}={value}" in repr(scheme) for name, value in given.items())
+    assert all(f"{name}={value!r}" in repr(scheme) for name, value in given.items())
     assert read_alone(release_entry(release, alone=True)) == release
     for suffix in ("toml", "json", "csv"):
         dump_schedule(2 * release, tmp_path / f"plan.{suffix}")

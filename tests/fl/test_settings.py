@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from dpacct import Budget, fl
+from dpacct import Budget, Round, fl
 from dpacct.errors import DpacctError, InvalidParameter, Unsupported
 from dpacct.fl.settings import LocalSettings, Settings
 
@@ -183,3 +183,16 @@ def test_a_checkpoint_with_memories_is_for_its_owner_alone(tmp_path: Path) -> No
             assert run.has_private_checkpoint is private
             run.run()
         assert (stat.S_IMODE(file.stat().st_mode) == 0o600) is private
+
+
+def test_runs_reveal_no_size_of_a_cohort() -> None:
+    """The divisor of a run is fixed. Rounds that reveal a size are refused, alone and in a plan."""
+    revealing = fl.Poisson(0.5, num_clients=9, reveals_size="sum")
+    plan = 2 * Round(1.0, revealing)
+    rest = {"clip_norm": 1.0, "adjacency": "zero-out", "local": fl.SGD(steps=1)}
+    for given in (
+        {"rounds": 2, "noise_multiplier": 1.0, "sampling": revealing},
+        {"schedule": plan},
+    ):
+        with pytest.raises(Unsupported, match=r"reveal no size. Take Poisson\(0.5\)"):
+            _ = Settings(**rest, **given).samplings
