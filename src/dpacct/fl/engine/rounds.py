@@ -121,10 +121,10 @@ class OpenRound:
         return self.draw.workers
 
     def memory(self, client: int) -> State | None:
-        """Return a copy of a client's memory, or None for clients without memory."""
+        """Return a copy of a client's memory on the device, or None for clients without memory."""
         [client] = _listed([client])
-        own = self._engine.memory(client, self._state)
-        return None if own is None else copies(own)
+        own, device = self._engine.memory(client, self._state), self._engine.device
+        return None if own is None else copies({n: v.to(device) for n, v in own.items()})
 
     def bound(self, rows: Tensor) -> Contributions:
         """Mask and bound raw updates [c, d] as `Method.local_update` returns them.
