@@ -75,7 +75,7 @@ ONLY = {
     "sklearn": {"fl"},
     "pandas": {"fl"},
     "torchvision": {"fl"},
-    "PIL": {"fl"},  # Pillow comes with torchvision
+    "PIL": {"fl"},  # Pillow belongs to the extra fl
     "datasets": {"fl"},
     "dp_accounting": {"interop"},
     "opacus": {"interop"},

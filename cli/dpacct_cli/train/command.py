@@ -124,7 +124,7 @@ def check_unit(settings: RunSettings) -> None:
 
 
 def _propose_schema(settings: RunSettings) -> None:
-    """Print a schema to edit, and stop, if a table has words and no schema."""
+    """Print a schema to edit, and stop, if a table has words or empty cells, and no schema."""
     data, known = settings.values["data"], settings.data_options
     declared = known.keys() - {"label", "owner", "classes"}
     if not data.lower().endswith(".csv") or declared or not is_there(data):
@@ -136,7 +136,7 @@ def _propose_schema(settings: RunSettings) -> None:
     if proposal is not None:
         print(proposal, end="")
         errors.print_line(
-            f"{data} has columns of words, and no schema says what they may hold. Save the text "
+            f"{data} has words or empty cells, and no schema says what they stand for. Save the text "
             "above as schema.toml, edit it, and train with --schema schema.toml."
         )
         raise SystemExit(BAD_INPUT)

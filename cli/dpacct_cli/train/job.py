@@ -172,7 +172,7 @@ def _schema(settings: RunSettings, options: dict[str, Any]) -> TableSchema:
     classes = settings.get("classes")
     if classes is not None:
         options["classes"] = [word.strip() for word in classes.split(",")]
-    for key in ("numeric", "categorical"):
+    for key in ("numeric", "missing", "categorical"):
         if not isinstance(options.get(key, {}), dict):
             raise InvalidParameter("data_options", key, "it is a table from column to values")
     ranges = cast("dict[str, Any]", options.get("numeric", {}))

@@ -55,6 +55,25 @@ def test_numbers_alone_need_no_schema(dpacct: Any, folder: Path) -> None:
     assert dpacct(TRAIN, "--clients 10 --json").code == 0
 
 
+def test_numbers_with_empty_cells_ask_for_the_value_that_one_counts_as(
+    dpacct: Any, folder: Path
+) -> None:
+    rows = [f"{k % 40 if k % 7 else ''},{k},x{k % 30},{'ab'[k % 2]}" for k in range(120)]
+    (folder / "people.csv").write_text("\n".join(["age,bmi 2,id,label", *rows]), encoding="utf-8")
+    ran = dpacct(TRAIN)
+    assert tomllib.loads(ran.out)["missing"] == {"age": "?"}
+    assert tomllib.loads(ran.out)["numeric"] == {"age": [0, 39], "bmi 2": [0, 119]}
+    assert "empty cells" in ran.err
+    assert "\nage = [" in ran.out
+    schema = folder / "schema.toml"
+    schema.write_text(ran.out, encoding="utf-8")
+    unanswered = dpacct(TRAIN, "--schema schema.toml")
+    assert (unanswered.code, "column age" in unanswered.err) == (2, True)
+    assert not list(folder.glob("*.ledger"))
+    schema.write_text(ran.out.replace('age = "?"', "age = 20"), encoding="utf-8")
+    assert dpacct(TRAIN, "--schema schema.toml --json").json["clients"] > 10
+
+
 def test_a_schema_that_cannot_be_read_names_the_option(dpacct: Any, folder: Path) -> None:
     write_table(folder)
     for content, part in ((None, "cannot be read"), ("x = ", "not valid TOML"), ("x = 1", "x")):

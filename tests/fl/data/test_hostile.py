@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import os
 import struct
+import subprocess
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile
 
@@ -106,25 +106,8 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
             table.load_table(tmp_path / file)
 
 
-class ImageFolder:
-    """As torchvision reads a folder."""
-
-    classes = ("class",)
-
-    def __init__(self, folder: str) -> None:
-        self.samples = [(str(file), 0) for file in Path(folder).rglob("*.png")]
-
-    def loader(self, place: str) -> Any:
-        return pytest.importorskip("PIL.Image").open(place).convert("RGB")
-
-
-def test_a_picture_of_more_than_memory_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_picture_of_more_than_memory_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("PIL")
-    monkeypatch.setattr(
-        table, "torchvision_datasets", lambda: SimpleNamespace(ImageFolder=ImageFolder)
-    )
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return (
@@ -142,3 +125,14 @@ def test_a_picture_of_more_than_memory_is_refused(
         )
         with in_time(), pytest.raises(InvalidParameter, match=r"would take 192,|not an image"):
             table.load_table(tmp_path / f"{size}")
+
+
+def test_a_picture_runs_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow gives PostScript to a program, whatever the name of the file is."""
+    pytest.importorskip("PIL")
+    place = tmp_path / "class" / "a.png"
+    place.parent.mkdir()
+    place.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n")
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a program ran"))
+    with pytest.raises(InvalidParameter, match="not an image"):
+        table.load_table(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,6 @@ def write_images(folder: Path, count: int) -> None:
             image.fromarray(pixels).save(folder / name / f"{number}.png")
 
 
-@pytest.mark.usefixtures("torchvision")
 def test_a_folder_of_images(tmp_path: Path) -> None:
     write_images(tmp_path / "pets", 20)
     data = load_table(tmp_path / "pets")
@@ -104,7 +104,28 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.usefixtures("torchvision")
+def test_images_are_read_without_torchvision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only files with the name of an image count, deeper ones too, in the colors of the pixels."""
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    write_images(tmp_path / "pets", 20)
+    image = pytest.importorskip("PIL.Image")
+    (tmp_path / "pets" / "cats" / "deep").mkdir()
+    image.fromarray(np.full((5, 4), 7, np.uint8)).save(tmp_path / "pets" / "cats" / "deep" / "g.BMP")
+    (tmp_path / "pets" / "cats" / ".DS_Store").write_bytes(b"x")
+    (tmp_path / "pets" / "readme.txt").write_text("x")
+    data = load_table(tmp_path / "pets", TableSchema(classes=("cats", "dogs")))
+    rows = np.concatenate([data.train.inputs.numpy(), data.test.inputs.numpy()])
+    labels = np.concatenate([data.train.targets.numpy(), data.test.targets.numpy()])
+    assert np.bincount(labels).tolist() == [21, 20]
+    known = np.asarray(image.open(tmp_path / "pets" / "dogs" / "3.png")).transpose(2, 0, 1)
+    assert labels[(rows == known).all(axis=(1, 2, 3))].tolist() == [1]
+    assert labels[(rows == 7).all(axis=(1, 2, 3))].tolist() == [0]
+    (tmp_path / "pets" / "birds").mkdir()
+    assert "birds has none" in refusal(load_table, tmp_path / "pets", name="data")
+
+
 def test_folders_that_declare_a_split(tmp_path: Path) -> None:
     write_images(tmp_path / "train", 3)
     write_images(tmp_path / "test", 2)

@@ -269,6 +269,24 @@ def test_declarations_are_checked(tmp_path: Path) -> None:
     assert "does not exist" in refusal(load_table, tmp_path / "none.csv", name="data")
 
 
+def test_empty_cells_count_as_the_declared_value_and_are_marked(tmp_path: Path) -> None:
+    """The other rows change neither the value nor the number of columns."""
+    schema = TableSchema(
+        numeric={"age": (0, 100), "beds": (0, 10)}, missing={"age": 40, "beds": 0}
+    )
+    rows = [",3,x,train", "nan,?,y,train", "150,5,x,train"]
+    wanted = [[0.4, 1, 0.3, 0], [0.4, 1, 0, 1], [1, 0, 0.5, 0]]
+    for last in (",,y,test", "90,9,y,test"):
+        text = "\n".join(["age,beds,label,split", *rows, last])
+        data = load_table(write_table(tmp_path, text), schema)
+        assert torch.allclose(data.train.inputs, torch.tensor(wanted))
+        assert data.test.inputs.shape == (1, 4)
+    partly = TableSchema(numeric=schema.numeric, missing={"age": 40})
+    error = refusal(load_table, write_table(tmp_path, text), partly, name="data")
+    assert "row 2 has '?'" in error
+    assert "missing" in error
+
+
 def test_a_schema_that_exists_is_valid() -> None:
     for name, value in (
         ("numeric", {"a": (1, 1)}),
@@ -281,6 +299,9 @@ def test_a_schema_that_exists_is_valid() -> None:
         ("test_share", 1.5),
     ):
         refusal(TableSchema, **{name: value}, name=name)
+    for value in ("?", True, 101, float("nan")):
+        refusal(TableSchema, numeric={"a": (0, 100)}, missing={"a": value}, name="missing")
+    refusal(TableSchema, missing={"a": 1}, name="missing")
 
 
 def test_adult_reads_rows_of_its_form(tmp_path: Path) -> None:

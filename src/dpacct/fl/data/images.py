@@ -164,7 +164,7 @@ def decode_planes(coded: Bytes) -> Bytes:
 
 
 def _from_torchvision(known: PublicImages, file: Path, split: str) -> list[Part]:
-    kind: Any = getattr(torchvision_datasets(), known.kind)
+    kind: Any = getattr(_torchvision_datasets(), known.kind)
     root = file.parents[known.place.count("/")]
     parts: list[Part] = []
     for half in ("train", "test"):
@@ -233,7 +233,7 @@ def load_femnist(folder: Folder = None, *, test_writers: str = "new") -> Dataset
     )
 
 
-def torchvision_datasets() -> Any:
+def _torchvision_datasets() -> Any:
     """Return the module `torchvision.datasets`."""
     try:
         return import_module("torchvision.datasets")

@@ -1,4 +1,4 @@
-"""A schema proposal for a table with words in it, as TOML that a person edits.
+"""A schema proposal for a table with words or empty cells in it, as TOML that a person edits.
 
 Ranges, categories and classes shape the model, so they have to be public. The data may not decide
 them: the proposal lists the values that occur and asks for each entry.
@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from dpacct.fl.data.table import SPLIT_COLUMN, Cells, number_of, read_cells
+from dpacct.fl.data.table import SPLIT_COLUMN, Cells, gaps_of, number_of, read_cells
 
 # More different words than this are no categories.
 _MOST_CATEGORIES = 50
@@ -24,10 +25,15 @@ HEAD = """\
 # - owner names the column of the person a row belongs to.
 # Then train with --schema and the name of this file.
 """
+GAPS = (
+    "# Columns with empty cells: the value that one counts as, in the range. A second column marks",
+    "# it. Choose without these rows (a normal value, or 0). Their mean would be a leak.",
+)
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def propose_schema(path: str | os.PathLike[str], label: str, owner: str | None) -> str | None:
-    """Return a schema for a CSV file as TOML, or None if all its features are numbers.
+    """Return a schema for a CSV file as TOML, or None if all its features are numbers without gaps.
 
     Args:
         path: a CSV file with a header.
@@ -40,12 +46,9 @@ def propose_schema(path: str | os.PathLike[str], label: str, owner: str | None) 
     features = {
         name: cells for name, cells in table.items() if name not in (label, owner, SPLIT_COLUMN)
     }
-    words = {
-        name
-        for name, cells in features.items()
-        if not all(math.isfinite(value) for value in _values(cells))
-    }
-    if not words or label not in table:
+    numbers = {name: values for name, cells in features.items() if (values := _numbers(cells))}
+    gaps = {name for name in numbers if gaps_of(features[name]).any()}
+    if label not in table or (numbers.keys() == features.keys() and not gaps):
         return None
     lines = [HEAD.format(name=Path(path).name), f"label = {_quoted(label)}"]
     if owner is None:
@@ -58,23 +61,30 @@ def propose_schema(path: str | os.PathLike[str], label: str, owner: str | None) 
     else:
         lines.append(f"owner = {_quoted(owner)}")
     lines.append(f"classes = {_listed(table[label])}  # are these all classes?")
-    numeric, categorical, unused = ["", "[numeric]"], ["", "[categorical]"], list[str]()
+    numeric, missing = ["", "[numeric]"], list[str]()
+    categorical, unused = ["", "[categorical]"], list[str]()
     for name, cells in features.items():
-        key = _quoted(name)
-        if name not in words:
-            low, high = (f"{edge:g}" for edge in (min(_values(cells)), max(_values(cells))))
+        key = name if _BARE.fullmatch(name) else _quoted(name)
+        if name in numbers:
+            low, high = (f"{edge:g}" for edge in (min(numbers[name]), max(numbers[name])))
             numeric.append(f"{key} = [{low}, {high}]  # occurs from {low} to {high}; public range?")
         elif len(set(cells)) <= _MOST_CATEGORIES:
             categorical.append(f"{key} = {_listed(cells)}  # are these all categories?")
         else:
             unused.append(name)
+        if name in gaps:
+            missing.append(f'{key} = "?"')
     if unused:
         lines.append(f"unused = {_listed(unused)}  # text with too many different words")
-    return "\n".join([*lines, *numeric, *categorical]) + "\n"
+    if missing:
+        missing = ["", "[missing]", *GAPS, *missing]
+    return "\n".join([*lines, *numeric, *missing, *categorical]) + "\n"
 
 
-def _values(cells: Cells) -> list[float]:
-    return [number_of(str(cell)) for cell in cells]
+def _numbers(cells: Cells) -> list[float]:
+    """Return the numbers of a column, none if a cell is neither a number nor empty."""
+    values = [number_of(str(cell)) for cell in cells[~gaps_of(cells)]]
+    return values if all(map(math.isfinite, values)) else []
 
 
 def _listed(words: Iterable[str]) -> str:

@@ -28,10 +28,9 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.data.dataset import Dataset, Examples, Scaling
 from dpacct.fl.data.files import invalid, read_archive
-from dpacct.fl.data.images import torchvision_datasets
 from dpacct.fl.data.partitions import Indices, assign_owners, canonical
 from dpacct.fl.tensors import from_array
-from dpacct.packages import install_command
+from dpacct.packages import import_package, install_command
 
 SPLIT_COLUMN = "split"
 _SPLITS = ("train", "test")
@@ -40,9 +39,12 @@ _INPUTS = "inputs"
 # Usual marks of a missing value.
 _MISSING = ("", "?", "na", "n/a", "nan", "none", "null")
 _DELIMITERS = ",;\t|"
+_IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".pgm", ".ppm", ".tif", ".tiff", ".webp")
+_FORMATS = ("PNG", "JPEG", "BMP", "PPM", "TIFF", "WEBP")
 # Errors name the file, not its folder.
 _invalid = partial(invalid, name="data")
 _HINT = "Columns of words are declared with their categories (--schema)."
+_GAP = "Declare under missing what an empty cell counts as (--schema)."
 # A whole number beyond this may be rounded in float32.
 _EXACT_BELOW = 2**24
 
@@ -59,6 +61,9 @@ class TableSchema:
             is its own owner.
         numeric: columns of numbers and their public range. Values become 0..1, those outside
             the range its ends.
+        missing: numeric columns with empty cells, and the public value of their range that an empty
+            cell counts as. Each gets a second column, 1 where a cell is empty. A constant, never
+            the mean of the rows, which would be a release.
         categorical: columns of words and their public categories. Values become one column of
             zeros and ones for each category, all zeros for any other word.
         classes: the labels in their order, public. Empty takes those that occur, sorted. Then the
@@ -77,6 +82,7 @@ class TableSchema:
     numeric: Mapping[str, tuple[float, float]] = field(
         default_factory=dict[str, tuple[float, float]]
     )
+    missing: Mapping[str, float] = field(default_factory=dict[str, float])
     categorical: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     classes: Sequence[str] = ()
     unused: Sequence[str] = ()
@@ -88,6 +94,11 @@ class TableSchema:
             if not (math.isfinite(low) and math.isfinite(high) and low < high):
                 rule = f"the range of column {column} is [low, high] with low < high"
                 raise InvalidParameter("numeric", f"[{low}, {high}]", rule)
+        for column, value in self.missing.items():
+            low, high = self.numeric.get(column, (math.nan, math.nan))
+            if isinstance(value, bool | str) or not low <= value <= high:
+                rule = f"column {column} is numeric, and the value of an empty cell is in its range"
+                raise InvalidParameter("missing", value, rule)
         for column, words in self.categorical.items():
             if not words or len(set(words)) != len(words):
                 rule = f"the categories of column {column} are different words, at least one"
@@ -122,7 +133,7 @@ def load_table(path: str | os.PathLike[str], schema: TableSchema | None = None) 
       whichever the header has. With semicolons a number may have a decimal comma.
     - ``FILE.npz``: arrays ``inputs`` (uint8 images, scaled to 0..1, or floats, [n, ...]), ``label``
       [n], ``split`` [n], and by the schema an owner's name [n].
-    - a folder with a subfolder of images for each class, all of one size, read by torchvision. Each
+    - a folder with a subfolder of images for each class, all of one size. Each
       image is its own owner, named by its path. ``train/CLASS`` and ``test/CLASS`` declare a split.
 
     Returns:
@@ -130,7 +141,7 @@ def load_table(path: str | os.PathLike[str], schema: TableSchema | None = None) 
         are unprotected, because they are rows of the same private table.
     Raises:
         InvalidParameter: the file is missing or damaged, a column is, or a cell has no value.
-        Unsupported: pandas (for CSV) or torchvision (for images) is not installed.
+        Unsupported: pandas (for CSV) or Pillow (for images) is not installed.
     """
     file, meaning = Path(path), schema or TableSchema()
     if not file.exists():
@@ -213,38 +224,34 @@ def _npz_rows(file: Path, meaning: TableSchema) -> _RawTable:
 
 
 def _folder_rows(file: Path, meaning: TableSchema) -> _RawTable:
-    vision = torchvision_datasets()
+    pillow = import_package("PIL.Image", "pillow", "11.3", "fl")
     if meaning.owner is not None:
         rule = "images in a folder are their own owners"
         raise _invalid(file, rule, "An .npz file can name the owners.")
     halves = [file / word for word in _SPLITS]
     declared = all(half.is_dir() for half in halves)
-    pillow: Any = import_module("PIL.Image")
     packed = whole = 0
     images: list[NDArray[np.uint8]] = []
     facts: list[tuple[str, str, str]] = []
     for half in halves if declared else [file]:
-        try:
-            found: Any = vision.ImageFolder(str(half))
-        except FileNotFoundError as error:
-            raise _invalid(file, f"it holds a folder of images for each class ({error})") from None
-        for place, label in found.samples:
+        for label, place in _image_files(half):
             try:
-                with pillow.open(place) as image:
+                # Some other formats of Pillow call a program (EPS).
+                with pillow.open(place, formats=_FORMATS) as image:
                     whole += 3 * image.width * image.height
-                packed += Path(place).stat().st_size
-                validate.unpacked("data", file, packed, whole)
-                # Always three colors, whatever the other images have.
-                pixels = np.asarray(found.loader(place), np.uint8).transpose(2, 0, 1)
+                    packed += place.stat().st_size
+                    validate.unpacked("data", file, packed, whole)
+                    # Always three colors, whatever the other images have.
+                    pixels = np.asarray(image.convert("RGB"), np.uint8).transpose(2, 0, 1)
             except InvalidParameter:
                 raise
             except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
-                raise _invalid(Path(place), f"it is not an image ({error})") from None
+                raise _invalid(place, f"it is not an image ({error})") from None
             if images and pixels.shape != images[0].shape:
                 rule = f"all images have one size, {images[0].shape[1:]}, here {pixels.shape[1:]}"
-                raise _invalid(Path(place), rule)
+                raise _invalid(place, rule)
             images.append(pixels)
-            facts.append((found.classes[label], str(Path(place).relative_to(file)), half.name))
+            facts.append((label, str(place.relative_to(file)), half.name))
     labels, names, split = (list(column) for column in zip(*facts, strict=True))
     return _RawTable(
         np.stack(images),
@@ -253,6 +260,21 @@ def _folder_rows(file: Path, meaning: TableSchema) -> _RawTable:
         np.array(split, str) if declared else None,
         Scaling.divided_by(255),
     )
+
+
+def _image_files(folder: Path) -> list[tuple[str, Path]]:
+    """Return class and path of each image, in the order of their paths."""
+    classes = sorted(place for place in folder.iterdir() if place.is_dir())
+    found: list[tuple[str, Path]] = []
+    for place in classes:
+        files = [file for file in place.rglob("*") if file.suffix.lower() in _IMAGES]
+        if not files:
+            rule = f"it holds a folder of images for each class, and {place.name} has none"
+            raise _invalid(folder, rule, f"Images end in {', '.join(_IMAGES)}.")
+        found += [(place.name, file) for file in sorted(files)]
+    if not found:
+        raise _invalid(folder, "it holds a folder of images for each class, and has no folder")
+    return found
 
 
 def _check_rows(
@@ -328,7 +350,12 @@ def _owner_names(file: Path, column: str, cells: Cells) -> list[str]:
 
 
 def _check_present(file: Path, column: str, cells: Cells, noun: str) -> None:
-    _check_rows(file, np.isin(np.char.lower(cells), _MISSING), cells, f"column {column} is {noun}")
+    _check_rows(file, gaps_of(cells), cells, f"column {column} is {noun}")
+
+
+def gaps_of(cells: Cells) -> NDArray[np.bool_]:
+    """Return where a cell is empty, or has a usual mark of a missing value."""
+    return np.isin(np.char.lower(cells), _MISSING)
 
 
 def _labels(file: Path, cells: Cells, meaning: TableSchema) -> tuple[Indices, int]:
@@ -382,7 +409,12 @@ def _features(file: Path, table: Mapping[str, Cells], meaning: TableSchema) -> N
         # Infinite numbers count as the end of a declared range.
         largest = math.inf if declared else float(np.finfo(np.float32).max)
         rule = f"column {column} holds finite numbers"
-        _check_rows(file, ~(np.abs(values) <= largest), cells, rule, _HINT)
+        gaps = gaps_of(cells)
+        if column in meaning.missing:
+            values[gaps] = meaning.missing[column]
+        wrong = ~(np.abs(values) <= largest)
+        hint = _GAP if wrong.any() and gaps[wrong.argmax()] else _HINT
+        _check_rows(file, wrong, cells, rule, hint)
         if declared:
             low, high = meaning.numeric[column]
             values = (np.clip(values, low, high) - low) / (high - low)
@@ -392,6 +424,8 @@ def _features(file: Path, table: Mapping[str, Cells], meaning: TableSchema) -> N
             hint = "Is it an identifier? Name it as owner or unused, or declare a numeric range."
             _check_rows(file, whole & (values.astype(np.float32) != values), cells, rule, hint)
         columns.append(values[:, None])
+        if column in meaning.missing:
+            columns.append(gaps[:, None])
     if not columns:
         raise _invalid(file, "a table has at least one column of features")
     return np.concatenate([part.astype(np.float32) for part in columns], axis=1)
