@@ -69,7 +69,10 @@ def audit(
         noun = f"the {name}"
         test[name] = validate.positive_probability(name, number(text), noun, below_one=True)
     require_torch("an audit needs")
-    audited, job = audit_settings(settings, **test)
+    from dpacct_cli.train.own_code import OwnErrors
+
+    with OwnErrors(settings.method):
+        audited, job = audit_settings(settings, **test)
     words = "passed" if audited.passed else "failed"
     show(Answer(_data(settings, job, audited), words, lambda: page(settings, job, audited)), style)
     if not audited.passed:

@@ -92,7 +92,10 @@ def train(
         data = settings.values["data"]
         _propose_schema(settings)
         files = begin(record.ledger, settings.method, data)
-    _run(settings, files, style.style, resume=record.resume, distributed=record.distributed)
+    from dpacct_cli.train.own_code import OwnErrors
+
+    with OwnErrors(settings.method):
+        _run(settings, files, style.style, resume=record.resume, distributed=record.distributed)
 
 
 def read_settings(
@@ -136,8 +139,8 @@ def _propose_schema(settings: RunSettings) -> None:
     if proposal is not None:
         print(proposal, end="")
         errors.print_line(
-            f"{data} has words or empty cells, and no schema says what they stand for. Save the text "
-            "above as schema.toml, edit it, and train with --schema schema.toml."
+            f"{data} has words or empty cells, and no schema says what they stand for. Save the "
+            "text above as schema.toml, edit it, and train with --schema schema.toml."
         )
         raise SystemExit(BAD_INPUT)
 

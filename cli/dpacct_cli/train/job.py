@@ -1,18 +1,12 @@
 """From settings to a training job: data, clients, model, method. Imports PyTorch.
 
-Rule 1: quick checks come before slow reading. A wrong class or option is rejected before anything
-is read or charged. An error inside your own code is passed on unchanged.
-Rule 2: your own class is called ``package.module:Class``, in ledger and settings as well. It is
-imported if that name was typed on this command line, never because a file says so.
+Quick checks come before slow reading. A wrong class or option is rejected before anything is read
+or charged. An error inside your own code is passed on unchanged.
 """
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
-import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -39,14 +33,14 @@ from dpacct.rounds import MAX_CLIENTS, Adjacency, Full, Poisson, Sampling, Sched
 from dpacct.schedules.files import load_schedule
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import MechanismOptions, ReadDelta, number
+from dpacct_cli.train.own_code import own_class
 from dpacct_cli.train.settings import RunSettings, is_table, option
-from dpacct_cli.words import text_of, was_typed
+from dpacct_cli.words import text_of
 
 # The names of ``SERVERS`` and ``OPTIMIZERS`` in `dpacct_cli.train.options`.
 SERVERS: dict[str, Callable[..., ServerOptimizer]] = {"momentum": Momentum, "adam": Adam}
 LOCAL: dict[str, type[SGD]] = {"sgd": SGD, "adam": LocalAdam}
 Made = TypeVar("Made")
-_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 # The settings that are arguments of `SGD`, there without the prefix.
 _LOCAL = (
     "local_lr", "local_epochs", "local_steps", "momentum", "weight_decay", "lr_decay",
@@ -374,7 +368,7 @@ def _vectorize(settings: RunSettings, *, repeatable: bool) -> bool | Literal["au
 
 def build_method(name: str, options: Mapping[str, Any]) -> Method:
     """Return the method of a name in `dpacct.fl.METHODS`, or of ``package.module:Class``."""
-    build = _own_class(name) if ":" in name else METHODS.get(name)
+    build = own_class(name) if ":" in name else METHODS.get(name)
     if build is None:
         known = f"a method is one of {', '.join(METHODS)}, or package.module:Class of your own"
         raise InvalidParameter("method", name, known)
@@ -404,30 +398,3 @@ def _built(build: Callable[..., Made], name: str, options: Mapping[str, Any], fl
         raise OptionConflict(
             f"{flag}: {name} refuses its options ({error}). They are {takes}."
         ) from error
-
-
-def _own_class(name: str) -> type[Method]:
-    """Import your own class, also from the current folder. Installed modules come first."""
-    if not _PATH.fullmatch(name):
-        raise InvalidParameter("method", name, "a method of your own is package.module:Class")
-    if not was_typed(name):
-        rule = "a file names this class, and dpacct imports only what you type on this command line"
-        hint = "If it is your own, type it as METHOD of train, or as --method of attack."
-        raise InvalidParameter("method", name, rule, hint)
-    place, _, attribute = name.partition(":")
-    folder = os.getcwd()  # noqa: PTH109 - sys.path holds texts
-    added = folder not in sys.path and "" not in sys.path
-    if added:
-        sys.path.append(folder)
-    try:
-        method = getattr(importlib.import_module(place), attribute, None)
-    except (ImportError, SyntaxError) as error:
-        raise InvalidParameter("method", name, f"{place} cannot be imported ({error})") from None
-    finally:
-        if added:
-            sys.path.remove(folder)
-    if not (isinstance(method, type) and method is not Method and Method in method.__mro__):
-        rule = f"{place} has no class {attribute} that derives from dpacct.fl.Method"
-        hint = "docs/how-to/train-federated.md has an example."
-        raise InvalidParameter("method", name, rule, hint)
-    return cast("type[Method]", method)

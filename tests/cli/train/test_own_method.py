@@ -149,6 +149,42 @@ def test_a_method_that_says_that_it_leaks_is_reported_so(dpacct, modules):
     assert found["not_private_because"] == "it does what a paper prints"
 
 
+FAILS = """
+from dpacct import fl
+from pulls_COMMAND import pull
+
+class Calls(fl.Method):
+    def gradient(self, loss, params, batch, context):
+        return pull(params, context)
+
+class Forgets(fl.Method):
+    def post(self, noised, server_state):
+        noised.map(lambda vector: vector / 2)
+"""
+
+
+@pytest.mark.parametrize("command", ["train", "audit"])
+def test_an_error_inside_your_method_has_its_own_line_first(dpacct, modules, command):
+    # A module of this name is imported once.
+    (modules / f"fails_{command}.py").write_text(FAILS.replace("COMMAND", command))
+    (modules / f"pulls_{command}.py").write_text("def pull(params, context):\n    1 / 0\n")
+    failed = dpacct(f"{command} fails_{command}:Calls {SETTINGS} -q")
+    lines = failed.err.splitlines()
+    assert failed.code == 1
+    first = f"dpacct: pulls_{command}.py, line 2, in pull: ZeroDivisionError: division by zero"
+    assert lines[0] == first
+    assert f"fails_{command}.py" in lines[1]
+    assert "Nothing is charged" in failed.err
+    assert "rehearsal.py" not in failed.err
+    failed = dpacct(f"{command} fails_{command}:Forgets {SETTINGS} -q")
+    assert failed.err.startswith("dpacct: Forgets.post returned nothing.")
+    (modules / f"raises_{command}.py").write_text("value = unknown\n")
+    failed = dpacct(f"{command} raises_{command}:Forgets {SETTINGS} -q")
+    place = f"dpacct: raises_{command}.py, line 1, in <module>: NameError: name 'unknown'"
+    assert failed.err.startswith(place)
+    assert not list(modules.glob("*.ledger"))
+
+
 @pytest.mark.parametrize(
     ("typed", "message"),
     [

@@ -9,7 +9,6 @@ import subprocess
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile
 
 import numpy as np

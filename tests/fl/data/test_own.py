@@ -111,8 +111,9 @@ def test_images_are_read_without_torchvision(
     monkeypatch.setitem(sys.modules, "torchvision", None)
     write_images(tmp_path / "pets", 20)
     image = pytest.importorskip("PIL.Image")
-    (tmp_path / "pets" / "cats" / "deep").mkdir()
-    image.fromarray(np.full((5, 4), 7, np.uint8)).save(tmp_path / "pets" / "cats" / "deep" / "g.BMP")
+    deep = tmp_path / "pets" / "cats" / "deep"
+    deep.mkdir()
+    image.fromarray(np.full((5, 4), 7, np.uint8)).save(deep / "g.BMP")
     (tmp_path / "pets" / "cats" / ".DS_Store").write_bytes(b"x")
     (tmp_path / "pets" / "readme.txt").write_text("x")
     data = load_table(tmp_path / "pets", TableSchema(classes=("cats", "dogs")))

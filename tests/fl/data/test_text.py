@@ -271,9 +271,7 @@ def test_declarations_are_checked(tmp_path: Path) -> None:
 
 def test_empty_cells_count_as_the_declared_value_and_are_marked(tmp_path: Path) -> None:
     """The other rows change neither the value nor the number of columns."""
-    schema = TableSchema(
-        numeric={"age": (0, 100), "beds": (0, 10)}, missing={"age": 40, "beds": 0}
-    )
+    schema = TableSchema(numeric={"age": (0, 100), "beds": (0, 10)}, missing={"age": 40, "beds": 0})
     rows = [",3,x,train", "nan,?,y,train", "150,5,x,train"]
     wanted = [[0.4, 1, 0.3, 0], [0.4, 1, 0, 1], [1, 0, 0.5, 0]]
     for last in (",,y,test", "90,9,y,test"):

@@ -28,6 +28,7 @@ from dpacct.fl.engine.states import (
 from dpacct.fl.layout import Layout, State, copies
 from dpacct.fl.local.batches import chunks
 from dpacct.fl.local.sgd import SGD, RoundValues
+from dpacct.fl.methods.contract import checked_state
 from dpacct.fl.methods.protocol import Cohort, Method, moves_plainly, overrides
 from dpacct.fl.methods.server_optimizers import ServerOptimizer, ServerState
 from dpacct.fl.postprocess import Average
@@ -332,6 +333,7 @@ class Engine:
         own = state.client_states.get(client)
         if own is None and overrides(self.method, "init_client"):
             own = self.method.init_client(copies(state.params))
+            own = None if own is None else checked_state(self.method, "init_client", own)
         return own
 
 

@@ -14,14 +14,17 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
 from dpacct.fl.engine.engine import Engine, for_rehearsal
 from dpacct.fl.engine.states import TrainingState
+from dpacct.fl.layout import copies
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.sgd import SGD
+from dpacct.fl.methods.contract import check_client, check_server
 from dpacct.fl.privacy.findings import Audit, check_bound
 from dpacct.fl.tensors import (
     forked_generators,
@@ -100,7 +103,10 @@ class Rehearsal:
         return choice
 
     def _try_model(self) -> None:
-        """Compute a gradient without the method, so that its errors are those of model or loss."""
+        """Compute a gradient without the method, whose errors are those of model or loss.
+
+        Then the method's own members answer.
+        """
         engine, loss = self._engine, self._chooser.loss
         data = self._synthetic.make(_BATCH, 0).map(lambda values: values.to(engine.device))
         batch = Batch(data.inputs, data.targets, None)
@@ -109,6 +115,8 @@ class Rehearsal:
         loss.gradient(dict(broadcast.anchor), batch)
         with Isolation(loss).around(broadcast) as shown:
             loss.gradient(shown.anchor, batch)
+            task = self._worlds[0].task(0, self._state, 0)
+            check_client(engine.method, loss, batch, shown.context_of(task))
 
     def _check_alone(self, trainer: Trainer) -> None:
         """Refuse training in which one client's update depends on another client. Rule 2."""
@@ -139,6 +147,9 @@ class Rehearsal:
             release = engine.release(state, found)
             if release is None:
                 return
+            public = copies(engine.broadcast(state).server_state)
+            mean = release.mean.map(torch.clone)
+            check_server(engine.method, copies(state.params), mean, public)
             seed_generators(0, engine.device)
             after = engine.apply(state, release)
             with forked_generators():

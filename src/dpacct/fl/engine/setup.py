@@ -27,6 +27,7 @@ from dpacct.fl.layout import (
 )
 from dpacct.fl.local.losses import LossFunction
 from dpacct.fl.local.sgd import SGD, LocalAdam, RoundValues, values_over
+from dpacct.fl.methods.contract import first_state
 from dpacct.fl.methods.fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.privacy.account import Account, RoundNoise
@@ -126,7 +127,7 @@ def prepare(
         engine,
         RunPlan(schedule, first, by_round),
         account,
-        TrainingState(0, params, copies(method.init(copies(params))), {}, bound, None),
+        TrainingState(0, params, first_state(method, params), {}, bound, None),
         model,
         name=settings.name or method.name or type(method).__name__,
         accountant=accountant,

@@ -62,7 +62,7 @@ class Context:
         def __getattr__(self, name: str) -> NoReturn:
             """Ask for the number of steps that a loop has not said."""
             if name != "steps":
-                raise AttributeError(name)
+                raise AttributeError(f"a Context has no attribute {name!r}", name=name, obj=self)
             rule, hint = "the method needs it before the first step", "Give steps=len(loader)."
             raise InvalidParameter("steps", None, rule, hint)
 
