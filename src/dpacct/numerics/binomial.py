@@ -23,6 +23,8 @@ from dpacct.numerics.rounding import UNIT, Array
 
 # Blocks, and the distance behind the first value or the mean that they cover, in deviations.
 _BLOCKS, _REACH = 8192, 7.0
+# Up to so many trials the masses are products, each within 2 n units.
+_FEW = 300
 # So many deviations below the mean the tail is 1 as far as a double tells: e^{-38^2 / 2} is left.
 _CERTAIN = 38.0
 # The series of delta from 16 on, and delta itself below. 1/1188 is the next coefficient.
@@ -88,22 +90,46 @@ def binomial_tail(n: int, rate: float, least: int) -> Interval:
     below = float(n * Fraction(rate) - least)
     if below > _CERTAIN * max(spread, 1.0):
         return Interval(1 - UNIT, 1.0)
+    ends = [float(_blocks(n, rate, least, sign)[1].sum()) for sign in (-1.0, 1.0)]
+    slack = UNIT * (2 * _BLOCKS + 64)
+    return Interval(max(ends[0] * (1 - slack), 0.0), min(ends[1] * (1 + slack), 1.0))
+
+
+def binomial_blocks(n: int, rate: float, least: int) -> tuple[Array, Array]:
+    """Return the first values of blocks of {least, ..., n}, and lower bounds of their masses.
+
+    Values far below the mean are left out. Blocks hold one value if the standard deviation is
+    below 500, but for the last block. Both arrays have shape (k,), and may be empty.
+
+    Error: as for `binomial_tail`, rate < 1.
+    """
+    if n <= _FEW:
+        few = range(max(least, 0), n + 1)
+        each = [math.comb(n, k) * rate**k * (1 - rate) ** (n - k) for k in few]
+        return np.array(few, dtype=np.float64), np.array(each) * (1 - 4 * UNIT * (n + 16))
+    spread = math.sqrt(n * rate * (1 - rate))
+    first = max(least, 1, math.floor(n * Fraction(rate) - Fraction(_REACH * spread)) - 40)
+    if first >= n:
+        return np.empty(0), np.empty(0)
+    steps, masses = _blocks(n, rate, first, -1.0)
+    return first + steps, masses
+
+
+def _blocks(n: int, rate: float, least: int, sign: float) -> tuple[Array, Array]:
+    """Return where blocks begin, less ``least``, and bounds of masses: above (1) or below (-1)."""
+    spread = math.sqrt(n * rate * (1 - rate))
+    below = float(n * Fraction(rate) - least)
     reach = max(below, 0.0) + _REACH * spread + 40.0
     steps = np.unique(np.floor(np.linspace(0.0, min(reach, float(n - 1 - least)), _BLOCKS)))
     widths = np.append(np.diff(steps), float(n - least) + 1 - steps[-1])
     log_mass, error = log_masses(n, rate, least, steps)
-
-    def total(last: Array, sign: float) -> float:
-        """Return the sum over blocks with the ratio behind the ``last`` value of each."""
-        after = np.maximum(float(n - least) - last, 0.25)
-        log_ratio = np.log(after) + math.log(rate) - np.log(least + last + 1) - math.log1p(-rate)
-        slack = 16 * UNIT * (np.abs(np.log(after)) + np.abs(math.log(rate)) + 80)
-        ratio = log_ratio + sign * slack
-        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            sums = np.expm1(widths * ratio) / np.expm1(ratio)
-        sums = np.where(widths == 1, 1.0, np.where(np.abs(ratio) < 1e-300, widths, sums))
-        terms = np.exp(log_mass + sign * error) * sums
-        return float(terms.sum()) * (1 + sign * UNIT * (2 * len(terms) + 64))
-
-    lower = total(np.append((steps + widths - 2)[:-1], float(n - least) - 1), -1.0)
-    return Interval(max(lower, 0.0), min(total(steps, 1.0), 1.0))
+    # The ratio behind the first value of a block bounds from above, that of the last from below.
+    last = steps if sign > 0 else np.append((steps + widths - 2)[:-1], float(n - least) - 1)
+    after = np.maximum(float(n - least) - last, 0.25)
+    log_ratio = np.log(after) + math.log(rate) - np.log(least + last + 1) - math.log1p(-rate)
+    slack = 16 * UNIT * (np.abs(np.log(after)) + np.abs(math.log(rate)) + 80)
+    ratio = log_ratio + sign * slack
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        sums = np.expm1(widths * ratio) / np.expm1(ratio)
+    sums = np.where(widths == 1, 1.0, np.where(np.abs(ratio) < 1e-300, widths, sums))
+    return steps, np.exp(log_mass + sign * error) * sums

@@ -200,8 +200,12 @@ def proven_pair(round_: Round, direction: Direction) -> DominatingPair:
     if _takes_everybody(round_):
         return _full_pair(round_, direction)
     match round_.sampling:
-        case Poisson() as special if not special.is_plain:
-            return _special_pair(round_, special, direction, proven=True)
+        case Poisson() as special if special.reveals_size is not None:
+            return _revealed_pair(round_, direction, proven=True)
+        case Poisson(rate, max_cohort=int(cohort), num_clients=int(clients)):
+            from dpacct.pairs.truncated import cohort_pair  # noqa: PLC0415 - for a quick start
+
+            return cohort_pair(rate, z, cohort, (1, clients), direction)
         case Uniform() as uniform if relation is Adjacency.ADD_REMOVE:
             # An added client displaces another one: the sum moves by up to 2 C at rate m / N.
             return SampledGaussianPair(uniform.rate_bounds[1], z / 2, direction)
@@ -223,8 +227,13 @@ def achieved_pair(round_: Round, direction: Direction) -> DominatingPair:
     if _takes_everybody(round_):
         return _full_pair(round_, direction)
     match round_.sampling:
-        case Poisson() as special if not special.is_plain:
-            return _special_pair(round_, special, direction, proven=False)
+        case Poisson() as special if special.reveals_size is not None:
+            return _revealed_pair(round_, direction, proven=False)
+        case Poisson(rate, records) if records > 1:
+            from dpacct.pairs.records import RecordsPair  # noqa: PLC0415 - for a quick start
+
+            # All records of the user send the same, and all others send zero.
+            return RecordsPair(rate, z, records, direction)
         case Uniform(cohort_size, num_clients) if relation is Adjacency.ADD_REMOVE:
             # A cohort of all clients has only the neighbor with one client more.
             rate = cohort_size / max(num_clients, cohort_size + 1)
@@ -237,6 +246,7 @@ def achieved_pair(round_: Round, direction: Direction) -> DominatingPair:
             # The others send zero, and the replacement sends the opposite.
             return ReplacementPair(sampling.sampling_rate, z)
         case sampling:
+            # Small data sets never have a cohort that is too large.
             return SampledGaussianPair(sampling.sampling_rate, z, direction)
 
 
@@ -248,48 +258,11 @@ def _takes_everybody(round_: Round) -> bool:
     return round_.sampling_rate == 1.0
 
 
-def _special_pair(
-    round_: Round, special: Poisson, direction: Direction, *, proven: bool
-) -> DominatingPair:
-    """Return a pair of a user with several records, or of a cohort that is cut or counted."""
-    from dpacct.pairs.records import RecordsPair, kept_share  # noqa: PLC0415 - for a quick start
+def _revealed_pair(round_: Round, direction: Direction, *, proven: bool) -> DominatingPair:
+    """Return a pair of a round that reveals the size of its cohort."""
+    from dpacct.pairs.revealed import revealed_pair  # noqa: PLC0415 - for a quick start
 
-    rate, noise, cohort = special.sampling_rate, round_.noise_multiplier, special.max_cohort
-    if special.reveals_size is not None:
-        from dpacct.pairs.revealed import revealed_pair  # noqa: PLC0415 - for a quick start
-
-        return revealed_pair(round_, direction, proven=proven)
-    if cohort is None or special.num_clients is None:
-        # All records of the user send the same, and all others send zero.
-        return RecordsPair(rate, noise, special.records, direction)
-    if proven:
-        return _truncated_pair(round_, special, cohort, direction)
-    # The others send zero. A random part of the cohort keeps the client.
-    kept = kept_share(rate, cohort, special.num_clients)
-    return SampledGaussianPair(math.nextafter(rate * kept, 0.0), noise, direction)
-
-
-def _truncated_pair(
-    round_: Round, truncated: Poisson, cohort: int, direction: Direction
-) -> DominatingPair:
-    """Return the pair of a cohort of which a random part of a largest size is kept.
-
-    Whether the others fill the cohort is published. If they do, the client displaces one of them.
-    """
-    from dpacct.pairs.records import (  # noqa: PLC0415 - for a quick start
-        ChoicePair,
-        RecordsPair,
-        full_probability,
-    )
-
-    rate, z = truncated.sampling_rate, round_.noise_multiplier
-    clients = truncated.num_clients or cohort
-    full = full_probability(rate, cohort, clients)
-    # Never or always full, as far as a float tells: one pair alone. The second one is the worse.
-    if full in (0.0, 1.0):
-        return SampledGaussianPair(rate, z / 2 if full else z, direction)
-    usual = RecordsPair(rate, z, 1, direction)
-    return ChoicePair((usual, RecordsPair(rate, z / 2, 1, direction)), (1.0 - full, full))
+    return revealed_pair(round_, direction, proven=proven)
 
 
 def _full_pair(round_: Round, direction: Direction) -> SampledGaussianPair:

@@ -1,4 +1,4 @@
-"""The pairs of special Poisson sampling: users with many rows, and truncated cohorts.
+"""The pairs of special Poisson sampling: users with many rows, and public choices of such pairs.
 
 A user with many rows is a mixture of Gaussians against one Gaussian. Each of k records joins a
 round independently with probability q. With r the ratio of densities,
@@ -17,7 +17,7 @@ Integrals of phi r^{a + it} are trapezoid sums on the real line. With step h the
 
     B = exp(d^2 / (2 sigma^2) + |t| k d / sigma^2) cos(d / (2 sigma^2))^{k min(a, 0)}.
 
-A cohort that is cut to a largest size is a `ChoicePair`: whether the others fill it is published.
+A cohort that is cut to a largest size is a `ChoicePair` (`truncated`).
 
 Derivation: docs/derivations/epochs.md.
 """
@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -34,7 +33,6 @@ import numpy as np
 
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged
-from dpacct.numerics.binomial import binomial_tail
 from dpacct.numerics.fourier import shift_of_nodes
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
 from dpacct.numerics.search import bracket_root
@@ -58,6 +56,15 @@ class _Ratios(NamedTuple):
     log_ratio: Array
     mean: Array
     error: Array
+
+
+class LossNodes(NamedTuple):
+    """Losses, their weights, relative errors of weights and absolute ones of losses, shape (n,)."""
+
+    losses: Array
+    weights: Array
+    relative: Array
+    loss_error: Array
 
 
 class _Tilted(NamedTuple):
@@ -226,16 +233,22 @@ class RecordsPair(GeneralPair):
         variance = float(tilted.weights @ (losses - mean) ** 2)
         return tilted.log_moment, mean, max(variance, 1e-300)
 
-    def characteristic(self, tilt: float, frequencies: Array) -> tuple[ComplexArray, Array]:
-        """See `GeneralPair`."""
-        tilted, off = self._tilted(tilt, float(frequencies[-1]))
+    def nodes(self, tilt: float, frequency: float) -> tuple[LossNodes, float]:
+        """Return the nodes of phi(t) - 1, and what it is off by besides, for t up to a frequency.
+
+        The second number is of min(t, 1).
+        """
+        tilted, off = self._tilted(tilt, frequency)
         # The integrals at t and at 0 are off by as much each. Nodes without weight are left out.
         kept = tilted.weights > 1e-40
         losses, weights = self._losses(tilted.at)[kept], tilted.weights[kept]
-        relative = tilted.error[kept] + 4 * UNIT
-        nodes = (losses, weights, relative, tilted.at.error[kept])
-        shift, size = shift_of_nodes(frequencies, *nodes)
-        rest = 4 * off + 1e-39 * len(tilted.weights)
+        found = LossNodes(losses, weights, tilted.error[kept] + 4 * UNIT, tilted.at.error[kept])
+        return found, 4 * off + 1e-39 * len(tilted.weights)
+
+    def characteristic(self, tilt: float, frequencies: Array) -> tuple[ComplexArray, Array]:
+        """See `GeneralPair`."""
+        found, rest = self.nodes(tilt, float(frequencies[-1]))
+        shift, size = shift_of_nodes(frequencies, *found)
         return shift, size + rest * np.minimum(frequencies, 1.0)
 
     def decay(self, tilt: float, frequencies: Array) -> Array:
@@ -277,7 +290,7 @@ class ChoicePair(GeneralPair):
             and then add up to at most 1 + 2e-9.
     """
 
-    pairs: tuple[GeneralPair, ...]
+    pairs: tuple[RecordsPair, ...]
     probabilities: tuple[float, ...]
 
     @property
@@ -328,47 +341,21 @@ class ChoicePair(GeneralPair):
         return self._shares(middle), 2 * width + 16 * FUNCTION_ERROR * (1 + size)
 
     def characteristic(self, tilt: float, frequencies: Array) -> tuple[ComplexArray, Array]:
-        """See `GeneralPair`."""
+        """See `GeneralPair`. The nodes of all pairs are summed at once."""
         shares, share_error = self._bounded_shares(tilt)
-        value = np.zeros(len(frequencies), dtype=np.complex128)
-        error, largest = np.zeros(len(frequencies)), np.zeros(len(frequencies))
-        for share, pair in zip(shares.tolist(), self.pairs, strict=True):
-            shift, off = pair.characteristic(tilt, frequencies)
-            value += share * shift
-            error += share * off
-            largest = np.maximum(largest, np.abs(shift) + off)
-        return value, (error + share_error * largest) * (1 + 1e-9) + 4 * UNIT * np.abs(value)
+        parts = [pair.nodes(tilt, float(frequencies[-1])) for pair in self.pairs]
+        columns = zip(*(part[0] for part in parts), strict=True)
+        losses, weights, relative, off = map(np.concatenate, columns)
+        weights = weights * np.repeat(shares, [len(part[0].losses) for part in parts])
+        shift, error = shift_of_nodes(frequencies, losses, weights, relative, off)
+        # The shares are off as well, and |phi_i(t) - 1| is at most 2 or t times the mean loss.
+        rest = float(shares @ np.array([part[1] for part in parts]))
+        sizes = [float(part[0].weights @ np.abs(part[0].losses)) for part in parts]
+        moved = share_error * np.minimum(2.0, 1.01 * max(sizes) * frequencies)
+        return shift, error + 1.01 * rest * np.minimum(frequencies, 1.0) + moved
 
     def decay(self, tilt: float, frequencies: Array) -> Array:
         """See `GeneralPair`."""
         shares, share_error = self._bounded_shares(tilt)
         parts = [pair.decay(tilt, frequencies) for pair in self.pairs]
         return shares @ np.array(parts) + 2 * share_error
-
-
-# A smaller probability counts as this one.
-_LEAST = 1e-280
-
-
-def full_probability(rate: float, max_cohort: int, num_clients: int) -> float:
-    """Return an upper bound of the probability that the others alone fill the cohort.
-
-    They are num_clients - 1, each of which joins with probability ``rate``.
-    """
-    if num_clients - 1 < max_cohort:
-        return 0.0
-    return max(binomial_tail(num_clients - 1, rate, max_cohort).upper, _LEAST)
-
-
-def kept_share(rate: float, max_cohort: int, num_clients: int) -> float:
-    """Return a lower bound of the probability that a client which was drawn is kept.
-
-    With j others it is min(1, B / (j + 1)). The mean of 1 / (j + 1) over j >= B is that of
-    N q / (N q (j + 1)), the probability that more than B of all N clients are drawn, over N q.
-    """
-    if num_clients - 1 < max_cohort:
-        return 1.0
-    full = binomial_tail(num_clients - 1, rate, max_cohort).upper
-    more = binomial_tail(num_clients, rate, max_cohort + 1).lower
-    share = float(Fraction(max_cohort) / (num_clients * Fraction(rate)))
-    return (1.0 - full + share * more) * (1 - 8 * UNIT)

@@ -49,6 +49,13 @@ from dpacct.pairs.one_round import gaussian_delta, gaussian_epsilon
 from dpacct.renyi.curve import RenyiAccountant
 from dpacct.rounds import AccountantName, Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
 from dpacct.tight.composition import Composition, is_same_both_ways
+from dpacct.tight.contour import (
+    epsilon_estimate,
+    log_chernoff_factor,
+    log_delta_estimate,
+    tilt_at_delta,
+    tilt_at_epsilon,
+)
 from dpacct.tight.engines import (
     NEXT_TO_NOTHING,
     chernoff_delta,
@@ -57,6 +64,7 @@ from dpacct.tight.engines import (
     composed_epsilon,
 )
 from dpacct.tight.game import is_played
+from dpacct.tight.sizes import OfSizes, Sizes, crowds, population
 
 _PLAYING = ("auto", "game")
 GAME, _PAIR = "an adaptive game", "one fixed pair a round"
@@ -163,7 +171,7 @@ class TightAccountant:
             question, schedule: what is asked, and of what.
             both: the achieved end is asked as well, for which a game is kept.
         """
-        by_pairs = _by_pairs(question, proven_pairs, schedule)
+        by_pairs = _over_sizes(question, schedule)
         upper, how = by_pairs.upper, ""
         if question.is_wide(by_pairs) or _has_sharper_moments(schedule):
             with suppress(Unsupported):
@@ -216,6 +224,17 @@ class _Question:
         exactly = closed_form_delta(composition)
         found = exactly(epsilon).upper if exactly else chernoff_delta(composition, epsilon)
         return found <= delta
+
+    def saddle(self, composition: Composition) -> tuple[float, float, float]:
+        """Return a tilt, epsilon, and log of the gap of Chernoff's inequality there, about."""
+        if self.of_epsilon:
+            tilt, at = tilt_at_delta(composition, math.log(self.value))
+            epsilon = max(epsilon_estimate(tilt, at, math.log(self.value)), 0.0)
+        else:
+            tilt, at = tilt_at_epsilon(composition, self.value)
+            epsilon = self.value
+        chernoff = at.log_moment - tilt * epsilon + log_chernoff_factor(tilt)
+        return tilt, epsilon, chernoff - log_delta_estimate(tilt, at, epsilon)
 
     def is_wide(self, found: Interval) -> bool:
         """Return True if other bounds may be much narrower."""
@@ -273,6 +292,8 @@ def _achieved(question: _Question, schedule: Schedule, upper: float) -> float:
     pairs = proven_pairs if _exact(schedule) else achieved_pairs
     lower = _by_pairs(question, pairs, schedule).lower
     if lower < _WIDE * upper:
+        for crowd in crowds(schedule):
+            lower = max(lower, _by_pairs(question, crowd, schedule).lower)
         simply = achieved_epsilon if question.of_epsilon else achieved_delta
         lower = max(lower, simply(schedule, question.value))
         kinds = schedule.only_rounds()
@@ -302,6 +323,29 @@ def _by_pairs(question: _Question, pairs: PairsOf, schedule: Schedule) -> Interv
             return found
     other = question.exactly(add)
     return Interval(max(found.lower, other.lower), max(found.upper, other.upper))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _over_sizes(question: _Question, schedule: Schedule) -> Interval:
+    """Return the answer by proven pairs, the largest one over sizes if cohorts are truncated."""
+    simple = _by_pairs(question, proven_pairs, schedule)
+    most = population(schedule)
+    if most is None:
+        return simple
+    sizes = Sizes(schedule, most)
+    typical = OfSizes(sizes.typical, sizes.typical)
+    composition = Composition.of_schedule(schedule, typical, Direction.REMOVE)
+    try:
+        blocks = sizes.cover(*question.saddle(composition))
+    except NotConverged:
+        return simple
+    upper = 0.0
+    for block in blocks:
+        pairs = OfSizes(*block)
+        both = [Composition.of_schedule(schedule, pairs, d) for d in Direction]
+        if not (upper and all(question.is_below(each, upper) for each in both)):
+            upper = max(upper, _by_pairs(question, pairs, schedule).upper)
+    return Interval(min(simple.lower, upper), min(simple.upper, upper))
 
 
 def _has_sharper_moments(schedule: Schedule) -> bool:

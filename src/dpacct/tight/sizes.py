@@ -1,0 +1,168 @@
+"""The largest cost of truncated cohorts over all sizes of the data set.
+
+The size n of a data set is a constant of a plan, at most N, and the cost is not monotone in n. A
+block of sizes has one pair for each round (`dpacct.pairs.truncated`). The bound of a plan is the
+largest one of blocks that cover all sizes. Any cover is a proof. `cover` chooses one by moments at
+one tilt, narrow around the peak of the cost and wide elsewhere.
+
+Derivation: docs/derivations/epochs.md, theorem 5.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from dpacct.pairs.dominating import Direction, DominatingPair, achieved_pairs, proven_pairs
+from dpacct.pairs.moments import log_moment
+from dpacct.pairs.truncated import cohort_law, cohort_pair, crowd_pair
+from dpacct.rounds import Poisson, Release, Round, Schedule
+
+# Blocks around the peak cost at most this share of epsilon more than their sizes, or this much.
+_SHARE, _LEAST = 1e-3, 2e-3
+# Sizes of a first look and of closer ones, and the most blocks.
+_LOOK, _CLOSER, _MOST = 24, 8, 200
+# The others of achieved data sets exceed the cohort by so many deviations.
+_CROWDS = (1.5, 2.5, 3.5)
+
+
+def truncated(release: Release) -> tuple[float, float, int] | None:
+    """Return rate, noise and largest cohort of a round with truncated cohorts, else None."""
+    if isinstance(release, Round) and isinstance(release.sampling, Poisson):
+        cohort = release.sampling.max_cohort
+        if cohort is not None:
+            return release.sampling_rate, release.noise_multiplier, cohort
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class OfSizes:
+    """Proven pairs for all data sets of ``least`` to ``most`` clients, as `proven_pairs`."""
+
+    least: int
+    most: int
+
+    def __call__(self, release: Release, direction: Direction) -> dict[DominatingPair, int]:
+        """Return the pairs of a release, with their counts."""
+        cut = truncated(release)
+        if cut is None:
+            return dict(proven_pairs(release, direction))
+        return {cohort_pair(*cut, (self.least, self.most), direction): 1}
+
+
+@dataclass(frozen=True, slots=True)
+class OfCrowd:
+    """Achieved pairs of a data set in which the others fill the cohort, as `achieved_pairs`."""
+
+    clients: int
+
+    def __call__(self, release: Release, direction: Direction) -> dict[DominatingPair, int]:
+        """Return the pairs of a release, with their counts."""
+        cut = truncated(release)
+        pair = None if cut is None else crowd_pair(*cut, self.clients, direction)
+        return dict(achieved_pairs(release, direction)) if pair is None else {pair: 1}
+
+
+def crowds(schedule: Schedule) -> list[OfCrowd]:
+    """Return a few data sets that may cost more than small ones."""
+    most = _populations(schedule)
+    if not most:
+        return []
+    rate, _, cohort = next(cut for kind in schedule.distinct() if (cut := truncated(kind)))
+    sizes = (_crowded(rate, cohort, far, min(most)) for far in _CROWDS)
+    return [OfCrowd(clients) for clients in sorted({*sizes}) if clients > cohort]
+
+
+def population(schedule: Schedule) -> int | None:
+    """Return the N that all truncated cohorts share, or None if there is none."""
+    found = _populations(schedule)
+    return found.pop() if len(found) == 1 else None
+
+
+def _populations(schedule: Schedule) -> set[int]:
+    kinds = [kind.sampling for kind in schedule.only_rounds() if truncated(kind)]
+    return {kind.num_clients for kind in kinds if isinstance(kind, Poisson) and kind.num_clients}
+
+
+def _crowded(rate: float, cohort: int, far: float, most: int) -> int:
+    """Return a size at which the others exceed the cohort by so many deviations, about."""
+    root = (far + math.sqrt(far * far + 4 * cohort)) / 2
+    return min(most, round(root * root / rate) + 1)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """All sizes up to ``most``, with the moments of a schedule at one tilt, remove direction."""
+
+    schedule: Schedule
+    most: int
+
+    @cached_property
+    def _kinds(self) -> list[tuple[float, float, int, int]]:
+        kinds = self.schedule.distinct().items()
+        return [(*cut, n) for kind, n in kinds if (cut := truncated(kind))]
+
+    @property
+    def typical(self) -> int:
+        """A size whose cost is about the largest."""
+        rate, _, cohort, _ = self._kinds[0]
+        return _crowded(rate, cohort, _CROWDS[1], self.most)
+
+    def exponent(self, tilt: float, least: int, most: int) -> float:
+        """Return about log M(c) of the truncated rounds of a block."""
+        total = 0.0
+        for rate, noise, cohort, count in self._kinds:
+            law = cohort_law(rate, cohort, (least, most))
+            weights = np.append(law.weights, max(law.usual, 1e-300))
+            noises = np.append(np.full(len(law.rates), noise / 2), noise)
+            moments = log_moment(1 + tilt, np.append(law.rates, rate), noises).upper
+            total += count * float(np.logaddexp.reduce(np.log(weights) + moments))
+        return total
+
+    def cover(self, tilt: float, epsilon: float, slack: float) -> list[tuple[int, int]]:
+        """Return blocks of all sizes, that with the largest exponent first.
+
+        Args:
+            tilt, epsilon: of the plan with the typical size, about.
+            slack: blocks with an exponent that is less by this are as good as done.
+        """
+        first = min(cohort for _, _, cohort, _ in self._kinds) + 1
+        if first > self.most:
+            return [(1, self.most)]
+        peak = self._peak(lambda n: self.exponent(tilt, n, n), first)
+        gap = max(_SHARE * tilt * epsilon, _LEAST)
+        blocks: list[tuple[float, int, int]] = []
+        most = self.most
+        while most >= first:
+            alone = self.exponent(tilt, most, most)
+            far = alone < peak - slack - 2 * gap or len(blocks) > _MOST
+            limit = peak - slack if far else peak + gap
+            if len(blocks) > _MOST:
+                limit = math.inf
+            # The exponent falls as the least size rises.
+            low, high = first, most
+            while low < high:
+                middle = (low + high) // 2
+                if self.exponent(tilt, middle, most) <= limit:
+                    high = middle
+                else:
+                    low = middle + 1
+            blocks.append((self.exponent(tilt, high, most), high, most))
+            most = high - 1
+        blocks.append((self.exponent(tilt, 1, first - 1), 1, first - 1))
+        return [(least, most) for _, least, most in sorted(blocks, reverse=True)]
+
+    def _peak(self, value: Callable[[int], float], first: int) -> float:
+        """Return about the largest value of a size."""
+        sizes, best = np.geomspace(first, self.most, _LOOK), -math.inf
+        for _ in range(3):
+            values = [value(round(n)) for n in sizes.tolist()]
+            at = int(np.argmax(values))
+            best = max(best, values[at])
+            ends = sizes[max(at - 1, 0)], sizes[min(at + 1, len(sizes) - 1)]
+            sizes = np.linspace(*ends, _CLOSER)
+        return best
