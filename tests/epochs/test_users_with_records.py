@@ -15,7 +15,7 @@ from dpacct import InvalidParameter, Poisson, Round, ShuffledEpoch, Unsupported
 from dpacct.items import read_alone, release_entry
 from dpacct.ledger.record.events import covers
 from dpacct.pairs.dominating import Direction, achieved_pairs, proven_pairs
-from dpacct.pairs.records import ChoicePair, RecordsPair, full_probability, kept_share
+from dpacct.pairs.records import ChoicePair, RecordsPair
 from dpacct.schedules import dump_schedule, load_schedule
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import composed_epsilon
@@ -124,16 +124,6 @@ def test_truncated_cohorts_cost_no_more_than_the_peer_says(cohort, peer):
     assert found.upper <= peer * (1 + 3e-4)
     assert found.upper >= dpacct.epsilon(1000 * Round(1.0, Poisson(0.01)), delta=1e-5).lower
     assert 1.82 < found.lower < 1.83
-
-
-@pytest.mark.parametrize(("rate", "cohort", "clients"), [(0.1, 12, 100), (0.5, 3, 9), (0.3, 20, 9)])
-def test_how_often_a_cohort_is_full_and_keeps_a_client(rate, cohort, clients):
-    others = np.arange(clients)
-    weights = binom.pmf(others, clients - 1, rate)
-    full = float(weights[others >= cohort].sum())
-    assert full <= full_probability(rate, cohort, clients) <= full * (1 + 1e-6) + 1e-15
-    kept = float(weights @ np.minimum(1.0, cohort / (others + 1)))
-    assert (1 - 1e-9) * kept < kept_share(rate, cohort, clients) <= kept * (1 + 1e-12)
 
 
 def test_a_truncated_pair_without_its_full_cohorts_would_be_too_small():

@@ -90,9 +90,10 @@ def binomial_tail(n: int, rate: float, least: int) -> Interval:
     below = float(n * Fraction(rate) - least)
     if below > _CERTAIN * max(spread, 1.0):
         return Interval(1 - UNIT, 1.0)
-    ends = [float(_blocks(n, rate, least, sign)[1].sum()) for sign in (-1.0, 1.0)]
-    slack = UNIT * (2 * _BLOCKS + 64)
-    return Interval(max(ends[0] * (1 - slack), 0.0), min(ends[1] * (1 + slack), 1.0))
+    lower, upper = (_blocks(n, rate, least, sign)[1] for sign in (-1.0, 1.0))
+    slack = UNIT * (2 * len(upper) + 64)
+    most = min(float(upper.sum()) * (1 + slack), 1.0)
+    return Interval(max(float(lower.sum()) * (1 - slack), 0.0), most)
 
 
 def binomial_blocks(n: int, rate: float, least: int) -> tuple[Array, Array]:

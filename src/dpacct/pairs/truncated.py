@@ -26,7 +26,7 @@ from dpacct.pairs.kinds import Direction, SampledGaussianPair
 from dpacct.pairs.records import ChoicePair, RecordsPair
 
 # Knots of the rates, and the mass of rates below the last one.
-_KNOTS, _BEYOND = 4, 1e-5
+_KNOTS, _BEYOND = 6, 1e-5
 # A smaller probability counts as this one.
 _LEAST = 1e-280
 # Cells of a deviation of the noise, their largest number, and the largest deviation of o.

@@ -225,6 +225,13 @@ class _Question:
         found = exactly(epsilon).upper if exactly else chernoff_delta(composition, epsilon)
         return found <= delta
 
+    def is_surely_below(self, schedule: Schedule, pairs: PairsOf, upper: float) -> bool:
+        """Return True if quick bounds show that both directions have at most ``upper`` > 0."""
+        with suppress(NotConverged):
+            both = (Composition.of_schedule(schedule, pairs, d) for d in Direction)
+            return upper > 0.0 and all(self.is_below(each, upper) for each in both)
+        return False
+
     def saddle(self, composition: Composition) -> tuple[float, float, float]:
         """Return a tilt, epsilon, and log of the gap of Chernoff's inequality there, about."""
         if self.of_epsilon:
@@ -293,7 +300,8 @@ def _achieved(question: _Question, schedule: Schedule, upper: float) -> float:
     lower = _by_pairs(question, pairs, schedule).lower
     if lower < _WIDE * upper:
         for crowd in crowds(schedule):
-            lower = max(lower, _by_pairs(question, crowd, schedule).lower)
+            if not question.is_surely_below(schedule, crowd, lower):
+                lower = max(lower, _by_pairs(question, crowd, schedule).lower)
         simply = achieved_epsilon if question.of_epsilon else achieved_delta
         lower = max(lower, simply(schedule, question.value))
         kinds = schedule.only_rounds()
@@ -325,27 +333,20 @@ def _by_pairs(question: _Question, pairs: PairsOf, schedule: Schedule) -> Interv
     return Interval(max(found.lower, other.lower), max(found.upper, other.upper))
 
 
-@lru_cache(maxsize=_REMEMBERED)
 def _over_sizes(question: _Question, schedule: Schedule) -> Interval:
     """Return the answer by proven pairs, the largest one over sizes if cohorts are truncated."""
-    simple = _by_pairs(question, proven_pairs, schedule)
-    most = population(schedule)
-    if most is None:
-        return simple
-    sizes = Sizes(schedule, most)
-    typical = OfSizes(sizes.typical, sizes.typical)
-    composition = Composition.of_schedule(schedule, typical, Direction.REMOVE)
-    try:
-        blocks = sizes.cover(*question.saddle(composition))
-    except NotConverged:
-        return simple
-    upper = 0.0
-    for block in blocks:
-        pairs = OfSizes(*block)
-        both = [Composition.of_schedule(schedule, pairs, d) for d in Direction]
-        if not (upper and all(question.is_below(each, upper) for each in both)):
-            upper = max(upper, _by_pairs(question, pairs, schedule).upper)
-    return Interval(min(simple.lower, upper), min(simple.upper, upper))
+    most, upper = population(schedule), 0.0
+    if most is not None:
+        sizes = Sizes(schedule, most)
+        typical = OfSizes(sizes.typical, sizes.typical)
+        with suppress(NotConverged):
+            composed = Composition.of_schedule(schedule, typical, Direction.REMOVE)
+            for block in sizes.cover(*question.saddle(composed)):
+                if not question.is_surely_below(schedule, OfSizes(*block), upper):
+                    found = _by_pairs(question, OfSizes(*block), schedule)
+                    upper = max(upper, found.upper)
+            return Interval(0.0, upper)
+    return _by_pairs(question, proven_pairs, schedule)
 
 
 def _has_sharper_moments(schedule: Schedule) -> bool:
