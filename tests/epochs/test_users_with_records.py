@@ -140,8 +140,11 @@ def test_a_cohort_that_is_always_full_costs_what_half_the_noise_does():
     cut = Round(3.0, Poisson(0.036, max_cohort=341, num_clients=18950))
     found = dpacct.epsilon(300 * cut, delta=1e-5)
     half = dpacct.epsilon(300 * Round(1.5, Poisson(0.036)), delta=1e-5)
-    assert half.lower <= found.upper <= half.upper
-    assert 0.0 < found.lower < found.upper
+    usual = dpacct.epsilon(300 * Round(3.0, Poisson(0.036)), delta=1e-5)
+    # Sizes at which it is always full keep the client less often.
+    assert 0.85 * half.lower <= found.upper <= half.upper
+    # A smaller data set whose cohorts are nearly always full costs more than one without any.
+    assert 1.5 * usual.upper <= found.lower <= found.upper
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ from dpacct.pairs.atoms import AtomicPair
 from dpacct.pairs.kinds import Direction, SampledGaussianPair
 from dpacct.pairs.records import ChoicePair, RecordsPair
 
-# Knots of the rates, and the mass of rates below the last one.
-_KNOTS, _BEYOND = 6, 1e-5
+# So many rates are kept, more are moved to so many knots. Below the last knot is this share.
+_KEPT, _KNOTS, _BEYOND = 16, 4, 5e-3
 # A smaller probability counts as this one.
 _LEAST = 1e-280
 # Cells of a deviation of the noise, their largest number, and the largest deviation of o.
@@ -65,7 +65,7 @@ def cohort_law(rate: float, cohort: int, sizes: tuple[int, int]) -> CohortLaw:
         rates = np.minimum(rate * cohort / (values + 1) * (1 + 8 * UNIT), rate)
         last = int(np.searchsorted(np.cumsum(masses), (1 - _BEYOND) * known))
         knots = np.linspace(rates[min(last, len(rates) - 1)], rates[0], _KNOTS)
-        if len(rates) <= _KNOTS:
+        if len(rates) <= _KEPT:
             knots = rates[::-1]
         if knots[-1] <= knots[0] * (1 + 1e-6):
             knots, weights = rates[:1], np.array([known])
