@@ -335,17 +335,17 @@ def _by_pairs(question: _Question, pairs: PairsOf, schedule: Schedule) -> Interv
 
 def _over_sizes(question: _Question, schedule: Schedule) -> Interval:
     """Return the answer by proven pairs, the largest one over sizes if cohorts are truncated."""
-    most, upper = population(schedule), 0.0
+    most, worst = population(schedule), Interval(0.0, 0.0)
     if most is not None:
         sizes = Sizes(schedule, most)
         typical = OfSizes(sizes.typical, sizes.typical)
         with suppress(NotConverged):
             composed = Composition.of_schedule(schedule, typical, Direction.REMOVE)
             for block in sizes.cover(*question.saddle(composed)):
-                if not question.is_surely_below(schedule, OfSizes(*block), upper):
+                if not question.is_surely_below(schedule, OfSizes(*block), worst.upper):
                     found = _by_pairs(question, OfSizes(*block), schedule)
-                    upper = max(upper, found.upper)
-            return Interval(0.0, upper)
+                    worst = max(worst, found, key=lambda each: each.upper)
+            return worst
     return _by_pairs(question, proven_pairs, schedule)
 
 
