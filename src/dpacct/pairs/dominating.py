@@ -200,12 +200,8 @@ def proven_pair(round_: Round, direction: Direction) -> DominatingPair:
     if _takes_everybody(round_):
         return _full_pair(round_, direction)
     match round_.sampling:
-        case Poisson() as special if special.reveals_size is not None:
-            return _revealed_pair(round_, direction, proven=True)
-        case Poisson(rate, max_cohort=int(cohort), num_clients=int(clients)):
-            from dpacct.pairs.truncated import cohort_pair  # noqa: PLC0415 - for a quick start
-
-            return cohort_pair(rate, z, cohort, (1, clients), direction)
+        case Poisson() as special if not special.is_plain:
+            return _special_pair(round_, special, direction, proven=True)
         case Uniform() as uniform if relation is Adjacency.ADD_REMOVE:
             # An added client displaces another one: the sum moves by up to 2 C at rate m / N.
             return SampledGaussianPair(uniform.rate_bounds[1], z / 2, direction)
@@ -227,13 +223,8 @@ def achieved_pair(round_: Round, direction: Direction) -> DominatingPair:
     if _takes_everybody(round_):
         return _full_pair(round_, direction)
     match round_.sampling:
-        case Poisson() as special if special.reveals_size is not None:
-            return _revealed_pair(round_, direction, proven=False)
-        case Poisson(rate, records) if records > 1:
-            from dpacct.pairs.records import RecordsPair  # noqa: PLC0415 - for a quick start
-
-            # All records of the user send the same, and all others send zero.
-            return RecordsPair(rate, z, records, direction)
+        case Poisson() as special if not special.is_plain:
+            return _special_pair(round_, special, direction, proven=False)
         case Uniform(cohort_size, num_clients) if relation is Adjacency.ADD_REMOVE:
             # A cohort of all clients has only the neighbor with one client more.
             rate = cohort_size / max(num_clients, cohort_size + 1)
@@ -246,7 +237,6 @@ def achieved_pair(round_: Round, direction: Direction) -> DominatingPair:
             # The others send zero, and the replacement sends the opposite.
             return ReplacementPair(sampling.sampling_rate, z)
         case sampling:
-            # Small data sets never have a cohort that is too large.
             return SampledGaussianPair(sampling.sampling_rate, z, direction)
 
 
@@ -258,11 +248,26 @@ def _takes_everybody(round_: Round) -> bool:
     return round_.sampling_rate == 1.0
 
 
-def _revealed_pair(round_: Round, direction: Direction, *, proven: bool) -> DominatingPair:
-    """Return a pair of a round that reveals the size of its cohort."""
-    from dpacct.pairs.revealed import revealed_pair  # noqa: PLC0415 - for a quick start
+def _special_pair(
+    round_: Round, special: Poisson, direction: Direction, *, proven: bool
+) -> DominatingPair:
+    """Return a pair of a user with several records, or of a cohort that is cut or counted."""
+    rate, noise = special.sampling_rate, round_.noise_multiplier
+    if special.reveals_size is not None:
+        from dpacct.pairs.revealed import revealed_pair  # noqa: PLC0415 - for a quick start
 
-    return revealed_pair(round_, direction, proven=proven)
+        return revealed_pair(round_, direction, proven=proven)
+    if special.max_cohort is None or special.num_clients is None:
+        from dpacct.pairs.records import RecordsPair  # noqa: PLC0415 - for a quick start
+
+        # All records of the user send the same, and all others send zero.
+        return RecordsPair(rate, noise, special.records, direction)
+    if proven:
+        from dpacct.pairs.truncated import cohort_pair  # noqa: PLC0415 - for a quick start
+
+        return cohort_pair(rate, noise, special.max_cohort, (1, special.num_clients), direction)
+    # Small data sets never have a cohort that is too large. The others send zero.
+    return SampledGaussianPair(rate, noise, direction)
 
 
 def _full_pair(round_: Round, direction: Direction) -> SampledGaussianPair:

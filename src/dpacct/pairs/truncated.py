@@ -59,12 +59,14 @@ def cohort_law(rate: float, cohort: int, sizes: tuple[int, int]) -> CohortLaw:
     full = max(binomial_tail(most - 1, rate, cohort).upper, _LEAST)
     values, masses = binomial_blocks(least - 1, rate, cohort)
     known = float(masses.sum()) * (1 - UNIT * (2 * len(masses) + 16))
-    knots, weights = np.empty(0), np.empty(0)
+    knots: Array = np.empty(0)
+    weights: Array = np.empty(0)
     if known > 0.0:
         # Falling. Rounded up.
         rates = np.minimum(rate * cohort / (values + 1) * (1 + 8 * UNIT), rate)
         last = int(np.searchsorted(np.cumsum(masses), (1 - _BEYOND) * known))
-        knots = np.linspace(rates[min(last, len(rates) - 1)], rates[0], _KNOTS)
+        lowest = float(rates[min(last, len(rates) - 1)])
+        knots = np.linspace(lowest, float(rates[0]), _KNOTS)
         if len(rates) <= _KEPT:
             knots = rates[::-1]
         if knots[-1] <= knots[0] * (1 + 1e-6):
@@ -74,8 +76,9 @@ def cohort_law(rate: float, cohort: int, sizes: tuple[int, int]) -> CohortLaw:
             # Moved up a little: a higher rate costs no less.
             share = (rates - knots[place]) / np.diff(knots)[place] + 1e-9
             upper = masses * np.clip(share, 0.0, 1.0)
-            weights = np.bincount(place, masses - upper, len(knots))
-            weights += np.bincount(place + 1, upper, len(knots))
+            moved = [np.bincount(place, masses - upper, len(knots))]
+            moved.append(np.bincount(place + 1, upper, len(knots)))
+            weights = np.sum(moved, axis=0, dtype=np.float64)
     rest = max(full - known, 0.0)
     knots, weights = np.append(knots, rate), np.append(weights, rest)
     some = weights > 0.0

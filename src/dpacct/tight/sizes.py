@@ -17,6 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
+from dpacct.numerics.rounding import Array
 from dpacct.pairs.dominating import Direction, DominatingPair, achieved_pairs, proven_pairs
 from dpacct.pairs.moments import log_moment
 from dpacct.pairs.truncated import cohort_law, cohort_pair, crowd_pair
@@ -158,11 +159,12 @@ class Sizes:
 
     def _peak(self, value: Callable[[int], float], first: int) -> float:
         """Return about the largest value of a size."""
-        sizes, best = np.geomspace(first, self.most, _LOOK), -math.inf
+        sizes: Array = np.geomspace(float(first), float(self.most), _LOOK)
+        best = -math.inf
         for _ in range(3):
             values = [value(round(n)) for n in sizes.tolist()]
             at = int(np.argmax(values))
             best = max(best, values[at])
-            ends = sizes[max(at - 1, 0)], sizes[min(at + 1, len(sizes) - 1)]
-            sizes = np.linspace(*ends, _CLOSER)
+            low, high = float(sizes[max(at - 1, 0)]), float(sizes[min(at + 1, len(sizes) - 1)])
+            sizes = np.linspace(low, high, _CLOSER)
         return best
