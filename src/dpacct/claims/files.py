@@ -19,6 +19,7 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Self, cast
@@ -53,6 +54,7 @@ from dpacct.rounds import (
     Adjacency,
     Full,
     Phase,
+    Poisson,
     Repeated,
     Round,
     Sampling,
@@ -200,7 +202,7 @@ def _reading(given: Table) -> Reading:
     """Return a reading with these checked values."""
     if "adjacency" not in given:
         raise _missing("adjacency", _WHERE)
-    clients, by_each = given.get("num_clients"), given.get("noise_on") == "client"
+    clients = given.get("num_clients")
     if clients is not None:
         clients = validate.count("num_clients", clients, "the number of clients")
     return Reading(
@@ -208,7 +210,7 @@ def _reading(given: Table) -> Reading:
         role=Role(given.get("role", Role.RUN)),
         schedule=_schedule(given, Adjacency.parse(given["adjacency"])),
         num_clients=clients,
-        noise_by=NoiseBy(given.get("noise_by", "participants" if by_each else "server")),
+        noise_by=_noise_by(given),
         clip_from=ClipFrom(given.get("clip_from", ClipFrom.CONSTANT)),
         divisor=Divisor(given.get("divisor", Divisor.PLANNED)),
         unprotected=given.get("unprotected", ""),
@@ -238,21 +240,44 @@ def _schedule(given: Table, adjacency: Adjacency) -> Schedule:
     for key in ("rounds", "sampling"):
         if key not in given:
             raise _missing(key, _WHERE)
-    sampling = _sampling(given)
+    sampling = _sampling(given, adjacency)
     round_ = Round(_noise_multiplier(given, sampling), sampling, adjacency)
     return validate.rounds(given["rounds"]) * round_
 
 
-def _sampling(given: Table) -> Sampling:
-    """Return the sampling. The number of clients may stand beside any of them."""
-    keys = _SAMPLING if given["sampling"] != Uniform.name else (*_SAMPLING, "num_clients")
+def _sampling(given: Table, adjacency: Adjacency) -> Sampling:
+    """Return the sampling. The number of clients may stand beside any of them.
+
+    If it is given and stays, a realized divisor and noise of each participant have a bound: they
+    reveal the size of the cohort (docs/derivations/revealed-sizes.md).
+    """
+    needs_clients = given["sampling"] == Uniform.name or {"max_cohort", "reveals_size"} & {*given}
+    keys = (*_SAMPLING, "num_clients") if needs_clients else _SAMPLING
     entry = {key: given[key] for key in keys if key in given}
     if given["sampling"] == Full.name and entry.get("sampling_rate") == 1.0:
         del entry["sampling_rate"]
     sampling = read_sampling(entry)
     if isinstance(sampling, Uniform) and "cohort_size" not in entry:
         raise _missing("cohort_size", "uniform cohorts have cohort_size and num_clients")
-    return sampling
+    fixed = adjacency is not Adjacency.ADD_REMOVE and "num_clients" in given
+    plain = isinstance(sampling, Poisson) and sampling.is_plain and sampling.sampling_rate < 1.0
+    if not (fixed and plain and _reveals(given)):
+        return sampling
+    return replace(sampling, num_clients=given["num_clients"], reveals_size=_reveals(given))
+
+
+def _noise_by(given: Table) -> NoiseBy:
+    by_each = given.get("noise_on") == "client"
+    return NoiseBy(given.get("noise_by", "participants" if by_each else "server"))
+
+
+def _reveals(given: Table) -> str:
+    """Return what has the fixed noise if it reveals the size of a Poisson cohort, or ""."""
+    if _noise_by(given) is NoiseBy.PARTICIPANTS:
+        return "client"
+    if given.get("divisor") != Divisor.REALIZED:
+        return ""
+    return "mean" if given.get("noise_on") == "mean" else "sum"
 
 
 def _delta(given: float | str, clients: int | None) -> float:

@@ -197,8 +197,8 @@ _SIZE = (
 )
 _DIVISOR = (
     "the noisy sum is divided by the number of clients who took part, so that the size of the "
-    "noise reveals that number; if it is known, a client displaces another, as in a cohort of "
-    "fixed size, and no bound here covers that"
+    "noise reveals that number; a client that comes or goes changes it, and no bound here covers "
+    "that (zero-out and replace-one have one if num_clients is given)"
 )
 
 
@@ -213,13 +213,15 @@ def _leak(reading: Reading, delta: float) -> tuple[str, bool] | None:
         return _MEDIAN, True
     leaks: list[tuple[str, bool]] = []
     for round_, count in reading.schedule.only_rounds().items():
-        # A cohort of fixed size adds as many shares and has the same divisor in every round.
-        if isinstance(round_.sampling, Uniform):
+        sampling = round_.sampling
+        # A cohort of fixed size adds as many shares and has the same divisor in every round. The
+        # bound of a revealed size covers both.
+        if isinstance(sampling, Uniform) or getattr(sampling, "reveals_size", None):
             continue
         if reading.noise_by is NoiseBy.PARTICIPANTS:
             leak = _cohort_size_leak(reading, round_, count, delta)
             leaks += [] if leak is None else [leak]
-        if reading.divisor is Divisor.REALIZED and isinstance(round_.sampling, Poisson):
+        if reading.divisor is Divisor.REALIZED and isinstance(sampling, Poisson):
             leaks.append((_DIVISOR, False))
     # The first one that rules out every epsilon, or else the first.
     return max(leaks, key=lambda leak: leak[1], default=None)
@@ -297,6 +299,8 @@ def witness(schedule: Schedule, *, adaptive: bool = False) -> str:
     others, target = "zero", _TARGET[adjacency]
     if fixed and adjacency in _TARGET_IN_COHORT:
         others, target = "-C", _TARGET_IN_COHORT[adjacency]
+    if getattr(sampling, "reveals_size", None):
+        others, target = "-C", _TARGET_IN_COHORT.get(adjacency, target)
     words = f"In every round all other clients contribute {others}; the target contributes {target}"
     if not adaptive:
         return f"{words}."
