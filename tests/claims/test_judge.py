@@ -76,6 +76,39 @@ def test_shares_of_a_fixed_number_of_clients_are_noise_on_the_sum():
     assert claim(everybody + '"add-remove"\n', epsilon="60", rounds="2") is Verdict.NOT_PRIVATE
 
 
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        ('divisor = "realized"', "sum"),
+        ('divisor = "realized"\nnoise_std = 0.02\nclip_norm = 1\nnoise_on = "mean"', "mean"),
+        ('noise_by = "participants"', "client"),
+        ('noise_std = 0.2\nclip_norm = 1\nnoise_on = "client"', "client"),
+    ],
+)
+@pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
+def test_a_known_size_of_a_cohort_has_a_bound_if_the_clients_stay(more, kind, relation):
+    text = GOOD if "noise_std" not in more else GOOD.replace("noise_multiplier = 2.0\n", "")
+    text = text.replace('"add-remove"', f'"{relation}"').replace("rounds = 100", "rounds = 3")
+    found = parse_claims(f"{text}num_clients = 100\n{more}\n", "a.toml").claims[0]
+    (one,) = found.readings
+    level = 0.2 * 10**0.5 if "0.2\n" in more else 0.2 if "0.02\n" in more else 2.0
+    assert one.only.noise_multiplier == pytest.approx(level)
+    sampling = Poisson(0.1, num_clients=100, reveals_size=kind)
+    assert one.only == Round(one.only.noise_multiplier, sampling, relation)
+    (judged,) = judge(found, quick=True).readings
+    assert judged.epsilon == dpacct.epsilon(one.schedule, delta=1e-5)
+    assert "all other clients contribute -C" in witness(one.schedule)
+
+
+def test_a_file_may_name_what_a_round_reveals():
+    given = 'num_clients = 100\nreveals_size = "sum"\n'
+    text = GOOD.replace("add-remove", "zero-out") + given
+    (one,) = parse_claims(text, "a.toml").claims[0].readings
+    assert one.only.sampling == Poisson(0.1, num_clients=100, reveals_size="sum")
+    with pytest.raises(InvalidParameter, match="Choose zero-out"):
+        parse_claims(GOOD + given, "a.toml")
+
+
 def test_the_weakest_reading_of_what_runs_counts():
     more = (
         '[[claim.reading]]\nrole = "stated"\nnoise_multiplier = 0.1\n'
