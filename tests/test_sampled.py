@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -178,6 +179,21 @@ def test_no_mass_of_a_sampled_promise_is_lost() -> None:
     assert hull.losses.min() == pytest.approx(math.log(0.8))
 
 
+@pytest.mark.parametrize("rate", [1e-100, 1e-9, 0.5, 0.999, 1 - 1e-12, 1 - 1e-15])
+@pytest.mark.parametrize("direction", list(Direction))
+def test_losses_have_their_error_at_any_rate(rate: float, direction: Direction) -> None:
+    # 1 - q + q L has no digits left if q is next to 1 and L next to 0.
+    inner = RandomizedResponse(5.0) + 3 * RandomizedResponse(40.0)
+    (pair,) = proven_pairs(Sampled(inner, rate), direction)
+    hull = pair.hull  # type: ignore[union-attr]
+    sign = 1 if direction is Direction.REMOVE else -1
+    with mpmath.workdps(60):
+        ratios = [mpmath.exp(sign * (a + b)) for a in (5, -5) for b in (120, 40, -40, -120)]
+        exact = [sign * float(mpmath.log(1 - mpmath.mpf(rate) + rate * r**sign)) for r in ratios]
+    for loss in hull.losses:
+        assert min(abs(loss - other) for other in exact) <= hull.errors[0]
+
+
 def test_pure_releases_on_a_sample_are_pure() -> None:
     release = Sampled(3 * RandomizedResponse(0.5), 0.1)
     bound = release.loss_bound
@@ -212,6 +228,9 @@ def test_the_best_of_runs_on_samples_has_both_ends() -> None:
         (Round(1.0, Uniform(10, 100), "zero-out"), 0.1, "Choose Poisson rounds"),
         (Round(1.0, Poisson(0.1, max_cohort=9, num_clients=50)), 0.1, "Choose Poisson rounds"),
         (ShuffledEpoch(1.0, 10), 0.1, "Choose Poisson rounds"),
+        (best_of(Round(1.0, Uniform(9, 50), "zero-out"), "poisson:2"), 0.1, "Choose Poisson"),
+        (ApproximateDP(1.0, 1e-6, "zero-out"), 0.1, "Choose add-remove"),
+        (best_of(ApproximateDP(1.0, 1e-6, "zero-out"), "poisson:2"), 0.1, "Choose add-remove"),
         (Schedule(), 0.1, "at least one release"),
     ],
 )

@@ -186,6 +186,47 @@ def test_an_order_uses_all_of_its_room() -> None:
     assert found.lower <= worst
 
 
+@pytest.mark.parametrize("mean", [1 + 1e-9, 1.0001, 2.0, 40.0])
+@pytest.mark.parametrize("shape", [0.0, 1e-15, 1e-9, 1e-4, 1.0, 20.0, 100.0])
+def test_masses_of_extreme_laws_are_exact(mean: float, shape: float) -> None:
+    # Next to shape 0 or mean 1 a difference of powers has no digits left.
+    runs = Runs("negative-binomial", mean, shape)
+    with mpmath.workdps(60):
+        g, s = mpmath.mpf(runs.parameter), mpmath.mpf(runs.shape)
+
+        def f(x: mpmath.mpf) -> mpmath.mpf:
+            if s == 0:
+                return mpmath.log(1 - (1 - g) * x) / mpmath.log(g)
+            return ((1 - (1 - g) * x) ** -s - 1) / (g**-s - 1)
+
+        for inside, better in ((0.5, 0.25), (1e-9, 0.0), (1e-9, 0.999), (1.0, 0.0)):
+            x = 1 - mpmath.mpf(better)
+            exact = float(f(x) - f(x - mpmath.mpf(inside)))
+            found = float(runs.mass(np.array([inside]), np.array([better]))[0])
+            assert found == pytest.approx(exact, rel=1e-11)
+        slope = float((f(mpmath.mpf(1)) - f(1 - mpmath.mpf(10) ** -25)) * mpmath.mpf(10) ** 25)
+        assert slope == pytest.approx(mean, rel=1e-11)
+
+
+@pytest.mark.parametrize("law", ["poisson:1e6", "negative-binomial:1e6,100"])
+def test_a_million_runs_have_bounds_at_every_epsilon(law: str) -> None:
+    plan = 1 * best_of(Round(1.0), law)
+    found = dpacct.epsilon(plan, delta=1e-5)
+    assert 100.0 < found.lower <= found.upper < 2000.0
+    for epsilon in (600.0, 705.0, 1e4, 1e120):
+        bounds = dpacct.delta(plan, epsilon=epsilon)
+        assert 0.0 <= bounds.lower <= bounds.upper
+
+
+def test_a_mass_that_underflows_is_not_free() -> None:
+    # Behind half of all outcomes the density is 1e-400 of its largest, but not beside e^600.
+    pair = AtomicPair(np.log([0.8 / 0.4, 0.2 / 0.6]), np.array([0.8, 0.2]))
+    runs = Runs("negative-binomial", 1e6, 100.0)
+    proven, achieved = tuning.proven_bound(pair, runs), tuning.achieved_bound(pair, runs)
+    for epsilon in (0.5, 20.0, 200.0, 600.0):
+        assert achieved(epsilon).lower <= proven(epsilon).upper
+
+
 @pytest.mark.parametrize("law", LAWS)
 def test_no_place_between_the_places_is_better(law: str) -> None:
     # Fails if the cost at a place is the exact one, or if the least mass is not that of the pair.

@@ -33,6 +33,7 @@ from dpacct import validate
 from dpacct.budget import Interval
 from dpacct.epochs import ShuffledEpoch
 from dpacct.errors import InvalidParameter, NotConverged
+from dpacct.mechanisms.pure import Promise
 from dpacct.numerics.rounding import UNIT, Bounds
 from dpacct.pairs.atoms import AtomicPair
 from dpacct.pairs.dominating import (
@@ -51,7 +52,7 @@ from dpacct.renyi.curve import RenyiCurve
 from dpacct.rounds import Adjacency, Poisson, Release, Round, Schedule, Uniform, as_schedule
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import chernoff_delta, composed_delta, composed_epsilon
-from dpacct.tight.profiles import ReleaseOfSchedule, finite_pairs
+from dpacct.tight.profiles import ReleaseOfSchedule, finite_pairs, kinds_within
 
 # A loss up to here has an exponential.
 _LARGEST = 600.0
@@ -72,7 +73,8 @@ class Sampled(ReleaseOfSchedule):
         rate: the probability q with which a client is in the sample, in (0, 1).
     Raises:
         InvalidParameter: the rate is out of range, or the theorem does not cover the release:
-            replace-one, cohorts of fixed or largest size, and shuffled batches.
+            replace-one, cohorts of fixed or largest size, shuffled batches, and promises under
+            zero-out.
     Source: docs/derivations/sampled.md.
 
     >>> import dpacct
@@ -96,10 +98,13 @@ class Sampled(ReleaseOfSchedule):
             rule = "a sample hides whether a client is there, not what a replaced one sends"
             hint = "Choose add-remove or zero-out."
             raise InvalidParameter("adjacency", "replace-one", rule, hint)
-        for kind in base.distinct():
+        for kind in kinds_within(base):
             if _counts_clients(kind):
                 rule = f"the size of a sample is secret, and {kind!r} depends on it"
                 raise InvalidParameter("rate", rate, rule, "Choose Poisson rounds.")
+            if isinstance(kind, Promise) and base.adjacency is Adjacency.ZERO_OUT:
+                rule = f"{kind!r} says nothing of a client outside the sample, who is not there"
+                raise InvalidParameter("adjacency", "zero-out", rule, "Choose add-remove.")
         object.__setattr__(self, "schedule", base)
         object.__setattr__(self, "rate", q)
 
@@ -113,7 +118,8 @@ class Sampled(ReleaseOfSchedule):
         inner = basic_composition(self.schedule)
         if inner is None or inner.epsilon > _LARGEST:
             return inner
-        grown = math.log1p(self.rate * math.expm1(float(inner.epsilon))) * (1 + 2 * _ROUNDING)
+        most = math.nextafter(float(inner.epsilon), math.inf)
+        grown = math.log1p(self.rate * math.expm1(most)) * (1 + 2 * _ROUNDING)
         return LossBound(Fraction(grown), inner.delta * Fraction(self.rate))
 
     def proven_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
@@ -211,12 +217,14 @@ class _SampledPair(HullPair):
         lacking = pairs[Direction.ADD][0].infinite_mass if above else 0.0
         rate = self._release.rate
         under_q = pair.masses * np.exp(-pair.losses)
-        losses = np.log1p(rate * np.expm1(np.minimum(pair.losses, _LARGEST)))
-        losses, under_q = np.append(losses, math.log1p(-rate)), np.append(under_q, lacking)
+        # No term cancels, however near the rate is to 0 or 1.
+        losses = np.append(pair.losses + math.log(rate), -math.inf)
+        losses = np.logaddexp(math.log1p(-rate), losses)
+        under_q = np.append(under_q, lacking)
         masses = (1 - rate) * under_q + rate * np.append(pair.masses, 0.0)
         loss_error, mass_error = pair.errors
         error = mass_error + loss_error + 8 * UNIT * (2 + float(np.abs(pair.losses).max()))
-        loss_error += 8 * UNIT * (1 + float(np.abs(losses).max()))
+        loss_error += 8 * UNIT * (1 - math.log(rate) + float(np.abs(losses).max()))
         infinite = rate * pair.infinite_mass
         if self._direction is Direction.ADD:
             losses, masses, infinite = -losses, under_q, 0.0

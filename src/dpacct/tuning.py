@@ -70,6 +70,12 @@ _POINTS, _LAST_DELTA, _MOST = 600, 1e-30, 1e4
 _STEP, _RANGE, _LEAST_PLACE, _PLACES = 0.01, 40.0, 1e-12, 1000
 # Above all rounding of masses, of places and of sums of some thousand positive terms.
 _ROUNDING = 1e-10
+# A shape below is taken as 0, which changes masses by less than rounding does.
+_LEAST_SHAPE = 1e-14
+# Above what a mass lacks that underflows.
+_LEAST = 1e-300
+# From here on only a constant score is looked at: e^eps is near the end of doubles.
+_LARGEST = 700.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +135,15 @@ class Runs:
         if self.kind == "poisson":
             raise InvalidParameter("best_of", self.kind, "only negative binomial laws have one")
 
-        def mean(g: float) -> float:
-            if g == 1.0:
-                return 1.0
-            if self.shape == 0.0:
-                return (1 / g - 1) / -math.log(g)
-            return self.shape * (1 - g) / (g * -math.expm1(self.shape * math.log(g)))
+        # The mean falls in g = e^-t.
+        def is_below(t: float) -> bool:
+            return math.expm1(t) / float(self._growth(t)) < self.mean
 
-        # The mean falls in g.
-        return math.exp(-bisect(lambda t: mean(math.exp(-t)) < self.mean, 1.0, 1e-14)[0])
+        return math.exp(-bisect(is_below, 1.0, 1e-14)[0])
+
+    def _growth(self, x: float | Array) -> float | Array:
+        """Return (1 - e^{-s x}) / s, or x for s next to 0."""
+        return x if self.shape < _LEAST_SHAPE else -np.expm1(-self.shape * x) / self.shape
 
     def mass(self, inside: Array, better: Array) -> Array:
         """Return the probability that the best run lies in an interval of one run's outcomes.
@@ -150,11 +156,10 @@ class Runs:
             # f(1 - better) - f(1 - better - inside), f(x) = e^{mu (x - 1)}.
             return np.exp(-self.mean * better) * -np.expm1(-self.mean * inside)
         g, s = self.parameter, self.shape
-        after, before = g + (1 - g) * better, (1 - g) * inside
-        grown = np.log1p(before / after)
-        if s == 0.0:
-            return grown / -math.log(g)
-        return after**-s * -np.expm1(-s * grown) / (g**-s - 1)
+        after = g + (1 - g) * better
+        # (1 - (1 - g) x)^-s is (g / after)^s g^-s at x = 1 - better.
+        rise = np.log1p((1 - g) * inside / after)
+        return (g / after) ** s * self._growth(rise) / self._growth(-math.log(g))
 
     def density(self, better: Array) -> tuple[Array, Array]:
         """Return f'(1 - better) and f''(1 - better), for the mass of better outcomes.
@@ -391,7 +396,7 @@ def proven_bound(pair: AtomicPair, runs: Runs) -> Callable[[float], Interval]:
         growth = np.exp(np.minimum(epsilon - places.losses, 700.0))
         cost = places.p * places.cost[best] * growth
         total = float(np.maximum(gain - cost, 0.0).sum()) + runs.mean * pair.infinite_mass
-        slack = _ROUNDING * (total + float(gain[gain > cost].sum()))
+        slack = _ROUNDING * (total + float(gain[gain > cost].sum())) + _LEAST
         return Interval(min(1.0, max(0.0, total - slack)), min(1.0, total + slack))
 
     return at
@@ -418,20 +423,21 @@ def achieved_bound(pair: AtomicPair, runs: Runs) -> Callable[[float], Interval]:
     # Above each loss, rounded up and down. P may have infinite losses.
     over_p = pair.infinite_mass + np.append(np.cumsum(p[::-1])[::-1][1:], 0.0)
     over_q = np.append(np.cumsum(q[::-1])[::-1][1:], 0.0)
-    # The event is all losses from one on, and the others have room for its places, which fall.
+    # Places are among the smaller losses, up to rounding (line 10 of the proof).
     room = (1 - over_q - q) * (1 - _ROUNDING)
 
     def at(epsilon: float) -> Interval:
+        one = pair.delta(epsilon).lower * (1 - runs.none)
+        if epsilon > _LARGEST:
+            return Interval(one, 1.0)
         best = places.best(epsilon)
-        place, low = places.place[best], places.low[best]
-        fits = place <= room * (1 + 4 * _ROUNDING)
-        place = np.minimum(place, room)
+        place, low = np.minimum(places.place[best], room), places.low[best]
         gain = runs.mass(p, (low + over_p) * (1 + _ROUNDING))
-        cost = math.exp(epsilon) * runs.mass(q, (place + over_q) * (1 - _ROUNDING))
+        cost = runs.mass(q, (place + over_q) * (1 - _ROUNDING)) + _LEAST
+        cost *= math.exp(epsilon)
         inside = np.cumsum(gain[::-1])[::-1] * (1 - _ROUNDING)
         inside -= np.cumsum(cost[::-1])[::-1] * (1 + _ROUNDING)
-        found = float(np.max(inside[fits], initial=0.0))
-        return Interval(max(found, pair.delta(epsilon).lower * (1 - runs.none)), 1.0)
+        return Interval(max(one, float(inside.max())), 1.0)
 
     return at
 

@@ -15,7 +15,7 @@ Derivation: docs/derivations/profiles.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 
@@ -35,7 +35,7 @@ from dpacct.pairs.dominating import (
     proven_pairs,
 )
 from dpacct.pairs.hulls import Side, between
-from dpacct.rounds import Adjacency, Schedule
+from dpacct.rounds import Adjacency, Release, Schedule
 from dpacct.tight.composition import Composition, is_same_both_ways
 from dpacct.tight.contour import (
     Complement,
@@ -211,3 +211,11 @@ class ReleaseOfSchedule(Mechanism):
     def scale_noise(self, factor: float) -> ReleaseOfSchedule:
         """Return the same release with ``factor`` times the noise."""
         return self.of(self.schedule.scale_noise(factor))
+
+
+def kinds_within(schedule: Schedule) -> Iterator[Release]:
+    """Yield the releases of a schedule, and those that they are made of."""
+    for kind in schedule.distinct():
+        yield kind
+        if isinstance(kind, ReleaseOfSchedule):
+            yield from kinds_within(kind.schedule)
