@@ -18,7 +18,7 @@ from dpacct_cli.errors import OptionConflict
 from dpacct_cli.options import Style, StyleOptions
 from dpacct_cli.output import is_there
 from dpacct_cli.render import Answer, Page, Row, down, plain, print_note, safe, seconds, show, up
-from dpacct_cli.train.files import RunFiles, begin, find_run, other_ledgers
+from dpacct_cli.train.files import Begun, RunFiles, begin, find_run, other_ledgers, unfinished
 from dpacct_cli.train.options import METHODS, MethodName, Record, Training
 from dpacct_cli.train.settings import FREE, RunSettings, check_unchanged, combine, typed_values
 from dpacct_cli.words import about_examples, in_units, spelling, text_of
@@ -178,20 +178,31 @@ def _run(
         try:
             outcome = train(run, job, files, style)
         except BudgetExceeded as refusal:
-            ways = in_units(
-                f"dpacct ledger show {file} lists what was spent. --ledger FILE begins a second "
-                "budget for the same clients, whose epsilon adds up with this one."
+            # The ways out come first, the figures behind them.
+            stopped = " ".join(
+                f"To continue the stopped run: {again_command(begun)}."
+                for begun in unfinished(files.ledger)[:1]
             )
-            raise BudgetExceeded(f"{refusal} {ways}") from None
+            ways = in_units(
+                f"{stopped} To begin a second budget for the same clients, whose epsilon adds up "
+                f"with this one: --ledger FILE. dpacct ledger show {file} lists what was spent."
+            )
+            why = str(refusal)
+            raise BudgetExceeded(f"{ways} {why[:1].upper()}{why[1:]}".strip()) from None
         if outcome.interrupted:
-            again = f"dpacct train {settings.method} --ledger {file} --run "
             errors.print_line(
                 f"stopped after round {run.round} of {run.rounds}; saved in {files.checkpoint}. "
-                f"{again}{shlex.quote(files.stem)} --resume goes on."
+                f"{again_command(Begun(files, settings))} goes on."
             )
             raise SystemExit(INTERRUPTED)
         done = Done(settings, files, job, run, outcome)
         show(Answer(_data(done), repr(outcome.accuracy), lambda: _page(done)), style)
+
+
+def again_command(begun: Begun) -> str:
+    """Return the command that continues a run."""
+    place = f"--ledger {shlex.quote(str(begun.files.ledger))} --run {shlex.quote(begun.files.stem)}"
+    return f"dpacct train {begun.settings.method} {place} --resume"
 
 
 def _notes(

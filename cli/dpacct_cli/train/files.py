@@ -120,11 +120,7 @@ def find_run(ledger: str | None, run: str | None, method: str | None, data: str 
         if not file.is_file():
             raise InvalidParameter("run", run or None, f"no run to resume: there is no {file}")
         return _read(file)
-    begun = [
-        found
-        for found in _begun_in(folder)
-        if ledger is None or _same(found.files.ledger, Path(ledger))
-    ]
+    begun = _begun_in(folder) if ledger is None else _begun_on(Path(ledger))
     wanted = [
         found
         for found in begun
@@ -147,6 +143,15 @@ def find_run(ledger: str | None, run: str | None, method: str | None, data: str 
         f"--resume continues one run, and {len(left)} are unfinished in {place}: {named}. Choose "
         f"with --run, e.g. --run {left[0].files.stem}."
     )
+
+
+def unfinished(ledger: Path) -> list[Begun]:
+    """Return the runs that were begun on a ledger, in its folder, and have not ended."""
+    return [found for found in _begun_on(ledger) if not found.finished]
+
+
+def _begun_on(ledger: Path) -> list[Begun]:
+    return [found for found in _begun_in(ledger.parent) if _same(found.files.ledger, ledger)]
 
 
 def _begun_in(folder: Path) -> list[Begun]:

@@ -236,10 +236,7 @@ class Ledger:
         start = _start(named, schedule, details, accountant, private=private, project=project)
         # Parts cost the largest total of a part, which no accountant of plans computes.
         start = replace(start, plan=None, part=part) if part else start
-        if schedule.rounds > MOST_ELSEWHERE:
-            rule = f"one call records at most {MOST_ELSEWHERE} rounds, at about 4.2 kB each"
-            raise InvalidParameter("rounds", schedule.rounds, rule, "Record more in several calls.")
-        self._file.prepare(schedule.distinct())
+        self._file.prepare(_of_one_call(schedule).distinct())
 
         try:
             number = self._file.write(lambda opened: opened.record(start, schedule))
@@ -315,6 +312,18 @@ class Ledger:
     def epsilon_any_stop(self) -> float:
         """Return `upper_epsilon` with whole plans: valid even if results decide when to stop."""
         return self._file.now().any_stop()
+
+    def would_read(self, schedule: Schedule | Release, accountant: AccountantName = PAIRS) -> Spent:
+        """Return what `epsilon` would be after `charge` of these releases. Nothing is written.
+
+        Args:
+            schedule, accountant: as for `charge`.
+        Raises:
+            BudgetExceeded: they do not fit. InvalidParameter: as for `charge`.
+        """
+        asked = _of_one_call(schedule_of("schedule", schedule))
+        start = _start("tried", asked, None, accountant, private=True, project="")
+        return self._file.tried(lambda opened: (opened.record(start, asked), opened.interval())[1])
 
     def remaining(self, round_: Release | Schedule | Event) -> int:
         """Return the number of such rounds that one `charge` may hold now. Plans keep their room.
@@ -403,6 +412,13 @@ def _start(
         checked_details(details),
         project=validate.line("project", project, "the name of a project") if project else "",
     )
+
+
+def _of_one_call(schedule: Schedule) -> Schedule:
+    if schedule.rounds > MOST_ELSEWHERE:
+        rule = f"one call records at most {MOST_ELSEWHERE} rounds, at about 4.2 kB each"
+        raise InvalidParameter("rounds", schedule.rounds, rule, "Record more in several calls.")
+    return schedule
 
 
 def _name_and_rounds(

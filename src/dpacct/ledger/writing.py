@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -206,6 +207,11 @@ class LedgerFile:
         if any(mixture.largest_loss(cost) is not None for cost in costs):
             now = self.now()
             now.admission_epsilon(now.state.charged)
+
+    def tried(self, action: Callable[[Transaction], T]) -> T:
+        """Return the result of ``action`` on a copy in memory. The file is only read."""
+        with closing(self.store.read(lambda rows: rows.in_memory())) as memory:
+            return action(Transaction(StoredEntries(self.path, memory), self.known))
 
     def write(self, action: Callable[[Transaction], T]) -> T:
         """Return the result of ``action``. The entries that it appends are on disk then."""

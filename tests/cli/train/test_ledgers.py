@@ -83,7 +83,10 @@ def test_a_spent_ledger_refuses_the_next_run_in_words(dpacct: Any, folder: Path)
         assert shown <= float(found[1]) <= shown * (1 + 1e-4)
         assert "adaptive bound" in ran.err
         assert "dpacct ledger show digits.ledger" in ran.err
-        assert "--ledger FILE begins a second budget" in ran.err
+        # The way out comes before the figures.
+        assert ran.err.startswith("dpacct: To begin a second budget for the same clients")
+        assert ran.err.index("--ledger FILE") < ran.err.index("the ledger reads")
+        assert "--resume" not in ran.err
         assert "adds up" in ran.err
     assert names(folder) == before
     with Ledger.open("digits.ledger", read_only=True) as ledger:
@@ -223,6 +226,22 @@ def test_what_was_a_default_is_one_when_the_run_goes_on(
     ran = dpacct("train --resume --json")
     assert ran.code == 0, ran.err
     assert ran.json["rounds"] == 2
+
+
+def test_a_second_run_is_shown_how_to_continue_the_stopped_one(
+    dpacct: Any, stop_after: Any
+) -> None:
+    stopped(dpacct, stop_after, f"train blur {TINY} --set radius=0.5")
+    ran = dpacct(f"train dp-fedavg {TINY}")
+    assert (ran.code, ran.err.count("\n")) == (1, 1)
+    found = re.match(
+        r"dpacct: To continue the stopped run: dpacct (train blur .* --resume)\.", ran.err
+    )
+    assert found is not None, ran.err
+    assert (
+        ran.err.index("--resume") < ran.err.index("--ledger FILE") < ran.err.index("reads epsilon")
+    )
+    assert dpacct(found[1], "--json").json["method"] == "blur"
 
 
 def test_of_several_unfinished_runs_one_is_named(dpacct: Any, stop_after: Any) -> None:

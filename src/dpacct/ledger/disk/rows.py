@@ -121,6 +121,12 @@ class StoredEntries:
         )
         self._head = entry
 
+    def in_memory(self) -> sqlite3.Connection:
+        """Return a copy of all entries, which nothing writes to the file."""
+        memory = sqlite3.connect(":memory:", isolation_level=None)
+        self._connection.backup(memory)
+        return memory
+
     def commits_behind(self, number: int) -> int:
         """Return how many rounds were released behind an entry."""
         return self._count("number > ? AND kind = 'commit'", number)
