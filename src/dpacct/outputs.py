@@ -136,7 +136,7 @@ class Reading(TypedDict):
 
 
 class LedgerRun(Reading):
-    """A run of a ledger."""
+    """A run of a ledger. ``total_after`` is epsilon of all runs at its ``latest`` entry."""
 
     run: int
     name: str
@@ -147,6 +147,9 @@ class LedgerRun(Reading):
     committed: int
     uncommitted: int
     finished: bool
+    started: str
+    latest: str
+    total_after: float | None
     planned_rounds: int | None
     planned_epsilon: float | None
     planned_first: bool
@@ -269,7 +272,6 @@ class ReleaseKeys(TypedDict):
 class RunHistory(TypedDict):
     """What the entries of a run tell. Phases are those of files, with what was planned of them."""
 
-    started: str
     ended: str
     resumed: int
     left_at: int | None

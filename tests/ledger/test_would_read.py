@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,35 @@ def test_a_charge_by_the_tight_accountant_is_told(tmp_path: Path) -> None:
         assert tight.upper < by_pairs.upper
         ledger.charge("tight", plan, accountant="tight")
         assert tight == ledger.epsilon()
+
+
+def test_a_summary_dates_its_runs_and_says_what_the_ledger_read_after_each(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path / "a.ledger", BUDGET) as ledger:
+        read, times = [], []
+        for number, charge in enumerate(ASKED[:3]):
+            ledger.charge(f"run {number}", charge)
+            read.append(ledger.upper_epsilon())
+            times.append(ledger.last_written)
+        found = ledger.summary()["runs"]
+        assert [run["total_after"] for run in found] == read == sorted(read)
+        assert [run["latest"] for run in found] == times
+        assert all(run["started"] <= run["latest"] for run in found)
+        assert [run["started"] for run in ledger.report()["runs"]] == [r["started"] for r in found]
+
+
+def test_a_page_without_matplotlib_has_all_but_its_chart(tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("markdown_it")
+    with Ledger.open(tmp_path / "a.ledger", BUDGET) as ledger:
+        ledger.charge("first", ASKED[0])
+        with monkeypatch.context() as patched:
+            patched.setattr(metadata, "version", missing_matplotlib)
+            page = ledger.report_html()
+        assert "not drawn. matplotlib is not installed" in page
+        assert "<img" not in page
+        assert ledger.head in page
+
+
+def missing_matplotlib(name: str) -> str:
+    if name == "matplotlib":
+        raise metadata.PackageNotFoundError(name)
+    return "99"

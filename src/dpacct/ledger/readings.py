@@ -178,7 +178,7 @@ class Snapshot:
         """Return the registration of a run."""
         starts = self.known.starts
         if run not in starts:
-            start = self.said(self._entry_of(run, first=True))
+            start = self.said(self.entry_of(run, first=True))
             if not isinstance(start, Start):
                 raise self._no_run(run)
             starts[run] = start
@@ -191,13 +191,18 @@ class Snapshot:
     def _latest_of(self, run: int) -> tuple[LedgerState, RunState]:
         # Python finds 1 in a table under True and 1.0, too.
         if type(run) is not int or run not in self._states:
-            ledger, state = self.totals(self._entry_of(run, first=False))
+            ledger, state = self.totals(self.entry_of(run, first=False))
             if state is None:
                 raise self._no_run(run)
             self._states[run] = ledger, state
         return self._states[run]
 
-    def _entry_of(self, run: object, *, first: bool) -> Entry:
+    def as_of(self, entry: Entry) -> Snapshot:
+        """Return the ledger as it was at an earlier entry."""
+        return Snapshot(self._source, entry, self.known)
+
+    def entry_of(self, run: object, *, first: bool) -> Entry:
+        """Return the first or the latest entry of a run."""
         found = None
         if type(run) is int and 0 < run <= self.state.runs:
             found = self.read(lambda rows: rows.of_run(run, first=first))

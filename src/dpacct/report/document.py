@@ -23,6 +23,7 @@ from typing import Any
 
 from dpacct import validate
 from dpacct.display import drawn, escaped, line
+from dpacct.errors import Unsupported
 from dpacct.packages import import_package
 
 # Marks inside a line, addresses that some readers make links of, and marks at a line's start.
@@ -174,8 +175,7 @@ class Report:
     def to_html(self) -> str:
         """Return one page of HTML that loads nothing and runs no script.
 
-        Raises:
-            Unsupported: matplotlib is missing.
+        Without matplotlib the chart is left out, with a line that says so.
         """
         body = self._body("svg", "image/svg+xml")
         return template("page.html").substitute(title=escape(self.title), body=body)
@@ -229,8 +229,12 @@ class Report:
         parts: list[str] = []
         for block in self.blocks:
             if caption := _CHART.fullmatch(block):
-                image = _image(self.points, form, kind)
-                parts.append(f'<p><img src="{image}" alt="{escape(_plain(caption[1]))}" /></p>\n')
+                words = escape(_plain(caption[1]))
+                try:
+                    image = f'<img src="{_image(self.points, form, kind)}" alt="{words}" />'
+                except Unsupported as missing:
+                    image = f"{words}: not drawn. {escape(str(missing))}"
+                parts.append(f"<p>{image}</p>\n")
             else:
                 parts.append(parser.render(block))
         return _NO_HEADER.sub(_NAMES, "".join(parts))

@@ -164,6 +164,7 @@ def _run(now: Snapshot, number: int) -> LedgerRun:
         spent, any_stop = spent.without_privacy, math.inf
     whole = _finite(any_stop) if plan is not None and state.on_plan else None
     slots, why = (state.cursor, plan.rounds) if plan else (0, 0), now.why_not_private(number)
+    first, last = (now.entry_of(number, first=which) for which in (True, False))
     return {
         "run": number,
         "name": start.name,
@@ -175,6 +176,9 @@ def _run(now: Snapshot, number: int) -> LedgerRun:
         "committed": state.committed,
         "uncommitted": state.rounds - state.committed,
         "finished": state.finished,
+        "started": _time(first),
+        "latest": _time(last),
+        "total_after": _finite(now.as_of(last).upper()),
         "planned_rounds": plan and plan.rounds,
         "planned_epsilon": whole,
         "planned_first": state.initial,
@@ -230,7 +234,7 @@ class History:
     """The runs of a ledger, and epsilon over its rounds, in one pass over its entries.
 
     Attributes:
-        runs: the facts of each run, as JSON. ``started`` and ``ended`` are times of the clock.
+        runs: the facts of each run, as JSON. ``ended`` is a time of the clock.
             ``phases`` are the charged rounds, run-length encoded, at most `MAX_PHASES`.
             ``more_rounds`` counts the others. ``left_at`` is the round at which the run left its
             plan.
@@ -270,7 +274,7 @@ class History:
         if entry.run not in self.runs:
             self._more[entry.run] = {"rounds": 0}
             self.runs[entry.run] = {
-                "started": _time(entry), "ended": "", "resumed": 0, "left_at": None,
+                "ended": "", "resumed": 0, "left_at": None,
                 "abandonments": 0, "more_rounds": 0, "phases": [],
             }  # fmt: skip
         run = self.runs[entry.run]
