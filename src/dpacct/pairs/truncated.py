@@ -76,9 +76,9 @@ def cohort_law(rate: float, cohort: int, sizes: tuple[int, int]) -> CohortLaw:
             # Moved up a little: a higher rate costs no less.
             share = (rates - knots[place]) / np.diff(knots)[place] + 1e-9
             upper = masses * np.clip(share, 0.0, 1.0)
-            moved = [np.bincount(place, masses - upper, len(knots))]
-            moved.append(np.bincount(place + 1, upper, len(knots)))
-            weights = np.sum(moved, axis=0, dtype=np.float64)
+            weights = np.zeros(len(knots))
+            np.add.at(weights, place, masses - upper)
+            np.add.at(weights, place + 1, upper)
     rest = max(full - known, 0.0)
     knots, weights = np.append(knots, rate), np.append(weights, rest)
     some = weights > 0.0

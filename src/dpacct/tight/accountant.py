@@ -73,6 +73,8 @@ _FALLBACK = RenyiAccountant()
 _EPSILONS = (1e-100, 1e100)
 # Below this ratio of the bounds quick ones are worth a look. From this delta on it is taken as one.
 _WIDE, _CERTAIN = 1 - 1e-3, 1 - 1e-12
+# One bound for all sizes of truncated cohorts is kept if it is within this factor of an estimate.
+_ENOUGH = 1 + 5e-4
 # Answers that are kept.
 _REMEMBERED = 16
 
@@ -335,18 +337,24 @@ def _by_pairs(question: _Question, pairs: PairsOf, schedule: Schedule) -> Interv
 
 def _over_sizes(question: _Question, schedule: Schedule) -> Interval:
     """Return the answer by proven pairs, the largest one over sizes if cohorts are truncated."""
+    simple = _by_pairs(question, proven_pairs, schedule)
     most, worst = population(schedule), Interval(0.0, 0.0)
-    if most is not None:
-        sizes = Sizes(schedule, most)
-        typical = OfSizes(sizes.typical, sizes.typical)
-        with suppress(NotConverged):
-            composed = Composition.of_schedule(schedule, typical, Direction.REMOVE)
-            for block in sizes.cover(*question.saddle(composed)):
-                if not question.is_surely_below(schedule, OfSizes(*block), worst.upper):
-                    found = _by_pairs(question, OfSizes(*block), schedule)
-                    worst = max(worst, found, key=lambda each: each.upper)
-            return worst
-    return _by_pairs(question, proven_pairs, schedule)
+    if most is None or not simple.upper > 0.0:
+        return simple
+    sizes = Sizes(schedule, most)
+    typical = OfSizes(sizes.typical, sizes.typical)
+    with suppress(NotConverged):
+        saddle = question.saddle(Composition.of_schedule(schedule, typical, Direction.REMOVE))
+        if question.of_epsilon and simple.upper <= saddle[1] * _ENOUGH:
+            return simple
+        for block in sizes.cover(*saddle):
+            if not question.is_surely_below(schedule, OfSizes(*block), worst.upper):
+                found = _by_pairs(question, OfSizes(*block), schedule)
+                worst = max(worst, found, key=lambda each: each.upper)
+            if worst.upper >= simple.upper:
+                break
+        return min(simple, worst, key=lambda each: each.upper)
+    return simple
 
 
 def _has_sharper_moments(schedule: Schedule) -> bool:

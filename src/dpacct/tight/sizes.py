@@ -25,8 +25,9 @@ from dpacct.rounds import Poisson, Release, Round, Schedule
 
 # Blocks around the peak cost at most this share of epsilon more than their sizes, or this much.
 _SHARE, _LEAST = 1e-3, 2e-3
-# Sizes of a first look and of closer ones, and the most blocks.
-_LOOK, _CLOSER, _MOST = 24, 8, 200
+# Sizes of a first look and of closer ones, and the most blocks. Else the share grows by a factor.
+_LOOK, _CLOSER, _MOST = 24, 8, 26
+_WIDER = 4.0
 # The others of achieved data sets exceed the cohort by so many deviations.
 _CROWDS = (1.5, 2.5, 3.5)
 
@@ -136,26 +137,35 @@ class Sizes:
             return [(1, self.most)]
         peak = self._peak(lambda n: self.exponent(tilt, n, n), first)
         gap = max(_SHARE * tilt * epsilon, _LEAST)
+        while gap < 1.0:
+            blocks = self._blocks(tilt, first, (peak - slack, peak + gap), gap)
+            if len(blocks) < _MOST:
+                blocks.append((self.exponent(tilt, 1, first - 1), 1, first - 1))
+                return [(least, most) for _, least, most in sorted(blocks, reverse=True)]
+            gap *= _WIDER
+        return [(1, self.most)]
+
+    def _blocks(
+        self, tilt: float, first: int, limits: tuple[float, float], gap: float
+    ) -> list[tuple[float, int, int]]:
+        """Return at most `_MOST` blocks down to a size, as wide as one of two limits permits."""
         blocks: list[tuple[float, int, int]] = []
         most = self.most
-        while most >= first:
-            alone = self.exponent(tilt, most, most)
-            far = alone < peak - slack - 2 * gap or len(blocks) > _MOST
-            limit = peak - slack if far else peak + gap
-            if len(blocks) > _MOST:
-                limit = math.inf
-            # The exponent falls as the least size rises.
-            low, high = first, most
-            while low < high:
-                middle = (low + high) // 2
-                if self.exponent(tilt, middle, most) <= limit:
-                    high = middle
+        while most >= first and len(blocks) < _MOST:
+            far = self.exponent(tilt, most, most) < limits[0] - 2 * gap
+            # The exponent falls as the least size rises. Next to a limit places are near enough.
+            low, high, value = first, most, -math.inf
+            while low < high and high - low > (most - high) // 16:
+                middle = (low + high) // 2 if high < 4 * low else math.isqrt(low * high)
+                found = self.exponent(tilt, middle, most)
+                if found <= limits[0 if far else 1]:
+                    high, value = middle, found
                 else:
                     low = middle + 1
-            blocks.append((self.exponent(tilt, high, most), high, most))
+            value = self.exponent(tilt, high, most) if value == -math.inf else value
+            blocks.append((value, high, most))
             most = high - 1
-        blocks.append((self.exponent(tilt, 1, first - 1), 1, first - 1))
-        return [(least, most) for _, least, most in sorted(blocks, reverse=True)]
+        return blocks
 
     def _peak(self, value: Callable[[int], float], first: int) -> float:
         """Return about the largest value of a size."""
