@@ -43,7 +43,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpacct import validate
-from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter
 from dpacct.numerics.rounding import FUNCTION_ERROR, Array, Bounds
@@ -286,8 +285,8 @@ class _BestRenyi:
             exponent = b * self._curve.upper(order)
             if self._runs.kind == "poisson":
                 epsilon = math.log1p(1 / b) * (1 - 4 * FUNCTION_ERROR)
-                delta = ACCOUNTANTS[DEFAULT_ACCOUNTANT].delta(self._base, epsilon).upper
-                exponent += b * mean * delta
+                pairs = finite_pairs(self._base, proven_pairs).values()
+                exponent += b * mean * max(above.delta(epsilon).upper for above, _ in pairs)
             else:
                 exponent += b * self._negative_binomial
                 # Where the search for g ended, the mean is at most this.
