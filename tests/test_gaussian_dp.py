@@ -10,7 +10,17 @@ import pytest
 from scipy.stats import norm
 
 import dpacct
-from dpacct import ApproximateDP, Full, Laplace, Poisson, Round, Schedule, gdp
+from dpacct import (
+    ApproximateDP,
+    Full,
+    Laplace,
+    Poisson,
+    Round,
+    Sampled,
+    Schedule,
+    best_of,
+    gdp,
+)
 from dpacct.errors import InvalidParameter, NotConverged
 
 
@@ -89,3 +99,13 @@ def test_bad_slack(slack: Any) -> None:
 def test_without_privacy() -> None:
     with pytest.raises(NotConverged, match="no privacy"):
         gdp(2 * Round(1e-3), 1e-6)
+
+
+def test_a_bound_that_falls_from_one_at_once_has_a_mu() -> None:
+    # The bound of a tuning is 1 up to some epsilon, and then falls faster than any delta does.
+    plan = 1 * best_of(2 * Sampled(20 * Laplace(epsilon=0.5), 0.1), "poisson:3")
+    found = gdp(plan, 1e-3)
+    assert 0.0 < found.lower <= found.upper < 10.0
+    for epsilon in (0.5, 2.0, 3.9, 6.0):
+        delta = dpacct.delta(plan, epsilon=epsilon).lower
+        assert delta <= delta_of(found.upper, epsilon) + 1e-3

@@ -127,7 +127,8 @@ def _of_cell(left: _Knot, right: _Knot, slack: float) -> float:
     if left.delta.upper <= slack:
         return 0.0
     fall = (left.delta.upper - right.delta.upper) / math.expm1(right.epsilon - left.epsilon)
-    fall *= math.exp(-left.epsilon)
+    # No chord of delta is as steep as 1, but one of its bounds may be.
+    fall = min(fall * math.exp(-left.epsilon), 1 - UNIT)
 
     def covers(mu: float) -> bool:
         # The tangent that is as steep as the chord is the best one, if it touches in the cell.
