@@ -103,7 +103,9 @@ class SecondDevice:
             self.counts[UPLOADS] += 1
         masks = name in INDEXING and any(tensor.dtype == torch.bool for tensor in tensors)
         self.counts[WAITS] += name in WAITING or masks
-        self.counts[KERNELS] += not (operator.is_view or name in FREE)
+        # CUDA compares values, and then whether all are equal.
+        kernels = 2 if name == "aten::equal" else int(not (operator.is_view or name in FREE))
+        self.counts[KERNELS] += kernels
         if name in {"aten::view", "aten::_unsafe_view"}:
             return self._wrapped(self._unwrapped(args[0]).reshape(args[1]))
         made = ours or torch.device(options.get("device") or "cpu").type == NAME
@@ -197,7 +199,8 @@ def served(device: str) -> Tensor:
 
 def privatized(device: str) -> Tensor:
     """Sums of updates that are long, short, or not finite; the noise is left out."""
-    deltas = torch.randn(9, 300, generator=torch.Generator().manual_seed(3)) / 20
+    # Long enough for several pieces of a norm.
+    deltas = torch.randn(9, 5000, generator=torch.Generator().manual_seed(3)) / 20
     deltas[3], deltas[5, 7] = 1e20, torch.nan
     plan = fl.AggregationPlan(1.0, 0.5, num_clients=9, noise=Silent())
     with (
@@ -270,15 +273,15 @@ ROUNDED = ("dp-fedsam,", "dp-fedsam-topk,")
 BUDGETS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "one by one": (
         {"vectorize": False},
-        {KERNELS: 297, UPLOADS: 19, DOWNLOADS: 1, WAITS: 11},
+        {KERNELS: 310, UPLOADS: 19, DOWNLOADS: 1, WAITS: 3},
     ),
     "in groups": (
         {"vectorize": True},
-        {KERNELS: 207, UPLOADS: 21, DOWNLOADS: 1, WAITS: 19},
+        {KERNELS: 205, UPLOADS: 10, DOWNLOADS: 1, WAITS: 3},
     ),
     "memories": (
         {"vectorize": True, "method": fl.Scaffold()},
-        {KERNELS: 382, UPLOADS: 27, DOWNLOADS: 7, WAITS: 27},
+        {KERNELS: 377, UPLOADS: 16, DOWNLOADS: 2, WAITS: 3},
     ),
 }
 

@@ -75,6 +75,22 @@ def same_numbers(one: Tensor, two: Tensor) -> bool:
     return torch.equal(one, two) or bool(((one == two) | (one.isnan() & two.isnan())).all())
 
 
+def same_all(pairs: Sequence[tuple[Tensor, Tensor]]) -> bool:
+    """Return whether all pairs are `same_numbers`, with one wait for a device if they are."""
+    there = {one.device for one, _ in pairs}
+    fits = all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)
+    if len(there) == 1 and there != {torch.device("cpu")} and fits:
+        alike = torch.stack([(one == two).all() for one, two in pairs]).all()
+        if bool(alike):
+            return True
+    return all(same_numbers(one, two) for one, two in pairs)
+
+
+def may_hold(flags: Tensor) -> bool:
+    """Return whether a flag is set. On a device True, since asking would wait for its work."""
+    return flags.device.type != "cpu" or bool(flags.any())
+
+
 def check_shape(name: str, values: Tensor, *shape: int | None) -> None:
     """Refuse what is no tensor, and a shape that torch would broadcast; None is any number."""
     if not isinstance(values, Tensor):

@@ -399,3 +399,40 @@ def test_settings_of_precision_are_no_obstacle_and_are_restored(precision):
     fast = "tf32" if precision == "tf32" else "ieee"
     assert {values[name] for values in seen for name in SETTINGS if name[0] == "c"} == {fast}
     assert {values[name] for values in seen for name in SETTINGS if name[0] == "m"} == {"ieee"}
+
+
+class Late(fl.Clip):
+    """Turns long updates of large models around."""
+
+    def apply(self, rows, norms, layout, margin):
+        return super().apply(rows, norms, layout, margin).mul_(-1 if layout.size > 3000 else 1)
+
+
+def test_a_bound_of_ones_own_is_tried_on_all_coordinates(tmp_path):
+    clients, options = make_clients([4] * 3, features=1000), {"bound": Late(0.5)}
+    refused(fl.AuditFailed, tmp_path / "run.ledger", "turned around", clients=clients,
+            model=linear(1000), **options)  # fmt: skip
+
+
+class Touched(TorchDispatchMode):
+    """Counts the values that operations write."""
+
+    values = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            made = found if isinstance(found, list | tuple) else [found]
+            self.values += sum(v.numel() for v in made if isinstance(v, Tensor))
+        return found
+
+
+@pytest.mark.parametrize(("method", "most"), [(fl.DPFedAvg(), 3.5), (fl.Scaffold(), 6.5)])
+def test_it_costs_no_more_than_a_few_rounds_of_two_clients_with_one_step(method, most):
+    model = nn.Sequential(nn.Linear(6, 300), nn.Tanh(), nn.Linear(300, 300), nn.Linear(300, 3))
+    local, after = fl.SGD(lr=0.1, steps=1, batch_size=5), []
+    with federation(model, make_clients([5, 5]), method=method, local=local) as run:
+        with Touched() as touched:
+            after = [touched.values for _ in run]
+        first, second = after[0], after[1] - after[0]
+        assert 0 < first - second <= most * second

@@ -24,6 +24,7 @@ from dpacct.fl.engine.states import (
     Released,
     TrainingState,
     client_seed,
+    on_host,
 )
 from dpacct.fl.layout import Layout, State, copies
 from dpacct.fl.local.batches import chunks
@@ -145,8 +146,11 @@ class Engine:
             self.add(state, found, draw, part, contributions)
             if tasks[0].state is not None:
                 inside = scatter(contributions.bounded.rows, found.kept, self.layout.size)
-                memories = trainer.remember(tasks, inside, broadcast) or []
-                found.memories.update(zip(part, map(copies, memories), strict=True))
+                memories = zip(part, trainer.remember(tasks, inside, broadcast) or [], strict=True)
+                # Memories of all clients may be too many for a device.
+                own = {(c, name): v for c, new in memories for name, v in copies(new).items()}
+                for (client, name), value in on_host(own).items():
+                    found.memories.setdefault(client, {})[name] = value
         return found
 
     def _add_group(

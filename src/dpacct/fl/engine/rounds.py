@@ -177,7 +177,7 @@ class OpenRound:
         # A loop may have moved the model itself.
         model, known = self._rounds.model, self._rounds.state.params
         held = dict(model.named_parameters()) | dict(model.named_buffers())
-        check_unwritten(held, own.constants | known)
+        check_unwritten((held, own.constants | known))
         contributions = self.bound(cast("Tensor", local.update).unsqueeze(0))
         memory = local.remember(contributions.bounded.rows[0])
         self._take(given.client, contributions, memory)
@@ -405,8 +405,8 @@ class OpenRound:
             raise Unsupported("the bound or the noise changed while clients trained: no release")
         if "broadcast" in vars(self):
             shown, own = self.broadcast, engine.broadcast(state)
-            check_unwritten(shown.anchor, own.anchor)
-            check_unwritten(shown.server_state, own.server_state)
+            public = (shown.anchor, own.anchor), (shown.server_state, own.server_state)
+            check_unwritten(*public)
 
     def _require_open(self) -> None:
         if self.settled:

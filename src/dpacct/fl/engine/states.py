@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from secrets import token_bytes
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -24,13 +25,16 @@ from dpacct.fl.privacy.correlated import NoiseStream
 from dpacct.fl.privacy.markers import Bounded, Noised
 from dpacct.fl.privacy.noise import grid_exponent
 from dpacct.fl.report.reports import Diagnostics
-from dpacct.fl.tensors import listed, norm, numbers
+from dpacct.fl.tensors import listed, norm, numbers, split
 from dpacct.ledger.record.events import noise_of
 from dpacct.ledger.record.plans import Plan
 from dpacct.rounds import Phase, Release, Schedule
 
 # An update that a method has projected onto the ball lies on its edge, up to this share.
 _ROUNDING = 1e-5
+
+
+Key = TypeVar("Key")
 
 
 def client_seed(order: int, client: int) -> int:
@@ -45,9 +49,17 @@ def client_seed(order: int, client: int) -> int:
     return (word ^ (word >> 31)) % 2**63
 
 
-def on_host(tensors: Mapping[str, Tensor]) -> State:
-    """Return the tensors on the CPU."""
-    return {name: value.detach().cpu() for name, value in tensors.items()}
+def on_host(tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
+    """Return the tensors on the CPU, from a device by one copy for each type of numbers."""
+    found = {key: value.detach() for key, value in tensors.items()}
+    away = {key: value for key, value in found.items() if value.device.type != "cpu"}
+    for dtype in {value.dtype for value in away.values()}:
+        own = {key: value for key, value in away.items() if value.dtype == dtype}
+        whole = torch.cat([value.flatten() for value in own.values()]).cpu()
+        parts = split(whole, [value.numel() for value in own.values()])
+        # In storage of its own: one that is kept would keep all.
+        found |= {k: p.view(own[k].shape).clone() for k, p in zip(own, parts, strict=True)}
+    return found
 
 
 @dataclass(frozen=True, slots=True)

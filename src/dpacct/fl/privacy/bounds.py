@@ -280,9 +280,13 @@ def row_norms(rows: Tensor) -> Tensor:
         2^-517 from underflow. NaN or infinite if the row is, and infinite if squares of float64
         overflow (norms above 1e154).
     """
-    pieces = cast("tuple[Tensor, ...]", cast("Any", rows).split(_COLUMNS, dim=1))
-    parts = [norm(piece, 1, torch.float64) for piece in pieces]
-    return parts[0] if len(parts) == 1 else norm(torch.stack(parts, dim=1), dim=1)
+    whole = 0 if rows.device.type == "cpu" else rows.shape[1] // _COLUMNS * _COLUMNS
+    pieces = cast("tuple[Tensor, ...]", cast("Any", rows[:, whole:]).split(_COLUMNS, dim=1))
+    parts = [norm(piece, 1, torch.float64).unsqueeze(1) for piece in pieces]
+    if whole:
+        # A device takes all full pieces at once.
+        parts.insert(0, norm(rows[:, :whole].unflatten(1, (-1, _COLUMNS)), 2, torch.float64))
+    return parts[0][:, 0] if len(parts) == 1 else norm(torch.cat(parts, dim=1), dim=1)
 
 
 def at_least_single(rows: Tensor) -> Tensor:

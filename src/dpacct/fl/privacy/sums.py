@@ -34,7 +34,7 @@ from dpacct.fl.privacy.bounds import (
     clip_rows,
     row_norms,
 )
-from dpacct.fl.tensors import norm
+from dpacct.fl.tensors import may_hold, norm
 
 SINGLE, DOUBLE = 24, 53
 # Rows that are added in float32 before they go to float64.
@@ -105,7 +105,7 @@ def add_clipped(
     rows = [at_least_single(part.flatten(1)) for part in parts]
     norms = abs(scale) * norm(torch.stack([_quick_norms(part) for part in rows], 1), dim=1)
     bad = ~torch.isfinite(norms)
-    dropped = bool(bad.any())
+    dropped = may_hold(bad)
     if dropped:
         norms = norms.masked_fill(bad, 0.0)
     limit = bound.clip_norm
@@ -181,7 +181,7 @@ def received(
 def _finite(rows: Tensor, norms: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return rows and norms with zeros for the rows that are not finite, and bool [c] for these."""
     bad = ~torch.isfinite(norms)
-    if bool(bad.any()):
+    if may_hold(bad):
         rows = torch.where(bad.unsqueeze(1), 0.0, rows)
         norms = torch.where(bad, 0.0, norms)
     return rows, norms, bad

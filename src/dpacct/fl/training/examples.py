@@ -133,6 +133,7 @@ class ExampleTrainer(Trainer):
             examples = [own.map(lambda v, row=row: v[row.to(v.device)]) for own, row in first]
             inputs = joined([own.inputs for own in examples], torch.cat)
             data = ClientData(inputs, torch.cat([own.targets for own in examples]))
+            data = data.map(lambda values: values.to(rows.device))
             seeds = listed([tasks[n].seed or 0 for n in taken], rows.device)
             batch = ExampleBatch(data, seeds, torch.zeros_like(seeds, dtype=torch.bool))
             with self._isolation.around(broadcast) as shown:

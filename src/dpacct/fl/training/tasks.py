@@ -35,7 +35,7 @@ from dpacct.fl.local.batches import Batch, Batches, plan_batches
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.local.sgd import SGD, shortened
 from dpacct.fl.methods.protocol import Context, Method, overrides
-from dpacct.fl.tensors import numbers, same_numbers, seed_generators
+from dpacct.fl.tensors import numbers, same_all, same_numbers, seed_generators
 
 
 class Trial:
@@ -60,10 +60,10 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Task:
-    """A client with its data for one round, on the device.
+    """A client with its data for one round, which stay where they are until it is trained.
 
     Attributes:
-        data: its examples. plan: its batches. state: its memory, in storage of its own.
+        data: its examples. plan: its batches. state: its memory, on the device.
         seed: of the random numbers while it trains. None leaves the global generators alone.
         alone: it must not be trained in a group.
         failed: its data could not be read, and count as an update that is not finite.
@@ -120,10 +120,13 @@ class Broadcast:
         return rate / max(steps, 1) if self.local.total_lr else rate
 
 
-def check_unwritten(after: Params, before: Params) -> None:
-    """Compare the values that clients were shown with the values before. Rule 3."""
-    for name, value in before.items():
-        if not same_numbers(after[name].detach(), value):
+def check_unwritten(*shown: tuple[Params, Params]) -> None:
+    """Compare values that clients were shown with (after, before) those they were. Rule 3."""
+    pairs = [(n, after[n].detach(), old) for after, before in shown for n, old in before.items()]
+    if same_all([(one, two) for _, one, two in pairs]):
+        return
+    for name, one, two in pairs:
+        if not same_numbers(one, two):
             raise Unsupported(
                 f"{name} is written to in place while a client trains: it would reach the next "
                 "client, or the release, past the bound. In a loop of your own, optimizers take "
@@ -152,9 +155,8 @@ class Isolation:
         try:
             yield replace(broadcast, anchor=anchor, server_state=server)
         finally:
-            check_unwritten(anchor, broadcast.anchor)
-            check_unwritten(server, broadcast.server_state)
-            check_unwritten(self._shared(), self._before)
+            public = (anchor, broadcast.anchor), (server, broadcast.server_state)
+            check_unwritten(*public, (self._shared(), self._before))
 
     def _shared(self) -> Params:
         model, loss = self._loss.model, self._loss.function
@@ -265,6 +267,8 @@ class SequentialTrainer(Trainer):
     ) -> Tensor:
         """See `Trainer`. An error of a client is raised, or is a row of NaN in an attempt."""
         rows = self._no_updates(len(tasks), broadcast)
+        if all(task.failed for task in tasks):
+            return rows
         with self._isolation.around(broadcast) as shown:
             for row, task in zip(rows, tasks, strict=True):
                 if not task.failed:
@@ -285,10 +289,11 @@ class SequentialTrainer(Trainer):
         """Return the parameters after the local steps."""
         steps = LocalSteps(self.method, self._loss, context)
         # One upload for all steps.
-        plan = task.plan.indices.to(task.data.targets.device)
+        device = next(iter(context.anchor.values())).device
+        plan, whole = task.plan.indices.to(device), task.data.map(lambda v: v.to(device))
         for indices, count in zip(plan, numbers(task.plan.counts), strict=True):
             rows = indices[:count]
-            data = task.data.map(lambda values: values[rows])  # noqa: B023 - called at once
+            data = whole.map(lambda values: values[rows])  # noqa: B023 - called at once
             steps.take(Batch(data.inputs, data.targets, None), float(context.lr))
         return steps.params
 
@@ -312,7 +317,7 @@ def join(
     device: torch.device,
     trainer: Trainer | None,
 ) -> Task:
-    """Return a client with its batches and a copy of its memory, on the device.
+    """Return a client with its batches and a copy of its memory, which is on the device.
 
     The seed is that of its batches and random numbers. A trainer judges its data. None admits all.
     """
@@ -322,6 +327,5 @@ def join(
         alone = trainer is not None and not trainer.admit(data)
         plan = plan_batches(len(data), local, torch.Generator().manual_seed(seed))
         planted = data.update.to(device) if isinstance(data, Canary) else None
-        moved = data.map(lambda values: values.to(device))
-        return Task(moved, plan, own, seed, alone=alone, planted=planted)
+        return Task(data, plan, own, seed, alone=alone, planted=planted)
     return Task(NO_DATA, NO_STEPS, own, seed, failed=True)

@@ -257,12 +257,15 @@ class _GroupData(NamedTuple):
         active = counts > 0
         # Empty clients may move: they are put back to where they began.
         idle = torch.tensor([not plan.steps for _, plan in parts])
+        # One upload each for a whole group.
+        weights = weights.to(like.dtype).to(like.device)
+        inputs = joined([data.inputs for data, _ in parts], torch.cat)
         return cls(
-            joined([data.inputs for data, _ in parts], torch.cat),
-            torch.cat([data.targets for data, _ in parts]),
+            each(inputs, lambda values: values.to(like.device)),
+            torch.cat([data.targets for data, _ in parts]).to(like.device),
             rows.to(like.device),
-            weights.to(like.dtype).to(like.device),
-            active.to(like.device),
+            weights,
+            weights[..., 0] > 0,
             numbers((active | idle).all(dim=1)),
         )
 
