@@ -54,8 +54,8 @@ class Forgetful(fl.GaussianNoise):
     def add(self, total, limits, std, source):
         self.calls.append(len(self.calls) + 1)
         noisy = super().add(total, limits, std, source)
-        # The first two are those of the rehearsal.
-        if len(self.calls) - 2 in self.rounds:
+        # The first one is that of the rehearsal.
+        if len(self.calls) - 1 in self.rounds:
             noisy[self.coordinates] = total[self.coordinates]
         return noisy
 

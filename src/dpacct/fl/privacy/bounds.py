@@ -285,7 +285,8 @@ def row_norms(rows: Tensor) -> Tensor:
     parts = [norm(piece, 1, torch.float64).unsqueeze(1) for piece in pieces]
     if whole:
         # A device takes all full pieces at once.
-        parts.insert(0, norm(rows[:, :whole].unflatten(1, (-1, _COLUMNS)), 2, torch.float64))
+        full = rows[:, :whole].reshape(len(rows), whole // _COLUMNS, _COLUMNS)
+        parts.insert(0, norm(full, 2, torch.float64))
     return parts[0][:, 0] if len(parts) == 1 else norm(torch.cat(parts, dim=1), dim=1)
 
 
