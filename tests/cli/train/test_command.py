@@ -194,7 +194,10 @@ def test_a_run_without_noise_says_that_its_epsilon_is_infinite(dpacct: Any) -> N
     assert dpacct("ledger verify bare.ledger").code == 0
     # Another ledger keeps its budget.
     dpacct(SMALL, "--ledger kept.ledger --eps 4")
-    assert "a budget needs noise" in dpacct(f"{SMALL} --noise 0 --ledger kept.ledger").err
+    assert (
+        "A budget needs noise, and kept.ledger has one"
+        in dpacct(f"{SMALL} --noise 0 --ledger kept.ledger").err
+    )
 
 
 @pytest.mark.parametrize(
@@ -397,7 +400,7 @@ def test_natural_owners_are_as_many_as_there_are(dpacct: Any, folder: Path) -> N
         ("[data_options]\nnumeric = 3\n", "numeric"),
         ("[data_options]\nnumeric = {a = 3}\n", "[low, high]"),
         ("[data_options]\nunused = ['who']\nnum_train = 97\n", "num_train"),
-        ("", "no schema says what they may hold"),
+        ("", "no schema says what they stand for"),
     ],
 )
 def test_bad_options_of_the_data(dpacct: Any, folder: Path, text: str, words: str) -> None:
