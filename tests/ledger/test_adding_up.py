@@ -32,10 +32,10 @@ from ledgers import play
 BUDGET = Budget(2, 1e-5)
 TRAINING = 1000 * Round(1.0, Poisson(0.01))
 HISTOGRAM = Laplace(epsilon=0.1)
-# Each by its own epsilon.
+# Each by its own epsilon. The epsilon of a scale is rounded up, so the scale has room for that.
 PURE = (
     lambda e: Laplace(epsilon=e), PureDP, RandomizedResponse, ExponentialMechanism,
-    lambda e: DiscreteLaplace(1 / e),
+    lambda e: DiscreteLaplace((1 + 1e-15) / e),
 )  # fmt: skip
 
 

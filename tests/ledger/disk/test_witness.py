@@ -201,7 +201,9 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize(
     "damage",
     [
-        pytest.param(name, marks=[pytest.mark.needs("posix")] if name == "a pipe" else [])
+        pytest.param(
+            name, marks=[pytest.mark.needs("posix")] if name in ("a pipe", "a link") else []
+        )
         for name in DAMAGES
     ],
 )
@@ -251,6 +253,7 @@ def test_a_round_whose_witness_cannot_be_written_is_not_released(
         assert said(ledger) == Witness(ledger.position, since=4)
 
 
+@pytest.mark.needs("posix")
 def test_a_witness_belongs_to_whoever_the_ledger_belongs_to(path: Path) -> None:
     spend(path, 1)
     path.chmod(0o664)
