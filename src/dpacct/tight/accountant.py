@@ -117,7 +117,7 @@ class TightAccountant:
         from dpacct.tight.game.bounds import prefix_upper_epsilons  # noqa: PLC0415 - see Rule 3
 
         with suppress(NotConverged):
-            if len(plan.parts) == 1 and is_played(plan):
+            if len(plan.distinct()) == 1 and is_played(plan):
                 found = prefix_upper_epsilons(plan.phases[0].round, plan.rounds, delta)
                 return float(found[min(rounds, plan.rounds)])
         return self.upper_epsilon(plan, delta)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import dpacct
 from dpacct.errors import NotConverged, Unsupported
 from dpacct.pairs.dominating import Direction, achieved_pairs, proven_pairs
-from dpacct.rounds import Full, Phase, Poisson, Round, Schedule, Uniform
+from dpacct.rounds import Full, Phase, Poisson, Round, Schedule, Uniform, first_rounds
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import composed_delta, composed_epsilon, inversion_delta
@@ -292,6 +292,12 @@ def test_a_pass_answers_for_every_prefix_and_every_epsilon(adjacency, most, epsi
     for epsilon in epsilons:
         alone = game_delta(most * round_, epsilon)
         assert alone.lower <= curve_delta(most * round_, epsilon) <= alone.upper * 1.02
+
+
+def test_the_first_rounds_of_a_repeated_part_are_not_all_of_its_first_kind():
+    plan = 5 * (Round(10.0, Uniform(100, 2000)) + Round(1.0, Uniform(100, 2000)))
+    first = TightAccountant().upper_epsilon_of_first(plan, 9, 1e-5)
+    assert first >= dpacct.epsilon(first_rounds(plan, 9), delta=1e-5).lower
 
 
 def test_many_kinds_of_rounds_are_bounded_by_fewer(monkeypatch):
