@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable
 
 import numpy as np
@@ -142,6 +144,40 @@ def test_epochs_add_up_with_rounds_and_other_releases():
     mixed = dpacct.epsilon(3 * Epoch(1.0, 40) + 2 * Epoch(1.0, 36), delta=1e-5)
     assert alone.lower < mixed.upper
     assert mixed.upper <= 1.001 * mixed.lower
+
+
+@pytest.mark.parametrize("relation", ["zero-out", "add-remove"])
+def test_epochs_that_hardly_differ_cost_what_equal_ones_do(relation):
+    equal = 3 * Epoch(0.9, 50, adjacency=relation)
+    noises = (0.9, 0.9 * (1 + 1e-7), 0.9 * (1 - 1e-7))
+    plan = functools.reduce(operator.add, (1 * Epoch(z, 50, adjacency=relation) for z in noises))
+    for delta in (1e-3, 1e-9):
+        alike, mixed = (dpacct.epsilon(each, delta=delta) for each in (equal, plan))
+        assert mixed.lower <= alike.upper * (1 + 1e-6)
+        assert alike.lower <= mixed.upper * (1 + 1e-6)
+        assert mixed.upper < mixed.lower * 1.001
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.4, 8.0), st.integers(2, 300), st.integers(1, 4)),
+        min_size=2,
+        max_size=4,
+    ),
+    st.floats(1e-9, 1e-3),
+)
+@settings(max_examples=8)
+def test_a_mixture_of_epochs_agrees_with_contours(parts, delta):
+    plan = functools.reduce(operator.add, (n * Epoch(z, steps) for z, steps, n in parts))
+    found = dpacct.epsilon(plan, delta=delta)
+    # A round that hardly matters takes the schedule to a contour.
+    beside = dpacct.epsilon(plan + 1 * Round(3e4, adjacency="zero-out"), delta=delta)
+    assert found.lower <= beside.upper
+    assert beside.lower <= found.upper * (1 + 1e-3)
+    assert found.upper < found.lower * 1.003
+    again = dpacct.delta(plan, epsilon=found.upper)
+    assert again.lower <= delta * (1 + 1e-9)
+    assert again.upper >= delta * (1 - 1e-2)
 
 
 def test_noise_for_a_budget():

@@ -119,30 +119,34 @@ def test_spreading_keeps_means_and_merging_keeps_masses():
         assert event <= truth + 1e-15 <= _delta(upper, epsilon) + 2e-15
 
 
-def _repeated_by_convolution(law: RatioLaw, count: int, epsilon: float) -> float:
-    p, q = law.p, law.q
-    for _ in range(count - 1):
+def _sum_by_convolution(laws: list[RatioLaw], epsilon: float) -> float:
+    p, q = laws[0].p, laws[0].q
+    for law in laws[1:]:
         p, q = np.convolve(p, law.p), np.convolve(q, law.q)
-    losses = law.step * (count * law.first + np.arange(len(p)))
-    if law.proven:
+    step = laws[0].step
+    losses = step * (sum(law.first for law in laws) + np.arange(len(p)))
+    if laws[0].proven:
         once = float(p @ np.maximum(-np.expm1(epsilon - losses), 0.0))
-        return once + 1 - (1 - law.lost_p) ** count
-    first = round(epsilon / law.step)
+        return once + 1 - math.prod(1 - law.lost_p for law in laws)
+    first = round(epsilon / step)
     events = []
     for number in range(first - 12, first + 13):
-        inside = losses >= law.step * (number - 0.5)
+        inside = losses >= step * (number - 0.5)
         events.append(float(p[inside].sum() - math.exp(epsilon) * q[inside].sum()))
     return max(events)
 
 
 @pytest.mark.parametrize("proven", [True, False])
 @pytest.mark.parametrize("tilt", [0.5, 3.0, 8.0])
-def test_powers_of_transforms_agree_with_convolutions(monkeypatch, *, proven, tilt):
+@pytest.mark.parametrize("others", [0, 2])
+def test_powers_of_transforms_agree_with_convolutions(monkeypatch, *, proven, tilt, others):
     monkeypatch.setattr(averages, "_FINENESS", 8)
     law = _law(proven=proven).trimmed()
+    other = epoch_law(1.5 * NOISE, 3, proven=proven).trimmed().on_grid(law.step)
+    laws = [(law, 4), (other, others)] if others else [(law, 4)]
     for epsilon in (0.2, 0.8, 1.5):
-        truth = _repeated_by_convolution(law, 4, epsilon)
-        found = Repeated(law, 4, tilt).delta(epsilon)
+        truth = _sum_by_convolution([law] * 4 + [other] * others, epsilon)
+        found = Repeated(laws, tilt).delta(epsilon)
         if proven:
             assert found.lower <= truth * (1 + 1e-12) <= found.upper * (1 + 2e-12)
         else:
@@ -152,13 +156,34 @@ def test_powers_of_transforms_agree_with_convolutions(monkeypatch, *, proven, ti
             assert found.lower > truth * (1 - 1e-4) - 1e-12
 
 
+@pytest.mark.parametrize("proven", [True, False])
+@pytest.mark.parametrize("factor", [0.3, 0.7, 3.1])
+def test_another_grid_moves_delta_to_the_safe_side(*, proven, factor):
+    law = _law(proven=proven).trimmed()
+    moved = law.on_grid(factor * law.step)
+    assert moved.mass_error > law.mass_error
+    assert (moved.loss_error > law.loss_error) == proven
+    for before, after in ((law.p, moved.p), (law.q, moved.q)):
+        assert after.sum() == pytest.approx(before.sum(), rel=1e-13)
+    for one, two in ((law, moved), (law.swapped(), moved.swapped())):
+        for epsilon in (0.0, 0.4, 1.1, 2.5):
+            before, after = (_delta(each, epsilon) for each in (one, two))
+            if not proven:
+                before, after = (
+                    float(np.maximum(each.p - math.exp(epsilon) * each.q, 0.0).sum())
+                    for each in (two, one)
+                )
+            assert before <= after * (1 + 1e-12)
+            assert after <= before * 1.02 + 1e-9
+
+
 @pytest.mark.parametrize("name", ["FFT_ERROR", "_LOG_OUTSIDE", "_LOG_KERNEL"])
 def test_errors_of_transforms_and_windows_are_charged(monkeypatch, name):
     law = _law(proven=True).trimmed()
-    sharp = Repeated(law, 6, 4.0).delta(0.9)
+    sharp = Repeated([(law, 6)], 4.0).delta(0.9)
     larger: Any = {"FFT_ERROR": 1e-9, "_LOG_OUTSIDE": -4.0, "_LOG_KERNEL": -3.0}[name]
     monkeypatch.setattr(self_composition, name, larger)
-    coarse = Repeated(law, 6, 4.0).delta(0.9)
+    coarse = Repeated([(law, 6)], 4.0).delta(0.9)
     assert coarse.lower < sharp.lower * (1 - 1e-9)
     assert coarse.upper > sharp.upper * (1 + 1e-9)
 

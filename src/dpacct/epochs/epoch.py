@@ -20,8 +20,8 @@ from dpacct.rounds import Adjacency, AdjacencyName
 # Outside these ranges the law of an epoch is not computed, and the bounds of full participation
 # and of one step hold.
 NOISE_OF_LAWS, STEPS_OF_LAWS = (0.05, 1e5), 10**7
-# Laws that are kept: one bracket needs four.
-_REMEMBERED = 16
+# Laws that are kept: one bracket needs four of each kind of epoch.
+_REMEMBERED = 64
 
 
 @dataclass(frozen=True, init=False, repr=False, slots=True)
@@ -149,6 +149,6 @@ def _achieved_pair(
     return AllocationPair(replace(law, cover=cover), noise)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=_REMEMBERED)
 def _law(noise: float, steps: int, *, proven: bool) -> RatioLaw:
     return epoch_law(noise, steps, proven=proven)

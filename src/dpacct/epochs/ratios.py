@@ -62,6 +62,37 @@ class RatioLaw:
         """The losses h j, shape (n,)."""
         return self.step * (self.first + np.arange(float(len(self.p))))
 
+    @property
+    def variance(self) -> float:
+        """The variance of the loss under P, about."""
+        mean = float(self.p @ self.losses)
+        return float(self.p @ (self.losses - mean) ** 2)
+
+    def on_grid(self, step: float) -> RatioLaw:
+        """Return the law on a grid of another step. An upper law is spread, a lower one merged."""
+        place, most = self.losses / step, float(np.abs(self.losses).max())
+        index = np.floor(place) if self.proven else np.rint(place)
+        first = int(index.min())
+        number = (index - first).astype(np.int64)
+        p, q = (total_by_number(number, masses) for masses in (self.p, self.q))
+        if self.proven:
+            # Q is spread with the mean of R, and P with that of 1 / R: both masses are kept.
+            beyond, length = (place - index) * step, int(number.max()) + 2
+            for sign, masses in ((-1.0, self.p), (1.0, self.q)):
+                high = np.clip(np.expm1(sign * beyond) / math.expm1(sign * step), 0.0, 1.0)
+                total = total_by_number(number, masses * (1 - high), length)
+                total += total_by_number(number + 1, masses * high, length)
+                p, q = (total, q) if sign < 0 else (p, total)
+        return replace(
+            self,
+            step=step,
+            first=first,
+            p=p,
+            q=q,
+            mass_error=self.mass_error + UNIT * (len(self.p) + 8 + 4 * most),
+            loss_error=self.loss_error + UNIT * (32 + 16 * most) * self.proven,
+        )
+
     def swapped(self) -> RatioLaw:
         """Return the law of Q against P."""
         last = self.first + len(self.p) - 1

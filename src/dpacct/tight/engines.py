@@ -203,11 +203,11 @@ def only_pair(composition: Composition) -> AchievedPair | GeneralPair | None:
 
 
 def is_repeated(composition: Composition) -> bool:
-    """Return True if all releases are the same, with losses on a grid of whole numbers."""
-    if composition.precision or len(composition.general) != 1:
+    """Return True if all releases have their losses on grids of whole numbers."""
+    if composition.precision or not composition.general:
         return False
-    pair, count = composition.general[0]
-    return hasattr(pair, "law") and composition.sampled_rounds == count
+    on_grids = sum(count for pair, count in composition.general if hasattr(pair, "law"))
+    return composition.sampled_rounds == on_grids
 
 
 def _pairs(composition: Composition) -> list[tuple[AchievedPair | GeneralPair, float]]:

@@ -1,8 +1,9 @@
-"""A release that runs many times, by powers of one Fourier transform on a grid of losses.
+"""Epochs that run many times, by powers of Fourier transforms on one grid of losses.
 
-The law of a sum of n whole numbers is the n-th power of a transform. Masses are tilted by e^{c L}
-first, so that small deltas keep their digits. The errors of the transform are charged, and so is
-what lies outside the window of numbers (Chernoff's inequality).
+The law of a sum of whole numbers is the product of their transforms, and of n equal ones a power.
+Epochs with different noises are brought to a common grid first. Masses are tilted by e^{c L}, so
+that small deltas keep their digits. The errors of the transforms are charged, and so is what lies
+outside the window of numbers (Chernoff's inequality).
 
 Derivation: docs/derivations/epochs.md.
 """
@@ -10,7 +11,7 @@ Derivation: docs/derivations/epochs.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,26 +30,27 @@ _EXPONENTS, _LOG_OUTSIDE = np.geomspace(0.05, 20.0, 24), -52.0
 _LONGEST = 2**24
 # Losses with a weight e^{-c (L - eps)} below this are counted as if they weighed so much.
 _LOG_KERNEL = -46.0
+# Steps of a common grid in the standard deviation of an average loss, and most points of a law.
+_FINENESS, _POINTS = 200, 2**20
 # Events of the lower bound begin this many numbers from eps / h.
 _CANDIDATES = 12
 _TOLERANCE, _LARGEST = 1e-9, 690.0
 
 
 def repeated_epsilon(composition: Composition, delta: float) -> Interval:
-    """Return eps(delta) of a composition of equal releases, whose pair has a `RatioLaw`.
+    """Return eps(delta) of a composition of pairs that have a `RatioLaw`.
 
-    Of a lower law the upper end is infinite.
+    Of lower laws the upper end is infinite.
 
     Raises:
         NotConverged: the transform would be too long.
     """
-    law, count = _only_law(composition)
     log_delta = math.log(delta)
     tilt, at = tilt_at_delta(composition, log_delta)
-    repeated = Repeated(law, count, tilt)
+    repeated = Repeated(_on_one_grid(_laws(composition)), tilt)
     guess = epsilon_estimate(tilt, at, log_delta)
     lower = _crossing(lambda epsilon: repeated.delta(epsilon).lower > delta, guess)[0]
-    if not law.proven or count * law.lost_p * (1 + 8 * UNIT) >= delta:
+    if not repeated.proven or repeated.lost >= delta:
         return Interval(lower, math.inf)
     upper = _crossing(lambda epsilon: repeated.delta(epsilon).upper > delta, guess)[1]
     return Interval(min(lower, upper), upper)
@@ -77,19 +79,29 @@ def _crossing(above: Callable[[float], bool], guess: float) -> tuple[float, floa
 
 
 def repeated_delta(composition: Composition, epsilon: float) -> Interval:
-    """Return delta(eps) in the same way. Of a lower law the upper end is that of its cover."""
-    law, count = _only_law(composition)
+    """Return delta(eps) in the same way. Of lower laws the upper end is that of their covers."""
+    laws = _laws(composition)
     tilt, _ = tilt_at_epsilon(composition, epsilon)
-    found = Repeated(law, count, tilt).delta(epsilon)
-    if law.cover is None:
+    found = Repeated(_on_one_grid(laws), tilt).delta(epsilon)
+    covers = [(law.cover, count) for law, count in laws if law.cover is not None]
+    if len(covers) < len(laws):
         return found
-    return Interval.bracket(found.lower, Repeated(law.cover, count, tilt).delta(epsilon).upper)
+    return Interval.bracket(found.lower, Repeated(_on_one_grid(covers), tilt).delta(epsilon).upper)
 
 
-def _only_law(composition: Composition) -> tuple[RatioLaw, int]:
-    pair, count = composition.general[0]
-    assert isinstance(pair, RatioPair)  # noqa: S101 - `is_repeated` checks it
-    return pair.law, count
+def _laws(composition: Composition) -> list[tuple[RatioLaw, int]]:
+    return [(p.law, count) for p, count in composition.general if isinstance(p, RatioPair)]
+
+
+def _on_one_grid(laws: list[tuple[RatioLaw, int]]) -> list[tuple[RatioLaw, int]]:
+    """Return the laws on grids of the same step. What a grid adds to a sum is of second order."""
+    if len({law.step for law, _ in laws}) == 1:
+        return laws
+    total = sum(count * law.variance for law, count in laws)
+    average = math.sqrt(total / sum(count for _, count in laws))
+    widest = max(law.step * len(law.p) for law, _ in laws)
+    step = max(average / _FINENESS, widest / _POINTS)
+    return [(law.on_grid(step), count) for law, count in laws]
 
 
 class _Power(NamedTuple):
@@ -112,38 +124,45 @@ class _Power(NamedTuple):
 
 
 class Repeated:
-    """Bounds of delta of ``count`` releases, for every epsilon near those that a tilt is made for.
+    """Bounds of delta of repeated releases, for every epsilon near those of a tilt.
 
     Args:
-        law: of one release.
-        count: how often it runs.
+        laws: laws with one step, all upper or all lower ones, and how often each of them runs.
         tilt: c > 0, best at the saddle point of the requested epsilons.
+    Attributes:
+        proven: True if both ends of delta are bounds, False if only the lower end is one.
+        lost: the probability of losses that are beyond all bounds, rounded up.
     Raises:
         NotConverged: the transform would be too long.
     """
 
-    def __init__(self, law: RatioLaw, count: int, tilt: float) -> None:
-        self._law, self._count, self._tilt = law, count, tilt
-        self._p = _power(law, law.p, tilt, count)
-        self._q = None if law.proven else _power(law, law.q, tilt + 1, count)
+    def __init__(self, laws: Sequence[tuple[RatioLaw, int]], tilt: float) -> None:
+        self._tilt, self._step = tilt, laws[0][0].step
+        self.proven = all(law.proven for law, _ in laws)
+        self.lost = sum(n * law.lost_p for law, n in laws) * (1 + (8 + 2 * len(laws)) * UNIT)
+        self._loss_error = sum(n * law.loss_error for law, n in laws) * (1 + 1e-9)
+        self._mass_error = sum(n * law.mass_error for law, n in laws) * 1.01
+        self._p = _power([(law, law.p, n) for law, n in laws], tilt)
+        self._q = None
+        if not self.proven:
+            self._q = _power([(law, law.q, n) for law, n in laws], tilt + 1)
 
     def delta(self, epsilon: float) -> Interval:
         """Return bounds of delta at one epsilon >= 0. Of a lower law, the upper end is 1."""
         if self._q is not None:
             return Interval(self._lower(epsilon, self._q), 1.0)
-        moved = self._count * self._law.loss_error + 8 * UNIT * (1 + epsilon)
+        moved = self._loss_error + 8 * UNIT * (1 + epsilon)
         lower = self._sum(epsilon + moved, -1.0)
-        upper = self._sum(epsilon - moved, 1.0)
-        upper += self._count * self._law.lost_p * (1 + 8 * UNIT)
+        upper = self._sum(epsilon - moved, 1.0) + self.lost
         return Interval(min(1.0, lower), min(1.0, upper))
 
     def _sum(self, epsilon: float, side: float) -> float:
         """Return the sum of P(1 - e^{eps - L})_+ with all errors added or taken away."""
-        law, c, p = self._law, self._tilt, self._p
-        start = max(0, math.floor(epsilon / law.step) - p.start)
-        stop = start + math.ceil(-_LOG_KERNEL / (c * law.step)) + 2
+        step, c, p = self._step, self._tilt, self._p
+        start = max(0, math.floor(epsilon / step) - p.start)
+        stop = start + math.ceil(-_LOG_KERNEL / (c * step)) + 2
         values = p.values[start:stop]
-        above = law.step * (p.start + start + np.arange(float(len(values)))) - epsilon
+        above = step * (p.start + start + np.arange(float(len(values)))) - epsilon
         above = np.maximum(above, 0.0)
         kernel = np.exp(-c * above) * -np.expm1(-above)
         slack = p.error * float(kernel.sum()) + p.outside + 2 * math.exp(_LOG_KERNEL)
@@ -155,7 +174,7 @@ class Repeated:
 
     def _lower(self, epsilon: float, q: _Power) -> float:
         """Return the largest P(A) - e^eps Q(A) for events A = {number >= j}."""
-        p, c, step = self._p, self._tilt, self._law.step
+        p, c, step = self._p, self._tilt, self._step
         middle = round(epsilon / step)
         first = middle + np.arange(-float(_CANDIDATES), _CANDIDATES + 1.0)
         exponents = p.log_scale - c * step * first, q.log_scale - (c + 1) * step * first + epsilon
@@ -171,8 +190,7 @@ class Repeated:
         return min(1.0, max(0.0, found * (1 - 8 * UNIT)))
 
     def _relative(self, part: _Power) -> float:
-        each = self._count * self._law.mass_error * 1.01
-        return math.expm1(min(each + part.relative, 1.0))
+        return math.expm1(min(self._mass_error + part.relative, 1.0))
 
 
 def _events(part: _Power, tilt: float, first: Array) -> tuple[Array, Array]:
@@ -191,32 +209,64 @@ def _events(part: _Power, tilt: float, first: Array) -> tuple[Array, Array]:
     return mass, part.error * room + part.outside + 2 * math.exp(_LOG_KERNEL)
 
 
-def _power(law: RatioLaw, masses: Array, tilt: float, count: int) -> _Power:
-    """Return the law of the sum of ``count`` independent numbers with these masses."""
-    with np.errstate(divide="ignore"):
-        exponent = np.log(masses) + tilt * law.losses
-    top = float(exponent.max())
-    weights = np.exp(exponent - top)
-    total = float(weights.sum())
-    weights, log_moment = weights / total, top + math.log(total)
-    low, high, outside = _window(law, exponent - log_moment, weights, count)
+def _power(parts: Sequence[tuple[RatioLaw, Array, int]], tilt: float) -> _Power:
+    """Return the law of the sum of independent numbers with these masses, each so many times."""
+    tilted = [_Tilted.of(law, masses, tilt, count) for law, masses, count in parts]
+    low, high, outside = _window(tilted)
     length = 1 << max(high - low, 1).bit_length()
     if length > _LONGEST:
-        raise NotConverged(f"{count} releases need a transform of {length} numbers")
-    # Numbers count from the first one on. Sums are exact modulo the length.
-    transform = np.fft.rfft(np.bincount(np.arange(len(masses)) % length, weights, length))
-    powered = _whole_power(transform, count)
-    values = np.fft.irfft(powered, length)
-    # |y^n - x^n| <= n |y - x| max(|x|, |y|)^(n - 1).
+        releases = sum(part.times for part in tilted)
+        raise NotConverged(f"{releases} releases need a transform of {length} numbers")
     each = FFT_ERROR * math.log2(length)
-    largest = np.log(np.abs(transform) + each)
-    off = count * each * np.exp((count - 1) * largest)
-    off += (4 * count * UNIT + each) * np.abs(powered)
+    powered = np.ones(length // 2 + 1, dtype=np.complex128)
+    log_largest, worst = np.zeros(len(powered)), np.zeros(len(powered))
+    for part in tilted:
+        # Numbers count from the first one on. Sums are exact modulo the length.
+        places = np.arange(len(part.weights)) % length
+        transform = np.fft.rfft(np.bincount(places, part.weights, length))
+        powered = powered * _whole_power(transform, part.times)
+        # |y^n - x^n| <= n |y - x| max(|x|, |y|)^(n - 1), and so for each factor of a product.
+        largest = np.log(np.abs(transform) + each)
+        log_largest += part.times * largest
+        worst += part.times * each * np.exp(-largest)
+    values = np.fft.irfft(powered, length)
+    off = np.exp(np.log(worst) + log_largest)
+    rounds = sum(part.times for part in tilted) + 2 * len(tilted)
+    off += (4 * rounds * UNIT + each) * np.abs(powered)
     # Each frequency but the first and the last one stands for two.
     error = 2 * float(off.sum()) / length * (1 + 1e-9)
-    relative = UNIT * (64 + 8 * abs(top) + 8 * tilt * float(np.abs(law.losses).max()) + len(masses))
-    values = np.roll(values, -((low - count * law.first) % length))
-    return _Power(count * log_moment, low, values, error, outside, count * relative)
+    first = sum(part.times * part.law.first for part in tilted)
+    return _Power(
+        log_scale=sum(part.times * part.log_moment for part in tilted),
+        start=low,
+        values=np.roll(values, -((low - first) % length)),
+        error=error,
+        outside=outside,
+        relative=sum(part.times * part.relative for part in tilted),
+    )
+
+
+class _Tilted(NamedTuple):
+    """One law under the tilt: masses of total 1, their logarithms, and the error of each mass."""
+
+    law: RatioLaw
+    times: int
+    weights: Array
+    log_weights: Array
+    log_moment: float
+    relative: float
+
+    @classmethod
+    def of(cls, law: RatioLaw, masses: Array, tilt: float, count: int) -> _Tilted:
+        with np.errstate(divide="ignore"):
+            exponent = np.log(masses) + tilt * law.losses
+        top = float(exponent.max())
+        weights = np.exp(exponent - top)
+        total = float(weights.sum())
+        farthest = float(np.abs(law.losses).max())
+        relative = UNIT * (64 + 8 * abs(top) + 8 * tilt * farthest + len(masses))
+        log_moment = top + math.log(total)
+        return cls(law, count, weights / total, exponent - log_moment, log_moment, relative)
 
 
 def _whole_power(base: ComplexArray, count: int) -> ComplexArray:
@@ -229,26 +279,32 @@ def _whole_power(base: ComplexArray, count: int) -> ComplexArray:
     return found
 
 
-def _window(law: RatioLaw, exponent: Array, weights: Array, count: int) -> tuple[int, int, float]:
+def _window(parts: Sequence[_Tilted]) -> tuple[int, int, float]:
     """Return the numbers between which the sum lies, and a bound of the mass elsewhere.
 
-    Chernoff: P(sum >= e) <= exp(n log E e^{d L} - d e) for each d > 0, and likewise to the left.
+    Chernoff: P(sum >= e) <= exp(sum of n log E e^{d L} - d e) for each d > 0, and likewise to the
+    left.
     """
-    losses = law.losses
-    mean = float(weights @ losses)
-    spread = math.sqrt(max(count * float(weights @ (losses - mean) ** 2), law.step**2))
+    step, variance = parts[0].law.step, 0.0
+    for part in parts:
+        mean = float(part.weights @ part.law.losses)
+        variance += part.times * float(part.weights @ (part.law.losses - mean) ** 2)
+    spread = math.sqrt(max(variance, step**2))
     ends: list[float] = []
     for sign in (-1.0, 1.0):
         best = math.inf
         for d in (_EXPONENTS / spread).tolist():
-            moved = exponent + sign * d * losses
-            top = float(moved.max())
-            log_moment = top + math.log(float(np.exp(moved - top).sum()))
-            slack = 1e-9 * (1 + abs(log_moment))
-            best = min(best, (count * (log_moment + slack) - _LOG_OUTSIDE) / d)
+            total = 0.0
+            for part in parts:
+                moved = part.log_weights + sign * d * part.law.losses
+                top = float(moved.max())
+                log_moment = top + math.log(float(np.exp(moved - top).sum()))
+                total += part.times * (log_moment + 1e-9 * (1 + abs(log_moment)))
+            best = min(best, (total - _LOG_OUTSIDE) / d)
         ends.append(best)
-    least, most = count * law.first, count * (law.first + len(weights) - 1)
-    low = max(least, math.floor(-ends[0] / law.step) - 1)
-    high = min(most, math.ceil(ends[1] / law.step) + 1)
+    least = sum(part.times * part.law.first for part in parts)
+    most = least + sum(part.times * (len(part.weights) - 1) for part in parts)
+    low = max(least, math.floor(-ends[0] / step) - 1)
+    high = min(most, math.ceil(ends[1] / step) + 1)
     outside = 1.01 * math.exp(_LOG_OUTSIDE) * ((low > least) + (high < most))
     return low, max(high, low), outside
