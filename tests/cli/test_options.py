@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dpacct import Budget, Ledger, Round
 from dpacct.errors import DpacctError
 from dpacct_cli import errors, words
 from dpacct_cli.app import ENTRIES, load
@@ -100,17 +103,85 @@ def test_an_option_changes_what_runs_or_is_refused_as_typed(run: str, field: str
         assert changed != plan or changed.adjacency is not plan.adjacency
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["rdp", "risk", "plot eps", "plot schedule", "plot compare", "ledger charge a.ledger"],
-)
-def test_a_population_that_no_number_depends_on_is_refused(dpacct: Any, command: str) -> None:
-    dpacct("ledger init a.ledger --eps 8")
-    for run in ("--q 0.1 --rounds 3", "--sampling full --rounds 3", "--laplace 1"):
-        noise = "" if "laplace" in run else "--noise 2"
-        ran = dpacct(f"{command} {run} {noise} --clients 9")
-        assert ran.code == 2
-        assert "--clients 9 changes nothing" in ran.err
+# A command line of each command that trains nothing, short, and a value of each option that is its
+# own. What takes a file is said for that command.
+RUN = "--noise 9 --rounds 20 --sampling full"
+LINES = {
+    **dict.fromkeys(("epsilon", "risk", "rdp", "compare", "report", "explore"), RUN),
+    **{f"plot {kind}": RUN for kind in ("eps", "delta", "tradeoff", "rdp", "schedule", "compare")},
+    **{f"ledger {kind}": "a.ledger" for kind in ("show", "verify", "report", "export")},
+    "calibrate": "--eps 2 --rounds 20 --sampling full", "delta": f"{RUN} --eps 1",
+    "certify": f"{RUN} --eps 9", "claims check": "fed-alpha-normec-p0.25", "claims list": "",
+    "ledger init": "b.ledger --eps 3", "ledger finish": "a.ledger --run 1",
+    "ledger remaining": f"a.ledger {RUN}", "ledger charge": f"a.ledger {RUN}",
+    "plot samplings": "--examples 200 --batch 20 --epochs 2 --noise 2",
+    "plot ledger": "a.ledger", "plot train": "one.report.jsonl",
+}  # fmt: skip
+TYPED = {
+    "--eps": "2.5", "--delta": "1e-6", "--solve": "rounds", "--advantage": "0.2", "--tpr": "0.2",
+    "--fpr": "0.2", "--fixed": "plan.csv", "--accountant": "rdp", "--from": "plan.csv",
+    "--claim": "3", "--gdp": "1e-6", "--prior": "0.2", "--orders": "3", "--unit": "patient",
+    "--promised-delta": "1e-6", "--partition": "country=DE,FR", "--head": "0" * 64,
+    "--format": "registry", "--title": "T", "--author": "A", "--date": "2026", "--name": "n",
+    "--project": "p", "--part": "country=DE", "--run": "2", "--bits": "300",
+    "--output": "out.md", "explore --output": "out.csv", "plot --output": "out.svg",
+    "--clients": "50", "--json": "", "--quiet": "", "--certify": "", "--adjacency": "replace-one",
+}  # fmt: skip
+NEEDS = {"certify": "flint", "claims check": "flint", "plot": "plotext"}
+# Times, dates and hashes differ from run to run.
+VARYING = re.compile(r'[\d.]+ m?s\b|"seconds": [\d.e-]+|[0-9a-f]{64}|20\d\d-\d\d-\d\d[T ][\d:.]+')
+
+
+def own_options() -> Iterator[Any]:
+    """Each command with its options that describe nothing that runs, and with --clients."""
+    for name, entry in ENTRIES.items():
+        command = load(name, entry)
+        for below, each in getattr(command, "commands", {"": command}).items():
+            door = f"{name} {below}".strip()
+            needs = NEEDS.get(door, NEEDS.get(name))
+            marks = [pytest.mark.needs(needs)] if needs else []
+            for option in (param.opts[0] for param in each.params):
+                # --over-budget and --force change what is refused: they have tests of their own.
+                skipped = ("--over-budget", "--force", "--help-all")
+                if door not in LINES or not option.startswith("--") or option in skipped:
+                    continue
+                if option not in _NAMES.values() or option == "--clients":
+                    yield pytest.param(door, option, id=f"{door} {option}", marks=marks)
+
+
+@pytest.mark.parametrize(("door", "option"), [*own_options()])
+def test_no_option_of_a_command_is_without_effect(
+    dpacct: Any, door: str, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It changes what is printed, a file or the ledger, or the command is refused."""
+    monkeypatch.setattr("dpacct.interop.installed_peers", lambda: ())
+    report = '{"epsilon_upper": 2.0, "test_accuracy": 0.5, "delta": 1e-5}\n'
+    value = TYPED.get(f"{door.split(maxsplit=1)[0]} {option}", TYPED.get(option))
+    assert value is not None, f"{option} has no value in this table"
+    done: list[tuple[Any, ...]] = []
+    for more in ("", f"{option} {value}"):
+        for file in (*Path().glob("?.ledger*"), *Path().glob("out.*")):
+            file.unlink()
+        Path("one.report.jsonl").write_text(report, encoding="utf-8")
+        with Ledger.open("a.ledger", Budget(50, 1e-3)) as ledger:
+            ledger.start_run("training", 30 * Round(9.0)).reserve(Round(9.0)).commit()
+        line = re.sub(f"{option} \\S+", "", LINES[door]) if more else LINES[door]
+        ran = dpacct(f"{door} {line} {more}")
+        assert not ran.code or more, ran.err
+        kept = [VARYING.sub("", ran.out), ran.err, sorted(path.name for path in Path().iterdir())]
+        for file in ("a.ledger", "b.ledger") if not ran.code else ():
+            if Path(file).exists():
+                with Ledger.open(file, read_only=True) as ledger:
+                    kept.append(VARYING.sub("", repr([*ledger.export()])))
+        done.append((ran.code, *kept))
+    assert done[0] != done[1]
+
+
+def test_what_takes_no_file_is_not_left_out() -> None:
+    """Training, audits and attacks have tests of their own."""
+    every = {param.id.rpartition(" ")[0] for param in own_options()}
+    assert every == {*LINES}
+    assert {*doors()} <= every
 
 
 def test_what_was_not_typed_is_not_named_as_an_option(dpacct: Any) -> None:
@@ -137,9 +208,9 @@ def test_what_was_not_typed_is_not_named_as_an_option(dpacct: Any) -> None:
 
 def test_what_has_no_rounds_is_not_counted_in_rounds(dpacct: Any, folder: Path) -> None:
     phases = '[[phase]]\nmechanism = "laplace"\nepsilon = 0.1\nrounds = 20\n'
-    rounds = "[[phase]]\nrounds = 1000\nnoise_multiplier = 20\nsampling_rate = 0.01\n"
+    rounds = "[[phase]]\nrounds = 1000\nnoise_multiplier = 20\n"
     (folder / "plan.toml").write_text(rounds + phases, encoding="utf-8")
-    for command in ("report --format md", "plot tradeoff", "plot eps", "epsilon"):
+    for command in ("report --format md", "plot eps", "epsilon"):
         words = dpacct(f"{command} --schedule plan.toml").text
         assert "1,020 releases" in words
         assert "1,020 rounds" not in words

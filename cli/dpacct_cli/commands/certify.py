@@ -51,6 +51,7 @@ def certify(
       dpacct certify census.ledger
     """
     style = shown.style
+    typed.refuse_unused_clients()
     plan, epsilon, at = _stated(file, typed, eps, delta)
     precision = BITS if bits is None else validate.count("bits", options.number(bits), "bits", 4096)
     found = prove(plan, epsilon=epsilon, delta=at, bits=precision)

@@ -98,6 +98,10 @@ def risk(
         if calibrated:
             noise = noise_multiplier(plan) or 0.0
             rows.append(Row("noise", up(noise, 7), "calibrated"))
+        if promise is not None:
+            told = f"epsilon {plain(promise['epsilon'])} at delta {plain(promise['delta'])}"
+            worst = f"{up(promise['advantage'])} at most"
+            rows.append(Row("any mechanism", worst, f"  advantage, if only {told} is known"))
         question = in_units(
             "The attacker sees every release, knows all other clients' data, and guesses "
             f"{QUESTIONS[plan.adjacency]}. The prior probability is {plain(belief)}. "

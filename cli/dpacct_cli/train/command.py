@@ -178,6 +178,9 @@ def _run(
         try:
             outcome = train(run, job, files, style)
         except BudgetExceeded as refusal:
+            if not run.noise_multiplier:
+                way = "Give --noise above 0, or the name of a new ledger by --ledger."
+                raise BudgetExceeded(f"{refusal} {way}") from None
             # The ways out come first, the figures behind them.
             stopped = " ".join(
                 f"To continue the stopped run: {again_command(begun)}."

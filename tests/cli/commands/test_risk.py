@@ -112,7 +112,8 @@ def test_the_mechanism_itself_stands_beside(dpacct: Any) -> None:
 
 
 def test_noise_is_calibrated_for_the_mechanism_that_was_typed(dpacct: Any) -> None:
-    for words in ("--rounds 3 --q 0.1 --records 3", "--sampling allocation --steps 5"):
+    correlated = "--correlated square-root --rounds 20 --separation 5"
+    for words in (correlated, "--rounds 3 --sampling full --adjacency replace-one"):
         found = dpacct(f"risk --eps 8 {words} --json").json
         wanted = dpacct(f"calibrate --eps 8 {words} --json").json
         assert found["noise_multiplier"] == wanted["noise_multiplier"]

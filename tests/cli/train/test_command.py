@@ -194,10 +194,9 @@ def test_a_run_without_noise_says_that_its_epsilon_is_infinite(dpacct: Any) -> N
     assert dpacct("ledger verify bare.ledger").code == 0
     # Another ledger keeps its budget.
     dpacct(SMALL, "--ledger kept.ledger --eps 4")
-    assert (
-        "A budget needs noise, and kept.ledger has one"
-        in dpacct(f"{SMALL} --noise 0 --ledger kept.ledger").err
-    )
+    refused = dpacct(f"{SMALL} --noise 0 --ledger kept.ledger").err
+    assert "a budget needs noise, and kept.ledger has one" in refused
+    assert refused.endswith("Give --noise above 0, or the name of a new ledger by --ledger.\n")
 
 
 @pytest.mark.parametrize(
