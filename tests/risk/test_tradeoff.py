@@ -14,10 +14,12 @@ from dpacct.accountant import find_accountant
 from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.numerics.search import least_convex_value
-from dpacct.pairs.dominating import Direction
-from dpacct.risk.attacks import Attack, Attacks
+from dpacct.pairs.dominating import Direction, proven_pairs
+from dpacct.risk.attacks import Attack, Attacks, PrivacyProfile
 from dpacct.risk.measures import default_rates, tradeoff
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
+from dpacct.tight.composition import Composition
+from dpacct.tight.engines import Made, composed_delta, inversion_delta
 from tests.oracles import contour, neyman_pearson
 from tests.oracles.answers import known
 from tests.strategies import FEWER, log_uniform
@@ -327,3 +329,25 @@ def test_a_curve_is_as_sharp_as_a_chart_and_never_below_the_best_attack(plan):
         # The exact lower bound is achieved, so no proven upper bound lies below it.
         assert exact.lower <= found.upper <= 1.03 * exact.upper
         assert 0.8 * exact.lower <= found.lower <= exact.upper
+
+
+def test_contours_of_few_rounds_serve_their_neighborhood():
+    schedule, remove = 2 * Round(1.0, Uniform(3, 40)), Direction.REMOVE
+    profile = PrivacyProfile(schedule, find_accountant("pairs"))
+    composition = Composition.of_schedule(schedule, proven_pairs, remove)
+    for epsilon in (1.0, 1.001, 0.98):
+        shared, alone = profile.proven(remove, epsilon), composed_delta(composition, epsilon)
+        assert shared.lower <= alone.upper
+        assert alone.lower <= shared.upper
+        assert shared.width <= 1e-5 * shared.upper
+
+
+def test_what_a_contour_has_lost_is_added():
+    composition = Composition.of_schedule(
+        2 * Round(1.0, Uniform(20, 1000)), proven_pairs, Direction.REMOVE
+    )
+    made: list[Made] = []
+    inversion_delta(composition, 1.0, made)
+    least = made[-1].contour.delta(1.0)
+    assert Made(made[-1].contour, 1e-3).delta(1.0).upper > least.upper + 1e-3
+    assert Made(made[-1].contour, 1e-3).delta(1.0).lower == least.lower

@@ -48,7 +48,7 @@ from dpacct.rounds import Schedule
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.composition import Composition, is_same_both_ways
 from dpacct.tight.contour import Contour, log_delta_estimate, tilt_at_epsilon
-from dpacct.tight.engines import composed_delta, is_repeated
+from dpacct.tight.engines import Made, composed_delta, inversion_delta, is_repeated
 
 # A contour is kept up to this relative width. It also answers elsewhere up to the second width, or
 # up to this multiple of its width at the epsilon for which it was made.
@@ -132,13 +132,12 @@ class _Engine:
 
     def __init__(self, composition: Composition) -> None:
         self._composition = composition
-        self._contours: dict[float, tuple[Contour, float]] = {}
+        self._contours: dict[float, tuple[Made, float]] = {}
         # A single round has a closed form, and Gaussians without sampling compose to one.
-        # Contours leave infinite losses out.
+        # Contours leave infinite losses out. Losses on grids have sums of their own.
         several = composition.sampled_rounds > 1.0
-        self._makes_contours = several and not composition.infinite_mass
-        # Equal releases with losses on a grid have sums of their own.
-        self._makes_contours &= not is_repeated(composition)
+        self._inverts = several and not (composition.infinite_mass or is_repeated(composition))
+        self._plainly = self._inverts
 
     def delta(self, epsilon: float) -> Interval:
         """Return bounds of delta at one epsilon >= 0.
@@ -147,22 +146,30 @@ class _Engine:
             NotConverged: neither a contour nor the engine converges.
         """
         if self._contours:
-            near = min(self._contours, key=lambda made: abs(made - epsilon))
-            contour, width = self._contours[near]
-            answer = contour.delta(epsilon)
-            if answer.width <= max(_SHARP, _WIDER * width) * answer.upper:
-                return answer
-        if self._makes_contours and epsilon < self._composition.largest_loss:
+            near = min(self._contours, key=lambda at: abs(at - epsilon))
+            made, width = self._contours[near]
             with suppress(NotConverged):
-                tilt, at = tilt_at_epsilon(self._composition, epsilon)
-                log_delta = min(0.0, log_delta_estimate(tilt, at, epsilon))
-                contour = Contour(self._composition, tilt, epsilon, log_delta, 0.0, at.variance)
-                answer = contour.delta(epsilon)
-                if answer.width <= _MADE * answer.upper:
-                    self._contours[epsilon] = contour, answer.width / answer.upper
+                answer = made.delta(epsilon)
+                if answer.width <= max(_SHARP, _WIDER * width) * answer.upper:
                     return answer
-            # Nearly an atom, at this epsilon and so at others.
-            self._makes_contours = False
+        if self._inverts and epsilon < self._composition.largest_loss:
+            with suppress(NotConverged):
+                if self._plainly:
+                    tilt, at = tilt_at_epsilon(self._composition, epsilon)
+                    log_delta = min(0.0, log_delta_estimate(tilt, at, epsilon))
+                    contour = Contour(self._composition, tilt, epsilon, log_delta, 0.0, at.variance)
+                    answer = contour.delta(epsilon)
+                    if answer.width <= _MADE * answer.upper:
+                        width = answer.width / answer.upper
+                        self._contours[epsilon] = Made(contour, 0.0), width
+                        return answer
+            # Nearly an atom, at this epsilon and so at others: contours with less and less blur.
+            self._plainly, blurred = False, list[Made]()
+            with suppress(NotConverged):
+                answer = inversion_delta(self._composition, epsilon, blurred)
+                if blurred:
+                    self._contours[epsilon] = blurred[-1], answer.width / answer.upper
+                return answer
         return composed_delta(self._composition, epsilon)
 
 

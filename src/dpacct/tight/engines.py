@@ -328,13 +328,30 @@ class _AtDelta:
         return place._replace(epsilon=best.upper)
 
 
+class Made(NamedTuple):
+    """A contour that serves epsilons near the one it was made for.
+
+    Attributes:
+        contour: bounds of delta without the part that was cut off.
+        lost: the probability of that part, rounded up.
+    """
+
+    contour: Bounding
+    lost: float
+
+    def delta(self, epsilon: float) -> Interval:
+        """Return proven bounds of delta at an epsilon, with the part that was cut off."""
+        found = self.contour.delta(epsilon)
+        return Interval(found.lower, min(1.0, (found.upper + self.lost) * (1 + 4 * UNIT)))
+
+
 class _AtEpsilon:
-    """The question how large delta is at an epsilon."""
+    """The question how large delta is at an epsilon. ``made`` receives the contours."""
 
     least_unit = 1.0
 
-    def __init__(self, epsilon: float) -> None:
-        self._epsilon = epsilon
+    def __init__(self, epsilon: float, made: list[Made] | None = None) -> None:
+        self._epsilon, self._made = epsilon, [] if made is None else made
 
     def saddle(self, composition: Composed) -> tuple[float, Cumulants, _Place]:
         """See `_AtDelta`."""
@@ -344,8 +361,8 @@ class _AtEpsilon:
 
     def answer(self, contour: Bounding, place: _Place, lost: float) -> Interval:
         """See `_AtDelta`."""
-        found = contour.delta(place.epsilon)
-        return Interval(found.lower, min(1.0, (found.upper + lost) * (1 + 4 * UNIT)))
+        self._made.append(Made(contour, lost))
+        return self._made[-1].delta(place.epsilon)
 
     def moved(self, place: _Place, best: Interval) -> _Place:
         """See `_AtDelta`."""
@@ -388,15 +405,21 @@ def inversion_epsilon(composition: Composition, delta: float, mass: float = 0.0)
     return best
 
 
-def inversion_delta(composition: Composition, epsilon: float) -> Interval:
+def inversion_delta(
+    composition: Composition, epsilon: float, made: list[Made] | None = None
+) -> Interval:
     """Return delta(eps) of sampled rounds by contours, relative width typically at most 1e-9.
 
+    Args:
+        composition: any composition. Its infinite losses are left out.
+        epsilon: at least 0.
+        made: receives the contours that refine the answer, the sharpest one last.
     Raises:
         NotConverged: see `inversion_epsilon`.
     """
     if epsilon >= composition.largest_loss:
         return Interval(0.0, 0.0)
-    question, best = _AtEpsilon(epsilon), Interval(0.0, 1.0)
+    question, best = _AtEpsilon(epsilon, made), Interval(0.0, 1.0)
     for attempt in (_unblurred, _quickly, _without_far_tail, _with_atoms_apart, _left_of_zero):
         with suppress(NotConverged):
             best = _intersection(best, attempt(composition, epsilon, best))
