@@ -16,17 +16,17 @@ from dpacct.tight.game import bounds
 
 TIGHT = TightAccountant()
 FIXED = 40 * Round(2.4, Uniform(5, 100))
-PURE = 2 * Laplace(epsilon=0.01, adjacency="replace-one")
+PURE = 2 * Laplace(epsilon=0.05, adjacency="replace-one")
 
 
 def test_pure_releases_beside_a_game_cost_at_most_their_sum() -> None:
     alone, plan = dpacct.epsilon(FIXED, delta=1e-5), FIXED + PURE
     both = dpacct.epsilon(plan, delta=1e-5)
-    assert both.upper <= alone.upper + 0.02 + 1e-12
+    assert both.upper <= alone.upper + 0.06
     assert both.upper < TIGHT.of_pairs.epsilon(plan, 1e-5).upper
     assert TIGHT.upper_epsilon(plan, 1e-5) == both.upper
     assert TIGHT.plays(plan)
-    assert TIGHT.game_or_why(plan, 1e-5) == "an adaptive game beside epsilons that add up"
+    assert TIGHT.game_or_why(plan, 1e-5) == "an adaptive game"
     # Read the other way, too.
     back = dpacct.delta(plan, epsilon=both.upper)
     assert back.upper == pytest.approx(1e-5, rel=1e-9)

@@ -194,6 +194,9 @@ class TightAccountant:
                 rest.rounds and not question.is_wide(by_pairs) and _exact(schedule)
             ):
                 continue
+            # A game of all releases mostly leaves nothing, either.
+            if how and question.added(_by_pairs(left, achieved_pairs, rest).lower, bound) >= upper:
+                continue
             of_rest, how_rest = self._least(left, rest) if rest.rounds else (0.0, "")
             added = question.added(of_rest, bound)
             if added < upper:

@@ -1,8 +1,9 @@
 """The adaptive game of fixed-size sampling, and the test whether a schedule needs it.
 
 In every round the adversary chooses a triangle again (`theorem`). Laws on a grid bound it from
-above and below (`laws`, `strategies`, `kernels`, `positions`, `rounds`). The game is solved
-backward (`play`) on a grid that a plan sets (`plan`, `choose`). `bounds` reads epsilon and delta.
+above and below (`laws`, `strategies`, `kernels`, `positions`, `rounds`), and other releases
+(`beside`). The game is solved backward (`play`) on a grid that a plan sets (`plan`, `choose`).
+`bounds` reads epsilon and delta.
 Statement, proofs and error bounds: docs/derivations/fixed-size-game.md.
 
 Only this module decides about schedules, without importing the modules that solve the game.
@@ -49,12 +50,11 @@ def is_played(schedule: Schedule) -> bool:
     """Return True if the game improves on a fixed pair for each round.
 
     In a single round there is no past to react to. There the fixed pair is exact, except for
-    zero-out, which uses the fixed pair of replace-one.
+    zero-out, which uses the fixed pair of replace-one. Other releases are stages of the game.
     """
     kinds = schedule.only_rounds()
     return (
-        len(kinds) == len(schedule.distinct())
-        and (schedule.rounds > 1 or schedule.adjacency is Adjacency.ZERO_OUT)
+        (schedule.rounds > 1 or schedule.adjacency is Adjacency.ZERO_OUT)
         and any(is_game(round_) for round_ in kinds)
         and all(is_game(round_) or has_one_pair(round_) for round_ in kinds)
         and all(LARGEST_SHIFT * round_.noise_multiplier >= 2.0 for round_ in kinds)

@@ -92,14 +92,14 @@ class Grid:
             NotConverged: it has more than `MAX_REACH` points.
         """
         far = far_loss(rate, noise, step, negligible)
-        return cls(rate, noise, step, _counted(far, step), negligible)
+        return cls(rate, noise, step, counted(far, step), negligible)
 
     @classmethod
     def of_everybody(cls, noise: float, step: float, negligible: float) -> Grid:
         """Return the same for a Gaussian with a shift of two."""
         mu = 2 / noise
         far = mu * (mu / 2 + math.sqrt(max(0.0, -2 * math.log(negligible))))
-        return cls(1.0, noise, step, _counted(far, step), negligible)
+        return cls(1.0, noise, step, counted(far, step), negligible)
 
     @property
     def points(self) -> Points:
@@ -124,7 +124,8 @@ def far_loss(rate: float, noise: float, least: float, probability: float) -> flo
     return float(losses[min(int(np.argmax(small)), len(losses) - 1)])
 
 
-def _counted(loss: float, step: float) -> int:
+def counted(loss: float, step: float) -> int:
+    """Return how many points of the grid reach a loss, at least four."""
     if loss > MAX_REACH * step:
         raise NotConverged(f"the loss of one round needs more than {MAX_REACH} points of the grid")
     return max(4, math.ceil(loss / step))

@@ -25,11 +25,13 @@ from dpacct.tight.contour import (
 )
 from dpacct.tight.engines import composed_epsilon
 from dpacct.tight.game import is_game
+from dpacct.tight.game.beside import beside
 from dpacct.tight.game.kernels import TurnGuide, Turns
 from dpacct.tight.game.laws import Kernel
 from dpacct.tight.game.play import Frame, Stage, length_of, prepare, reach_of_laws, repeated_below
 from dpacct.tight.game.positions import USUAL_SHARE, Thinned
 from dpacct.tight.game.rounds import (
+    Played,
     Positions,
     heavy_pairs,
     laws_above,
@@ -39,6 +41,7 @@ from dpacct.tight.game.rounds import (
     moment_on_grid,
     rate_bounds,
     simple_pairs,
+    stages_of,
 )
 
 # Share of epsilon that the grid may cost.
@@ -238,14 +241,14 @@ def _lost(
     schedule: Schedule, simple: Composition, tilt: float, negligible: float, *, upper: bool
 ) -> Callable[[float], float]:
     """Return the error of log M(tilt) of the simple strategy on a grid with a step."""
-    if len(schedule.only_rounds()) > _MOST_LAWS:
+    if len(stages_of(schedule)) > _MOST_LAWS:
         schedule = _fewer(schedule)
         simple = _composition(schedule, simple_pairs)
     exact = float(simple.log_moment(tilt).lower)
 
     def lost(step: float) -> float:
         off = -exact
-        for round_, count in schedule.only_rounds().items():
+        for round_, count in stages_of(schedule).items():
             law = moment_law(round_, step, negligible, upper=upper)
             off += count * moment_on_grid(law, tilt, step)
         return off if upper else -off
@@ -316,13 +319,13 @@ _MOST_KEPT = 4e7
 def stages_above(
     schedule: Schedule, plan: Frames, frame: Frame, positions: Positions, window: int = 0
 ) -> Stages:
-    """Return the phases with laws above them."""
+    """Return the phases with laws above them, other releases first."""
     played = fewer_kinds(schedule)
-    ready: dict[Round, Stage] = {}
-    for round_ in played.only_rounds():
-        laws = laws_above(round_, positions, frame.step, plan.negligible, plan.direction)
-        ready[round_] = prepare(laws, frame, upper=True, window=window)
-    return [(ready[round_], count) for round_, count in played.round_phases()]
+    ready: dict[Played, Stage] = {}
+    for kind in stages_of(played):
+        laws = laws_above(kind, positions, frame.step, plan.negligible, plan.direction)
+        ready[kind] = prepare(laws, frame, upper=True, window=window)
+    return [(ready[kind], count) for kind, count in (*beside(played), *played.round_phases())]
 
 
 @lru_cache(maxsize=64)
@@ -353,8 +356,7 @@ def fewer_kinds(schedule: Schedule) -> Schedule:
         noise = min(round_.noise_multiplier for round_ in group)
         often = max(group, key=lambda round_: rate_bounds(round_)[1])
         worst |= dict.fromkeys(group, Round(noise, often.sampling, often.adjacency))
-    phases = schedule.round_phases()
-    return Schedule(Phase(worst.get(round_, round_), count) for round_, count in phases)
+    return schedule.map(lambda kind: worst.get(kind, kind) if isinstance(kind, Round) else kind)
 
 
 def _axes(group: list[Round]) -> tuple[list[float], list[float]]:
@@ -369,6 +371,9 @@ def _width(group: list[Round]) -> float:
 def window_above(schedule: Schedule, plan: Frames, positions: Positions) -> int:
     """Return the number of losses worth keeping at a time in the upper frame, 0 for all."""
     frame, first = plan.upper, schedule.round_phases()[0][0]
+    if beside(schedule):
+        # Their losses may jump.
+        return 0
     return _window(
         plan,
         frame,
@@ -423,22 +428,25 @@ def stages_below(
     if effort_below(schedule, frame) > most:
         return _stages_of_one_strategy(schedule, plan, frame), 0
 
-    def laws_of(round_: Round) -> list[Kernel]:
+    def laws_of(round_: Played) -> list[Kernel]:
         return laws_below(round_, frame.step, plan.negligible, plan.direction)
 
     first = schedule.round_phases()[0][0]
+    windowed = windowed and not beside(schedule)
     window = _window(plan, plan.lower, schedule.rounds, lambda: laws_of(first)) if windowed else 0
-    ready = {
-        round_: prepare(laws_of(round_), frame, upper=False, window=window)
-        for round_ in schedule.only_rounds()
-    }
-    return [(ready[round_], count) for round_, count in schedule.round_phases()], window
+    phases = _in_order(schedule)
+    ready = {kind: prepare(laws_of(kind), frame, upper=False, window=window) for kind, _ in phases}
+    return [(ready[kind], count) for kind, count in phases], window
+
+
+def _in_order(schedule: Schedule) -> list[tuple[Played, int]]:
+    return [(one if isinstance(one, Round) else 1 * one, n) for one, n in schedule.phases]
 
 
 def _stages_of_one_strategy(schedule: Schedule, plan: Frames, frame: Frame) -> Stages:
     """Return the phases with one strategy, the same in all rounds of a kind, as few laws."""
     found: Stages = []
-    for round_, count in schedule.round_phases():
+    for round_, count in _in_order(schedule):
         laws = laws_below(round_, frame.step, plan.negligible, plan.direction)
         law = max(laws, key=lambda law: moment_on_grid(law, frame.tilt, frame.step))
         together = min(count, max(1, math.isqrt(count)))
@@ -467,13 +475,14 @@ def effort_above(schedule: Schedule, frame: Frame, positions: Positions) -> floa
         return math.inf
     found = each * kinds
     return found + float(frame.size) * sum(
-        count * (laws if is_game(round_) else 1) for round_, count in played.only_rounds().items()
+        count * (laws if isinstance(kind, Round) and is_game(kind) else 1)
+        for kind, count in stages_of(played).items()
     )
 
 
 def effort_below(schedule: Schedule, frame: Frame) -> float:
     """Return the effort of two strategies."""
-    kinds = len(schedule.only_rounds())
+    kinds = len(stages_of(schedule))
     if 2 * kinds * frame.size > _MOST_KEPT:
         return math.inf
     laws = _TWO_LAWS * kinds

@@ -2,7 +2,8 @@
 
 Rule 1: neighbors differ in one client, which is replaced or whose contribution becomes zero.
 Rule 2: a round is of fixed size, Poisson, or of full participation. Contributions may depend on
-    earlier releases and on fresh randomness, not on whether a client took part before.
+    earlier releases and on fresh randomness, not on whether a client took part before. Other
+    releases have coins of their own, and their pairs (`beside`).
 Rule 3: rates are rounded up for the upper bound, and down for the lower one.
 """
 
@@ -15,9 +16,16 @@ from dataclasses import replace
 import numpy as np
 
 from dpacct.errors import Unsupported
-from dpacct.pairs.dominating import Direction, DominatingPair, SampledGaussianPair, achieved_pairs
+from dpacct.pairs.dominating import (
+    Direction,
+    DominatingPair,
+    SampledGaussianPair,
+    achieved_pairs,
+    proven_pairs,
+)
 from dpacct.rounds import Adjacency, Release, Round, Schedule, Uniform
 from dpacct.tight.game import has_one_pair, is_game, takes_everybody
+from dpacct.tight.game.beside import beside, law_above, law_below
 from dpacct.tight.game.kernels import (
     MANY_TURNS,
     FixedPair,
@@ -39,6 +47,8 @@ from dpacct.tight.game.theorem import LARGEST_SHIFT, Cover
 # How all positions in a round are bounded: one law for each of some cells, or fewer for them.
 # Where a contribution becomes zero there is one angle: its ranges, or a guide to choose them.
 Positions = Cover | Thinned | TurnGuide | Turns
+# A stage of a game: a round, or other releases of one kind.
+Played = Round | Schedule
 
 
 def check_schedule(schedule: Schedule) -> None:
@@ -47,8 +57,8 @@ def check_schedule(schedule: Schedule) -> None:
     Raises:
         Unsupported: the schedule breaks Rule 1 or 2. The message names an alternative.
     """
-    for round_ in schedule.distinct():
-        if not (isinstance(round_, Round) and (is_game(round_) or has_one_pair(round_))):
+    for round_ in schedule.only_rounds():
+        if not (is_game(round_) or has_one_pair(round_)):
             raise Unsupported(
                 f"the game is about rounds, of fixed size, Poisson or of everybody, in which one "
                 f"client is replaced or sends zero; {round_!r} is another one: use the accountant "
@@ -68,13 +78,22 @@ def directions(schedule: Schedule) -> tuple[Direction, ...]:
         Unsupported: see `check_schedule`.
     """
     check_schedule(schedule)
-    if schedule.adjacency is Adjacency.ZERO_OUT:
+    if schedule.adjacency is Adjacency.ZERO_OUT or not all(
+        proven_pairs(kind, Direction.REMOVE) == proven_pairs(kind, Direction.ADD)
+        for kind in schedule.distinct()
+        if not isinstance(kind, Round)
+    ):
         return Direction.REMOVE, Direction.ADD
     return (Direction.REMOVE,)
 
 
+def stages_of(schedule: Schedule) -> dict[Played, int]:
+    """Return the kinds of stages of a game, with their numbers: other releases come first."""
+    return {**dict(beside(schedule)), **schedule.only_rounds()}
+
+
 def laws_above(
-    round_: Round,
+    round_: Played,
     positions: Positions,
     step: float,
     negligible: float,
@@ -85,6 +104,8 @@ def laws_above(
     Raises:
         NotConverged: there are no such laws of the kind asked for.
     """
+    if isinstance(round_, Schedule):
+        return [law_above(round_, step, negligible, direction)]
     if not is_game(round_):
         return [fixed_above(*_fixed_pair(round_, step, negligible, direction, upper=True))]
     grid = Grid.of(rate_bounds(round_)[1], round_.noise_multiplier, step, negligible)
@@ -103,9 +124,11 @@ def laws_above(
 
 
 def laws_below(
-    round_: Round, step: float, negligible: float, direction: Direction = Direction.REMOVE
+    round_: Played, step: float, negligible: float, direction: Direction = Direction.REMOVE
 ) -> list[Kernel]:
     """Return laws below some positions in this round."""
+    if isinstance(round_, Schedule):
+        return [law_below(round_, step, direction)]
     if not is_game(round_):
         return [fixed_below(*_fixed_pair(round_, step, negligible, direction, upper=False))]
     grid = Grid.of(rate_bounds(round_)[0], round_.noise_multiplier, step, negligible)
@@ -131,6 +154,8 @@ def _fixed_pair(
 
 def simple_pairs(round_: Release, direction: Direction) -> Mapping[DominatingPair, int]:
     """Return a pair about as bad as the adversary's best choice in this round, for plans."""
+    if not isinstance(round_, Round):
+        return proven_pairs(round_, direction)
     if not is_game(round_):
         return achieved_pairs(round_, direction)
     return {SampledGaussianPair(rate_bounds(round_)[0], _simple_std(round_), direction): 1}
@@ -151,7 +176,7 @@ def least_frame(schedule: Schedule, probability: float) -> float:
 def heavy_pairs(round_: Release, direction: Direction) -> Mapping[DominatingPair, int]:
     """Return a pair whose tails no position in this round exceeds by much, for plans."""
     if not is_game(round_):
-        return achieved_pairs(round_, direction)
+        return simple_pairs(round_, direction)
     return {SampledGaussianPair(rate_bounds(round_)[0], round_.noise_multiplier / 2, direction): 1}
 
 
@@ -165,8 +190,11 @@ def _simple_std(round_: Round) -> float:
     return 1 / math.sqrt(math.log1p(second - 2 * both + first))
 
 
-def moment_law(round_: Round, step: float, negligible: float, *, upper: bool) -> Kernel:
+def moment_law(round_: Played, step: float, negligible: float, *, upper: bool) -> Kernel:
     """Return the law above, or below, one round of a simple strategy, for plans."""
+    if isinstance(round_, Schedule):
+        way = Direction.REMOVE
+        return law_above(round_, step, negligible, way) if upper else law_below(round_, step, way)
     if is_game(round_):
         grid = Grid.of(rate_bounds(round_)[1], 2 * _simple_std(round_), step, negligible)
         pair: FixedPair = "remove"
