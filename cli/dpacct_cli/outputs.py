@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
+from dpacct.budget import Interval
 from dpacct.outputs import (
     AccountantWord,
     AdjacencyWord,
@@ -48,7 +49,7 @@ class WithMu(TypedDict):
 class Epsilon(Described, WithMu):
     """`dpacct epsilon`."""
 
-    epsilon: Ends
+    epsilon: Interval
     delta: float
     accountant: AccountantWord
     claim: NotRequired[ClaimKeys]
@@ -73,7 +74,7 @@ class EpsilonOfRecord(TypedDict):
 class Delta(Described):
     """`dpacct delta`."""
 
-    delta: Ends
+    delta: Interval
     epsilon: float
     accountant: AccountantWord
 
@@ -84,12 +85,12 @@ class Certify(Described):
     finding: str
     epsilon: float
     stated: float
-    delta: Ends
+    delta: Interval
     bits: int
 
 
-class Divergence(TypedDict):
-    """A Renyi divergence at an order."""
+class Divergence(NamedTuple):
+    """A Renyi divergence at an order, with each proven bound by its name."""
 
     order: float
     lower: float
@@ -104,16 +105,21 @@ class Rdp(MechanismKeys):
     rdp: list[Divergence]
 
 
-class Target(Ends):
+class Target(NamedTuple):
     """Bounds, and the largest value allowed."""
 
+    lower: float | None
+    upper: float | None
     target: float | None
 
 
-class RiskGoal(Target):
+class RiskGoal(NamedTuple):
     """A limit of attacks."""
 
     name: str
+    lower: float
+    upper: float
+    target: float | None
 
 
 class Calibrate(Described):
@@ -127,7 +133,7 @@ class Calibrate(Described):
     noise_scale: NotRequired[float]
 
 
-class AnyRate(TypedDict):
+class AnyRate(NamedTuple):
     """The best attack on any mechanism at a false positive rate."""
 
     fpr: float
@@ -135,7 +141,7 @@ class AnyRate(TypedDict):
     posterior: float
 
 
-class AnyMechanismKeys(TypedDict):
+class AnyMechanismKeys(NamedTuple):
     """Limits against the worst mechanism with a guarantee."""
 
     epsilon: float
@@ -145,12 +151,12 @@ class AnyMechanismKeys(TypedDict):
     rates: list[AnyRate]
 
 
-class AttackRate(TypedDict):
+class AttackRate(NamedTuple):
     """The best attack at a false positive rate."""
 
     fpr: float
-    tpr: Ends
-    posterior: Ends
+    tpr: Interval
+    posterior: Interval
 
 
 class RiskOfAny(TypedDict):
@@ -163,31 +169,43 @@ class RiskOfAny(TypedDict):
 class Risk(MechanismKeys):
     """`dpacct risk`."""
 
-    advantage: Ends
+    advantage: Interval
     prior: float
-    best_guess: Ends
+    best_guess: Interval
     rates: list[AttackRate]
     accountant: AccountantWord
     any_mechanism: NotRequired[AnyMechanismKeys]
 
 
-class Answered(TypedDict):
-    """The answer of one accountant."""
+class Answered(NamedTuple):
+    """The answer of one accountant: ours has both bounds, a peer's number is its upper bound."""
 
     name: str
     kind: Literal["ours", "peer"]
-    epsilon: Ends | None
-    seconds: float
-    note: str
-    call: str
+    epsilon: Interval | None = None
+    seconds: float = 0.0
+    note: str = ""  # Why there is no epsilon
+    call: str = ""  # Of a peer, behind its answer
+
+    @property
+    def shown_name(self) -> str:
+        """The name, with the package that it belongs to."""
+        return f"dpacct {self.name}" if self.kind == "ours" else self.name
+
+    @property
+    def ends(self) -> tuple[float | None, float | None]:
+        """The achieved and the proven bound, None for one that does not exist."""
+        if self.epsilon is None:
+            return None, None
+        return self.epsilon.lower if self.epsilon.lower >= 0 else None, self.epsilon.upper
 
 
-class Drawing(TypedDict):
+class Drawing(NamedTuple):
     """The cost of a job by one way of drawing its batches."""
 
     sampling: str
     words: str
-    epsilon: Ends | None
+    epsilon: Interval | None
     adjacency: AdjacencyWord
     seconds: float
     note: str
@@ -240,7 +258,7 @@ class Train(MechanismKeys):
     checkpoint: str
 
 
-class Shown(TypedDict):
+class Shown(NamedTuple):
     """What an audit shows."""
 
     epsilon: float | None
@@ -256,7 +274,7 @@ class Audit(MechanismKeys):
     faults: list[str]
     method: str
     data: str
-    epsilon: Ends
+    epsilon: Interval
     delta: float
     shown: Shown
     canaries: int
@@ -267,7 +285,7 @@ class Audit(MechanismKeys):
     error: float
 
 
-class Limited(TypedDict):
+class Limited(NamedTuple):
     """An observed rate in its interval, beside the proven limit."""
 
     value: float
@@ -276,7 +294,7 @@ class Limited(TypedDict):
     limit: float | None
 
 
-class ObservedRate(TypedDict):
+class ObservedRate(NamedTuple):
     """An attack at a false positive rate."""
 
     fpr: float
@@ -285,7 +303,7 @@ class ObservedRate(TypedDict):
     tpr: Limited
 
 
-class AttackKeys(TypedDict):
+class AttackKeys(NamedTuple):
     """An attack on one kind of unit."""
 
     attack: str

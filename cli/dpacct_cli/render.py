@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from dpacct.budget import Interval
 from dpacct.display import down, escaped, safe, up
-from dpacct.outputs import Ends
+from dpacct.outputs import as_data
 from dpacct_cli import waiting
 
 LABEL_WIDTH = 17
@@ -48,11 +48,6 @@ def plain(value: float) -> str:
 def bracket(interval: Interval, digits: int = 5) -> str:
     """Return both bounds of an interval."""
     return f"{up(interval.upper, digits)} proven    {down(interval.lower, digits)} achieved"
-
-
-def both(interval: Interval) -> Ends:
-    """Return both bounds of an interval for JSON."""
-    return {"lower": interval.lower, "upper": interval.upper}
 
 
 class Style(Enum):
@@ -128,11 +123,11 @@ def show_page(page: Page) -> None:
         print_note(page.note)
 
 
-def to_json(data: Mapping[str, object]) -> str:
-    """Return one JSON object, which names the version of its keys first."""
+def to_json(data: object) -> str:
+    """Return one JSON object with the keys of `as_data`, and first the version of its keys."""
     import json
 
-    return json.dumps({"schema": 1} | dict(data), indent=2, allow_nan=False)
+    return json.dumps({"schema": 1} | as_data(data), indent=2, allow_nan=False)
 
 
 def print_note(text: str) -> None:

@@ -8,7 +8,7 @@ Every object that is printed has ``"schema": 1`` as well. A bound that does not 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import (
@@ -27,6 +27,7 @@ from typing import (
 )
 
 from dpacct.accountant import ACCOUNTANTS
+from dpacct.budget import Interval
 from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.items import PHASE, RELEASES, SAMPLINGS, part_entry, phase_schema
 from dpacct.rounds import Adjacency, Release, Round, Schedule
@@ -338,8 +339,9 @@ def as_data(value: Any) -> Any:
     """Return a value as JSON has it: an object of its fields, a list, or null for an infinity."""
     if is_dataclass(value):
         return {field.name: as_data(getattr(value, field.name)) for field in fields(value)}
-    if hasattr(value, "_asdict"):
-        return {key: as_data(one) for key, one in value._asdict().items()}
+    table: Any = value._asdict() if hasattr(value, "_asdict") else value
+    if isinstance(table, Mapping):
+        return {key: as_data(one) for key, one in cast("Mapping[str, Any]", table).items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [as_data(one) for one in cast("Sequence[Any]", value)]
     return None if isinstance(value, float) and math.isinf(value) else value
@@ -370,7 +372,9 @@ def _table(kind: Any, more: dict[str, Any]) -> dict[str, Any]:
 def _schema(hint: Any) -> dict[str, Any]:
     """Return the schema of a type."""
     of, schema = get_args(hint), dict[str, Any]()
-    if is_typeddict(hint) or is_dataclass(hint) or hasattr(hint, "_fields"):
+    if hint is Interval:
+        schema = _table(Ends, {})
+    elif is_typeddict(hint) or is_dataclass(hint) or hasattr(hint, "_fields"):
         schema = _table(hint, {})
     elif hint in _PLAIN:
         schema = {"type": _PLAIN[hint]}

@@ -26,7 +26,7 @@ from dpacct.rounds import Schedule
 from dpacct_cli import options, outputs
 from dpacct_cli.commands.plot import PictureOptions
 from dpacct_cli.errors import conflict, require_torch
-from dpacct_cli.options import StyleOptions, Text, argument, number, option
+from dpacct_cli.options import StyleOptions, Text, argument, option
 from dpacct_cli.output import LABEL, Force
 from dpacct_cli.render import Answer, Grid, Page, Row, Style, plain, show
 from dpacct_cli.train import options as own
@@ -85,7 +85,7 @@ def attack(
         raise InvalidParameter(ARGUMENT, None, "name a checkpoint of dpacct train")
     rates = options.read_rates(fpr)
     sure = validate.positive_probability(
-        "--confidence", number(confidence), "a confidence", below_one=True
+        "--confidence", options.number(confidence), "a confidence", below_one=True
     )
     to = PictureOptions(output, force)
     file = to.file()
@@ -107,8 +107,9 @@ def attack(
         note = limit.because or "one model; the limit is proven on average over trainings"
         curves = [(f"{ATTACK}, by {unit}", roc) for unit, roc in by_unit.items()]
         to.write(roc_picture(curves, None if limit.auc is None else limit.tpr, note), file)
-    told = target, limit, by_unit, left_out
-    show(Answer(_data(*told), repr(by_unit["client"].auc.value), lambda: _page(*told)), style)
+    data = _data(target, limit, by_unit, left_out)
+    number = repr(by_unit["client"].auc.value)
+    show(Answer(data, number, lambda: _page(target, limit, data)), style)
     if file is not None and style is Style.HUMAN:
         print(f"picture: {file}", file=sys.stderr)
 
@@ -261,31 +262,28 @@ def _exceeds(roc: Roc, limit: Limit) -> bool:
 
 
 def _bounded(value: Estimate, limit: float | None) -> outputs.Limited:
-    return {"value": value.value, "lower": value.lower, "upper": value.upper, "limit": limit}
+    return outputs.Limited(value.value, value.lower, value.upper, limit)
 
 
 def _data(target: Target, limit: Limit, found: Mapping[str, Roc], left_out: int) -> outputs.Attack:
     """Return the keys of --json."""
-    attacks: list[outputs.AttackKeys] = [
-        {
-            "attack": ATTACK,
-            "unit": unit,
-            "members": roc.members,
-            "nonmembers": roc.nonmembers,
-            "auc": _bounded(roc.auc, limit.auc),
-            "advantage": _bounded(roc.advantage, limit.advantage),
-            "rates": [
-                {
-                    "fpr": rate.asked,
-                    "observed_fpr": rate.fpr,
-                    "fpr_upper": rate.fpr_upper,
-                    "tpr": _bounded(rate.tpr, limit.tpr(rate.asked)),
-                }
+    attacks = [
+        outputs.AttackKeys(
+            ATTACK,
+            unit,
+            roc.members,
+            roc.nonmembers,
+            auc=_bounded(roc.auc, limit.auc),
+            advantage=_bounded(roc.advantage, limit.advantage),
+            rates=[
+                outputs.ObservedRate(
+                    rate.asked, rate.fpr, rate.fpr_upper, _bounded(rate.tpr, limit.tpr(rate.asked))
+                )
                 for rate in roc.rates
             ],
-            "limit_adjacency": limit.told or None,
-            "above_limit": _exceeds(roc, limit),
-        }
+            limit_adjacency=limit.told or None,
+            above_limit=_exceeds(roc, limit),
+        )
         for unit, roc in found.items()
     ]
     return {
@@ -302,30 +300,29 @@ def _data(target: Target, limit: Limit, found: Mapping[str, Roc], left_out: int)
     }
 
 
-def _page(target: Target, limit: Limit, found: Mapping[str, Roc], left_out: int) -> Page:
+def _page(target: Target, limit: Limit, data: outputs.Attack) -> Page:
     rows: list[Row] = []
     lines: list[list[str]] = []
-    for unit, roc in found.items():
-        name = f"{ATTACK}, by {unit}"
-        sides = f"{roc.members:,} members, {roc.nonmembers:,} others"
-        words = f"  {_between(roc.auc)}, {name}: {sides}"
-        rows.append(Row("" if rows else "AUC", up(roc.auc.value, 4), words))
-        lines.append([name, "advantage", *_cells(roc.advantage, limit.advantage)])
-        for rate in roc.rates:
-            cells = _cells(rate.tpr, limit.tpr(rate.asked))
-            needed = needed_nonmembers(rate.asked, roc.confidence)
-            if needed > roc.nonmembers:
+    for one in data["attacks"]:
+        name = f"{ATTACK}, by {one.unit}"
+        sides = f"{one.members:,} members, {one.nonmembers:,} others"
+        words = f"  {_between(one.auc)}, {name}: {sides}"
+        rows.append(Row("" if rows else "AUC", up(one.auc.value, 4), words))
+        lines.append([name, "advantage", *_cells(one.advantage)])
+        for rate in one.rates:
+            cells = _cells(rate.tpr)
+            needed = needed_nonmembers(rate.fpr, data["confidence"])
+            if needed > one.nonmembers:
                 cells[:2] = "n/a", f"needs {needed:,} non-members"
-            lines.append(["", f"TPR at FPR {plain(rate.asked)}", *cells])
+            lines.append(["", f"TPR at FPR {plain(rate.fpr)}", *cells])
     rows.append(Row("", "0.5", "  for guessing, or a model without training"))
     proven = Row("limit", "none", f"  {limit.because}")
     if limit.auc is not None:
         words = "  AUC of any attack, proven, on average over trainings"
         proven = Row("limit", up(limit.auc, 4), words)
-    settings, data = target.settings, target.job.dataset.name
-    model = f"{settings.values['model']} on {data}, {settings.method}, {target.rounds} rounds"
+    model = f"{data['model']} on {data['data']}, {data['method']}, {data['rounds']} rounds"
     rows += [proven, Row("model", f"{model} of {target.files.stem}")]
-    sure = plain(found["client"].confidence)
+    sure = plain(data["confidence"])
     remarks = [
         f"Each interval holds by itself with confidence {sure}, for this one model.",
         "Examples count as independent, and those of one client rarely are.",
@@ -334,20 +331,20 @@ def _page(target: Target, limit: Limit, found: Mapping[str, Roc], left_out: int)
         remarks.append(
             "One model may lie above the limit by chance. Stronger attacks may find more than this."
         )
-    if any(_exceeds(roc, limit) for roc in found.values()):
+    if any(one.above_limit for one in data["attacks"]):
         remarks.append(
             "An interval lies above the limit. If that is so in other trainings too, the run is "
             "not the charged mechanism."
         )
-    if left_out:
+    if left_out := data["left_out"]:
         remarks.append(f"{left_out:,} held-out examples are a member's, too, and were left out.")
     grid = Grid(["attack", "", "observed", "interval", "proven limit"], lines)
     return Page(rows, [grid], remarks=remarks)
 
 
-def _cells(value: Estimate, limit: float | None) -> list[str]:
-    return [up(value.value, 4), _between(value), "none" if limit is None else up(limit, 4)]
+def _cells(one: outputs.Limited) -> list[str]:
+    return [up(one.value, 4), _between(one), "none" if one.limit is None else up(one.limit, 4)]
 
 
-def _between(value: Estimate) -> str:
-    return f"{down(value.lower, 3)} to {up(value.upper, 3)}"
+def _between(one: outputs.Limited) -> str:
+    return f"{down(one.lower, 3)} to {up(one.upper, 3)}"

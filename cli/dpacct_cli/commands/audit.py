@@ -13,7 +13,7 @@ from dpacct.rounds import Round, Sampling, Schedule, Uniform
 from dpacct_cli import mechanism, outputs
 from dpacct_cli.errors import require_torch
 from dpacct_cli.options import StyleOptions, number, option
-from dpacct_cli.render import Answer, Page, Row, both, plain, show
+from dpacct_cli.render import Answer, Page, Row, plain, show
 from dpacct_cli.train.command import check_unit, read_settings
 from dpacct_cli.train.options import MethodName, Training
 from dpacct_cli.train.settings import RunSettings
@@ -110,21 +110,17 @@ def _plan(job: Job, found: RunAudit) -> Schedule:
 def _data(settings: RunSettings, job: Job, found: RunAudit) -> outputs.Audit:
     """Return the keys of --json."""
     tested, guesses = found.shown, found.shown.guesses
-    factor = tested.noise_factor
     data: outputs.Audit = {
         "passed": found.passed,
         "faults": list(found.faults),
         "method": settings.method,
         "data": job.dataset.name,
         **mechanism_of(_plan(job, found)),
-        "epsilon": both(found.charged.interval),
+        "epsilon": found.charged.interval,
         "delta": found.charged.delta,
-        "shown": {
-            "epsilon": tested.epsilon,
-            "epsilon_if_gaussian": found.gaussian_epsilon,
-            "noise_factor": factor if math.isfinite(factor) else None,
-            "confidence": tested.confidence,
-        },
+        "shown": outputs.Shown(
+            tested.epsilon, found.gaussian_epsilon, tested.noise_factor, tested.confidence
+        ),
         "canaries": guesses.canaries,
         "guesses": guesses.made,
         "right": guesses.right,

@@ -12,7 +12,7 @@ from dpacct.rounds import Full, Poisson, Round, Sampling, Schedule, Uniform
 from dpacct_cli import mechanism, options, outputs
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import Advanced, MechanismOptions, ReadDelta, StyleOptions, Text, option
-from dpacct_cli.render import Answer, Page, Row, both, bracket, plain, safe, show, up
+from dpacct_cli.render import Answer, Page, Row, bracket, plain, safe, show, up
 from dpacct_cli.words import called
 
 # The values of --solve, and the library's word for each.
@@ -247,10 +247,12 @@ def _data(found: dpacct.Calibration, typed: MechanismOptions) -> outputs.Calibra
         **typed.described(found.schedule),
         "accountant": found.accountant,
         "delta": found.delta,
-        "epsilon": {**both(found.epsilon), "target": found.target if risk is None else None},
+        "epsilon": outputs.Target(
+            found.epsilon.lower, found.epsilon.upper, found.target if risk is None else None
+        ),
     }
     if risk is not None:
-        data["risk"] = {"name": found.goal, **both(risk), "target": found.target}
+        data["risk"] = outputs.RiskGoal(found.goal, risk.lower, risk.upper, found.target)
     if noise_multiplier(found.rest) is None:
         data["noise_scale"] = found.noise_scale
     return data

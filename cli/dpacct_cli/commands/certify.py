@@ -15,7 +15,7 @@ from dpacct_cli.commands.source import KNOWN, read_source
 from dpacct_cli.errors import conflict
 from dpacct_cli.options import MechanismOptions, StyleOptions, Text, argument, option
 from dpacct_cli.output import opened
-from dpacct_cli.render import Answer, Page, Row, both, plain, show, wrapped
+from dpacct_cli.render import Answer, Page, Row, plain, show, wrapped
 
 # fmt: off
 File = Annotated[str, argument("[FILE]", f"{KNOWN[0].upper()}{KNOWN[1:]}.")]
@@ -70,7 +70,7 @@ def certify(
         "finding": str(found.finding),
         "epsilon": epsilon,
         "stated": at,
-        "delta": both(found.delta),
+        "delta": found.delta,
         "bits": precision,
         **typed.described(plan),
     }

@@ -4,19 +4,19 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from dpacct import validate
 from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 from dpacct.budget import Interval, Spent
 from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.errors import NotConverged, Unsupported
-from dpacct.outputs import Ends
 from dpacct.packages import install_command
 from dpacct.rounds import Adjacency, Poisson, Round, Schedule, Uniform
 from dpacct_cli import mechanism, options, outputs, waiting
 from dpacct_cli.errors import OptionConflict
 from dpacct_cli.options import MechanismOptions, StyleOptions
+from dpacct_cli.outputs import Answered
 from dpacct_cli.render import Answer, Grid, Page, Style, down, seconds, show, up
 from dpacct_cli.words import called, in_units
 
@@ -29,28 +29,6 @@ COVERS = {
     "closed-form": "no published closed form covers these rounds "
     "(docs/derivations/closed-forms.md)",
 }
-
-
-class Entry(NamedTuple):
-    """The answer of one accountant: ours has both bounds, a peer's number is its upper bound."""
-
-    name: str
-    kind: str
-    lower: float | None = None
-    upper: float | None = None
-    seconds: float = 0.0
-    note: str = ""
-    call: str = ""  # Of a peer, behind its answer
-
-    @property
-    def shown_name(self) -> str:
-        """The name, with the package that it belongs to."""
-        return f"dpacct {self.name}" if self.kind == "ours" else self.name
-
-    @property
-    def epsilon(self) -> Ends | None:
-        """Both bounds for JSON."""
-        return None if self.upper is None else {"lower": self.lower, "upper": self.upper}
 
 
 class Way(NamedTuple):
@@ -80,22 +58,26 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: Styl
     # The number alone is ours, so a peer would only cost time.
     peers = () if style is Style.QUIET else interop.installed_peers()
     entries = read_entries(plan, at.value, peers)
-    proven = [entry for entry in entries if entry.kind == "ours" and entry.upper is not None]
+    proven = [
+        (entry.epsilon.upper, entry.epsilon.lower, entry.name)
+        for entry in entries
+        if entry.kind == "ours" and entry.epsilon is not None
+    ]
     if not proven:
         raise Unsupported(f"no accountant applies: {entries[0].note}")
-    best = min(proven, key=lambda entry: entry.upper or 0.0)
+    upper, lower, best = min(proven, key=lambda one: one[0])
     job = style is not Style.QUIET and describes_job(typed)
     ways = read_ways(typed) if job else []
     costs = read_costs(ways, at.value)
-    smallest = Spent(best.lower or 0.0, best.upper or 0.0, at.value)
+    smallest = Spent(lower, upper, at.value)
 
     def page() -> Page:
         rows = [
-            mechanism.epsilon_row(smallest, proven=best.name),
+            mechanism.epsilon_row(smallest, proven=best),
             *mechanism.rows(plan, ratio_only=typed.ratio_only),
             *mechanism.population_rows(at.value, typed),
         ]
-        again = f"{typed.retyped()}{at.retyped} --accountant {best.name}"
+        again = f"{typed.retyped()}{at.retyped} --accountant {best}"
         closing = f"dpacct epsilon {again} shows details of the smallest one."
         if not peers:
             closing = f"{install_command('interop')} adds dp-accounting and Opacus to the table."
@@ -111,44 +93,25 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: Styl
             grids.append(_grid(first, costs, [way.words for way in ways]))
         return Page(rows, grids, reasons, closing, note)
 
-    data: outputs.Compare = {
-        "results": [
-            {
-                "name": entry.name,
-                "kind": "ours" if entry.kind == "ours" else "peer",
-                "epsilon": entry.epsilon,
-                "seconds": entry.seconds,
-                "note": entry.note,
-                "call": entry.call,
-            }
-            for entry in entries
-        ],
-        "delta": smallest.delta,
-        **typed.described(plan),
-    }
+    data: outputs.Compare = {"results": entries, "delta": at.value, **typed.described(plan)}
     if costs:
         data["samplings"] = [
-            {
-                "sampling": way.name,
-                "words": way.words,
-                "epsilon": cost.epsilon,
-                "adjacency": str(RELATION),
-                "seconds": cost.seconds,
-                "note": cost.note,
-            }
+            outputs.Drawing(
+                way.name, way.words, cost.epsilon, str(RELATION), cost.seconds, cost.note
+            )
             for way, cost in zip(ways, costs, strict=True)
         ]
     show(Answer(data, repr(smallest.upper), page), style)
 
 
-def read_entries(plan: Schedule, delta: float, peers: Sequence[Any]) -> list[Entry]:
+def read_entries(plan: Schedule, delta: float, peers: Sequence[Any]) -> list[Answered]:
     """Return the answers of all our accountants, and of these peers."""
-    asked: list[tuple[str, str, Any]] = [(name, "ours", it) for name, it in ACCOUNTANTS.items()]
-    asked += [(peer.name, "peer", peer) for peer in peers]
-    entries: list[Entry] = []
-    for done, (name, kind, engine) in enumerate(asked):
-        waiting.say(f"dpacct compare: {name}", done, len(asked))
-        entries.append(_measure(name, kind, engine, plan, delta))
+    asked: list[Any] = [*ACCOUNTANTS.values(), *peers]
+    entries: list[Answered] = []
+    for done, engine in enumerate(asked):
+        waiting.say(f"dpacct compare: {engine.name}", done, len(asked))
+        kind = "ours" if done < len(ACCOUNTANTS) else "peer"
+        entries.append(_measure(engine.name, kind, engine, plan, delta))
     return entries
 
 
@@ -183,17 +146,19 @@ def read_ways(typed: MechanismOptions) -> list[Way]:
     ]
 
 
-def read_costs(ways: Sequence[Way], delta: float) -> list[Entry]:
+def read_costs(ways: Sequence[Way], delta: float) -> list[Answered]:
     """Return the cost of a job by each way of drawing its batches."""
-    costs: list[Entry] = []
+    costs: list[Answered] = []
     for done, way in enumerate(ways):
         waiting.say(f"dpacct compare: {way.name}", done, len(ways))
         engine = ACCOUNTANTS[DEFAULT_ACCOUNTANT]
-        costs.append(_measure(way.name, "sampling", engine, way.schedule, delta))
+        costs.append(_measure(way.name, "peer", engine, way.schedule, delta))
     return costs
 
 
-def _measure(name: str, kind: str, engine: Any, plan: Schedule, delta: float) -> Entry:
+def _measure(
+    name: str, kind: Literal["ours", "peer"], engine: Any, plan: Schedule, delta: float
+) -> Answered:
     # One easy question first, so that imports are not part of the time.
     first = plan.phases[0].round
     easy = first
@@ -207,27 +172,21 @@ def _measure(name: str, kind: str, engine: Any, plan: Schedule, delta: float) ->
         elapsed = time.perf_counter() - start
     except Unsupported as error:
         why = COVERS.get(name, str(error)) if kind == "ours" else str(error)
-        return Entry(name, kind, note=why)
+        return Answered(name, kind, note=why)
     except NotConverged as error:
-        return Entry(name, kind, note=str(error))
+        return Answered(name, kind, note=str(error))
     if isinstance(answer, Interval):
-        return Entry(name, kind, answer.lower, answer.upper, elapsed)
+        return Answered(name, kind, answer, elapsed)
     if not math.isfinite(answer):
-        return Entry(name, kind, seconds=elapsed, note=f"it answers {answer}")
-    return Entry(name, kind, None, answer, elapsed, call=engine.call(plan))
+        return Answered(name, kind, seconds=elapsed, note=f"it answers {answer}")
+    return Answered(name, kind, Interval(-math.inf, answer), elapsed, call=engine.call(plan))
 
 
-def _grid(first: str, entries: Sequence[Entry], last: Sequence[str]) -> Grid:
+def _grid(first: str, entries: Sequence[Answered], last: Sequence[str]) -> Grid:
     """Return a table of answers, with a name for the first column and the cells of the last one."""
-    lines = [
-        [
-            entry.shown_name,
-            up(entry.upper),
-            "-" if entry.lower is None else down(entry.lower),
-            seconds(entry.seconds),
-            cell,
-        ]
-        for entry, cell in zip(entries, last, strict=True)
-        if entry.upper is not None
-    ]
+    lines: list[list[str]] = []
+    for entry, cell in zip(entries, last, strict=True):
+        if (found := entry.epsilon) is not None:
+            lower = down(found.lower) if math.isfinite(found.lower) else "-"
+            lines.append([entry.shown_name, up(found.upper), lower, seconds(entry.seconds), cell])
     return Grid([first, "epsilon", "achieved", "time", ""], lines)

@@ -72,13 +72,13 @@ class PictureOptions(NamedTuple):
 
     def put(self, picture: Picture) -> None:
         """Draw a picture, and write or print it."""
-        from dpacct.pictures import Drawing, as_data
+        from dpacct.pictures import Drawing
 
         file = self.file()
         if file is not None:
             self.write(picture, file)
         if self.as_json:
-            print(to_json(as_data(picture)))
+            print(to_json(picture))
         elif file is not None:
             print(f"{escaped(picture.title)}: {file}")
         else:
@@ -177,7 +177,7 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, to: Picture
     plan = typed.read_schedule()
     # dpacct compare says why an accountant does not apply.
     answers = [
-        (entry.name, entry.lower, entry.upper, NONE if entry.upper is None else "")
+        (entry.name, *entry.ends, NONE if entry.epsilon is None else "")
         for entry in read_entries(plan, at.value, dpacct.interop.installed_peers())
     ]
     to.put(dpacct.pictures.compare_picture(plan, at.value, answers))
@@ -193,7 +193,7 @@ def samplings(*, typed: MechanismOptions, delta: options.Delta = None, to: Pictu
     at = typed.read_delta(delta)
     ways = read_ways(typed)
     costs = read_costs(ways, at.value)
-    answers = [(cost.name, cost.lower, cost.upper, cost.note) for cost in costs]
+    answers = [(cost.name, *cost.ends, cost.note) for cost in costs]
     plan = ways[0].schedule
     note = f"{plan.rounds:,} steps of one job, {plan.adjacency}"
     to.put(dpacct.pictures.compare_picture(plan, at.value, answers, note))

@@ -15,7 +15,7 @@ from dpacct_cli import mechanism, options, outputs
 from dpacct_cli.commands.calibrate import what_runs
 from dpacct_cli.errors import OptionConflict
 from dpacct_cli.options import MechanismOptions, StyleOptions, Text, option
-from dpacct_cli.render import Answer, Grid, Page, Row, both, bracket, down, plain, show, up
+from dpacct_cli.render import Answer, Grid, Page, Row, bracket, down, plain, show, up
 from dpacct_cli.words import in_units
 
 RATES = "0.001,0.01,0.1"
@@ -69,22 +69,19 @@ def risk(
         raise OptionConflict(f"--delta {delta} needs --eps, the epsilon that goes with it.")
     if promise is not None and not typed:
         data: outputs.Risk | outputs.RiskOfAny = {"prior": belief, "any_mechanism": promise}
-        show(Answer(data, repr(promise["advantage"]), lambda: _promise_page(promise)), style)
+        show(Answer(data, repr(promise.advantage), lambda: _promise_page(promise)), style)
         return
     calibrated = promise is not None and not ("noise_multiplier" in typed or "schedule" in typed)
     if promise is not None and calibrated:
         asked = what_runs(typed, "noise")
-        asked |= {"epsilon": promise["epsilon"], "delta": promise["delta"]}
+        asked |= {"epsilon": promise.epsilon, "delta": promise.delta}
         plan = calibrate(**asked, accountant=engine.name).schedule
     else:
         plan = typed.read_schedule()
     attacks = Attacks(plan, engine)
     advantage, right = attacks.advantage(), guess(attacks, belief)
-    tprs = [attacks.tpr(rate) for rate in rates]
-    # The false positive rate, the best attack's true positive rate, and its posterior.
-    at_rates = [
-        (fpr, tpr, precision(tpr, fpr, belief)) for fpr, tpr in zip(rates, tprs, strict=True)
-    ]
+    tprs = [(rate, attacks.tpr(rate)) for rate in rates]
+    at_rates = [outputs.AttackRate(rate, tpr, precision(tpr, rate, belief)) for rate, tpr in tprs]
 
     def page() -> Page:
         # Decimal, so that 1 - 0.33 is 0.67.
@@ -99,8 +96,8 @@ def risk(
             noise = noise_multiplier(plan) or 0.0
             rows.append(Row("noise", up(noise, 7), "calibrated"))
         if promise is not None:
-            told = f"epsilon {plain(promise['epsilon'])} at delta {plain(promise['delta'])}"
-            worst = f"{up(promise['advantage'])} at most"
+            told = f"epsilon {plain(promise.epsilon)} at delta {plain(promise.delta)}"
+            worst = f"{up(promise.advantage)} at most"
             rows.append(Row("any mechanism", worst, f"  advantage, if only {told} is known"))
         question = in_units(
             "The attacker sees every release, knows all other clients' data, and guesses "
@@ -115,12 +112,10 @@ def risk(
         return Page(rows, [Grid(header, lines)], [question])
 
     data = {
-        "advantage": both(advantage),
+        "advantage": advantage,
         "prior": belief,
-        "best_guess": both(right),
-        "rates": [
-            {"fpr": fpr, "tpr": both(tpr), "posterior": both(right)} for fpr, tpr, right in at_rates
-        ],
+        "best_guess": right,
+        "rates": at_rates,
         "accountant": accountant,
         **mechanism_of(plan),
     }
@@ -134,28 +129,23 @@ def _promised(
 ) -> outputs.AnyMechanismKeys:
     """Return the limits against the worst mechanism with this guarantee, as JSON keys."""
     worst = AnyMechanism(epsilon, delta)
-    tprs = [worst.tpr(rate) for rate in rates]
-    return {
-        "epsilon": epsilon,
-        "delta": delta,
-        "advantage": worst.advantage(),
-        "best_guess": worst.guess(prior),
-        "rates": [
-            {"fpr": rate, "tpr": tpr, "posterior": precision(Interval(tpr, tpr), rate, prior).upper}
-            for rate, tpr in zip(rates, tprs, strict=True)
-        ],
-    }
+    at_rates = [
+        outputs.AnyRate(rate, tpr, precision(Interval(tpr, tpr), rate, prior).upper)
+        for rate, tpr in ((rate, worst.tpr(rate)) for rate in rates)
+    ]
+    guess = worst.guess(prior)
+    return outputs.AnyMechanismKeys(epsilon, delta, worst.advantage(), guess, at_rates)
 
 
 def _promise_page(promise: outputs.AnyMechanismKeys) -> Page:
     """Return the page on the guarantee alone."""
-    epsilon = plain(promise["epsilon"])
+    epsilon = plain(promise.epsilon)
     rows = [
-        Row("advantage", f"{up(promise['advantage'])} at most", "  TPR - FPR of the best attack"),
-        Row("best guess", f"{up(promise['best_guess'])} at most", "  of being right"),
-        Row("of", "any mechanism", f"with epsilon {epsilon} at delta {plain(promise['delta'])}"),
+        Row("advantage", f"{up(promise.advantage)} at most", "  TPR - FPR of the best attack"),
+        Row("best guess", f"{up(promise.best_guess)} at most", "  of being right"),
+        Row("of", "any mechanism", f"with epsilon {epsilon} at delta {plain(promise.delta)}"),
     ]
-    lines = [[plain(row["fpr"]), up(row["tpr"]), up(row["posterior"])] for row in promise["rates"]]
+    lines = [[plain(row.fpr), up(row.tpr), up(row.posterior)] for row in promise.rates]
     remark = (
         "Some mechanism with this guarantee lets an attacker do as well as this. A known one lets "
         f"out far less: dpacct risk --eps {epsilon} --rounds T --q Q."

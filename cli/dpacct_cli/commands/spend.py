@@ -13,7 +13,7 @@ from dpacct.rounds import AccountantName, Schedule
 from dpacct_cli import mechanism, options, outputs
 from dpacct_cli.errors import conflict
 from dpacct_cli.options import MechanismOptions, StyleOptions, Text, option
-from dpacct_cli.render import Answer, Grid, Page, Row, both, bracket, down, plain, show, up, wrapped
+from dpacct_cli.render import Answer, Grid, Page, Row, bracket, down, plain, show, up, wrapped
 from dpacct_cli.words import in_units, spelling
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def epsilon(
         return Page(rows, closing=closing, note=note, title="Privacy spent")
 
     data: outputs.Epsilon = {
-        "epsilon": both(spent.interval),
+        "epsilon": spent.interval,
         "delta": spent.delta,
         "accountant": accountant,
         **typed.described(plan),
@@ -133,7 +133,7 @@ def _mu(
 
     mu = gdp(plan, options.number(slack), accountant=accountant)
     row = Row("mu", bracket(mu), f"  with slack {plain(mu.slack)}")
-    return [row], {"gdp": {"mu": both(mu), "slack": mu.slack}}
+    return [row], {"gdp": {"mu": {"lower": mu.lower, "upper": mu.upper}, "slack": mu.slack}}
 
 
 def _claim_rows(judged: ClaimAnswer, stated: float) -> list[Row]:
@@ -197,7 +197,7 @@ def delta(
         return Page(rows, closing=closing)
 
     data: outputs.Delta = {
-        "delta": both(spent),
+        "delta": spent,
         "epsilon": at,
         "accountant": accountant,
         **typed.described(plan),
@@ -217,21 +217,19 @@ def rdp(*, typed: MechanismOptions, orders: Orders = DEFAULT_ORDERS, shown: Styl
     typed.refuse_unused_clients()
     wanted = options.read_list(orders, validate.order)
     plan = typed.read_schedule()
-    curve = dpacct.rdp(plan, orders=wanted)
-
-    # A published route may be out of reach at high orders.
-    routes = [
-        {name: upper if math.isfinite(upper) else None for name, upper in value.routes}
-        for value in curve
+    curve = [
+        outputs.Divergence(value.order, value.lower, value.upper, dict(value.routes))
+        for value in dpacct.rdp(plan, orders=wanted)
     ]
 
     def page() -> Page:
-        names = list(dict.fromkeys(name for of_order in routes for name in of_order))
+        names = list(dict.fromkeys(name for value in curve for name in value.routes))
         lines: list[list[str]] = []
-        for value, of_order in zip(curve, routes, strict=True):
+        for value in curve:
             figures = [plain(value.order), up(value.upper, DIGITS), down(value.lower, DIGITS)]
-            bounds = [of_order.get(name) for name in names]
-            lines.append([*figures, *("-" if b is None else up(b, DIGITS) for b in bounds)])
+            # A published route may be out of reach at high orders.
+            bounds = [value.routes.get(name) or math.inf for name in names]
+            lines.append([*figures, *("-" if b == math.inf else up(b, DIGITS) for b in bounds)])
         return Page(
             mechanism.rows(plan, ratio_only=typed.ratio_only),
             grids=[Grid(["order", "proven", "achieved", *names], lines)],
@@ -240,10 +238,7 @@ def rdp(*, typed: MechanismOptions, orders: Orders = DEFAULT_ORDERS, shown: Styl
 
     data: outputs.Rdp = {
         "orders": [value.order for value in curve],
-        "rdp": [
-            {"order": value.order, "lower": value.lower, "upper": value.upper, "routes": of_order}
-            for value, of_order in zip(curve, routes, strict=True)
-        ],
+        "rdp": curve,
         **mechanism_of(plan),
     }
     show(Answer(data, "\n".join(repr(value.upper) for value in curve), page), style)

@@ -270,17 +270,14 @@ def _data(done: Done) -> outputs.Train:
     settings, files, job, run, outcome = done
     spent, budget, sampling = run.epsilon, job.keywords["budget"], job.sampling
     private = run.not_private_because is None
+    ends = (spent.lower, spent.upper) if private else (None, None)
     data: outputs.Train = {
         "method": settings.method,
         "data": job.dataset.name,
         "model": settings.values["model"],
         **mechanism_of(done.plan),
         "rounds": run.round,
-        "epsilon": {
-            "lower": spent.lower if private else None,
-            "upper": spent.upper if private else None,
-            "target": None if budget is None else budget.epsilon,
-        },
+        "epsilon": outputs.Target(*ends, None if budget is None else budget.epsilon),
         "delta": spent.delta,
         "clip_norm": run.bound.clip_norm,
         "public_size": job.keywords["public_size"],
