@@ -20,6 +20,8 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
+from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 from dpacct import validate
@@ -85,16 +87,12 @@ class Form(NamedTuple):
     write: Callable[[Any], Any] = _unchanged
 
 
-def _rate(value: float) -> str:
-    return safe("sampling_rate", value)
-
-
-def _read_shift(value: Any, _adjacency: Any) -> Any:
+def _unlisted(value: Any, _adjacency: Any) -> Any:
     return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
 
 
-def _write_shift(value: int | tuple[int, ...]) -> int | list[int]:
-    return [*value] if isinstance(value, tuple) else value
+def _listed(value: Any) -> Any:
+    return [*cast("tuple[Any, ...]", value)] if isinstance(value, tuple) else value
 
 
 def _read_runs(value: Any, _adjacency: Any) -> Runs:
@@ -106,16 +104,17 @@ def _read_runs(value: Any, _adjacency: Any) -> Runs:
     return Runs(**table)
 
 
-def _show_strategy(strategy: Strategy) -> str:
-    return strategy.name
-
-
 def _write_strategy(strategy: Strategy) -> str:
     return described(strategy)[0]
 
 
 def _show_schedule(schedule: Schedule) -> str:
     return "; ".join(parts_in_words(schedule))
+
+
+def _write_schedule(schedule: Schedule) -> list[Entry]:
+    # Phases inside a release name their adjacency, in files too, and ledgers hold no repetitions.
+    return [phase_entry(phase, alone=True) for phase in schedule]
 
 
 _MOST_NESTED = 20
@@ -137,28 +136,23 @@ def _read_schedule(phases: Any, adjacency: Any) -> Schedule:
     return Schedule(read_part(*_apart(one, one.get("adjacency", adjacency))) for one in given)
 
 
-def _write_schedule(schedule: Schedule) -> list[Entry]:
-    # Phases inside a release name their adjacency, in files too, and ledgers hold no repetitions.
-    return [phase_entry(phase, alone=True) for phase in schedule]
-
-
 def _array(of: str) -> dict[str, Any]:
     return {"type": "array", "items": {"type": of}}
 
 
 _RUNS = {"kind": {"type": "string"}, "mean": {"type": "number"}, "shape": {"type": "number"}}
 NUMBER = Form({"type": "number"}, chosen)
-RATE = Form({"type": "number", "exclusiveMinimum": 0, "maximum": 1}, _rate)
+RATE = Form({"type": "number", "exclusiveMinimum": 0, "maximum": 1}, partial(safe, "sampling_rate"))
 COUNT = Form({"type": "integer", "minimum": 1})
 TEXT = Form({"type": "string"}, line)
 NUMBERS, ROWS = Form(_array("number")), Form(_array("array"))
-SHIFT = Form({"anyOf": [{"type": "integer"}, _array("integer")]}, str, _read_shift, _write_shift)
+SHIFT = Form({"anyOf": [{"type": "integer"}, _array("integer")]}, str, _unlisted, _listed)
 RUNS = Form({"anyOf": [
     {"type": "string"},
     {"type": "object", "properties": _RUNS, "required": ["kind", "mean"]},
 ]}, repr, _read_runs, asdict)  # fmt: skip
 PHASE = {"$ref": "#/$defs/phase"}
-STRATEGY = Form({"enum": [*MAKERS]}, _show_strategy, write=_write_strategy)
+STRATEGY = Form({"enum": [*MAKERS]}, attrgetter("name"), write=_write_strategy)
 SCHEDULE = Form(
     {"type": "array", "minItems": 1, "items": PHASE},
     _show_schedule, _read_schedule, _write_schedule,
@@ -233,16 +227,6 @@ class Item(NamedTuple):
 
 def _uniform(**given: Any) -> Uniform:
     return Uniform.at_rate(**given) if "sampling_rate" in given else Uniform(**given)
-
-
-def _best_of(schedule: Schedule, runs: Runs, adjacency: object = None) -> BestOf:
-    del adjacency  # that of its runs
-    return BestOf(schedule, runs)
-
-
-def _sampled(schedule: Schedule, rate: float, adjacency: object = None) -> Sampled:
-    del adjacency  # that of its releases
-    return Sampled(schedule, rate)
 
 
 def _of_run(run: Correlated) -> Entry:
@@ -367,12 +351,12 @@ RELEASES: dict[str, Item] = {item.name: item for item in (
         Key("runs", RUNS, NEEDED, "", "--best-of", "LAW:MEAN", "The best of a random number of "
             "such runs: poisson:10, geometric:10 or negative-binomial:10,0.5."),
         Key("schedule", SCHEDULE, words="each {schedule}", help="One run."),
-    ), (), _best_of, chosen_by="--best-of"),
+    ), chosen_by="--best-of"),
     Item(Sampled, "sampled", "one sample at rate {rate}", (
         Key("rate", RATE, NEEDED, "", "--one-sample", "Q", "All of it is computed on one secret "
             "Poisson sample of the clients, drawn once at this rate."),
         Key("schedule", SCHEDULE, words="of it {schedule}", help="What is computed on the sample."),
-    ), (), _sampled, chosen_by="--one-sample"),
+    ), chosen_by="--one-sample"),
 )}
 # fmt: on
 
@@ -551,7 +535,9 @@ def read_release(
     item = RELEASES[name]
     check_known(entry, (*also, called, *item.names))
     check_needed(entry, item.needed[0])
-    relation = {} if adjacency is None else {"adjacency": adjacency}
+    # A release of a schedule has the adjacency of its phases.
+    given = adjacency is not None and "schedule" not in item.names
+    relation = {"adjacency": adjacency} if given else {}
     release: Release = _made(item, entry, adjacency, relation)
     if adjacency is not None and release.adjacency != Adjacency.parse(adjacency):
         rule = f"the phases of {name} have {release.adjacency}"

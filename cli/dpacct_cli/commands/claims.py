@@ -13,7 +13,7 @@ from dpacct.claims.judge import Judged, Judgment, Verdict, facts_of, judge
 from dpacct.claims.stored import shipped_verdicts
 from dpacct.display import down, safe, up
 from dpacct.errors import InvalidParameter
-from dpacct.outputs import Certified, JudgedClaim, JudgedReading
+from dpacct.outputs import JudgedClaim, JudgedReading
 from dpacct.rounds import Round
 from dpacct.synonyms import meant_name
 from dpacct_cli import mechanism, waiting
@@ -56,7 +56,10 @@ def check(file: File, *, certify: Certify = False, shown: StyleOptions) -> None:
     facts = [facts_of(one) for one in judged]
     for one, found in zip(judged, facts, strict=True):
         for reading, row in zip(one.readings, found["readings"], strict=True) if certify else ():
-            row["certified"] = _certified(one.claim, reading)
+            # Only a reading with a stated epsilon and bounds of its own has a certificate.
+            stated = None if reading.epsilon is None else one.claim.epsilon
+            plan, delta = reading.reading.schedule, one.claim.delta
+            row["certified"] = None if stated is None else certified(plan, stated, delta)
     if style is not Style.HUMAN:
         show(_answer(facts, Page([])), style)
         return
@@ -106,13 +109,6 @@ def _judged(claims: Sequence[Claim], *, quick: bool) -> list[Judgment]:
         waiting.say(f"dpacct claims, {claim.id}", number, len(claims))
         judgments.append(judge(claim, quick=quick))
     return judgments
-
-
-def _certified(claim: Claim, judged: Judged) -> Certified | None:
-    """Return the certificate of a reading with a stated epsilon and bounds of its own."""
-    if claim.epsilon is None or judged.epsilon is None:
-        return None
-    return certified(judged.reading.schedule, claim.epsilon, claim.delta)
 
 
 def _answer(verdicts: list[JudgedClaim], page: Page) -> Answer:

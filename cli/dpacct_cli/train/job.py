@@ -81,9 +81,16 @@ def build_job(settings: RunSettings, terms: Terms | None = None) -> Job:
     """Read the data, deal them out, build model and method."""
     if terms is not None and settings.get("delta") is not None:
         terms.check(validate.delta(settings.number("delta")))
-    method = build_method(settings.method, settings.method_options)
+    build = own_class(settings.method) if ":" in settings.method else METHODS.get(settings.method)
+    if build is None:
+        known = f"a method is one of {', '.join(METHODS)}, or package.module:Class of your own"
+        raise InvalidParameter("method", settings.method, known)
+    method = _built(build, settings.method, settings.method_options, "--set")
     if settings.get("as_printed"):
-        method = _printed(method)
+        forms = fields(method) if is_dataclass(method) else ()
+        if not any(field.name == "as_printed" for field in forms):
+            raise OptionConflict(f"--as-printed: {method.name} has no printed form of its own.")
+        method = replace(cast("Any", method), as_printed=True)
     server, name = None, settings.get("server")
     if name is not None:
         validate.one_of("server_optimizer", name, "a server's optimizer", SERVERS)
@@ -364,23 +371,6 @@ def _vectorize(settings: RunSettings, *, repeatable: bool) -> bool | Literal["au
     if text not in (None, "yes", "no"):
         raise InvalidParameter("vectorize", text, "it is auto, yes or no")
     return text != "no"
-
-
-def build_method(name: str, options: Mapping[str, Any]) -> Method:
-    """Return the method of a name in `dpacct.fl.METHODS`, or of ``package.module:Class``."""
-    build = own_class(name) if ":" in name else METHODS.get(name)
-    if build is None:
-        known = f"a method is one of {', '.join(METHODS)}, or package.module:Class of your own"
-        raise InvalidParameter("method", name, known)
-    return _built(build, name, options, "--set")
-
-
-def _printed(method: Method) -> Method:
-    """Return the printed form of a method that has one."""
-    forms = fields(method) if is_dataclass(method) else ()
-    if not any(field.name == "as_printed" for field in forms):
-        raise OptionConflict(f"--as-printed: {method.name} has no printed form of its own.")
-    return replace(cast("Any", method), as_printed=True)
 
 
 def _built(build: Callable[..., Made], name: str, options: Mapping[str, Any], flag: str) -> Made:

@@ -28,6 +28,7 @@ from dpacct.fl.federation import Federation
 from dpacct.fl.models import cross_entropy, evaluate, save_parameters
 from dpacct.fl.report.callbacks import Callback, open_report
 from dpacct.fl.report.reports import RoundReport
+from dpacct.items import count_of
 from dpacct_cli import waiting
 from dpacct_cli.options import Style
 from dpacct_cli.output import write_output
@@ -117,7 +118,12 @@ def train(run: Federation, job: Job, files: RunFiles, style: Style) -> Outcome:
                 if number == 0:
                     began = time.perf_counter()
                 elif number == 1 and style is Style.HUMAN and not sys.stderr.isatty():
-                    _print_estimate(time.perf_counter() - began, report.rounds - report.round)
+                    # Where no bar says how long the rest takes.
+                    more = report.rounds - report.round
+                    left = math.ceil((time.perf_counter() - began) * more)
+                    if left >= waiting.PATIENCE:
+                        estimate = f"about {left} s for {count_of(more, 'more round')}"
+                        print(estimate, file=sys.stderr, flush=True)
                 # The last round ends alone, and with it the run in the ledger.
                 if stopping() and report.round < run.rounds:
                     break
@@ -129,14 +135,6 @@ def train(run: Federation, job: Job, files: RunFiles, style: Style) -> Outcome:
     if accuracy is None or evaluated != run.round:
         accuracy = evaluation()
     return Outcome(accuracy, time.perf_counter() - started, interrupted)
-
-
-def _print_estimate(seconds_a_round: float, rounds: int) -> None:
-    """Say how long the rest takes, where no bar says it."""
-    left = math.ceil(seconds_a_round * rounds)
-    if left >= waiting.PATIENCE:
-        noun = "round" if rounds == 1 else "rounds"
-        print(f"about {left} s for {rounds} more {noun}", file=sys.stderr, flush=True)
 
 
 def _append(file: Path, report: RoundReport, tested: dict[str, Any]) -> None:

@@ -92,13 +92,14 @@ def on_schedule(
         mu = gdp(plan, gdp_slack, accountant=engine.name)
         facts["gdp"] = {"mu": {"lower": mu.lower, "upper": mu.upper}, "slack": mu.slack}
     again, gaussian = facts.get("certified"), facts.get("gdp")
+    shown = parts_in_words(plan)[:_MOST_PHASES]
     blocks = [
         heading(1, f"Privacy report: {line(title)}"),
         *(front_page(promise) if promise else nothing_promised("no epsilon is proven.")),
         *(to_sign(assumed) if promise else []),
         *filled(
             "figures.md",
-            {"phases": _table_of_phases(plan)},
+            {"phases": table(("what runs",), [(words,) for words in shown])},
             unit=line(one),
             neighbors=neighbors(str(plan.adjacency), one),
             epsilon=bracket(spent.lower, spent.upper),
@@ -133,7 +134,3 @@ def _points(plan: Schedule, spent: Spent, engine: Accountant) -> list[Point]:
 
 def _finite(epsilon: float) -> float | None:
     return epsilon if math.isfinite(epsilon) else None
-
-
-def _table_of_phases(plan: Schedule) -> str:
-    return table(("what runs",), [(words,) for words in parts_in_words(plan)[:_MOST_PHASES]])

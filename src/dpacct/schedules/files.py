@@ -159,10 +159,6 @@ def _document(data: Any) -> _Content:
     return table.get("adjacency"), cast("list[dict[str, Any]]", phases)
 
 
-def _parse_toml(text: str) -> _Content:
-    return _document(validate.toml(text))
-
-
 def _write_toml(schedule: Schedule) -> str:
     blocks = [f'adjacency = "{schedule.adjacency}"\n']
     for part in schedule.parts:
@@ -240,7 +236,7 @@ def _write_csv(schedule: Schedule) -> str:
 
 
 _FORMATS: dict[str, tuple[Callable[[str], _Content], Callable[[Schedule], str]]] = {
-    ".toml": (_parse_toml, _write_toml),
+    ".toml": (lambda text: _document(validate.toml(text)), _write_toml),
     ".csv": (_parse_csv, _write_csv),
     ".json": (_parse_json, _write_json),
 }
