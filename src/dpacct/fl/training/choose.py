@@ -28,7 +28,7 @@ from dpacct.fl.local.sgd import SGD, LocalAdam
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.tensors import listed, norm
 from dpacct.fl.training.examples import STEP, ExampleTrainer, largest_group
-from dpacct.fl.training.synthetic import Kind, Synthetic, synthetic_task
+from dpacct.fl.training.synthetic import Synthetic, synthetic_task
 from dpacct.fl.training.tasks import Broadcast, SequentialTrainer, Task, Trainer, Trial
 from dpacct.fl.training.vectorized import VectorizedTrainer
 
@@ -90,7 +90,7 @@ class RoundTrainer(Trainer):
         """See `Trainer`."""
         labels, kind = self._synthetic.labels, self._synthetic.kind
         fitting = labels is None or labels.check(data.targets)
-        if self.together is None or not fitting or Kind.of(data) != kind:
+        if self.together is None or not fitting or not kind.fits(data):
             return False
         return padded_width(len(data), self._local) <= self._widest
 

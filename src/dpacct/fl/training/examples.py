@@ -117,7 +117,7 @@ class ExampleTrainer(Trainer):
         """Return some examples, None if they cannot be read or are of another kind."""
         with Trial():
             data = examples.batch(rows)
-            if len(data) == len(rows) and self.kind in (None, Kind.of(data)):
+            if len(data) == len(rows) and (self.kind is None or self.kind.fits(data)):
                 return data
         return None
 

@@ -39,15 +39,22 @@ class Kind:
     @classmethod
     def of(cls, data: ClientData) -> Kind:
         """Return the kind of a client's examples."""
-        tensors = [*parts_of(data.inputs), (type(data.inputs).__name__, data.targets)]
-        forms = [(name, value.dtype, tuple(value.shape[1:])) for name, value in tensors]
-        return cls(tuple(forms), data.map(lambda values: values[:0].detach()))
+        return cls(_forms(data), data.map(lambda values: values[:0].detach()))
+
+    def fits(self, data: ClientData) -> bool:
+        """Return True if a client's examples are of this kind."""
+        return _forms(data) == self.forms
 
     def zeros(self, count: int) -> ClientData:
         """Return ``count`` examples of zeros."""
         return self.none.map(
             lambda values: torch.zeros((count, *values.shape[1:]), dtype=values.dtype)
         )
+
+
+def _forms(data: ClientData) -> tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]:
+    tensors = [*parts_of(data.inputs), (type(data.inputs).__name__, data.targets)]
+    return tuple((name, value.dtype, tuple(value.shape[1:])) for name, value in tensors)
 
 
 def usual_kind(clients: Population) -> Kind:
