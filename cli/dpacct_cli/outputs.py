@@ -385,6 +385,41 @@ class ClaimsAnswer(TypedDict):
     claims: list[JudgedClaim]
 
 
+class TableCell(TypedDict):
+    """A cell of a paper's table."""
+
+    row: str
+    column: str
+    printed: float | None
+    values: list[float]
+    verdict: str
+
+
+class TableClaim(TypedDict):
+    """A claim about two rows of a paper's table."""
+
+    says: str
+    difference: float | None
+    verdict: str
+
+
+class Reproduced(TypedDict):
+    """`dpacct reproduce TABLE`."""
+
+    table: str
+    tiny: bool
+    measure: str
+    cells: list[TableCell]
+    claims: list[TableClaim]
+    files: list[str]
+
+
+class PaperTables(TypedDict):
+    """`dpacct reproduce`."""
+
+    tables: list[str]
+
+
 # The types of what a command prints, by its name; a group of commands prints one type, a ledger's
 # several. A picture is data.
 TYPES: dict[str, tuple[Any, ...]] = {
@@ -409,6 +444,7 @@ TYPES: dict[str, tuple[Any, ...]] = {
     "ledger-export": (LedgerExport,),
     "report": (ScheduleReport, LedgerReport),
     "claims": (ClaimsAnswer,),
+    "reproduce": (Reproduced, PaperTables),
 }
 FILES = ("schedule-file", "claims-file")
 NAMES = sorted({*TYPES, *FILES, "plot"})

@@ -16,11 +16,14 @@ from dpacct_cli.app import ENTRIES, ROOT, load
 
 COMMANDS = [
     "calibrate", "epsilon", "delta", "risk", "rdp", "compare", "explore", "train", "audit",
-    "attack", "ledger", "report", "claims", "certify", "plot",
+    "attack", "reproduce", "ledger", "report", "claims", "certify", "plot",
 ]  # fmt: skip
 # Training takes other options and longer, and groups have commands of their own, whose tests check
 # their examples.
-OTHERS = ("report", "explore", "train", "audit", "attack", "ledger", "claims", "certify", "plot")
+OTHERS = (
+    "report", "explore", "train", "audit", "attack", "reproduce", "ledger", "claims", "certify",
+    "plot",
+)  # fmt: skip
 ACCOUNTING = [command for command in COMMANDS if command not in OTHERS]
 COMMON = ["--json", "--quiet", "--sampling", "--cohort", "--clients", "--adjacency", "--schedule"]
 

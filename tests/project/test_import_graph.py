@@ -39,6 +39,7 @@ LAYERS = [
     {"calibration", "report", "empirical"},
     {"ledger", "claims"},
     {"pictures"},
+    {"reproduce"},
     {"dpacct"},  # the public names
     {"fl"},
     {"interop"},

@@ -135,6 +135,14 @@ def typed_values(training: Training, record: Record | None = None) -> dict[str, 
     return typed | {key: "yes" if given.get(key) else None for key in FLAGS}
 
 
+def from_words(words: Mapping[str, Any]) -> RunSettings:
+    """Return the settings of a run by its options as values of TOML, and its ``method``."""
+    content = dict(words)
+    method, tables = content.pop("method"), _tables(content, "options", None)
+    texts = {key: text for key, text in _texts(content, "options", None).items() if text}
+    return replace(combine(method, texts), **tables)
+
+
 def combine(
     method: str,
     typed: Mapping[str, str | None],
@@ -253,24 +261,29 @@ def read_toml(name: str, file: Path) -> dict[str, Any]:
         raise InvalidParameter(name, str(file), f"it is not valid TOML ({error})") from None
 
 
-def _tables(content: dict[str, Any], name: str, file: Path) -> dict[str, dict[str, Any]]:
+def _tables(content: dict[str, Any], name: str, file: Path | None) -> dict[str, dict[str, Any]]:
     """Take the tables out of the content of a file."""
     tables = {key: content.pop(key, {}) for key in TABLES}
     for key, table in tables.items():
         if not isinstance(table, dict):
-            raise InvalidParameter(name, str(file), f"{key} is a table")
+            raise InvalidParameter(name, _named(file), f"{key} is a table")
     return tables
 
 
-def _texts(content: Mapping[str, Any], name: str, file: Path) -> dict[str, str]:
+def _named(file: Path | None) -> str | None:
+    return None if file is None else str(file)
+
+
+def _texts(content: Mapping[str, Any], name: str, file: Path | None) -> dict[str, str]:
     """Return the values of a file as texts. A flag that is off counts as absent."""
     for key, value in content.items():
         if key not in KEYS:
             rule = f"{key!r} is no key of it; the keys are {', '.join((*KEYS, *TABLES))}"
-            raise InvalidParameter(name, str(file), rule)
+            raise InvalidParameter(name, _named(file), rule)
         misplaced = isinstance(value, bool) and key not in FLAGS
         if misplaced or not isinstance(value, int | float | str):
-            raise InvalidParameter(name, str(file), f"{key} is a number or a text, not {value!r}")
+            rule = f"{key} is a number or a text, not {value!r}"
+            raise InvalidParameter(name, _named(file), rule)
     return {
         key: "yes" if value is True else "" if value is False else str(value)
         for key, value in content.items()

@@ -13,9 +13,10 @@ from dpacct.errors import InvalidParameter
 from dpacct.fl.data.adult import load_adult
 from dpacct.fl.data.columns import from_columns
 from dpacct.fl.data.dataset import Dataset, Examples, PartitionedClients, Scaling
-from dpacct.fl.data.files import Folder
+from dpacct.fl.data.files import Folder, find
 from dpacct.fl.data.images import (
     IMAGES,
+    image_files,
     load_digits,
     load_femnist,
     load_images,
@@ -45,6 +46,21 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "shakespeare": load_shakespeare,
     "adult": load_adult,
 }
+
+
+# Of the data sets beside `IMAGES`.
+_FILES = {
+    "adult": "adult.csv", "femnist": "femnist_writers.npz", "shakespeare": "shakespeare_roles.json",
+}  # fmt: skip
+
+
+def is_there(name: str, folder: Folder = None) -> bool:
+    """Return True if a file of the data set lies in the folder (see `load`). It is not read."""
+    try:
+        find(folder, name, [_FILES[name]] if name in _FILES else image_files(name))
+    except (InvalidParameter, KeyError):
+        return name == "digits"
+    return True
 
 
 def load(name: str, folder: Folder = None, **options: Any) -> Dataset:

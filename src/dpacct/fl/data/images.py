@@ -110,6 +110,13 @@ def load_digits() -> Dataset:
     return _dataset("digits", train, test, Scaling.divided_by(16), 10)
 
 
+def image_files(name: str) -> list[str]:
+    """Return the files of a data set of `IMAGES`, of which any one serves."""
+    archives = [f"{name.replace('-', '_')}.npz", f"{name}.npz"]
+    coded = _CIFAR10_PLANES[:1] if name == "cifar10" else []
+    return [*dict.fromkeys(archives), *coded, IMAGES[name].place]
+
+
 def load_images(name: str, folder: Folder = None, *, split: str = "balanced") -> Dataset:
     """Read a data set of `IMAGES`, from an archive or by torchvision, and check its arrays.
 
@@ -119,10 +126,8 @@ def load_images(name: str, folder: Folder = None, *, split: str = "balanced") ->
     """
     validate.one_of("split", split, "a split", EMNIST_SPLITS)
     known = IMAGES[name]
-    archives = [f"{name.replace('-', '_')}.npz", f"{name}.npz"]
-    coded = _CIFAR10_PLANES[:1] if name == "cifar10" else []
-    file = find(folder, name, [*dict.fromkeys(archives), *coded, known.place])
-    if file.name in coded:
+    file = find(folder, name, image_files(name))
+    if file.name in _CIFAR10_PLANES:
         parts = _from_planes(folder)
     elif file.suffix == ".npz":
         parts = _from_archive(file)

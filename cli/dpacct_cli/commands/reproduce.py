@@ -1,0 +1,285 @@
+"""`dpacct reproduce`: the tables of papers, played by the trainer of `dpacct train`.
+
+Rule 1: a file of a table names public data sets and methods of dpacct alone. It imports nothing,
+and no path in it is opened.
+Rule 2: all options of all cells are checked before the first run.
+Rule 3: a run is a ledger, a checkpoint and a history in the folder until it is finished. Then it is
+a line of ``runs.jsonl``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from dpacct.errors import InvalidParameter, Unsupported, located
+from dpacct.reproduce import (
+    Judged,
+    PaperTable,
+    Records,
+    judge,
+    load_table,
+    picture,
+    shipped_names,
+    shipped_table,
+    trained,
+)
+from dpacct.reproduce.verdict import CLAIM_HEADER, TINY, claim_row
+from dpacct_cli import errors, waiting
+from dpacct_cli.errors import OptionConflict
+from dpacct_cli.options import OUTPUT, StyleOptions, Text, argument, flag, number, option
+from dpacct_cli.output import names_a_file, write_output
+from dpacct_cli.outputs import PaperTables, Reproduced
+from dpacct_cli.render import Answer, Grid, Page, Row, Style, print_note, show, wrapped
+from dpacct_cli.train.defaults import DEFAULTS
+from dpacct_cli.train.options import METHODS, DataDir, Device
+from dpacct_cli.train.settings import RunSettings, from_words
+from dpacct_cli.words import spelling
+
+# Options that name files, or belong to one machine.
+FOREIGN = ("schedule", "hold_out", "data_dir", "device", "label", "owner", "classes", "init")
+FOLDER = "reproduced"
+TRAINED_ON = 10_000  # Training examples whose accuracy is computed
+# fmt: off
+Name = Annotated[Text, argument("[TABLE]",
+    "A table by its name, e.g. dp-fed-ls/table-2, or a file of your own (.toml). Without it, all "
+    "tables are listed.", known=shipped_names)]
+# fmt: on
+
+
+class Playing(NamedTuple):
+    """The options that say what is played, and where it is kept."""
+
+    tiny: Annotated[bool, flag("--tiny", OUTPUT,
+        "Play it in about a minute, on digits, to see that it runs.")] = False  # fmt: skip
+    repeats: Annotated[Text, option("--repeats", "N", OUTPUT,
+        "Runs of each cell; default those of the table. A verdict needs 3.")] = None  # fmt: skip
+    only: Annotated[Text, option("--only", "ROW,...", OUTPUT,
+        "Play these rows alone.")] = None  # fmt: skip
+    part: Annotated[Text, option("--part", "I/N", OUTPUT,
+        "Play every N-th run from the I-th on: several processes share a folder.",
+        advanced=True)] = None  # fmt: skip
+    page: Annotated[bool, flag("--page", OUTPUT,
+        "Play nothing: write table and figure of the finished runs.")] = False  # fmt: skip
+    folder: Annotated[Text, option("--folder", "DIR", OUTPUT,
+        f"Where runs and pages are kept; default {FOLDER}.")] = None  # fmt: skip
+
+
+def reproduce(
+    playing: Playing,
+    shown: StyleOptions,
+    table: Name = None,
+    data_dir: DataDir = None,
+    device: Device = None,
+) -> None:
+    """Play a table of a paper, and show it beside the printed one. Without a name, list all.
+
+    Finished runs are kept, so a stopped command goes on where it was. -q prints a verdict a cell.
+
+    Examples:
+      dpacct reproduce
+      dpacct reproduce dp-fed-ls/table-2 --tiny
+      dpacct reproduce dp-fedsam/table-1 --data-dir data --device cuda
+      dpacct reproduce my-paper.toml --repeats 3
+    """
+    style = shown.style
+    if table is None:
+        _list(style)
+        return
+    found = read_table(table)
+    if playing.repeats is not None:
+        found = replace(found, seeds=_first_seeds(found, number(playing.repeats)))
+    only = found.rows if playing.only is None else [r.strip() for r in playing.only.split(",")]
+    if unknown := [row for row in only if row not in found.rows]:
+        rule = f"a row of {found.name} is one of {', '.join(found.rows)}"
+        raise InvalidParameter("only", unknown[0], rule)
+    settings = [s for cell, s in found.settings(tiny=playing.tiny) if cell.row in only]
+    machine = {"data_dir": data_dir, "device": device}
+    for cell, setting in found.settings(tiny=playing.tiny):
+        with located("table", f"row {cell.row}, column {cell.column}: ", found.name):
+            settings_of({k: v for k, v in setting.items() if k != "evaluate_every"})
+    errors.require_torch("training needs")
+    folder = Path(playing.folder or FOLDER)
+    name = found.name if table in shipped_names() else Path(found.name).stem
+    place = folder / (f"{name}-tiny" if playing.tiny else name)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    records = Records(
+        place.parent / ("tiny.jsonl" if playing.tiny else "runs.jsonl"), _part(playing)
+    )
+    left = 0 if playing.page else sum(records.of(setting) is None for setting in settings)
+    done = 0
+
+    def one(setting: Mapping[str, Any]) -> dict[str, Any]:
+        nonlocal done
+        waiting.say(f"run {done + 1} of {left}", done, left)
+        result = play(setting, place.parent, **machine)
+        done += 1
+        return result
+
+    if not playing.page:
+        records.need(settings, one)
+    judged = judge(found, records, tiny=playing.tiny)
+    page = place.with_suffix(".md")
+    write_output(judged.markdown(), page, force=True)
+    files = [str(page)]
+    try:
+        from dpacct.pictures import Drawing
+
+        Drawing(picture(judged)).save(drawn := place.with_suffix(".png"), replace=True)
+        files.append(str(drawn))
+    except Unsupported as error:
+        print_note(f"no figure was drawn: {error}")
+    words = [one.verdict for one in judged.cells]
+    show(Answer(_data(judged, files), "\n".join(words), lambda: _page(judged, files)), style)
+
+
+def read_table(name: str) -> PaperTable:
+    """Return a shipped table by its name, or that of a file."""
+    if name not in shipped_names() and names_a_file(name, (".toml",)):
+        return load_table(name)
+    return shipped_table(name)
+
+
+def settings_of(words: Mapping[str, Any]) -> RunSettings:
+    """Return the settings of a run by the words of a table's file, after a check (Rule 1)."""
+    for key in FOREIGN:
+        if key in words:
+            rule = "the file of a table cannot set it: it names a file or a machine"
+            raise InvalidParameter(key, words[key], rule)
+    method, data = words["method"], words.get("data")
+    if not isinstance(method, str) or method not in METHODS:
+        raise InvalidParameter("method", method, f"a method is one of {', '.join(METHODS)}")
+    if not isinstance(data, str) or data not in DEFAULTS:
+        rule = f"the data of a table are public, one of {', '.join(DEFAULTS)}"
+        hint = "dpacct train --config trains on your own data."
+        raise InvalidParameter("data", data, rule, hint)
+    return from_words(words)
+
+
+def play(
+    words: Mapping[str, Any],
+    folder: Path,
+    *,
+    data_dir: str | None = None,
+    device: str | None = None,
+) -> dict[str, Any]:
+    """Return the result of a run, with fresh cohorts and noise. See `trained`.
+
+    Args:
+        words: options of `dpacct train`, ``method``, and ``evaluate_every`` if it is not a tenth of
+            the rounds.
+        folder: keeps the run until it is finished. A run that stopped there goes on.
+    """
+    from dpacct.fl.models import cross_entropy, evaluate
+    from dpacct_cli.train.job import build_job
+    from dpacct_cli.train.run import federation
+
+    options = dict(words)
+    every = options.pop("evaluate_every", None)
+    settings = settings_of(options)
+    machine = {key: v for key, v in {"data_dir": data_dir, "device": device}.items() if v}
+    job = build_job(replace(settings, values=settings.values | machine))
+    text = json.dumps(dict(words), sort_keys=True)
+    place = folder / "unfinished" / hashlib.sha256(text.encode()).hexdigest()[:16]
+    place.mkdir(parents=True, exist_ok=True)
+    checkpoint, history = place / "run.checkpoint", place / "history.json"
+    with federation(job, job.clients, ledger=place / "run.ledger", checkpoint=checkpoint) as run:
+        if resumed := checkpoint.exists():
+            run.resume()
+        result = trained(
+            run,
+            lambda: 100 * evaluate(job.model, cross_entropy, job.tested).accuracy,
+            every=every or max(1, run.rounds // 10),
+            history=json.loads(history.read_text("utf-8")) if resumed and history.exists() else (),
+            keep=lambda rows: write_output(json.dumps(rows), history, force=True),
+        )
+        result["cohort"] = run.engine.plan.cohort_size
+    seen = job.dataset.train.to(job.tested.targets.device).batch(slice(0, TRAINED_ON))
+    own = evaluate(job.model, cross_entropy, type(job.tested)(*seen))
+    shutil.rmtree(place)
+    with suppress(OSError):  # Another process has runs there.
+        place.parent.rmdir()
+    return result | {"train_accuracy": 100 * own.accuracy}
+
+
+def _first_seeds(table: PaperTable, count: Any) -> tuple[int, ...]:
+    """Return the seeds of a table, or its first ones, or more that follow the last."""
+    if not isinstance(count, int) or not 1 <= count <= 100:
+        raise InvalidParameter("repeats", count, "the runs of a cell are a number from 1 to 100")
+    more = range(max(table.seeds) + 1, max(table.seeds) + 1 + count)
+    return (*table.seeds, *more)[:count]
+
+
+def _part(playing: Playing) -> tuple[int, int]:
+    index, _, parts = (playing.part or "1/1").partition("/")
+    if not (index.isdigit() and parts.isdigit() and 1 <= int(index) <= int(parts)):
+        raise OptionConflict(f"{spelling('--part')} {playing.part} is not I/N, such as 1/2.")
+    return int(index) - 1, int(parts)
+
+
+def _data(judged: Judged, files: list[str]) -> Reproduced:
+    return {
+        "table": judged.table.name,
+        "tiny": judged.tiny,
+        "measure": judged.table.measure,
+        "cells": [
+            {
+                "row": one.cell.row,
+                "column": one.cell.column,
+                "printed": one.cell.printed,
+                "values": [*one.values.values()],
+                "verdict": one.verdict,
+            }
+            for one in judged.cells
+        ],
+        "claims": [
+            {"says": one.claim.says, "difference": one.difference, "verdict": one.verdict}
+            for one in judged.claims
+        ],
+        "files": files,
+    }
+
+
+def _page(judged: Judged, files: list[str]) -> Page:
+    table = judged.table
+    told = [f"{count} {word}" for word, count in judged.counts().items()]
+    rows = [
+        *wrapped("table", f"{table.title} ({table.source})"),
+        Row("cells", ", ".join(told) or "no printed values"),
+        *(Row("" if place else "files", file) for place, file in enumerate(files)),
+    ]
+    grids = [Grid(*judged.grid())]
+    if judged.claims:
+        grids.append(Grid(CLAIM_HEADER, [claim_row(one) for one in judged.claims]))
+    return Page(rows, grids, [table.note] * bool(table.note), note=TINY if judged.tiny else "")
+
+
+def _list(style: Style) -> None:
+    tables = [shipped_table(name) for name in shipped_names()]
+    lines = [
+        [t.name, f"{len(t.cells)} x {len(t.seeds)}", _needs(t) or "yes", t.title] for t in tables
+    ]
+    data: PaperTables = {"tables": [t.name for t in tables]}
+    rows = [Row("tables", str(len(tables)), "rows x columns, and runs of each")]
+    closing = "dpacct reproduce TABLE --tiny plays one in a minute."
+    cost = [f"{t.name}: {t.cost}" for t in tables if t.cost]
+    page = Page(rows, [Grid(["table", "runs", "can run here", ""], lines)], cost, closing)
+    show(Answer(data, "\n".join(t.name for t in tables), lambda: page), style)
+
+
+def _needs(table: PaperTable) -> str:
+    """Return what a table needs that is not here: PyTorch, or the files of its data."""
+    data = {str(cell.options.get("data")) for cell in table.cells}
+    try:
+        errors.require_torch("training needs")
+    except Unsupported:
+        return "needs PyTorch"
+    from dpacct.fl.data import is_there
+
+    return ", ".join(f"needs {name}" for name in sorted(data) if not is_there(name))

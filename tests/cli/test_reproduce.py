@@ -1,0 +1,117 @@
+"""`dpacct reproduce`: the list, a tiny run of each paper, and runs that stop on the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from dpacct.reproduce import shipped_names
+from dpacct_cli.commands import reproduce
+
+pytestmark = pytest.mark.usefixtures("one_thread", "folder")
+PAPER = """
+title = "t"
+source = "s"
+seeds = [0]
+[printed]
+data = "digits"
+method = "dp-fedavg"
+clients = 30
+q = 0.3
+rounds = 6
+noise = 1.2
+[[column]]
+name = "c"
+[[row]]
+name = "r"
+printed = [50]
+"""
+
+
+def test_the_list_names_every_table_and_what_it_needs(dpacct):
+    assert dpacct("reproduce --json").json["tables"] == shipped_names()
+    assert dpacct("reproduce -q").text.split() == shipped_names()
+    text = dpacct("reproduce").text
+    assert "needs svhn" in text
+    assert "H100" in text
+
+
+@pytest.mark.parametrize(
+    "table",
+    ["dp-fed-ls/table-h8", "dp-fedpgn/table-2-cifar10-rounds", "dp-fedsam/table-4",
+     "fed-alpha-normec/figure-messages"],
+)  # fmt: skip
+def test_a_tiny_run_of_each_paper(dpacct, table):
+    data = dpacct(f"reproduce {table} --tiny --json").json
+    assert data["tiny"]
+    assert all(one["verdict"] == "open" for one in data["cells"])
+    page, *_ = map(Path, data["files"])
+    assert "mean nothing" in page.read_text(encoding="utf-8")
+    lines = (page.parent / "tiny.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == len(data["cells"])
+    assert not (page.parent / "unfinished").exists()
+    # Nothing is played again.
+    dpacct(f"reproduce {table} --tiny -q")
+    assert (page.parent / "tiny.jsonl").read_text(encoding="utf-8").splitlines() == lines
+
+
+def test_a_stopped_run_goes_on_and_loses_no_evaluation(dpacct, monkeypatch):
+    Path("mine.toml").write_text(PAPER, encoding="utf-8")
+    written = reproduce.write_output
+
+    def stop(content: str, *rest: object, **named: object) -> None:
+        written(content, *rest, **named)
+        if len(json.loads(content)) == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reproduce, "write_output", stop)
+        assert dpacct("reproduce mine.toml").code == 130
+    assert not Path("reproduced/runs.jsonl").exists()
+    [kept] = Path("reproduced/unfinished").iterdir()
+    assert len(json.loads((kept / "history.json").read_text("utf-8"))) == 3
+    dpacct("reproduce mine.toml --quiet")
+    row = json.loads(Path("reproduced/runs.jsonl").read_text("utf-8"))
+    assert [step["round"] for step in row["result"]["history"]] == [1, 2, 3, 4, 5, 6]
+    assert row["result"]["epsilon"] > row["result"]["history"][2]["epsilon"]
+    assert 0 <= row["result"]["train_accuracy"] <= 100
+    assert not Path("reproduced/unfinished").exists()
+
+
+def test_more_runs_give_a_verdict(dpacct):
+    Path("mine.toml").write_text(PAPER.replace("rounds = 6", "rounds = 1"), encoding="utf-8")
+    assert dpacct("reproduce mine.toml -q").text.strip() == "open"
+    assert dpacct("reproduce mine.toml -q --repeats 3").text.strip() in ("below", "agrees")
+    data = dpacct("reproduce mine.toml --page --json --repeats 3").json
+    assert len(data["cells"][0]["values"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("dp-fed-ls/table-9", "table is 'dp-fed-ls/table-9'"),
+        ("nowhere.toml", "nowhere.toml"),
+        ("mine.toml --only x", "a row of mine.toml is one of r"),
+        ("mine.toml --repeats 0", "a number from 1 to 100"),
+        ("mine.toml --part 3/2", "--part 3/2 is not I/N"),
+    ],
+)
+def test_bad_input_is_one_line(dpacct, typed, said):
+    Path("mine.toml").write_text(PAPER, encoding="utf-8")
+    ran = dpacct(f"reproduce {typed}")
+    assert ran.code == 2
+    assert said in ran.err
+    assert not Path("reproduced").exists()
+
+
+def test_options_of_all_cells_are_checked_before_the_first_run(dpacct):
+    text = PAPER + '[[row]]\nname = "bad"\noptions = { clip_norms = 1 }\n'
+    Path("mine.toml").write_text(text, encoding="utf-8")
+    ran = dpacct("reproduce mine.toml")
+    assert ran.code == 2
+    assert "row bad, column c: 'clip_norms' is no key of it" in ran.err
+    assert not Path("reproduced").exists()
