@@ -98,7 +98,8 @@ def test_a_verdict_needs_three_runs_and_claims_are_paired(table, tmp_path):
     assert judge(reversed_, records).claims[0].verdict == "contradicted"
     assert judge(table, records, tiny=True).claims[0].verdict == "open"
     page = late.markdown()
-    assert "| one | 66.08 ±12.99 / 50 ±1" in page
+    assert "| one | 66.08 ±12." in page
+    assert " / 50 ±1 agrees |" in page
     assert "| one is better | - | +1.07 ±" in page
 
 

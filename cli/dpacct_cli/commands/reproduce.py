@@ -108,11 +108,12 @@ def reproduce(
     folder = Path(playing.folder or FOLDER)
     name = found.name if table in shipped_names() else Path(found.name).stem
     place = folder / (f"{name}-tiny" if playing.tiny else name)
+    part = _part(playing)
     place.parent.mkdir(parents=True, exist_ok=True)
-    records = Records(
-        place.parent / ("tiny.jsonl" if playing.tiny else "runs.jsonl"), _part(playing)
-    )
-    left = 0 if playing.page else sum(records.of(setting) is None for setting in settings)
+    kept = place.parent / ("tiny.jsonl" if playing.tiny else "runs.jsonl")
+    records = Records(kept, part)
+    mine = () if playing.page else settings[part[0] :: part[1]]
+    left = sum(records.of(setting) is None for setting in mine)
     done = 0
 
     def one(setting: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,13 +126,13 @@ def reproduce(
     if not playing.page:
         records.need(settings, one)
     judged = judge(found, records, tiny=playing.tiny)
-    page = place.with_suffix(".md")
+    page = place.with_name(f"{place.name}.md")
     write_output(judged.markdown(), page, force=True)
     files = [str(page)]
     try:
         from dpacct.pictures import Drawing
 
-        Drawing(picture(judged)).save(drawn := place.with_suffix(".png"), replace=True)
+        Drawing(picture(judged)).save(drawn := place.with_name(f"{place.name}.png"), replace=True)
         files.append(str(drawn))
     except Unsupported as error:
         print_note(f"no figure was drawn: {error}")
