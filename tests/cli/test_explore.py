@@ -20,8 +20,6 @@ from dpacct import Poisson, Round
 from dpacct_cli.commands import explore
 from dpacct_cli.commands.explore import read_values
 from dpacct_cli.errors import OptionConflict
-from tests.cli.test_bad_input import assert_refused
-from tests.cli.test_help import examples
 
 SMALL = "explore --noise 8,9 --rounds 10..30/10 --sampling full"
 
@@ -50,13 +48,6 @@ def test_every_row_is_what_the_library_says(dpacct: Any) -> None:
         spent = library.epsilon(plan, delta=row["delta"])
         assert row["epsilon"] == {"lower": spent.lower, "upper": spent.upper}
         assert (row["sampling"], row["adjacency"]) == ("poisson", "add-remove")
-
-
-def test_a_row_is_that_of_epsilon(dpacct: Any) -> None:
-    one = dpacct("epsilon --noise 8 --rounds 10 --sampling full --json").json
-    row = dpacct(SMALL, "--json").json["rows"][0]
-    assert row["epsilon"] == one["epsilon"]
-    assert all(row[key] == one[key] for key in ("delta", "rounds", "adjacency", "accountant"))
 
 
 def test_the_table_shows_what_varies_and_says_the_rest_once(dpacct: Any) -> None:
@@ -98,73 +89,6 @@ def test_a_row_that_cannot_be_computed_has_its_reason(dpacct: Any) -> None:
     assert every.code == 1
     assert json.loads(every.out)["failed"] == 2
     assert json.loads(every.out)["rows"][0]["epsilon"] is None
-
-
-BAD = [
-    ("explore --noise 1 --rounds 9", ("--q is missing;", "--sampling full")),
-    ("explore --rounds 9 --q 0.1", ("--noise is missing;",)),
-    ("explore --noise 1 --q 0.1", ("--rounds is missing;",)),
-    ("explore --noise 1,0 --rounds 9 --q 0.1", ("--noise is 0;", "lies in [")),
-    ("explore --noise 1 --rounds 9,2.5 --q 0.1", ("--rounds is 2.5;", "whole number")),
-    ("explore --noise 1 --rounds 9 --q 0.1,10", ("--q is 10;", "Did you mean 0.1 (10 %)?")),
-    ("explore --noise 1 --rounds 9 --q 0.1 --delta 1,2", ("--delta is 1;", "(0, 1)")),
-    ("explore --noise 1 --rounds 9 --q 0.1,", ("--q is '0.1,', which is not a number",)),
-    ("explore --noise 2..1 --rounds 9 --q 0.1", ("--noise is '2..1'; a range goes up:",)),
-    ("explore --noise 1 --rounds 9 --q 0.1 --sampling full", ("--q 0.1", "--sampling full")),
-    ("explore --noise 1 --rounds 9 --q 0.1 --cohort 3 --clients 9", ("--q 0.1", "--cohort 3")),
-    ("explore --noise 1 --rounds 9 --cohort 3", ("--cohort 3 needs --clients",)),
-    ("explore --noise 1 --rounds 9 --q 0.1 --sampling x", ("--sampling is 'x';",)),
-    ("explore --noise 1 --rounds 9 --q 0.1 --accountant x", ("--accountant is 'x';",)),
-    ("explore --noise 1 --rounds 9 --q 0.1 --adjacency x", ("--adjacency is 'x';",)),
-    ("explore --noise 1 --rounds 9 --q 0.1 -o a.txt", ("-o is 'a.txt';", ".csv", ".png")),
-    ("explore --noise 1 --rounds 9 --q 0.1 -o a.png", ("1 to 8 curves", "1 of 1.", ".csv")),
-    ("explore --noise 1..9 --rounds 1..9 --q 0.1 -o a.png", ("1 to 8 curves", "9 of 9.")),
-    ("explore --noise 1 --rounds 9 --q 0.1 -o a.csv --json", ("--json contradicts -o a.csv",)),
-    ("explore --noise 1..100 --rounds 1..2000 --q 0.1", ("200,000 rows", "at most 100,000")),
-    ("explore --noise 1 --rounds 9 --q 0.1 -o nowhere/a.csv", ("-o is 'nowhere/a.csv'",)),
-]
-
-
-@pytest.mark.parametrize(("words", "parts"), BAD, ids=[words for words, _ in BAD])
-def test_bad_input_is_refused_before_anything_is_computed(
-    dpacct: Any, words: str, parts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(explore, "compute", None)
-    assert_refused(dpacct(words), *parts)
-    assert names() == []
-
-
-def test_nothing_is_replaced_unasked(dpacct: Any) -> None:
-    Path("a.csv").write_text("mine", encoding="utf-8")
-    assert_refused(dpacct(SMALL, "-o a.csv"), "it exists already", "--force replaces it.")
-    assert Path("a.csv").read_text(encoding="utf-8") == "mine"
-    assert dpacct(SMALL, "-o a.csv --force").text == ""
-    assert len(read("a.csv")) == 6
-
-
-def test_an_interrupted_sweep_leaves_nothing(dpacct: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    compute, computed = explore.compute, 0
-
-    def stopped(*given: Any) -> dict[str, Any]:
-        nonlocal computed
-        computed += 1
-        if computed == 5:
-            raise KeyboardInterrupt
-        return compute(*given)
-
-    monkeypatch.setattr(explore, "compute", stopped)
-    result = dpacct(SMALL, "-o a.csv")
-    assert (result.code, result.out, result.err) == (130, "", "dpacct: interrupted.\n")
-    assert names() == []
-
-
-def test_the_examples_of_its_help_run(dpacct: Any) -> None:
-    found = examples(dpacct("explore --help").text)
-    assert len(found) == 3
-    for example in found:
-        assert dpacct(example.removeprefix("dpacct ")).code == 0
-    assert len(read("sweep.csv")) == 6
-    assert Path("sweep.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_chart_shows_the_rows(dpacct: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ import torch
 
 import dpacct as library
 from dpacct import risk
-from dpacct_cli.app import ENTRIES, load
 from tests.cli.conftest import Ran
 
 pytestmark = pytest.mark.usefixtures("one_thread", "folder")
@@ -38,13 +37,6 @@ def trained(folder: Path, run_of_three_rounds: tuple[Path, dict[str, Any]]) -> d
     home, summary = run_of_three_rounds
     shutil.copytree(home, folder, dirs_exist_ok=True)
     return summary
-
-
-def test_help_explains_every_option(dpacct: Any) -> None:
-    text = dpacct("attack --help-all").text
-    for param in load("attack", ENTRIES["attack"]).params:
-        assert param.help
-        assert all(option in text for option in param.opts if option.startswith("-"))
 
 
 def test_what_was_found_stands_beside_what_is_proven(dpacct: Any, trained: Any) -> None:

@@ -70,20 +70,3 @@ def test_an_epsilon_answers_a_claim(dpacct: Any, stated: str, word: str, more: s
 def test_of_rounds_that_differ_a_factor_is_told(dpacct: Any, schedule_file: str) -> None:
     text = dpacct(f"epsilon --schedule {schedule_file} --claim 5").text
     assert "x the noise of every round would make it true" in text
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("epsilon --noise 1 --rounds 3 --q 0.1 --claim 0", "--claim is 0; a stated epsilon"),
-        ("epsilon --noise 1 --rounds 3 --q 0.1 --claim x", "--claim is 'x', which is not a number"),
-        ("claims check", "FILE is missing"),
-        ("claims check none.toml", "FILE is 'none.toml'; it cannot be read"),
-        ("claims chek x", "Did you mean dpacct claims check?"),
-    ],
-)
-def test_bad_input_is_one_line(dpacct: Any, line: str, words: str) -> None:
-    ran = dpacct(line)
-    assert (ran.code, ran.out) == (2, "")
-    assert words in ran.err
-    assert ran.err.count("\n") == 1

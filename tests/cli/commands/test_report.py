@@ -10,9 +10,6 @@ import pytest
 
 import dpacct as library
 from dpacct import Budget, Ledger, Poisson, Round
-from tests.cli.conftest import SCHEDULE
-from tests.cli.test_bad_input import assert_refused
-from tests.cli.test_help import examples
 
 WORDS = "report --noise 4 --rounds 50 --q 0.1 --unit patient"
 
@@ -124,47 +121,3 @@ def test_clients_are_counted(dpacct: Any) -> None:
     assert (data["num_units"], data["delta"]) == (100, 1e-5)
     text = dpacct("report --noise 4 --rounds 5 --cohort 10 --clients 100").text
     assert "client of the 100" in text
-
-
-BAD = [
-    ("report", ("--noise is missing",)),
-    ("report nowhere", ("FILE is 'nowhere';", "no such file")),
-    ("report nowhere.ledger", ("FILE is 'nowhere.ledger';",)),
-    ("report --schedule nowhere.toml", ("--schedule is 'nowhere.toml'; it cannot be read",)),
-    ("report census.ledger --noise 1", ("--noise 1 contradicts census.ledger",)),
-    ("report census.ledger --delta 1e-6", ("--delta 1e-6 contradicts census.ledger",)),
-    ("report census.ledger --unit x", ("--unit x contradicts census.ledger",)),
-    ("report census.ledger -o a.doc", ("-o is 'a.doc';", ".html", "--format")),
-    ("report census.ledger --format doc", ("--format is 'doc';", "html, pdf, md, json")),
-    ("report census.ledger --format pdf", ("a PDF goes to a file",)),
-    ("report census.ledger --json --format md", ("--format md contradicts --json",)),
-    ("report census.ledger -o census.ledger --format md", ("it is a ledger",)),
-    (f"{WORDS} --unit ''", ("--unit",)),
-    ("ledger report census.ledger --format doc", ("--format is 'doc';",)),
-]
-
-
-@pytest.mark.parametrize(("words", "parts"), BAD, ids=[words for words, _ in BAD])
-def test_bad_input_is_refused(dpacct: Any, words: str, parts: tuple[str, ...]) -> None:
-    before = sorted(Path.cwd().iterdir())
-    assert_refused(dpacct(words), *parts)
-    assert sorted(Path.cwd().iterdir()) == before
-
-
-def test_nothing_is_replaced_unasked(dpacct: Any) -> None:
-    Path("a.html").write_text("mine", encoding="utf-8")
-    assert_refused(dpacct(WORDS, "-o a.html"), "it exists already", "--force replaces it.")
-    assert Path("a.html").read_text(encoding="utf-8") == "mine"
-    assert dpacct(WORDS, "-o a.html --force").text == ""
-    assert Path("a.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-    assert dpacct(WORDS, "-o a.text --format html").text == ""
-
-
-@pytest.mark.slow
-def test_the_examples_of_its_help_run(dpacct: Any) -> None:
-    Path("rounds.toml").write_text(SCHEDULE, encoding="utf-8")
-    found = examples(dpacct("report --help").text)
-    assert len(found) == 3
-    for example in found:
-        assert dpacct(example.removeprefix("dpacct ")).code == 0
-    assert Path("privacy.pdf").exists()

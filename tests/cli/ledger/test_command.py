@@ -15,7 +15,6 @@ import dpacct as library
 from dpacct import Budget, Laplace, Ledger, Poisson, Round
 from dpacct.display import up
 from dpacct.schedules.files import load_schedule
-from dpacct_cli.app import ENTRIES, load
 from forgeries import Row, read, write
 
 COMMANDS = ["init", "show", "verify", "report", "remaining", "charge", "finish", "export"]
@@ -51,38 +50,6 @@ def assert_refused(result: Any, code: int, *parts: str) -> None:
     assert result.err.count("\n") == 1
     for part in parts:
         assert part in result.err
-
-
-def test_the_commands_are_those_documented(dpacct: Any) -> None:
-    assert list(load("ledger", ENTRIES["ledger"]).commands) == COMMANDS
-    text = dpacct("ledger --help").text
-    for command in COMMANDS:
-        assert re.search(rf"^│ {command} +\S", text, flags=re.MULTILINE)
-    reference = Path(__file__).parents[3] / "docs" / "reference" / "command-line.md"
-    commands = r"\|".join(COMMANDS)
-    assert f"`ledger {commands} FILE`" in reference.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_explains_every_option_and_its_examples_run(
-    dpacct: Any, command: str, file: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
-    text = dpacct("ledger", command, "--help-all").text
-    for param in load("ledger", ENTRIES["ledger"]).commands[command].params:
-        assert param.help
-        for option in param.opts:
-            assert option in text or not option.startswith("-")
-    assert "--json" in text
-    assert "\\" not in text
-    found = re.findall(r"^ +dpacct (ledger .*\S) *$", text, flags=re.MULTILINE)
-    assert found
-    if command == "init":
-        for path in Path().glob(f"{file}*"):
-            path.unlink()
-    for example in found:
-        assert example.startswith(f"ledger {command} ")
-        assert dpacct(example).code == 0
 
 
 @pytest.mark.usefixtures("file")
@@ -344,58 +311,6 @@ def test_nothing_is_overwritten_without_force_and_a_ledger_never(dpacct: Any, fi
     assert dpacct("ledger verify", file, "--json").json["sound"] is True
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "parts"),
-    [
-        ("ledger shw census.ledger", 2, ("shw", "show")),
-        ("ledger show", 2, ("FILE is missing",)),
-        ("ledger init --eps 3", 2, ("FILE is missing",)),
-        ("ledger show nowhere", 2, ("FILE is 'nowhere'", "no such file")),
-        ("ledger show text.md", 2, ("text.md", "not a ledger")),
-        (f"ledger show {300 * 'x'}", 2, ("FILE is 'xxx", "no such file")),
-        (f"ledger init {300 * 'x'} --eps 3", 1, ("no ledger can be opened", "too long")),
-        (f"ledger export census.ledger -o {300 * 'x'}", 2, ("-o is 'xxx", "too long")),
-        ("ledger init x", 2, ("--eps is missing",)),
-        ("ledger init x --eps 1 --adjacency y", 2, ("--adjacency is 'y'", "replace-one")),
-        ("ledger init nowhere/x --eps 1", 2, ("nowhere", "no such folder")),
-        ("ledger report census.ledger -o page.txt", 2, ("-o is 'page.txt'", ".html")),
-        ("ledger report census.ledger -o nowhere/page.md", 2, ("-o is", "written")),
-        ("ledger remaining census.ledger --q 0.1", 2, ("--noise is missing",)),
-        ("ledger remaining census.ledger --noise 1 --q 0.1 --adjacency replace-one", 2,
-         ("--adjacency is 'replace-one'", "add-remove")),
-        ("ledger verify census.ledger --head 00", 2, ("--head is '00';", "64 hexadecimal digits")),
-        (f"ledger verify census.ledger --head {64 * '0'}", 1, ("0 is not in the chain",)),
-        ("ledger init '' --eps 3", 2, ("FILE is missing;",)),
-        ("ledger show census.ledger --json -q", 2, ("-q", "--json")),
-        ("ledger charge nowhere --noise 1 --rounds 1 --q 1", 2, ("FILE is 'nowhere'",)),
-        ("ledger charge census.ledger --rounds 1 --q 1", 2, ("--noise is missing",)),
-        ("ledger charge census.ledger --noise 9 --rounds 1e6 --q 0.1", 2,
-         ("--rounds is 1e6", "100000 rounds", "several calls")),
-        ("ledger charge census.ledger --noise 9 --rounds 1 --q 0.1 --name ' '", 2,
-         ("--name is ' '",)),
-        ("ledger charge census.ledger --noise 9 --rounds 1 --q 0.1 --adjacency replace-one", 2,
-         ("--adjacency is 'replace-one'", "add-remove")),
-        ("ledger charge census.ledger --laplace x", 2, ("'x'", "not a number")),
-        ("ledger charge census.ledger --laplace 0.1,scale=9", 2, ("0.1,scale=9",)),
-        ("ledger charge census.ledger --laplace 1 --release x", 2,
-         ("--release x contradicts --laplace 1",)),
-        ("ledger charge census.ledger --laplace 1 --q 0.1", 2,
-         ("--q 0.1 contradicts --laplace 1",)),
-        ("ledger charge census.ledger --noise 1 --rounds 2 --q 0.1 --times 3", 2,
-         ("--times 3 needs --release or --laplace.",)),
-        ("ledger finish census.ledger", 2, ("--run is missing",)),
-        ("ledger finish census.ledger --run 2", 2, ("--run is 2", "runs are 1 to 1")),
-        ("ledger finish nowhere --run 1", 2, ("FILE is 'nowhere'",)),
-    ],
-)  # fmt: skip
-@pytest.mark.usefixtures("file")
-def test_what_is_refused_is_refused_in_one_line(
-    dpacct: Any, words: str, code: int, parts: tuple[str, ...]
-) -> None:
-    Path("text.md").write_text("# a text\n", encoding="utf-8")
-    assert_refused(dpacct(words), code, *parts)
-
-
 def test_no_control_character_reaches_the_terminal(dpacct: Any, part: str) -> None:
     evil = "\x1b[31mred\x07\ud800\u202e" * 1000
     rows = [Row(json.loads(json.dumps(row.content)), row.closes) for row in read(Path(part))]
@@ -419,17 +334,3 @@ def test_no_control_character_reaches_the_terminal(dpacct: Any, part: str) -> No
     ran = dpacct("ledger show", part)
     assert (ran.code, ran.err.count("\n")) == (1, 1)
     assert ran.err.strip().isprintable()
-
-
-def test_asking_for_help_does_not_load_sqlite() -> None:
-    import subprocess
-    import sys
-
-    code = (
-        "import sys\nfrom dpacct_cli.app import app\n"
-        "try:\n    app(['ledger', '--help'])\nexcept SystemExit: pass\n"
-        "print('sqlite3' in sys.modules, file=sys.stderr)"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stderr == "False\n"
-    assert library.Ledger is Ledger

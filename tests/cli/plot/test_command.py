@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from dpacct_cli.app import ENTRIES, load
 
 PLAN = "--noise 1 --rounds 30 --q 0.1"
 KINDS = ["eps", "delta", "tradeoff", "rdp", "schedule", "compare"]
@@ -17,11 +14,6 @@ KINDS = ["eps", "delta", "tradeoff", "rdp", "schedule", "compare"]
 @pytest.fixture(autouse=True)
 def _no_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpacct.interop.installed_peers", lambda: ())
-
-
-def test_the_kinds_are_those_documented() -> None:
-    others = ["samplings", "ledger", "train"]
-    assert list(load("plot", ENTRIES["plot"]).commands) == [*KINDS, *others]
 
 
 @pytest.mark.needs("plotext")
@@ -77,38 +69,3 @@ def test_a_ledger_and_runs_are_drawn(dpacct: Any, tmp_path: Path) -> None:
     report = tmp_path / "one.report.jsonl"
     report.write_text('{"epsilon_upper": 2.0, "test_accuracy": 0.5, "delta": 1e-5}\n')
     assert "accuracy 0.5 at epsilon 2" in dpacct(f"plot train {report}").text
-
-
-@pytest.mark.needs("matplotlib", "plotext")
-@pytest.mark.slow
-def test_examples_of_the_help_run(
-    dpacct: Any, schedule_file: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("matplotlib")
-    monkeypatch.chdir(Path(schedule_file).parent)
-    for kind in ("eps", "delta", "schedule"):
-        found = re.findall(r"^\s+dpacct (plot .*)$", dpacct(f"plot {kind} -h").text, re.MULTILINE)
-        assert found
-        for example in found:
-            assert dpacct(example).code == 0
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        (f"plot eps {PLAN} -o a.gif", "-o is 'a.gif'; a picture ends in .png, .svg, .pdf"),
-        ("plot eps --noise 1,x --rounds 3 --q 0.1", "--noise is 'x', which is not a number"),
-        ("plot eps --noise 1,2,3,4,5,6,7 --rounds 3 --q 0.1", "that is 7 settings, and a picture"),
-        ("plot eps --noise 1 --rounds 3 --q 0.1 --accountant tigt", "--accountant is 'tigt'"),
-        (f"plot tradeoff {PLAN} --fpr 2", "--fpr is 2; a false positive rate lies in"),
-        ("plot eps --noise 1 --q 0.1", "--rounds is missing"),
-        ("plot ledger none.ledger", "FILE is 'none.ledger'; there is no such file"),
-        ("plot train none.jsonl", "FILE is 'none.jsonl'; it cannot be read"),
-        ("plot tradeof", "Did you mean dpacct plot tradeoff?"),
-    ],
-)
-def test_bad_input_is_one_line(dpacct: Any, line: str, words: str) -> None:
-    ran = dpacct(line)
-    assert (ran.code, ran.out) == (2, "")
-    assert words in ran.err
-    assert ran.err.count("\n") == 1
