@@ -59,35 +59,9 @@ def test_a_fixed_cohort_grows_with_the_canaries(dpacct: Any) -> None:
     assert "replace one client" in ran.text
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ((), "METHOD"),
-        (("dp-fedavgg",), "dp-fedavg"),
-        (("dp-fedavg", "--canaries", "3"), "at least 23"),
-        (("dp-fedavg", "--canaries", "9999"), "room for at most"),
-        (("dp-fedavg", "--error", "0"), "--error"),
-        (("dp-fedavg", "--confidence", "2"), "--confidence"),
-        (("dp-fedavg", "--batch", "9"), "needs --examples"),
-        (("dp-fedavg", "--examples", "--clients", "9"), "an example takes one step"),
-        (("dp-fedavg", "--error", "x"), "--error"),
-    ],
-)
-def test_bad_input_is_named(dpacct: Any, words: tuple[str, ...], said: str) -> None:
-    ran = dpacct("audit", *words)
-    assert ran.code == 2
-    assert said in ran.err
-
-
 def test_examples_are_audited(dpacct: Any) -> None:
     words = "--examples --rounds 1 --noise 2 --batch 32 --device cpu --canaries 60"
     found = dpacct(f"audit dp-fedavg {words} --json").json
     assert (found["passed"], found["method"], found["adjacency"]) == (True, "dp-fedavg", "zero-out")
     assert found["examples"] > 1000
     assert "clients" not in found
-
-
-def test_examples_hold_out_nobody(dpacct: Any) -> None:
-    ran = dpacct("train dp-fedavg --examples --hold-out 0.2 --rounds 2")
-    assert ran.code == 2
-    assert "--hold-out" in ran.err

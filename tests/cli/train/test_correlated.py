@@ -57,25 +57,3 @@ def test_a_run_goes_on_with_its_next_row(dpacct, stop_after):
     assert f"The last entry of {ledger} is of {time[:10]} {time[11:19]} UTC" in told.err
     with Ledger.open(ledger, read_only=True) as opened:
         assert opened.runs[0].latest_row == 8
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        (f"{RUN} --rounds 8 --sampling poisson", "--sampling poisson contradicts --correlated"),
-        (f"{RUN} --rounds 8 --cohort 5", "contradicts --correlated"),
-        (f"{RUN} --rounds 8 --public-size 20", "public-size"),
-        ("train dp-fedavg --correlated optimized --rounds 8", "needs --separation"),
-        ("train dp-fedavg --bands 3", "--bands 3 needs --correlated"),
-        ("train dp-fedavg --correlated best --separation 4", "a strategy is one of"),
-        (
-            "train dp-fedavg --clients 20 --correlated square-root --separation 30 --rounds 60",
-            "separation is 30",
-        ),
-    ],
-)
-def test_refused_before_anything_is_charged(dpacct, line, words):
-    found = dpacct(line)
-    assert found.code == 2
-    assert words in found.err
-    assert not list(Path().glob("*.ledger"))

@@ -56,33 +56,6 @@ def test_a_run_goes_on_within_its_epoch(dpacct, stop_after):
     assert data["epsilon"]["upper"] == pytest.approx(upper, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (f"{EPOCHS} --rounds 7", "an epoch has 4 rounds, and is charged as a whole. For example 8"),
-        (f"{EPOCHS} --epochs 1.5", "whole number"),
-        (f"{EPOCHS} --epochs 2 --adjacency replace-one", "replace-one"),
-        (f"{EPOCHS} --epochs 2 --batch 5", "contradicts"),
-        (f"{ALLOCATED} --epochs 2", "needs --steps, the steps of an epoch, or --batch"),
-        ("train --examples --steps 4 --epochs 2", "needs --sampling allocation"),
-        ("train dp-fedavg --records 3", "needs --examples"),
-        ("train --examples --records 3", "does not say whose the examples are"),
-        (f"{EPOCHS} --epochs 2 --public-size 100 --adjacency zero-out --hold-out 0.5", "hold-out"),
-    ],
-)
-def test_what_does_not_fit_is_refused(dpacct, words, said):
-    ran = dpacct(words)
-    assert ran.code == 2
-    assert said in ran.err
-    assert not list(Path().glob("*.ledger"))
-
-
-def test_an_audit_and_an_attack_of_epochs_say_so(dpacct):
-    ran = dpacct("audit dp-fedavg --examples --sampling allocation --steps 4 --epochs 2")
-    assert ran.code != 0
-    assert "random allocation" in ran.err
-
-
 def test_owners_of_several_rows_are_charged_as_owners(dpacct, folder):
     rows = [f"{k % 7},{k % 3},{k % 2},p{k % 10}" for k in range(80)]
     (folder / "visits.csv").write_text("\n".join(["a,b,label,who", *rows, ""]))

@@ -71,38 +71,6 @@ def test_the_ledger_of_another_unit_is_refused(dpacct, first, then):
     assert Path("digits.ledger").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("typed", "words"),
-    [
-        ("--examples --clients 5", "--clients 5 contradicts --examples"),
-        ("--examples --partition iid", "--partition iid contradicts --examples"),
-        ("--examples --local-lr 1", "an example takes one step in a round"),
-        ("--examples --config people.toml", "partition natural contradicts --examples"),
-        ("--examples --epochs 2 --rounds 3", "--epochs 2"),
-        ("--examples --epochs 0", "--epochs is 0"),
-        ("--examples --batch 2000", "2000"),
-        ("--batch 5", "--batch 5 needs --examples"),
-        ("--epochs 5", "--epochs 5 needs --examples"),
-        ("--server sgd", "--server is 'sgd'; a server's optimizer is one of momentum, adam"),
-        (
-            "--server adam --server-set rho=1",
-            "--server-set: adam refuses its options",
-        ),
-        ("--server adam --server-set lr=0", "--server-set lr is 0"),
-        ("--server momentum --server-set beta=1", "--server-set beta is 1"),
-        ("--server adam --server-set lr", "--server-set lr is not NAME=VALUE"),
-        ("--server-set lr=1", "--server-set lr=... needs --server"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_before_anything_is_charged(dpacct, folder, typed, words):
-    (folder / "people.toml").write_text('partition = "natural"\n')
-    failed = dpacct(f"train dp-fedavg {typed}")
-    assert (failed.code, failed.out) == (2, "")
-    assert words in failed.err
-    assert failed.err.count("\n") == 1
-    assert not list(folder.glob("*.ledger"))
-
-
 def test_methods_with_memories_have_no_examples(dpacct, folder):
     failed = dpacct("train scaffold --examples")
     assert (failed.code, failed.out) == (1, "")

@@ -105,16 +105,6 @@ def test_whoever_insists_gets_a_second_budget_and_is_told_what_that_means(
     assert {"digits.ledger", "mine.ledger"} <= names(folder)
 
 
-def test_nothing_that_is_there_is_overwritten(dpacct: Any, folder: Path) -> None:
-    mine = {"dp-fedavg-digits.model.pt": b"mine", "dp-fedavg-digits-2.report.jsonl": b"too"}
-    for name, content in mine.items():
-        (folder / name).write_bytes(content)
-    data = dpacct(f"train dp-fedavg {TINY} --json").json
-    assert data["model_file"] == "dp-fedavg-digits-3.model.pt"
-    for name, content in mine.items():
-        assert (folder / name).read_bytes() == content
-
-
 def test_the_ledger_of_a_table_stands_beside_it(dpacct: Any, folder: Path) -> None:
     (folder / "sub").mkdir()
     rows = "\n".join(["a,answer", *(f"{k % 7},{'yes' if k % 7 > 3 else 'no'}" for k in range(90))])
@@ -128,20 +118,6 @@ def test_the_ledger_of_a_table_stands_beside_it(dpacct: Any, folder: Path) -> No
 # One delta: that of the ledger.
 
 
-def test_a_typed_delta_that_is_not_the_ledgers_is_refused_first(dpacct: Any, folder: Path) -> None:
-    dpacct("ledger init loose --eps 30 --delta 0.05")
-    before = (folder / "loose").read_bytes()
-    # Before the data are looked for: there are none.
-    for words in ("--data mnist", f"{TINY} --eps 4", f"{TINY} --noise 1"):
-        ran = dpacct("train dp-fedavg --ledger loose --delta 1e-5", words)
-        assert (ran.code, ran.out) == (2, "")
-        assert ran.err.startswith("dpacct: --delta is 1e-5; the ledger loose has delta 0.05")
-        assert "give 0.05, or charge another ledger" in ran.err
-        assert ran.err.count("\n") == 1
-    assert (folder / "loose").read_bytes() == before
-    assert {name for name in names(folder) if not name.startswith("loose")} == set()
-
-
 def test_the_ledgers_delta_is_the_default_and_is_said_first(dpacct: Any) -> None:
     dpacct("ledger init loose --eps 30 --delta 0.05")
     ran = dpacct(f"train dp-fedavg --ledger loose --eps 4 {TINY}")
@@ -153,24 +129,6 @@ def test_the_ledgers_delta_is_the_default_and_is_said_first(dpacct: Any) -> None
     assert data["delta"] == 0.05
     assert data["epsilon"]["upper"] == pytest.approx(cost(2, 3.0, 0.05), rel=1e-6)
     assert dpacct(f"train dp-fedavg --ledger loose --noise 3 --delta 0.05 {TINY} --json").code == 0
-
-
-def test_the_default_for_so_many_clients_gives_way_to_the_ledgers_delta(dpacct: Any) -> None:
-    dpacct("ledger init digits.ledger --eps 9 --delta 0.065")
-    ran = dpacct(f"train dp-fedavg --rounds 1 --clients 30 --noise 20 {QUICK}")
-    assert ran.code == 0
-    assert "that of digits.ledger; --delta was not given" in ran.err
-    assert "at delta 0.065 (that of digits.ledger)" in ran.text
-    # The default for 12 clients is another number, and the ledger made for them has that one.
-    assert dpacct(f"train dp-fedavg {TINY} --ledger second.ledger --json").json["delta"] == DELTA
-
-
-def test_another_adjacency_is_refused_with_what_the_ledger_has(dpacct: Any) -> None:
-    dpacct("ledger init digits.ledger --eps 30 --adjacency replace-one")
-    ran = dpacct(f"train dp-fedavg {TINY}")
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err.startswith("dpacct: adjacency is 'zero-out'; all rounds of a ledger")
-    assert "digits.ledger has replace-one" in ran.err
 
 
 # Runs that were stopped.

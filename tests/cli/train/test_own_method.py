@@ -90,65 +90,6 @@ def test_a_file_of_settings_imports_nothing(dpacct, modules, stop_after, key):
     assert "evil" not in sys.modules
 
 
-LEAKS = """
-import os
-from dataclasses import dataclass
-from dpacct import fl
-
-@dataclass(frozen=True)
-class ToTheMedian:
-    clip_norm: float = 1.0
-
-    def sensitivity(self, adjacency):
-        return fl.Clip(self.clip_norm).sensitivity(adjacency)
-
-    def limits(self, layout):
-        return [(0, layout.size, self.clip_norm)]
-
-    def apply(self, rows, norms, layout, margin):
-        limit = min(float(norms.median()), self.clip_norm) * (1 - margin)
-        return rows * (limit / norms).clamp(max=1).unsqueeze(1).to(rows.dtype)
-
-class Median(fl.Method):
-    bound = ToTheMedian()
-
-class Hidden(fl.Method):
-    def local_update(self, delta, client_state, context):
-        os.environ["KEPT"] = str(float(delta.norm()))
-        return delta
-
-    def server(self, params, noised, server_state):
-        moved, state = super().server(params, noised, server_state)
-        return {n: v + float(os.environ["KEPT"]) for n, v in moved.items()}, state
-
-class Printed(fl.Method):
-    not_private_because = "it does what a paper prints"
-"""
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("Median", "an update comes out of it changed by another update"),
-        ("Hidden", "keeps something of their data"),
-    ],
-)
-def test_a_method_that_leaks_is_refused(dpacct, modules, monkeypatch, name, message):
-    monkeypatch.setenv("KEPT", "0")
-    (modules / f"leaks_{name.lower()}.py").write_text(LEAKS)
-    failed = dpacct(f"train leaks_{name.lower()}:{name} {SETTINGS}")
-    assert (failed.code, failed.out) == (1, "")
-    assert message in failed.err
-    assert not (modules / "digits.ledger").exists()
-
-
-def test_a_method_that_says_that_it_leaks_is_reported_so(dpacct, modules):
-    (modules / "leaks_printed.py").write_text(LEAKS)
-    found = dpacct(f"train leaks_printed:Printed {SETTINGS} --json").json
-    assert (found["private"], found["epsilon"]["upper"]) == (False, None)
-    assert found["not_private_because"] == "it does what a paper prints"
-
-
 FAILS = """
 from dpacct import fl
 from pulls_COMMAND import pull

@@ -69,30 +69,6 @@ def test_a_stopped_run_keeps_its_list_of_norms():
         check_unchanged(saved, combine("dp-fedavg", {"clip_norm": "0.5,3"}))
 
 
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        ("--clip-norm 1,2,3", "--clip-norm is 3; the model trains 2 tensors"),
-        ("--clip-norm 1,x", "--clip-norm is 'x', which is not a number"),
-        ("--clip-norm 1,2 --adaptive-clip 0.5", "contradicts --clip-norm 1,2"),
-        ("--adaptive-clip 1", "--adaptive-clip is 1; a quantile lies in (0, 1)"),
-        ("--precision float16", "--precision is 'float16'"),
-        ("--momentum 1", "--momentum is 1"),
-        ("--local-optimizer lamb", "--local-optimizer is 'lamb'"),
-        ("--local-optimizer adam --momentum 0.5", "--momentum contradicts --local-optimizer adam"),
-        ("--max-grad-norm 0", "--max-grad-norm is 0"),
-        ("--examples --max-grad-norm 1", "--max-grad-norm 1 contradicts --examples"),
-        ("--distributed", "--distributed needs torchrun"),
-        ("--examples --momentum 0.5", "--momentum 0.5 contradicts --examples"),
-    ],
-)
-def test_what_does_not_fit_is_refused(dpacct, folder, typed, said):
-    ran = dpacct(f"train dp-fedavg {typed}")
-    assert (ran.code, ran.out) == (2, "")
-    assert said in ran.err
-    assert not list(folder.glob("*.settings.json"))
-
-
 def test_a_method_with_a_bound_of_its_own_takes_no_other(dpacct):
     for words in ("--clip-norm 1", "--adaptive-clip 0.5"):
         ran = dpacct(f"train fed-alpha-normec {words}")

@@ -242,30 +242,3 @@ def test_ledgers_need_a_folder(tmp_path: Path) -> None:
         with pytest.raises(InvalidParameter) as refused:
             begin(str(wrong), "dp-fedavg", "digits")
         assert refused.value.name == "ledger"
-
-
-@pytest.mark.needs("torch")
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        ("dp-fedsam --set rho=nan", "--set rho is nan;"),
-        ("dp-fedavg --server adam --server-set lr=nan", "--server-set lr is nan;"),
-        ("'' --rounds 3", "METHOD is '';"),
-        ("dp-fedavg --ledger text.ledger", "--ledger is 'text.ledger'; this file is not"),
-        ("dp-fedavg --schema s.toml", "--schema has the key 'label', and digits takes only:"),
-        (
-            "dp-fedavg --config bytes.toml",
-            "--config is 'bytes.toml'; a settings file is text in UTF-8.",
-        ),
-    ],
-)
-def test_an_error_names_the_option_that_was_typed(
-    dpacct: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, part: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("text.ledger").write_text("hello", encoding="utf-8")
-    Path("s.toml").write_text('label = "x"\n', encoding="utf-8")
-    Path("bytes.toml").write_bytes(b"\xff\xfe")
-    ran = dpacct(f"train {words}")
-    assert (ran.code, ran.out) == (2, "")
-    assert part in ran.err
