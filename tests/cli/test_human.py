@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import dpacct as library
-from dpacct.schedules import load_schedule
 from dpacct_cli import render
 from tests.cli.conftest import Ran
 
@@ -126,119 +125,6 @@ def test_pages(dpacct: Any, words: str, said: tuple[str, ...], absent: tuple[str
         assert re.search(pattern, squeezed, flags=re.MULTILINE), (pattern, text)
     for part in absent:
         assert part not in text
-
-
-def row(text: str, label: str) -> str:
-    [found] = [line for line in text.splitlines() if line.startswith(f"  {label}  ")]
-    return found
-
-
-def number_of(dpacct: Any, *words: str) -> float:
-    """The number alone."""
-    return float(dpacct(*words, "-q").text)
-
-
-LARGE = "delta 1e-05 is high for 50,000 clients (0.5 / clients). Use --delta 2e-06 or less"
-
-
-@pytest.mark.parametrize(
-    ("words", "note"),
-    [
-        ("epsilon --noise 2 --rounds 30 --q 0.1 --adjacency replace-one", ""),
-        (f"{EPSILON} --clients 50000 --delta 1e-5", LARGE),
-        (f"{EPSILON} --clients 50000 --delta 2e-6", ""),
-        (f"{EPSILON} --delta 1e-4", ""),
-        # Nothing is said about clients whose number is not known.
-        (f"{EPSILON} --delta 0.01", "note: delta 0.01 is high. Use --delta 1e-05 or less.\n"),
-    ],
-)  # fmt: skip
-def test_at_most_one_note_on_stderr(dpacct: Any, words: str, note: str) -> None:
-    ran = dpacct(words)
-    assert ran.code == 0
-    assert ran.err.count("note:") == ran.err.count("\n") == bool(note)
-    assert note in ran.err
-    assert "note:" not in ran.out
-
-
-def test_shown_numbers_err_on_the_safe_side(dpacct: Any) -> None:
-    exact = dpacct(EPSILON, "--json").json["epsilon"]
-    upper, _, lower = row(dpacct(EPSILON).text, "epsilon").split()[1:4]
-    assert exact["upper"] <= float(upper) < exact["upper"] * 1.001
-    assert exact["lower"] * 0.999 < float(lower) <= exact["lower"]
-
-
-# A question, its first row, and how to type that row's number in again.
-UNIFORM_ROUNDS = "--rounds 30 --cohort 10 --clients 90 --sampling uniform"
-FOLLOWED = [
-    ("--rounds 300 --q 0.1", "noise multiplier", "--noise {} --rounds 300 --q 0.1"),
-    ("--rounds 7 --sampling full", "noise multiplier", "--noise {} --rounds 7 --sampling full"),
-    (UNIFORM_ROUNDS, "noise multiplier", f"--noise {{}} {UNIFORM_ROUNDS}"),
-    ("--noise 1.5 --q 0.1 --solve rounds", "rounds", "--noise 1.5 --q 0.1 --rounds {}"),
-    ("--noise 1.5 --rounds 300 --solve q", "sampling rate", "--noise 1.5 --rounds 300 --q {}"),
-]
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("accountant", ["tight", "rdp"])
-@pytest.mark.parametrize(("words", "label", "again"), FOLLOWED, ids=[f[0] for f in FOLLOWED])
-def test_what_is_shown_keeps_the_budget_when_it_is_typed_again(
-    dpacct: Any, words: str, label: str, again: str, accountant: str
-) -> None:
-    """2.7 is met only just: a number rounded to the wrong side would exceed it."""
-    ask = ["--delta 1e-6", f"--accountant {accountant}"]
-    text = dpacct("calibrate --eps 2.7", words, *ask).text
-    shown = row(text, label).removeprefix(f"  {label}").split()[0]
-    spent = number_of(dpacct, "epsilon", again.format(shown), *ask)
-    assert 0.9 * 2.7 < spent <= 2.7
-    upper, _, lower = row(text, "epsilon").split()[1:4]
-    assert float(lower) <= float(upper)
-    assert float(upper) >= spent
-    by_renyi = (ask[0], "--accountant rdp")
-    if "RDP would say" in text:
-        other = row(text, "RDP would say").split()[3]
-        assert number_of(dpacct, "epsilon", again.format(shown), *by_renyi) <= float(other)
-    if "RDP would need" in text:
-        more = row(text, "RDP would need").split()[3]
-        assert number_of(dpacct, "epsilon", again.format(more), *by_renyi) <= 2.7
-    if label == "sampling rate":
-        said = re.search(r"Poisson sampling at rate (\S+),", text)
-        assert said is not None
-        assert float(said[1]) <= number_of(dpacct, "calibrate --eps 2.7", words, *ask)
-
-
-def test_a_shown_scale_and_a_shown_delta_keep_their_epsilon(
-    dpacct: Any, schedule_file: str
-) -> None:
-    text = dpacct(f"calibrate --eps 2 --schedule {schedule_file}").text
-    scale = float(row(text, "noise scale").split()[2])
-    spent = library.epsilon(load_schedule(schedule_file).scale_noise(scale), delta=1e-5)
-    assert spent.upper <= 2
-    text = dpacct("delta --noise 1.36 --rounds 300 --q 0.1 --eps 7.1").text
-    assert number_of(dpacct, EPSILON, f"--delta {row(text, 'delta').split()[1]}") <= 7.1
-
-
-def noise(level: float) -> str:
-    return render.safe("noise_multiplier", level)
-
-
-@pytest.mark.parametrize(
-    ("shown", "value", "text"),
-    [
-        (render.rate, 0.1, "0.1"),
-        (render.rate, 0.12345678, "0.1234567"),
-        (render.rate, 1.23456789e-8, "1.234567e-08"),
-        (render.rate, 1.0, "1"),
-        (noise, 1.3, "1.3"),
-        (noise, 1.23456701, "1.234568"),
-        (noise, 1e10, "1e+10"),
-        (render.shown_delta, 0.00023381, "0.000234"),
-        (render.shown_delta, 0.00023301, "0.000234"),
-        (render.plain, 1e-5, "1e-05"),
-        (render.plain, 0.1234567890123456, "0.1234567890123456"),
-    ],
-)
-def test_each_quantity_has_its_safe_side(shown: Any, value: float, text: str) -> None:
-    assert shown(value) == text
 
 
 def test_a_comparison_that_fails_is_left_out(dpacct: Any, monkeypatch: pytest.MonkeyPatch) -> None:

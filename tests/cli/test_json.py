@@ -8,7 +8,6 @@ import pytest
 
 import dpacct as library
 from dpacct.rounds import Full, Poisson, Round, Uniform
-from dpacct.schedules import load_schedule
 
 MECHANISM = {"rounds", "sampling", "sampling_rate", "adjacency", "noise_multiplier", "phases"}
 CALIBRATE = "calibrate --eps 8 --rounds 300 --q 0.1"
@@ -119,53 +118,6 @@ def test_an_epoch_takes_one_over_the_rate_rounded_up(dpacct: Any, words: str, ro
     assert dpacct("epsilon --noise 9", words, "--json").json["rounds"] == rounds
 
 
-def test_epochs_serve_every_command(
-    dpacct: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dpacct.interop.installed_peers", lambda: ())
-    typed, same = "--examples 500 --batch 5 --epochs 2", "--clients 500 --cohort 5 --rounds 200"
-    for command in (
-        "calibrate --eps 3",
-        "delta --noise 1 --eps 3",
-        "rdp --noise 1",
-    ):
-        assert dpacct(command, typed, "--json").json == dpacct(command, same, "--json").json
-    assert dpacct("compare --noise 1", typed, "--json").json["rounds"] == 200
-    file = tmp_path / "l.ledger"
-    dpacct(f"ledger init {file} --eps 8")
-    assert dpacct(f"ledger charge {file} --noise 1 {typed} --json").json["charged"] == 200
-    left = f"ledger remaining {file} --noise 1 -q"
-    assert dpacct(left, "--examples 100 --batch 5").text == dpacct(left, "--q 0.05").text
-
-
-def test_other_releases_than_rounds_that_are_left(dpacct: Any, tmp_path: Any) -> None:
-    file = tmp_path / "l.ledger"
-    dpacct(f"ledger init {file} --eps 2")
-    with library.Ledger.open(file, read_only=True) as ledger:
-        left, planned = (
-            count(library.Laplace(epsilon=0.1))
-            for count in (ledger.remaining, ledger.remaining_as_plan)
-        )
-    found = dpacct(f"ledger remaining {file} --laplace 0.1 --json").json
-    assert (found["remaining"], found["remaining_as_plan"]) == (left, planned)
-    same = dpacct(f"ledger remaining {file} --release laplace:epsilon=0.1 -q")
-    assert same.text == f"{left}\n"
-    assert f"{left} more such releases" in " ".join(
-        dpacct(f"ledger remaining {file} --laplace 0.1").text.split()
-    )
-    assert "--laplace" in dpacct(f"ledger remaining {file} --laplace 0.1 --noise 1").err
-
-
-def test_delta_and_accountant_are_passed_on(dpacct: Any) -> None:
-    for words, delta in (("", 1e-5), ("--clients 2000", 1e-5), ("--delta 1e-7", 1e-7)):
-        assert dpacct(EPSILON, words, "--json").json["delta"] == delta
-    for accountant in ("tight", "rdp", "closed-form", "gdp"):
-        words = f"epsilon --noise 20 --rounds 5 --sampling full --accountant {accountant} --json"
-        data = dpacct(words).json
-        expected = library.epsilon(noise_multiplier=20, rounds=5, delta=1e-5, accountant=accountant)
-        assert (data["accountant"], data["epsilon"]) == (accountant, both(expected))
-
-
 def test_solving_ends_at_the_last_value_that_fits(dpacct: Any) -> None:
     data = dpacct("calibrate --eps 8 --noise 1.36 --q 0.1 --solve rounds --json").json
     assert data["epsilon"]["upper"] <= 8
@@ -195,18 +147,8 @@ def test_solve_for_a_cohort(dpacct: Any) -> None:
     assert more.upper > 8
 
 
-def test_a_schedule_serves_every_command(dpacct: Any, schedule_file: str, tmp_path: Any) -> None:
-    plan, from_file = load_schedule(schedule_file), f"--schedule {schedule_file} --json"
-    data = dpacct("epsilon", from_file).json
-    assert (data["noise_multiplier"], data["sampling_rate"], data["rounds"]) == (None, None, 300)
-    assert data["phases"] == [
-        {"rounds": 100, "noise_multiplier": 1.0, "sampling": "poisson", "sampling_rate": 0.1},
-        {"rounds": 200, "noise_multiplier": 0.8, "sampling": "poisson", "sampling_rate": 0.05},
-    ]
-    assert data["epsilon"] == both(library.epsilon(plan, delta=1e-5))
-    assert dpacct("delta --eps 6", from_file).json["delta"] == both(library.delta(plan, epsilon=6))
-    curve = dpacct("rdp --orders 4", from_file).json["rdp"]
-    assert curve[0]["upper"] == library.rdp(plan, orders=[4])[0].upper
+def test_the_noise_of_a_schedule_is_scaled(dpacct: Any, schedule_file: str, tmp_path: Any) -> None:
+    from_file = f"--schedule {schedule_file} --json"
     data = dpacct("calibrate --eps 2", from_file).json
     assert data["noise_multiplier"] is None
     noise = [phase["noise_multiplier"] for phase in data["phases"]]

@@ -34,8 +34,6 @@ def test_what_is_described_is_what_is_charged_and_what_it_costs(
         return
     (folder / "printed.json").write_text(printed.out, encoding="utf-8")
     assert load_schedule(folder / "printed.json") == plan
-    again = dpacct(cost, "printed.json")
-    assert again.json == printed.json
 
     (folder / "a.ledger").unlink(missing_ok=True)
     (folder / "a.ledger.witness").unlink(missing_ok=True)
