@@ -5,10 +5,8 @@ A long table is a CSV file in the folder ``tables`` next to its page.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,27 +14,6 @@ from dpacct.display import down, up
 
 EVIDENCE = Path(__file__).parent
 _PLACE = re.compile(r"<!-- table: (?P<name>.+?) -->\n(?P<table>.*?)<!-- end -->", flags=re.DOTALL)
-
-
-def add_into(parser: argparse.ArgumentParser) -> None:
-    """Add ``--into FOLDER``, which rebuilds a page from nothing in a separate folder."""
-    parser.add_argument("--into", type=Path, help="play from nothing into this folder")
-
-
-def home(into: Path | None, page: str) -> Path:
-    """Return the folder of all pages: the repository's, or a folder that starts without any run.
-
-    Args:
-        into: the folder of ``--into``. An interrupted rebuild goes on there.
-        page: path of the page below the folder. Its prose is copied, its runs are not.
-    """
-    if into is None:
-        return EVIDENCE
-    copy = into / page
-    if not copy.exists():
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(EVIDENCE / page, copy)
-    return into
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -7,10 +7,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evidence.cifar_methods.settings import BUDGETED, BY_NORM, CONCENTRATIONS, GRID, SMALLER, tuned
+from dpacct.reproduce import Records, spread
 from evidence.pages import markdown
-from evidence.records import Records, spread
 
+CONCENTRATIONS = (0.1, 0.6)
+SMALLER = (2.0, 4.0)
+BUDGETED = ("dp-fedavg", "dp-fed-ls", "dp-fedsam", "dp-fedpgn")
+BY_NORM = ("fed-alpha-normec", "alpha-normec", "fedavg-smoothed")
 # Accuracy in percent on CIFAR-10. DP-FedPGN, tables II (ResNet-10) and III (ResNet-18), Dirichlet
 # 0.1 and 0.6. DP-FedSAM, journal version, table I, Dirichlet 0.6.
 PUBLISHED: Mapping[str, tuple[float | None, ...]] = {
@@ -25,18 +28,25 @@ PUBLISHED: Mapping[str, tuple[float | None, ...]] = {
     "dp-fedpgn-ls": (61.80, 70.95, 55.63, 70.72, None),
     "dp-fed-ls": (46.61, 56.20, 39.33, 54.09, None),
 }
+PARTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("`dp-fedavg`", {"role": "main", "method": "dp-fedavg"}),
+    ("`dp-fedpgn`", {"role": "main", "method": "dp-fedpgn"}),
+    ("`dp-fedpgn` with rho = 0", {"role": "ablation", "method": "dp-fedpgn"}),
+    ("`dp-fedavg`, momentum on the server", {"role": "ablation", "method": "dp-fedavg"}),
+    ("`fedcm`", {"role": "ablation", "method": "fedcm"}),
+)
+
+METHODS = (
+    "dp-fedavg", "blur", "blurs", "fed-smp-randk", "fed-smp-topk", "dp-fedsam", "dp-fedsam-topk",
+    "dp-fedpgn", "dp-fedpgn-ls", "dp-fed-ls", "fed-alpha-normec", "alpha-normec",
+    "fedavg-smoothed",
+)  # fmt: skip
 
 
-def all_tables(records: Records) -> dict[str, str]:
+def tables(records: Records) -> dict[str, str]:
     """Return every table of the page, by name."""
-    return {
-        "tuning": _tuning(records),
-        "accuracy": _accuracy(records),
-        "published": _published(records),
-        "budget": _budget(records),
-        "ablation": _ablation(records),
-        "time": _time(records),
-    }
+    parts = _tuning, _accuracy, _published, _budget, _ablation, _time
+    return {part.__name__[1:]: part(records) for part in parts}
 
 
 def accuracies(records: Records, method: str, concentration: float) -> dict[int, float]:
@@ -62,7 +72,7 @@ def gains(records: Records, method: str, concentration: float) -> list[float]:
 def pooled_deviation(records: Records) -> float:
     """Return standard deviation of a paired difference, pooled over methods and partitions."""
     squares, freedom = 0.0, 0
-    for method in GRID:
+    for method in METHODS:
         for concentration in CONCENTRATIONS:
             found = gains(records, method, concentration)
             if method != "dp-fedavg" and len(found) > 1:
@@ -93,12 +103,14 @@ def _wording(setting: Mapping[str, Any]) -> str:
 
 def _tuning(records: Records) -> str:
     rows: list[list[str]] = []
-    for method in GRID:
+    for method in METHODS:
         found = [record for record in records if record.matches(role="grid", method=method)]
         found.sort(key=lambda record: -record.result["accuracy"])
         name = f"`{method}`"
         if not found:
-            rows.append([name, "1", _wording({"method": method, **tuned(records, method)}), "-"])
+            # A single setting was not tried beside others.
+            own = next(record for record in records if record.matches(role="main", method=method))
+            rows.append([name, "1", _wording(own.setting), "-"])
             continue
         words = [f"{_wording(r.setting)}: {r.result['accuracy']:.1f}" for r in found]
         rows.append([name, str(len(found)), f"**{words[0]}**", "; ".join(words[1:]) or "-"])
@@ -116,7 +128,7 @@ def _last(records: Records, method: str, concentration: float, name: str) -> str
 
 def _accuracy(records: Records) -> str:
     rows: list[list[str]] = []
-    for method in GRID:
+    for method in METHODS:
         row = [f"`{method}`"]
         for concentration in CONCENTRATIONS:
             own = list(accuracies(records, method, concentration).values())
@@ -142,19 +154,9 @@ def _published(records: Records) -> str:
         ]
         here = [_gain(records, method, concentration) for concentration in CONCENTRATIONS]
         rows.append([f"`{method}`", *here, *over])
-    return markdown(
-        [
-            "method",
-            "here 0.1",
-            "here 0.6",
-            "ResNet-10 0.1",
-            "ResNet-10 0.6",
-            "ResNet-18 0.1",
-            "ResNet-18 0.6",
-            "ResNet-18 0.6 (DP-FedSAM's paper)",
-        ],
-        rows,
-    )
+    printed = [f"ResNet-{depth} {share}" for depth in (10, 18) for share in (0.1, 0.6)]
+    header = ["method", "here 0.1", "here 0.6", *printed, "ResNet-18 0.6 (DP-FedSAM's paper)"]
+    return markdown(header, rows)
 
 
 def _budget(records: Records) -> str:
@@ -169,15 +171,6 @@ def _budget(records: Records) -> str:
         cells.append(spread([main[run] for run in (0, 1) if run in main]))
         rows.append([f"`{method}`", *cells])
     return markdown(["method", *(f"{epsilon:g}" for epsilon in SMALLER), "8"], rows)
-
-
-PARTS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("`dp-fedavg`", {"role": "main", "method": "dp-fedavg"}),
-    ("`dp-fedpgn`", {"role": "main", "method": "dp-fedpgn"}),
-    ("`dp-fedpgn` with rho = 0", {"role": "ablation", "method": "dp-fedpgn"}),
-    ("`dp-fedavg`, momentum on the server", {"role": "ablation", "method": "dp-fedavg"}),
-    ("`fedcm`", {"role": "ablation", "method": "fedcm"}),
-)
 
 
 def _ablation(records: Records) -> str:
@@ -215,9 +208,9 @@ def _relative(values: Sequence[float], base: Sequence[float]) -> list[str]:
 
 def _time(records: Records) -> str:
     turns = [record.result for record in records if record.matches(role="time")]
-    alone = {m: records.values("seconds_per_round", role="main", method=m) for m in GRID}
+    alone = {m: records.values("seconds_per_round", role="main", method=m) for m in METHODS}
     rows: list[list[str]] = []
-    for method in GRID:
+    for method in METHODS:
         in_turn = _relative([turn[method] for turn in turns], [turn["dp-fedavg"] for turn in turns])
         in_runs = _relative(alone[method], alone["dp-fedavg"])
         rows.append([f"`{method}`", *in_turn, *in_runs])

@@ -18,7 +18,7 @@ from dpacct.epochs.ratios import RatioPair
 from dpacct.pairs.dominating import Direction, achieved_pairs, proven_pairs
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import composed_delta, composed_epsilon
-from evidence.epochs_range.scan import GOAL, is_inside, scan
+from evidence.ranges import GOAL, scan_epochs
 from tests.oracles import allocation
 from tests.oracles.answers import known
 from tests.truth import check
@@ -208,7 +208,7 @@ def test_a_delta_below_what_rounding_charges_has_the_bound_of_one_participation(
 
 @pytest.mark.slow
 def test_random_settings_are_narrow_and_hold_the_truth():
-    for setting in scan(25, seed=11):
+    for setting in scan_epochs(25, seed=11):
         assert setting.width <= GOAL
         assert setting.lower <= setting.upper
-        assert math.isnan(setting.delta_truth) or is_inside(setting)
+        assert math.isnan(setting.delta_truth) or setting.is_inside

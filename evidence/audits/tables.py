@@ -1,63 +1,35 @@
-"""Audits of each shipped method at two budgets: ``python -m evidence.audits.play``.
-
-Each run is that of `dpacct train METHOD --rounds 20` on the embedded digits, 100 clients. Its
-audit trains it again with 200 canaries. Recorded runs are not repeated.
-"""
+"""The tables of `audits`, from its runs."""
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.audits import BUDGETS, SAMPLINGS, audited
+from benchmarks.audits import SAMPLINGS
 from dpacct.display import down, up
+from dpacct.reproduce import Record, Records, spread
 from dpacct_cli.train.options import METHODS
-from evidence.audits.gaussian import estimated, shown
-from evidence.pages import add_into, home, markdown, put_tables
-from evidence.records import Record, Records, Setting, spread
+from evidence.pages import markdown
 
-CASES, REPEATS = (("silent", 25), ("silent", 100), ("heard", 100)), 4
-PAGE, RUNS = "audits/README.md", "audits/runs.jsonl"
+CASES = (("silent", 25), ("silent", 100), ("heard", 100))
 _CHARGED = ("method", "sampling", "proven", "achieved")
 HEADER = (*_CHARGED, "shown", "if Gaussian", "noise", "faults", "time")
-
 _RANDOM = ("random directions: final model", "all rounds")
 COMPARED = ("others", "canaries", *_RANDOM, "ours: bound", "bound if Gaussian")
 
 
-def settings() -> list[Setting]:
-    """Return all runs."""
-    audits: list[Setting] = [
-        {"method": method, "sampling": sampling, "epsilon": float(eps)}
-        for method in METHODS
-        for sampling in SAMPLINGS
-        for eps in BUDGETS
-    ]
-    compared: list[Setting] = [
-        {"canaries": canaries, "directions": directions, "others": others, "run": run}
-        for others, canaries in CASES
-        for directions in ("gaussian", "apart")
-        for run in range(REPEATS)
-    ]
-    return audits + compared
-
-
-def play(setting: Setting) -> dict[str, Any]:
-    """Return one run, and its audit."""
-    if "canaries" in setting:
-        tried = estimated if setting["directions"] == "gaussian" else shown
-        return tried(int(setting["canaries"] or 0), str(setting["others"]))
-    eps = f"{setting['epsilon']:g}"
-    return audited(str(setting["method"]), eps, str(setting["sampling"]))
-
-
 def tables(records: Records) -> dict[str, str]:
     """Return the tables of the page."""
-    order = [dict(setting) for setting in settings()]
-    found = sorted(records, key=lambda record: order.index(record.setting))
-    audits = [record for record in found if "method" in record.setting]
+    audits = [record for record in records if "method" in record.setting]
+    names = [*METHODS], [*SAMPLINGS]
+    audits.sort(
+        key=lambda one: (
+            names[0].index(one.setting["method"]),
+            names[1].index(one.setting["sampling"]),
+            one.setting["epsilon"],
+        )
+    )
     return {
         "methods": markdown(HEADER, [_row(record) for record in audits]),
         "times": markdown(("sampling", "median of methods", "largest"), _times(audits)),
@@ -121,18 +93,3 @@ def _times(found: Sequence[Record]) -> list[list[str]]:
             ]
         )
     return rows
-
-
-def main() -> None:
-    """Run the missing audits, then write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    add_into(parser)
-    typed = parser.parse_args()
-    place = home(typed.into, PAGE)
-    records = Records(place / RUNS)
-    records.need(settings(), play)
-    put_tables(place / PAGE, tables(records))
-
-
-if __name__ == "__main__":
-    main()

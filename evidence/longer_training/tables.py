@@ -1,31 +1,39 @@
-"""The gain of smoothing in many rounds, and of SAM with many local steps, in a small network.
-
-``python -m evidence.longer_training.play FOLDER [--part I/N] [--only CLAIM|others|page]`` with
-Fashion-MNIST in the folder. Client-level privacy, uniform cohorts, replace-one. Noise, clip norm
-and local training as printed, see `evidence.longer_training.runs`. No seed: each run is private.
-"""
+"""The tables of `longer_training`, from its runs."""
 
 from __future__ import annotations
 
-import argparse
 import statistics
-from importlib import import_module
-from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from evidence.longer_training.runs import CLAIMS, EVERY, Claim, others, play, settings
-from evidence.natural_clients.play import difference
-from evidence.pages import add_into, bracket, home, markdown, put_tables
-from evidence.records import Record, Records, spread
-from evidence.strokes import stroke
+from dpacct.reproduce import Record, Records, spread
+from evidence.natural_clients.tables import difference
+from evidence.pages import bracket, markdown
 
-PAGE, RUNS = "longer_training/README.md", "longer_training/runs.jsonl"
-PICTURE = "longer_training/picture.png"
-# What the panels show.
-FINDINGS = {
-    "smoothing": "Smoothing costs 4 to 6 points",
-    "sam": "Only plain SAM with rho 0.5 fails",
-}
+EVERY = 10
+
+
+class Claim(NamedTuple):
+    """A claim, and the setting that all its methods share, the baseline first."""
+
+    title: str
+    population: int
+    cohort: int
+    noise_multiplier: float
+    delta: float
+    rounds: int
+    methods: tuple[str, ...]
+
+
+CLAIMS = {
+    "smoothing": Claim(
+        "DP-Fed-LS: smoothing pays late", 2000, 100, 2.4, 2000**-1.1, 200,
+        ("projected", "projected, smoothed", "clipped once", "clipped once, smoothed"),
+    ),
+    "sam": Claim(
+        "DP-FedSAM: many local steps", 500, 50, 0.95, 1 / 500, 30,
+        ("rho 0", "rho 0.1", "rho 0.5", "adaptive, rho 0.5"),
+    ),
+}  # fmt: skip
 
 
 def of(records: Records, name: str, method: str) -> list[Record]:
@@ -116,56 +124,3 @@ def _accuracy_table(records: Records, name: str, claim: Claim) -> str:
     header = ["method", "runs", *(f"round {after}" for after in looks(claim))]
     header += [f"over {first}, round {after}" for after in (looks(claim)[0], claim.rounds)]
     return markdown([*header, "median norm", "clipped", "signal to noise"], rows)
-
-
-def draw(records: Records, file: Path) -> None:
-    """Draw accuracy over rounds: means, with bars from the lowest to the highest run."""
-    # An extra that only the picture needs.
-    figure: Any = import_module("matplotlib.figure").Figure(
-        figsize=(11, 4.6), layout="constrained", dpi=110
-    )
-    for axes, (name, claim) in zip(figure.subplots(1, len(CLAIMS)), CLAIMS.items(), strict=True):
-        for place, method in enumerate(claim.methods):
-            runs = of(records, name, method)
-            if not runs:
-                continue
-            history = [[row["accuracy"] for row in run.result["history"]] for run in runs]
-            rounds = [row["round"] for row in runs[0].result["history"]]
-            # Side by side, so that bars are distinct.
-            shifted = [after + claim.rounds / 150 * (place - 1) for after in rounds]
-            columns = list(zip(*history, strict=True))
-            style = stroke(place)
-            axes.plot(shifted, list(map(statistics.mean, columns)), **style, label=method)
-            lowest, highest = list(map(min, columns)), list(map(max, columns))
-            axes.vlines(shifted, lowest, highest, color=style["color"], linewidth=1)
-        axes.set(xlabel="round", ylabel="test accuracy [%]", title=FINDINGS[name])
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=9, loc="lower right")
-    figure.savefig(file)
-
-
-def main() -> None:
-    """Run the missing settings, then write the tables and the picture."""
-    reading = argparse.ArgumentParser(description=__doc__)
-    reading.add_argument("folder", type=Path)
-    reading.add_argument("--part", default="1/1", help="I/N: every N-th run, from the I-th on")
-    reading.add_argument(
-        "--only", choices=(*CLAIMS, "others", "page"), help="one step, not all of them"
-    )
-    add_into(reading)
-    told = reading.parse_args()
-    index, count = (int(word) for word in told.part.split("/"))
-    folder = home(told.into, PAGE)
-    records = Records(folder / RUNS, (index - 1, count))
-    for name in CLAIMS:
-        if told.only in (None, name):
-            records.need(settings(name), lambda setting: play(setting, told.folder))
-    if told.only in (None, "others"):
-        records.need(others(), lambda setting: play(setting, told.folder))
-    if told.only in (None, "page"):
-        put_tables(folder / PAGE, tables(records))
-        draw(records, folder / PICTURE)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,12 +1,12 @@
-"""Which runs the page on NormEC is made of, and the tables that they give."""
+"""Tables and pictures of `normec_beta`, from its runs."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from dpacct.display import up
+from dpacct.reproduce import Record, Records, spread
 from evidence.pages import markdown
-from evidence.records import Records, Setting, spread
 
 BETAS = (0.001, 0.01, 0.1)
 GAMMAS = (0.001, 0.01, 0.1)
@@ -23,14 +23,6 @@ GRIDS: tuple[tuple[str, int, str, tuple[str, ...]], ...] = (
     ("cifar", 20, "std on D, louder", (NORMEC,)),
     ("cifar", 20, "printed", (NORMEC,)),
 )
-# Runs of the best gamma of each beta, where more than one.
-REPEATED = {
-    ("mnist", 20, "epsilon 8"): 3,
-    ("mnist", 100, "epsilon 8"): 2,
-    ("mnist", 20, "printed"): 3,
-    ("cifar", 20, "std on D"): 2,
-    ("cifar", 20, "none"): 2,
-}
 # With fewer participants: data, clients, noise, method, beta.
 PARTIAL = (
     ("cifar", 20, "none", NORMEC, 0.01),
@@ -39,117 +31,31 @@ PARTIAL = (
 # MNIST with pixels from 0 to 1, in two cells that are best with standardized pixels.
 UNIT = "mnist, pixels 0 to 1"
 PIXELS = ((NORMEC, 0.001, 0.1), (FEDAVG, 0.1, 0.1))
-# Rates beyond the published grid, at one beta: rates that the grid excludes.
-WIDER = {NORMEC: ((0.001, 1.0), (0.1, 1.0)), FEDAVG: ((0.1, 1.0), (0.1, 10.0))}
-# Cells in which a method does not move the model, or the noise alone moves it far, are not run:
-# FedAvg moves it by at most gamma beta 300, here 0.03.
-LEAST_PRODUCT, LARGEST_PRODUCT_IF_LOUD = 0.9e-4, 1.1e-4
-# Cells that are behind with 20 clients, not run with 100.
-SLOW_AND_BEHIND = {
-    NORMEC: ((0.001, 1.0), (0.1, 1.0)),
-    FEDAVG: ((0.01, 0.01), (0.1, 0.001), (0.1, 10.0)),
-}
-
-
-def setting(
-    data: str,
-    clients: int,
-    noise: str,
-    method: str,
-    beta: float,
-    gamma: float,
-    sampling_rate: float = 1.0,
-    run: int = 1,
-) -> dict[str, str | int | float]:
-    """Return one run, with a target if the noise is calibrated for it."""
-    found: dict[str, str | int | float] = {
-        "data": data,
-        "clients": clients,
-        "sampling_rate": sampling_rate,
-        "noise": noise,
-        "method": method,
-        "beta": beta,
-        "gamma": gamma,
-        "run": run,
-    }
-    return found | ({"epsilon": 8.0} if noise == "epsilon 8" else {})
-
-
-def pairs_of(data: str, clients: int, noise: str, method: str) -> list[tuple[float, float]]:
-    """Return betas with gammas: the published grid, and wider rates if they matter."""
-    pairs = [(beta, gamma) for beta in BETAS for gamma in reversed(GAMMAS)]
-    if method == FEDAVG or noise.startswith("std on D"):
-        pairs = [(beta, gamma) for beta, gamma in pairs if beta * gamma > LEAST_PRODUCT]
-    elif data == "cifar" and noise == "printed":
-        low, high = LEAST_PRODUCT / 10, LARGEST_PRODUCT_IF_LOUD
-        pairs = [(beta, gamma) for beta, gamma in pairs if low < beta * gamma < high]
-    pairs += list(WIDER[method] if noise in ("none", "epsilon 8") else ())
-    slow = SLOW_AND_BEHIND[method] if clients == 100 else ()
-    return [pair for pair in pairs if pair not in slow]
-
-
-def grid_settings(records: Records) -> list[Setting]:
-    """Return whole grids of beta and gamma, and wider rates, once each."""
-    del records
-    return [
-        setting(data, clients, noise, method, beta, gamma)
-        for data, clients, noise, methods in GRIDS
-        for method in methods
-        for beta, gamma in pairs_of(data, clients, noise, method)
-    ]
-
-
-def repeated_settings(records: Records) -> list[Setting]:
-    """Return the best gamma of every beta again, with fresh noise, shares and starting weights."""
-    methods = {(data, clients, noise): known for data, clients, noise, known in GRIDS}
-    found: list[Setting] = []
-    for (data, clients, noise), count in REPEATED.items():
-        for method in methods[data, clients, noise]:
-            for beta in BETAS:
-                gamma = best_gamma(records, data, clients, noise, method, beta)
-                cell = (data, clients, noise, method, beta, gamma)
-                found += [setting(*cell, run=run) for run in range(2, count + 1)]
-    return found
-
-
-def partial_settings(records: Records) -> list[Setting]:
-    """Return fewer participants, at the gammas that are best for full participation."""
-    found: list[Setting] = []
-    for data, clients, noise, method, beta in PARTIAL:
-        gamma = best_gamma(records, data, clients, noise, method, beta)
-        found += [setting(data, clients, noise, method, beta, gamma, p) for p in (0.5, 0.25)]
-    return found
-
-
-def pixel_settings(records: Records) -> list[Setting]:
-    """Return two cells again, with pixels from 0 to 1."""
-    del records
-    return [
-        setting(UNIT, 100, "epsilon 8", method, beta, gamma, run=run)
-        for run in (1, 2)
-        for method, beta, gamma in PIXELS
-    ]
+DATA = "cifar32"
+# Noise, method, beta, gamma. The most decisive runs come first, since a run takes ten minutes.
+CELLS: tuple[tuple[str, str, float, float], ...] = (
+    ("none", NORMEC, 0.01, 0.1),
+    ("none", NORMEC, 0.1, 0.1),
+    ("printed", NORMEC, 0.01, 0.1),
+    ("std on D", NORMEC, 0.01, 0.1),
+    ("epsilon 8", NORMEC, 0.01, 0.1),
+    ("none", NORMEC, 0.001, 0.1),
+    ("std on D", NORMEC, 0.1, 0.1),
+    ("none", FEDAVG, 0.1, 0.1),
+    ("printed", NORMEC, 0.01, 0.01),
+    ("std on D", NORMEC, 0.1, 0.01),
+    ("epsilon 8", NORMEC, 0.01, 0.01),
+    ("std on D", NORMEC, 0.001, 0.1),
+)
 
 
 def pixel_table(records: Records) -> str:
     """Return final accuracy of these cells with both scales of the pixels."""
-    rows = [
-        [
-            TITLES[method],
-            f"{beta:g}",
-            *(
-                spread(
-                    records.values(
-                        "accuracy",
-                        data=data, clients=100, noise="epsilon 8", sampling_rate=1.0,
-                        method=method, beta=beta, gamma=gamma,
-                    )
-                )
-                for data in ("mnist", UNIT)
-            ),
-        ]
-        for method, beta, gamma in PIXELS
-    ]  # fmt: skip
+    rows: list[list[str]] = []
+    for method, beta, gamma in PIXELS:
+        cells = [setting_of(d, 100, "epsilon 8", method, beta, gamma) for d in ("mnist", UNIT)]
+        shown = [spread(records.values("accuracy", **cell)) for cell in cells]
+        rows.append([TITLES[method], f"{beta:g}", *shown])
     return markdown(["method", "beta", "standardized", "from 0 to 1"], rows)
 
 
@@ -207,10 +113,9 @@ def setting_of(
 ) -> dict[str, Any]:
     """Return the settings that all runs of a cell share."""
     return {
-        name: value
-        for name, value in setting(data, clients, noise, method, beta, gamma, p).items()
-        if name != "run"
-    }
+        "data": data, "clients": clients, "sampling_rate": p, "noise": noise, "method": method,
+        "beta": beta, "gamma": gamma, **({"epsilon": 8.0} if noise == "epsilon 8" else {}),
+    }  # fmt: skip
 
 
 def reached(records: Records, level: float, wanted: dict[str, Any]) -> int | None:
@@ -247,3 +152,51 @@ def partial_table(records: Records) -> str:
             )
     header = ["data, clients, noise", "method, beta, gamma", "p", "accuracy", "level", "round"]
     return markdown([*header, "messages", "epsilon"], rows)
+
+
+def scale_table(records: Records) -> str:
+    """Return one row a run: its accuracy at the end, at its best, and its cost."""
+    rows = [
+        _row(record)
+        for noise, method, beta, gamma in CELLS
+        for record in sorted(
+            (
+                record
+                for record in records
+                if record.matches(data=DATA, noise=noise, method=method, beta=beta, gamma=gamma)
+            ),
+            key=lambda record: record.setting["run"],
+        )
+    ]
+    header = ["noise", "method", "beta", "gamma", "run", "z", "epsilon", "rounds", "at the end"]
+    return markdown([*header, "best seen", "norm of weights"], rows)
+
+
+def _row(record: Record) -> list[str]:
+    wanted, found = record.setting, record.result
+    best = max(found["history"], key=lambda row: row["accuracy"])
+    ended = found["history"][-1]["round"]
+    return [
+        str(wanted["noise"]),
+        TITLES[wanted["method"]],
+        f"{wanted['beta']:g}",
+        f"{wanted['gamma']:g}",
+        str(wanted["run"]),
+        f"{found['noise_multiplier']:.4g}",
+        up(found["epsilon"], 4),
+        f"{ended}, given up" if "rounds" in found else str(ended),
+        f"{found['accuracy']:.2f}",
+        f"{best['accuracy']:.2f} ({best['round']})",
+        f"{found['norm']:.4g}",
+    ]
+
+
+def tables(records: Records) -> dict[str, str]:
+    """Return the page's tables."""
+    grids = {
+        f"{data} {clients} {noise}": grid_table(records, data, clients, noise)
+        for data, clients, noise, _ in GRIDS
+    }
+    found = {"best": best_table(records), "partial": partial_table(records)}
+    found["pixels"] = pixel_table(records)
+    return {**found, "scale": scale_table(records), **grids}

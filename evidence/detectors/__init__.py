@@ -1,1 +1,0 @@
-"""Which fault is seen by which check."""

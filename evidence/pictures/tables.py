@@ -1,0 +1,98 @@
+"""The tables of `pictures`: norms of updates, and the loss around models."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from dpacct.reproduce import Record, Records, spread
+from evidence.pages import EVIDENCE, markdown
+
+PICTURED = ("dp-fedavg", "dp-fedsam", "dp-fedpgn", "dp-fedpgn-ls")
+ON_THE_WAY = (10, 20, 30)
+LENGTHS = tuple(round(0.25 * step, 2) for step in range(-4, 5))
+AROUND = (
+    "training loss", "rise at 0.25", "rise at 0.5", "rise at 1", "largest eigenvalue",
+    "norm of the weights",
+)  # fmt: skip
+
+
+def trained_runs() -> Records:
+    """Return the runs that the pictures show."""
+    return Records(EVIDENCE / "cifar_methods" / "runs.jsonl")
+
+
+def tables(records: Records) -> dict[str, str]:
+    """Return the tables of the page."""
+    return {
+        "norms": _norms(),
+        "sharpness 0.6": _sharpness(records, 0.6),
+        "sharpness 0.1": _sharpness(records, 0.1),
+        "on the way": _on_the_way(records),
+    }
+
+
+def _norms() -> str:
+    rows: list[list[str]] = []
+    for concentration in (0.6, 0.1):
+        for method in PICTURED:
+            own = [
+                record
+                for record in trained_runs()
+                if record.matches(role="main", method=method, concentration=concentration)
+            ]
+            if own:
+                clip = own[0].setting["clip_norm"]
+                cells = [_norm_cells(own, when, clip) for when in ("norms_early", "norms_late")]
+                rows.append(
+                    [f"`{method}`", f"{concentration:g}", f"{clip:g}", *cells[0], *cells[1]]
+                )
+    columns = ["median norm", "over C", "clipped"]
+    header = ["method", "Dirichlet", "C", *(f"early: {name}" for name in columns)]
+    return markdown([*header, *(f"late: {name}" for name in columns)], rows)
+
+
+def _norm_cells(runs: Sequence[Record], when: str, clip: float) -> list[str]:
+    norms = [norm for record in runs for norm in record.result[when]]
+    middle = statistics.median(norms)
+    clipped = statistics.mean(norm > clip for norm in norms)
+    return [f"{middle:.2f}", f"{middle / clip:.2f}", f"{100 * clipped:.0f} %"]
+
+
+def increases(result: dict[str, Any], length: float) -> list[float]:
+    """Return loss at this distance less loss at the model, mean of both signs, per direction."""
+    far = [LENGTHS.index(-length), LENGTHS.index(length)]
+    return [
+        statistics.mean(line[place] for place in far) - result["loss"] for line in result["lines"]
+    ]
+
+
+def _around(name: str, results: Sequence[dict[str, Any]]) -> list[str]:
+    rises = [
+        spread([rise for result in results for rise in increases(result, length)])
+        for length in (0.25, 0.5, 1.0)
+    ]
+    rest = [spread([result[key] for result in results]) for key in ("curvature", "weights")]
+    return [name, spread([result["loss"] for result in results]), *rises, *rest]
+
+
+def _sharpness(records: Records, concentration: float) -> str:
+    rows: list[list[str]] = []
+    for method in PICTURED:
+        wanted = {"method": method, "concentration": concentration, "round": 40}
+        own = [record.result for record in records if record.matches(**wanted)]
+        if own:
+            rows.append(_around(f"`{method}`", own))
+    return markdown(["method", *AROUND], rows)
+
+
+def _on_the_way(records: Records) -> str:
+    rows: list[list[str]] = []
+    wanted = [("dp-fedpgn", number) for number in (*ON_THE_WAY, 40)] + [("dp-fedavg", 40)]
+    for method, number in wanted:
+        where = {"method": method, "concentration": 0.6, "run": 1, "round": number}
+        own = [record.result for record in records if record.matches(**where)]
+        if own:
+            rows.append(_around(f"`{method}`, round {number}", own))
+    return markdown(["run 1", *AROUND], rows)

@@ -1,1 +1,0 @@
-"""Evidence: the range of the tight accountant."""
