@@ -65,7 +65,7 @@ ROOMS = {
         {"training", "settings"},
         {"engine"},
         {"federation", "server", "privatize", "auditing"},
-        {"flower", "attacks"},
+        {"flower", "attacks", "inspect"},
     ],
 }
 
