@@ -11,7 +11,7 @@ LOWEST_VENV ?= .venv-lowest
 LOWEST := $(LOWEST_VENV)/bin/python
 PYTEST_LOWEST := -m pytest -n auto -W default::DeprecationWarning
 
-.PHONY: tools flower-tools test slow thorough explore flower lint bench gpu docs pictures release lowest site
+.PHONY: tools flower-tools test slow app thorough explore flower lint bench gpu docs pictures release lowest site
 
 test: tools
 	$(PYTHON) -m pytest -n auto
@@ -29,6 +29,11 @@ thorough: flower tools
 flower: flower-tools
 	DPACCT_TESTS=thorough $(FLOWER) -m pytest tests/fl/flower tests/interop/test_flower.py
 	$(FLOWER) -m pyright --pythonpath $(FLOWER) -p tests/fl/flower/pyright.json
+
+# The page of `dpacct app` in a real browser. Without Chromium its tests are skipped.
+app: tools
+	$(call group,app-test)
+	$(PYTHON) -m pytest tests/cli/app_page
 
 # New examples each time; what fails is printed with the line that repeats it.
 explore: tools
@@ -90,8 +95,8 @@ define group
 endef
 
 tools: | $(PYTHON)
-	@$(PYTHON) .ci/environment.py lacks interop fl plot report certify dev || { $(PYTHON) -m pip install -q -U pip \
-	    && $(PYTHON) -m pip install -q -c constraints.txt -e '.[interop,fl,plot,report,certify]' --group dev; }
+	@$(PYTHON) .ci/environment.py lacks interop fl plot report certify app dev || { $(PYTHON) -m pip install -q -U pip \
+	    && $(PYTHON) -m pip install -q -c constraints.txt -e '.[interop,fl,plot,report,certify,app]' --group dev; }
 
 flower-tools: | $(FLOWER)
 	@$(FLOWER) .ci/environment.py lacks flower fl dp-accounting dev || { $(FLOWER) -m pip install -q -U pip \

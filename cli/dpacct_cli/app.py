@@ -65,6 +65,7 @@ ENTRIES = {
         "Prove an epsilon a second time, independently of the accountants."),
     "plot": Entry("commands.plot", RECORDS,
         "Draw charts: text by default, or PNG, SVG or PDF by -o."),
+    "app": Entry("commands.app", RECORDS, "Open a page with a calculator, ledgers and sweeps."),
 }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from tests.claims.test_files import GOOD
 COMMANDS = [
     "calibrate", "epsilon", "delta", "risk", "rdp", "compare", "explore", "train", "audit",
     "attack", "reproduce", "ledger", "report", "claims", "certify", "plot",
+    "app",
 ]  # fmt: skip
 GROUPS = {
     "ledger": ["init", "show", "verify", "report", "remaining", "charge", "finish", "export"],
@@ -26,10 +27,10 @@ GROUPS = {
              "train"],
 }  # fmt: skip
 DOORS = [f"{name} {below}".strip() for name in COMMANDS for below in GROUPS.get(name, [""])]
-# These train, or draw and judge for a minute.
+# These train, draw and judge for a minute, or serve a page.
 LONG = (
     "train", "audit", "attack", "reproduce", "compare", "claims list", "plot compare",
-    "plot samplings",
+    "plot samplings", "app",
 )  # fmt: skip
 
 

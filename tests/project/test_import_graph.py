@@ -86,6 +86,8 @@ ONLY = {
     "flint": {"certificates"},
     "rich": {"dpacct_cli"},
     "typer": {"dpacct_cli"},
+    "shiny": {"dpacct_cli"},
+    "uvicorn": {"dpacct_cli"},  # Shiny brings it
     "matplotlib": {"pictures"},
     "plotext": {"pictures"},
     "markdown_it": {"report"},

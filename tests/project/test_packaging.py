@@ -65,7 +65,8 @@ def test_the_wheel_holds_both_packages_and_nothing_else(wheel):
     expected = {
         str(file.relative_to(folder.parent))
         for folder in (ROOT / "src" / "dpacct", ROOT / "cli" / "dpacct_cli")
-        for file in folder.rglob("*.py")
+        for file in folder.rglob("*.*")
+        if file.suffix in (".py", ".html", ".css", ".js")
     }
     assert expected <= set(wheel.namelist())
     claims = ROOT / "src" / "dpacct" / "claims" / "published"
@@ -86,7 +87,7 @@ def test_installing_brings_four_packages(metadata):
     plain = {requirement.name for requirement in needed if requirement.marker is None}
     assert plain == {"numpy", "scipy", "rich", "typer"}
     assert set(metadata.get_all("Provides-Extra", [])) == set(EXTRAS)
-    assert set(EXTRAS) == {"fl", "data", "plot", "report", "certify", "interop", *PLUG_INS}
+    assert set(EXTRAS) == {"fl", "data", "plot", "report", "certify", "app", "interop", *PLUG_INS}
 
 
 def test_every_requirement_has_a_lower_bound():

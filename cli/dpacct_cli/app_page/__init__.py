@@ -1,0 +1,1 @@
+"""The page of `dpacct app`: what it computes, draws and serves."""
