@@ -156,6 +156,17 @@ def test_it_is_a_page_for_everyone(page: Any):
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+@pytest.mark.parametrize("tab", ["Calculator", "Ledgers", "Sweep"])
+def test_axe_finds_nothing_serious(page: Any, tab: str):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    show(page, tab)
+    ready = {"Calculator": "#risk circle", "Ledgers": "#runs table", "Sweep": "#heat td"}
+    page.wait_for_selector(ready[tab], state="attached")
+    found = axe.Axe().run(page).response["violations"]
+    bad = [each for each in found if each["impact"] in ("serious", "critical")]
+    assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in bad] == []
+
+
 def test_a_ledger_is_shown_and_not_touched(page: Any, ledger: Path):
     before = {file: sha256(file.read_bytes()).digest() for file in ledger.parent.iterdir()}
     show(page, "Ledgers")
