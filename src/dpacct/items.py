@@ -229,6 +229,10 @@ def _uniform(**given: Any) -> Uniform:
     return Uniform.at_rate(**given) if "sampling_rate" in given else Uniform(**given)
 
 
+def _sampled(schedule: Schedule, rate: float) -> Sampled:
+    return Sampled(schedule, rate)
+
+
 def _of_run(run: Correlated) -> Entry:
     held = {key: getattr(run, key) for key in ("noise_multiplier", "strategy", "min_separation")}
     # With sampling, as many participations as fit.
@@ -356,7 +360,7 @@ RELEASES: dict[str, Item] = {item.name: item for item in (
         Key("rate", RATE, NEEDED, "", "--one-sample", "Q", "All of it is computed on one secret "
             "Poisson sample of the clients, drawn once at this rate."),
         Key("schedule", SCHEDULE, words="of it {schedule}", help="What is computed on the sample."),
-    ), chosen_by="--one-sample"),
+    ), (), _sampled, chosen_by="--one-sample"),
 )}
 # fmt: on
 
