@@ -30,7 +30,7 @@ Row = tuple[Any, ...]
 _Made = Sequence[tuple["_Release", int]]
 # The most products of balls for an integral (ten seconds), and the most terms of a closed form.
 MOST_PRODUCTS, _TERMS = 5e7, 3000
-_CELLS = 800
+_CELLS, _ROUGH = 800, 24
 
 
 class OutOfReachError(Exception):
@@ -45,10 +45,6 @@ class _Release:
     def moment(self, s: Any) -> Any:
         """Return the ball of m(s)."""
         raise NotImplementedError
-
-    def log_moment(self, c: float) -> float:
-        """Return about log m(c), for the choice of c."""
-        return float(self.moment(arb(c)).log())
 
     def line(self, c: arb, h: arb, first: int, side: int) -> tuple[Sequence[Any], int]:
         """Return m(c + ihn) for first <= n < first + side^2, and the number of products."""
@@ -99,16 +95,6 @@ class SampledGaussian(_Release):
     def ratio(self, x: arb) -> arb:
         """Return L(x)."""
         return self.least + self.part * (self.a * x).exp()
-
-    def log_moment(self, c: float) -> float:
-        """See `_Release`."""
-        a, rest, shift = float(self.a), math.log(self.least), math.log(self.part)
-        logs = list[float]()
-        for x in (j / 4 for j in range(-48, 49 + math.ceil(4 * max(c, 0) * a))):
-            low, high = sorted((rest, shift + a * x))
-            logs.append(c * (high + math.log1p(math.exp(low - high))) - x * x / 2)
-        top = max(logs)
-        return top + math.log(sum(math.exp(v - top) for v in logs) * 0.0997)
 
     def cut(self, c: arb, low: arb, high: arb) -> arb:
         """Lemma 2: bound the integral of phi L^c outside (low, high), and grid sums there."""
@@ -204,6 +190,8 @@ def prove(
         ends = (end.man_exp() for end in (found.lower(), found.upper()))
         low, high = (Fraction(int(man)) * Fraction(2) ** int(exp) for man, exp in ends)
         return max(low, Fraction(0)), min(high, Fraction(1))
+    except (OverflowError, ValueError) as reason:  # of floats: Rule 1
+        raise OutOfReachError("the proof needs numbers in the range of floats") from reason
     finally:
         ctx.prec, ctx.cap = before
 
@@ -230,11 +218,14 @@ def _delta(rows: Sequence[Row], epsilon: Number, products: float, *, closed: boo
 
 
 def _shape(releases: _Made, log_k: arb, *, removed: bool) -> tuple[arb, arb, arb]:
-    """Return c near the saddle, d and h, by floats (Rule 1)."""
+    """Return c near the saddle, d and h, by floats and balls of few bits (Rule 1)."""
+    bits = ctx.prec
 
     def log_size(c: float) -> float:
-        found = (1 - c) * float(log_k) - math.log(c * (c - 1))
-        return found + sum(n * each.log_moment(c) for each, n in releases)
+        ctx.prec = min(bits, _ROUGH)
+        found = sum((n * each.moment(arb(c)).log() for each, n in releases), (1 - c) * log_k)
+        ctx.prec = bits
+        return float(found) - math.log(c * (c - 1))
 
     def at(t: float) -> float:
         return 1 + math.exp(t) if removed else -math.exp(t)
@@ -328,8 +319,7 @@ def _of_laplace(releases: Sequence[tuple[Any, int]], e: arb) -> arb:
         factor *= math.prod(math.comb(n, i) for i, (_, n) in pairs)
         powers = plus ** (sum(ups) - 1) * minus ** (total - sum(ups) - 1)
         residue = (powers * arb_series([shift / 2, shift]).exp())[total - 1] / arb(2) ** total
-        value = factor * (residue + (shift.exp() if sum(ups) == total else 0))
-        found += value if shift > 0 else value.union(arb(0))
+        found += factor * (residue + (shift.exp() if sum(ups) == total else 0))
     return found
 
 
