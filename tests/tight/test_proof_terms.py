@@ -18,7 +18,7 @@ from dpacct.pairs.panels import LossFunction
 from dpacct.tight import engines
 from dpacct.tight.composition import Composition, TruncatedComposition
 from dpacct.tight.contour import Contour, tilt_at_epsilon
-from dpacct.tight.engines import _AtDelta, _AtEpsilon, _plain, composed_delta, composed_epsilon
+from dpacct.tight.engines import AtDelta, AtEpsilon, _plain, composed_delta, composed_epsilon
 from dpacct.tight.laws import TiltedLosses, TiltedNodes
 from dpacct.tight.panel_laws import PanelIntegrand, PanelLaw
 from tests.tight.compositions import ADD, COHORT, REMOVE, REPLACE, Kind, compose, pair_of
@@ -63,18 +63,18 @@ def test_tails_that_are_cut_off_are_paid_for(kind):
     truth = composed_epsilon(composition, MOST)
     rest = TruncatedComposition.losing(composition, 0.3 * MOST)
     assert 0.1 * MOST < rest.lost < 0.31 * MOST
-    at_delta = _plain(_AtDelta(MOST), rest, rest.lost)
+    at_delta = _plain(AtDelta(MOST), rest, rest.lost)
     assert at_delta.lower <= truth.upper
     assert at_delta.upper >= truth.lower
-    at_epsilon = _plain(_AtEpsilon(truth.upper), rest, rest.lost)
+    at_epsilon = _plain(AtEpsilon(truth.upper), rest, rest.lost)
     assert at_epsilon.lower <= MOST * (1 + 1e-6)
     assert at_epsilon.upper >= MOST * (1 - 1e-6)
     if composition.direction is ADD:
         # There the far tail is that of losses below zero.
         return
     # Without what is lost neither would hold.
-    assert _plain(_AtDelta(MOST), rest, 0.0).upper < truth.lower
-    assert _plain(_AtEpsilon(truth.upper), rest, 0.0).upper < MOST * (1 - 1e-6)
+    assert _plain(AtDelta(MOST), rest, 0.0).upper < truth.lower
+    assert _plain(AtEpsilon(truth.upper), rest, 0.0).upper < MOST * (1 - 1e-6)
 
 
 @pytest.mark.parametrize("factor", [0.7, 1.0, 1.5])

@@ -46,9 +46,10 @@ from dpacct.pairs.moments import PairMoments
 from dpacct.pairs.one_round import one_round_delta
 from dpacct.rounds import Schedule
 from dpacct.tight.accountant import TightAccountant
+from dpacct.tight.closed_forms import is_repeated
 from dpacct.tight.composition import Composition, is_same_both_ways
 from dpacct.tight.contour import Contour, log_delta_estimate, tilt_at_epsilon
-from dpacct.tight.engines import Made, composed_delta, inversion_delta, is_repeated
+from dpacct.tight.engines import Made, composed_delta, inversion_delta
 
 # A contour is kept up to this relative width. It also answers elsewhere up to the second width, or
 # up to this multiple of its width at the epsilon for which it was made.

@@ -35,11 +35,9 @@ from dpacct.pairs.dominating import (
     Direction,
     GeneralPair,
     LossBound,
-    PairsOf,
     SampledGaussianPair,
     achieved_pairs,
     basic_composition,
-    infinite_mass,
     is_exact,
     loss_bound,
     proven_pairs,
@@ -48,35 +46,20 @@ from dpacct.pairs.dominating import (
 from dpacct.pairs.one_round import gaussian_delta, gaussian_epsilon
 from dpacct.renyi.curve import RenyiAccountant
 from dpacct.rounds import AccountantName, Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
-from dpacct.tight.composition import Composition, is_same_both_ways
-from dpacct.tight.contour import (
-    epsilon_estimate,
-    log_chernoff_factor,
-    log_delta_estimate,
-    tilt_at_delta,
-    tilt_at_epsilon,
-)
 from dpacct.tight.engines import (
-    NEXT_TO_NOTHING,
-    chernoff_delta,
-    closed_form_delta,
-    composed_delta,
-    composed_epsilon,
+    WORTH_A_LOOK,
+    AtDelta,
+    AtEpsilon,
+    Question,
+    by_pairs,
+    is_surely_below,
 )
 from dpacct.tight.game import is_played
-from dpacct.tight.sizes import OfSizes, Sizes, crowds, population
+from dpacct.tight.sizes import crowds, over_sizes
 
 _PLAYING = ("auto", "game")
 GAME, _PAIR = "an adaptive game", "one fixed pair a round"
 _FALLBACK = RenyiAccountant()
-# Outside, quantities of the bound leave the range of doubles. The end is far above every loss.
-_EPSILONS = (1e-100, 1e100)
-# Below this ratio of the bounds quick ones are worth a look. From this delta on it is taken as one.
-_WIDE, _CERTAIN = 1 - 1e-3, 1 - 1e-12
-# One bound for all sizes of truncated cohorts is kept if it is within this factor of an estimate.
-_ENOUGH = 1 + 5e-4
-# Answers that are kept.
-_REMEMBERED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +86,10 @@ class TightAccountant:
 
     def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
         """See `Accountant`."""
-        refuse_infinite_losses(schedule, delta)
-        return self._least(_Question(delta, of_epsilon=True), schedule)[0]
+        upper, _ = self._least(AtDelta(delta), schedule)
+        if math.isinf(upper):
+            refuse_infinite_losses(schedule, delta)
+        return upper
 
     def upper_epsilon_of_first(self, plan: Schedule, rounds: int, delta: float) -> float:
         """Return proven eps(delta) of the first rounds of a plan, from games of the whole plan.
@@ -127,8 +112,7 @@ class TightAccountant:
 
         It describes the result of `epsilon`, which is cached.
         """
-        question = _Question(delta, of_epsilon=True)
-        return self._least(question, schedule, both=True)[1] if self.plays(schedule) else ""
+        return self._least(AtDelta(delta), schedule, both=True)[1] if self.plays(schedule) else ""
 
     def epsilon(self, schedule: Schedule, delta: float) -> Interval:
         """See `Accountant`.
@@ -136,23 +120,29 @@ class TightAccountant:
         Raises:
             InvalidParameter: infinite losses have a probability of at least delta.
         """
-        refuse_infinite_losses(schedule, delta)
-        return self._answer(_Question(delta, of_epsilon=True), schedule)
+        bracket = self._answer(AtDelta(delta), schedule)
+        if math.isinf(bracket.upper):
+            refuse_infinite_losses(schedule, delta)
+        return bracket
 
     def delta(self, schedule: Schedule, epsilon: float) -> Interval:
         """See `Accountant`."""
-        # Delta falls as epsilon grows, so an epsilon outside has bounds from its ends.
-        if 0.0 < epsilon < _EPSILONS[0]:
-            lower = self.delta(schedule, _EPSILONS[0]).lower
-            return Interval.bracket(lower, self.delta(schedule, 0.0).upper)
-        if epsilon > _EPSILONS[1]:
-            return Interval(0.0, self.delta(schedule, _EPSILONS[1]).upper)
+        # Outside, quantities of the bound leave the range of doubles, and the end is far above
+        # every loss. Delta falls as epsilon grows, so bounds follow from both ends.
+        least, most = 1e-100, 1e100
+        if 0.0 < epsilon < least:
+            return Interval.bracket(
+                self.delta(schedule, least).lower, self.delta(schedule, 0.0).upper
+            )
+        if epsilon > most:
+            return Interval(0.0, self.delta(schedule, most).upper)
         certain = certain_delta(schedule, epsilon)
-        if certain >= _CERTAIN:
+        # From here on it is taken as one.
+        if certain >= 1 - 1e-12:
             return Interval(certain, 1.0)
-        return self._answer(_Question(epsilon, of_epsilon=False), schedule)
+        return self._answer(AtEpsilon(epsilon), schedule)
 
-    def _answer(self, question: _Question, schedule: Schedule) -> Interval:
+    def _answer(self, question: Question, schedule: Schedule) -> Interval:
         """Return the achieved and the proven answer."""
         upper, _ = self._least(question, schedule, both=True)
         lower = _achieved(question, schedule, upper)
@@ -165,7 +155,7 @@ class TightAccountant:
         return self.engine in _PLAYING and is_played(schedule)
 
     def _least(
-        self, question: _Question, schedule: Schedule, *, both: bool = False
+        self, question: Question, schedule: Schedule, *, both: bool = False
     ) -> tuple[float, str]:
         """Return the least of the proven bounds, and the proof method of a game in words.
 
@@ -173,13 +163,13 @@ class TightAccountant:
             question, schedule: what is asked, and of what.
             both: the achieved end is asked as well, for which a game is kept.
         """
-        by_pairs = _over_sizes(question, schedule)
-        upper, how = by_pairs.upper, ""
-        if question.is_wide(by_pairs) or _has_sharper_moments(schedule):
+        fixed = over_sizes(question, schedule)
+        upper, how = fixed.upper, ""
+        if question.is_wide(fixed) or _has_sharper_moments(schedule):
             with suppress(Unsupported):
-                upper = min(upper, question.by(_FALLBACK, schedule))
+                upper = min(upper, _by(_FALLBACK, question, schedule))
         if schedule.adjacency is Adjacency.ZERO_OUT and _has_fixed_size(schedule):
-            upper = min(upper, question.by(_GAUSSIAN, with_everybody(schedule)))
+            upper = min(upper, _by(_GAUSSIAN, question, with_everybody(schedule)))
         if self._plays(schedule) and upper > 0.0:
             played = _played(question, schedule, both=both)
             if isinstance(played, str):
@@ -188,97 +178,48 @@ class TightAccountant:
                 how = GAME if played.upper < upper else f"{_PAIR}: a game proves no less"
                 upper = min(upper, played.upper)
         for rest, bound in _beside_bounded(schedule):
-            left = question.beside(bound, rest)
             # Exact pairs leave nothing to adding up but the last digits.
-            if left is None or (
-                rest.rounds and not question.is_wide(by_pairs) and _exact(schedule)
-            ):
+            if rest.rounds and not question.is_wide(fixed) and _exact(schedule):
+                continue
+            of_the_rest, added = _beside(question, bound)
+            if of_the_rest is None or (rest.rounds and of_the_rest == AtDelta(0.0)):
                 continue
             # A game of all releases mostly leaves nothing, either.
-            if how and question.added(_by_pairs(left, achieved_pairs, rest).lower, bound) >= upper:
+            if how and _sum(by_pairs(of_the_rest, achieved_pairs, rest).lower, added) >= upper:
                 continue
-            of_rest, how_rest = self._least(left, rest) if rest.rounds else (0.0, "")
-            added = question.added(of_rest, bound)
-            if added < upper:
-                upper, how = added, how_rest and f"{how_rest} beside epsilons that add up"
+            of_rest, how_rest = self._least(of_the_rest, rest) if rest.rounds else (0.0, "")
+            if (total := _sum(of_rest, added)) < upper:
+                upper, how = total, how_rest and f"{how_rest} beside epsilons that add up"
         return upper, how
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """At which epsilon delta has fallen to ``value``, or how large delta is at that epsilon."""
+def _beside(question: Question, bound: LossBound) -> tuple[Question | None, Fraction]:
+    """Return the question about the rest beside bounded losses, and what these add to its answer.
 
-    value: float
-    of_epsilon: bool
+    The question is None if nothing is left.
+    """
+    taken, added = bound.delta, bound.epsilon
+    if isinstance(question, AtEpsilon):
+        taken, added = added, taken
+    left = decimal(question.value) - taken
+    least = float(left)
+    if Fraction(least) > left:
+        least = math.nextafter(least, -math.inf)
+    return None if left < 0 else replace(question, value=least), added
 
-    def exactly(self, composition: Composition) -> Interval:
-        """Return the answer of one direction by an engine, or else what needs none."""
-        try:
-            solve = composed_epsilon if self.of_epsilon else composed_delta
-            return solve(composition, self.value)
-        except NotConverged:
-            return Interval(0.0, self.most(composition))
 
-    def most(self, composition: Composition) -> float:
-        """Return a bound that needs no engine."""
-        return composition.largest_loss if self.of_epsilon else 1.0
+def _sum(of_rest: float, added: Fraction) -> float:
+    """Return the answer for all, rounded up."""
+    return of_rest if math.isinf(of_rest) else decimal_above(Fraction(of_rest) + added)
 
-    def is_below(self, composition: Composition, upper: float) -> bool:
-        """Return True if a quick bound shows that a direction has at most ``upper``."""
-        epsilon, delta = (upper, self.value) if self.of_epsilon else (self.value, upper)
-        exactly = closed_form_delta(composition)
-        found = exactly(epsilon).upper if exactly else chernoff_delta(composition, epsilon)
-        return found <= delta
 
-    def is_surely_below(self, schedule: Schedule, pairs: PairsOf, upper: float) -> bool:
-        """Return True if quick bounds show that both directions have at most ``upper`` > 0."""
-        with suppress(NotConverged):
-            both = (Composition.of_schedule(schedule, pairs, d) for d in Direction)
-            return upper > 0.0 and all(self.is_below(each, upper) for each in both)
-        return False
-
-    def saddle(self, composition: Composition) -> tuple[float, float, float]:
-        """Return a tilt, epsilon, and log of the gap of Chernoff's inequality there, about."""
-        if self.of_epsilon:
-            tilt, at = tilt_at_delta(composition, math.log(self.value))
-            epsilon = max(epsilon_estimate(tilt, at, math.log(self.value)), 0.0)
-        else:
-            tilt, at = tilt_at_epsilon(composition, self.value)
-            epsilon = self.value
-        chernoff = at.log_moment - tilt * epsilon + log_chernoff_factor(tilt)
-        return tilt, epsilon, chernoff - log_delta_estimate(tilt, at, epsilon)
-
-    def is_wide(self, found: Interval) -> bool:
-        """Return True if other bounds may be much narrower."""
-        wide = found.lower < _WIDE * found.upper
-        if self.of_epsilon:
-            return wide
-        return found.upper >= 1.0 or (wide and found.upper > NEXT_TO_NOTHING)
-
-    def by(self, accountant: RenyiAccountant | GaussianAccountant, schedule: Schedule) -> float:
-        """Return the proven answer of another accountant."""
-        if isinstance(accountant, RenyiAccountant):
-            solve = accountant.upper_epsilon if self.of_epsilon else accountant.upper_delta
-            return solve(schedule, self.value)
-        solve = accountant.epsilon if self.of_epsilon else accountant.delta
-        return solve(schedule, self.value).upper
-
-    def beside(self, bound: LossBound, rest: Schedule) -> _Question | None:
-        """Return the question about the rest beside bounded losses, or None if none is left."""
-        left = decimal(self.value) - (bound.delta if self.of_epsilon else bound.epsilon)
-        least = float(left)
-        if Fraction(least) > left:
-            least = math.nextafter(least, -math.inf)
-        if left < 0 or (self.of_epsilon and rest.rounds and infinite_mass(rest) >= least):
-            return None
-        return replace(self, value=least)
-
-    def added(self, of_rest: float, bound: LossBound) -> float:
-        """Return the answer for all from that for the rest, rounded up."""
-        if math.isinf(of_rest):
-            return math.inf
-        more = bound.epsilon if self.of_epsilon else bound.delta
-        return decimal_above(Fraction(of_rest) + more)
+def _by(
+    accountant: RenyiAccountant | GaussianAccountant, question: Question, schedule: Schedule
+) -> float:
+    """Return the proven answer of another accountant."""
+    if isinstance(question, AtDelta):
+        return accountant.upper_epsilon(schedule, question.value)
+    return accountant.upper_delta(schedule, question.value)
 
 
 def _beside_bounded(schedule: Schedule) -> list[tuple[Schedule, LossBound]]:
@@ -299,15 +240,14 @@ def _exact(schedule: Schedule) -> bool:
     return all(is_exact(kind) for kind in schedule.distinct())
 
 
-def _achieved(question: _Question, schedule: Schedule, upper: float) -> float:
+def _achieved(question: Question, schedule: Schedule, upper: float) -> float:
     """Return the achieved end by pairs, and more where it is wide."""
-    pairs = proven_pairs if _exact(schedule) else achieved_pairs
-    lower = _by_pairs(question, pairs, schedule).lower
-    if lower < _WIDE * upper:
+    lower = by_pairs(question, proven_pairs if _exact(schedule) else achieved_pairs, schedule).lower
+    if lower < WORTH_A_LOOK * upper:
         for crowd in crowds(schedule):
-            if not question.is_surely_below(schedule, crowd, lower):
-                lower = max(lower, _by_pairs(question, crowd, schedule).lower)
-        simply = achieved_epsilon if question.of_epsilon else achieved_delta
+            if not is_surely_below(question, crowd, schedule, lower):
+                lower = max(lower, by_pairs(question, crowd, schedule).lower)
+        simply = achieved_epsilon if isinstance(question, AtDelta) else achieved_delta
         lower = max(lower, simply(schedule, question.value))
         kinds = schedule.only_rounds()
         if schedule.adjacency is Adjacency.REPLACE_ONE and all(
@@ -316,48 +256,8 @@ def _achieved(question: _Question, schedule: Schedule, upper: float) -> float:
             # The replacement may send zero. Other releases may be left out.
             relation = Adjacency.ZERO_OUT
             gone = (Phase(replace(kind, adjacency=relation), n) for kind, n in kinds.items())
-            lower = max(lower, _by_pairs(question, achieved_pairs, Schedule(gone)).lower)
+            lower = max(lower, by_pairs(question, achieved_pairs, Schedule(gone)).lower)
     return lower
-
-
-# A search asks for the proven end, and a report on its result for both.
-@lru_cache(maxsize=_REMEMBERED)
-def _by_pairs(question: _Question, pairs: PairsOf, schedule: Schedule) -> Interval:
-    """Return the larger answer of both directions."""
-    if not schedule.rounds:
-        return Interval(0.0, 0.0)
-    remove, add = (Composition.of_schedule(schedule, pairs, d) for d in Direction)
-    found = question.exactly(remove)
-    if is_same_both_ways(remove, add):
-        return found
-    with suppress(NotConverged):
-        # Then the bound of one direction surely covers the other one.
-        if found.upper < question.most(remove) and question.is_below(add, found.upper):
-            return found
-    other = question.exactly(add)
-    return Interval(max(found.lower, other.lower), max(found.upper, other.upper))
-
-
-def _over_sizes(question: _Question, schedule: Schedule) -> Interval:
-    """Return the answer by proven pairs, the largest one over sizes if cohorts are truncated."""
-    simple = _by_pairs(question, proven_pairs, schedule)
-    most, worst = population(schedule), Interval(0.0, 0.0)
-    if most is None or not simple.upper > 0.0:
-        return simple
-    sizes = Sizes(schedule, most)
-    typical = OfSizes(sizes.typical, sizes.typical)
-    with suppress(NotConverged):
-        saddle = question.saddle(Composition.of_schedule(schedule, typical, Direction.REMOVE))
-        if question.of_epsilon and simple.upper <= saddle[1] * _ENOUGH:
-            return simple
-        for block in sizes.cover(*saddle):
-            if not question.is_surely_below(schedule, OfSizes(*block), worst.upper):
-                found = _by_pairs(question, OfSizes(*block), schedule)
-                worst = max(worst, found, key=lambda each: each.upper)
-            if worst.upper >= simple.upper:
-                break
-        return min(simple, worst, key=lambda each: each.upper)
-    return simple
 
 
 def _has_sharper_moments(schedule: Schedule) -> bool:
@@ -390,12 +290,12 @@ def with_everybody(schedule: Schedule) -> Schedule:
 
 
 @lru_cache(maxsize=32)
-def _played(question: _Question, schedule: Schedule, *, both: bool) -> Interval | str:
+def _played(question: Question, schedule: Schedule, *, both: bool) -> Interval | str:
     """Return the game's bracket, or its upper end above 0, or the reason why there is none."""
     from dpacct.tight.game import bounds  # noqa: PLC0415 - see Rule 3
 
     try:
-        if not question.of_epsilon:
+        if isinstance(question, AtEpsilon):
             return bounds.game_delta(schedule, question.value)
         if both:
             return bounds.game_epsilon(schedule, question.value)
@@ -424,6 +324,10 @@ class GaussianAccountant:
         return Interval(
             gaussian_epsilon(delta, mu.lower).lower, gaussian_epsilon(delta, mu.upper).upper
         )
+
+    def upper_delta(self, schedule: Schedule, epsilon: float) -> float:
+        """Return the upper end of `delta`."""
+        return self.delta(schedule, epsilon).upper
 
     def delta(self, schedule: Schedule, epsilon: float) -> Interval:
         """See `Accountant`."""

@@ -36,6 +36,7 @@ from dpacct.pairs.dominating import (
 )
 from dpacct.pairs.hulls import Side, between
 from dpacct.rounds import Adjacency, Release, Schedule
+from dpacct.tight.closed_forms import closed_form_delta, is_repeated, only_pair
 from dpacct.tight.composition import Composition, is_same_both_ways
 from dpacct.tight.contour import (
     Complement,
@@ -45,14 +46,7 @@ from dpacct.tight.contour import (
     log_delta_estimate,
     tilt_at_epsilon,
 )
-from dpacct.tight.engines import (
-    chernoff_delta,
-    closed_form_delta,
-    composed_delta,
-    is_repeated,
-    only_pair,
-    truncated,
-)
+from dpacct.tight.engines import chernoff_delta, composed_delta, truncated
 
 # Delta at the last knot, which becomes the mass of infinite losses, and the largest epsilon of all.
 LAST_DELTA, _LARGEST = 1e-30, 600.0

@@ -2,32 +2,33 @@
 
 The size n of a data set is a constant of a plan, at most N, and the cost is not monotone in n. A
 block of sizes has one pair for each round (`dpacct.pairs.truncated`). The bound of a plan is the
-largest one of blocks that cover all sizes. Any cover is a proof. `cover` chooses one by moments at
-one tilt, narrow around the peak of the cost and wide elsewhere.
+largest one of blocks that cover all sizes. Any cover is a proof. `Sizes.cover` chooses one by
+moments at one tilt, narrow around the peak of the cost and wide elsewhere.
 
 Derivation: docs/derivations/epochs.md, theorem 5.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
-from dpacct.numerics.rounding import Array
+from dpacct.budget import Interval
+from dpacct.errors import NotConverged
 from dpacct.pairs.dominating import Direction, DominatingPair, achieved_pairs, proven_pairs
 from dpacct.pairs.moments import log_moment
 from dpacct.pairs.truncated import cohort_law, cohort_pair, crowd_pair
 from dpacct.rounds import Poisson, Release, Round, Schedule
+from dpacct.tight.composition import Composition
+from dpacct.tight.contour import log_chernoff_factor, log_delta_estimate
+from dpacct.tight.engines import AtDelta, Question, by_pairs, is_surely_below
 
-# Blocks around the peak cost at most this share of epsilon more than their sizes, or this much.
-_SHARE, _LEAST = 1e-3, 2e-3
-# Sizes of a first look and of closer ones, and the most blocks. Else the share grows by a factor.
-_LOOK, _CLOSER, _MOST = 24, 8, 26
-_WIDER = 4.0
 # The others of achieved data sets exceed the cohort by so many deviations.
 _CROWDS = (1.5, 2.5, 3.5)
 
@@ -41,8 +42,7 @@ def truncated(release: Release) -> tuple[float, float, int] | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class OfSizes:
+class OfSizes(NamedTuple):
     """Proven pairs for all data sets of ``least`` to ``most`` clients, as `proven_pairs`."""
 
     least: int
@@ -56,8 +56,7 @@ class OfSizes:
         return {cohort_pair(*cut, (self.least, self.most), direction): 1}
 
 
-@dataclass(frozen=True, slots=True)
-class OfCrowd:
+class OfCrowd(NamedTuple):
     """Achieved pairs of a data set in which the others fill the cohort, as `achieved_pairs`."""
 
     clients: int
@@ -75,14 +74,8 @@ def crowds(schedule: Schedule) -> list[OfCrowd]:
     if not most:
         return []
     rate, _, cohort = next(cut for kind in schedule.distinct() if (cut := truncated(kind)))
-    sizes = (_crowded(rate, cohort, far, min(most)) for far in _CROWDS)
-    return [OfCrowd(clients) for clients in sorted({*sizes}) if clients > cohort]
-
-
-def population(schedule: Schedule) -> int | None:
-    """Return the N that all truncated cohorts share, or None if there is none."""
-    found = _populations(schedule)
-    return found.pop() if len(found) == 1 else None
+    sizes = {_crowded(rate, cohort, far, min(most)) for far in _CROWDS}
+    return [OfCrowd(clients) for clients in sorted(sizes) if clients > cohort]
 
 
 def _populations(schedule: Schedule) -> set[int]:
@@ -94,6 +87,31 @@ def _crowded(rate: float, cohort: int, far: float, most: int) -> int:
     """Return a size at which the others exceed the cohort by so many deviations, about."""
     root = (far + math.sqrt(far * far + 4 * cohort)) / 2
     return min(most, round(root * root / rate) + 1)
+
+
+def over_sizes(question: Question, schedule: Schedule) -> Interval:
+    """Return the answer by proven pairs, the largest one over sizes if cohorts are truncated."""
+    simple = by_pairs(question, proven_pairs, schedule)
+    populations = _populations(schedule)
+    if len(populations) != 1 or not simple.upper > 0.0:
+        return simple
+    sizes, worst = Sizes(schedule, populations.pop()), Interval(0.0, 0.0)
+    typical = Composition.of_schedule(schedule, sizes.typical, Direction.REMOVE)
+    with suppress(NotConverged):
+        tilt, at, (epsilon, _) = question.saddle(typical)
+        # One bound for all sizes is kept if it is next to the estimate.
+        if isinstance(question, AtDelta) and simple.upper <= epsilon * (1 + 5e-4):
+            return simple
+        chernoff = at.log_moment - tilt * epsilon + log_chernoff_factor(tilt)
+        slack = chernoff - log_delta_estimate(tilt, at, epsilon)
+        for block in sizes.cover(tilt, epsilon, slack):
+            if not is_surely_below(question, block, schedule, worst.upper):
+                found = by_pairs(question, block, schedule)
+                worst = max(worst, found, key=lambda each: each.upper)
+            if worst.upper >= simple.upper:
+                break
+        return min(simple, worst, key=lambda each: each.upper)
+    return simple
 
 
 @dataclass(frozen=True)
@@ -109,10 +127,11 @@ class Sizes:
         return [(*cut, n) for kind, n in kinds if (cut := truncated(kind))]
 
     @property
-    def typical(self) -> int:
+    def typical(self) -> OfSizes:
         """A size whose cost is about the largest."""
         rate, _, cohort, _ = self._kinds[0]
-        return _crowded(rate, cohort, _CROWDS[1], self.most)
+        size = _crowded(rate, cohort, _CROWDS[1], self.most)
+        return OfSizes(size, size)
 
     def exponent(self, tilt: float, least: int, most: int) -> float:
         """Return about log M(c) of the truncated rounds of a block."""
@@ -125,56 +144,37 @@ class Sizes:
             total += count * float(np.logaddexp.reduce(np.log(weights) + moments))
         return total
 
-    def cover(self, tilt: float, epsilon: float, slack: float) -> list[tuple[int, int]]:
+    def cover(self, tilt: float, epsilon: float, slack: float) -> list[OfSizes]:
         """Return blocks of all sizes, that with the largest exponent first.
+
+        Blocks are halved, the worst first, until it costs hardly more than one of its sizes. Then
+        neighbors are joined that stay below the worst, or as good as done.
 
         Args:
             tilt, epsilon: of the plan with the typical size, about.
             slack: blocks with an exponent that is less by this are as good as done.
         """
-        first = min(cohort for _, _, cohort, _ in self._kinds) + 1
-        if first > self.most:
-            return [(1, self.most)]
-        peak = self._peak(lambda n: self.exponent(tilt, n, n), first)
-        gap = max(_SHARE * tilt * epsilon, _LEAST)
-        while gap < 1.0:
-            blocks = self._blocks(tilt, first, (peak - slack, peak + gap), gap)
-            if len(blocks) < _MOST:
-                blocks.append((self.exponent(tilt, 1, first - 1), 1, first - 1))
-                return [(least, most) for _, least, most in sorted(blocks, reverse=True)]
-            gap *= _WIDER
-        return [(1, self.most)]
-
-    def _blocks(
-        self, tilt: float, first: int, limits: tuple[float, float], gap: float
-    ) -> list[tuple[float, int, int]]:
-        """Return at most `_MOST` blocks down to a size, as wide as one of two limits permits."""
-        blocks: list[tuple[float, int, int]] = []
-        most = self.most
-        while most >= first and len(blocks) < _MOST:
-            far = self.exponent(tilt, most, most) < limits[0] - 2 * gap
-            # The exponent falls as the least size rises. Next to a limit places are near enough.
-            low, high, value = first, most, -math.inf
-            while low < high and high - low > (most - high) // 16:
-                middle = (low + high) // 2 if high < 4 * low else math.isqrt(low * high)
-                found = self.exponent(tilt, middle, most)
-                if found <= limits[0 if far else 1]:
-                    high, value = middle, found
-                else:
-                    low = middle + 1
-            value = self.exponent(tilt, high, most) if value == -math.inf else value
-            blocks.append((value, high, most))
-            most = high - 1
-        return blocks
-
-    def _peak(self, value: Callable[[int], float], first: int) -> float:
-        """Return about the largest value of a size."""
-        sizes: Array = np.geomspace(float(first), float(self.most), _LOOK)
-        best = -math.inf
-        for _ in range(3):
-            values = [value(round(n)) for n in sizes.tolist()]
-            at = int(np.argmax(values))
-            best = max(best, values[at])
-            low, high = float(sizes[max(at - 1, 0)]), float(sizes[min(at + 1, len(sizes) - 1)])
-            sizes = np.linspace(low, high, _CLOSER)
-        return best
+        # The share of epsilon, or the exponent, by which blocks may cost more than their sizes.
+        gap, peak = max(1e-3 * tilt * epsilon, 2e-3), -math.inf
+        waiting = [(-self.exponent(tilt, 1, self.most), 1, self.most)]
+        # Of more blocks the gap may be larger.
+        while len(waiting) < 32:
+            reached, least, most = waiting[0]
+            middle = (least + most) // 2 if most < 4 * least else math.isqrt(least * most)
+            peak = max(peak, self.exponent(tilt, middle, middle))
+            if least == most or -reached <= peak + gap:
+                break
+            heapq.heappop(waiting)
+            for ends in ((least, middle), (middle + 1, most)):
+                heapq.heappush(waiting, (-self.exponent(tilt, *ends), *ends))
+        worst, done = waiting[0][0], slack - peak
+        first_block, *others = sorted(waiting, key=lambda block: block[1])
+        joined = [first_block]
+        for cost, least, most in others:
+            before, first, _ = joined[-1]
+            both = -self.exponent(tilt, first, most)
+            if both >= (done if min(before, cost) >= done else worst):
+                joined[-1] = (both, first, most)
+            else:
+                joined.append((cost, least, most))
+        return [OfSizes(least, most) for _, least, most in sorted(joined)]
