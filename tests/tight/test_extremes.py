@@ -23,8 +23,8 @@ from dpacct import (
 )
 from dpacct.calibration.goals import EpsilonGoal
 from dpacct.pairs.panels import probability
-from dpacct.tight.contour import Contour
 from dpacct.tight.closed_forms import _total_variation
+from dpacct.tight.contour import Contour
 from tests.tight.compositions import compose
 
 SLOW = pytest.mark.slow

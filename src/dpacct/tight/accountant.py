@@ -163,7 +163,8 @@ class TightAccountant:
             question, schedule: what is asked, and of what.
             both: the achieved end is asked as well, for which a game is kept.
         """
-        fixed = over_sizes(question, schedule)
+        fixed = by_pairs(question, proven_pairs, schedule)
+        fixed = over_sizes(question, schedule, fixed)
         upper, how = fixed.upper, ""
         if question.is_wide(fixed) or _has_sharper_moments(schedule):
             with suppress(Unsupported):

@@ -89,9 +89,8 @@ def _crowded(rate: float, cohort: int, far: float, most: int) -> int:
     return min(most, round(root * root / rate) + 1)
 
 
-def over_sizes(question: Question, schedule: Schedule) -> Interval:
-    """Return the answer by proven pairs, the largest one over sizes if cohorts are truncated."""
-    simple = by_pairs(question, proven_pairs, schedule)
+def over_sizes(question: Question, schedule: Schedule, simple: Interval) -> Interval:
+    """Return the largest answer over sizes if cohorts are truncated, else the ``simple`` one."""
     populations = _populations(schedule)
     if len(populations) != 1 or not simple.upper > 0.0:
         return simple
