@@ -15,7 +15,8 @@ from dpacct_cli.__main__ import main
 
 SLOW = [
     "pydantic", "argparse", "scipy.stats", "scipy.optimize", "torch",
-    "dp_accounting", "opacus", "matplotlib", "importlib.metadata", "tomllib", "tempfile",
+    "dp_accounting", "opacus", "flwr", "matplotlib", "fpdf", "mpmath",
+    "importlib.metadata", "tomllib", "tempfile",
     "dpacct.tight.game.bounds",
     "dpacct.risk.attacks", "dpacct.report", "dpacct.ledger.report.compose", "dpacct.pictures",
 ]  # fmt: skip

