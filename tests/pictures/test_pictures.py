@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from datetime import date
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,9 @@ from dpacct.pictures import (
     schedule_picture,
     tradeoff_picture,
 )
+from dpacct.pictures.drawing import Drawing
+from dpacct.pictures.picture import day_ticks
+from dpacct.pictures.records import TrainedRun
 from dpacct.pictures.schedules import round_counts
 from dpacct.rounds import first_rounds
 
@@ -157,10 +162,44 @@ def test_a_ledger_has_its_budget_and_its_runs(tmp_path: Path) -> None:
         ledger.charge("final", 20 * Round(1.5, Poisson(0.1)))
         picture = ledger_picture(ledger.report())
         promised = ledger.epsilon_any_stop()
-    over_rounds, by_run = picture.panels
-    assert over_rounds.curves[0].y[-1] == promised
-    assert [bar.name for bar in by_run.bars] == ["1 search", "2 final"]
-    assert over_rounds.levels[0].y == 8.0
+    (panel,) = picture.panels
+    assert [(curve.name, list(curve.x)) for curve in panel.curves] == [
+        ("search", [0.0, 10.0, 30.0]), ("final", [0.0, 10.0, 30.0]),
+    ]  # fmt: skip
+    assert panel.curves[-1].y[-1] == promised
+    assert panel.curves[1].lower == panel.curves[0].y
+    assert panel.levels[0].y == 8.0
+    assert not panel.dates
+
+
+def test_a_year_is_drawn_by_date_and_stacked_by_project(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path / "a.ledger", Budget(8, 1e-5)) as ledger:
+        for number in range(9):
+            project = "" if number > 2 else f"project {number % 2}"
+            ledger.charge(f"run {number}", (9 + number) * Round(2.0, Poisson(0.1)), project=project)
+        report: Any = ledger.report()
+    for month, run in enumerate(report["runs"], 1):
+        run["latest"] = f"2026-0{month}-14T12:00:00+00:00"
+    picture = ledger_picture(report)
+    (panel,) = picture.panels
+    assert panel.dates
+    names = [curve.name for curve in panel.curves]
+    assert names[:2] == ["project 0", "project 1"]
+    assert len(names) == 6
+    assert "others" in names
+    assert panel.curves[-1].y[-1] == pytest.approx(report["epsilon_any_stop"])
+    for below, curve in pairwise(panel.curves):
+        assert curve.lower == below.y
+        assert all(low <= high for low, high in zip(below.y, curve.y, strict=True))
+        assert list(curve.y) == sorted(curve.y)
+    assert "Feb 26" in Drawing(picture).text()
+
+
+def test_days_of_an_axis_are_few() -> None:
+    first = date(2026, 1, 31).toordinal()
+    assert day_ticks(first, first + 3)[1] == ["31 Jan", "01 Feb", "02 Feb", "03 Feb"]
+    for days in (1, 20, 59, 365, 3000):
+        assert 1 <= len(day_ticks(first, first + days)[1]) <= 13
 
 
 def rows(*values: Any) -> str:
@@ -174,6 +213,22 @@ def test_runs_are_read_from_reports(tmp_path: Path) -> None:
     run = read_run(file)
     assert (run.name, run.epsilon, run.accuracy) == ("one", (2.0, 3.0), (0.5, 0.5))
     assert runs_picture([run]).panels[0].curves[0].name == "one"
+
+
+def test_repeats_of_a_run_are_a_mean_in_a_band() -> None:
+    low = [TrainedRun(f"one-{n}", (0.5, 1.0), (0.5, 0.6 + 0.1 * n), 1e-5) for n in range(3)]
+    high = [TrainedRun("eight", (4.0, 8.0), (0.8, 0.9), 1e-5)]
+    picture = runs_picture([*high, *low])
+    assert picture.title == "Epsilon 1 instead of 8 costs 20 points of accuracy"
+    eight, one = picture.panels[0].curves
+    assert (eight.name, eight.lower, one.name) == ("eight", None, "one")
+    assert (one.y[-1], one.lower, one.upper) == (pytest.approx(0.7), [0.5, 0.6], [0.5, 0.8])
+    assert "repeats" in picture.note
+    # Runs of other lengths are no repeats.
+    other = TrainedRun("one-9", (0.5,), (0.5,), 1e-5)
+    names = [curve.name for curve in runs_picture([*low, other]).panels[0].curves]
+    assert names == ["one", "one-9"]
+    assert "ends best" in runs_picture(low).title
 
 
 @pytest.mark.parametrize("text", ["", "not json", "[1]\n", '{"epsilon_upper": null}\n'])

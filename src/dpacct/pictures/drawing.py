@@ -15,7 +15,7 @@ from textwrap import wrap
 from dpacct.display import down, escaped, up
 from dpacct.errors import InvalidParameter
 from dpacct.packages import import_package
-from dpacct.pictures.picture import Panel, Picture, log_ticks
+from dpacct.pictures.picture import Panel, Picture, day_ticks, log_ticks
 
 FORMATS = (".png", ".svg", ".pdf")
 NARROWEST, WIDEST, TEXT_HEIGHT = 40, 114, 20
@@ -112,6 +112,8 @@ def _chart(panel: Panel, columns: int) -> list[str]:
     if panel.log_x:
         ticks = log_ticks(left, right)
         plt.xticks([across(tick) for tick in ticks], [f"{tick:g}" for tick in ticks])
+    if panel.dates:
+        plt.xticks(*day_ticks(left, right))
     if panel.log_y:
         ticks = log_ticks(low, high)
         plt.yticks([upward(tick) for tick in ticks], [f"{tick:g}" for tick in ticks])

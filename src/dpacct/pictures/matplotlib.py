@@ -15,7 +15,7 @@ from textwrap import wrap
 from typing import Any, NamedTuple
 
 from dpacct.display import down, escaped, up
-from dpacct.pictures.picture import Curve, Panel, Picture, log_ticks
+from dpacct.pictures.picture import Curve, Panel, Picture, day_ticks, log_ticks
 
 # matplotlib's types are not complete, so that its values are Any.
 mpl: Any = import_module("matplotlib")
@@ -172,6 +172,8 @@ def _set_scales(axes: Any, panel: Panel) -> None:
             ticks = log_ticks(*limits)
             set_ticks(ticks, [f"{tick:g}" for tick in ticks])
             set_ticks([], minor=True)
+    if panel.dates:
+        axes.set_xticks(*day_ticks(left, right))
 
 
 def _draw_curve(axes: Any, curve: Curve, color: str, number: int) -> None:
@@ -180,10 +182,18 @@ def _draw_curve(axes: Any, curve: Curve, color: str, number: int) -> None:
         axes.plot(curve.x, curve.y, marker, color=color, markersize=5)
         return
     if curve.lower:
-        step = "post" if curve.steps else None
+        step, alpha = "post" if curve.steps else None, 0.85 if curve.filled else 0.25
         axes.fill_between(
-            curve.x, curve.lower, curve.y, color=color, alpha=0.25, linewidth=0, step=step
+            curve.x,
+            curve.lower,
+            curve.upper or curve.y,
+            color=color,
+            alpha=alpha,
+            linewidth=0,
+            step=step,
         )
+    if curve.filled:
+        return
     dashes = (0, (2, 2)) if curve.plain else DASHES[number % len(DASHES)]
     axes.plot(
         curve.x, curve.y, color=color, ls=dashes, lw=1.0 if curve.plain else 2.0,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +21,22 @@ class Curve:
         name: the label at its end, empty if the panel has a single curve.
         x, y: coordinates of the points, equally many of each.
         lower: lower edge of the band, as long as ``y``, or None.
+        upper: upper edge of the band if that is not the line, as long as ``y``, or None.
         steps: the value holds from one point to the next.
         points: single points rather than a line.
         plain: a thin gray line for comparison.
+        filled: the band is the figure, as a part of a stack, and the line is left out.
     """
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
     lower: Sequence[float] | None = None
+    upper: Sequence[float] | None = None
     steps: bool = False
     points: bool = False
     plain: bool = False
+    filled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ class Panel:
 
     Attributes:
         x, y: labels of the axes, with their units.
+        dates: True if x are days, as `datetime.date.toordinal` counts them.
         log_x, log_y: logarithmic scales, without values that are not positive.
         y_max: upper end of the vertical axis. Default: above all values.
         from_zero: True if the vertical axis begins at 0.
@@ -81,13 +87,18 @@ class Panel:
     marks: Sequence[Mark] = ()
     log_x: bool = False
     log_y: bool = False
+    dates: bool = False
     y_max: float | None = None
     from_zero: bool = True
 
     def limits(self) -> tuple[float, float, float, float]:
         """Return the least and the largest x and y of the curves."""
         xs = [x for curve in self.curves for x in curve.x if x > 0.0 or not self.log_x]
-        ys = [y for curve in self.curves for y in (*curve.y, *(curve.lower or ()))]
+        ys = [
+            y
+            for curve in self.curves
+            for y in (*curve.y, *(curve.lower or ()), *(curve.upper or ()))
+        ]
         ys += [level.y for level in self.levels]
         ys = [y for y in ys if math.isfinite(y) and (y > 0.0 or not self.log_y)]
         low, high = min(ys, default=0.0), max(ys, default=1.0)
@@ -117,6 +128,17 @@ def log_ticks(low: float, high: float) -> list[float]:
     step = max(1, math.ceil((last - first) / 8))
     ticks = [digit * 10.0**power for power in range(first, last + 1, step) for digit in digits]
     return [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+
+
+def day_ticks(first: float, last: float) -> tuple[list[float], list[str]]:
+    """Return some days of an axis with their labels: first days of months if there are several."""
+    days = range(math.ceil(first), math.floor(last) + 1)
+    months = [day for day in days if date.fromordinal(day).day == 1]
+    if len(months) > 1:
+        chosen = months[:: math.ceil(len(months) / 12)]
+        return [*map(float, chosen)], [f"{date.fromordinal(day):%b %y}" for day in chosen]
+    chosen = list(days)[:: math.ceil(len(days) / 8)]
+    return [*map(float, chosen)], [f"{date.fromordinal(day):%d %b}" for day in chosen]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
+from itertools import accumulate, pairwise
+from statistics import fmean
 from typing import Any, cast
 
 import numpy as np
@@ -15,18 +19,24 @@ from dpacct import validate
 from dpacct.display import chosen, line, up
 from dpacct.empirical.roc import Roc
 from dpacct.errors import InvalidParameter
-from dpacct.pictures.picture import Bar, Curve, Level, Panel, Picture
+from dpacct.pictures.picture import Curve, Level, Panel, Picture
 from dpacct.pictures.schedules import rates_panel
 from dpacct.report.risks import of_thousand
 
-MOST_RUNS = 12
+# Parts of a stack. Smaller ones are summed up.
+MOST_NAMES = 5
 ROC_POINTS = 121
 # The false positive rate that the title of a ROC picture is about.
 TITLE_FPR = 1e-2
+# The number of a repeat at the end of a name.
+_NUMBERED = re.compile(r"[-_. ](run-?)?\d+$")
 
 
 def ledger_picture(report: Mapping[str, Any]) -> Picture:
-    """Draw the epsilon of a ledger by round with its budget, and the epsilon of each run.
+    """Draw the total epsilon of a ledger by date, as what each project added, and its budget.
+
+    Runs without a project stand for themselves. If a total has no bound, epsilon is drawn by round
+    as far as it has one.
 
     Args:
         report: the facts of `Ledger.report`.
@@ -37,24 +47,49 @@ def ledger_picture(report: Mapping[str, Any]) -> Picture:
         rule = "a picture needs at least one round that is bounded"
         raise InvalidParameter("ledger", report["path"], rule)
     budget, total = float(report["budget"]["epsilon"]), report["epsilon_any_stop"]
-    title = "No bound holds any more"
-    if total is not None:
-        title = f"Epsilon {up(total, 4)} of {chosen(budget, least=True)} is spent"
     unit = line(str(report["unit"]), 40)
     note = f"unit: one {unit}, {report['adjacency']}; {report['rounds']} rounds are charged"
-    panels = [epsilon_panel(report)]
-    bars = [
-        Bar(f"{run['run']} {line(str(run['name']), 24)}", run["epsilon_any_stop"])
-        for run in report["runs"]
-        if run["rounds"]
-    ][-MOST_RUNS:]
-    if bars:
-        label = "epsilon of each run alone"
-        alone = [math.inf if bar.upper is None else bar.upper for bar in bars]
-        if total is not None and total < sum(alone):
-            label = "epsilon of each run alone; together the runs cost less than the sum"
-        panels.append(Panel(label, "", bars=bars, levels=[Level(budget, "budget")]))
-    return Picture(title, panels, note)
+    runs = sorted(
+        (run for run in report["runs"] if run["rounds"]),
+        key=lambda run: (run["latest"], run["run"]),
+    )
+    if total is None or any(run["total_after"] is None for run in runs):
+        return Picture("No bound holds any more", [epsilon_panel(report)], note)
+    title = f"Epsilon {up(total, 4)} of {chosen(budget, least=True)} is spent"
+    note += "; what each added when it was charged, not its epsilon alone"
+    return Picture(title, [_added_panel(report, runs)], note)
+
+
+def _added_panel(report: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> Panel:
+    """Stack what the runs added to the total, by project, at the dates of their latest entries."""
+    days = [float(date.fromisoformat(run["latest"][:10]).toordinal()) for run in runs]
+    dates = days[-1] > days[0]
+    before = [0.0, *accumulate((run["total_after"] for run in runs), max)]
+    more = [after - at for at, after in pairwise(before)]
+    names = [line(run["project"] or run["name"], 24) for run in runs]
+    sums = dict.fromkeys(names, 0.0)
+    for name, each in zip(names, more, strict=True):
+        sums[name] += each
+    shown = sorted(sums, key=lambda name: -sums[name])[:MOST_NAMES]
+    names = [name if name in shown else "others" for name in names]
+    if dates:
+        # A part of the axis before the first run and behind the last one.
+        margin = max(1.0, (days[-1] - days[0]) / 25)
+        xs = [days[0] - margin, *days, days[-1] + margin]
+    else:
+        xs = [0.0, *accumulate(float(run["rounds"]) for run in runs)]
+    curves: list[Curve] = []
+    base = [0.0] * len(xs)
+    for name in dict.fromkeys(names):
+        own = (each if name == other else 0.0 for other, each in zip(names, more, strict=True))
+        parts = [0.0, *accumulate(own)]
+        parts += parts[-1:] * dates
+        top = [low + part for low, part in zip(base, parts, strict=True)]
+        curves.append(Curve(name, xs, top, lower=base, steps=dates, filled=True))
+        base = top
+    label = "" if dates else "rounds charged"
+    y = f"epsilon at delta {chosen(float(report['delta']), 3)}, proven"
+    return Panel(label, y, curves, levels=_levels(report), dates=dates)
 
 
 def epsilon_chart(report: Mapping[str, Any]) -> Picture:
@@ -78,6 +113,12 @@ def epsilon_panel(report: Mapping[str, Any]) -> Panel:
         [0.0, *(point["upper"] for point in points)],
         lower=[0.0, *(point["lower"] for point in points)] if known else None,
     )
+    label = f"epsilon at delta {chosen(float(report['delta']), 3)}, proven"
+    return Panel("rounds charged", label, [curve], levels=_levels(report))
+
+
+def _levels(report: Mapping[str, Any]) -> list[Level]:
+    """Return the budget of a report, if it has one, and the whole plan of which a part ran."""
     levels: list[Level] = []
     if report["budget"] is not None:
         budget = float(report["budget"]["epsilon"])
@@ -85,8 +126,7 @@ def epsilon_panel(report: Mapping[str, Any]) -> Panel:
     if report["part_of_plan"] and report["epsilon_any_stop"] is not None:
         whole = float(report["epsilon_any_stop"])
         levels.append(Level(whole, f"whole plan {up(whole, 4)}"))
-    label = f"epsilon at delta {chosen(float(report['delta']), 3)}, proven"
-    return Panel("rounds charged", label, [curve], levels=levels)
+    return levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,22 +165,40 @@ def read_run(path: str | os.PathLike[str]) -> TrainedRun:
 
 
 def runs_picture(runs: Sequence[TrainedRun]) -> Picture:
-    """Draw accuracy against the epsilon spent so far, with one line a run."""
-    best = max(runs, key=lambda run: run.accuracy[-1])
-    curves = [
-        Curve(run.name, run.epsilon, run.accuracy, points=len(run.epsilon) == 1) for run in runs
-    ]
-    ends = f"{chosen(best.accuracy[-1], 3, least=True)} at epsilon {chosen(best.epsilon[-1], 4)}"
+    """Draw accuracy against the epsilon spent so far.
+
+    Runs whose names differ by a number at the end, such as ``a-1`` and ``a-2``, are repeats: their
+    line is the mean, in a band from the worst to the best of them.
+    """
+    groups: dict[str, list[TrainedRun]] = {}
+    for run in runs:
+        name = _NUMBERED.sub("", run.name)
+        groups.setdefault(
+            name if groups.get(name, [run])[0].epsilon == run.epsilon else run.name, []
+        ).append(run)
+    curves: list[Curve] = []
+    for name, repeats in groups.items():
+        found = list(zip(*(run.accuracy for run in repeats), strict=True))
+        low, high = ([of(each) for each in found] for of in (min, max))
+        band = (low, high) if len(repeats) > 1 else (None, None)
+        epsilon = repeats[0].epsilon
+        curves.append(Curve(name, epsilon, [*map(fmean, found)], *band, points=len(epsilon) == 1))
+    best = max(curves, key=lambda curve: curve.y[-1])
+    few, many = (of(curves, key=lambda curve: curve.x[-1]) for of in (min, max))
+    title = f"{best.name} ends best, with accuracy {chosen(best.y[-1], 3, least=True)}"
+    title += f" at epsilon {chosen(best.x[-1], 4)}"
+    if best is many and few.x[-1] < 0.9 * many.x[-1]:
+        points = 100 * (many.y[-1] - few.y[-1])
+        ends = f"{chosen(few.x[-1], 3)} instead of {chosen(many.x[-1], 3)}"
+        title = f"Epsilon {ends} costs {points:.0f} points of accuracy"
     deltas = {run.delta for run in runs}
     at = f"at delta {chosen(deltas.pop(), 3)}" if len(deltas) == 1 else "each at its own delta"
-    panel = Panel(
-        f"epsilon, as the reports state it, {at}",
-        "accuracy on the test set",
-        curves,
-        from_zero=False,
-    )
+    label = f"epsilon, as the reports state it, {at}"
+    panel = Panel(label, "accuracy on the test set", curves, from_zero=False)
     note = "epsilon of a run that was planned to stop there; test data are not protected"
-    return Picture(f"{best.name} ends best, with accuracy {ends}", [panel], note)
+    if len(runs) > len(curves):
+        note = f"lines: means of repeats, in a band from the worst to the best; {note}"
+    return Picture(title, [panel], note)
 
 
 def roc_picture(

@@ -134,6 +134,15 @@ def epsilon_picture(
     if target is not None:
         met = [points[-1][1].upper <= target for points in by_round]
         title = _noise_to_meet(target, settings, met, delta) or title
+        if len(set(met)) == 2 and title.startswith("Epsilon after"):
+            kept, over = (
+                [f"{one.name}{'' if want else f' costs {end}'}" for one, end, fits in
+                 zip(settings, ends, met, strict=True) if fits is want]
+                for want in (True, False)
+            )  # fmt: skip
+            stays = "stay" if len(kept) > 1 else "stays"
+            title = f"{' and '.join(kept)} {stays} within epsilon {chosen(target)}"
+            title = f"{title[:1].upper()}{title[1:]}; {', '.join(over)}"
     label = f"epsilon at delta {chosen(delta, 3)}, proven"
     panel = Panel(f"{noun}s", label, curves, levels=levels)
     return Picture(title, [panel], _note_on_bands(settings))
@@ -300,6 +309,13 @@ def schedule_picture(schedule: Schedule) -> Picture:
     if min(noises) < max(noises):
         ends = f"{chosen(min(noises), least=True)} and {chosen(max(noises))}"
         title = f"Noise between {ends} in {count_of(rounds, 'round')}"
+    if len(phases) == 2:
+        changes = [
+            f"{name} {chosen(ends[1])} instead of {chosen(ends[0])}"
+            for name, ends in (("noise", noises), ("rate", rates))
+            if ends[0] != ends[1]
+        ]
+        title = f"From round {starts[1] + 1:,} on: {', '.join(changes)}" if changes else title
     kinds = {in_words(kind.sampling if isinstance(kind, Round) else kind) for kind, _ in phases}
     note = f"{kinds.pop()}, {schedule.adjacency}" if len(kinds) == 1 else describe(schedule)
     if others := schedule.rounds - sum(n for _, n in phases):

@@ -65,7 +65,7 @@ def test_a_ledger_and_runs_are_drawn(dpacct: Any, tmp_path: Path) -> None:
     file = tmp_path / "a.ledger"
     assert dpacct(f"ledger init {file} --eps 8 --delta 1e-5").code == 0
     assert dpacct(f"ledger charge {file} {PLAN} --name first").code == 0
-    assert "1 first" in dpacct(f"plot ledger {file}").text
+    assert "* first" in dpacct(f"plot ledger {file}").text
     report = tmp_path / "one.report.jsonl"
     report.write_text('{"epsilon_upper": 2.0, "test_accuracy": 0.5, "delta": 1e-5}\n')
     assert "accuracy 0.5 at epsilon 2" in dpacct(f"plot train {report}").text
