@@ -234,7 +234,7 @@ def _compare(path: Path, released: list[int], found: Killed) -> None:
         run = ledger.runs[0]
         found.printed, found.charged = len(released), run.rounds
         found.uncommitted = run.rounds - run.committed
-        in_file = {e["data"]["round"] for e in ledger.export() if e["kind"] == "commit"}
+        in_file = {e["closes"] for e in ledger.export() if e["kind"] == "commit"}
     if missing := set(released) - in_file:
         found.problems.append(f"released and not in the ledger: {sorted(missing)}")
 

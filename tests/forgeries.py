@@ -15,6 +15,8 @@ from dpacct import Budget, Ledger, Poisson, Round
 from dpacct.ledger import Event, NoisySum
 from dpacct.ledger.disk.rows import APPLICATION_ID, SCHEMA, SCHEMA_VERSION
 from dpacct.ledger.record import entries as chain
+from dpacct.ledger.record.replay import Replay
+from dpacct.ledger.record.state import state_text
 
 ROUND = Round(1.3, Poisson(0.1))
 BUDGET = Budget(8, 1e-5)
@@ -22,10 +24,9 @@ BUDGET = Budget(8, 1e-5)
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the file: the parsed text, and what stands beside it."""
+    """One line of the file: what happened, the totals behind it, and what it settles."""
 
-    content: Any
-    closes: Any
+    content: Any  # kind, run, closes, data, state
 
 
 def _everyone(path: Path) -> None:
@@ -63,11 +64,21 @@ QUICK = (_everyone, _part_of_a_plan, _elsewhere)
 
 
 def read(path: Path) -> list[Row]:
-    """All lines of a ledger."""
-    connection = sqlite3.connect(path)
-    rows = connection.execute("SELECT text, closes FROM entries ORDER BY number").fetchall()
-    connection.close()
-    return [Row(json.loads(text), closes) for text, closes in rows]
+    """All lines of a sound ledger, each with the totals behind it."""
+    found: list[Row] = []
+    with Ledger.open(path, read_only=True) as ledger:
+        now = ledger._file.now()
+        replay = Replay(now.known.opening)
+        for entry in now.entries():
+            replay.take(entry)
+            data, state = dict(entry.content), None
+            data.pop("t")
+            if data.pop("d", None):
+                own = replay.runs[entry.run][2] if entry.run else None
+                state = json.loads(state_text(replay.ledger, own))
+            index = {"kind": entry.kind, "run": entry.run, "closes": entry.closes}
+            found.append(Row({**index, "data": data, "state": state}))
+    return found
 
 
 def put(path: Path, data: bytes) -> None:
@@ -86,16 +97,19 @@ def write(path: Path, rows: list[Row]) -> None:
     connection.execute("BEGIN")
     for statement in SCHEMA:
         connection.execute(statement)
-    previous = chain.GENESIS
-    for number, row in enumerate(rows, 1):
+    head = None
+    for row in rows:
         content = row.content
-        text = chain.canonical(content)
-        previous = chain.link(previous, text)
-        line = (number, content["run"], content["kind"], row.closes, text, previous)
+        totals = None if content["state"] is None else chain.canonical(content["state"])
+        kind, run, closes = content["kind"], content["run"], content["closes"]
+        head = chain.new_entry(head, kind, run, content["data"], totals, closes)
         connection.execute(
             "INSERT INTO entries (number, run, kind, closes, text, hash) VALUES (?, ?, ?, ?, ?, ?)",
-            line,
+            (head.number, run, kind, closes, head.text, head.hash),
         )
+        if totals is not None:
+            line = (head.number, run, totals)
+            connection.execute("REPLACE INTO states VALUES (?, ?, ?)", line)
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
     connection.execute("COMMIT")

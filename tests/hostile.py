@@ -97,7 +97,7 @@ def _endless(path: Path, name: str, kind: int, keys: list[bytes], leaf: bytes | 
 
 def endless_index(path: Path) -> None:
     cell = b"\x05\x03\x08\x02\x00\x01"  # a record of five bytes: run 0, entry 1
-    _endless(path, "entries_by_run", 0x02, [cell] * 250, _page(0x0A, [cell] * 250))
+    _endless(path, "entries_of_run", 0x02, [cell] * 250, _page(0x0A, [cell] * 250))
 
 
 def endless_table(path: Path) -> None:
@@ -133,7 +133,7 @@ def with_statements(*statements: str) -> Callable[[Path], None]:
     return forge
 
 
-_AWAY = ("DROP TRIGGER entries_stay", "DROP TRIGGER entries_keep", "DROP INDEX entries_by_run")
+_AWAY = ("DROP TRIGGER entries_stay", "DROP TRIGGER entries_keep", "DROP INDEX entries_of_run")
 _NUMBERS = (
     "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
     "SELECT i, 0, 'commit', 0, '{}', zeroblob(32) FROM n"

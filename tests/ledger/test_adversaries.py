@@ -10,12 +10,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache
 
 import pytest
 
 from dpacct import Budget, RandomizedResponse, Round
+from dpacct.ledger.record.entries import Opening
 from dpacct.ledger.record.plans import Plan, plan_room
 from dpacct.ledger.record.state import admission_epsilon, empty_ledger
 from dpacct.renyi.odometer import add, design_mixture, times
@@ -88,10 +88,10 @@ def ledger_rule(
     mixture, schedule = design_mixture(budget), planned * plan
     room = plan_room(mixture, budget, [Plan(schedule)])
     assert room.fits
-    state = replace(
-        empty_ledger(mixture, budget.delta, "add-remove"),
-        delta=room.delta, plan_delta=room.plan_delta, promised_delta=room.promised_delta,
-    )  # fmt: skip
+    opening = Opening(budget, mixture, "client", "", adjacency="add-remove")
+    state = empty_ledger(opening)._replace(
+        delta=room.delta, plan_delta=room.plan_delta, promised_delta=room.promised_delta
+    )
 
     @cache
     def admits(counts: tuple[int, ...], place: int) -> bool:

@@ -75,8 +75,8 @@ def test_every_mechanism_is_written_read_back_and_verified(tmp_path: Path) -> No
     with Ledger.open(tmp_path / "x") as ledger:
         found = ledger.verify()
         assert found.sound, found.problems
-        entries = [entry for entry in ledger.export() if entry["kind"] == "reserve"]
-        charged = [entry["data"]["charged"] for entry in entries]
+        entries = [entry["data"] for entry in ledger.export() if entry["kind"] == "charge"]
+        charged = [phase for data in entries for phase in data["plan"]]
         assert {"another library", "a paper"} <= {text.get("source") for text in charged}
         assert "another library" in ledger.report_markdown()
         again = Odometer(BUDGET, promised_delta=1e-6)
@@ -318,7 +318,7 @@ with Ledger.open(sys.argv[1], Budget(3.0, 1e-5)) as ledger:
     if sys.argv[2] == "after":
         room.Run = die
     else:
-        Transaction.finish = die
+        Transaction.register = die
     ledger.charge(2 * Laplace(epsilon=0.1), name="killed")
 """
 

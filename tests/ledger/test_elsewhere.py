@@ -11,9 +11,6 @@ from dpacct import Budget, Ledger, Poisson, Round, Uniform
 from dpacct.display import up
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
 from dpacct.ledger import Event, Guarantee
-from dpacct.ledger.disk.rows import StoredEntries
-from dpacct.ledger.ledger import MOST_ELSEWHERE
-from dpacct.ledger.record.entries import Entry
 from dpacct.ledger.writing import Transaction
 from dpacct.renyi.odometer import Odometer
 from forgeries import read, write
@@ -86,32 +83,11 @@ def test_what_has_happened_is_recorded_beyond_the_budget(path: Path) -> None:
         assert "the rounds charged before it exceed the budget" in ledger.verify().problems[0]
 
 
-def test_a_failure_in_the_middle_leaves_nothing(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    head, add, count = ledger.head, StoredEntries.add, 0
-
-    def failing(rows: StoredEntries, entry: Entry, closes: int | None) -> None:
-        nonlocal count
-        count += 1
-        if count == 7:
-            raise LedgerError("the disk is full")
-        add(rows, entry, closes)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(StoredEntries, "add", failing)
-        with pytest.raises(LedgerError, match="disk is full"):
-            ledger.charge("notebook", 10 * ROUND)
-    assert (count, ledger.head, ledger.runs) == (7, head, ())
-    assert ledger.charge("notebook", 10 * ROUND).committed == 10
-
-
 @pytest.mark.parametrize(
     ("name", "rounds", "wrong"),
     [
         ("", 3 * ROUND, "name"),
         ("x", dpacct.Schedule(), "rounds"),
-        ("x", (MOST_ELSEWHERE + 1) * ROUND, "rounds"),
         ("x", 3 * Round(9.0, Uniform(2, 50)), "adjacency"),
     ],
 )
@@ -206,19 +182,14 @@ def test_rows_are_given_out_once_and_cost_nothing(ledger: Ledger) -> None:
         run.take_row()
 
 
-@pytest.mark.parametrize(
-    ("owner", "forged"), [(1, 1), (1, 4), (1, 0), (1, -1), (1, "2"), (1, None), (7, 1)]
-)
-def test_a_row_out_of_its_order_or_of_no_run_is_a_fault(
-    ledger: Ledger, owner: int, forged: object
-) -> None:
+@pytest.mark.parametrize("row", [0, 1, 3])
+def test_a_row_out_of_its_order_or_of_no_run_is_a_fault(ledger: Ledger, row: int) -> None:
     run = ledger.start_run("correlated", 1 * ROUND)
-    if owner == run.id:
-        run.take_row()
+    run.take_row()
 
     def write(opened: Transaction) -> None:
-        totals = opened.state, opened.open_run(run.id)
-        opened.append("row", owner, {"row": forged}, totals)
+        state = opened.open_run(run.id)._replace(row=row)
+        opened.append("row", run.id, {}, (opened.state, state))
 
     ledger._file.write(write)
     assert not ledger.verify().sound

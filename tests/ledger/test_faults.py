@@ -8,8 +8,8 @@ import signal
 import sqlite3
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -124,7 +124,7 @@ def test_a_foreign_file_is_left_alone(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("replace(text, '\"rounds\":', '\"round\":')", "the chain is broken at entry"),
+        ("replace(text, '\"k\":', '\"j\":')", "the chain is broken at entry"),
         # Nothing of it is shown.
         ("CAST(X'1B5B333168FF' AS TEXT)", "ledger: the ledger is damaged: an entry is not text"),
     ],
@@ -140,15 +140,15 @@ def test_a_damaged_head_stops_readers_and_writers(path: Path, text: str, words: 
 @pytest.mark.parametrize(
     "statement",
     [
-        "UPDATE entries SET text = replace(text, '1.3', '9.3') WHERE number = 5",
+        "UPDATE entries SET text = replace(text, '1.3', '9.3') WHERE number = 4",
         "UPDATE entries SET hash = zeroblob(32) WHERE number = 5",
-        "UPDATE entries SET run = 2 WHERE number = 4",
-        "UPDATE entries SET kind = 'commit' WHERE number = 4",
-        "UPDATE entries SET closes = 999 WHERE closes = 4",
+        "UPDATE entries SET run = 2 WHERE number = 5",
+        "UPDATE entries SET kind = 'commit' WHERE number = 5",
+        "UPDATE entries SET closes = 999 WHERE closes = 5",
         "DELETE FROM entries WHERE number = 7",
         "UPDATE entries SET text = 'x' WHERE number = 6",
         "UPDATE entries SET text = x'ff' WHERE number = 6",
-        "DROP INDEX entries_by_run",
+        "DROP INDEX entries_of_run",
     ],
 )
 def test_changing_any_part_of_an_entry_is_found(path: Path, statement: str) -> None:
@@ -162,10 +162,23 @@ def test_changing_any_part_of_an_entry_is_found(path: Path, statement: str) -> N
 
 
 def test_dropping_the_newest_entries_needs_a_witness(path: Path) -> None:
+    with Ledger.open(path, BUDGET) as ledger:
+        ledger.start_run("before")
+    earlier = path.read_bytes()
     head = fill(path)
+    later = path.read_bytes()
     edit(path, "DROP TRIGGER entries_stay", "DELETE FROM entries WHERE number > 18",
          "CREATE TRIGGER entries_stay BEFORE DELETE ON entries "
          "BEGIN SELECT RAISE(ABORT, 'entries are never deleted'); END")  # fmt: skip
+    kept = beside(path).read_bytes()
+    beside(path).unlink()
+    for read_only in (True, False):
+        with pytest.raises(LedgerError, match="entry 30 is missing"):
+            Ledger.open(path, read_only=read_only)
+    # The totals remember what was dropped, unless all of the file is an earlier one.
+    assert len(later) > len(earlier)
+    path.write_bytes(earlier)
+    beside(path).write_bytes(kept)
     for read_only in (False, True):
         with pytest.raises(LedgerError, match="lost entries: its witness"):
             Ledger.open(path, read_only=read_only)
@@ -232,21 +245,20 @@ def test_a_commit_that_cannot_be_written_leaves_the_round_spent(ledger: Ledger) 
 
 
 def test_the_clock_may_go_backwards(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Clock(datetime):
-        hour_now = 12
+    hours = [12]
 
-        @classmethod
-        def now(cls, tz: Any = None) -> Clock:  # noqa: ARG003 - as datetime has it
-            return cls(2100, 1, 1, cls.hour_now, tzinfo=UTC)
+    def time_ns() -> int:
+        return (4_102_444_800 + 3600 * hours[-1]) * 10**9
 
-    monkeypatch.setattr(chain, "datetime", Clock)
+    monkeypatch.setattr(chain, "time", SimpleNamespace(time_ns=time_ns))
     run = ledger.start_run("x")
-    for Clock.hour_now in (11, 5, 20, 1):
+    for hour in (11, 5, 20, 1):
+        hours.append(hour)
         run.reserve(ROUND).commit()
     found = ledger.verify()
     assert found.sound
     assert sum("the clock went backwards" in remark for remark in found.remarks) == 3
-    assert [e["number"] for e in ledger.export()] == list(range(1, 11))
+    assert [e["number"] for e in ledger.export()] == list(range(1, 12))
     assert "clock" in ledger.report_markdown()
 
 

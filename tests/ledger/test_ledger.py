@@ -29,6 +29,7 @@ from dpacct import (
 )
 from dpacct.items import read_alone
 from dpacct.ledger import Event, Guarantee, NoisySum
+from dpacct.ledger.record.entries import Kind, Start
 from dpacct.ledger.record.plans import Plan, schedule_cost
 from dpacct.ledger.record.state import charge_of, started_run
 from dpacct.renyi.odometer import Odometer, add, as_float, times
@@ -49,19 +50,24 @@ def odometer(*rounds: tuple[Round, int]) -> float:
     return found.epsilon
 
 
-@pytest.mark.parametrize(("plan", "kilobytes"), [(None, 3), (50 * ROUND, 4)])
+@pytest.mark.parametrize(
+    ("plan", "ahead", "most"), [(None, 1, 250), (900 * ROUND, 1, 250), (900 * ROUND, 64, 140)]
+)
 def test_a_round_takes_the_place_that_the_page_says(
-    tmp_path: Path, plan: Schedule | None, kilobytes: int
+    tmp_path: Path, plan: Schedule | None, ahead: int, most: int
 ) -> None:
     path, sizes = tmp_path / "a.ledger", list[int]()
-    with Ledger.open(path, Budget(80, 1e-5)) as ledger:
+    with Ledger.open(path, Budget(80, 1e-5), passing=True) as ledger:
         run = ledger.start_run("one", plan=plan)
-        for rounds in (5, 40):
-            play(run, ROUND, rounds)
+        for rounds in (64, 640):
+            for _ in range(rounds):
+                run.reserve(ROUND, ahead=ahead).commit()
             sizes.append(path.stat().st_size)
-    assert 0.8 * kilobytes < (sizes[1] - sizes[0]) / 40 / 1024 < 1.2 * kilobytes
+        ledger.charge("100,000 rounds", 100_000 * Round(90.0, Poisson(0.001)))
+    assert 0.8 * most < (sizes[1] - sizes[0]) / 640 < 1.05 * most
+    assert path.stat().st_size - sizes[1] < 20_000
     page = Path(__file__).parents[2] / "docs" / "how-to" / "ledger.md"
-    assert "A round takes 3 kB (of a plan: 4 kB)" in page.read_text(encoding="utf-8")
+    assert "A round takes 250 bytes" in page.read_text(encoding="utf-8")
 
 
 def test_reserve_and_commit_are_on_disk_at_once(ledger: Ledger, path: Path) -> None:
@@ -237,7 +243,7 @@ def test_leaving_a_plan_falls_back_to_the_adaptive_bound_visibly(ledger: Ledger)
     assert run.guarantee is ledger.guarantee is Guarantee.ADAPTIVE
     assert run.upper_epsilon() > before
     entry = list(ledger.export())[-2]
-    assert (entry["kind"], entry["data"]["left"]) == ("reserve", True)
+    assert (entry["kind"], entry["data"]["s"]) == ("reserve", None)
     with pytest.raises(LedgerError, match="no plan"):
         run.planned_epsilon()
     assert ledger.verify().sound
@@ -366,10 +372,11 @@ def test_several_releases_of_a_round_are_charged_as_one(ledger: Ledger) -> None:
     assert ticket.event is event
     ticket.commit()
     assert run.on_plan
-    (entry,) = [e["data"] for e in ledger.export() if e["kind"] == "reserve"]
+    said, entry = (next(e["data"] for e in ledger.export() if e["kind"] == kind)
+                   for kind in ("reserve", "kind"))  # fmt: skip
     assert read_alone(entry["charged"]) == event.charged
     assert [r["name"] for r in entry["releases"]] == ["update", "quantile"]
-    assert entry["details"] == {"server_lr": 0.1}
+    assert said["details"] == {"server_lr": 0.1}
     assert ledger.remaining(event) == ledger.remaining(event.charged)
 
 
@@ -394,8 +401,10 @@ def test_no_more_is_freed_than_was_held_and_many_rounds_are_held_for_at_their_su
         assert all(map(ge, schedule_cost(mixture, many), add(*alone)))
     # Held by another version, which bounded the cost of the plan a little lower.
     before, less = ledger._file.now().state, tuple(part - 1 for part in mixture.cost(ROUND))
-    _, state = started_run(before, less, "add-remove", before, private=True)
-    charge = charge_of(mixture, Plan(1 * ROUND), state, ROUND, 0)
+    start = Start("x", Plan(1 * ROUND), True, {}, cost=less)
+    _, state = started_run(before, start)
+    kind = Kind(ROUND, None, (), mixture.cost(ROUND))
+    charge = charge_of(mixture, Plan(1 * ROUND), state, kind, 1, 0)
     assert charge.freed == less
     assert charge.cost == mixture.within_plans(mixture.cost(ROUND))
 
@@ -530,7 +539,7 @@ def test_whatever_is_done_the_totals_stay_true_and_within_the_budget(
         assert ledger.rounds == len(charged)
         assert ledger.upper_epsilon() <= epsilon * (1 + 1e-9)
         total = add(mixture.zero(), *(mixture.cost(r) for r in charged.values()))
-        spent = list(ledger.export())[-1]["state"]["ledger"]["spent"]
+        spent = ledger._file.now().state.spent
         # All but the last two numbers, which leave rounds within the plans out.
         ours, theirs = ([as_float(v) for v in totals[:-2]] for totals in (spent, total))
         assert ours == pytest.approx(theirs)

@@ -1,10 +1,11 @@
-"""Ledgers of version 0.3: read and continued by their own rule, in their own form."""
+"""Ledgers of version 0.3: read by their own rule, and continued by it in the present form."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from dpacct import (
     Round,
     Uniform,
 )
+from dpacct.ledger.record.entries import canonical, link
 from dpacct.ledger.record.events import in_adjacency
+from dpacct.ledger.record.replay import Replay
 from dpacct.ledger.terms import Terms
 from dpacct.renyi.odometer import design_mixture
 from dpacct.rounds import Adjacency
@@ -75,30 +78,77 @@ def test_every_reading_is_the_one_of_version_0_3(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_it_goes_on_in_the_form_that_version_0_3_reads(name: str, tmp_path: Path) -> None:
+def test_it_goes_on_by_its_own_rule_and_nothing_of_it_is_lost(name: str, tmp_path: Path) -> None:
     path = copy(name, tmp_path)
+    with Ledger.open(path, read_only=True) as ledger:
+        place, before, entries = ledger.position, readings(ledger), list(ledger.export())
+        summary = ledger.summary()
     with Ledger.open(path) as ledger:
+        run = ledger.start_run("no plan")
+        run.finish()
+        after = readings(ledger)
+        # The first write goes on behind all that was there.
+        ledger.require(place, "the test")
+        assert list(ledger.export())[: len(entries)] == entries
+        assert [e["kind"] for e in ledger.export()][len(entries) :] == ["recount", "run", "finish"]
+        assert after | {"head": 0, "runs": 0} == before | {"head": 0, "runs": 0}
+        assert after["runs"] == [*before["runs"], 0.0]
+        assert ledger.summary()["runs"][:-1] == summary["runs"]
         for item in (Laplace(epsilon=0.05), Round(50.0, Poisson(0.01))):
             try:
                 ledger.charge(item, name="later")
             except BudgetExceeded:
                 assert name == "plans"
-        ledger.start_run("no plan").finish()
+        assert ledger.verify(EXPECTED[name]["head"]).sound
+        assert {len(run.totals().spent) for run in ledger.runs} == {11 + (name == "chosen")}
+        open_ = [run for run in ledger.runs if not run.finished]
+        for run in open_:
+            run.finish()
         assert ledger.verify().sound
-        kinds = {frozenset(entry["state"]["ledger"]) for entry in ledger.export()}
-        widths = {len(entry["state"]["ledger"]["spent"]) for entry in ledger.export()}
-        # The same keys and as many totals in every entry.
-        assert len(kinds) == len(widths) == 1
-    assert version_of(path) == OLD
+    assert version_of(path) == NEW
+    with Ledger.open(path, read_only=True) as ledger:
+        assert ledger.verify().sound
+
+
+def test_an_old_entry_in_the_place_of_a_new_one_is_found(tmp_path: Path) -> None:
+    path = copy("chosen", tmp_path)
+    with Ledger.open(path) as ledger:
+        ledger.start_run("new").finish()
+        first, *_, last = ledger._file.now().entries()
+    assert first.old
+    assert not last.old
+    old = {"data": {}, "kind": "resume", "number": last.number + 1, "run": 1, "time": ""}
+    entry = replace(last, number=last.number + 1, run=1, kind="resume", text=canonical(old))
+    replay = Replay(ledger._file.known.opening)
+    with Ledger.open(path, read_only=True) as ledger:
+        for known in ledger._file.now().entries():
+            replay.take(known)
+    with pytest.raises(LedgerError, match="its form is that of another version"):
+        replay.take(replace(entry, hash=link(last.hash, entry)))
+
+
+@pytest.mark.parametrize("change", ["'row\":0', 'row\":7'", "'\"spent\":[', '\"spent\":[1'"])
+def test_totals_of_old_runs_are_bound_once_it_goes_on(tmp_path: Path, change: str) -> None:
+    path = copy("chosen", tmp_path)
+    with Ledger.open(path) as ledger:
+        ledger.start_run("new")
+    connection = sqlite3.connect(path)
+    connection.execute(f"UPDATE states SET text = replace(text, {change}) WHERE run = 1")  # noqa: S608
+    connection.commit()
+    connection.close()
+    with pytest.raises(LedgerError, match="the totals behind it were changed"):
+        Ledger.open(path)
 
 
 def test_totals_that_were_too_low_are_counted_again(tmp_path: Path) -> None:
     path = copy("low", tmp_path)
-    for read_only in (True, False, True):
-        with Ledger.open(path, read_only=read_only) as ledger:
+    for writes in (False, True, False):
+        with Ledger.open(path, read_only=not writes) as ledger:
+            assert bool(ledger.note) is (version_of(path) == OLD)
+            if writes:
+                ledger.start_run("new").finish()
             found = ledger.verify()
             assert ledger.upper_epsilon() >= 2 * (1 - 1e-9)
-            assert bool(ledger.note) is (version_of(path) == OLD or not read_only)
             # A reader cannot mend the file.
             assert found.sound is (version_of(path) == NEW)
             words = found.remarks if found.sound else found.problems

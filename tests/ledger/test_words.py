@@ -68,7 +68,7 @@ def test_an_old_ledger_with_such_words_still_opens_and_its_pages_are_clean(path:
         run = ledger.start_run("one", details={"key": "value"})
         run.reserve(ROUND).abandon("reason")
         run.reserve(ROUND).commit()
-    rows = [Row(json.loads(json.dumps(row.content)), row.closes) for row in read(path)]
+    rows = [Row(json.loads(json.dumps(row.content))) for row in read(path)]
     for row in rows:
         data = row.content["data"]
         for key in {"name", "unit", "reason", "software"} & set(data):

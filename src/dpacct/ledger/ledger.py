@@ -16,14 +16,14 @@ from dpacct.ledger.disk.place import locate, new_place
 from dpacct.ledger.disk.store import Store, make_file
 from dpacct.ledger.disk.witness import require
 from dpacct.ledger.readings import Guarantee, Snapshot, naming
-from dpacct.ledger.record.entries import Position, Start, new_entry
+from dpacct.ledger.record.entries import Opening, Position, Start, new_entry
 from dpacct.ledger.record.events import Event, checked_details
 from dpacct.ledger.record.parts import check_part, checked_partitions
 from dpacct.ledger.record.plans import PAIRS, Plan, accountant_of, schedule_of
-from dpacct.ledger.record.state import empty_ledger, state_to_json
+from dpacct.ledger.record.state import empty_ledger, state_text
 from dpacct.ledger.run import Run
 from dpacct.ledger.verify import Verification, verify
-from dpacct.ledger.writing import LedgerFile, Transaction, registered
+from dpacct.ledger.writing import LedgerFile, Transaction, admitted
 from dpacct.renyi.odometer import design_mixture
 from dpacct.rounds import AccountantName, Adjacency, AdjacencyName, Release, Schedule
 from dpacct.validate import MAX_ROUNDS
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from dpacct.outputs import LedgerReport, LedgerSummary
     from dpacct.report import Report
 
-MOST_ELSEWHERE = 100_000
 # The version of the running code, for entries and reports. The package imports the ledger: an
 # import statement would be a circle.
 SOFTWARE = f"dpacct {sys.modules['dpacct'].__version__}"
@@ -49,7 +48,7 @@ class Ledger:
         budget: for all runs together.
         unit: the privacy unit, e.g. ``client``.
         note: a sentence on a ledger of version 0.3 with totals that are too low. It is empty for
-            other ledgers, and once the file has an entry for that.
+            other ledgers, and once something was written to the file.
     """
 
     def __init__(self, file: LedgerFile) -> None:
@@ -117,13 +116,15 @@ class Ledger:
             data |= {"orders": mixture.orders, "weights": mixture.weights, "adds_up": True}
             data |= {"promised_delta": mixture.promised_delta} if mixture.promised_delta else {}
             data |= {"partitions": declared} if declared else {}
-            state = state_to_json(empty_ledger(mixture, budget.delta, relation), None)
-            make_file(place, new_entry(None, "ledger", 0, data, state))
+            data |= {"adjacency": relation} if relation else {}
+            opening = Opening(budget, mixture, unit, SOFTWARE, declared, relation)
+            totals = state_text(empty_ledger(opening), None)
+            make_file(place, new_entry(None, "ledger", 0, data, totals), totals)
         store = Store.open(place, read_only=read_only)
         if passing:
             store.pass_with_process()
         try:
-            ledger = cls(LedgerFile(store, read_only=read_only))
+            ledger = cls(LedgerFile(store))
             ledger._agree(budget, relation)
         except BaseException:
             store.close()
@@ -180,8 +181,8 @@ class Ledger:
 
         # A tight accountant takes long, and the file stays open to other processes meanwhile.
         def compute(now: Snapshot) -> Callable[[Transaction], int]:
-            data, totals = registered(now, start)
-            return lambda opened: opened.append("run", totals[0].runs, data, totals).run
+            found = admitted(now, start)
+            return lambda opened: opened.register(found)
 
         return Run(self._file, self._file.write_computed(compute))
 
@@ -218,8 +219,8 @@ class Ledger:
         Args:
             what: a name and the releases, in any order, or the releases alone with ``name``.
             name: one line of at most 200 printable characters.
-            rounds: at most 100,000 releases (each takes about 4.2 kB and 0.2 ms). If their number
-                depends on released values, give the planned ones.
+            rounds: the releases. Any number of equal ones takes 2 kB. If their number depends on
+                released values, give the planned ones.
             over_budget: record them even if they do not fit. The ledger then admits nothing more.
             part: the part of the data that they use, such as "country=DE", of a partition that was
                 declared when the ledger was made. A partition costs as much as its worst part.
@@ -235,16 +236,16 @@ class Ledger:
             check_part(part, self._file.known.opening.partitions, str(schedule.adjacency))
         start = _start(named, schedule, details, accountant, private=private, project=project)
         # Parts cost the largest total of a part, which no accountant of plans computes.
-        start = replace(start, plan=None, part=part) if part else start
-        self._file.prepare(_of_one_call(schedule).distinct())
+        start = replace(start, plan=None if part else start.plan, part=part, rounds=schedule)
+        self._file.prepare(schedule)
 
         try:
-            number = self._file.write(lambda opened: opened.record(start, schedule))
+            number = self._file.write(lambda opened: opened.record(start))
         except BudgetExceeded:
             if not over_budget:
                 raise
             outside = replace(start, plan=None, over_budget=True)
-            number = self._file.write(lambda opened: opened.record(outside, schedule))
+            number = self._file.write(lambda opened: opened.record(outside))
         return Run(self._file, number)
 
     # Readings
@@ -274,7 +275,7 @@ class Ledger:
     @property
     def last_written(self) -> str:
         """The time of the latest entry, as ISO 8601 in UTC."""
-        return self._file.now().head.content["time"]
+        return self._file.now().head.time
 
     @property
     def position(self) -> Position:
@@ -321,9 +322,11 @@ class Ledger:
         Raises:
             BudgetExceeded: they do not fit. InvalidParameter: as for `charge`.
         """
-        asked = _of_one_call(schedule_of("schedule", schedule))
+        asked = schedule_of("schedule", schedule)
         start = _start("tried", asked, None, accountant, private=True, project="")
-        return self._file.tried(lambda opened: (opened.record(start, asked), opened.interval())[1])
+        start = replace(start, rounds=asked)
+        self._file.prepare(asked)
+        return self._file.tried(lambda opened: (opened.record(start), opened.interval())[1])
 
     def remaining(self, round_: Release | Schedule | Event) -> int:
         """Return the number of such rounds that one `charge` may hold now. Plans keep their room.
@@ -347,9 +350,17 @@ class Ledger:
         most = validate.count("most", most, "the number of rounds")
         return self._file.now().rounds_left_as_plan(round_, accountant, most)
 
-    def verify(self, head: str | None = None) -> Verification:
-        """Recompute everything from the entries. ``head`` is a `head` that was kept elsewhere."""
-        return verify(self._file.now(), self._file.store, head)
+    def verify(
+        self, head: str | None = None, *, all_entries: bool = True, keep: bool = False
+    ) -> Verification:
+        """Recompute everything from the entries.
+
+        Args:
+            head: a `head` that was kept elsewhere, to be found in the chain.
+            all_entries: False goes on where an earlier verification ended that was kept.
+            keep: keep in the file up to where it is sound. It is open for writing.
+        """
+        return verify(self._file.now(), self._file.store, head, all_entries=all_entries, keep=keep)
 
     def summary(self) -> LedgerSummary:
         """Return the facts, as `dpacct ledger show --json` prints them."""
@@ -362,7 +373,7 @@ class Ledger:
         """Return the facts with the history of all rounds, for a report, from all entries."""
         from dpacct.ledger.report.facts import report_of  # noqa: PLC0415 - as above
 
-        return report_of(self._file.now(), SOFTWARE)
+        return report_of(self._file.now(), self._file.store, SOFTWARE)[0]
 
     def report_document(self) -> Report:
         """Verify the ledger, and return the report for a reviewer in all its forms."""
@@ -383,12 +394,20 @@ class Ledger:
         return drawn("ledger_picture", self.report())
 
     def export(self) -> Iterator[dict[str, Any]]:
-        """Yield every entry of the file, with its hash."""
-        now = self._file.now()
-        for entry, _ in now.entries():
+        """Yield every entry of the file, with its time and what its hash is made of.
+
+        ``data`` is what happened. The charged round stands in each reservation.
+        """
+        now, kinds = self._file.now(), dict[int, dict[str, Any]]()
+        for entry in now.entries():
             with naming(self.path, entry):
-                content = entry.content
-            yield content | {"hash": entry.hash.hex()}
+                index = {key: getattr(entry, key) for key in ("number", "run", "kind", "closes")}
+                data = entry.data
+                if entry.kind == "kind":
+                    kinds[entry.number] = {k: data[k] for k in data if k not in ("cost", "t")}
+                data = {**kinds.get(data.get("k", 0), {}), **data}
+                found = {**index, "time": entry.time, "data": data}
+            yield {**found, "text": entry.text, "hash": entry.hash.hex()}
 
     def __repr__(self) -> str:
         return f"<Ledger {str(self.path)!r}, {self.budget!r}>"
@@ -412,13 +431,6 @@ def _start(
         checked_details(details),
         project=validate.line("project", project, "the name of a project") if project else "",
     )
-
-
-def _of_one_call(schedule: Schedule) -> Schedule:
-    if schedule.rounds > MOST_ELSEWHERE:
-        rule = f"one call records at most {MOST_ELSEWHERE} rounds, at about 4.2 kB each"
-        raise InvalidParameter("rounds", schedule.rounds, rule, "Record more in several calls.")
-    return schedule
 
 
 def _name_and_rounds(

@@ -4,7 +4,8 @@ A reading is proven in this sense: of all possible courses of events, those in w
 reads at most epsilon are (epsilon, delta)-private. The exact statements, and the assumptions
 of each kind of reading, are in docs/derivations/adaptive.md.
 
-Rule 1: all that is read at one time is read as of one entry.
+Rule 1: all that is read at one time is read as of one entry. Totals that are stored are those of
+the digests of their entries, and none is older than it should be.
 Rule 2: a reading of planned rounds holds for a number of rounds that was fixed in advance. The
 reading called "any stop" counts whole plans, and holds even if results decide when to stop.
 """
@@ -12,10 +13,10 @@ reading called "any stop" counts whole plans, and holds even if results decide w
 from __future__ import annotations
 
 import math
-from collections import ChainMap, Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, MutableMapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from copy import copy
 from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
@@ -29,13 +30,14 @@ from dpacct.ledger.disk.store import Store
 from dpacct.ledger.record import entries as chain
 from dpacct.ledger.record import plans as planning
 from dpacct.ledger.record import state as rules
-from dpacct.ledger.record.entries import Entry, Opening, Position, Reserve, Row, Said, Start
+from dpacct.ledger.record.entries import Entry, Kind, Opening, Position, Reserve, Start
 from dpacct.ledger.record.events import Event, schedule_in_adjacency
 from dpacct.ledger.record.parts import PartTotals
 from dpacct.ledger.record.plans import PAIRS, Plan
-from dpacct.ledger.record.state import LedgerState, RunState, States
+from dpacct.ledger.record.replay import Replay
+from dpacct.ledger.record.state import LedgerState, RunState
 from dpacct.numerics.rounding import decimal_above
-from dpacct.renyi.odometer import Mixture, Totals, add, count_fitting, subtract
+from dpacct.renyi.odometer import Mixture, Totals, add, count_fitting
 from dpacct.rounds import AccountantName, Phase, Release, Schedule
 from dpacct.validate import MAX_ROUNDS
 
@@ -80,52 +82,97 @@ def naming(path: Path, entry: Entry) -> Generator[None]:
         raise LedgerError(f"{path}: entry {entry.number}: {why}.") from None
 
 
+# Of one run: the number of its latest entry, and the totals of all runs and its own as of it.
+Latest = tuple[int, LedgerState, RunState]
+
+
 class Known:
-    """Facts of a ledger that never change, shared by all its snapshots."""
+    """Facts of a ledger that never change, and its latest totals, shared by all its snapshots."""
 
     def __init__(self, opening: Opening) -> None:
         self.opening = opening
-        self.starts: MutableMapping[int, Start] = {}
-        # By how much the totals of the file are too low, by `Snapshot.check_runs`. Empty: nothing.
-        self.missing: Totals = ()
-        # For `Snapshot.released`: the last entry that was read, rounds not settled then, counts.
+        self.starts: dict[int, Start] = {}
+        # Kinds of rounds by the numbers of their entries, and the reverse for those of writers.
+        self.kinds: dict[int, Kind] = {}
+        self.numbers: dict[Kind, int] = {}
+        # The latest entry that was read, and the totals of each run then.
         self.seen = 0
-        self.open: dict[int, Reserve] = {}
-        self.released: dict[int, Counter[Release]] = {}
-        # Of released rounds those without noise.
-        self.bare: dict[int, Counter[Release]] = {}
+        self.states: dict[int, Latest] = {}
+        # Of a file of version 0.3: its entries, from which its totals are counted.
+        self.replay: Replay | None = None
 
     def apart(self) -> Known:
-        """Return the facts for a transaction. What it learns ends with it, since it may fail."""
-        own = Known(self.opening)
-        own.starts = ChainMap({}, self.starts)
+        """Return the facts for a transaction. What it learns ends with it, if it fails."""
+        own = copy(self)
+        own.starts, own.kinds, own.numbers = dict(self.starts), dict(self.kinds), dict(self.numbers)
         return own
 
 
 class Snapshot:
     """A ledger as of one entry (Rule 1). The cost of a reading does not grow with its rounds.
 
-    Entries are never changed. So all readings of a snapshot belong together, no matter how long
-    they take and which entries are added meanwhile. They need no lock.
+    Entries are never changed, and the totals are read at once. So all readings of a snapshot belong
+    together, no matter how long they take and which entries are added meanwhile. They need no lock.
 
     Attributes:
         head: the entry.
         state: the totals of all runs.
     """
 
-    def __init__(self, source: Store | StoredEntries, head: Entry, known: Known) -> None:
+    def __init__(self, source: Store | StoredEntries, rows: StoredEntries, known: Known) -> None:
         self.path = source.path
-        self.head = head
+        self.head = rows.head()
         self.known = known
-        opening = known.opening
-        self.budget, self.unit = opening.budget, opening.unit
+        self.budget, self.unit = known.opening.budget, known.opening.unit
         self._source = source
-        self._states: dict[int, tuple[LedgerState, RunState]] = {}
-        self.state, run = self.totals(head)
-        if known.missing:
-            self.state = replace(self.state, spent=add(self.state.spent, known.missing))
-        if run is not None:
-            self._states[head.run] = self.state, run
+        if rows.old:
+            self._replay(rows)
+        elif known.seen != self.head.number:
+            self._read_totals(rows)
+        self._states = known.states
+        self.state = known.states[0][1] if self.head.run == 0 else known.states[self.head.run][1]
+
+    def _read_totals(self, rows: StoredEntries) -> None:
+        """Read the totals of the runs that have entries since the last reading."""
+        known, found = self.known, dict(self.known.states)
+        zero, recount = known.opening.mixture.zero(), None
+        for number, run, text in rows.states(known.seen):
+            entry = rows.entry(number)
+            if entry.old:
+                recount = recount or rows.of_run(0, kind="recount")
+            with naming(self.path, entry):
+                digest = entry.digest
+                if entry.old:
+                    digest = recount and recount.data["runs"][str(run)]
+                if entry.run != run or digest != chain.digest_of(text):
+                    raise LedgerError("the totals behind it were changed")
+                ledger, own = rules.read_state(text)
+                totals = [ledger.spent, ledger.held, *((own.spent, own.held) if own else ())]
+                if {len(one) for one in totals} != {len(zero)} or (own is None) is not (run == 0):
+                    raise LedgerError("its totals have another form than those of the ledger")
+            found[run] = number, ledger, own or rules.NO_RUN
+        latest = found.get(self.head.run)
+        if latest is None or latest[0] != self.head.number:
+            raise LedgerError(f"{self.path}: the totals behind the latest entry are missing.")
+        ledger = latest[1]
+        numbers = [number for run, (number, *_) in found.items() if run]
+        if (sum(numbers), len(numbers)) != (ledger.latest, ledger.runs):
+            raise LedgerError(
+                f"{self.path}: the totals of a run are older than its latest entry. The file was "
+                f"damaged. Restore a copy, and treat the missing rounds as spent."
+            )
+        known.states, known.seen = found, self.head.number
+
+    def _replay(self, rows: StoredEntries) -> None:
+        """Count the totals of a file of version 0.3 from its entries."""
+        known = self.known
+        replay = known.replay = known.replay or Replay(known.opening)
+        while chunk := rows.chunk(replay.number):
+            for entry in chunk:
+                with naming(self.path, entry):
+                    replay.take(entry)
+        known.starts.update(replay.starts)
+        known.states = {0: (1, replay.ledger, rules.NO_RUN)} | replay.runs
 
     @property
     def mixture(self) -> Mixture:
@@ -144,25 +191,20 @@ class Snapshot:
         """Return one entry, its hash checked."""
         return self.read(lambda rows: rows.entry(number))
 
-    def entries(self, after: int = 0) -> Iterator[tuple[Entry, int | None]]:
-        """Yield all entries behind a number, unchecked, each with the reservation it settles."""
+    def entries(self, after: int = 0) -> Iterator[Entry]:
+        """Yield all entries behind a number, unchecked."""
         while chunk := self.read(lambda rows: rows.chunk(after)):  # noqa: B023 - used at once
             yield from chunk
-            after = chunk[-1][0].number
+            after = chunk[-1].number
 
-    def said(self, entry: Entry) -> Said:
-        """Return the content of an entry."""
-        with naming(self.path, entry):
-            return chain.read(entry)
-
-    def totals(self, entry: Entry) -> States:
-        """Return the totals behind an entry: of all runs, and of its run."""
-        width = len(self.known.opening.mixture.zero())
-        with naming(self.path, entry):
-            ledger, run = rules.read_state(entry)
-            if {len(ledger.spent), len(ledger.held), len(run.spent) if run else width} != {width}:
-                raise LedgerError("its totals have another form than those of the ledger")
-        return ledger, run
+    def kind(self, number: int) -> Kind:
+        """Return the kind of round that an entry describes."""
+        kinds = self.known.kinds
+        if number not in kinds:
+            entry = self.entry(number)
+            with naming(self.path, entry):
+                kinds[number] = chain.kind_of(entry)
+        return kinds[number]
 
     # Runs
 
@@ -172,48 +214,62 @@ class Snapshot:
 
     def run_state(self, run: int) -> RunState:
         """Return the totals of one run."""
-        return self._latest_of(run)[1]
+        return self.latest_of(run)[2]
 
     def start(self, run: int) -> Start:
         """Return the registration of a run."""
         starts = self.known.starts
         if run not in starts:
-            start = self.said(self.entry_of(run, first=True))
-            if not isinstance(start, Start):
-                raise self._no_run(run)
+            self.latest_of(run)
+            entry = self.first_entry(run)
+            with naming(self.path, entry):
+                start = chain.read(entry)
+                if not isinstance(start, Start):
+                    raise LedgerError("it registers no run")
             starts[run] = start
         return starts[run]
+
+    def first_entry(self, run: int) -> Entry:
+        """Return the entry that registered a run."""
+        found = self.read(lambda rows: rows.of_run(run, first=True))
+        if found is None:
+            raise LedgerError(f"{self.path}: the ledger is damaged: run {run} has no entry.")
+        return found
 
     def plan(self, run: int) -> Plan | None:
         """Return the plan of a run, if it has one."""
         return self.start(run).plan
 
-    def _latest_of(self, run: int) -> tuple[LedgerState, RunState]:
+    def latest_of(self, run: int) -> Latest:
+        """Return the number of the latest entry of a run, and the totals as of it."""
         # Python finds 1 in a table under True and 1.0, too.
-        if type(run) is not int or run not in self._states:
-            ledger, state = self.totals(self.entry_of(run, first=False))
-            if state is None:
-                raise self._no_run(run)
-            self._states[run] = ledger, state
+        if type(run) is not int or not 0 < run <= self.state.runs:
+            raise LedgerError(
+                f"{self.path}: there is no run {run!r:.40} (runs are 1 to {self.state.runs})."
+            )
         return self._states[run]
 
-    def as_of(self, entry: Entry) -> Snapshot:
-        """Return the ledger as it was at an earlier entry."""
-        return Snapshot(self._source, entry, self.known)
+    def behind(self, run: int) -> Snapshot:
+        """Return the ledger as it was behind the latest entry of a run."""
+        then, (number, ledger, _) = copy(self), self.latest_of(run)
+        then.state = ledger
+        then._states = {  # noqa: SLF001 - a copy of its own
+            n: self._as_it_was(n, number) for n in range(1, ledger.runs + 1)
+        }
+        return then
 
-    def entry_of(self, run: object, *, first: bool) -> Entry:
-        """Return the first or the latest entry of a run."""
-        found = None
-        if type(run) is int and 0 < run <= self.state.runs:
-            found = self.read(lambda rows: rows.of_run(run, first=first))
-        if found is None:
-            raise self._no_run(run)
-        return found
-
-    def _no_run(self, run: object) -> LedgerError:
-        return LedgerError(
-            f"{self.path}: there is no run {run!r:.40} (runs are 1 to {self.state.runs})."
-        )
+    def _as_it_was(self, run: int, number: int) -> Latest:
+        """Return the totals of a run behind an earlier entry, as far as plans need them."""
+        latest, ledger, state = self._states[run]
+        if latest > number and state.initial:
+            last = self.read(lambda rows: rows.of_run(run, kind="reserve", until=number))
+            said = last and chain.read(last)
+            used = 0
+            if isinstance(said, Reserve):
+                # A round outside of the plan, or one that was given back: all that was ever used.
+                used = state.cursor if said.slot is None else said.slot + said.count
+            state = state._replace(cursor=min(used, state.cursor), finished=False)
+        return latest, ledger, state
 
     def initial_plans(self, *, unfinished: bool = False) -> dict[int, Plan]:
         """Return the plans registered before the first round, if asked only of unfinished runs."""
@@ -228,39 +284,33 @@ class Snapshot:
         """Return the initial plans but for those that were given up before anything ran."""
 
         def given_up(run: int) -> bool:
-            ledger, state = self._latest_of(run)
+            _, ledger, state = self.latest_of(run)
             return state.finished and not ledger.started
 
         return {run: plan for run, plan in self.initial_plans().items() if not given_up(run)}
 
-    def check_runs(self) -> Totals:
-        """Return by how much the totals of a ledger are below those of its runs, mostly zero.
+    def check_runs(self) -> None:
+        """Check that the totals of all runs add up to those of the ledger.
 
-        Version 0.3 could charge a run to a part of the data that it does not use. The entries of
-        the runs are right then. Anything else is damage: an index finds the latest entry of a run,
-        which holds its totals, and a damaged index finds an older entry, with fewer rounds. The
-        cost grows with the number of runs.
+        The cost grows with the number of runs.
 
         Raises:
-            LedgerError: the runs do not add up to the totals of the ledger.
+            LedgerError: they do not.
         """
-        runs, zero = [self.run_state(number) for number in self.runs()], self.mixture.zero()
-        missing = subtract(self.part_totals().total(), self.state.spent)
-        held = add(zero, *(run.held for run in runs))
-        ours = (held, sum(run.rounds for run in runs))
-        low = not self.mixture.adds_up and self.known.opening.partitions and min(missing) >= 0
-        if ours != (self.state.held, self.state.rounds) or (any(missing) and not low):
+        runs = [self.run_state(number) for number in self.runs()]
+        held = add(self.mixture.zero(), *(run.held for run in runs))
+        counts = sum(run.rounds for run in runs), sum(run.committed for run in runs)
+        ledger, spent = self.state, self.part_totals().total()
+        theirs = ledger.spent, ledger.held, (ledger.rounds, ledger.committed)
+        if (spent, held, counts) != theirs:
             raise LedgerError(
                 f"{self.path}: the runs do not add up to the totals of the ledger. The file was "
                 f"damaged. Restore a copy, and treat the missing rounds as spent."
             )
-        return missing
 
     def latest_row(self, run: int) -> int:
         """Return the latest row of correlated noise that a run has taken, 0 before the first."""
-        entry = self.read(lambda rows: rows.of_run(run, kind="row"))
-        said = None if entry is None else self.said(entry)
-        return said.row if isinstance(said, Row) else 0
+        return self.run_state(run).row
 
     def part_of(self, run: int) -> str:
         """Return the part of the data that a run uses, or empty for all."""
@@ -287,28 +337,18 @@ class Snapshot:
 
     def position(self) -> Position:
         """Return how far the ledger has come."""
-        released = sum(self.run_state(run).committed for run in self.runs())
         identity = self.entry(1).hash.hex()
-        return Position(identity, self.head.number, self.head.hash.hex(), released)
+        return Position(identity, self.head.number, self.head.hash.hex(), self.state.committed)
 
-    def released(self) -> Known:
-        """Return how often each run released each of its different rounds."""
-        known = self.known
-        if known.seen > self.head.number:
-            known = Known(known.opening)
-        for entry, closes in self.entries(known.seen):
-            if entry.kind == "reserve":
-                said = self.said(entry)
-                if isinstance(said, Reserve):
-                    known.open[entry.number] = said
-            elif closes is not None:
-                said = known.open.pop(closes, None)
-                if entry.kind == "commit" and said is not None:
-                    known.released.setdefault(entry.run, Counter())[said.charged] += 1
-                    if not all(release.noise_multiplier for release in said.releases):
-                        known.bare.setdefault(entry.run, Counter())[said.charged] += 1
-            known.seen = entry.number
-        return known
+    def released(self, run: int) -> Counter[Kind]:
+        """Return how often a run released each of its kinds of rounds, or of the first ones."""
+        start = self.start(run)
+        if start.rounds is not None:
+            return Counter({Kind(r, None, (), ()): n for r, n in start.rounds.distinct().items()})
+        found = Counter[Kind]()
+        for kind, count in self.run_state(run).released:
+            found[self.kind(kind)] += count
+        return found
 
     # Epsilon of all runs together, or of one run alone, as if its noise were secret
 
@@ -365,7 +405,7 @@ class Snapshot:
         if any(state.rounds and not state.private for state in states):
             return math.inf
         loose = any(state.left or (state.rounds and not state.initial) for state in states)
-        group = replace(self.state, spent=self.part_totals(runs).total(), loose=loose)
+        group = self.state._replace(spent=self.part_totals(runs).total(), loose=loose)
         return min(
             self.mixture.epsilon(group.spent, self.budget.delta),
             self.planned(group, [plans[run] for run in runs if run in plans]),
@@ -410,20 +450,24 @@ class Snapshot:
 
     def interval(self, run: int = 0) -> Spent:
         """Return the achieved and proven epsilon."""
-        released, plans, delta = Counter[Release](), self._plans_of(run), self.budget.delta
-        of_client = {run} if run else self.of_one_client()
-        known, bare = self.released(), Counter[Release]()
-        for number in of_client:
-            released.update(known.released.get(number, {}))
-            bare.update(known.bare.get(number, {}))
+        plans, delta = self._plans_of(run), self.budget.delta
+        released, bare = Counter[Release](), Counter[Release]()
+        # Whether just the planned rounds were released.
+        as_planned = plans is not None
+        for number in {run} if run else self.of_one_client():
+            state = self.run_state(number)
+            used = state.cursor if plans is not None and number in plans else 0
+            as_planned &= used == state.exact == state.committed
+            for kind, count in self.released(number).items():
+                released[kind.charged] += count
+                bare[kind.charged] += count if kind.is_bare else 0
         # A sum without noise shows whether a client that moves it took part.
-        if planning.exposure(Schedule(Phase(r, n) for r, n in bare.items())) > delta:
+        if planning.exposure(Schedule(Phase(r, n) for r, n in bare.items() if n)) > delta:
             return Spent(math.inf, math.inf, delta)
         # Some of the released rounds never cost more than all of them.
         witnesses = Schedule(Phase(r, n) for r, n in released.most_common(_WITNESSES))
-        if plans is not None:
-            used = self._used(plans)
-            witnesses = used if used.distinct() == released else witnesses
+        if plans is not None and as_planned:
+            witnesses = self._used(plans)
         whole = plans is not None and witnesses == planning.join(p.schedule for p in plans.values())
         achieved = planning.achieved_epsilon(witnesses, delta, whole=whole)
         return Spent.at(delta, Interval.bracket(achieved, self.upper(run)))

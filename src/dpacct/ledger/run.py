@@ -6,23 +6,22 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar
 
 from dpacct import validate
 from dpacct.budget import Spent
-from dpacct.errors import InvalidParameter, LedgerError
+from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
 from dpacct.ledger import writing
 from dpacct.ledger.readings import Guarantee, Snapshot
-from dpacct.ledger.record.entries import Reserve, Start
-from dpacct.ledger.record.events import (
-    Event,
-    checked_details,
-    in_adjacency,
-)
+from dpacct.ledger.record.entries import Reserve, Start, read
+from dpacct.ledger.record.events import Event, checked_details, in_adjacency
 from dpacct.ledger.record.plans import PAIRS, plan_room
-from dpacct.ledger.record.state import Charge, RunState
+from dpacct.ledger.record.state import Charge, RunState, settled_by
 from dpacct.ledger.writing import LedgerFile, Reservation, Transaction
 from dpacct.rounds import Release, Schedule
+
+T = TypeVar("T")
+MOST_AHEAD = 1024
 
 
 class Ticket:
@@ -37,8 +36,8 @@ class Ticket:
         totals: of its run, as of its commit, or None before that.
     """
 
-    def __init__(self, file: LedgerFile, reservation: Reservation, event: Event) -> None:
-        self._file = file
+    def __init__(self, run: Run, reservation: Reservation, event: Event) -> None:
+        self._run, self._file = run, run.file
         self._reservation = reservation
         self._process = os.getpid()
         self._state = "reserved"
@@ -73,12 +72,53 @@ class Ticket:
                 Then nothing may be released, and the round stays spent.
             InvalidParameter: the details are not JSON.
         """
+        self._commit(details, lambda _: None)
+
+    def commit_and_reserve(
+        self,
+        event: Event | Release,
+        *,
+        details: Mapping[str, Any] | None = None,
+        ahead: int = 1,
+        asks: Callable[[RunState], None] | None = None,
+    ) -> Ticket:
+        """Release the round and charge the next one of its run, by one write.
+
+        Call it before the noisy value of this round leaves, and before data is touched for the next
+        one. `state` tells whether this round is on disk: it is, even if the next one does not fit.
+
+        Args:
+            details: as for `commit`.
+            event, ahead, asks: of the next round, as for `Run.reserve`.
+        Raises:
+            BudgetExceeded: this round is released, and the next one does not fit.
+            LedgerError, InvalidParameter: as for `commit` and `Run.reserve`.
+        """
+        run, whole = self._run, self._run.asked(event, ahead)
+
+        def then(opened: Transaction) -> list[Reservation]:
+            try:
+                return run.charge_next(opened, whole, ahead, asks)
+            except BudgetExceeded:
+                return []
+
+        if run.has_ahead(whole):
+            self._commit(details, lambda _: None)
+            return run.reserve(whole, ahead=ahead, asks=asks)
+        charged = self._commit(details, then)
+        return run.ticket_of(charged, whole)
+
+    def _commit(self, details: Mapping[str, Any] | None, then: Callable[[Transaction], T]) -> T:
+        """Release the round, and return the result of what follows in the same transaction."""
         self._require("committed", "reserved", "drawn")
         kept = checked_details(details)
         # From here on it cannot be abandoned, even if writing fails.
         self._state = "drawn"
-        self.totals = self._file.write(lambda opened: opened.commit(self._reservation, kept))
+        self.totals, found = self._file.write(
+            lambda opened: (opened.commit(self._reservation, kept), then(opened))
+        )
         self._state = "committed"
+        return found
 
     def abandon(self, reason: str) -> None:
         """Give a round back for which nothing was drawn. The ledger keeps it, with the reason.
@@ -125,7 +165,11 @@ class Run:
     """
 
     def __init__(self, file: LedgerFile, number: int, start: Start | None = None) -> None:
-        self._file = file
+        self.file = self._file = file
+        # Rounds that were reserved ahead by this process, and what they are.
+        self._ahead: list[Reservation] = []
+        self._ahead_of: Event | None = None
+        self._process = os.getpid()
         start = start or self._file.now().start(number)
         self.id = number
         self.ledger_path: Path = file.path
@@ -174,7 +218,11 @@ class Run:
         return self._file.now().guarantee(self.id)
 
     def reserve(
-        self, event: Event | Release, *, asks: Callable[[RunState], None] | None = None
+        self,
+        event: Event | Release,
+        *,
+        ahead: int = 1,
+        asks: Callable[[RunState], None] | None = None,
     ) -> Ticket:
         """Charge a round, before any data is touched. It is on disk when this returns.
 
@@ -184,6 +232,10 @@ class Run:
 
         Args:
             event: the round with all its releases.
+            ahead: charge up to so many equal rounds of the plan by one entry, from 1 to 1024. The
+                next calls with the same round take them without a write. Room for the plan is held
+                anyway, so only readings so far are larger. Those that are left are given back when
+                another round is reserved or the run is finished. A crash leaves them spent.
             asks: rejects the round, by an error, because of the earlier rounds of the run. It is
                 called in the transaction that charges the round.
         Raises:
@@ -192,26 +244,67 @@ class Run:
             InvalidParameter: its adjacency is not the ledger's, or a private run has no noise.
             LedgerError: the run is finished, or the file cannot be written. Nothing counts then.
         """
-        whole = event if isinstance(event, Event) else Event(event)
-        if whole.is_bare and self.private:
-            rule = "no epsilon covers a sum without noise: start its run with private=False"
-            raise InvalidParameter("noise_multiplier", 0.0, rule)
-        self._file.prepare([whole.charged])
-
-        def write(opened: Transaction) -> Reservation | None:
-            state = opened.open_run(self.id)
-            if asks is not None:
-                asks(state)
-            return opened.reserve(self.id, whole)
-
-        while (found := self._file.write(write)) is None:
+        whole = self.asked(event, ahead)
+        if self.has_ahead(whole):
+            return Ticket(self, self._ahead.pop(0), whole)
+        while not (found := self._written(whole, ahead, asks)):
             # A rejection takes a while. Other processes may free some room meanwhile.
             now = self._file.now()
             charged = in_adjacency(whole.charged, now.state.adjacency)
             if writing.exceeds(now, now.run_state(self.id), now.mixture.cost(charged)):
                 now.mixture.check_promises(now.state.charged, 1 * charged)
                 raise writing.round_refused(now, self.id, charged)
-        return Ticket(self._file, found, whole)
+        return self.ticket_of(found, whole)
+
+    def _written(
+        self, event: Event, ahead: int, asks: Callable[[RunState], None] | None
+    ) -> list[Reservation]:
+        found = self._file.write(lambda opened: self.charge_next(opened, event, ahead, asks))
+        self._ahead = []
+        return found
+
+    def asked(self, event: Event | Release, ahead: int) -> Event:
+        """Return a round to be reserved, once what its admission needs is computed."""
+        validate.count("ahead", ahead, "the number of rounds ahead", MOST_AHEAD)
+        whole = event if isinstance(event, Event) else Event(event)
+        if whole.is_bare and self.private:
+            rule = "no epsilon covers a sum without noise: start its run with private=False"
+            raise InvalidParameter("noise_multiplier", 0.0, rule)
+        self._file.prepare(whole.charged)
+        return whole
+
+    def has_ahead(self, event: Event) -> bool:
+        """Return whether such a round was reserved ahead, by this process."""
+        return bool(self._ahead) and (self._ahead_of, os.getpid()) == (event, self._process)
+
+    def charge_next(
+        self, opened: Transaction, event: Event, ahead: int,
+        asks: Callable[[RunState], None] | None,
+    ) -> list[Reservation]:  # fmt: skip
+        """Charge a round, or nothing if it does not fit, and give back what is left ahead."""
+        self._give_back(opened)
+        state = opened.open_run(self.id)
+        if asks is not None:
+            asks(state)
+        return opened.reserve(self.id, event, ahead)
+
+    def ticket_of(self, reserved: list[Reservation], event: Event) -> Ticket:
+        """Return the ticket of the first of some reservations, and keep the others.
+
+        Raises:
+            BudgetExceeded: there is none, and none could be made.
+        """
+        self._ahead = []
+        if not reserved:
+            return self.reserve(event)
+        first, *self._ahead = reserved
+        self._ahead_of, self._process = event, os.getpid()
+        return Ticket(self, first, event)
+
+    def _give_back(self, opened: Transaction) -> None:
+        if os.getpid() == self._process:
+            for reservation in reversed(self._ahead):
+                opened.abandon(reservation, "reserved ahead, and not needed")
 
     def take_row(self) -> int:
         """Take the next row of correlated noise, 1, 2, ..., which is on disk when this returns.
@@ -239,13 +332,26 @@ class Run:
             LedgerError: the file is damaged.
         """
         now = self._file.now()
-        last = now.read(lambda rows: rows.of_run(self.id, kind="reserve"))
-        if last is None or now.read(lambda rows: rows.is_closed(last.number)):
+        number = now.run_state(self.id).latest
+        if not number:
             return None
-        said = cast("Reserve", now.said(last))
+        entry = now.entry(number)
+        said = read(entry)
+        if not isinstance(said, Reserve):
+            raise LedgerError(f"{self.ledger_path}: the ledger is damaged: entry {number}.")
+        closed = [
+            now.read(lambda rows: rows.is_closed(settled_by(number, n)))  # noqa: B023 - used at once
+            for n in range(said.count)
+        ]
+        if all(closed):
+            return None
+        kind, plan = now.kind(said.kind), now.plan(self.id)
+        index = closed.index(False)
+        slot = None if said.slot is None else said.slot + index
+        same = plan is not None and slot is not None and plan.round_at(slot) == kind.charged
         # Its cost is not known here, so it cannot be abandoned.
-        reservation = Reservation(last.number, self.id, Charge((), said.slot))
-        ticket = Ticket(self._file, reservation, Event(said.charged))
+        charge = Charge((), slot, kind=said.kind, as_planned=same)
+        ticket = Ticket(self, Reservation(number, self.id, charge, index), Event(kind.charged))
         ticket.draw()
         return ticket
 
@@ -263,9 +369,15 @@ class Run:
                 others = now.initial_plans(unfinished=True)
                 others.pop(self.id, None)
                 room = plan_room(now.mixture, now.budget, others.values())
-            return lambda opened: opened.finish(self.id, room)
+
+            def finish(opened: Transaction) -> None:
+                self._give_back(opened)
+                opened.finish(self.id, room)
+
+            return finish
 
         self._file.write_computed(compute)
+        self._ahead = []
 
     def epsilon(self) -> Spent:
         """Return epsilon of this run alone, with the ledger's delta (see `guarantee`).

@@ -7,7 +7,7 @@ only while the adaptive bound, with all that is held for plans, stays within the
 Rule 4: if the charge of a plan depends on the order of its rounds, they are released in it.
 Rule 5: a check and the entry that it admits are one transaction: two processes never share room.
 Rule 6: a reserved round is committed at most once, by one process.
-Rule 7: rounds that ran elsewhere are recorded together or not at all, each with its entries. Rounds
+Rule 7: rounds that ran elsewhere are recorded together or not at all, by one entry. Rounds
 that do not fit are recorded only if the caller declares that they ran. They are outside any plan,
 the ledger then reads more than its budget, and no further round fits.
 """
@@ -15,8 +15,7 @@ the ledger then reads more than its budget, and no further round fits.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -29,9 +28,8 @@ from dpacct.ledger.readings import Known, Snapshot, naming
 from dpacct.ledger.record import entries as chain
 from dpacct.ledger.record import events
 from dpacct.ledger.record import state as rules
-from dpacct.ledger.record.entries import Entry, Opening, Start
+from dpacct.ledger.record.entries import Entry, Kind, Opening, Reserve, Start
 from dpacct.ledger.record.events import Event
-from dpacct.ledger.record.parts import PartTotals
 from dpacct.ledger.record.plans import (
     PAIRS,
     TIGHT,
@@ -44,38 +42,65 @@ from dpacct.ledger.record.plans import (
 )
 from dpacct.ledger.record.state import Charge, RunState, States
 from dpacct.renyi.odometer import Totals, add, count_fitting, subtract
-from dpacct.rounds import Release, Schedule
+from dpacct.rounds import Release, Schedule, as_schedule
 
 T = TypeVar("T")
 # Runs that hold room which an error names.
 _NAMED = 3
+# Kinds of rounds among which one is looked for. Another entry of the same kind harms nothing.
+_REMEMBERED, _MOST_REMEMBERED = 256, 4096
 
 
 class Reservation(NamedTuple):
-    """A round that is on disk: the number of its entry, its run, and its charge."""
+    """A round that is on disk: the number of its entry, its run, its charge, and its place."""
 
     number: int
     run: int
     charge: Charge
+    place: int = 0  # among the rounds of the entry, from 0
+
+    @property
+    def closes(self) -> int:
+        """What settles it."""
+        return rules.settled_by(self.number, self.place)
 
 
 class Transaction(Snapshot):
-    """A ledger while it is written to: as of the latest entry, which may be one of this block."""
+    """A ledger while it is written to: as of the latest entry, which may be one of this block.
 
-    def __init__(self, rows: StoredEntries, known: Known) -> None:
-        super().__init__(rows, rows.head(), known.apart())
+    ``tried``: nothing is written, and it only seems to be.
+    """
+
+    def __init__(self, rows: StoredEntries, known: Known, *, tried: bool = False) -> None:
+        super().__init__(rows, rows, known.apart())
         self._rows = rows
-        self._parts: PartTotals | None = None
+        self._tried = tried
+        self._states = dict(self._states)
 
     def append(
         self, kind: str, run: int, data: dict[str, Any], totals: States, closes: int | None = None
     ) -> Entry:
         """Write the entry that follows the latest one, with the totals behind it."""
-        self.head = chain.new_entry(self.head, kind, run, data, rules.state_to_json(*totals))
-        self._rows.add(self.head, closes)
-        self.state, state = totals
-        if state is not None:
-            self._states[run] = self.state, state
+        ledger, state = totals
+        number, earlier = self.head.number + 1, self._states.get(run)
+        latest = number - (earlier[0] if earlier else 0) if run else 0
+        self.state = ledger._replace(latest=ledger.latest + latest)
+        self._states[run] = number, self.state, state or self._states[0][2]
+        return self._add(kind, run, data, rules.state_text(self.state, state), closes)
+
+    def teach(self, known: Known) -> None:
+        """Keep what is true once all of it is on disk."""
+        own = self.known
+        known.starts, known.kinds, known.numbers = own.starts, own.kinds, own.numbers
+        known.states, known.seen, known.replay = self._states, self.head.number, None
+
+    def _add(
+        self, kind: str, run: int, data: dict[str, Any], totals: str | None = None,
+        closes: int | None = None,
+    ) -> Entry:  # fmt: skip
+        self.head = chain.new_entry(self.head, kind, run, data, totals, closes)
+        if not self._tried:
+            self._rows.add(self.head, totals)
         return self.head
 
     def open_run(self, run: int) -> RunState:
@@ -85,83 +110,107 @@ class Transaction(Snapshot):
             raise LedgerError(f"{self.path}: run {run} is finished. Start another run.")
         return state
 
-    def reserve(self, run: int, event: Event, *, over_budget: bool = False) -> Reservation | None:
-        """Charge a round, or return None if it does not fit (Rule 3)."""
+    def reserve(self, run: int, event: Event, ahead: int = 1) -> list[Reservation]:
+        """Charge a round, or return nothing if it does not fit (Rule 3).
+
+        ``ahead``: charge up to so many equal rounds of the plan at once.
+        """
         state, plan = self.open_run(run), self.plan(run)
         charged = events.in_adjacency(event.charged, self.state.adjacency)
         slot = plan.covering(charged, state.cursor) if plan and state.on_plan else None
-        charge = rules.charge_of(self.mixture, plan, state, charged, slot)
-        cost = charge.cost
-        if part := self.part_of(run):
-            if self._parts is None:
-                self._parts = self.part_totals()
-            # A charge of a part is undone as a whole if this round does not fit.
-            cost = self._parts.charge(part, cost)
-            charge = charge._replace(shared=cost)
-        if slot is None and not over_budget and exceeds(self, state, cost):
-            return None
-        data = events.event_to_json(event, charged)
-        data |= {"slot": slot, "left": slot is None and state.on_plan}
-        totals = rules.reserved(self.state, state, charge, str(charged.adjacency))
-        return Reservation(self.append("reserve", run, data, totals).number, run, charge)
+        next_ = plan is not None and slot == state.cursor
+        count = min(ahead, plan.alike(state.cursor)) if plan and next_ else 1
+        noise = event.noise_multiplier if event.releases else None
+        kind = Kind(charged, noise, event.releases, self.mixture.cost(charged))
+        charge = rules.charge_of(self.mixture, plan, state, kind, 0, slot, count)
+        if slot is None and exceeds(self, state, charge.cost):
+            return []
+        charge = charge._replace(kind=self._number_of(kind))
+        data: dict[str, Any] = {"k": charge.kind}
+        data |= {"s": slot} if state.on_plan else {}
+        data |= {"n": count} if count > 1 else {}
+        implied = rules.as_said(self.mixture, state, kind, Reserve(0, slot, count=count), slot)
+        data |= {} if charge.cost == implied.cost else {"cost": charge.cost}
+        data |= {} if charge.freed == implied.freed else {"freed": charge.freed}
+        data |= {"details": dict(event.details)} if event.details else {}
+        number = self.head.number + 1
+        totals = rules.reserved(self.state, state, charge, str(charged.adjacency), number)
+        self.append("reserve", run, data, totals)
+        return [Reservation(number, run, charge.one(n), n) for n in range(count)]
 
-    def record(self, start: Start, schedule: Schedule) -> int:
-        """Charge releases as a new run that is finished, and return its number (Rule 7)."""
-        data, totals = registered(self, start)
-        # Releases about a part have no plan: each has to fit.
-        admitted = start.plan is not None or start.over_budget
-        run = self.append("run", totals[0].runs, data, totals).run
-        for kind, count in schedule:
-            event = Event(kind)
-            for _ in range(count):
-                reservation = self.reserve(run, event, over_budget=admitted)
-                if reservation is None:
-                    self.mixture.check_promises(self.state.charged, 1 * kind)
-                    raise part_refused(self, start.part, kind)
-                self.commit(reservation, {})
-        self.finish(run)
-        return run
+    def _number_of(self, kind: Kind) -> int:
+        """Return the number of an entry that describes a kind of round, a new one if need be.
+
+        An earlier one counts only if it has just the cost that is computed here.
+        """
+        numbers = self.known.numbers
+        if not 0 < len(numbers) < _MOST_REMEMBERED:
+            numbers.clear()
+            for number in self.read(lambda rows: rows.latest_kinds(_REMEMBERED)):
+                numbers[self.kind(number)] = number
+        if kind not in numbers:
+            numbers[kind] = self._add("kind", 0, chain.kind_to_json(kind)).number
+            self.known.kinds[numbers[kind]] = kind
+        return numbers[kind]
+
+    def record(self, start: Start) -> int:
+        """Charge releases at once as a new run that is finished, and return its number (Rule 7)."""
+        shared = None
+        if start.plan is not None:
+            start = admitted(self, start)
+        elif start.rounds is not None:
+            schedule = events.schedule_in_adjacency(start.rounds, self.state.adjacency)
+            start = replace(start, rounds=schedule, cost=schedule_cost(self.mixture, schedule))
+            if start.part:
+                shared = self.part_totals().charge(start.part, start.cost)
+            cost = start.cost if shared is None else shared
+            if not start.over_budget and not self.fits(add(self.state.charged, cost)):
+                self.mixture.check_promises(self.state.charged, schedule)
+                raise part_refused(self, start.part, schedule.phases[0].round)
+        return self.register(start, shared)
+
+    def register(self, start: Start, shared: Totals | None = None) -> int:
+        """Begin a run, or charge it at once, and return its number."""
+        totals = rules.started_run(self.state, start, shared)
+        run, kind = totals[0].runs, "run" if start.rounds is None else "charge"
+        self.known.starts[run] = start
+        return self.append(kind, run, chain.start_to_json(start), totals).run
 
     def commit(self, reservation: Reservation, details: dict[str, Any]) -> RunState:
         """Release a round (Rules 4 and 6), and return the totals of its run."""
-        number, run, charge = reservation
-        state, plan = self._unsettled(reservation), self.plan(run)
-        if charge.slot is not None and plan and plan.keeps_order:
-            later: set[int | None] = set()
-            for entry, closes in self.entries(number):
-                if entry.kind == "reserve" and entry.run == run:
-                    later.add(entry.number)
-                elif entry.kind == "commit" and closes in later:
-                    raise LedgerError(
-                        f"{self.path}: round {closes}, a later one of the same plan, was released "
-                        f"before round {number}, and the plan is charged by a game with one "
-                        "order: nothing of this round may be released. It counts as spent."
-                    )
-        totals = rules.committed(self.state, state)
-        data = {"round": number} | ({"details": details} if details else {})
-        self.append("commit", run, data, totals, number)
-        return totals[1]
+        charge = reservation.charge
+        state, plan = self._unsettled(reservation), self.plan(reservation.run)
+        if charge.slot is not None and plan and plan.keeps_order and charge.slot < state.through:
+            raise LedgerError(
+                f"{self.path}: a later round of the same plan was released before round "
+                f"{reservation.number}, and the plan is charged by a game with one order: nothing "
+                "of this round may be released. It counts as spent."
+            )
+        totals = rules.committed(self.state, state, charge, self.kind(charge.kind))
+        data = {"details": details} if details else {}
+        self.append("commit", reservation.run, data, totals, reservation.closes)
+        return self.run_state(reservation.run)
 
     def abandon(self, reservation: Reservation, reason: str) -> None:
         """Take back a round for which nothing was drawn. It stays visible."""
-        number, run, charge = reservation
-        totals = rules.abandoned(self.state, self._unsettled(reservation), charge)
-        self.append("abandon", run, {"round": number, "reason": reason}, totals, number)
+        totals = rules.abandoned(self.state, self._unsettled(reservation), reservation.charge)
+        self.append("abandon", reservation.run, {"reason": reason}, totals, reservation.closes)
 
     def take_row(self, run: int) -> int:
         """Take the next row of correlated noise for a run, and return its number, from 1."""
-        state, row = self.open_run(run), self.latest_row(run) + 1
-        self.append("row", run, {"row": row}, (self.state, state))
-        return row
+        state = self.open_run(run)
+        state = state._replace(row=state.row + 1)
+        self.append("row", run, {}, (self.state, state))
+        return state.row
 
     def finish(self, run: int, room: PlanRoom | None = None) -> None:
         """End a run. ``room`` is the new division of delta, if it changes."""
-        totals = rules.finished(self.state, self.open_run(run), room or self.state)
-        self.append("finish", run, {}, totals)
+        totals = rules.finished(self.state, self.open_run(run), room)
+        self.append("finish", run, chain.room_to_json(room), totals)
 
     def _unsettled(self, reservation: Reservation) -> RunState:
         """Return the totals of the run of a round that is not settled (Rule 6)."""
-        if self.read(lambda rows: rows.is_closed(reservation.number)):
+        if self.read(lambda rows: rows.is_closed(reservation.closes)):
             raise LedgerError(
                 f"{self.path}: round {reservation.number} was committed or abandoned before."
             )
@@ -171,51 +220,57 @@ class Transaction(Snapshot):
 class LedgerFile:
     """An open file with its unchanging facts, shared by `Ledger`, `Run` and `Ticket`."""
 
-    def __init__(self, store: Store, *, read_only: bool) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
         self.path = store.path
         self.note = ""
-        store.head()
         first = store.read(lambda rows: rows.entry(1))
         with naming(self.path, first):
             opening = chain.read(first)
             if not isinstance(opening, Opening):
                 raise LedgerError("a ledger begins with its budget")
         self.known = Known(opening)
-        if any(missing := self.now().check_runs()):
+        self.now().check_runs()
+        replay = self.known.replay
+        if replay is not None and replay.low_from:
             self.note = (
                 f"dpacct 0.3 charged a run of {self.path} to a part of the data that it does not "
                 f"use, and so too little. All readings count it whole from now on."
             )
-            self.known.missing = missing
-            if not read_only:
-                self.known.missing = ()
-                store.write(self._recount)
 
     def now(self) -> Snapshot:
         """Return the ledger as of its latest entry."""
-        return Snapshot(self.store, self.store.head(), self.known)
+        return self.store.read(lambda rows: Snapshot(self.store, rows, self.known))
 
-    def prepare(self, kinds: Iterable[Release]) -> None:
+    def prepare(self, releases: Release | Schedule) -> None:
         """Compute, and keep, what the admission of releases needs. The file is not locked yet.
 
         A round of a new kind takes milliseconds. The epsilon of the initial plans, beside which
         pure releases are added, may take seconds.
         """
         mixture = self.known.opening.mixture
-        costs = [mixture.cost(kind) for kind in kinds]
-        if any(mixture.largest_loss(cost) is not None for cost in costs):
+        cost = schedule_cost(mixture, as_schedule(releases))
+        if mixture.largest_loss(cost) is not None:
             now = self.now()
             now.admission_epsilon(now.state.charged)
 
     def tried(self, action: Callable[[Transaction], T]) -> T:
-        """Return the result of ``action`` on a copy in memory. The file is only read."""
-        with closing(self.store.read(lambda rows: rows.in_memory())) as memory:
-            return action(Transaction(StoredEntries(self.path, memory), self.known))
+        """Return the result of ``action``, of which nothing is written."""
+        return self.store.read(lambda rows: action(Transaction(rows, self.known, tried=True)))
 
     def write(self, action: Callable[[Transaction], T]) -> T:
         """Return the result of ``action``. The entries that it appends are on disk then."""
-        return self.store.write(lambda rows: action(Transaction(rows, self.known)))
+
+        def transaction(rows: StoredEntries) -> tuple[Transaction, T]:
+            if rows.old:
+                self._go_on(rows)
+            opened = Transaction(rows, self.known)
+            return opened, action(opened)
+
+        opened, found = self.store.write(transaction)
+        # It is on disk: what it has learned stays true.
+        opened.teach(self.known)
+        return found
 
     def write_computed(self, compute: Callable[[Snapshot], Callable[[Transaction], T]]) -> T:
         """Return the result of an action that takes long to compute, which needs no lock.
@@ -232,13 +287,17 @@ class LedgerFile:
             if done := self.write(unless_changed):
                 return done[0]
 
-    def _recount(self, rows: StoredEntries) -> None:
+    def _go_on(self, rows: StoredEntries) -> None:
+        """Bring a file of version 0.3 into the present form, for all entries from now on."""
         opened = Transaction(rows, self.known)
-        if any(missing := opened.check_runs()):
-            state = replace(opened.state, spent=add(opened.state.spent, missing))
-            opened.append("recount", 0, {}, (state, None))
-            # Earlier programs do not know this kind of entry.
-            rows.bring_up_to_date()
+        rows.bring_up_to_date()
+        digests: dict[str, str] = {}
+        for run in opened.runs():
+            number, ledger, state = opened.latest_of(run)
+            text = rules.state_text(ledger, state)
+            rows.put_totals(number, run, text)
+            digests[str(run)] = chain.digest_of(text)
+        opened.append("recount", 0, {"runs": digests}, (opened.state, None))
 
 
 def exceeds(now: Snapshot, state: RunState, cost: Totals) -> bool:
@@ -246,36 +305,25 @@ def exceeds(now: Snapshot, state: RunState, cost: Totals) -> bool:
     return not now.fits(add(subtract(now.state.charged, state.held), cost))
 
 
-def registered(now: Snapshot, start: Start) -> tuple[dict[str, Any], States]:
-    """Return the entry of a new run and the totals behind it, if its plan fits."""
-    ledger, mixture = now.state, now.mixture
-    adjacency = ledger.adjacency
-    data: dict[str, Any] = {
-        "name": start.name,
-        "plan": None,
-        "private": start.private,
-        "details": start.details,
-    } | {key: value for key in ("over_budget", "project", "part") if (value := getattr(start, key))}
-    cost, room = None, ledger
-    if start.plan is not None:
-        plan = Plan(
-            events.schedule_in_adjacency(start.plan.schedule, adjacency), start.plan.accountant
-        )
-        adjacency = str(plan.schedule.adjacency)
-        data["plan"] = events.schedule_to_json(plan.schedule)
-        if plan.accountant != PAIRS:
-            data["accountant"] = plan.accountant
-        cost = schedule_cost(mixture, plan.schedule)
-        if ledger.started:
-            fits = now.fits(add(ledger.charged, cost))
-        else:
-            others = now.initial_plans(unfinished=True).values()
-            room = plan_room(mixture, now.budget, [*others, plan])
-            fits, cost = room.fits, mixture.within_plans(cost)
-        if not fits:
-            mixture.check_promises(ledger.charged, plan.schedule)
-            raise plan_refused(now, plan, cost)
-    return data, rules.started_run(ledger, cost, adjacency, room, private=start.private)
+def admitted(now: Snapshot, start: Start) -> Start:
+    """Return a run as its entry states it, if its plan fits."""
+    ledger, mixture, plan = now.state, now.mixture, start.plan
+    if plan is None:
+        return start
+    schedule = events.schedule_in_adjacency(plan.schedule, ledger.adjacency)
+    plan = Plan(schedule, plan.accountant)
+    cost, room = schedule_cost(mixture, schedule), None
+    if ledger.started:
+        fits = now.fits(add(ledger.charged, cost))
+    else:
+        others = now.initial_plans(unfinished=True).values()
+        room = plan_room(mixture, now.budget, [*others, plan])
+        fits, cost = room.fits, mixture.within_plans(cost)
+    if not fits:
+        mixture.check_promises(ledger.charged, schedule)
+        raise plan_refused(now, plan, cost)
+    rounds = None if start.rounds is None else schedule
+    return replace(start, plan=plan, rounds=rounds, cost=cost, room=room)
 
 
 # The errors for a round or a plan that does not fit. Each states the reading that

@@ -108,13 +108,13 @@ def test_verify(dpacct: Any, file: str) -> None:
     data = dpacct("ledger verify", file, "--json").json
     assert data["sound"] is True
     assert any("names" in what for what in data["unverified"])
-    assert (data["rounds"], data["entries"], data["head_found"]) == (6, 13, None)
+    assert (data["rounds"], data["entries"], data["head_found"]) == (6, 14, None)
     head = dpacct("ledger verify", file, "-q").text.strip()
     assert head == data["head"]
     assert "the head you kept is in the chain" in dpacct("ledger verify", file, "--head", head).text
     connection = sqlite3.connect(file, isolation_level=None)
     connection.execute("DROP TRIGGER entries_stay")
-    connection.execute("DELETE FROM entries WHERE number = 13")
+    connection.execute("DELETE FROM entries WHERE number = 14")
     connection.close()
     # Beside the file is a witness of what was dropped; who drops entries may drop that as well.
     assert_refused(dpacct("ledger verify", file), 1, "entr")
@@ -258,7 +258,7 @@ def test_a_new_ledger_with_a_large_delta_is_worth_a_note(dpacct: Any) -> None:
 def test_export(dpacct: Any, file: str) -> None:
     lines = dpacct("ledger export", file).text.splitlines()
     entries = [json.loads(line) for line in lines]
-    assert [entry["number"] for entry in entries] == list(range(1, 14))
+    assert [entry["number"] for entry in entries] == list(range(1, 15))
     assert dpacct("ledger export", file, "--json").json["entries"] == entries
     assert dpacct("ledger export", file, "-o all.jsonl").text == ""
     assert Path("all.jsonl").read_text(encoding="utf-8").splitlines() == lines
@@ -282,7 +282,7 @@ def test_a_ledger_is_never_overwritten(dpacct: Any, file: str) -> None:
 
 def test_no_control_character_reaches_the_terminal(dpacct: Any, part: str) -> None:
     evil = "\x1b[31mred\x07\ud800\u202e" * 1000
-    rows = [Row(json.loads(json.dumps(row.content)), row.closes) for row in read(Path(part))]
+    rows = [Row(json.loads(json.dumps(row.content))) for row in read(Path(part))]
     for row in rows:
         data = row.content["data"]
         for key in {"name", "unit", "software"} & set(data):

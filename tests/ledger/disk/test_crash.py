@@ -134,8 +134,9 @@ def cut(path: Path) -> Cut:
         def write(rows: StoredEntries) -> bytes:
             for text in ("one", "two"):
                 head = rows.head()
-                data, state = {"x": text * 900}, head.content["state"]
-                rows.add(new_entry(head, "resume", 1, data, state), None)
+                totals = rows.states()[-1][2]
+                entry = new_entry(head, "resume", 1, {"x": text * 900}, totals)
+                rows.add(entry, totals)
             return beside(path, "-journal").read_bytes()
 
         journal = store.write(write)

@@ -29,7 +29,8 @@ def path(sound: Path, tmp_path: Path) -> Path:
 def use(path: Path, *, read_only: bool) -> None:
     with Ledger.open(path, read_only=read_only) as ledger:
         ledger.report()
-        ledger.verify()
+        if problems := ledger.verify().problems:
+            raise LedgerError(f"damaged: {problems[0]}")
         ledger.start_run("next")
 
 

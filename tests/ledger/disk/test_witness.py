@@ -28,7 +28,7 @@ def test_a_position_says_how_far_the_ledger_has_come(ledger: Ledger) -> None:
         run.reserve(SMALL).commit()
         run.reserve(SMALL)
     found = ledger.position
-    assert found == Position(first.identity, 9, ledger.head, 2)
+    assert found == Position(first.identity, 10, ledger.head, 2)
     ledger.require(found, "the test")
     ledger.require(first, "the test")
     assert Position(**asdict(found)) == found
@@ -42,10 +42,10 @@ def test_a_ledger_that_lost_entries_is_rejected(path: Path, tmp_path: Path) -> N
         play(ledger.resume_run(1), SMALL, 1)
         known = ledger.position
     with Ledger.open(older) as ledger:
-        with pytest.raises(LedgerError, match=r"lost entries: run\.ckpt knows entry 7, with 2 rel"):
+        with pytest.raises(LedgerError, match=r"lost entries: run\.ckpt knows entry 8, with 2 rel"):
             ledger.require(known, "run.ckpt")
         play(ledger.resume_run(1), SMALL, 1)
-        with pytest.raises(LedgerError, match=r"was changed: run\.ckpt knows another entry 7"):
+        with pytest.raises(LedgerError, match=r"was changed: run\.ckpt knows another entry 8"):
             ledger.require(known, "run.ckpt")
     spend(other, 1)
     with (
@@ -124,7 +124,7 @@ def test_a_ledger_that_is_behind_its_witness_is_neither_read_nor_written(
     spend(path, 2)
     path.write_bytes(old)
     for read_only in (False, True):
-        with pytest.raises(LedgerError, match="witness knows entry 9, with 3"):
+        with pytest.raises(LedgerError, match="witness knows entry 10, with 3"):
             Ledger.open(path, read_only=read_only)
     # Deleting the witness is how the loss is accepted.
     beside(path).unlink()
@@ -153,7 +153,7 @@ def test_a_witness_and_a_file_that_do_not_belong_together(path: Path) -> None:
     beside(path).unlink()
     spend(path, 3)
     beside(path).write_bytes(newer)
-    with pytest.raises(LedgerError, match="knows another entry 7"):
+    with pytest.raises(LedgerError, match="knows another entry 8"):
         Ledger.open(path)
 
 
@@ -166,13 +166,13 @@ def test_a_missing_witness_is_made_by_writers_alone_and_says_since_when(path: Pa
         assert "the file has no witness" in ledger.verify().remarks[0]
     assert not beside(path).exists()
     with Ledger.open(path) as ledger:
-        assert said(ledger) == Witness(ledger.position, since=6)
+        assert said(ledger) == Witness(ledger.position, since=7)
         assert ledger.verify().sound
-        assert "its witness was made at entry 6" in ledger.verify().remarks[0]
+        assert "its witness was made at entry 7" in ledger.verify().remarks[0]
         # Somebody deletes it while the ledger is open.
         beside(path).unlink()
         ledger.resume_run(1)
-        assert said(ledger) == Witness(ledger.position, since=6)
+        assert said(ledger) == Witness(ledger.position, since=7)
 
 
 def rewritten(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
@@ -250,7 +250,7 @@ def test_a_round_whose_witness_cannot_be_written_is_not_released(
             ticket.commit()
         assert run.committed == 1
         run.reserve(SMALL).commit()
-        assert said(ledger) == Witness(ledger.position, since=4)
+        assert said(ledger) == Witness(ledger.position, since=5)
 
 
 @pytest.mark.needs("posix")

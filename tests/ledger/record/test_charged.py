@@ -115,7 +115,7 @@ def test_rounds_of_a_mixed_plan_are_released_in_its_order(path: Path) -> None:
         run = ledger.start_run("mixed", plan, accountant=TIGHT)
         early, late, last = (run.reserve(phase.round) for phase in plan)
         late.commit()
-        with pytest.raises(LedgerError, match=r"round 4, a later one .* before round 3"):
+        with pytest.raises(LedgerError, match="a later round of the same plan was released"):
             early.commit()
         assert (early.state, run.committed) == ("drawn", 1)
         last.commit()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from dpacct import Budget, Ledger, LedgerError, Poisson, Round
+from dpacct.items import read_alone
 from dpacct.ledger.record.plans import left_of
 from forgeries import BUDGET, QUICK, Row, read, write
 
@@ -59,36 +60,53 @@ def half(totals: list[int]) -> list[int]:
 
 
 SPENT = ("state", "ledger", "spent")
+NONE = [0] * 16
 # Which entry of the first quick example; the change; words of the problem that `verify` names.
 LIES: list[tuple[str, Change, str]] = [
     ("reserve", put(half, *SPENT), "totals"),
-    ("reserve", put(half, "state", "run", "spent"), "charges less"),
-    ("reserve", put(0, "state", "ledger", "rounds"), "more than all runs|totals"),
+    ("reserve", put(half, "state", "run", "spent"), "totals"),
+    ("reserve", put(0, "state", "ledger", "rounds"), "totals"),
     ("reserve", put(lambda n: n + 1, "state", "ledger", "rounds"), "totals"),
+    ("reserve", put(lambda n: n + 1, "state", "ledger", "latest"), "totals"),
     ("reserve", put(lambda n: n + 1, "state", "run", "cursor"), "totals"),
     ("reserve", put(lambda flag: not flag, "state", "run", "private"), "totals"),
     ("reserve", put(lambda flag: not flag, "state", "run", "initial"), "totals"),
     ("reserve", put(lambda delta: 2 * delta, "state", "ledger", "delta"), "totals"),
     ("reserve", put(1e-6, "state", "ledger", "plan_delta"), "totals"),
     ("reserve", put("replace-one", "state", "ledger", "adjacency"), "totals"),
-    ("reserve", put(lambda z: 2 * z, "data", "charged", "noise_multiplier"), "releases together"),
-    ("reserve", put(lambda z: z / 2, "data", "charged", "noise_multiplier"), "releases together"),
-    ("reserve", put(4.0, "data", "releases", 1, "noise_multiplier"), "releases together"),
-    ("reserve", put(4.0, "data", "releases", 0, "noise_multiplier"), "releases together"),
-    ("reserve", put(4.0, "data", "noise_multiplier"), "releases together"),
-    ("reserve", put(True, "data", "left"), "left the plan"),
-    ("reserve", put(1, "data", "slot"), "frees another amount"),
-    ("reserve", put(99, "data", "slot"), "plan covers"),
-    ("reserve", put(None, "data", "slot"), "left the plan"),
-    ("run", put(half, "state", "ledger", "held"), "charges less"),
+    ("kind", put(lambda z: 2 * z, "data", "charged", "noise_multiplier"), "charges more"),
+    ("kind", put(lambda z: z / 2, "data", "charged", "noise_multiplier"), "charges less"),
+    ("kind", put(half, "data", "cost"), "charges less"),
+    ("kind", put(lambda cost: [2 * part for part in cost], "data", "cost"), "charges more"),
+    ("kind", put(4.0, "data", "releases", 1, "noise_multiplier"), "releases together"),
+    ("kind", put(4.0, "data", "releases", 0, "noise_multiplier"), "releases together"),
+    ("kind", put(4.0, "data", "noise_multiplier"), "releases together"),
+    ("reserve", put(1, "data", "s"), "frees another amount"),
+    ("reserve", put(99, "data", "s"), "plan covers"),
+    ("reserve", put(None, "data", "s"), "totals"),
+    ("reserve", put(2, "data", "n"), "totals"),
+    ("reserve", put(0, "data", "n"), "several rounds"),
+    ("reserve", put(2.0, "data", "n"), "several rounds"),
+    ("reserve", put(4, "data", "n"), "cover all of them"),
+    ("reserve", put(NONE, "data", "freed"), "frees another amount"),
+    ("reserve", put(NONE, "data", "cost"), "charges less"),
+    ("reserve", put([0], "data", "cost"), "cannot be read|charges less"),
+    ("reserve", put(2, "data", "k"), "no entry before describes"),
+    ("reserve", put(9, "data", "k"), "no entry before describes"),
+    ("run", put(half, "state", "ledger", "held"), "totals"),
+    ("run", put(half, "data", "cost"), "charges less"),
+    ("run", put([1e-5, 0.0, 0.0], "data", "room"), "do not fit into the budget"),
     ("run", put(lambda flag: not flag, "data", "private"), "totals"),
     ("run", put(2, "data", "plan", 0, "rounds"), "charges more"),
     ("run", put(9, "data", "plan", 0, "rounds"), "charges less"),
     ("run", put(3.0, "data", "plan", 0, "noise_multiplier"), "charges less"),
     ("run", put(lambda n: n + 1, "state", "ledger", "runs"), "totals"),
-    ("abandon", put(2, "data", "round"), "index|not open"),
-    ("commit", put(99, "data", "round"), "index"),
-    ("commit", put(lambda n: n + 1, "state", "run", "committed"), "totals|at most the number"),
+    ("abandon", put(2, "closes"), "not open"),
+    ("abandon", put(None, "closes"), "index"),
+    ("commit", put(99, "closes"), "not open"),
+    ("commit", put(None, "closes"), "index"),
+    ("reserve", put(3, "closes"), "index"),
+    ("commit", put(lambda n: n + 1, "state", "run", "committed"), "totals"),
     ("finish", put(False, "state", "run", "finished"), "totals"),
     ("ledger", put(1e-4, "data", "budget", "delta"), "totals"),
     ("run", put(10.0, "data", "plan", 0, "noise_multiplier"), "charges more"),
@@ -143,10 +161,11 @@ def test_what_is_set_aside_for_a_plan_is_enough_for_it(path: Path) -> None:
         ledger.start_run("all of it", ledger.remaining_as_plan(round_) * round_)
     for share in (0.0, 0.5):
         rows = read(path)
-        state = rows[-1].content["state"]["ledger"]
+        state, data = rows[-1].content["state"]["ledger"], rows[-1].content["data"]
         assert 0 < state["plan_delta"] <= 1e-5
         state["plan_delta"] *= share
         state["delta"] = left_of(1e-5, state["plan_delta"])
+        data["room"][:2] = state["delta"], state["plan_delta"]
         problem = problem_of(path.with_name(str(share)), rows)
         assert "its plans do not fit into the budget as it says" in problem
 
@@ -155,12 +174,15 @@ def test_a_round_that_its_place_in_the_plan_does_not_cover_is_found(path: Path) 
     """It is charged as the planned one, which costs less."""
     with Ledger.open(path, BUDGET) as ledger:
         ledger.start_run("planned", 3 * Round(9.0)).reserve(Round(9.0)).commit()
+        mixture = ledger._file.known.opening.mixture
     for number, (change, words) in enumerate((
         ({"noise_multiplier": 8.0}, "no round of the plan covers it"),
-        ({"adjacency": "zero-out"}, "its adjacency is another"),
+        ({"adjacency": "zero-out"}, "no round of the plan covers it"),
     )):  # fmt: skip
         rows = read(path)
-        rows[2].content["data"]["charged"] |= change
+        data = rows[2].content["data"]
+        data["charged"] |= change
+        data["cost"] = mixture.cost(read_alone(data["charged"]))
         assert words in problem_of(path.with_name(str(number)), rows)
 
 
@@ -197,10 +219,10 @@ def test_an_entry_that_no_ledger_wrote_is_refused_by_its_number(
         ("ledger", put([0.5] * 11, "data", "weights")),
         ("ledger", put({"country": ["DE"]}, "data", "partitions")),
         ("run", put("x", "data", "plan", 0, "sampling")),
-        ("reserve", put(1, "state", "ledger", "extra")),
-        ("reserve", put("x", "data", "releases", 0)),
+        ("finish", put(1, "state", "ledger", "extra")),
+        ("kind", put("x", "data", "releases", 0)),
         ("reserve", put("later", "kind")),
-        ("commit", drop("data", "round")),
+        ("reserve", drop("data", "k")),
     ):
         number = forged(path, originals[0], kind, change)
         try:

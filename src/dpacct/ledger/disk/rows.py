@@ -1,7 +1,7 @@
-"""Entries as rows of an SQLite table, which are added and never changed.
+"""Entries as rows of an SQLite table, which are added and never changed, and the latest totals.
 
-Rule 1: each reading checks the types of a row, and the hash of an entry with totals. Only
-`StoredEntries.chunk` reads unchecked entries, for `verify`.
+Rule 1: each reading checks the types of a row, and the hash of an entry. Only
+`StoredEntries.chunk` reads unchecked entries, for a replay.
 Rule 2: no other process changes the entries during a transaction. So the latest entry is read and
 checked once in it.
 Rule 3: errors of SQLite and of the system become a `LedgerError` of one sentence.
@@ -12,11 +12,13 @@ its file explains, since a forged page may lead back to itself.
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from dpacct.display import line
 from dpacct.errors import LedgerError
@@ -24,7 +26,7 @@ from dpacct.ledger.disk.place import reason_of
 from dpacct.ledger.record.entries import GENESIS, Entry, link
 
 APPLICATION_ID = 0x6470_6163  # "dpac"
-# Version 3 (dpacct 0.3) has the same tables. Its totals do not add up: see `Mixture.adds_up`.
+# Version 3 (dpacct 0.3) has the same entries, each with its totals, and no other table.
 SCHEMA_VERSION = 4
 _OLDEST_VERSION = 3
 
@@ -40,9 +42,17 @@ _KEEP = (
     "CREATE TRIGGER entries_keep BEFORE UPDATE ON entries "
     "BEGIN SELECT RAISE(ABORT, 'entries are never changed'); END"
 )
-SCHEMA = (_TABLE, "CREATE INDEX entries_by_run ON entries (run, number)", _STAY, _KEEP)
+OLD_SCHEMA = (_TABLE, "CREATE INDEX entries_by_run ON entries (run, number)", _STAY, _KEEP)
+# Entries of which a run has few. The others are found by their numbers.
+_FEW = "kind NOT IN ('reserve', 'commit', 'row')"
+_NEW = (
+    f"CREATE INDEX entries_of_run ON entries (run, number) WHERE {_FEW}",
+    "CREATE TABLE states (number INTEGER PRIMARY KEY, run INTEGER NOT NULL UNIQUE, text TEXT)",
+    "CREATE TABLE verified (number INTEGER PRIMARY KEY, hash BLOB NOT NULL, text TEXT NOT NULL)",
+)
+SCHEMA = (_TABLE, _STAY, _KEEP, *_NEW)
 NO_LIMIT = 2**63 - 1
-_COLUMNS = "number, kind, run, text, hash"
+_COLUMNS = "number, kind, run, closes, text, hash"
 _BEFORE = "(SELECT hash FROM entries AS earlier WHERE earlier.number = entries.number - 1)"
 _MOST_PROBLEMS = 20
 _OTHER_TABLES = "the tables are not those of a ledger"
@@ -81,6 +91,7 @@ class StoredEntries:
         self._connection = connection
         self._limit = limit
         self._head: Entry | None = None
+        self._old: bool | None = None
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         explained = iter(range(100 + pages))
         connection.set_progress_handler(lambda: next(explained, None) is None, _STEPS_A_PAGE)
@@ -102,52 +113,108 @@ class StoredEntries:
             raise LedgerError(f"{self.path}: the ledger is damaged: entry {number} is missing.")
         return found
 
-    def of_run(self, run: int, *, first: bool = False, kind: str = "") -> Entry | None:
-        """Return the latest or the first entry of a run, its hash checked, or None."""
-        of_kind = f"AND kind = '{kind}' " if kind else ""
+    @property
+    def old(self) -> bool:
+        """True for a file of version 0.3, which has no stored totals."""
+        if self._old is None:
+            self._old = self._version() == _OLDEST_VERSION
+        return self._old
+
+    def _version(self) -> int:
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        return version
+
+    def of_run(
+        self, run: int, *, first: bool = False, kind: str = "", until: int = NO_LIMIT
+    ) -> Entry | None:
+        """Return the first entry of a run, or its latest one of a kind, its hash checked, or None.
+
+        Args:
+            first: the entry that registered it.
+            kind: that it has else.
+            until: it has at most this number.
+        """
+        among = f"run = ? AND {_FEW} ORDER BY number" if first else f"run = ? AND kind = '{kind}'"
         return self._select(
-            f"run = ? {of_kind}ORDER BY number {'' if first else 'DESC'} LIMIT 1", run
+            f"{among}{'' if first else ' ORDER BY number DESC'} LIMIT 1", run, until
         )
 
-    def is_closed(self, number: int) -> bool:
-        """Return whether a reservation was committed or abandoned."""
-        return self._count("closes = ?", number) > 0
+    def latest_kinds(self, most: int) -> list[int]:
+        """Return the numbers of the latest entries that describe kinds of rounds."""
+        query = (
+            f"SELECT number FROM entries WHERE run = 0 AND {_FEW} AND kind = 'kind' "  # noqa: S608 - constants
+            "ORDER BY number DESC LIMIT ?"
+        )
+        return [number for (number,) in self._connection.execute(query, (most,))]
 
-    def add(self, entry: Entry, closes: int | None) -> None:
-        """Add an entry. ``closes`` is the reservation that it settles."""
+    def is_closed(self, closes: int) -> bool:
+        """Return whether a reserved round was committed or abandoned, by what settles it."""
+        return self._count("closes = ?", closes) > 0
+
+    def states(self, after: int = 0) -> list[tuple[int, int, str]]:
+        """Return the stored totals of runs with entries behind a number: its latest, run, text."""
+        query = "SELECT number, run, text FROM states WHERE number > ? ORDER BY number"
+        found: list[Any] = self._connection.execute(query, (after,)).fetchall()
+        if any([type(column) for column in row] != [int, int, str] for row in found):
+            raise LedgerError(f"{self.path}: the ledger is damaged: totals have the wrong types.")
+        return found
+
+    def add(self, entry: Entry, totals: str | None) -> None:
+        """Add an entry, with the totals behind it that replace those of its run."""
         self._connection.execute(
             "INSERT INTO entries (number, run, kind, closes, text, hash) VALUES (?, ?, ?, ?, ?, ?)",
-            (entry.number, entry.run, entry.kind, closes, entry.text, entry.hash),
+            (entry.number, entry.run, entry.kind, entry.closes, entry.text, entry.hash),
         )
+        if totals is not None:
+            self.put_totals(entry.number, entry.run, totals)
         self._head = entry
 
-    def in_memory(self) -> sqlite3.Connection:
-        """Return a copy of all entries, which nothing writes to the file."""
-        memory = sqlite3.connect(":memory:", isolation_level=None)
-        self._connection.backup(memory)
-        return memory
+    def put_totals(self, number: int, run: int, totals: str) -> None:
+        """Store the totals of a run as of its latest entry, in place of earlier ones."""
+        self._connection.execute("REPLACE INTO states VALUES (?, ?, ?)", (number, run, totals))
 
-    def commits_behind(self, number: int) -> int:
-        """Return how many rounds were released behind an entry."""
-        return self._count("number > ? AND kind = 'commit'", number)
+    def verified(self) -> tuple[int, bytes, str] | None:
+        """Return what was kept by the latest verification: the entry, its hash, and its replay."""
+        if self.old:
+            return None
+        found = self._connection.execute("SELECT number, hash, text FROM verified").fetchone()
+        if found and [type(column) for column in found] != [int, bytes, str]:
+            raise LedgerError(f"{self.path}: the ledger is damaged: a head has the wrong types.")
+        return found
 
-    def chunk(self, after: int) -> list[tuple[Entry, int | None]]:
-        """Return the next entries behind a number, unchecked, with the reservation each settles."""
+    def keep_verified(self, number: int, hash_: bytes, text: str) -> None:
+        """Keep that all entries were verified up to one, and the text of their replay."""
+        self._connection.execute("DELETE FROM verified")
+        self._connection.execute("INSERT INTO verified VALUES (?, ?, ?)", (number, hash_, text))
+
+    def released(self) -> int:
+        """Return the number of released rounds of all runs."""
+        if self.old:
+            return self._count("kind = 'commit' AND number > ?", 0)
+        query = "SELECT text FROM states ORDER BY number DESC LIMIT 1"
+        found = self._connection.execute(query).fetchone()
+        try:
+            return int(json.loads(found[0])["ledger"]["committed"])
+        except (LookupError, TypeError, ValueError):
+            raise LedgerError(f"{self.path}: the ledger is damaged: it has no totals.") from None
+
+    def chunk(self, after: int) -> list[Entry]:
+        """Return the next entries behind a number, unchecked."""
         query = (
-            f"SELECT {_COLUMNS}, closes FROM entries WHERE number > ? AND number <= ? "  # noqa: S608 - constants
+            f"SELECT {_COLUMNS} FROM entries WHERE number > ? AND number <= ? "  # noqa: S608 - constants
             f"ORDER BY number LIMIT {CHUNK}"
         )
         rows = self._connection.execute(query, (after, self._limit)).fetchall()
         if any(one >= next_ for (one, *_), (next_, *_) in pairwise([(after,), *rows])):
             raise LedgerError(f"{self.path}: the ledger is damaged: its entries are not in order.")
-        return [(_entry(self.path, columns), closes) for *columns, closes in rows]
+        return [_entry(self.path, columns) for columns in rows]
 
     def problems(self) -> list[str]:
         """Return the errors that SQLite finds in the file, and those of its tables."""
         rows = self._connection.execute(f"PRAGMA integrity_check({_MOST_PROBLEMS})").fetchall()
         # SQLite puts several lines into one.
         problems = [" ".join(str(row[0]).split()) for row in rows if row[0] != "ok"]
-        if self._statements() != set(SCHEMA):
+        if self._statements() != set(OLD_SCHEMA if self.old else SCHEMA):
             problems.append(_OTHER_TABLES)
         # They would be read as entries of runs, but not as part of the chain.
         if odd := self._count("number < 1"):
@@ -156,7 +223,7 @@ class StoredEntries:
 
     def version(self) -> int:
         """Return the version of the tables. No other table, view or trigger is there (Rule 4)."""
-        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        version = self._version()
         if version > SCHEMA_VERSION:
             raise LedgerError(
                 f"{self.path}: a later dpacct wrote this ledger (schema {version}; this one "
@@ -169,7 +236,7 @@ class StoredEntries:
             )
         if version < _OLDEST_VERSION:
             raise LedgerError(f"{self.path}: the ledger is damaged: it has no schema version.")
-        if not self._statements() <= set(SCHEMA):
+        if not self._statements() <= set(SCHEMA + OLD_SCHEMA):
             raise LedgerError(f"{self.path}: the ledger is damaged: {_OTHER_TABLES}.")
         if self._count("run = 0 AND kind = 'relabel'"):
             raise LedgerError(
@@ -184,24 +251,27 @@ class StoredEntries:
         return {row[0] for row in self._connection.execute(query)}
 
     def bring_up_to_date(self) -> None:
-        """Make the file one of this version, with the transaction."""
+        """Make a file of version 0.3 one of this version, with the transaction, without totals."""
+        for statement in ("DROP INDEX entries_by_run", *_NEW):
+            self._connection.execute(statement)
         self._connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        self._old = False
 
     def _count(self, clause: str, *values: int) -> int:
         query = f"SELECT count(*) FROM entries WHERE number <= ? AND {clause}"  # noqa: S608 - constants
         (number,) = self._connection.execute(query, (self._limit, *values)).fetchone()
         return number
 
-    def _select(self, clause: str, value: int) -> Entry | None:
+    def _select(self, clause: str, value: int, until: int = NO_LIMIT) -> Entry | None:
         """Return the entry that a clause finds, its hash checked."""
         query = f"SELECT {_COLUMNS}, {_BEFORE} FROM entries WHERE number <= ? AND {clause}"  # noqa: S608 - constants
-        row = self._connection.execute(query, (self._limit, value)).fetchone()
+        row = self._connection.execute(query, (min(until, self._limit), value)).fetchone()
         if row is None:
             return None
         *columns, before = row
         entry = _entry(self.path, columns)
         previous = GENESIS if entry.number <= 1 else before
-        if not isinstance(previous, bytes) or link(previous, entry.text) != entry.hash:
+        if not isinstance(previous, bytes) or link(previous, entry) != entry.hash:
             raise LedgerError(
                 f"{self.path}: the chain is broken at entry {entry.number}. The file was damaged "
                 f"or changed. `dpacct ledger verify` lists the errors."
@@ -209,21 +279,20 @@ class StoredEntries:
         return entry
 
 
-def _entry(path: Path, columns: list[object]) -> Entry:
+def _entry(path: Path, columns: Sequence[object]) -> Entry:
     match columns:
-        case [int(number), str(kind), int(run), str(text), bytes(hash_)]:
-            return Entry(number, kind, run, text, hash_)
+        case [int(number), str(kind), int(run), int() | None as closes, str(text), bytes(hash_)]:
+            return Entry(number, kind, run, closes, text, hash_)
         case _:
             raise LedgerError(f"{path}: the ledger is damaged: an entry has the wrong types.")
 
 
-def make_tables(connection: sqlite3.Connection, path: Path, first: Entry) -> None:
-    """Make the tables of a new ledger, with its first entry."""
+def make_tables(connection: sqlite3.Connection, path: Path, first: Entry, totals: str) -> None:
+    """Make the tables of a new ledger, with its first entry and the totals behind it."""
     for statement in (*SCHEMA, f"PRAGMA application_id={APPLICATION_ID}"):
         connection.execute(statement)
-    rows = StoredEntries(path, connection)
-    rows.add(first, None)
-    rows.bring_up_to_date()
+    StoredEntries(path, connection).add(first, totals)
+    connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
 
 def connect(file: Path, mode: str) -> sqlite3.Connection:

@@ -109,7 +109,10 @@ class Store:
         self._lock.close()
 
     def read(self, action: Callable[[StoredEntries], Answer], limit: int = NO_LIMIT) -> Answer:
-        """Return the result of ``action``, which reads rows of one time (Rule 3)."""
+        """Return the result of ``action``, which reads rows of one time (Rule 3).
+
+        Without a limit to earlier entries, the latest one is not older than at an earlier reading.
+        """
 
         def transaction() -> Answer:
             self._lock.take(exclusive=False)
@@ -122,7 +125,10 @@ class Store:
                 self._put_right()
             self.connection.execute("BEGIN")
             self.connection.execute(_TOUCH).fetchone()
-            return action(StoredEntries(self.path, self.connection, limit))
+            rows = StoredEntries(self.path, self.connection, limit)
+            if limit == NO_LIMIT:
+                self._checked_head(rows)
+            return action(rows)
 
         return self._alone(transaction)
 
@@ -153,7 +159,7 @@ class Store:
 
     def head(self) -> Entry:
         """Return the latest entry, unless it is older than an earlier reading (Rule 4)."""
-        return self.read(self._checked_head)
+        return self.read(StoredEntries.head)
 
     def witness(self) -> Witness | None:
         """Return the content of the witness, or None if the ledger has none."""
@@ -308,8 +314,11 @@ class Store:
         return connection
 
 
-def make_file(place: Place, first: Entry) -> None:
-    """Make a new file with its first entry (Rule 1), unless another process was faster."""
+def make_file(place: Place, first: Entry, totals: str) -> None:
+    """Make a new file with its first entry (Rule 1), unless another process was faster.
+
+    ``totals`` is the text of the totals behind it.
+    """
     check_mount(place, writing=True)
     mark = f"{os.getpid()}-{time.monotonic_ns()}"
     draft = place.file.with_name(f".{place.file.name}.draft-{mark}")
@@ -318,7 +327,7 @@ def make_file(place: Place, first: Entry) -> None:
             # Before anything is in it. Its journal and its witness get the same mode.
             draft.chmod(0o600)
             connection.execute("BEGIN IMMEDIATE")
-            make_tables(connection, place.path, first)
+            make_tables(connection, place.path, first, totals)
             connection.execute("COMMIT")
         with alone_in(place.file.parent):
             # No ledger is ever replaced.

@@ -61,7 +61,7 @@ def read_witness(place: Place) -> Witness | None:
 def make_witness(place: Place, rows: StoredEntries) -> Witness:
     """Write the first witness of a ledger, as a whole or not at all, and return it."""
     head, identity = rows.head(), rows.entry(1).hash.hex()
-    known = Position(identity, head.number, head.hash.hex(), rows.commits_behind(0))
+    known = Position(identity, head.number, head.hash.hex(), rows.released())
     witness = Witness(known, since=head.number)
     draft = place.witness.with_name(f"{place.witness.name}-new")
     try:
@@ -129,8 +129,9 @@ def require(rows: StoredEntries, position: Position, holder: str) -> None:
 def next_witness(rows: StoredEntries, witness: Witness) -> Witness:
     """Return the witness of the latest entry, from an earlier one."""
     head, known = rows.head(), witness.position
-    total = known.committed + rows.commits_behind(known.entry)
-    position = Position(known.identity, head.number, head.hash.hex(), total)
+    if head.number == known.entry:
+        return witness
+    position = Position(known.identity, head.number, head.hash.hex(), rows.released())
     return replace(witness, position=position)
 
 

@@ -1,21 +1,27 @@
 """Entries: a chain of texts, and the content of each kind of entry.
 
 Rule 1: an entry is text: one JSON object, keys sorted, no spaces, ASCII, no NaN.
-Rule 2: its hash covers that text and the hash of the entry before.
+Rule 2: its hash covers that text, its number, run and kind, what it settles, and the hash before.
 Rule 3: entries are numbered 1, 2, 3, ... The number orders them, never the clock.
 Rule 4: an entry that cannot be read is rejected in one line. Callers add its number and the file.
+Rule 5: an entry says what happened, not what it adds up to. It holds the digest of the totals
+behind it (`state`), which are stored once for each run.
+Rule 6: entries of version 0.3 hold the totals themselves. A file of that version goes on in the
+present form, behind an entry ``recount``, which has the digests of the totals of its runs.
 
 Texts (names, unit, reasons, details, software) stay as they were given and are not checked.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import cached_property
@@ -24,18 +30,19 @@ from typing import Any
 from dpacct.budget import Budget
 from dpacct.display import line
 from dpacct.errors import InvalidParameter, LedgerError
-from dpacct.items import read_alone
-from dpacct.ledger.record.events import (
-    NoisySum,
-    schedule_from_json,
-)
+from dpacct.items import read_alone, release_entry
+from dpacct.ledger.record.events import NoisySum, schedule_from_json, schedule_to_json
 from dpacct.ledger.record.parts import Partitions, checked_partitions
-from dpacct.ledger.record.plans import PAIRS, Plan
-from dpacct.renyi.odometer import Mixture
-from dpacct.rounds import Release
+from dpacct.ledger.record.plans import PAIRS, Plan, PlanRoom
+from dpacct.renyi.odometer import Mixture, Totals
+from dpacct.rounds import Release, Schedule
 
 GENESIS = bytes(32)
-_KEYS = ("number", "kind", "run", "time", "data", "state")
+# A reservation of several rounds: what settles the one with number j has j times this more in
+# ``closes`` than the number of the reservation.
+NEXT_OF_SEVERAL = 1 << 40
+# How the text of version 0.3 begins, and none of the present form.
+_OLD = '{"data":'
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -49,19 +56,50 @@ class Entry:
     number: int  # its place, from 1
     kind: str  # one of the kinds below
     run: int  # the run it belongs to, 0 for none
+    closes: int | None  # the reservation that it settles
     text: str  # the hashed text
-    hash: bytes  # SHA-256 of the previous hash and the text, 32 bytes
+    hash: bytes  # SHA-256 of the previous hash and all of the above, 32 bytes
+
+    @property
+    def old(self) -> bool:
+        """True for an entry of version 0.3."""
+        return self.text.startswith(_OLD)
 
     @cached_property
     def content(self) -> dict[str, Any]:
         """The parsed text."""
         with reading():
             found = json.loads(self.text)
-            if [found[key] for key in ("number", "kind", "run")] != [
-                self.number, self.kind, self.run,
-            ]:  # fmt: skip
-                raise LedgerError("it contradicts its own index")
+            if self.old:
+                said = [
+                    *(found[key] for key in ("number", "kind", "run")),
+                    found["data"].get("round"),
+                ]
+                settles = self.closes if self.kind in ("commit", "abandon") else said[3]
+                if repr(said) != repr([self.number, self.kind, self.run, settles]):
+                    raise LedgerError("it contradicts its own index")
         return found
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What happened."""
+        return self.content["data"] if self.old else self.content
+
+    @property
+    def digest(self) -> str | None:
+        """Of the totals behind it, if it changes any."""
+        return self.content.get("d")
+
+    @property
+    def time(self) -> str:
+        """When it was written, as ISO 8601 in UTC."""
+        with reading():
+            if self.old:
+                return str(self.content["time"])
+            # A clock may be anywhere, and the number in a foreign file as well.
+            seconds, milli = divmod(int(self.content["t"]), 1000)
+            when = datetime.fromtimestamp(seconds, UTC).replace(microsecond=1000 * milli)
+        return when.isoformat(timespec="milliseconds")
 
 
 @contextmanager
@@ -69,7 +107,7 @@ def reading() -> Generator[None]:
     """Turn the errors of an entry that no ledger wrote into a `LedgerError` of one line."""
     try:
         yield
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
         why = f"{type(error).__name__}: {error}"
         raise LedgerError(f"it cannot be read: {line(why).removesuffix('.')}") from None
 
@@ -79,19 +117,31 @@ def canonical(content: dict[str, Any]) -> str:
     return _ENCODER.encode(content)
 
 
-def link(previous: bytes, text: str) -> bytes:
-    """Return the hash of an entry (Rule 2)."""
+def digest_of(totals: str) -> str:
+    """Return 128 bits of SHA-256 of the text of totals, as 22 characters (Rule 5)."""
+    return base64.b64encode(hashlib.sha256(totals.encode()).digest()[:16]).decode()[:22]
+
+
+def link(previous: bytes, entry: Entry) -> bytes:
+    """Return the hash that an entry must have behind a previous one (Rule 2)."""
+    text = entry.text
+    if not entry.old:
+        closes = "" if entry.closes is None else entry.closes
+        text = f"{entry.number},{entry.run},{entry.kind},{closes}\n{text}"
     return hashlib.sha256(previous + text.encode("ascii", "backslashreplace")).digest()
 
 
 def new_entry(
-    previous: Entry | None, kind: str, run: int, data: dict[str, Any], state: dict[str, Any]
-) -> Entry:
-    """Return the entry that follows ``previous``, written now."""
+    previous: Entry | None, kind: str, run: int, data: dict[str, Any], totals: str | None,
+    closes: int | None = None,
+) -> Entry:  # fmt: skip
+    """Return the entry that follows ``previous``, written now. ``totals``: the text behind it."""
     number = 1 if previous is None else previous.number + 1
-    time = datetime.now(UTC).isoformat(timespec="microseconds")
-    text = canonical(dict(zip(_KEYS, (number, kind, run, time, data, state), strict=True)))
-    return Entry(number, kind, run, text, link(previous.hash if previous else GENESIS, text))
+    content = data | {"t": time.time_ns() // 10**6}
+    content |= {} if totals is None else {"d": digest_of(totals)}
+    entry = Entry(number, kind, run, closes, canonical(content), b"")
+    hash_ = link(previous.hash if previous else GENESIS, entry)
+    return Entry(number, kind, run, closes, entry.text, hash_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +190,16 @@ class Opening:
     unit: str
     software: str
     partitions: Partitions = field(default_factory=dict[str, tuple[str, ...]])
+    adjacency: str = ""  # of all rounds, if it was given
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Kind ``run``: a run is registered, with its plan if it has one.
+    """Kinds ``run``, and ``charge``: a run is registered, with its plan if it has one.
 
-    A run with ``over_budget`` ran elsewhere, and is recorded even if it does not fit. ``project``
-    is the group that it belongs to, and ``part`` the part of the data that it uses, or empty.
+    A charge is a run that is finished: all its releases were charged at once. A run with
+    ``over_budget`` ran elsewhere, and is recorded even if it does not fit. ``project`` is the group
+    that it belongs to, and ``part`` the part of the data that it uses, or empty.
     """
 
     name: str
@@ -157,75 +209,130 @@ class Start:
     over_budget: bool = False
     project: str = ""
     part: str = ""
+    rounds: Schedule | None = None  # of a charge, its releases
+    cost: Totals = ()  # the Renyi total of the plan or of the charge
+    room: PlanRoom | None = None  # the new division of delta, if the plan changes it
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """The releases that it plans or charges."""
+        return self.plan.schedule if self.plan else self.rounds
 
 
 @dataclass(frozen=True, slots=True)
-class Reserve:
-    """Kind ``reserve``: a round is charged."""
+class Kind:
+    """Kind ``kind``: a round with all its releases, and its cost, for entries that charge it."""
 
     charged: Release  # the charged round
     noise_multiplier: float | None  # of the round, if it has several releases
     releases: tuple[NoisySum, ...]  # all its releases, or empty if its sum is the only release
-    slot: int | None  # its number in the plan of its run, from 0, or None outside the plan
-    left: bool  # whether its run left the plan with it
+    cost: Totals  # of the charged round. In entries of version 0.3 it is missing
+
+    @property
+    def is_bare(self) -> bool:
+        """True if a sum has no noise."""
+        return not all(release.noise_multiplier for release in self.releases)
 
 
 @dataclass(frozen=True, slots=True)
-class Settle:
-    """Kinds ``commit`` and ``abandon``: the reservation ``round`` was released, or given back."""
+class Reserve:
+    """Kind ``reserve``: a round, or several equal ones of a plan, are charged."""
 
-    round: int
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Kind ``row``: a run of correlated noise takes its next row of noise, which costs nothing.
-
-    All rows were charged together. The entry keeps a row from being released twice.
-    """
-
-    row: int
+    kind: int  # the number of the entry that describes the round
+    slot: int | None  # the number of the first in the plan, from 0. None: outside of it
+    count: int = 1
+    cost: Totals = ()  # if it is not that of the kind
+    freed: Totals = ()  # the part of the held room that ends, if it is not the cost
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Kinds without content.
+    """Kinds without content, or with nothing that counts.
 
-    ``resume`` and ``finish`` of a run. ``recount``: the totals of the ledger, which were too low,
-    are those of its runs again.
+    ``commit`` and ``abandon``: a reservation was released, or given back. ``resume`` of a run.
+    ``row``: a run of correlated noise takes its next row of noise. All rows were charged together:
+    the entry keeps a row from being released twice. ``recount``: see Rule 6.
     """
 
 
-Said = Opening | Start | Reserve | Settle | Row | Plain
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Kind ``finish``: a run takes no more rounds."""
+
+    room: PlanRoom | None  # the new division of delta, if it changes
+
+
+Said = Opening | Start | Kind | Reserve | Finish | Plain
 
 
 def read(entry: Entry) -> Said:
     """Return the content of an entry."""
-    data, found = entry.content["data"], Plain()
+    data, found = entry.data, Plain()
     with reading():
         match entry.kind:
             case "ledger":
                 found = _opening(data)
-            case "run":
-                found = _start(data)
+            case "run" | "charge":
+                found = _start(data, at_once=entry.kind == "charge")
+            case "kind":
+                found = kind_of(entry)
             case "reserve":
-                found = Reserve(
-                    read_alone(data["charged"]),
-                    data.get("noise_multiplier"),
-                    tuple(NoisySum(**part) for part in data.get("releases", ())),
-                    data["slot"],
-                    data["left"],
-                )
-            case "commit" | "abandon":
-                found = Settle(data["round"], data.get("reason", ""))
-            case "row":
-                found = Row(data["row"])
-            case "resume" | "finish" | "recount":
+                if entry.old:
+                    return Reserve(entry.number, data["slot"])
+                totals = (tuple(data.get(key, ())) for key in ("cost", "freed"))
+                found = Reserve(data["k"], data.get("s"), data.get("n", 1), *totals)
+            case "finish":
+                found = Finish(_room(data))
+            case "commit" | "abandon" | "row" | "resume" | "recount":
                 pass
             case _:
                 raise LedgerError(f"its kind {line(entry.kind, 40)!r} is not known")
     return found
+
+
+def kind_of(entry: Entry) -> Kind:
+    """Return the round that an entry ``kind`` describes, or an entry ``reserve`` of version 0.3."""
+    data = entry.data
+    with reading():
+        if entry.kind != "kind" and not (entry.old and entry.kind == "reserve"):
+            raise LedgerError("it describes no round")
+        releases = tuple(NoisySum(**part) for part in data.get("releases", ()))
+        noise, cost = data.get("noise_multiplier"), tuple(data.get("cost", ()))
+        return Kind(read_alone(data["charged"]), noise, releases, cost)
+
+
+def kind_to_json(kind: Kind) -> dict[str, Any]:
+    """Return the entry of a kind of round."""
+    data = {"charged": release_entry(kind.charged, alone=True), "cost": kind.cost}
+    if kind.releases:
+        data |= {"noise_multiplier": kind.noise_multiplier}
+        data |= {"releases": list(map(asdict, kind.releases))}
+    return data
+
+
+def start_to_json(start: Start) -> dict[str, Any]:
+    """Return the entry of a run."""
+    plan = start.plan
+    data: dict[str, Any] = {"name": start.name, "private": start.private}
+    data["details"] = start.details
+    data["plan"] = None if plan is None else schedule_to_json(plan.schedule)
+    data |= {
+        key: value for key in ("over_budget", "project", "part") if (value := getattr(start, key))
+    }
+    if plan is not None and plan.accountant != PAIRS:
+        data["accountant"] = plan.accountant
+    if plan is None and start.rounds is not None:
+        data["rounds"] = schedule_to_json(start.rounds)
+    return data | ({"cost": start.cost} if start.cost else {}) | room_to_json(start.room)
+
+
+def room_to_json(room: PlanRoom | None) -> dict[str, Any]:
+    """Return the division of delta as a key of an entry, if it changes."""
+    return {} if room is None else {"room": list(room[1:])}
+
+
+def _room(data: dict[str, Any]) -> PlanRoom | None:
+    return PlanRoom(True, *data["room"]) if "room" in data else None  # noqa: FBT003 - it fitted
 
 
 def _opening(data: dict[str, Any]) -> Opening:
@@ -235,18 +342,25 @@ def _opening(data: dict[str, Any]) -> Opening:
         raise LedgerError("its weights add up to more than 1")
     promised, adds_up = data.get("promised_delta", 0.0), data.get("adds_up", False)
     mixture = Mixture(tuple(data["orders"]), weights, promised, adds_up)
-    partitions = checked_partitions(data.get("partitions"))
-    return Opening(budget, mixture, data["unit"], data["software"], partitions)
+    partitions, adjacency = checked_partitions(data.get("partitions")), data.get("adjacency", "")
+    return Opening(budget, mixture, data["unit"], data["software"], partitions, adjacency)
 
 
-def _start(data: dict[str, Any]) -> Start:
-    plan, accountant = data["plan"], data.get("accountant", PAIRS)
+def _start(data: dict[str, Any], *, at_once: bool) -> Start:
+    planned, accountant = data["plan"], data.get("accountant", PAIRS)
+    plan = None if planned is None else Plan(schedule_from_json(planned), accountant)
+    rounds = None
+    if at_once:
+        rounds = plan.schedule if plan else schedule_from_json(data["rounds"])
     return Start(
         data["name"],
-        None if plan is None else Plan(schedule_from_json(plan), accountant),
+        plan,
         data["private"],
         data["details"],
         data.get("over_budget", False),
         data.get("project", ""),
         data.get("part", ""),
+        rounds,
+        tuple(data.get("cost", ())),
+        _room(data),
     )

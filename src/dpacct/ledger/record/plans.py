@@ -82,6 +82,11 @@ class Plan:
             return None
         return self.schedule.phases[bisect_right(self._ends, number)].round
 
+    def alike(self, number: int) -> int:
+        """Return how many equal rounds of one phase come from a number on."""
+        index = bisect_right(self._ends, number)
+        return self._ends[index] - number if index < len(self._ends) else 0
+
     def covering(self, round_: Release, start: int) -> int | None:
         """Return the number of the first round, from ``start`` on, that covers the given one."""
         phase = bisect_right(self._ends, start)

@@ -1,6 +1,6 @@
 """The totals behind an entry, and the rules by which each kind of entry changes them.
 
-Pure arithmetic on whole numbers. Writing an entry (`writing`) and verifying one (`verify`) call the
+Pure arithmetic on whole numbers. Writing an entry (`writing`) and replaying one (`replay`) call the
 same functions.
 
 Rule 1: `spent` holds every round that was reserved and not abandoned.
@@ -12,25 +12,33 @@ Rule 4: the charge of a round covers all its releases together.
 Rule 5: rounds charged outside the initial plans stay within the budget, except for rounds that had
 run elsewhere.
 Rule 6: if the charge of a plan depends on the order of its rounds, they are released in it.
+Rule 7: the totals are stored once for each run, as of its latest entry, and overwritten. That entry
+has their digest. The latest entry of all binds the sum of the numbers of these entries: if stored
+totals of any run are older than they should be, the sum is too low.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-from dpacct.ledger.record.entries import Entry, reading
+from dpacct.ledger.record.entries import NEXT_OF_SEVERAL, Kind, Opening, Reserve, Start, reading
 from dpacct.ledger.record.plans import Plan, PlanRoom, proven_epsilon, together
 from dpacct.numerics.rounding import decimal_above
-from dpacct.renyi.odometer import Mixture, Totals, add, subtract
-from dpacct.rounds import Release
+from dpacct.renyi.odometer import Mixture, Totals, add, subtract, times
+
+# Kinds of released rounds that are counted for each run. The achieved epsilon of some of them is at
+# most that of all.
+_COUNTED = 32
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerState:
+class LedgerState(NamedTuple):
     """Totals of all runs."""
 
     # Renyi totals of every round that was reserved and not abandoned, in units of 2^-64.
@@ -46,6 +54,8 @@ class LedgerState:
     adjacency: str  # of all rounds, or empty until the first round or plan
     # The delta set aside for promises. None in ledgers of version 0.3: as it was declared.
     promised_delta: float | None = None
+    committed: int = 0  # the number of released rounds
+    latest: int = 0  # the sum of the numbers of the latest entries of all runs (Rule 7)
 
     @property
     def charged(self) -> Totals:
@@ -53,8 +63,7 @@ class LedgerState:
         return add(self.spent, self.held)
 
 
-@dataclass(frozen=True, slots=True)
-class RunState:
+class RunState(NamedTuple):
     """Totals of one run."""
 
     spent: Totals  # as for the ledger
@@ -67,6 +76,13 @@ class RunState:
     initial: bool  # the plan was registered before the ledger's first round
     left: bool  # it ran a round outside its plan
     finished: bool  # it takes no more rounds
+    latest: int = 0  # the number of its latest reservation
+    row: int = 0  # its latest row of correlated noise
+    through: int = 0  # one more than the latest slot of its plan that was released
+    exact: int = 0  # released rounds that are just the planned ones
+    # How often it released each kind of round, by the number of the entry of the kind: the first
+    # kinds, and all with a sum without noise.
+    released: tuple[tuple[int, int], ...] = ()
 
     @property
     def on_plan(self) -> bool:
@@ -74,31 +90,63 @@ class RunState:
         return self.planned and not self.left
 
 
+# In the place of the totals of a run, for entries of none.
+NO_RUN = RunState((), (), 0, 0, 0, False, False, False, False, False)  # noqa: FBT003 - in the order of the fields
 # Totals behind an entry: of all runs, and of its run.
 States = tuple[LedgerState, RunState | None]
-# The division of the budget's delta between the initial plans and other rounds.
-Room = PlanRoom | LedgerState
 
 
-def state_to_json(ledger: LedgerState, run: RunState | None) -> dict[str, Any]:
-    """Return the totals in the form of an entry."""
-    values = {name: getattr(ledger, name) for name in LedgerState.__slots__}
-    return {
-        "ledger": {name: value for name, value in values.items() if value is not None},
-        "run": None if run is None else {name: getattr(run, name) for name in RunState.__slots__},
-    }
+def state_text(ledger: LedgerState, run: RunState | None) -> str:
+    """Return the totals as text: canonical JSON."""
+    return f'{{"ledger":{_text(ledger)},"run":{"null" if run is None else _text(run)}}}'
 
 
-def read_state(entry: Entry) -> States:
-    """Return the totals behind an entry."""
-    state = entry.content["state"]
+def as_of_0_3(ledger: LedgerState, run: RunState | None) -> States:
+    """Return totals without what version 0.3 did not store."""
+    plain = run and run._replace(latest=0, row=0, through=0, exact=0, released=())
+    return ledger._replace(committed=0, latest=0), plain
+
+
+def _text(state: LedgerState | RunState) -> str:
+    values = zip(_SORTED[type(state)], _GETTERS[type(state)](state), strict=True)
+    inside = [name + _WRITERS[type(value)](value) for name, value in values if value is not None]
+    return f"{{{','.join(inside)}}}"
+
+
+@lru_cache(maxsize=64)
+def _totals(totals: tuple[Any, ...]) -> str:
+    return json.dumps(totals, separators=(",", ":"))
+
+
+# Names with a colon, values in their order, and JSON by type: the encoder of `json` takes longer.
+_SORTED = {
+    kind: [f'"{name}":' for name in sorted(kind._fields)] for kind in (LedgerState, RunState)
+}
+_GETTERS = {kind: attrgetter(*sorted(kind._fields)) for kind in (LedgerState, RunState)}
+_WRITERS: dict[type, Callable[[Any], str]] = {
+    bool: lambda value: "true" if value else "false",
+    int: int.__repr__,
+    float: float.__repr__,
+    str: json.dumps,
+    tuple: _totals,
+}
+
+
+def read_state(text: str) -> States:
+    """Return the totals that were written as text, or those of an entry of version 0.3."""
     with reading():
-        ledger = LedgerState(**_with_totals(state["ledger"]))
-        return ledger, state["run"] and RunState(**_with_totals(state["run"]))
+        state = json.loads(text)
+        state = state.get("state", state)
+        ledger = LedgerState(**_with_tuples(state["ledger"]))
+        return ledger, state["run"] and RunState(**_with_tuples(state["run"]))
 
 
-def _with_totals(values: dict[str, Any]) -> dict[str, Any]:
-    return values | {name: tuple(values[name]) for name in ("spent", "held")}
+def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
+    found = values | {name: tuple(values[name]) for name in ("spent", "held")}
+    if "released" in values:
+        pairs: list[tuple[int, int]] = [(kind, count) for kind, count in values["released"]]
+        found["released"] = tuple(pairs)
+    return found
 
 
 def in_force(mixture: Mixture, ledger: LedgerState) -> Mixture:
@@ -135,75 +183,129 @@ def admission_epsilon(
 
 
 class Charge(NamedTuple):
-    """The effect of one round on the totals."""
+    """The effect of a round, or of several equal ones of a plan, on the totals."""
 
-    cost: Totals  # of the round
-    # the number of the planned round that covers it, from 0, or None outside a plan.
+    cost: Totals  # of all of them
+    # the number of the planned round that covers the first, from 0, or None outside a plan.
     slot: int | None = None
-    # the part of `held` that ends: the cost of the planned round and of skipped ones.
+    # the part of `held` that ends: the cost of planned rounds and of skipped ones.
     freed: Totals = ()
     skipped: bool = False  # whether planned rounds before it are skipped
-    # of a part of the data: by how much it raises the total of all runs.
-    shared: Totals | None = None
+    rounds: int = 1  # their number
+    kind: int = 0  # the number of the entry that describes the round
+    as_planned: bool = False  # whether it is just the planned round
+
+    def one(self, index: int) -> Charge:
+        """Return the effect of one of the rounds, from 0."""
+        if self.rounds == 1 or self.slot is None:
+            return self
+        both = self.cost, self.freed
+        cost, freed = (tuple(one // self.rounds for one in part) for part in both)
+        return self._replace(cost=cost, freed=freed, slot=self.slot + index, rounds=1)
+
+
+def settled_by(reservation: int, index: int) -> int:
+    """Return what settles one of the rounds of a reservation, from 0 (``closes`` of an entry)."""
+    return reservation + index * NEXT_OF_SEVERAL
 
 
 def charge_of(
-    mixture: Mixture, plan: Plan | None, run: RunState, round_: Release, slot: int | None
-) -> Charge:
-    """Return the charge of a round, at a slot of its run's plan or outside it (Rule 2)."""
-    cost = mixture.cost(round_)
+    mixture: Mixture, plan: Plan | None, run: RunState, kind: Kind, number: int, slot: int | None,
+    count: int = 1,
+) -> Charge:  # fmt: skip
+    """Return the charge of rounds, from a slot of their run's plan on or outside it (Rule 2)."""
+    cost, round_ = kind.cost or mixture.cost(kind.charged), kind.charged
     if plan is None or slot is None:
-        return Charge(cost)
-    own = plan.cost(mixture, slot, slot + 1)
-    freed = plan.cost(mixture, run.cursor, slot + 1)
-    # Another version may have held another amount: never free more than was held.
-    held = tuple(map(min, freed, run.held))
-    cost = tuple(map(min, cost, own))
+        return Charge(cost, kind=number)
+    planned = plan.round_at(slot)
+    own = mixture.cost(planned) if planned is not None and planned != round_ else cost
+    freed = times(count, own)
+    if slot > run.cursor:
+        freed = add(freed, plan.cost(mixture, run.cursor, slot))
     # Condition B has the initial plans whole, so their rounds are not beside them.
+    cost = tuple(map(min, cost, own))
     cost = mixture.within_plans(cost) if run.initial else cost
-    return Charge(cost, slot, held, slot > run.cursor)
+    # Another version may have held another amount: never free more than was held.
+    freed = tuple(map(min, freed, run.held))
+    skipped, same = slot > run.cursor, planned == round_
+    return Charge(times(count, cost), slot, freed, skipped, count, number, same)
 
 
-def empty_ledger(mixture: Mixture, delta: float, adjacency: str) -> LedgerState:
+def as_said(mixture: Mixture, run: RunState, kind: Kind, said: Reserve, slot: int | None) -> Charge:
+    """Return the charge that an entry states, where it does not say more than its kind."""
+    cost = times(said.count, kind.cost)
+    cost = mixture.within_plans(cost) if slot is not None and run.initial else cost
+    cost, freed = said.cost or cost, said.freed
+    if slot is not None and not freed:
+        freed = tuple(map(min, cost, run.held))
+    return Charge(cost, slot, freed, slot is not None and slot > run.cursor, said.count, said.kind)
+
+
+def empty_ledger(opening: Opening) -> LedgerState:
     """Return the totals before the first run."""
+    mixture, delta = opening.mixture, opening.budget.delta
     zero, promised = mixture.zero(), mixture.promised_delta if mixture.adds_up else None
-    return LedgerState(zero, zero, 0, 0, 0, False, False, delta, 0.0, adjacency, promised)  # noqa: FBT003 - in the order of the fields
+    return LedgerState(zero, zero, 0, 0, 0, False, False, delta, 0.0, opening.adjacency, promised)  # noqa: FBT003 - in the order of the fields
 
 
 def started_run(
-    ledger: LedgerState, plan_cost: Totals | None, adjacency: str, room: Room, *,
-    private: bool,
-) -> tuple[LedgerState, RunState]:  # fmt: skip
-    """Register a run, and hold room for its plan, if it has one with this Renyi total.
+    ledger: LedgerState, start: Start, shared: Totals | None = None
+) -> tuple[LedgerState, RunState]:
+    """Register a run, and hold room for its plan. The releases of a charge are spent at once.
 
-    ``room`` is the division of delta from now on: that of ``ledger`` if it does not change.
+    ``shared`` is by how much a charge raises the total of all runs, if it is not its cost.
     """
-    zero = (0,) * len(ledger.spent)
-    planned, held = plan_cost is not None, plan_cost or zero
+    zero, planned = (0,) * len(ledger.spent), start.plan is not None
+    held = start.cost if planned else zero
     initial = planned and not ledger.started
-    run = RunState(zero, held, 0, 0, 0, private, planned, initial, left=False, finished=False)
-    held = add(ledger.held, held)
-    ledger = replace(ledger, runs=ledger.runs + 1, held=held, adjacency=adjacency)
-    return _divided(ledger, room), run
+    run = RunState(zero, held, 0, 0, 0, start.private, planned, initial, left=False, finished=False)
+    adjacency = str(start.schedule.adjacency) if start.schedule else ledger.adjacency
+    ledger = ledger._replace(runs=ledger.runs + 1, held=add(ledger.held, held), adjacency=adjacency)
+    ledger = _divided(ledger, start.room)
+    if start.rounds is None:
+        return ledger, run
+    count, back = start.rounds.rounds, tuple(-part for part in held)
+    ledger, run = _changed(ledger, run, start.cost, back, count, shared)
+    loose, committed = ledger.loose or not initial, ledger.committed + count
+    ledger = ledger._replace(started=True, loose=loose, committed=committed)
+    used = count if planned else 0
+    return ledger, run._replace(
+        committed=count, cursor=used, exact=used, through=used, finished=True
+    )
 
 
 def reserved(
-    ledger: LedgerState, run: RunState, charge: Charge, adjacency: str
-) -> tuple[LedgerState, RunState]:
-    """Charge a round. A round outside the plan of its run leaves it, and frees the held room."""
+    ledger: LedgerState, run: RunState, charge: Charge, adjacency: str, number: int,
+    shared: Totals | None = None,
+) -> tuple[LedgerState, RunState]:  # fmt: skip
+    """Charge rounds by an entry. A round outside the plan of its run leaves it, and frees the room.
+
+    ``shared`` is by how much it raises the total of all runs, if it is not its cost.
+    """
     leaves = charge.slot is None and run.on_plan
     freed = run.held if leaves else charge.freed or (0,) * len(charge.cost)
     loose = ledger.loose or charge.slot is None or not run.initial
     back = tuple(-part for part in freed)
-    ledger, run = _changed(ledger, run, charge.cost, back, 1, charge.shared)
-    ledger = replace(ledger, started=True, loose=loose, adjacency=adjacency)
-    cursor = run.cursor if charge.slot is None else charge.slot + 1
-    return ledger, replace(run, cursor=cursor, left=run.left or leaves)
+    ledger, run = _changed(ledger, run, charge.cost, back, charge.rounds, shared)
+    ledger = ledger._replace(started=True, loose=loose, adjacency=adjacency)
+    cursor = run.cursor if charge.slot is None else charge.slot + charge.rounds
+    return ledger, run._replace(cursor=cursor, left=run.left or leaves, latest=number)
 
 
-def committed(ledger: LedgerState, run: RunState) -> tuple[LedgerState, RunState]:
+def committed(
+    ledger: LedgerState, run: RunState, charge: Charge, kind: Kind
+) -> tuple[LedgerState, RunState]:
     """Count a reserved round as released."""
-    return ledger, replace(run, committed=run.committed + 1)
+    released = dict(run.released)
+    if charge.kind in released or len(released) < _COUNTED or kind.is_bare:
+        released[charge.kind] = released.get(charge.kind, 0) + 1
+    through = run.through if charge.slot is None else max(run.through, charge.slot + 1)
+    return ledger._replace(committed=ledger.committed + 1), run._replace(
+        committed=run.committed + 1,
+        through=through,
+        exact=run.exact + charge.as_planned,
+        released=tuple(released.items()),
+    )
 
 
 def abandoned(ledger: LedgerState, run: RunState, charge: Charge) -> tuple[LedgerState, RunState]:
@@ -213,18 +315,21 @@ def abandoned(ledger: LedgerState, run: RunState, charge: Charge) -> tuple[Ledge
     back = charge.freed if again else (0,) * len(charge.cost)
     cost = tuple(-part for part in charge.cost)
     ledger, run = _changed(ledger, run, cost, back, -1)
-    return ledger, replace(run, cursor=run.cursor - again)
+    return ledger, run._replace(cursor=run.cursor - again)
 
 
-def finished(ledger: LedgerState, run: RunState, room: Room) -> tuple[LedgerState, RunState]:
-    """End the run and free its held room. ``room`` is as for `started_run`."""
-    ledger = _divided(replace(ledger, held=subtract(ledger.held, run.held)), room)
-    return ledger, replace(run, finished=True, held=(0,) * len(run.held))
+def finished(
+    ledger: LedgerState, run: RunState, room: PlanRoom | None
+) -> tuple[LedgerState, RunState]:
+    """End the run and free its held room. ``room``: the new division of delta, if it changes."""
+    ledger = _divided(ledger._replace(held=subtract(ledger.held, run.held)), room)
+    return ledger, run._replace(finished=True, held=(0,) * len(run.held))
 
 
-def _divided(ledger: LedgerState, room: Room) -> LedgerState:
-    return replace(
-        ledger,
+def _divided(ledger: LedgerState, room: PlanRoom | None) -> LedgerState:
+    if room is None:
+        return ledger
+    return ledger._replace(
         delta=room.delta,
         plan_delta=room.plan_delta,
         promised_delta=room.promised_delta,
@@ -239,12 +344,11 @@ def _changed(
 
     ``shared`` is added to the total of all runs, if it is not ``spent``.
     """
-    ledger = replace(
-        ledger,
+    ledger = ledger._replace(
         spent=add(ledger.spent, spent if shared is None else shared),
         held=add(ledger.held, held),
         rounds=ledger.rounds + rounds,
         exposed=ledger.exposed + (0 if run.private else rounds),
     )
     spent, held = add(run.spent, spent), add(run.held, held)
-    return ledger, replace(run, spent=spent, held=held, rounds=run.rounds + rounds)
+    return ledger, run._replace(spent=spent, held=held, rounds=run.rounds + rounds)

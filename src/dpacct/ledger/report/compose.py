@@ -16,7 +16,7 @@ from dpacct.ledger.disk.store import Store
 from dpacct.ledger.readings import Snapshot
 from dpacct.ledger.record.events import MAX_DETAILS
 from dpacct.ledger.report.facts import promise_of, report_of
-from dpacct.ledger.verify import Verification, verify
+from dpacct.ledger.verify import Verification
 from dpacct.ledger.writing import above
 from dpacct.outputs import LedgerReport, ReleaseKeys, ReportedRun
 from dpacct.report.document import Report, bullets, chart, filled, heading, paragraph, table
@@ -36,7 +36,7 @@ _ANY_STOP = "even if results influenced when to stop"
 
 def verified_report(now: Snapshot, store: Store, reporter: str) -> Report:
     """Return the whole report of a program's version, with a verification of the same entries."""
-    facts, found = report_of(now, reporter), verify(now, store)
+    facts, found = report_of(now, store, reporter)
     promise = promise_of(now, facts)
     name = str(facts["path"]).replace("\\", "/").rsplit("/", 1)[-1]
     blocks: list[str] = [

@@ -14,14 +14,16 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dpacct.budget import Interval, Spent
-from dpacct.display import chosen, line, up
-from dpacct.errors import LedgerError
+from dpacct.display import chosen, up
 from dpacct.items import release_entry
+from dpacct.ledger.disk.store import Store
 from dpacct.ledger.readings import WORDS, Guarantee, Snapshot
-from dpacct.ledger.record.entries import Entry, Reserve, Settle
+from dpacct.ledger.record.entries import Entry, Reserve, Said, Start
 from dpacct.ledger.record.events import schedule_to_json
-from dpacct.ledger.record.plans import join
-from dpacct.ledger.record.state import LedgerState
+from dpacct.ledger.record.plans import Plan, join, schedule_cost
+from dpacct.ledger.record.replay import Replay
+from dpacct.ledger.record.state import LedgerState, settled_by
+from dpacct.ledger.verify import Verification, verify
 from dpacct.outputs import (
     Ends,
     LedgerReport,
@@ -33,7 +35,8 @@ from dpacct.outputs import (
     Reading,
     RunHistory,
 )
-from dpacct.rounds import Adjacency
+from dpacct.renyi.odometer import add, subtract
+from dpacct.rounds import Adjacency, Release
 
 if TYPE_CHECKING:
     from dpacct.report.front import Promise
@@ -164,7 +167,7 @@ def _run(now: Snapshot, number: int) -> LedgerRun:
         spent, any_stop = spent.without_privacy, math.inf
     whole = _finite(any_stop) if plan is not None and state.on_plan else None
     slots, why = (state.cursor, plan.rounds) if plan else (0, 0), now.why_not_private(number)
-    first, last = (now.entry_of(number, first=which) for which in (True, False))
+    first, last = now.first_entry(number), now.entry(now.latest_of(number)[0])
     return {
         "run": number,
         "name": start.name,
@@ -176,9 +179,9 @@ def _run(now: Snapshot, number: int) -> LedgerRun:
         "committed": state.committed,
         "uncommitted": state.rounds - state.committed,
         "finished": state.finished,
-        "started": _time(first),
-        "latest": _time(last),
-        "total_after": _finite(now.as_of(last).upper()),
+        "started": first.time,
+        "latest": last.time,
+        "total_after": _finite(now.behind(number).upper()),
         "planned_rounds": plan and plan.rounds,
         "planned_epsilon": whole,
         "planned_first": state.initial,
@@ -206,127 +209,171 @@ def promise_of(now: Snapshot, found: LedgerTotals) -> Promise | None:
     return None if epsilon > budget else Promise(unit, relation, budget, delta, spent=epsilon)
 
 
-def report_of(now: Snapshot, reporter: str) -> LedgerReport:
-    """Return the summary of a ledger, and the facts that only all entries show."""
+def report_of(now: Snapshot, store: Store, reporter: str) -> tuple[LedgerReport, Verification]:
+    """Return the summary of a ledger with the facts that only all entries show, and their check."""
     from dpacct.report.front import risk_to_json  # noqa: PLC0415
     from dpacct.report.words import LEDGER_ASSUMPTIONS  # noqa: PLC0415
 
     found, history = summarize(now), History(now)
-    return {
+    checked = verify(now, store, watch=history.step)
+    history.end()
+    report: LedgerReport = {
         **found,
-        "created": _time(now.entry(1)),
-        "latest": _time(now.head),
+        "created": now.entry(1).time,
+        "latest": now.head.time,
         "software": now.known.opening.software,
         "points": history.points,
-        "runs": [{**run, **history.runs[run["run"]]} for run in found["runs"]],
+        "runs": [{**run, **history.of_run(run["run"])} for run in found["runs"]],
         "kind": "ledger",
         "risk": risk_to_json(promise_of(now, found)),
         "assumptions": list(LEDGER_ASSUMPTIONS),
         "reporter": reporter,
     }
-
-
-def _time(entry: Entry) -> str:
-    return line(str(entry.content["time"]))
+    return report, checked
 
 
 class History:
     """The runs of a ledger, and epsilon over its rounds, in one pass over its entries.
 
     Attributes:
-        runs: the facts of each run, as JSON. ``ended`` is a time of the clock.
-            ``phases`` are the charged rounds, run-length encoded, at most `MAX_PHASES`.
-            ``more_rounds`` counts the others. ``left_at`` is the round at which the run left its
-            plan.
         points: epsilon after a number of rounds, as JSON.
     """
 
     def __init__(self, now: Snapshot) -> None:
-        self.runs: dict[int, RunHistory] = {}
         self.points: list[Point] = []
         self._now = now
+        self._runs: dict[int, RunHistory] = {}
         total = now.state.rounds
         self._due = {max(1, round(total * k / _POINTS)) for k in range(_POINTS + 1)}
-        # Reservations that are not settled, each with its run and the phase that counts it.
-        self._open: dict[int, tuple[int, dict[str, Any]]] = {}
+        # What settles each reserved round, with the phase that counts it.
+        self._open: dict[int, dict[str, Any]] = {}
         self._more: dict[int, dict[str, Any]] = {}
         # No round precedes a registration of these plans.
         self._plans, self._cursors = now.initial_plans(), dict[int, int]()
         self._kind = (False, False)
+        self._before = LedgerState((), (), 0, 0, 0, False, False, 0.0, 0.0, "")  # noqa: FBT003 - in the order of the fields
         self._charged = 0
-        for entry, _ in now.entries():
-            self._step(entry)
-        for number, run in self.runs.items():
+
+    def of_run(self, number: int) -> RunHistory:
+        """Return the facts of a run, as JSON.
+
+        ``ended`` is a time of the clock. ``phases`` are the charged rounds, run-length encoded, at
+        most `MAX_PHASES`. ``more_rounds`` counts the others. ``left_at`` is the round at which the
+        run left its plan.
+        """
+        if number not in self._runs:
+            self._more[number] = {"rounds": 0}
+            self._runs[number] = {
+                "ended": "", "resumed": 0, "left_at": None,
+                "abandonments": 0, "more_rounds": 0, "phases": [],
+            }  # fmt: skip
+        return self._runs[number]
+
+    def end(self) -> None:
+        """Finish the phases and the points."""
+        for number, run in self._runs.items():
             run["phases"] = [phase for phase in run["phases"] if phase["rounds"]]
             run["more_rounds"] = self._more[number]["rounds"]
         if self._charged:
             # The last point is the present reading.
             self._forget(self._charged)
-            self._point(now.upper(), planned=now.guarantee() is Guarantee.PLANNED)
+            now = self._now
+            self._point(now.state.rounds, now.upper(), planned=now.guarantee() is Guarantee.PLANNED)
 
-    def _step(self, entry: Entry) -> None:
-        """Add one entry."""
-        said = self._now.said(entry)
-        ledger, state = self._now.totals(entry)
-        self._charged = ledger.rounds
-        if state is None:
+    def step(self, entry: Entry, said: Said, replay: Replay) -> None:
+        """Add one entry, behind which a replay is."""
+        before, self._before = self._before, replay.ledger
+        self._charged = replay.ledger.rounds
+        if not entry.run:
             return
-        if entry.run not in self.runs:
-            self._more[entry.run] = {"rounds": 0}
-            self.runs[entry.run] = {
-                "ended": "", "resumed": 0, "left_at": None,
-                "abandonments": 0, "more_rounds": 0, "phases": [],
-            }  # fmt: skip
-        run = self.runs[entry.run]
-        run["ended"] = _time(entry)
+        run, state = self.of_run(entry.run), replay.runs[entry.run][2]
+        run["ended"] = entry.time
         run["resumed"] += entry.kind == "resume"
         self._cursors[entry.run] = state.cursor
-        if isinstance(said, Reserve):
-            self._reserve(entry, said, run, ledger)
-        elif isinstance(said, Settle):
-            owner, phase = self._open.pop(said.round, (0, {}))
-            if owner != entry.run:
-                raise LedgerError(
-                    f"{self._now.path}: entry {entry.number} settles a round that is not open."
-                )
+        if isinstance(said, Start) and said.rounds is not None:
+            for kind, count in said.rounds:
+                self._phase(entry.run, kind, [], count, planned=state.planned)
+            self._rounds(entry.run, before, replay.ledger, said)
+        elif isinstance(said, Reserve):
+            if state.left and run["left_at"] is None:
+                run["left_at"] = self._charged
+            kind = replay.kind(said.kind)
+            releases = list(map(asdict, kind.releases))
+            phase = self._phase(
+                entry.run, kind.charged, releases, said.count, planned=state.on_plan
+            )
+            self._open |= {settled_by(entry.number, n): phase for n in range(said.count)}
+            self._rounds(entry.run, before, replay.ledger)
+        elif entry.closes is not None:
+            phase = self._open.pop(entry.closes)
             if entry.kind == "abandon":
                 self._forget(self._charged + 1)
                 run["abandonments"] += 1
                 phase["rounds"] -= 1
 
-    def _reserve(self, entry: Entry, said: Reserve, run: RunHistory, ledger: LedgerState) -> None:
-        if said.left:
-            run["left_at"] = self._charged
-        new = {"planned": said.slot is not None} | release_entry(said.charged, alone=True)
-        new["releases"] = list(map(asdict, said.releases))
-        phases, phase = run["phases"], self._more[entry.run]
+    def _phase(
+        self, run: int, charged: Release, releases: list[dict[str, Any]], rounds: int, *,
+        planned: bool,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Count rounds in the latest phase of a run, or in a new one, and return the phase."""
+        new = {"planned": planned, **release_entry(charged, alone=True), "releases": releases}
+        phases: list[dict[str, Any]] = self._runs[run]["phases"]
+        phase: dict[str, Any] = self._more[run]
         if phases and phases[-1] == {"rounds": phases[-1]["rounds"], **new}:
             phase = phases[-1]
         elif len(phases) < MAX_PHASES:
             phase = {"rounds": 0, **new}
             phases.append(phase)
-        phase["rounds"] += 1
-        self._open[entry.number] = entry.run, phase
+        phase["rounds"] += rounds
+        return phase
+
+    def _rounds(
+        self, run: int, before: LedgerState, after: LedgerState, start: Start | None = None
+    ) -> None:
+        """Add the points of the rounds that one entry charges. ``start``: of a charge."""
         # Rounds beside the plans, and among them one that is not pure, turn the curve.
-        beside = self._now.mixture.largest_loss(ledger.spent, beside_plans=True)
-        kind = ledger.loose, beside is None
-        if (kind != self._kind and ledger.loose) or self._charged in self._due:
-            self._forget(self._charged)
-            self._read(ledger)
-        self._kind = kind
+        beside = self._now.mixture.largest_loss(after.spent, beside_plans=True)
+        kind, cursor = (after.loose, beside is None), self._cursors[run]
+        turns = after.loose and kind != self._kind
+        for rounds in sorted({*self._due, before.rounds + turns}):
+            if before.rounds < rounds <= after.rounds:
+                self._cursors[run] = cursor - (after.rounds - rounds)
+                self._forget(rounds)
+                self._read(self._within(before, after, rounds, start))
+        self._kind, self._cursors[run] = kind, cursor
+
+    def _within(
+        self, before: LedgerState, after: LedgerState, rounds: int, start: Start | None
+    ) -> LedgerState:
+        """Return the totals after some of the rounds that one entry charges."""
+        some, count = rounds - before.rounds, after.rounds - before.rounds
+        if some == count:
+            return after
+        schedule = start and start.schedule
+        if start is None or schedule is None or start.part or len(schedule.phases) == 1:
+            # Of equal rounds, a share rounded up. About a part it is at most too large.
+            whole = subtract(after.spent, before.spent)
+            spent = tuple(-(-some * part // count) for part in whole)
+        else:
+            spent = schedule_cost(self._now.mixture, Plan(schedule).first(some))
+            if start.plan is not None and not before.started:
+                spent = self._now.mixture.within_plans(spent)
+        return after._replace(spent=add(before.spent, spent), rounds=rounds)
 
     def _read(self, ledger: LedgerState) -> None:
         """Add a point."""
         if ledger.exposed or not self._now.is_planned(ledger):
             spent = self._now.adaptive(ledger.spent, ledger.delta)
-            self._point(math.inf if ledger.exposed else spent, planned=False)
+            spent = math.inf if ledger.exposed else spent
+            self._point(ledger.rounds, spent, planned=False)
             return
         so_far = join(plan.first(self._cursors.get(n, 0)) for n, plan in self._plans.items())
-        self._point(self._now.planned(ledger, self._plans.values(), so_far), planned=True)
+        upper = self._now.planned(ledger, self._plans.values(), so_far)
+        self._point(ledger.rounds, upper, planned=True)
 
-    def _point(self, upper: float, *, planned: bool) -> None:
+    def _point(self, rounds: int, upper: float, *, planned: bool) -> None:
         kind = "planned" if planned else "adaptive"
-        self.points.append({"round": self._charged, "upper": _finite(upper), "guarantee": kind})
+        self.points.append({"round": rounds, "upper": _finite(upper), "guarantee": kind})
 
     def _forget(self, rounds: int) -> None:
         """Drop the points from this number of rounds on: some of the rounds were given back."""
