@@ -144,7 +144,7 @@ ledger remaining census.ledger --noise 1 --q 0.1 --adjacency replace-one => --ad
 ledger verify census.ledger --head 00 => --head is '00'; | 64 hexadecimal digits
 [1] ledger verify census.ledger --head ZEROS => 0 is not in the chain
 ledger show census.ledger --json -q => -q | --json
-ledger charge census.ledger --noise 9 --rounds 1e6 --q 0.1 => --rounds is 1e6 | 100000 rounds | several calls
+[1] ledger charge census.ledger --noise 9 --rounds 1e6 --q 0.1 => the plan of 1,000,000 rounds does not fit
 ledger charge census.ledger --noise 9 --rounds 1 --q 0.1 --name ' ' => --name is ' '
 ledger charge census.ledger --noise 9 --rounds 1 --q 0.1 --adjacency replace-one => --adjacency is 'replace-one' | add-remove
 ledger charge census.ledger --laplace 0.1,scale=9 => 0.1,scale=9

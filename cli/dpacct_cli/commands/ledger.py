@@ -231,8 +231,8 @@ def charge(
 ) -> None:
     """Charge releases: rounds that ran elsewhere, a statistic, a promise.
 
-    All of them are recorded, or none, at most 100,000 at once. Releases that exceed the budget may
-    be a mistake and are rejected. --over-budget records them. -q prints the epsilon afterwards.
+    All of them are recorded, by one entry, or none. Releases that exceed the budget may be a
+    mistake and are rejected. --over-budget records them. -q prints the epsilon afterwards.
 
     Examples:
       dpacct ledger charge census.ledger --noise 1.3 --rounds 20 --q 0.1 --name notebook
