@@ -35,6 +35,20 @@ def import_package(module: str, distribution: str, at_least: str, extra: str) ->
     return importlib.import_module(module)
 
 
+def import_other(package: str, at_least: str) -> Any:
+    """Return a package that no extra of dpacct brings, untyped.
+
+    Raises:
+        Unsupported: it is not installed, or older than that.
+    """
+    try:
+        return import_package(package, package, at_least, "")
+    except Unsupported as error:
+        why = str(error).partition(":")[0]
+        wanted = install_command(packages=(f'"{package}>={at_least}"',))
+        raise Unsupported(f"{why}: {wanted}") from None
+
+
 def install_command(extra: str = "", packages: tuple[str, ...] = ()) -> str:
     """Return the command that adds packages, or those of extras, to this installation.
 

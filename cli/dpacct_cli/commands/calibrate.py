@@ -5,13 +5,22 @@ from typing import Annotated, Any
 import dpacct
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
+from dpacct.calibration.noise_rule import noise_rule
 from dpacct.errors import DpacctError, InvalidParameter
 from dpacct.items import noise_in_words
 from dpacct.outputs import noise_multiplier, single
 from dpacct.rounds import Full, Poisson, Round, Sampling, Schedule, Uniform
 from dpacct_cli import mechanism, options, outputs
 from dpacct_cli.errors import OptionConflict, conflict
-from dpacct_cli.options import Advanced, MechanismOptions, ReadDelta, StyleOptions, Text, option
+from dpacct_cli.options import (
+    Advanced,
+    MechanismOptions,
+    ReadDelta,
+    StyleOptions,
+    Text,
+    flag,
+    option,
+)
 from dpacct_cli.render import Answer, Page, Row, bracket, plain, safe, show, up
 from dpacct_cli.words import called
 
@@ -46,6 +55,8 @@ TruePositives = Annotated[Text, option("--tpr", "B", options.PRIVACY,
 Fixed = Annotated[Text, option("--fixed", "FILE", options.WHAT_RUNS,
     "A schedule file with rounds that are spent or decided: they count, and stay as they are.",
     advanced=True)]
+ByTheorem = Annotated[bool, flag("--by-theorem", options.FIND,
+    "The noise that the theorems of DP-Fed-LS ask for, with its true epsilon.", advanced=True)]
 FalsePositives = Annotated[Text, option("--fpr", "A", options.PRIVACY,
     "The false positive rate at which --tpr holds.", advanced=True)]
 # fmt: on
@@ -61,6 +72,7 @@ def calibrate(
     fpr: FalsePositives = None,
     typed: Annotated[MechanismOptions, Advanced(("noise_multiplier",))],
     fixed: Fixed = None,
+    by_theorem: ByTheorem = False,
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
     shown: StyleOptions,
 ) -> None:
@@ -76,10 +88,16 @@ def calibrate(
       dpacct calibrate --eps 20 --fixed rounds.toml --rounds 300 --q 0.1
       dpacct calibrate --advantage 0.1 --rounds 300 --q 0.1
       dpacct calibrate --tpr 0.1 --fpr 0.01 --rounds 300 --q 0.1
+      dpacct calibrate --eps 6 --rounds 30 --cohort 50 --clients 1000 --by-theorem
     """
     style = shown.style
     _refuse_what_is_solved(typed, solve, delta)
     limit = _read_limit(eps, advantage, tpr, fpr)
+    if by_theorem:
+        if eps is None or solve != "noise":
+            raise OptionConflict("--by-theorem needs --eps, and gives the noise alone.")
+        show(_by_theorem(limit["epsilon"], typed, typed.read_delta(delta)), style)
+        return
     engine = find_accountant(accountant)
     at = None if solve == "delta" else typed.read_delta(delta)
     asked: dict[str, Any] = {
@@ -115,6 +133,25 @@ def calibrate(
         return Page(rows, closing=closing, note=note, title="Calibrated")
 
     show(Answer(_data(solution, typed), repr(number), page), style)
+
+
+def _by_theorem(target: float, typed: MechanismOptions, at: ReadDelta) -> Answer:
+    """Return the noise that theorem 1 or 2 of DP-Fed-LS asks for, and its true epsilon."""
+    found = noise_rule(target, at.value, typed.read_rounds(), typed.read_sampling())
+    spent, name = found.epsilon(), f"{found.theorem} of DP-Fed-LS"
+    data: outputs.Calibrate = {
+        "solved_for": "noise",
+        **typed.described(found.schedule),
+        "accountant": name,
+        "delta": at.value,
+        "epsilon": outputs.Target(spent.lower, spent.upper, target),
+    }
+    rows = [
+        Row("noise multiplier", safe("noise_multiplier", found.noise_multiplier), f"by {name}"),
+        Row("true epsilon", bracket(spent), f"stated as {plain(target)}"),
+        *mechanism.all_rows(found.schedule, typed),
+    ]
+    return Answer(data, repr(found.noise_multiplier), lambda: Page(rows))
 
 
 def _read_limit(

@@ -38,12 +38,13 @@ from dpacct_cli.output import names_a_file, write_output
 from dpacct_cli.outputs import PaperTables, Reproduced
 from dpacct_cli.render import Answer, Grid, Page, Row, Style, print_note, show, wrapped
 from dpacct_cli.train.defaults import DEFAULTS
-from dpacct_cli.train.options import METHODS, DataDir, Device
+from dpacct_cli.train.options import METHODS, DataDir, Device, Init
 from dpacct_cli.train.settings import RunSettings, from_words
 from dpacct_cli.words import spelling
 
 # Options that name files, or belong to one machine.
 FOREIGN = ("schedule", "hold_out", "data_dir", "device", "label", "owner", "classes", "init")
+OURS = ("evaluate_every", "init")  # In the setting of a run: how it is looked at, a file's name
 FOLDER = "reproduced"
 TRAINED_ON = 10_000  # Training examples whose accuracy is computed
 # fmt: off
@@ -77,6 +78,7 @@ def reproduce(
     table: Name = None,
     data_dir: DataDir = None,
     device: Device = None,
+    init: Init = None,
 ) -> None:
     """Play a table of a paper, and show it beside the printed one. Without a name, list all.
 
@@ -95,15 +97,19 @@ def reproduce(
     found = read_table(table)
     if playing.repeats is not None:
         found = replace(found, seeds=_first_seeds(found, number(playing.repeats)))
+    if init is not None:
+        own = {"init": Path(init).name}
+        cells = (replace(cell, options=cell.options | own) for cell in found.cells)
+        found = replace(found, cells=tuple(cells))
     only = found.rows if playing.only is None else [r.strip() for r in playing.only.split(",")]
     if unknown := [row for row in only if row not in found.rows]:
         rule = f"a row of {found.name} is one of {', '.join(found.rows)}"
         raise InvalidParameter("only", unknown[0], rule)
     settings = [s for cell, s in found.settings(tiny=playing.tiny) if cell.row in only]
-    machine = {"data_dir": data_dir, "device": device}
+    machine = {"data_dir": data_dir, "device": device, "init": init}
     for cell, setting in found.settings(tiny=playing.tiny):
         with located("table", f"row {cell.row}, column {cell.column}: ", found.name):
-            settings_of({k: v for k, v in setting.items() if k != "evaluate_every"})
+            settings_of({k: v for k, v in setting.items() if k not in OURS})
     errors.require_torch("training needs")
     folder = Path(playing.folder or FOLDER)
     name = found.name if table in shipped_names() else Path(found.name).stem
@@ -169,22 +175,22 @@ def play(
     *,
     data_dir: str | None = None,
     device: str | None = None,
+    init: str | None = None,
 ) -> dict[str, Any]:
     """Return the result of a run, with fresh cohorts and noise. See `trained`.
 
     Args:
         words: options of `dpacct train`, ``method``, and ``evaluate_every`` if it is not a tenth of
-            the rounds.
+            the rounds. With ``init``, the name of its file.
         folder: keeps the run until it is finished. A run that stopped there goes on.
     """
     from dpacct.fl.models import cross_entropy, evaluate
     from dpacct_cli.train.job import build_job
     from dpacct_cli.train.run import federation
 
-    options = dict(words)
-    every = options.pop("evaluate_every", None)
-    settings = settings_of(options)
-    machine = {key: v for key, v in {"data_dir": data_dir, "device": device}.items() if v}
+    settings = settings_of({key: value for key, value in words.items() if key not in OURS})
+    every = words.get("evaluate_every")
+    machine = {k: v for k, v in {"data_dir": data_dir, "device": device, "init": init}.items() if v}
     job = build_job(replace(settings, values=settings.values | machine))
     text = json.dumps(dict(words), sort_keys=True)
     place = folder / "unfinished" / hashlib.sha256(text.encode()).hexdigest()[:16]

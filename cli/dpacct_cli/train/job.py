@@ -22,7 +22,7 @@ from dpacct.fl.local.sgd import SGD, LocalAdam
 from dpacct.fl.methods import METHODS
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.methods.server_optimizers import Adam, Momentum, ServerOptimizer
-from dpacct.fl.models import Model, build_model
+from dpacct.fl.models import Model, build_model, load_parameters
 from dpacct.fl.privacy.allocation import Allocation, rounds_of, sampling_of
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, PerLayerClip
 from dpacct.fl.privacy.correlated import CorrelatedNoise, Cyclic
@@ -118,6 +118,8 @@ def build_job(settings: RunSettings, terms: Terms | None = None) -> Job:
     budget = None if eps is None else Budget(eps, delta.value)
     multiplier = None if level is None else validate.noise_or_none(level)
     model = build_model(settings.values["model"], dataset, seed=public_seed)
+    if (file := settings.get("init")) is not None:
+        load_parameters(model, file)
     inputs, targets = dataset.test.batch(slice(None))
     keywords: dict[str, Any] = {
         "method": method,
@@ -149,8 +151,12 @@ def build_job(settings: RunSettings, terms: Terms | None = None) -> Job:
 
 def read_data(settings: RunSettings) -> Dataset:
     """Return the data set that the settings name."""
-    name = settings.values["data"]
+    name, _, split = settings.values["data"].partition(":")
     options = dict(settings.data_options)
+    if split and name == "emnist":
+        options["split"] = split
+    else:
+        name = settings.values["data"]
     if is_table(name):
         return load_table(name, _schema(settings, options))
     first = options.pop("num_train", None)
@@ -336,6 +342,10 @@ def _local(settings: RunSettings) -> SGD | None:
 def _bound(settings: RunSettings, method: Method) -> Bound | None:
     """Return the bound of each update, or None if the method has its own."""
     text, quantile = settings.get("clip_norm"), settings.get("adaptive_clip")
+    if text == "median":
+        rule = "the median of a cohort's norms is private, and so is a clip norm made of it"
+        hint = "--adaptive-clip 0.5 (fl.AdaptiveClip) follows the median, and its noise covers it."
+        raise InvalidParameter("clip_norm", text, rule, hint)
     parts = [text] if text is None else text.split(",")
     norms = [_positive("clip_norm", number(part)) for part in parts]
     if method.bound is not None:

@@ -18,7 +18,7 @@ SAMPLINGS = (Poisson.name, Uniform.name, Full.name, "allocation")
 
 MODELS = (
     "logistic", "cnn-small", "cnn", "cnn-wide", "resnet10", "resnet18", "resnet20", "lstm-small",
-    "lstm",
+    "lstm", "vit-base", "vit-base-lora", "roberta-base", "roberta-base-lora",
 )
 METHODS = (
     "dp-fedavg", "blur", "blurs", "fed-smp-randk", "fed-smp-topk", "dp-fedsam", "dp-fedsam-topk",
@@ -37,10 +37,14 @@ MethodName = Annotated[Text, argument("[METHOD]",
     known=lambda: METHODS)]
 Data = Annotated[Text, option(
     "--data", "|".join((*DEFAULTS, "FILE.csv", "FILE.npz", "FOLDER")), DATA,
-    "A data set by name, or your own: a table, arrays, or a folder of images for each class. "
+    "A data set by name (emnist:letters is a split of EMNIST), or your own: a table, arrays, or "
+    "a folder of images for each class. "
     "[default: digits, which needs no download]")]
 DataDir = Annotated[Text, option("--data-dir", "DIR", DATA,
     "Folder with the files of --data; default $DPACCT_DATA, or ./data.")]
+Init = Annotated[Text, option("--init", "FILE", DATA,
+    "Start from the parameters of a file (.pt), which must be public: of an earlier run, or of "
+    "another model for all tensors that fit.", advanced=True)]
 Device = Annotated[Text, option("--device", "cpu|cuda|cuda:K", MACHINE,
     "Default cuda if there is one.", advanced=True)]
 
@@ -74,7 +78,9 @@ class Training(NamedTuple):
         "Protect single examples instead of clients (DP-SGD). A round is a step on a batch of "
         "examples.")] = False
     model: Annotated[Text, option("--model", "|".join(MODELS), DATA,
-        "The model; default by data.")] = None
+        "The model; default by data. vit-base and roberta-base need torchvision and "
+        "transformers; -lora trains low-rank changes alone, and needs peft.")] = None
+    init: Init = None
     config: Annotated[Text, option("--config", "FILE.toml", SETTINGS,
         "Options from a file, named as here without leading dashes, with _ for -.")] = None
     correlated: Annotated[Text, of_key("strategy")] = None

@@ -174,7 +174,7 @@ def combine(
     _check_unit(words, written, examples=examples)
     data = words.get("data") or written.get("data") or DEFAULT_DATA
     common = defaults.EXAMPLES_COMMON if examples else defaults.COMMON
-    usual = (defaults.EXAMPLES_DEFAULTS if examples else DEFAULTS).get(data, {})
+    usual = (defaults.EXAMPLES_DEFAULTS if examples else DEFAULTS).get(data.split(":")[0], {})
     # The owners of rows are the natural clients. Dealing the rows of one person to several clients
     # has to be asked for.
     owned = words.get("owner") or written.get("owner") or tables["data_options"].get("owner")

@@ -85,6 +85,13 @@ train dp-fedavg --clients 20 --correlated square-root --separation 30 --rounds 6
 train dp-fedavg --clip-norm 1,2,3 => --clip-norm is 3; the model trains 2 tensors
 train dp-fedavg --clip-norm 1,2 --adaptive-clip 0.5 => contradicts --clip-norm 1,2
 train dp-fedavg --adaptive-clip 1 => --adaptive-clip is 1; a quantile lies in (0, 1)
+train dp-fedavg --clip-norm median => the median of a cohort's norms is private
+train dp-fedavg --clip-norm median => --adaptive-clip 0.5 (fl.AdaptiveClip) follows the median
+train dp-fedavg --model roberta-base => it reads tokens
+train dp-fedavg --model vit-base-lora => it sees colors
+train dp-fedavg --init nowhere.pt => --init is 'nowhere.pt'
+train dp-fedavg --init /dev/zero => --init is '/dev/zero'
+train dp-fedavg --data digits:letters => --data is 'digits:letters'
 train dp-fedavg --precision float16 => --precision is 'float16'
 train dp-fedavg --local-optimizer lamb => --local-optimizer is 'lamb'
 train dp-fedavg --local-optimizer adam --momentum 0.5 => --momentum contradicts --local-optimizer adam

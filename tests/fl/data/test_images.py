@@ -119,6 +119,13 @@ def test_svhn_by_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     data = load("svhn", tmp_path)
     assert np.array_equal(data.train.inputs.numpy(), pixels)
     assert data.test.targets.tolist() == [0, 4]
+    with pytest.raises(InvalidParameter, match="torchvision cannot read SVHN"):
+        load("svhn", tmp_path, extra=True)
+    more = {"X": pixels.transpose(2, 3, 1, 0), "y": np.array([[7], [2]], np.uint8)}
+    savemat(tmp_path / "extra_32x32.mat", more)
+    assert load("svhn", tmp_path, extra=True).train.targets.tolist() == [0, 4, 7, 2]
+    with pytest.raises(InvalidParameter, match="SVHN has extra images, and mnist has none"):
+        load("mnist", tmp_path, extra=True)
 
 
 def test_files_of_torchvision_without_torchvision(

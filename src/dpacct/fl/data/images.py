@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpacct import validate
-from dpacct.errors import Unsupported
+from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.data.dataset import Dataset, Examples, Scaling
 from dpacct.fl.data.files import (
     Array,
@@ -117,22 +117,32 @@ def image_files(name: str) -> list[str]:
     return [*dict.fromkeys(archives), *coded, IMAGES[name].place]
 
 
-def load_images(name: str, folder: Folder = None, *, split: str = "balanced") -> Dataset:
+def load_images(
+    name: str, folder: Folder = None, *, split: str = "balanced", extra: bool = False
+) -> Dataset:
     """Read a data set of `IMAGES`, from an archive or by torchvision, and check its arrays.
 
     Args:
         name: of the data set. folder: with its files.
         split: of EMNIST, one of `EMNIST_SPLITS`.
+        extra: with the 531,131 extra training images of SVHN, in torchvision's files.
     """
     validate.one_of("split", split, "a split", EMNIST_SPLITS)
+    if validate.flag("extra", extra) and name != "svhn":
+        raise InvalidParameter("extra", extra, f"SVHN has extra images, and {name} has none")
     known = IMAGES[name]
     file = find(folder, name, image_files(name))
     if file.name in _CIFAR10_PLANES:
         parts = _from_planes(folder)
     elif file.suffix == ".npz":
+        if extra:
+            raise invalid(file, f"the extra images are torchvision's, beside {known.place}")
         parts = _from_archive(file)
     else:
         parts = _from_torchvision(known, file, split)
+        if extra:
+            own, more = parts[0], _from_torchvision(known, file, split, ("extra",))[0]
+            parts[0] = tuple(np.concatenate(pair) for pair in zip(own, more, strict=True))
     count = EMNIST_SPLITS[split] if name == "emnist" else known.classes
     channels = len(known.mean)
     for part, (images, labels) in zip(("train", "test"), parts, strict=True):
@@ -168,11 +178,13 @@ def decode_planes(coded: Bytes) -> Bytes:
     return np.stack([red + green, green, blue + green], axis=1)
 
 
-def _from_torchvision(known: PublicImages, file: Path, split: str) -> list[Part]:
-    kind: Any = getattr(_torchvision_datasets(), known.kind)
+def _from_torchvision(
+    known: PublicImages, file: Path, split: str, halves: Sequence[str] = ("train", "test")
+) -> list[Part]:
+    kind: Any = getattr(torchvision_part("datasets", "these files are read with"), known.kind)
     root = file.parents[known.place.count("/")]
     parts: list[Part] = []
-    for half in ("train", "test"):
+    for half in halves:
         chosen: dict[str, Any] = {"train": half == "train"}
         if known.kind == "SVHN":
             chosen = {"split": half}
@@ -238,15 +250,15 @@ def load_femnist(folder: Folder = None, *, test_writers: str = "new") -> Dataset
     )
 
 
-def _torchvision_datasets() -> Any:
-    """Return the module `torchvision.datasets`."""
+def torchvision_part(part: str, what: str) -> Any:
+    """Return a module of torchvision, which ``what`` needs."""
     try:
-        return import_module("torchvision.datasets")
+        return import_module(f"torchvision.{part}")
     except ModuleNotFoundError:
         rule = f"which is not installed: {install_command('data')}"
     except RuntimeError as error:
         rule = f"which does not fit the installed PyTorch ({error})"
-    raise Unsupported(f"these files are read with torchvision, {rule}")
+    raise Unsupported(f"{what} torchvision, {rule}")
 
 
 def _examples(images: Array, labels: Sequence[int] | Array, scaling: Scaling) -> Examples:

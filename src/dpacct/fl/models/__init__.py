@@ -6,11 +6,13 @@ Their parameters are their only state.
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +22,7 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import ClientData, arguments
 from dpacct.fl.data.dataset import Dataset
+from dpacct.fl.data.images import torchvision_part
 from dpacct.fl.models.networks import (
     CharacterLSTM,
     ConvNet,
@@ -32,6 +35,7 @@ from dpacct.fl.models.networks import (
     with_group_norm,
 )
 from dpacct.ledger.disk.outputs import write_file
+from dpacct.packages import import_other
 
 __all__ = [
     "MODELS",
@@ -43,6 +47,7 @@ __all__ = [
     "ResNet",
     "build_model",
     "cross_entropy",
+    "load_parameters",
     "resnet10",
     "resnet18",
     "resnet20",
@@ -89,6 +94,48 @@ def _lstm(name: str, num_units: int, num_layers: int, dataset: Dataset) -> nn.Mo
     return CharacterLSTM(classes, num_units=num_units, num_layers=num_layers, every_position=every)
 
 
+def _vit(dataset: Dataset) -> nn.Module:
+    """Return ViT-Base of torchvision with random weights, on images scaled to 224 pixels."""
+    if _image_shape(dataset, "vit-base")[0] != 3:
+        rule = f"it sees colors, and {dataset.name} has none"
+        raise InvalidParameter("model", "vit-base", rule)
+    models = torchvision_part("models", "vit-base is made by")
+    scaled = nn.Upsample((224, 224), mode="bilinear")
+    return nn.Sequential(scaled, models.vit_b_16(weights=None, num_classes=dataset.num_classes))
+
+
+class _Roberta(nn.Module):
+    """RoBERTa-Base of transformers with random weights. The token 1 is padding."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        library: Any = import_other("transformers", "4.50")
+        config = library.RobertaConfig(num_labels=num_classes, hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0, attn_implementation="eager")  # fmt: skip
+        self.inner = library.RobertaForSequenceClassification(config)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return logits [n, classes] of tokens [n, length]."""
+        return self.inner(input_ids=tokens, attention_mask=(tokens != 1).long()).logits
+
+
+def _roberta(dataset: Dataset) -> nn.Module:
+    if dataset.train.inputs.dtype is not torch.int64 or dataset.train.targets.ndim != 1:
+        rule = f"it reads tokens with one label for each text, which {dataset.name} has not"
+        raise InvalidParameter("model", "roberta-base", rule)
+    return _Roberta(dataset.num_classes)
+
+
+def _with_lora(model: nn.Module) -> nn.Module:
+    """Return a model of which low-rank changes of attention and the last layer are trained."""
+    peft: Any = import_other("peft", "0.15")
+    named = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
+    attention = [name for name in named if name.rsplit(".", 1)[-1] in ("query", "value")]
+    chosen = attention or [name for name in named if ".mlp." in name]
+    heads = [name for name in named if "head" in name or "classifier" in name]
+    return peft.get_peft_model(model, peft.LoraConfig(target_modules=chosen, modules_to_save=heads))
+
+
 MODELS: dict[str, _Builder] = {
     "logistic": _logistic,
     "cnn-small": partial(_cnn, "cnn-small", (16, 32), 3, (64,)),
@@ -99,6 +146,10 @@ MODELS: dict[str, _Builder] = {
     "resnet20": partial(_resnet, resnet20),
     "lstm-small": partial(_lstm, "lstm-small", 64, 1),
     "lstm": partial(_lstm, "lstm", 256, 2),
+    "vit-base": _vit,
+    "vit-base-lora": lambda dataset: _with_lora(_vit(dataset)),
+    "roberta-base": _roberta,
+    "roberta-base-lora": lambda dataset: _with_lora(_roberta(dataset)),
 }
 
 
@@ -110,6 +161,8 @@ def build_model(name: str, dataset: Dataset, *, seed: int = 0) -> nn.Module:
             channels, 64 dense). ``cnn`` (two 5 x 5 of 32 and 64, 512 dense). ``cnn-wide`` (two
             5 x 5 of 64 and 128, 384 and 192 dense). ``resnet10``, ``resnet18``, ``resnet20``.
             ``lstm-small`` (embedding 8, one layer of 64). ``lstm`` (two layers of 256).
+            ``vit-base`` and ``roberta-base`` with random weights, by torchvision and transformers;
+            with ``-lora``, low-rank changes of them, by peft.
         dataset: has the shape of inputs and the number of classes.
         seed: public, for the initial parameters. They do not depend on the data.
 
@@ -121,6 +174,37 @@ def build_model(name: str, dataset: Dataset, *, seed: int = 0) -> nn.Module:
     with torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
         torch.manual_seed(seed)  # pyright: ignore[reportUnknownMemberType]
         return MODELS[name](dataset)
+
+
+def load_parameters(model: nn.Module, path: str | os.PathLike[str]) -> list[str]:
+    """Load public parameters that fit, and return the names of those that stay as they were.
+
+    A file of `save_parameters` fits the model that it was made of. Of another model, tensors with
+    the same name and shape are taken, such as all but the last layer.
+
+    Raises:
+        InvalidParameter: the file is no dictionary of tensors, or none of them fits.
+    """
+    file = validate.file_path("init", path)
+    validate.check_regular("init", file, "a file of parameters")
+    try:
+        found: Any = torch.load(file, weights_only=True, map_location="cpu")
+    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+        rule = f"it is not a file of parameters ({type(error).__name__})"
+        raise InvalidParameter("init", str(file), rule) from None
+    own = model.state_dict()
+    held = cast("dict[Any, Any]", found) if isinstance(found, dict) else {}
+    fits = {
+        name: value
+        for name, value in held.items()
+        if isinstance(value, Tensor) and name in own and value.shape == own[name].shape
+    }
+    if not fits:
+        raise InvalidParameter("init", str(file), "none of its tensors has a name and shape of it")
+    if not all(bool(value.isfinite().all()) for value in fits.values()):
+        raise InvalidParameter("init", str(file), "parameters are finite")
+    model.load_state_dict({**own, **fits})
+    return [name for name in own if name not in fits]
 
 
 def save_parameters(model: nn.Module, path: str | os.PathLike[str]) -> None:
