@@ -139,7 +139,6 @@ def main(arguments: Sequence[str]) -> None:
         values = sorted(getattr(one, name) for one in found if hasattr(one, name))
         cuts = [values[math.ceil(share * len(values)) - 1] for share in QUANTILES if values]
         print(name, *(f"{cut:.2g}" for cut in cuts))
-    print(*[one for one in found if getattr(one, "problem", "")], sep="\n")
     print(*sorted(found, key=lambda one: -one.width)[:5], sep="\n")
 
 

@@ -6,9 +6,10 @@ The networks and the reduced data of these pages have names here, which `dpacct 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -80,16 +81,32 @@ def _convolutions(*channels: int, hidden: tuple[int, ...] = ()) -> Callable[[Dat
     return build
 
 
-DATASETS.update({name: lambda folder, name=name: _reduced(name, folder) for name in _REDUCED})
-DATASETS["shakespeare-8"] = _first_windows
-MODELS.update({
+_DATASETS: Words = {
+    "shakespeare-8": _first_windows,
+    **{name: partial(_reduced, name) for name in _REDUCED},
+}
+_MODELS: Words = {
     "strided": _strided, "cnn-3962": _convolutions(8, 16), "cnn-tiny": _convolutions(8, 16, 32),
     "cnn-18346": _convolutions(8, 16, hidden=(64,)),
     "linear": lambda data: nn.Sequential(nn.Flatten(), nn.Linear(784, data.num_classes)),
     "lstm-64": lambda data: CharacterLSTM(data.num_classes, num_units=64, num_layers=1),
-})  # fmt: skip
-KNOWN: Any = DEFAULTS
-KNOWN.update({name: {} for name in (*_REDUCED, "shakespeare-8")})
+}  # fmt: skip
+
+
+@contextmanager
+def more_names() -> Iterator[None]:
+    """Add the data and models of these pages to those of `dpacct train`, for a while."""
+    tables: list[tuple[Any, Words]] = [
+        (DATASETS, _DATASETS), (MODELS, _MODELS), (DEFAULTS, {name: {} for name in _DATASETS}),
+    ]  # fmt: skip
+    for known, more in tables:
+        known.update(more)
+    try:
+        yield
+    finally:
+        for known, more in tables:
+            for name in more:
+                del known[name]
 
 
 def _cifar_methods(own: Mapping[str, Any]) -> Words:
@@ -261,4 +278,5 @@ def played(page: str, setting: Mapping[str, Any], folder: Path, data: str | None
     words = words_of(page, setting)
     if words is None:
         raise SystemExit(f"{page}: {dict(setting)} is no run that dpacct train plays")
-    return play(words, folder, data_dir=data)
+    with more_names():
+        return play(words, folder, data_dir=data)

@@ -43,7 +43,6 @@ calibrate --eps 8 --rounds 3 --q 0.1 --delta 1 => --delta is 1; | (0, 1)
 calibrate --eps 8 --rounds 3 --q 0.1 --solve eps => --solve is 'eps'; | noise, rounds, q
 calibrate --rounds 3 --q 0.1 --by-theorem => --by-theorem needs --eps
 calibrate --eps 8 --solve q --rounds 3 --noise 1 --by-theorem => --by-theorem needs --eps
-calibrate --eps 1 --rounds 30 --cohort 50 --clients 1000 --sampling uniform --by-theorem => theorem 1
 calibrate --eps 8 --rounds 3 --q 0.1 --noise 1 => --noise 1 contradicts --solve noise
 calibrate --eps 8 --rounds 3 --noise 1 --q 1 --solve rounds => --rounds 3 | --solve r
 calibrate --eps 8 --noise 1 --rounds 3 --cohort 3 --clients 9 --solve q => --cohort 3

@@ -125,7 +125,8 @@ TYPED = {
     "--format": "registry", "--title": "T", "--author": "A", "--date": "2026", "--name": "n",
     "--project": "p", "--part": "country=DE", "--run": "2", "--bits": "300",
     "--output": "out.md", "explore --output": "out.csv", "plot --output": "out.svg",
-    "--clients": "50", "--json": "", "--quiet": "", "--certify": "", "--adjacency": "replace-one",
+    "--clients": "50", "--json": "", "--quiet": "", "--certify": "", "--by-theorem": "",
+    "--adjacency": "replace-one",
 }  # fmt: skip
 NEEDS = {"certify": "flint", "claims check": "flint", "plot": "plotext"}
 # Times, dates and hashes differ from run to run.
@@ -226,5 +227,5 @@ def test_the_noise_of_a_theorem_is_printed_with_its_true_epsilon(dpacct):
     assert noises == pytest.approx([2.6934, 2.2122, 1.9404, 1.7524], abs=6e-5)
     data = dpacct(f"{words} --delta {1000**-1.1} --eps 6 --json").json
     assert 0.75 < data["epsilon"]["lower"] < data["epsilon"]["upper"] < 0.82
-    assert data["accountant"] == "theorem 1 of DP-Fed-LS"
+    assert data["accountant"] == "closed-form"
     assert "true epsilon" in dpacct(f"{words} --delta {1000**-1.1} --eps 6").text

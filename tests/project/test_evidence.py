@@ -18,7 +18,7 @@ from dpacct_cli.commands.reproduce import settings_of
 from evidence.longer_training.tables import CLAIMS
 from evidence.natural_clients.tables import difference
 from evidence.pages import EVIDENCE, markdown, put_tables, tables_of
-from evidence.replay import PAGES, played, words_of
+from evidence.replay import PAGES, more_names, played, words_of
 
 TRAINED = [name for name, words in PAGES.items() if words is not None]
 
@@ -52,7 +52,8 @@ def test_every_recorded_run_has_the_words_of_train_and_what_they_cost(name):
         words = words_of(name, record.setting)
         if words is None:
             continue
-        settings = settings_of(words)
+        with more_names():
+            settings = settings_of(words)
         assert (
             settings.number("rounds") >= record.result["history"][-1]["round"]
             if ("history" in record.result)

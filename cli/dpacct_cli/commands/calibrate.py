@@ -88,7 +88,7 @@ def calibrate(
       dpacct calibrate --eps 20 --fixed rounds.toml --rounds 300 --q 0.1
       dpacct calibrate --advantage 0.1 --rounds 300 --q 0.1
       dpacct calibrate --tpr 0.1 --fpr 0.01 --rounds 300 --q 0.1
-      dpacct calibrate --eps 6 --rounds 30 --cohort 50 --clients 1000 --by-theorem
+      dpacct calibrate --eps 8 --rounds 30 --q 0.05 --delta 1e-3 --by-theorem
     """
     style = shown.style
     _refuse_what_is_solved(typed, solve, delta)
@@ -142,7 +142,7 @@ def _by_theorem(target: float, typed: MechanismOptions, at: ReadDelta) -> Answer
     data: outputs.Calibrate = {
         "solved_for": "noise",
         **typed.described(found.schedule),
-        "accountant": name,
+        "accountant": "closed-form",
         "delta": at.value,
         "epsilon": outputs.Target(spent.lower, spent.upper, target),
     }
