@@ -88,7 +88,7 @@ def _rows_of_kind(only: Release | None) -> list[Row]:
             Row("error", error, "x clip norm, RMSE of the running sums"),
         ]
     if isinstance(only, ShuffledEpoch):
-        proven = "one participation an epoch is proven, and an event of the largest step achieved"
+        proven = "proven: one full participation per epoch; achieved: an attack on the largest step"
         ways = "--sampling allocation or poisson costs far less (and needs such a loader)"
         return [Row("", proven), Row("", ways)]
     if isinstance(only, Epoch) and not only.is_narrow:

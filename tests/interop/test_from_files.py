@@ -61,6 +61,6 @@ def test_an_event_of_dp_accounting(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert data["epsilon"] == {"lower": spent.lower, "upper": spent.upper}
         assert (data["source"], data["adjacency"]) == ("event", relation)
     Path("bad.json").write_text('{"class_name": "os"}', encoding="utf-8")
-    assert_refused(Ran(["epsilon", "--from", "bad.json"]), "'os' is no event of dp-accounting")
+    assert_refused(Ran(["epsilon", "--from", "bad.json"]), "'os' is not an event of dp-accounting")
     Path("bad.json").write_text('{"class_name": "GaussianDpEvent", "x": 1}', encoding="utf-8")
     assert_refused(Ran(["epsilon", "--from", "bad.json"]), "GaussianDpEvent", "'x'")

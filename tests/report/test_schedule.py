@@ -155,7 +155,7 @@ def test_a_weak_promise_is_called_weak_and_none_is_called_none(
 def test_a_figure_says_what_it_follows_from(page: report.Report) -> None:
     """A budget of 3 may not read as worse than a plan of 8: the first is a worst case."""
     planned = page.to_markdown()
-    assert "follows from the noise and sampling of these releases. Epsilon 12.4 alone" in planned
+    assert "noise and sampling of these releases. Epsilon 12.4 by itself" in planned
     bare = Promise("patient", Adjacency.ADD_REMOVE, 3.0, 1e-5, spent=1.0)
     blocks = [block.strip("*") for block in front_page(bare)]
     assert "at most 953 times in 1,000" in blocks[0]

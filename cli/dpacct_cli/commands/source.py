@@ -145,7 +145,7 @@ def _of_event(path: Path, adjacency: Adjacency) -> Schedule:
         fields.pop("module_name", None)
         kind = getattr(package, name, None)
         if not (isinstance(kind, type) and issubclass(kind, package.DpEvent)):
-            raise _refused(path, f"{name!r:.80} is no event of dp-accounting")
+            raise _refused(path, f"{name!r:.80} is not an event of dp-accounting")
         try:
             return kind(**fields)
         except TypeError as error:

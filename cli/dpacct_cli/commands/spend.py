@@ -64,7 +64,7 @@ def epsilon(
     stated = None
     if claim is not None:
         if style is options.Style.QUIET:
-            raise conflict(f"--claim {claim}", spelling("--quiet"), "the verdict is no number")
+            raise conflict(f"--claim {claim}", spelling("--quiet"), "the verdict is not a number")
         stated = validate.above_zero("claim", options.number(claim), "a stated epsilon")
     kind = None
     if source is None:

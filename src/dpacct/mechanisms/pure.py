@@ -47,7 +47,7 @@ def three_atoms(epsilon: float, others: int) -> AtomicPair:
 
 @dataclass(frozen=True, init=False, repr=False, slots=True)
 class RandomizedResponse(Mechanism):
-    """One bit of a client, told truly with probability e^eps / (1 + e^eps), else turned round.
+    """One bit per client, reported truthfully with probability e^eps / (1 + e^eps), else flipped.
 
     Args:
         epsilon: of one release, 1e-10 to 600. Neighboring data sets differ in the bit.

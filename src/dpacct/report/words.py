@@ -95,7 +95,7 @@ NOTHING_ELSE = (
     "adds to these figures."
 )
 NO_MEMORY = "No participant remembers anything from earlier rounds except what was released."
-ONE_NAME = "All data of one unit were held by one contribution. Nobody took part under two names."
+ONE_NAME = "The data of each unit went into a single contribution, under a single name."
 
 LEDGER_ASSUMPTIONS: tuple[str, ...] = (
     "Every access to the data went through this ledger, including tuning and discarded runs.",

@@ -75,7 +75,7 @@ def propose_schema(path: str | os.PathLike[str], label: str, owner: str | None) 
         if name in gaps:
             missing.append(f'{key} = "?"')
     if unused:
-        lines.append(f"unused = {_listed(unused)}  # text with too many different words")
+        lines.append(f"unused = {_listed(unused)}  # free text: too many different words")
     if missing:
         missing = ["", "[missing]", *GAPS, *missing]
     return "\n".join([*lines, *numeric, *missing, *categorical]) + "\n"

@@ -43,7 +43,7 @@ _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".pgm", ".ppm", ".tif", ".tiff", ".w
 _FORMATS = ("PNG", "JPEG", "BMP", "PPM", "TIFF", "WEBP")
 # Errors name the file, not its folder.
 _invalid = partial(invalid, name="data")
-_HINT = "Columns of words are declared with their categories (--schema)."
+_HINT = "Declare a column of words with its categories (--schema)."
 _GAP = "Declare under missing what an empty cell counts as (--schema)."
 # A whole number beyond this may be rounded in float32.
 _EXACT_BELOW = 2**24
