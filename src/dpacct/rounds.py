@@ -77,7 +77,8 @@ class Poisson:
             clipped alone. The user is the unit of privacy.
         max_cohort: of a round with more than so many, a random part of this size is kept.
         num_clients: with ``max_cohort``, the size of the population, at most. With
-            ``reveals_size``, exactly, and it is public.
+            ``reveals_size``, exactly, and it is public. Under add-remove, then, the bound is for
+            data sets of which the larger one has at least so many clients.
         reveals_size: the number of clients that were drawn becomes known, as the noise has a fixed
             size on the "sum", which is divided by that number, of each "client", which adds its
             own, or on the "mean" over that number. The noise multiplier is that of a cohort of the
@@ -257,15 +258,10 @@ class Round(Release):
         object.__setattr__(self, "noise_multiplier", validate.noise_multiplier(noise_multiplier))
         object.__setattr__(self, "sampling", scheme)
         object.__setattr__(self, "adjacency", Adjacency.parse(relation))
-        if isinstance(scheme, Poisson) and not scheme.is_plain:
+        if isinstance(scheme, Poisson) and not scheme.is_plain and scheme.reveals_size is None:
             # No bound is known for any other relation.
             rule, hint = "", "Choose add-remove."
-            if scheme.reveals_size is not None:
-                if self.adjacency is Adjacency.ADD_REMOVE:
-                    rule = "a client that comes or goes changes the size of the cohort, which is "
-                    rule += "revealed"
-                    hint = "Choose zero-out, or a fixed divisor and noise."
-            elif self.adjacency is Adjacency.REPLACE_ONE:
+            if self.adjacency is Adjacency.REPLACE_ONE:
                 rule = f"{scheme!r} is bounded for users that come or go"
             elif scheme.max_cohort is not None and self.adjacency is Adjacency.ZERO_OUT:
                 rule = "a zeroed client still takes a place of a truncated cohort"

@@ -27,13 +27,14 @@ def density(center: float, noise: float) -> np.ndarray:
     return np.exp(-((GRID - center) ** 2) / (2 * noise**2)) / (noise * math.sqrt(2 * math.pi))
 
 
-def laws(sent: list[float], round_: Round) -> Laws:
+def laws(sent: list[float], round_: Round, clients: int | None = None) -> Laws:
     """The densities of a round by the size of its cohort, summed over all cohorts."""
     q, count, found = round_.sampling_rate, len(sent), {}
+    expected = q * (clients or count)
     kind = round_.sampling.reveals_size
     for cohort in itertools.product((0, 1), repeat=count):
         if size := sum(cohort):
-            noise = round_.noise_multiplier * (size / (q * count)) ** POWERS[kind]
+            noise = round_.noise_multiplier * (size / expected) ** POWERS[kind]
             center = sum(v for v, drawn in zip(sent, cohort, strict=True) if drawn)
             mass = q**size * (1 - q) ** (count - size)
             found[size] = found.get(size, 0.0) + mass * density(center, noise)
@@ -41,8 +42,9 @@ def laws(sent: list[float], round_: Round) -> Laws:
 
 
 def profile(p: Laws, q: Laws, epsilon: float) -> float:
-    step = GRID[1] - GRID[0]
-    return sum(np.maximum(p[m] - math.exp(epsilon) * q[m], 0.0).sum() for m in p) * step
+    step, none = GRID[1] - GRID[0], np.zeros(1)
+    k = math.exp(epsilon)
+    return sum(np.maximum(p[m] - k * q.get(m, none), 0.0).sum() for m in p) * step
 
 
 def revealing(
@@ -75,6 +77,69 @@ def test_no_cohort_exceeds_the_proven_pair(
     assert achieved.delta(epsilon).upper == pytest.approx(true, abs=1e-6)
     assert achieved.hull.delta(epsilon).lower <= true + 1e-6
     assert achieved.hull.delta(epsilon).lower == pytest.approx(true, abs=2e-4)
+
+
+@FEWER
+@given(
+    noise=st.floats(0.6, 4.0), rate=st.floats(0.05, 0.9), kind=st.sampled_from([*POWERS]),
+    others=st.lists(st.sampled_from([-1.0, 0.0, 0.4, 1.0]), max_size=3),
+    target=st.sampled_from([-1.0, 0.3, 1.0]), epsilon=st.floats(0.0, 4.0),
+)  # fmt: skip
+def test_a_client_that_comes_or_goes(
+    noise: float, rate: float, kind: str, others: list[float], target: float, epsilon: float
+) -> None:
+    """All cohorts are enumerated, of data sets of num_clients and of more clients."""
+    clients = 1 + len(others)
+    round_ = revealing(noise, rate, clients, kind, "add-remove")
+
+    def all_laws(sent: list[float]) -> Laws:
+        found = laws(sent, round_, clients)
+        return found | {0: (1 - rate) ** len(sent) * density(0.0, 1.0)}
+
+    for direction in Direction:
+        proven, achieved = proven_pair(round_, direction), achieved_pair(round_, direction)
+        for data in (others, [-1.0] * (clients - 1), [*others, -1.0]):
+            p, q = (all_laws(sent) for sent in ([target, *data], data))
+            p, q = (p, q) if direction is Direction.REMOVE else (q, p)
+            true = profile(p, q, epsilon)
+            assert true <= proven.delta(epsilon).upper + 1e-6
+            assert true <= proven.hull.delta(epsilon).upper + 1e-6
+        p, q = (all_laws(sent) for sent in ([1.0, *[-1.0] * (clients - 1)], [-1.0] * (clients - 1)))
+        p, q = (p, q) if direction is Direction.REMOVE else (q, p)
+        true = profile(p, q, epsilon)
+        assert achieved.delta(epsilon).lower <= true + 1e-6
+        assert proven.delta(epsilon).upper == pytest.approx(true, abs=1e-6)
+        assert achieved.hull.delta(epsilon).lower <= true + 1e-6
+        assert achieved.hull.delta(epsilon).lower == pytest.approx(true, abs=2e-3)
+
+
+@pytest.mark.parametrize("kind", POWERS)
+def test_a_client_that_comes_or_goes_in_many_rounds(kind: str) -> None:
+    """Against a grid of losses, by theorem 4 line by line."""
+    n, q, noise, rounds, epsilon, step, places = 12, 0.3, 2.0, 8, 1.0, 1e-3, 1 << 18
+    ends = []
+    for up in (False, True):
+        grid, found = np.zeros(places), math.ceil if up else math.floor
+        grid[found(math.log1p(-q) / step) % places] = (1 - q) ** n
+        for size in range(1, n):
+            z = noise * (size / (q * n)) ** POWERS[kind]
+            x = np.linspace(-12 * z, 2 + 12 * z, 100_001)
+            grown = np.exp((2 * x - 2) / z**2)
+            other = binom.pmf(size, n - 1, q) * np.exp(-((x / z) ** 2) / 2)
+            loss = np.log((1 - q) + (1 - q) * size / (n - size) * grown)
+            weight = other * np.exp(loss) * (x[1] - x[0]) / (z * math.sqrt(2 * math.pi))
+            place = np.ceil(loss / step) if up else np.floor(loss / step)
+            grid += np.bincount(place.astype(int) % places, weight, places)
+        total = np.fft.irfft(np.fft.rfft(grid) ** rounds, places)
+        place = np.arange(places)
+        losses = step * np.where(place < places // 2, place, place - places)
+        some = losses > epsilon
+        infinite = 1 - (1 - q**n) ** rounds
+        ends.append(infinite + float(total[some] @ -np.expm1(epsilon - losses[some])))
+    round_ = revealing(noise, q, n, kind, "add-remove")
+    spent = dpacct.delta(rounds * round_, epsilon=epsilon)
+    assert ends[0] * (1 - 1e-3) <= spent.lower <= ends[1] * (1 + 1e-6)
+    assert ends[0] * (1 - 1e-6) <= spent.upper <= ends[1] * (1 + 1e-3)
 
 
 def half_line(s: float, z: float, k: float) -> float:
@@ -196,7 +261,6 @@ def test_many_clients_have_nearly_the_cohort_of_fixed_size() -> None:
 @pytest.mark.parametrize(
     ("parts", "relation", "words"),
     [
-        ({"num_clients": 9, "reveals_size": "sum"}, "add-remove", "Choose zero-out"),
         ({"reveals_size": "sum"}, None, "num_clients"),
         ({"num_clients": 9, "reveals_size": "server"}, None, "sum, client, mean"),
         (

@@ -240,12 +240,12 @@ def _schedule(given: Table, adjacency: Adjacency) -> Schedule:
     for key in ("rounds", "sampling"):
         if key not in given:
             raise _missing(key, _WHERE)
-    sampling = _sampling(given, adjacency)
+    sampling = _sampling(given)
     round_ = Round(_noise_multiplier(given, sampling), sampling, adjacency)
     return validate.rounds(given["rounds"]) * round_
 
 
-def _sampling(given: Table, adjacency: Adjacency) -> Sampling:
+def _sampling(given: Table) -> Sampling:
     """Return the sampling. The number of clients may stand beside any of them.
 
     If it is given and stays, a realized divisor and noise of each participant have a bound: they
@@ -259,9 +259,8 @@ def _sampling(given: Table, adjacency: Adjacency) -> Sampling:
     sampling = read_sampling(entry)
     if isinstance(sampling, Uniform) and "cohort_size" not in entry:
         raise _missing("cohort_size", "uniform cohorts have cohort_size and num_clients")
-    fixed = adjacency is not Adjacency.ADD_REMOVE and "num_clients" in given
     plain = isinstance(sampling, Poisson) and sampling.is_plain and sampling.sampling_rate < 1.0
-    if not (fixed and plain and _reveals(given)):
+    if not ("num_clients" in given and plain and _reveals(given)):
         return sampling
     return replace(sampling, num_clients=given["num_clients"], reveals_size=_reveals(given))
 

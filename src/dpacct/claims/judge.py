@@ -197,8 +197,7 @@ _SIZE = (
 )
 _DIVISOR = (
     "the noisy sum is divided by the number of clients who took part, so that the size of the "
-    "noise reveals that number; a client that comes or goes changes it, and no bound here covers "
-    "that (zero-out and replace-one have one if num_clients is given)"
+    "noise reveals that number"
 )
 
 
@@ -216,13 +215,19 @@ def _leak(reading: Reading, delta: float) -> tuple[str, bool] | None:
         sampling = round_.sampling
         # A cohort of fixed size adds as many shares and has the same divisor in every round. The
         # bound of a revealed size covers both.
-        if isinstance(sampling, Uniform) or getattr(sampling, "reveals_size", None):
+        if isinstance(sampling, Uniform):
+            continue
+        if getattr(sampling, "reveals_size", None):
+            leak = _cohort_size_leak(reading, round_, count, delta)
+            leaks += [leak] if leak is not None and leak[1] else []
             continue
         if reading.noise_by is NoiseBy.PARTICIPANTS:
             leak = _cohort_size_leak(reading, round_, count, delta)
             leaks += [] if leak is None else [leak]
         if reading.divisor is Divisor.REALIZED and isinstance(sampling, Poisson):
-            leaks.append((_DIVISOR, False))
+            leaks.append(
+                (f"{_DIVISOR}, and no bound here covers that if num_clients is not given", False)
+            )
     # The first one that rules out every epsilon, or else the first.
     return max(leaks, key=lambda leak: leak[1], default=None)
 
@@ -230,19 +235,20 @@ def _leak(reading: Reading, delta: float) -> tuple[str, bool] | None:
 def _cohort_size_leak(
     reading: Reading, round_: Round, count: int, delta: float
 ) -> tuple[str, bool] | None:
-    """Return the leak of noise in shares if the cohort has a random size."""
+    """Return the leak of noise that tells the size of a random cohort."""
+    size = _SIZE if reading.noise_by is NoiseBy.PARTICIPANTS else _DIVISOR
     everybody = round_.sampling_rate == 1.0
     if round_.adjacency is not Adjacency.ADD_REMOVE and everybody:
         return None
-    reason, certain = f"{_SIZE}, and no bound here covers that", False
+    reason, certain = f"{size}, and no bound here covers that", False
     if round_.adjacency is Adjacency.ADD_REMOVE:
         mass = _all_take_part(reading, round_, count)
         if everybody:
-            reason, certain = f"{_SIZE}: one client less is noticed in the first round", True
+            reason, certain = f"{size}: one client less is noticed in the first round", True
         elif mass > delta:
             certain = True
             reason = (
-                f"{_SIZE}: with probability {down(mass, 2)}, more than delta {chosen(delta, 3)}, "
+                f"{size}: with probability {down(mass, 2)}, more than delta {chosen(delta, 3)}, "
                 "in some round all clients take part, which one client less rules out"
             )
     return reason, certain
@@ -273,6 +279,11 @@ _TARGET_IN_COHORT = {
     ),
     Adjacency.REPLACE_ONE: "+C, or is replaced by a client who contributes -C like all others",
 }
+_TARGET_OF_REVEALED = {
+    **_TARGET,
+    Adjacency.ADD_REMOVE: "+C, or is not there",
+    Adjacency.REPLACE_ONE: _TARGET_IN_COHORT[Adjacency.REPLACE_ONE],
+}
 _INSTEAD = {
     Adjacency.ADD_REMOVE: "+C",
     Adjacency.ZERO_OUT: "+C or -C",
@@ -300,7 +311,7 @@ def witness(schedule: Schedule, *, adaptive: bool = False) -> str:
     if fixed and adjacency in _TARGET_IN_COHORT:
         others, target = "-C", _TARGET_IN_COHORT[adjacency]
     if getattr(sampling, "reveals_size", None):
-        others, target = "-C", _TARGET_IN_COHORT.get(adjacency, target)
+        others, target = "-C", _TARGET_OF_REVEALED[adjacency]
     words = f"In every round all other clients contribute {others}; the target contributes {target}"
     if not adaptive:
         return f"{words}."

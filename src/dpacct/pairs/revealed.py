@@ -10,8 +10,10 @@ fixed size H_m is at most, and at fixed data sets,
     the others send -C:            the first one, and sup s N(0) - k s N(1) - (k - 1) (1 - s) N(-1)
     a client is replaced, at most: sup s N(1) - (k - 1 + s) N(-1)                    (both)
     the others send -C:            the same, and sup (1 - k (1 - s)) N(-1) - k s N(1)
+    a client comes or goes, both:  sup s N(1) - (1 - s) (k / (1 - q) - 1) N(-1)      (remove)
+                                   sup (1 - s) (1 / (1 - q) - k) N(-1) - k s N(1)    (add)
 
-and H = E_m H_m.
+and H = E_m H_m. In the last one m counts the client, and N is the size of the larger data set.
 
 Rule 1: H_m is convex in s and falls as z_m grows. So sizes may be joined in bins: above, the mass
 of a bin moves to its ends such that its mean stays, at the least noise; below, it moves to its
@@ -104,6 +106,10 @@ def _bins(round_: Round, sampling: Poisson, *, above: bool) -> _Bins:
                 logs, errors = _log_mass(n, q, edges[1:] - 1 if rising else edges[:-1])
                 weight = np.log(np.diff(edges)) + logs + errors + 1e-11
                 parts += [(weight, (edges[1:] - 1) / n, noise(edges[:-1]))]
+    if round_.adjacency is Adjacency.ADD_REMOVE:
+        # Nobody is drawn, which is likelier without the client.
+        nobody = n * math.log1p(-q) * (1 + (-16 if above else 16) * UNIT) - (0 if above else 1e-11)
+        parts.append((np.array([nobody]), np.array([_LEAST]), noise(np.ones(1))))
     columns = [np.concatenate(column)[:, None] for column in zip(*parts, strict=True)]
     columns[1] = np.minimum(columns[1] * (1 + (4 if above else -4) * UNIT), 1.0)
     return _Bins(*columns)
@@ -145,14 +151,21 @@ def _opposed_back(bins: _Bins, epsilons: Array) -> tuple[Array, Array]:
     return np.where(odds > 1.001, 0.0, value), np.where(odds > 1.001, 0.0, size)
 
 
+def _half_line(own: Array, other: Array, off: Array, mu: Array) -> tuple[Array, Array]:
+    """sup own N(mu) - other N(0). ``off`` times `UNIT` bounds the errors of both factors."""
+    own, other = np.maximum(own, _LEAST), np.maximum(other, _LEAST)
+    level = np.log(other) - np.log(own)
+    near, far = ndtr(mu / 2 - level / mu), ndtr(-mu / 2 - level / mu)
+    value, size = _terms(own * near, other * far)
+    return value, size + off * (near + far)
+
+
 def _mixed(shift: float) -> _Profile:
     """sup s N(shift) - (k - 1 + s) N(0), a half-line."""
 
     def profile(bins: _Bins, epsilons: Array) -> tuple[Array, Array]:
         _, s, z = bins
-        rest = np.expm1(epsilons) + s
-        level, mu = np.log(rest / s), shift / z
-        return _terms(s * ndtr(mu / 2 - level / mu), rest * ndtr(-mu / 2 - level / mu))
+        return _half_line(s, np.expm1(epsilons) + s, np.zeros(1), shift / z)
 
     return profile
 
@@ -160,21 +173,40 @@ def _mixed(shift: float) -> _Profile:
 def _mixed_back(bins: _Bins, epsilons: Array) -> tuple[Array, Array]:
     """sup (1 - k (1 - s)) N(0) - k s N(2), a half-line."""
     _, s, z = bins
-    k, mu = np.exp(epsilons), 2 / z
-    own = np.maximum(s - (1 - s) * np.expm1(epsilons), _LEAST)
-    level = np.log(k * s) - np.log(own)
-    mass = ndtr(mu / 2 - level / mu)
-    value, size = _terms(own * mass, k * s * ndtr(-mu / 2 - level / mu))
-    return value, size + k * mass
+    k = np.exp(epsilons)
+    return _half_line(s - (1 - s) * np.expm1(epsilons), k * s, k, 2 / z)
 
 
-# The profiles of both directions, proven and achieved.
-_PROFILES: dict[tuple[Adjacency, bool], tuple[_Profile, _Profile]] = {
-    (Adjacency.ZERO_OUT, True): (_opposed, _mixed(1.0)),
-    (Adjacency.ZERO_OUT, False): (_opposed, _opposed_back),
-    (Adjacency.REPLACE_ONE, True): (_mixed(2.0), _mixed(2.0)),
-    (Adjacency.REPLACE_ONE, False): (_mixed(2.0), _mixed_back),
-}
+def _gone(rate: float) -> _Profile:
+    """sup s N(2) - (1 - s) (k / (1 - q) - 1) N(0), a half-line."""
+
+    def profile(bins: _Bins, epsilons: Array) -> tuple[Array, Array]:
+        _, s, z = bins
+        rest = (np.expm1(epsilons) + rate) / (1 - rate)
+        # Near s = 1, and in bins that are moved by a rounding, the factor has its absolute error.
+        return _half_line(s, (1 - s) * rest, s * rest, 2 / z)
+
+    return profile
+
+
+def _come(rate: float) -> _Profile:
+    """sup (1 - s) (1 / (1 - q) - k) N(0) - k s N(2), a half-line."""
+
+    def profile(bins: _Bins, epsilons: Array) -> tuple[Array, Array]:
+        _, s, z = bins
+        own = (rate - (1 - rate) * np.expm1(epsilons)) / (1 - rate)
+        return _half_line((1 - s) * own, np.exp(epsilons) * s, 1 / (1 - rate) + s, 2 / z)
+
+    return profile
+
+
+def _profiles(round_: Round, *, proven: bool) -> tuple[_Profile, _Profile]:
+    """Return the profiles of both directions."""
+    if round_.adjacency is Adjacency.ZERO_OUT:
+        return _opposed, _mixed(1.0) if proven else _opposed_back
+    if round_.adjacency is Adjacency.REPLACE_ONE:
+        return _mixed(2.0), _mixed(2.0) if proven else _mixed_back
+    return _gone(round_.sampling_rate), _come(round_.sampling_rate)
 
 
 def _values(profile: _Profile, bins: _Bins, epsilons: Array) -> tuple[Array, Array]:
@@ -185,7 +217,7 @@ def _values(profile: _Profile, bins: _Bins, epsilons: Array) -> tuple[Array, Arr
     off = UNIT * (4e4 + 64 * (epsilons + z**-2 - np.log(s))) * size
     weights = np.exp(bins.log_mass)
     lower = (weights * np.maximum(value - off - np.exp(epsilons) * _LEAST, 0.0)).sum(axis=0)
-    upper = (weights * np.minimum(value + off, s)).sum(axis=0)
+    upper = (weights * (value + off)).sum(axis=0)
     slack = 4 * UNIT * len(s)
     return np.maximum(lower * (1 - slack) - _LEAST, 0.0), upper * (1 + slack) + _LEAST
 
@@ -199,6 +231,7 @@ class _RevealedPair(HullPair):
         number = 0 if direction is Direction.REMOVE else 1
         self._profile, self._last = sides[number]
         self._pair = pairs[number]
+        self._comes = round_.adjacency is Adjacency.ADD_REMOVE
         self._shift = 2.0 if round_.adjacency is Adjacency.REPLACE_ONE else 1.0
         self.infinite_mass = self._pair.infinite_mass
 
@@ -222,6 +255,9 @@ class _RevealedPair(HullPair):
         at most E_m s E[L^a; L > K].
         """
         finite = self.hull.log_moment(np.array([order - 1]))
+        if self._comes and order > 1.0:
+            # All clients are drawn: an infinite loss, if the client is one of them.
+            return Bounds(np.array(-math.inf), np.array(math.inf))
         if not self._proven or order <= 1.0:
             return Bounds(np.array(-math.inf), finite.upper[0])
         logs, s, z = self._bins
@@ -241,7 +277,7 @@ def _pairs(
 ) -> tuple[_Bins, list[tuple[_Profile, float]], tuple[AtomicPair, AtomicPair]]:
     """Return the bins, and of both directions the profiles, last knots and finite pairs."""
     sampling = cast("Poisson", round_.sampling)
-    bins, profiles = _bins(round_, sampling, above=proven), _PROFILES[round_.adjacency, proven]
+    bins, profiles = _bins(round_, sampling, above=proven), _profiles(round_, proven=proven)
     own, other = (_side(profile, bins, round_) for profile in profiles)
     number = 0 if proven else 1
     last = [(p, float(s.epsilons[-1])) for p, s in zip(profiles, (own, other), strict=True)]
