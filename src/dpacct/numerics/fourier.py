@@ -1,9 +1,8 @@
 """Characteristic functions at equally spaced frequencies: sums of w (e^{i t l} - 1) over nodes.
 
-1. Small phases: powers of the loss are enough (`shifts_by_powers`).
-2. Few frequencies or nodes: e^{i t l} is a product of two entries of small tables, so that the sums
+1. Few frequencies or nodes: e^{i t l} is a product of two entries of small tables, so that the sums
    are one matrix product.
-3. Many of both: the nodes are moved to a grid in l, the rest of each phase is expanded in powers,
+2. Many of both: the nodes are moved to a grid in l, the rest of each phase is expanded in powers,
    and each power costs one fast Fourier transform.
 
 Derivation of both error bounds: docs/derivations/inversion.md. The second one uses
@@ -25,15 +24,6 @@ from numpy.typing import NDArray
 from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import UNIT, Array, ComplexArray
 
-# At the largest frequency, the sum of w (e^{|x|} - 1) may be this much, and |x| that much.
-_MOST_GROWTH, _FARTHEST = 4.0, 200.0
-# Powers, and a limit of the rest of the series.
-_POWERS, _LEFT = 72, UNIT / 64
-# Laws times frequencies of one block.
-_CELLS = 1_000_000
-# Terms that are added one after the other.
-_BLOCK = 128
-
 
 class Laws(NamedTuple):
     """The nodes of several laws, laid end to end, shape (n,).
@@ -46,71 +36,6 @@ class Laws(NamedTuple):
     error: Array
     starts: NDArray[np.int64]
     counts: NDArray[np.int64]
-
-    def some(self, chosen: NDArray[np.int64]) -> Laws:
-        """Return the laws with these numbers."""
-        inside = np.zeros(len(self.counts), dtype=bool)
-        inside[chosen] = True
-        nodes = np.repeat(inside, self.counts)
-        counts = self.counts[inside]
-        starts = np.cumsum(counts) - counts
-        return Laws(self.losses[nodes], self.weights[nodes], self.error[nodes], starts, counts)
-
-
-def shifts_by_powers(
-    step: float, number: int, laws: Laws
-) -> Iterator[tuple[NDArray[np.int64], ComplexArray, Array]]:
-    """Yield sums of w (e^{itl} - 1) at t = k step for the laws that need few powers.
-
-    In blocks of b laws: their numbers, shape (b,), the sums and bounds of the absolute error of
-    weights and sums, shape (b, number). The error of the phases t l is the caller's.
-    """
-    farthest = step * (number - 1)
-    size = np.abs(farthest * laws.losses)
-    grown = np.add.reduceat(laws.weights * np.expm1(np.minimum(size, _FARTHEST)), laws.starts)
-    near = np.maximum.reduceat(size, laws.starts) <= _FARTHEST
-    rows = np.flatnonzero(near & (grown <= _MOST_GROWTH))
-    if not rows.size or number < 2:
-        return
-    laws, grown = laws.some(rows), grown[rows]
-    sums, left = _sums_of_powers(farthest * laws.losses, laws)
-    enough = np.flatnonzero(left <= np.maximum(UNIT * grown, _LEFT))
-    # i^j: imaginary and real, with signs that alternate.
-    signed = sums * np.array([1.0, -1.0, -1.0, 1.0])[np.arange(sums.shape[1]) % 4]
-    share = np.arange(float(number)) / (number - 1)
-    powers = np.cumprod(np.broadcast_to(share, (sums.shape[1], number)), axis=0)
-    adding = np.minimum(laws.counts, _BLOCK) + laws.counts / _BLOCK + 2
-    each = 1.01 * (UNIT * (adding + 8 * len(powers) + 16) * grown + left)
-    total = 2 * np.add.reduceat(laws.error, laws.starts)
-    moment = farthest * np.add.reduceat(laws.error * np.abs(laws.losses), laws.starts)
-    block = max(1, _CELLS // number)
-    for start in range(0, len(enough), block):
-        some = enough[start : start + block]
-        value = np.empty((len(some), number), dtype=np.complex128)
-        value.imag = signed[some, 0::2] @ powers[0::2]
-        value.real = signed[some, 1::2] @ powers[1::2]
-        error = np.minimum(total[some, None], moment[some, None] * share)
-        error += each[some, None] * share
-        yield rows[some], value, error * (1 + 1e-9)
-
-
-def _sums_of_powers(x: Array, laws: Laws) -> tuple[Array, Array]:
-    """Return sums of w x^j / j! from j = 1 on, shape (m, j), and a bound of the rest."""
-    term, left = laws.weights, np.full(len(laws.counts), np.inf)
-    # In blocks, so that few roundings follow each other in any order.
-    blocks = np.union1d(laws.starts, np.arange(0, len(x), _BLOCK))
-    rows = np.searchsorted(blocks, laws.starts)
-    sums: list[Array] = []
-    for j in range(1, _POWERS + 1):
-        term = term * x / j
-        found = np.add.reduceat(np.add.reduceat(term, blocks), rows)
-        if j % 2 == 0:
-            # Even powers are their own moduli: the rest of the series is at most the first of it.
-            left = found
-            if j == _POWERS or np.all(left <= _LEFT):
-                break
-        sums.append(found)
-    return np.array(sums).T, left
 
 
 FFT_ERROR = 8 * UNIT
@@ -132,17 +57,13 @@ def characteristic_shifts(
     step: float, number: int, laws: Laws
 ) -> Iterator[tuple[NDArray[np.int64], ComplexArray, Array]]:
     """Yield `characteristic_shift` of several laws: rows (b,), values and errors (b, number)."""
-    rest = np.ones(len(laws.counts), dtype=bool)
-    for done, shift, error in shifts_by_powers(step, number, laws):
-        rest[done] = False
-        yield done, shift, error
     small = laws.counts * number <= _TABLE_CELLS
-    for row in np.flatnonzero(rest & ~small):
+    for row in np.flatnonzero(~small):
         part = slice(laws.starts[row], laws.starts[row] + laws.counts[row])
         law = Weighted(laws.losses[part], laws.weights[part], laws.error[part])
         shift, error = characteristic_shift(step, number, law)
         yield np.array([row]), shift[None, :], error[None, :]
-    order = np.flatnonzero(rest & small)
+    order = np.flatnonzero(small)
     order = order[np.argsort(laws.counts[order], kind="stable")]
     width = 2 * math.isqrt(number) + 2
     while order.size:
