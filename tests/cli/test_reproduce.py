@@ -97,7 +97,6 @@ def test_more_runs_give_a_verdict(dpacct):
         ("nowhere.toml", "nowhere.toml"),
         ("mine.toml --only x", "a row of mine.toml is one of r"),
         ("mine.toml --repeats 0", "a number from 1 to 100"),
-        ("mine.toml --part 3/2", "--part 3/2 is not I/N"),
     ],
 )
 def test_bad_input_is_one_line(dpacct, typed, said):

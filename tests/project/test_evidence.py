@@ -78,7 +78,8 @@ def test_one_run_of_each_page_repeats_within_five_points(name, tmp_path):
     }
     record = next(one for one in records_of(name) if one.matches(**cheap.get(name, {})))
     again = played(name, record.setting, tmp_path, folder)
-    assert again["epsilon"] == pytest.approx(record.result["epsilon"], rel=0.02)
+    # Bounds on fixed cohorts have improved since.
+    assert 0.9 < again["epsilon"] / record.result["epsilon"] < 1.001
     assert again["accuracy"] == pytest.approx(record.result["accuracy"], abs=5)
 
 

@@ -6,8 +6,11 @@ import math
 import os
 import shutil
 import sys
-from itertools import product
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise, product
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import dpacct
 from dpacct import validate
@@ -20,11 +23,11 @@ from dpacct_cli.errors import OptionConflict
 from dpacct_cli.options import MechanismOptions, Text, argument, flag, option
 from dpacct_cli.output import LABEL, Force, opened, read_output, write_output
 from dpacct_cli.render import to_json
+from dpacct_cli.train.options import DataDir
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dpacct.pictures import Picture, Setting
+    from dpacct_cli.train.job import Job
 
 MOST = 6
 # Options with several values whose name stands in a curve's name, the others by their values alone.
@@ -41,6 +44,8 @@ Target = Annotated[Text, option("--eps", "E", options.PRIVACY, "A budget, drawn 
 At = Annotated[Text, option("--eps", "E", options.PRIVACY, "An epsilon to mark.")]
 Marked = Annotated[str, option("--fpr", "A,...", options.PRIVACY,
     f"False positive rates to mark; default {FPR_MARKED}.")]
+ModelFile = Annotated[str, argument("FILE",
+    "A model of dpacct train (.model.pt), beside its settings.")]
 # fmt: on
 
 
@@ -236,6 +241,100 @@ def train(
     )
 
 
+def landscape(model: ModelFile, *, data_dir: DataDir = None, to: PictureOptions) -> None:
+    """Draw the loss along random directions around a trained model, on its test data.
+
+    Example:
+      dpacct plot landscape dp-fedavg-digits.model.pt
+    """
+    from dpacct.fl import inspect
+    from dpacct.fl.models import cross_entropy
+
+    to.file()
+    job, _ = _trained(model, data_dir)
+    lengths = [step / 4 for step in range(-4, 5)]
+    data = job.tested.map(lambda values: values[:1000])
+    lines = inspect.losses_on_lines(job.model, cross_entropy, data, lengths, directions=5)
+    means, least = ([f(losses) for losses in zip(*lines, strict=True)] for f in (_mean, min))
+    label = "distance, in lengths of the filters; 5 directions, band down to the least loss"
+    _put(job, model, to, label, "loss", (lengths, means, least))
+
+
+def spectrum(model: ModelFile, *, data_dir: DataDir = None, to: PictureOptions) -> None:
+    """Draw the Fourier spectrum of what training changed. White noise is level.
+
+    Example:
+      dpacct plot spectrum dp-fedavg-digits.model.pt
+    """
+    from dpacct.fl import inspect
+
+    to.file()
+    job, start = _trained(model, data_dir)
+    changes = [value.detach().cpu() - start[name] for name, value in job.model.named_parameters()]
+    power = inspect.power_spectrum(max(changes, key=lambda change: change.numel()), 64)
+    frequencies = [(place + 0.5) / (2 * len(power)) for place in range(len(power))]
+    label = "frequency, in cycles a weight, of the largest tensor in its order"
+    _put(job, model, to, label, "power", (frequencies, power, None))
+
+
+def norms(model: ModelFile, *, data_dir: DataDir = None, to: PictureOptions) -> None:
+    """Draw a histogram of unbounded updates from a trained model, of its test data as 50 clients.
+
+    Example:
+      dpacct plot norms dp-fedavg-digits.model.pt
+    """
+    from dpacct.fl import inspect
+    from dpacct.fl.clients import ClientData
+    from dpacct.fl.models import cross_entropy
+
+    to.file()
+    job, _ = _trained(model, data_dir)
+    count = min(50, len(job.tested))
+    clients = [
+        ClientData(job.tested.inputs[place::count], job.tested.targets[place::count])
+        for place in range(count)
+    ]
+    rate = job.keywords["local"].lr if job.keywords["local"] else 1.0
+    lengths = inspect.update_norms(job.model, cross_entropy, clients, lr=rate, steps=5)
+    edges = [max(lengths) * place / 20 for place in range(21)]
+    shares = [sum(a < length <= b for length in lengths) / count for a, b in pairwise(edges)]
+    label = f"length of the update in 5 steps of rate {rate:g}"
+    _put(job, model, to, label, "share of clients", (edges[1:], shares, None))
+
+
+def _trained(file: str, data_dir: str | None) -> tuple[Job, dict[str, Any]]:
+    """Return the job of a trained model, with its parameters, and the ones it began with."""
+    from dpacct.fl.models import load_parameters
+    from dpacct_cli.train.files import SETTINGS
+    from dpacct_cli.train.job import build_job
+    from dpacct_cli.train.settings import load
+
+    beside = Path(f"{file.removesuffix('.model.pt')}{SETTINGS}")
+    if not file.endswith(".model.pt") or not beside.is_file():
+        rule = f"a model of dpacct train is NAME.model.pt, beside NAME{SETTINGS}"
+        raise InvalidParameter("FILE", file, rule)
+    settings = load(beside)
+    folder = {} if data_dir is None else {"data_dir": data_dir}
+    job = build_job(replace(settings, values=settings.values | folder))
+    start = {name: value.detach().cpu().clone() for name, value in job.model.named_parameters()}
+    load_parameters(job.model, file)
+    return job, start
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _put(
+    job: Job, file: str, to: PictureOptions, x: str, y: str, curve: tuple[Any, Any, Any]
+) -> None:
+    """Draw one curve. A figure computed on private data is called unprotected."""
+    guard = "" if job.dataset.test_data == "public" else "unprotected: "
+    drawn = (dpacct.pictures.Curve("", *curve),)
+    panel = dpacct.pictures.Panel(x, f"{guard}{y}", drawn, from_zero=y != "loss")
+    to.put(dpacct.pictures.Picture(f"{Path(file).name}: {y}", (panel,)))
+
+
 COMMANDS = {
     "eps": eps,
     "delta": delta,
@@ -246,6 +345,9 @@ COMMANDS = {
     "samplings": samplings,
     "ledger": ledger,
     "train": train,
+    "landscape": landscape,
+    "spectrum": spectrum,
+    "norms": norms,
 }
 
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from dpacct.errors import InvalidParameter, Unsupported, located
 from dpacct.reproduce import (
@@ -28,11 +29,9 @@ from dpacct.reproduce import (
     picture,
     shipped_names,
     shipped_table,
-    trained,
 )
 from dpacct.reproduce.verdict import CLAIM_HEADER, TINY, claim_row
 from dpacct_cli import errors, waiting
-from dpacct_cli.errors import OptionConflict
 from dpacct_cli.options import OUTPUT, StyleOptions, Text, argument, flag, number, option
 from dpacct_cli.output import names_a_file, write_output
 from dpacct_cli.outputs import PaperTables, Reproduced
@@ -40,7 +39,9 @@ from dpacct_cli.render import Answer, Grid, Page, Row, Style, print_note, show, 
 from dpacct_cli.train.defaults import DEFAULTS
 from dpacct_cli.train.options import METHODS, DataDir, Device, Init
 from dpacct_cli.train.settings import RunSettings, from_words
-from dpacct_cli.words import spelling
+
+if TYPE_CHECKING:
+    from dpacct.fl.clients import ClientData
 
 # Options that name files, or belong to one machine.
 FOREIGN = ("schedule", "hold_out", "data_dir", "device", "label", "owner", "classes", "init")
@@ -63,9 +64,6 @@ class Playing(NamedTuple):
         "Runs of each cell; default those of the table. A verdict needs 3.")] = None  # fmt: skip
     only: Annotated[Text, option("--only", "ROW,...", OUTPUT,
         "Play these rows alone.")] = None  # fmt: skip
-    part: Annotated[Text, option("--part", "I/N", OUTPUT,
-        "Play every N-th run from the I-th on: several processes share a folder.",
-        advanced=True)] = None  # fmt: skip
     page: Annotated[bool, flag("--page", OUTPUT,
         "Play nothing: write table and figure of the finished runs.")] = False  # fmt: skip
     folder: Annotated[Text, option("--folder", "DIR", OUTPUT,
@@ -114,12 +112,10 @@ def reproduce(
     folder = Path(playing.folder or FOLDER)
     name = found.name if table in shipped_names() else Path(found.name).stem
     place = folder / (f"{name}-tiny" if playing.tiny else name)
-    part = _part(playing)
     place.parent.mkdir(parents=True, exist_ok=True)
     kept = place.parent / ("tiny.jsonl" if playing.tiny else "runs.jsonl")
-    records = Records(kept, part)
-    mine = () if playing.page else settings[part[0] :: part[1]]
-    left = sum(records.of(setting) is None for setting in mine)
+    records = Records(kept)
+    left = sum(records.of(setting) is None for setting in settings)
     done = 0
 
     def one(setting: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,7 +173,10 @@ def play(
     device: str | None = None,
     init: str | None = None,
 ) -> dict[str, Any]:
-    """Return the result of a run, with fresh cohorts and noise. See `trained`.
+    """Return the result of a run, with fresh cohorts and noise.
+
+    Accuracies are in percent. The history has a row for each evaluation, whose norms and clipped
+    shares are not private. Seconds are those of the processor, without evaluations.
 
     Args:
         words: options of `dpacct train`, ``method``, and ``evaluate_every`` if it is not a tenth of
@@ -189,30 +188,59 @@ def play(
     from dpacct_cli.train.run import federation
 
     settings = settings_of({key: value for key, value in words.items() if key not in OURS})
-    every = words.get("evaluate_every")
     machine = {k: v for k, v in {"data_dir": data_dir, "device": device, "init": init}.items() if v}
     job = build_job(replace(settings, values=settings.values | machine))
+
+    def accuracy(data: ClientData) -> float:
+        return 100 * evaluate(job.model, cross_entropy, data).accuracy
+
     text = json.dumps(dict(words), sort_keys=True)
     place = folder / "unfinished" / hashlib.sha256(text.encode()).hexdigest()[:16]
     place.mkdir(parents=True, exist_ok=True)
     checkpoint, history = place / "run.checkpoint", place / "history.json"
+    rows: list[dict[str, Any]] = []
+    seconds = 0.0
     with federation(job, job.clients, ledger=place / "run.ledger", checkpoint=checkpoint) as run:
-        if resumed := checkpoint.exists():
+        if checkpoint.exists():
             run.resume()
-        result = trained(
-            run,
-            lambda: 100 * evaluate(job.model, cross_entropy, job.tested).accuracy,
-            every=every or max(1, run.rounds // 10),
-            history=json.loads(history.read_text("utf-8")) if resumed and history.exists() else (),
-            keep=lambda rows: write_output(json.dumps(rows), history, force=True),
-        )
-        result["cohort"] = run.engine.plan.cohort_size
+            if history.exists():
+                rows = [
+                    r for r in json.loads(history.read_text("utf-8")) if r["round"] <= run.round
+                ]
+        every = words.get("evaluate_every") or max(1, run.rounds // 10)
+        first, began = run.round, time.process_time()
+        for report in run:
+            seconds += time.process_time() - began
+            if report.round % every == 0 or report.round == run.rounds:
+                seen = report.diagnostics
+                rows.append(
+                    {
+                        "round": report.round,
+                        "epsilon": report.epsilon.upper,
+                        "accuracy": accuracy(job.tested),
+                        "norm_median": seen.norm_median,
+                        "clipped": seen.clipped_fraction,
+                        "signal_to_noise": seen.signal_to_noise,
+                    }
+                )
+                write_output(json.dumps(rows), history, force=True)
+            began = time.process_time()
+        result = {
+            "accuracy": accuracy(job.tested),
+            "epsilon": run.epsilon.upper,
+            "epsilon_achieved": run.epsilon.lower,
+            "noise_multiplier": run.noise_multiplier,
+            "rounds": run.round,
+            "cohort": run.engine.plan.cohort_size,
+            "seconds_per_round": seconds / max(run.round - first, 1),
+            "history": rows,
+        }
     seen = job.dataset.train.to(job.tested.targets.device).batch(slice(0, TRAINED_ON))
-    own = evaluate(job.model, cross_entropy, type(job.tested)(*seen))
+    result["train_accuracy"] = accuracy(type(job.tested)(*seen))
     shutil.rmtree(place)
     with suppress(OSError):  # Another process has runs there.
         place.parent.rmdir()
-    return result | {"train_accuracy": 100 * own.accuracy}
+    return result
 
 
 def _first_seeds(table: PaperTable, count: Any) -> tuple[int, ...]:
@@ -223,13 +251,6 @@ def _first_seeds(table: PaperTable, count: Any) -> tuple[int, ...]:
     return (*table.seeds, *more)[:count]
 
 
-def _part(playing: Playing) -> tuple[int, int]:
-    index, _, parts = (playing.part or "1/1").partition("/")
-    if not (index.isdigit() and parts.isdigit() and 1 <= int(index) <= int(parts)):
-        raise OptionConflict(f"{spelling('--part')} {playing.part} is not I/N, such as 1/2.")
-    return int(index) - 1, int(parts)
-
-
 def _data(judged: Judged, files: list[str]) -> Reproduced:
     return {
         "table": judged.table.name,
@@ -237,11 +258,8 @@ def _data(judged: Judged, files: list[str]) -> Reproduced:
         "measure": judged.table.measure,
         "cells": [
             {
-                "row": one.cell.row,
-                "column": one.cell.column,
-                "printed": one.cell.printed,
-                "values": [*one.values.values()],
-                "verdict": one.verdict,
+                "row": one.cell.row, "column": one.cell.column, "printed": one.cell.printed,
+                "values": [*one.values.values()], "verdict": one.verdict,
             }
             for one in judged.cells
         ],
@@ -250,7 +268,7 @@ def _data(judged: Judged, files: list[str]) -> Reproduced:
             for one in judged.claims
         ],
         "files": files,
-    }
+    }  # fmt: skip
 
 
 def _page(judged: Judged, files: list[str]) -> Page:

@@ -3,7 +3,7 @@
 `dpacct reproduce` plays them. See docs/how-to/reproduce-a-table.md.
 """
 
-from dpacct.reproduce.records import Record, Records, spread, trained
+from dpacct.reproduce.records import Record, Records, spread
 from dpacct.reproduce.table import (
     Cell,
     OrderClaim,
@@ -18,5 +18,4 @@ from dpacct.reproduce.verdict import Judged, JudgedCell, JudgedClaim, judge, pic
 __all__ = [
     "Cell", "Judged", "JudgedCell", "JudgedClaim", "OrderClaim", "PaperTable", "Record", "Records",
     "judge", "load_table", "parse_table", "picture", "shipped_names", "shipped_table", "spread",
-    "trained",
 ]  # fmt: skip

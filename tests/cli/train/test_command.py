@@ -440,3 +440,19 @@ def test_text_output_alone_has_a_bar(
     monkeypatch.setattr("dpacct_cli.waiting.waiting", watched)
     assert dpacct(f"train dp-fedavg --rounds 1 --clients 10 {style}").code == 0
     assert shown == ["dpacct train"] * bars
+
+
+def test_a_model_is_looked_at_by_its_settings(dpacct):
+    pytest.importorskip("plotext")
+    dpacct("train dp-fedavg --rounds 1 --clients 20 --local-epochs 1 --ledger x.ledger -q")
+    for kind in ("landscape", "spectrum", "norms"):
+        [panel] = dpacct(f"plot {kind} x.model.pt --json").json["panels"]
+        [curve] = panel["curves"]
+        assert len(curve["x"]) == len(curve["y"]) > 8
+        assert "unprotected" not in panel["y"]
+    assert sum(curve["y"]) == pytest.approx(1)
+    assert "norms" in dpacct("plot norms --help").text
+    for file in ("x.ledger", "nowhere.model.pt", "/dev/zero"):
+        ran = dpacct(f"plot norms {file}")
+        assert ran.code == 2
+        assert "NAME.model.pt" in ran.err
