@@ -22,14 +22,12 @@ def main() -> None:
     reading.add_argument("page", nargs="?", choices=PAGES)
     reading.add_argument("--replay", type=Path, metavar="FOLDER")
     reading.add_argument("--data-dir")
-    reading.add_argument("--part", default="1/1", help="I/N: every N-th run, from the I-th on")
     given = reading.parse_args()
     for name in PAGES if given.page is None else [given.page]:
         recorded = Records(EVIDENCE / name / "runs.jsonl")
         if given.replay is not None:
-            index, count = (int(word) for word in given.part.split("/"))
             given.replay.mkdir(parents=True, exist_ok=True)
-            again = Records(given.replay / "runs.jsonl", (index - 1, count))
+            again = Records(given.replay / "runs.jsonl")
             settings = [one.setting for one in recorded]
             again.need(settings, lambda one: played(name, one, given.replay, given.data_dir))  # noqa: B023
             continue

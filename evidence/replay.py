@@ -6,7 +6,7 @@ The networks and the reduced data of these pages have names here, which `dpacct 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
@@ -73,6 +73,14 @@ def _strided(data: Dataset) -> nn.Module:
     )  # fmt: skip
 
 
+def _linear(data: Dataset) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, data.num_classes))
+
+
+def _lstm(data: Dataset) -> nn.Module:
+    return CharacterLSTM(data.num_classes, num_units=64, num_layers=1)
+
+
 def _convolutions(*channels: int, hidden: tuple[int, ...] = ()) -> Callable[[Dataset], nn.Module]:
     def build(data: Dataset) -> nn.Module:
         shape: Any = data.input_shape
@@ -88,13 +96,12 @@ _DATASETS: Words = {
 _MODELS: Words = {
     "strided": _strided, "cnn-3962": _convolutions(8, 16), "cnn-tiny": _convolutions(8, 16, 32),
     "cnn-18346": _convolutions(8, 16, hidden=(64,)),
-    "linear": lambda data: nn.Sequential(nn.Flatten(), nn.Linear(784, data.num_classes)),
-    "lstm-64": lambda data: CharacterLSTM(data.num_classes, num_units=64, num_layers=1),
+    "linear": _linear, "lstm-64": _lstm,
 }  # fmt: skip
 
 
 @contextmanager
-def more_names() -> Iterator[None]:
+def more_names() -> Generator[None]:
     """Add the data and models of these pages to those of `dpacct train`, for a while."""
     tables: list[tuple[Any, Words]] = [
         (DATASETS, _DATASETS), (MODELS, _MODELS), (DEFAULTS, {name: {} for name in _DATASETS}),

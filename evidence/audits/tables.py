@@ -62,16 +62,9 @@ def _compared(records: Records) -> list[list[str]]:
             own = {"directions": directions, "canaries": count, "others": others}
             return spread(records.values(name, **own))
 
-        rows.append(
-            [
-                others,
-                str(canaries),
-                told("gaussian", "final"),
-                told("gaussian", "all_rounds"),
-                told("apart", "bound"),
-                told("apart", "bound_if_gaussian"),
-            ]
-        )
+        estimates = [told("gaussian", name) for name in ("final", "all_rounds")]
+        bounds = [told("apart", name) for name in ("bound", "bound_if_gaussian")]
+        rows.append([others, str(canaries), *estimates, *bounds])
     return rows
 
 

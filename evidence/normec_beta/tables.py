@@ -34,19 +34,12 @@ PIXELS = ((NORMEC, 0.001, 0.1), (FEDAVG, 0.1, 0.1))
 DATA = "cifar32"
 # Noise, method, beta, gamma. The most decisive runs come first, since a run takes ten minutes.
 CELLS: tuple[tuple[str, str, float, float], ...] = (
-    ("none", NORMEC, 0.01, 0.1),
-    ("none", NORMEC, 0.1, 0.1),
-    ("printed", NORMEC, 0.01, 0.1),
-    ("std on D", NORMEC, 0.01, 0.1),
-    ("epsilon 8", NORMEC, 0.01, 0.1),
-    ("none", NORMEC, 0.001, 0.1),
-    ("std on D", NORMEC, 0.1, 0.1),
-    ("none", FEDAVG, 0.1, 0.1),
-    ("printed", NORMEC, 0.01, 0.01),
-    ("std on D", NORMEC, 0.1, 0.01),
-    ("epsilon 8", NORMEC, 0.01, 0.01),
-    ("std on D", NORMEC, 0.001, 0.1),
-)
+    ("none", NORMEC, 0.01, 0.1), ("none", NORMEC, 0.1, 0.1), ("printed", NORMEC, 0.01, 0.1),
+    ("std on D", NORMEC, 0.01, 0.1), ("epsilon 8", NORMEC, 0.01, 0.1),
+    ("none", NORMEC, 0.001, 0.1), ("std on D", NORMEC, 0.1, 0.1), ("none", FEDAVG, 0.1, 0.1),
+    ("printed", NORMEC, 0.01, 0.01), ("std on D", NORMEC, 0.1, 0.01),
+    ("epsilon 8", NORMEC, 0.01, 0.01), ("std on D", NORMEC, 0.001, 0.1),
+)  # fmt: skip
 
 
 def pixel_table(records: Records) -> str:
@@ -177,18 +170,11 @@ def _row(record: Record) -> list[str]:
     best = max(found["history"], key=lambda row: row["accuracy"])
     ended = found["history"][-1]["round"]
     return [
-        str(wanted["noise"]),
-        TITLES[wanted["method"]],
-        f"{wanted['beta']:g}",
-        f"{wanted['gamma']:g}",
-        str(wanted["run"]),
-        f"{found['noise_multiplier']:.4g}",
-        up(found["epsilon"], 4),
-        f"{ended}, given up" if "rounds" in found else str(ended),
-        f"{found['accuracy']:.2f}",
-        f"{best['accuracy']:.2f} ({best['round']})",
-        f"{found['norm']:.4g}",
-    ]
+        wanted["noise"], TITLES[wanted["method"]], f"{wanted['beta']:g}", f"{wanted['gamma']:g}",
+        str(wanted["run"]), f"{found['noise_multiplier']:.4g}", up(found["epsilon"], 4),
+        f"{ended}, given up" if "rounds" in found else str(ended), f"{found['accuracy']:.2f}",
+        f"{best['accuracy']:.2f} ({best['round']})", f"{found['norm']:.4g}",
+    ]  # fmt: skip
 
 
 def tables(records: Records) -> dict[str, str]:

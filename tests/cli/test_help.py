@@ -24,7 +24,7 @@ GROUPS = {
     "ledger": ["init", "show", "verify", "report", "remaining", "charge", "finish", "export"],
     "claims": ["check", "list"],
     "plot": ["eps", "delta", "tradeoff", "rdp", "schedule", "compare", "samplings", "ledger",
-             "train"],
+             "train", "landscape", "spectrum", "norms"],
 }  # fmt: skip
 DOORS = [f"{name} {below}".strip() for name in COMMANDS for below in GROUPS.get(name, [""])]
 # These train, draw and judge for a minute, or serve a page.

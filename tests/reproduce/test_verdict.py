@@ -136,7 +136,7 @@ def test_runs_are_played_once_and_shared(tmp_path):
         done.append(setting["run"])
         return {"accuracy": 10.0 + setting["run"], "epsilon": float("inf")}
 
-    Records(book.path, part=(1, 2)).need(settings, play)
+    Records(book.path).need(settings[1::2], play)
     assert done == [1, 3]
     book.need(settings, play)
     assert done == [1, 3, 0, 2]

@@ -284,16 +284,12 @@ def norms(model: ModelFile, *, data_dir: DataDir = None, to: PictureOptions) -> 
       dpacct plot norms dp-fedavg-digits.model.pt
     """
     from dpacct.fl import inspect
-    from dpacct.fl.clients import ClientData
     from dpacct.fl.models import cross_entropy
 
     to.file()
     job, _ = _trained(model, data_dir)
     count = min(50, len(job.tested))
-    clients = [
-        ClientData(job.tested.inputs[place::count], job.tested.targets[place::count])
-        for place in range(count)
-    ]
+    clients = [job.tested.map(lambda values: values[place::count]) for place in range(count)]  # noqa: B023
     rate = job.keywords["local"].lr if job.keywords["local"] else 1.0
     lengths = inspect.update_norms(job.model, cross_entropy, clients, lr=rate, steps=5)
     edges = [max(lengths) * place / 20 for place in range(21)]

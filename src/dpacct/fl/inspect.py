@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -131,9 +132,10 @@ def power_spectrum(values: Tensor, bands: int = 32) -> list[float]:
         values: a released update, or a tensor of it, in the order in which it is smoothed.
         bands: of equal width, at most half the number of values.
     """
-    power = torch.fft.rfft(values.detach().flatten().double(), norm="ortho").abs().square()
+    flat = values.detach().flatten().double().cpu()
+    power = np.square(np.abs(np.fft.rfft(flat.numpy(), norm="ortho")))
     count = min(validate.count("bands", bands, "the number of bands"), len(power))
-    return [float(part.mean()) for part in torch.tensor_split(power.cpu(), count)]
+    return [float(part.mean()) for part in np.array_split(power, count)]
 
 
 def update_norms(

@@ -59,13 +59,9 @@ def _record(path: Path, number: int, line: str, *, last: bool) -> Record:
 
 @dataclass(frozen=True)
 class Records:
-    """The finished runs of a file.
-
-    Several processes may share the file: with ``part`` (i, n) this one runs every n-th setting.
-    """
+    """The finished runs of a file, which several processes may share."""
 
     path: Path
-    part: tuple[int, int] = (0, 1)
 
     def __iter__(self) -> Iterator[Record]:
         if self.path.exists():
@@ -76,8 +72,8 @@ class Records:
         return next((record for record in self if record.setting == setting), None)
 
     def need(self, settings: Sequence[Setting], play: Callable[[Setting], dict[str, Any]]) -> None:
-        """Play every setting of this process's part that the file does not hold."""
-        for setting in settings[self.part[0] :: self.part[1]]:
+        """Play every setting that the file does not hold."""
+        for setting in settings:
             if self.of(setting) is not None:
                 continue
             began = time.perf_counter()

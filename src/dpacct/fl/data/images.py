@@ -142,7 +142,7 @@ def load_images(
         parts = _from_torchvision(known, file, split)
         if extra:
             own, more = parts[0], _from_torchvision(known, file, split, ("extra",))[0]
-            parts[0] = tuple(np.concatenate(pair) for pair in zip(own, more, strict=True))
+            parts[0] = np.concatenate([own[0], more[0]]), np.concatenate([own[1], more[1]])
     count = EMNIST_SPLITS[split] if name == "emnist" else known.classes
     channels = len(known.mean)
     for part, (images, labels) in zip(("train", "test"), parts, strict=True):

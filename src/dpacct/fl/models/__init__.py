@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -129,7 +129,8 @@ def _roberta(dataset: Dataset) -> nn.Module:
 def _with_lora(model: nn.Module) -> nn.Module:
     """Return a model of which low-rank changes of attention and the last layer are trained."""
     peft: Any = import_other("peft", "0.15")
-    named = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
+    layers = cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
+    named = [name for name, layer in layers if isinstance(layer, nn.Linear)]
     attention = [name for name in named if name.rsplit(".", 1)[-1] in ("query", "value")]
     chosen = attention or [name for name in named if ".mlp." in name]
     heads = [name for name in named if "head" in name or "classifier" in name]
