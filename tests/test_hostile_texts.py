@@ -15,6 +15,7 @@ import pytest
 from dpacct.claims import load_claims
 from dpacct.errors import DpacctError
 from dpacct.pictures.records import read_run
+from dpacct.reproduce import load_table
 from dpacct.schedules import load_schedule
 from dpacct_cli.commands.source import read_source
 from dpacct_cli.options import MechanismOptions
@@ -76,6 +77,7 @@ TEXTS = {
 READERS: dict[str, Callable[[Path], object]] = {
     "schedule": load_schedule,
     "claims": load_claims,
+    "tables": load_table,
     "report": read_run,
     "config": lambda file: read_toml("config", file),
     "settings": load,

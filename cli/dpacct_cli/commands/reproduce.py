@@ -213,28 +213,19 @@ def play(
             seconds += time.process_time() - began
             if report.round % every == 0 or report.round == run.rounds:
                 seen = report.diagnostics
-                rows.append(
-                    {
-                        "round": report.round,
-                        "epsilon": report.epsilon.upper,
-                        "accuracy": accuracy(job.tested),
-                        "norm_median": seen.norm_median,
-                        "clipped": seen.clipped_fraction,
-                        "signal_to_noise": seen.signal_to_noise,
-                    }
-                )
+                rows.append({
+                    "round": report.round, "epsilon": report.epsilon.upper,
+                    "accuracy": accuracy(job.tested), "norm_median": seen.norm_median,
+                    "clipped": seen.clipped_fraction, "signal_to_noise": seen.signal_to_noise,
+                })  # fmt: skip
                 write_output(json.dumps(rows), history, force=True)
             began = time.process_time()
         result = {
-            "accuracy": accuracy(job.tested),
-            "epsilon": run.epsilon.upper,
-            "epsilon_achieved": run.epsilon.lower,
-            "noise_multiplier": run.noise_multiplier,
-            "rounds": run.round,
-            "cohort": run.engine.plan.cohort_size,
-            "seconds_per_round": seconds / max(run.round - first, 1),
-            "history": rows,
-        }
+            "accuracy": accuracy(job.tested), "epsilon": run.epsilon.upper,
+            "epsilon_achieved": run.epsilon.lower, "noise_multiplier": run.noise_multiplier,
+            "rounds": run.round, "cohort": run.engine.plan.cohort_size,
+            "seconds_per_round": seconds / max(run.round - first, 1), "history": rows,
+        }  # fmt: skip
     seen = job.dataset.train.to(job.tested.targets.device).batch(slice(0, TRAINED_ON))
     result["train_accuracy"] = accuracy(type(job.tested)(*seen))
     shutil.rmtree(place)

@@ -37,7 +37,10 @@ MEASURES = {
     "rounds_to": "rounds to the target accuracy",
     "epsilon": "proven epsilon",
 }
-FIGURES = ("column", "round", "epsilon", "messages")
+# Horizontal axes of figures, with their labels.
+FIGURES = {
+    "column": "", "round": "round", "epsilon": "epsilon spent, proven", "messages": "messages",
+}  # fmt: skip
 MOST_RUNS, MOST_SEEDS, LONGEST = 10_000, 100, 1000
 # Tables whose keys are merged one by one.
 NESTED = ("method_options", "data_options", "server_options", "model_options")
@@ -202,16 +205,16 @@ def _table(content: Options, name: str) -> PaperTable:
     if twice := [key for key in guessed if key in base and key not in NESTED]:
         raise InvalidParameter("guessed", twice[0], "an option is either printed or guessed")
     columns, rows = _tables(content, "column", _COLUMN), _tables(content, "row", _ROW)
+    seeds = _seeds(content["seeds"])
+    if (runs := len(rows) * len(columns) * len(seeds)) > MOST_RUNS:
+        rule = f"rows x columns x seeds are at most {MOST_RUNS:,} runs"
+        raise InvalidParameter("seeds", runs, rule)
     names = tuple(_names(columns, "column"))
     cells = tuple(
         cell
         for row, title in zip(rows, _names(rows, "row"), strict=True)
         for cell in _row(row, title, names, [merged(base, guessed, _options(c)) for c in columns])
     )
-    seeds = _seeds(content["seeds"])
-    if len(cells) * len(seeds) > MOST_RUNS:
-        rule = f"rows x columns x seeds are at most {MOST_RUNS:,} runs"
-        raise InvalidParameter("seeds", len(cells) * len(seeds), rule)
     values = tuple(_number("value", c["value"]) for c in columns if "value" in c)
     if values and len(values) != len(columns):
         raise InvalidParameter("value", None, "each column has a value, or none has one")

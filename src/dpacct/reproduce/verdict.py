@@ -16,7 +16,7 @@ from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
 
 from dpacct.pictures import Curve, Panel, Picture
 from dpacct.reproduce.records import Record, Records, spread
-from dpacct.reproduce.table import MEASURES, Cell, OrderClaim, PaperTable
+from dpacct.reproduce.table import FIGURES, MEASURES, Cell, OrderClaim, PaperTable
 
 LEAST_RUNS, CONFIDENCE = 3, 0.975
 AGREES, ABOVE, BELOW, OPEN = "agrees", "above", "below", "open"
@@ -192,15 +192,11 @@ def picture(judged: Judged) -> Picture:
         axis = table.columns[0].rstrip("0123456789. ") or "column"
         panels = [Panel(axis, MEASURES[table.measure], curves, from_zero=False)]
     else:
-        label = f"{table.figure}s" if table.figure != "epsilon" else "epsilon spent, proven"
-        panels = [
-            Panel(
-                label, f"{column}: {MEASURES['accuracy']}",
-                [c for row in table.rows for c in _over_rounds(judged, row, column)],
-                from_zero=False,
-            )
-            for column in table.columns[:_MOST_PANELS]
-        ]  # fmt: skip
+        panels: list[Panel] = []
+        for column in table.columns[:_MOST_PANELS]:
+            curves = [curve for row in table.rows for curve in _over_rounds(judged, row, column)]
+            label = f"{column}: {MEASURES['accuracy']}"
+            panels.append(Panel(FIGURES[table.figure], label, curves, from_zero=False))
     counts = judged.counts()
     told = ", ".join(f"{count} {word}" for word, count in counts.items()) or "no printed values"
     note = "Lines are means over runs, bands reach down to the worst run."
