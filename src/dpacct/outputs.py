@@ -170,7 +170,7 @@ class ProjectKeys(TypedDict):
 
 
 class LedgerTotals(Reading):
-    """A ledger without its runs."""
+    """A ledger without its runs. ``verified``: the latest entry that was verified, 0 for none."""
 
     path: str
     budget: BudgetKeys
@@ -188,6 +188,7 @@ class LedgerTotals(Reading):
     rounds: int
     head: str
     entries: int
+    verified: int
 
 
 class LedgerSummary(LedgerTotals):

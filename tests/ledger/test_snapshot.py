@@ -180,7 +180,7 @@ def test_a_round_may_be_rejected_for_what_its_run_has_spent(ledger: Ledger) -> N
 
 def test_a_kept_ledger_can_undo_a_write_after_its_process_is_gone(path: Path) -> None:
     # 3 is EXTRA: both an entry and the end of its journal are on disk when a write returns.
-    for passing, mode, sync in ((False, "delete", 3), (True, "memory", 0), (False, "delete", 3)):
+    for passing, mode, sync in ((False, "persist", 3), (True, "memory", 0), (False, "persist", 3)):
         with Ledger.open(path, BUDGET, passing=passing) as ledger:
             connection = ledger._file.store.connection
             assert connection.execute("PRAGMA journal_mode").fetchone() == (mode,)

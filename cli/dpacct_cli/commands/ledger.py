@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shlex
 from typing import Annotated, Any, cast
@@ -36,6 +37,8 @@ BudgetDelta = Annotated[str, option("--delta", "D", options.PRIVACY,
     "Delta of the budget; default 1e-05.")]
 Head = Annotated[Text, option("--head", "HASH", "", "A head hash that was kept elsewhere.")]
 Name = Annotated[Text, option("--name", "NAME", "", "Name of the run; default elsewhere.")]
+AllEntries = Annotated[bool, flag("--all", "",
+    "Verify all entries, and not only those since the latest verification.")]
 OverBudget = Annotated[bool, flag("--over-budget", "",
     "Record rounds that have happened, even if they exceed the budget. No further round is "
     "admitted then.", advanced=True)]
@@ -115,11 +118,14 @@ def show_ledger(file: File, *, shown: StyleOptions) -> None:
     show(Answer(summary, spent_number(summary), lambda: spent_page(summary)), style)
 
 
-def verify(file: File, *, head: Head = None, shown: StyleOptions) -> None:
+def verify(
+    file: File, *, head: Head = None, all_entries: AllEntries = False, shown: StyleOptions
+) -> None:
     """Recompute the chain, every cost and every total.
 
-    Exit code 1 if anything is wrong. Entries that were dropped from the end leave no trace unless
-    a head hash was kept elsewhere: --quiet prints it.
+    A ledger with its witness keeps up to where it is sound, and the next verification goes on from
+    there. --all begins with the first entry. Exit code 1 if anything is wrong. Entries that were
+    dropped from the end leave no trace unless a head hash was kept elsewhere: --quiet prints it.
 
     Example:
       dpacct ledger verify census.ledger
@@ -127,8 +133,14 @@ def verify(file: File, *, head: Head = None, shown: StyleOptions) -> None:
     style = shown.style
     if head is not None and re.fullmatch("[0-9a-f]{64}", head) is None:
         raise InvalidParameter("--head", head, "a head is 64 hexadecimal digits, 0 to 9 and a to f")
-    with opened(file) as ledger:
-        checked = ledger.verify(head)
+    # A copy from elsewhere has no witness: all of it is verified, and nothing is written.
+    here = os.path.exists(f"{given(file)}.witness")  # noqa: PTH110 - pathlib raises
+    try:
+        ledger = opened(file, read_only=not here)
+    except LedgerError:
+        here, ledger = False, opened(file)
+    with ledger:
+        checked = ledger.verify(head, all_entries=all_entries or not here, keep=here)
     data: outputs.LedgerVerify = {
         "sound": checked.sound,
         "entries": checked.entries,
@@ -399,6 +411,8 @@ def spent_page(summary: LedgerSummary) -> Page:
     if summary["promised_delta"]:
         left = down(max(0.0, summary["promised_delta_left"]), 2)
         rows.append(Row("", f"delta left for promises: {left} of {summary['promised_delta']:g}"))
+    if summary["verified"]:
+        rows.append(Row("verified", f"up to entry {summary['verified']} of {summary['entries']}"))
     for project in summary["projects"]:
         spent = "none" if project["epsilon"] is None else up(project["epsilon"])
         of = f"{project['rounds']} rounds, {project['name']}"

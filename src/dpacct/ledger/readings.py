@@ -335,6 +335,13 @@ class Snapshot:
                 found.update(parts[spent.index(max(spent))])
         return found
 
+    def verified(self) -> tuple[int, bytes, str] | None:
+        """Return the latest entry up to which the file was verified, as rows keep it, or None."""
+        kept = self.read(lambda rows: rows.verified())
+        if kept is None or kept[0] > self.head.number or self.entry(kept[0]).hash != kept[1]:
+            return None
+        return kept
+
     def position(self) -> Position:
         """Return how far the ledger has come."""
         identity = self.entry(1).hash.hex()

@@ -19,8 +19,8 @@ from dpacct.errors import DpacctError, InvalidParameter, LedgerError
 from dpacct.ledger.disk.rows import StoredEntries
 from dpacct.ledger.disk.store import Store
 from dpacct.ledger.disk.witness import Witness
-from dpacct.ledger.readings import Snapshot, naming
-from dpacct.ledger.record.entries import Entry, Said
+from dpacct.ledger.readings import Snapshot
+from dpacct.ledger.record.entries import Entry, Said, reading
 from dpacct.ledger.record.replay import Replay
 
 MAX_PROBLEMS = 20
@@ -90,14 +90,17 @@ def verify(
         raise InvalidParameter("head", head, "a head is a hash in hex, as Ledger.head gives it")
     problems, remarks = now.read(StoredEntries.problems), list[str]()
     earlier = None if all_entries or head is not None else _from_earlier(now)
-    replay, clock, found = earlier or Replay(now.known.opening), "", False
+    replay, found = earlier or Replay(now.known.opening), False
+    clock: int | str | None = None
     began, wanted = replay.number, "" if head is None else head.strip().lower()
     try:
         for entry in now.entries(replay.number):
             said = replay.take(entry)
-            if entry.time < clock:
+            time = entry.clock
+            # Two types: from here on in the present form.
+            if type(time) is type(clock) and time < clock:  # pyright: ignore[reportOperatorIssue]
                 remarks.append(f"entry {entry.number}: the clock went backwards. Order is kept")
-            clock, found = entry.time, found or entry.hash.hex() == wanted
+            clock, found = time, found or entry.hash.hex() == wanted
             if watch is not None:
                 watch(entry, said, replay)
         replay.end()
@@ -113,7 +116,7 @@ def verify(
     if head is not None and not found:
         shown = line(head, 80)
         problems.append(f"the head {shown} is not in the chain: entries are missing, or changed")
-    if keep and not problems:
+    if keep and not problems and not now.read(lambda rows: rows.old):
         kept = replay.number, replay.hash, replay.kept()
         store.write(lambda rows: rows.keep_verified(*kept))
     return Verification(
@@ -135,13 +138,10 @@ def _remarks_on(replay: Replay, began: int) -> list[str]:
 
 def _from_earlier(now: Snapshot) -> Replay | None:
     """Return the replay where an earlier verification ended, or None if there is no such place."""
-    kept = now.read(StoredEntries.verified)
-    if kept is None or kept[0] > now.head.number:
+    kept = now.verified()
+    if kept is None:
         return None
-    entry = now.entry(kept[0])
-    with naming(now.path, entry):
-        if entry.hash != kept[1]:
-            raise LedgerError("it was changed since it was verified")
+    with reading():
         return Replay.resumed(now.known.opening, *kept, now.start, now.kind)
 
 

@@ -209,17 +209,20 @@ def as_float(total: int) -> float:
 
 def add(*parts: Sequence[int]) -> Totals:
     """Return the exact sum of totals."""
+    if len(parts) == 2:
+        # Most sums have two parts, and a ledger that is verified has a million of them.
+        return tuple([a + b for a, b in zip(*parts, strict=True)])
     return tuple(map(sum, zip(*parts, strict=True)))
 
 
 def subtract(whole: Sequence[int], part: Sequence[int]) -> Totals:
     """Return the exact difference of totals."""
-    return tuple(a - b for a, b in zip(whole, part, strict=True))
+    return tuple([a - b for a, b in zip(whole, part, strict=True)])
 
 
 def times(count: int, part: Sequence[int]) -> Totals:
     """Return the exact multiple of totals."""
-    return tuple(count * a for a in part)
+    return tuple([count * a for a in part]) if count != 1 else tuple(part)
 
 
 @lru_cache(maxsize=4096)

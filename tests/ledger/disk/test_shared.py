@@ -156,6 +156,7 @@ def moved(path: Path) -> None:
 def moved_and_made_anew(path: Path) -> None:
     moved(path)
     beside(path).unlink()
+    beside(path, "-journal").unlink()
     spend(path, 1)
 
 

@@ -5,10 +5,11 @@ read and write it (mode 0600), and may open it to a group.
 Rule 2: an entry is on disk before the call that writes it returns, and then in the witness.
 Rule 3: readings and writes that belong together are one transaction that excludes other writers.
 Rule 4: a file that has lost entries since an earlier reading, or since its witness, is rejected.
-Rule 5: a write that is cut short is undone by a rollback journal, which exists only meanwhile: a
-ledger at rest is one file. A journal that a crash left is applied to a copy first, and to the
-file only if the ledger is whole then. A reader goes on with that copy, and leaves nothing behind. A
-journal that begins with a zero was not completed, and the file was not written to yet.
+Rule 5: a write that is cut short is undone by a rollback journal. A journal that a crash left is
+applied to a copy first, and to the file only if the ledger is whole then. A reader goes on with
+that copy, and leaves nothing behind. A journal that begins with a zero undoes nothing: its write
+was finished, or had not reached the file yet. Its file is kept for the next write, since making
+one takes longer than a write, and deleted on closing: a ledger at rest is one file.
 Rule 6: before and behind every write, and before every reading, the file is still the one under its
 name, and has no other.
 Rule 7: an interrupted call leaves no transaction and no lock.
@@ -105,8 +106,17 @@ class Store:
         return store
 
     def close(self) -> None:
-        """Close the file. A second call does nothing."""
-        self._lock.close()
+        """Close the file, and delete a journal that undoes nothing. A second call does nothing."""
+        lock, writes = self._lock, not (self._read_only or self._busy)
+        if writes and lock.owned and lock.connection is not None and lock.take_now():
+            try:
+                with suppress(LedgerError, OSError):
+                    check_still_there(self.place, lock.descriptor)
+                    if not self._left_over():
+                        self.place.journal.unlink(missing_ok=True)
+            finally:
+                lock.release()
+        lock.close()
 
     def read(self, action: Callable[[StoredEntries], Answer], limit: int = NO_LIMIT) -> Answer:
         """Return the result of ``action``, which reads rows of one time (Rule 3).
@@ -168,8 +178,8 @@ class Store:
     def pass_with_process(self) -> None:
         """Write without flushing from here on: the file will be deleted with its process.
 
-        The journal is kept in memory, too, since making and deleting its file takes longer than the
-        write. Such a ledger is not used again if its process was killed.
+        The journal is kept in memory, too. Such a ledger is not used again if its process was
+        killed.
         """
         with translated(self.path):
             self.connection.execute("PRAGMA synchronous=OFF")
@@ -282,6 +292,9 @@ class Store:
         if self._lock.connection is None:
             self._lock.connect(connect(self.place.file, mode))
             StoredEntries(self.path, self.connection).version()
+            if mode == "rw":
+                self.connection.execute("PRAGMA journal_mode=PERSIST")
+                self.connection.execute(f"PRAGMA journal_size_limit={_MORE_IN_A_JOURNAL}")
 
     def _repaired_copy(self) -> sqlite3.Connection:
         """Return a connection to a copy that the journal makes whole. Its names are gone then."""

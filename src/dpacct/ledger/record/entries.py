@@ -19,8 +19,6 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -60,7 +58,7 @@ class Entry:
     text: str  # the hashed text
     hash: bytes  # SHA-256 of the previous hash and all of the above, 32 bytes
 
-    @property
+    @cached_property
     def old(self) -> bool:
         """True for an entry of version 0.3."""
         return self.text.startswith(_OLD)
@@ -91,6 +89,11 @@ class Entry:
         return self.content.get("d")
 
     @property
+    def clock(self) -> int | str:
+        """When it was written. Those of one form can be compared."""
+        return self.content["time" if self.old else "t"]
+
+    @property
     def time(self) -> str:
         """When it was written, as ISO 8601 in UTC."""
         with reading():
@@ -102,14 +105,20 @@ class Entry:
         return when.isoformat(timespec="milliseconds")
 
 
-@contextmanager
-def reading() -> Generator[None]:
+_UNREADABLE = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
+
+
+class reading:  # noqa: N801 - a context manager, quicker than one by contextlib
     """Turn the errors of an entry that no ledger wrote into a `LedgerError` of one line."""
-    try:
-        yield
-    except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise LedgerError(f"it cannot be read: {line(why).removesuffix('.')}") from None
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
+        """Raise the error."""
+        if isinstance(error, _UNREADABLE):
+            why = f"{type(error).__name__}: {error}"
+            raise LedgerError(f"it cannot be read: {line(why).removesuffix('.')}") from None
 
 
 def canonical(content: dict[str, Any]) -> str:

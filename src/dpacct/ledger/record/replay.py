@@ -110,7 +110,8 @@ class Replay:
             return said
         expected = self._next(entry, said)
         # A later release of room must not hide that there was too much.
-        if any(map(gt, self._stored.charged, (stored or expected)[0].charged)):
+        after = (stored or expected)[0]
+        if self._unchecked and any(map(gt, self._stored.charged, after.charged)):
             self.check_budget()
         self._unchecked, self._adds = self._unchecked or self._adds, False
         self._keep(entry, expected, stored)
@@ -293,7 +294,8 @@ class Replay:
             self._check_found(kind.cost, charge.cost)
         else:
             planned = plan.round_at(slot) if plan and run.on_plan and slot >= run.cursor else None
-            if planned is None or plan is None or not events.covers(planned, round_):
+            covered = planned is not None and (planned == round_ or events.covers(planned, round_))
+            if plan is None or not covered:
                 raise LedgerError("no round of the plan covers it")
             if plan.alike(slot) < count or (count > 1 and slot > run.cursor):
                 raise LedgerError("no rounds of the plan cover all of them")
@@ -309,7 +311,8 @@ class Replay:
             check_part(start.part, self._partitions, adjacency)
         # With a part, the total of all runs grows by less than the cost. All of the data is a part
         # by itself, of which the total grows by the cost.
-        shared = self._parts.charge(start.part, charge.cost)
+        parts = self._partitions
+        shared = self._parts.charge(start.part, charge.cost) if parts else charge.cost
         for index in range(count):
             settled = rules.settled_by(entry.number, index)
             self._open[settled] = entry.run, charge.one(index)

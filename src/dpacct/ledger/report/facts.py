@@ -143,6 +143,7 @@ def summarize(now: Snapshot) -> LedgerSummary:
         "runs": [_run(now, number) for number in now.runs()],
         "head": now.head.hash.hex(),
         "entries": now.head.number,
+        "verified": (now.verified() or (0,))[0],
     }
 
 
