@@ -29,7 +29,7 @@ def read_output(output: str | None, *, force: bool) -> Path | None:
     """Return the file that was named, if it may be written, before anything is computed."""
     if output is None or output == "/dev/stdout":
         return None
-    from dpacct.ledger.disk.outputs import check_place
+    from dpacct.files import check_place
 
     check_place(Path(output), LABEL, replace=force)
     if not has_folder(output):
@@ -46,7 +46,7 @@ def write_output(
         sys.stdout.write(str(content))
         return
     # With the ledger comes SQLite, which most commands never need.
-    from dpacct.ledger.disk.outputs import write_file
+    from dpacct.files import write_file
 
     held = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
     try:

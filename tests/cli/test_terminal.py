@@ -210,7 +210,7 @@ def test_a_full_disk_leaves_what_was_there(
     def full(_file: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("dpacct.ledger.disk.outputs.os.fsync", full)
+    monkeypatch.setattr("dpacct.files.os.fsync", full)
     lost = dpacct(words, "--force")
     assert (lost.code, lost.out) == (2, "")
     assert "it cannot be written (No space left on device)" in lost.err

@@ -38,6 +38,7 @@ LAYERS = [
     {"risk", "certificates"},
     {"calibration", "report", "empirical"},
     {"ledger", "claims"},
+    {"files"},
     {"pictures"},
     {"reproduce"},
     {"dpacct"},  # the public names
@@ -230,6 +231,15 @@ def test_a_wrong_arrow_is_found():
 def test_an_unknown_module_asks_for_its_layer():
     with pytest.raises(pytest.fail.Exception, match=r"dpacct\.mystery is in no layer"):
         levels("dpacct.mystery")
+
+
+def test_other_rooms_know_the_ledger_by_its_front_alone():
+    inner = {
+        module: sorted(target for target in targets if target.startswith("dpacct.ledger."))
+        for module, targets in graph().items()
+        if not f"{module}.".startswith("dpacct.ledger.")
+    }
+    assert {module: targets for module, targets in inner.items() if targets} == {}
 
 
 def test_there_is_no_circle():

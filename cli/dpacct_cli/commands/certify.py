@@ -114,6 +114,6 @@ def _of_ledger(file: str) -> tuple[Schedule, float, float]:
         raise Unsupported("no certificate: the second proof covers no partitions of a data set")
     phases = [phase for plan in plans for phase in plan]
     # The ledger brings SQLite.
-    from dpacct.ledger.record.events import schedule_from_json
+    from dpacct.ledger import schedule_from_json
 
     return schedule_from_json(phases), epsilon, summary["delta"]

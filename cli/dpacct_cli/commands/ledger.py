@@ -201,7 +201,7 @@ def remaining(
       dpacct ledger remaining census.ledger --noise 1.3 --q 0.1
       dpacct ledger remaining census.ledger --laplace 0.1
     """
-    from dpacct.ledger.record.events import schedule_in_adjacency
+    from dpacct.ledger import schedule_in_adjacency
 
     style = shown.style
     typed.refuse_unused_clients()
@@ -250,7 +250,7 @@ def charge(
       dpacct ledger charge census.ledger --noise 1.3 --rounds 20 --q 0.1 --name notebook
       dpacct ledger charge census.ledger --laplace 0.1 --name "age histogram"
     """
-    from dpacct.ledger.record.events import schedule_in_adjacency
+    from dpacct.ledger import schedule_in_adjacency
 
     style = shown.style
     typed.refuse_unused_clients()

@@ -70,7 +70,7 @@ def read_source(file: str, typed: MechanismOptions) -> tuple[str, Schedule] | An
 
 
 def _kind(path: Path) -> str:
-    from dpacct.ledger.disk.outputs import is_ledger
+    from dpacct.files import is_ledger
 
     suffix = path.suffix.lower()
     if is_ledger(path):

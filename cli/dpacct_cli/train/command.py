@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from dpacct.errors import BudgetExceeded, InvalidParameter
-from dpacct.ledger.terms import EXAMPLE, Terms
+from dpacct.ledger import EXAMPLE, Terms
 from dpacct.outputs import mechanism_of, noise_multiplier
 from dpacct.rounds import Schedule, first_rounds
 from dpacct_cli import errors, mechanism, outputs
@@ -150,7 +150,7 @@ def _run(
 ) -> None:
     # PyTorch is imported here, after everything that can be checked without it.
     from dpacct.fl.engine.loop import join_torchrun
-    from dpacct.ledger.terms import known_terms
+    from dpacct.ledger import known_terms
     from dpacct_cli.train.job import build_job
     from dpacct_cli.train.run import open_run, orderly_stop, train
 

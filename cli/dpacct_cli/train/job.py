@@ -28,7 +28,7 @@ from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, PerLayerClip
 from dpacct.fl.privacy.correlated import CorrelatedNoise, Cyclic
 from dpacct.fl.public import PublicSize
 from dpacct.fl.tensors import Device, choose_device, from_array
-from dpacct.ledger.terms import CLIENT, Terms
+from dpacct.ledger import CLIENT, Terms
 from dpacct.rounds import MAX_CLIENTS, Adjacency, Full, Poisson, Sampling, Schedule, Uniform
 from dpacct.schedules.files import load_schedule
 from dpacct_cli.errors import OptionConflict, conflict

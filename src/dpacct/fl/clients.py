@@ -22,7 +22,7 @@ from torch import Tensor
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
-from dpacct.ledger.terms import CLIENT, EXAMPLE
+from dpacct.ledger import CLIENT, EXAMPLE
 
 Inputs = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 

@@ -36,7 +36,7 @@ from dpacct.fl.settings import (
     with_keywords_of,
 )
 from dpacct.fl.training.choose import Choice
-from dpacct.ledger.record.plans import exposure
+from dpacct.ledger import exposure
 from dpacct.rounds import Schedule
 
 P = ParamSpec("P")

@@ -31,7 +31,7 @@ from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.display import up
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.ledger.record.events import joint_noise_of
+from dpacct.ledger import joint_noise_of
 from dpacct.mechanisms import DiscreteLaplace, Laplace, RandomizedResponse, ZeroConcentratedDP
 from dpacct.packages import import_package
 from dpacct.pairs.dominating import loss_bound

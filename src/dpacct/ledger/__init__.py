@@ -1,10 +1,39 @@
-"""The ledger: the spent and the remaining privacy budget of a data set, on disk, for all runs."""
+"""The ledger: the spent and the remaining privacy budget of a data set, on disk, for all runs.
 
+This is its front: other rooms import from here, and from no room of the ledger. What is in
+``__all__`` is for users.
+"""
+
+# ruff: noqa: F401 - names that are not in `__all__` are for other rooms
+# pyright: reportUnusedImport=false
+
+from dpacct.ledger.disk.place import sync_folder
+from dpacct.ledger.disk.rows import begins_as_ledger
 from dpacct.ledger.ledger import Ledger
 from dpacct.ledger.readings import Guarantee
 from dpacct.ledger.record.entries import Position
-from dpacct.ledger.record.events import Event, NoisySum, joint_noise_multiplier
+from dpacct.ledger.record.events import (
+    Event,
+    NoisySum,
+    covers,
+    joint_noise_multiplier,
+    joint_noise_of,
+    noise_of,
+    schedule_from_json,
+    schedule_in_adjacency,
+    with_noise,
+)
+from dpacct.ledger.record.plans import (
+    PAIRS,
+    TIGHT,
+    Plan,
+    achieved_epsilon,
+    epsilon_so_far,
+    exposure,
+)
+from dpacct.ledger.record.state import RunState
 from dpacct.ledger.run import Run, Ticket
+from dpacct.ledger.terms import CLIENT, EXAMPLE, Terms, known_terms
 
 __all__ = [
     "Event",

@@ -37,7 +37,7 @@ class Drawing:
             InvalidParameter: another ending, or an existing file without ``replace``.
             Unsupported: matplotlib is missing. OSError: the file cannot be written.
         """
-        from dpacct.ledger.disk.outputs import check_place, write_file  # noqa: PLC0415 - needs SQLite
+        from dpacct.files import check_place, write_file  # noqa: PLC0415 - needs SQLite
 
         file = Path(path)
         form = format_of(file, "path")

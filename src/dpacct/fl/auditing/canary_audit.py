@@ -22,8 +22,7 @@ from dpacct.empirical.noise import NoiseEvidence
 from dpacct.errors import InvalidParameter
 from dpacct.fl.auditing.canaries import Aimed, Canaries
 from dpacct.fl.privacy.findings import AuditFailed
-from dpacct.ledger import Event
-from dpacct.ledger.record.events import noise_of, with_noise
+from dpacct.ledger import Event, noise_of, with_noise
 from dpacct.rounds import AccountantName, Adjacency, Phase, Schedule
 
 # Of canaries, and of repetitions of a round.

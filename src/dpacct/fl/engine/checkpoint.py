@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
+from dpacct.files import write_file
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.states import TrainingState, on_host
 from dpacct.fl.layout import Params, trainable
@@ -33,7 +34,6 @@ from dpacct.fl.privacy.masks import reads_release
 from dpacct.fl.tensors import undisturbed
 from dpacct.fl.training.choose import TrainingMode
 from dpacct.ledger import Position
-from dpacct.ledger.disk.outputs import write_file
 
 VERSION = 3
 

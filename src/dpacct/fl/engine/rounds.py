@@ -53,9 +53,7 @@ from dpacct.fl.training.choose import TrainingMode
 from dpacct.fl.training.local_run import LocalRun
 from dpacct.fl.training.messages import Answer, Assignment, check_sent, words_of
 from dpacct.fl.training.tasks import Broadcast, check_unwritten
-from dpacct.ledger import Event, Ticket
-from dpacct.ledger.record.events import noise_of
-from dpacct.ledger.record.plans import Plan
+from dpacct.ledger import Event, Plan, Ticket, noise_of
 from dpacct.rounds import AccountantName, Schedule
 
 

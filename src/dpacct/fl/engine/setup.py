@@ -47,10 +47,7 @@ from dpacct.fl.settings import (
 )
 from dpacct.fl.tensors import undisturbed
 from dpacct.fl.training.choose import TrainerChooser
-from dpacct.ledger import Ledger
-from dpacct.ledger.record.events import noise_of
-from dpacct.ledger.record.plans import PAIRS, TIGHT
-from dpacct.ledger.terms import CLIENT, known_terms
+from dpacct.ledger import CLIENT, PAIRS, TIGHT, Ledger, known_terms, noise_of
 from dpacct.rounds import (
     AccountantName,
     Adjacency,

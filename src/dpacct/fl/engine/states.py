@@ -26,8 +26,7 @@ from dpacct.fl.privacy.markers import Bounded, Noised
 from dpacct.fl.privacy.noise import grid_exponent
 from dpacct.fl.report.reports import Diagnostics
 from dpacct.fl.tensors import listed, norm, numbers, split
-from dpacct.ledger.record.events import noise_of
-from dpacct.ledger.record.plans import Plan
+from dpacct.ledger import Plan, noise_of
 from dpacct.rounds import Phase, Release, Schedule
 
 # An update that a method has projected onto the ball lies on its edge, up to this share.

@@ -20,6 +20,7 @@ from torch.nn.functional import cross_entropy
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
+from dpacct.files import write_file
 from dpacct.fl.clients import ClientData, arguments
 from dpacct.fl.data.dataset import Dataset
 from dpacct.fl.data.images import torchvision_part
@@ -34,7 +35,6 @@ from dpacct.fl.models.networks import (
     resnet20,
     with_group_norm,
 )
-from dpacct.ledger.disk.outputs import write_file
 from dpacct.packages import import_other
 
 __all__ = [

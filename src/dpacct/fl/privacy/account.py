@@ -32,11 +32,23 @@ from dpacct.fl.privacy.correlated import Correlation
 from dpacct.fl.privacy.noise import STD_MARGIN, Noise
 from dpacct.fl.privacy.sums import MAX_CONTRIBUTIONS
 from dpacct.fl.public import PublicSize
-from dpacct.ledger import Event, Ledger, NoisySum, Position, Run, Ticket
-from dpacct.ledger.record.events import noise_of
-from dpacct.ledger.record.plans import PAIRS, TIGHT, Plan, achieved_epsilon, epsilon_so_far
-from dpacct.ledger.record.state import RunState
-from dpacct.ledger.terms import CLIENT, Terms
+from dpacct.ledger import (
+    CLIENT,
+    PAIRS,
+    TIGHT,
+    Event,
+    Ledger,
+    NoisySum,
+    Plan,
+    Position,
+    Run,
+    RunState,
+    Terms,
+    Ticket,
+    achieved_epsilon,
+    epsilon_so_far,
+    noise_of,
+)
 from dpacct.numerics.search import largest_count
 from dpacct.rounds import AccountantName, Adjacency, Phase, Release, Round, Sampling, Schedule
 from dpacct.validate import LEAST_NOISE

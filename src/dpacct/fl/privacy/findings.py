@@ -25,7 +25,7 @@ from dpacct.fl.privacy.bounds import INDICATOR_NORM, MARGIN, Bound, check_limits
 from dpacct.fl.privacy.noise import Noise
 from dpacct.fl.privacy.sums import add_clipped, contribute, scales_rows
 from dpacct.fl.tensors import near_numbers, numbers, same_numbers
-from dpacct.ledger.record.events import noise_of
+from dpacct.ledger import noise_of
 from dpacct.rounds import Adjacency
 
 

@@ -39,8 +39,7 @@ from dpacct.interop.opacus.steps import (
     generator_of,
     refuse_adaptive,
 )
-from dpacct.ledger import Event, Run, Ticket
-from dpacct.ledger.record.events import covers
+from dpacct.ledger import Event, Run, Ticket, covers
 from dpacct.packages import import_opacus
 from dpacct.pairs.dominating import Mechanism
 from dpacct.rounds import Adjacency, AdjacencyName, Poisson, Round

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from dpacct.errors import InvalidParameter
-from dpacct.ledger.disk.place import sync_folder
-from dpacct.ledger.disk.rows import begins_as_ledger
+from dpacct.ledger import begins_as_ledger, sync_folder
 
 _BESIDE = {"-wal": "journal", "-shm": "journal", "-journal": "journal", ".witness": "witness"}
 

@@ -11,7 +11,7 @@ import pytest
 
 from dpacct import Ledger
 from dpacct.errors import InvalidParameter
-from dpacct.ledger.disk.outputs import check_place, is_ledger, write_file
+from dpacct.files import check_place, is_ledger, write_file
 from ledgers import BUDGET, beside
 
 TEXT = b"one\ntwo\n"
@@ -23,6 +23,11 @@ def write(path: Path, *, replace: bool = False) -> None:
 
 def check(path: Path, *, replace: bool) -> None:
     check_place(path, "output", replace=replace)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a.ledger"
 
 
 @pytest.fixture
