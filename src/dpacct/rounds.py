@@ -394,13 +394,13 @@ class Schedule:
 
     def only(self, keep: Callable[[Release], bool]) -> Schedule:
         """Return the same schedule without the releases for which ``keep`` is false."""
-        found: list[Phase | Repeated] = []
+        kept: list[Phase | Repeated] = []
         for part in self.parts:
             if isinstance(part, Phase):
-                found += [part] if keep(part.round) else []
+                kept += [part] if keep(part.round) else []
             elif (inner := part.schedule.only(keep)).parts:
-                found.append(Repeated(inner, part.times))
-        return Schedule(found)
+                kept.append(Repeated(inner, part.times))
+        return Schedule(kept)
 
     def map(self, change: Callable[[Release], Release]) -> Schedule:
         """Return the same schedule of changed releases."""

@@ -177,11 +177,11 @@ class Runs:
         """Return masses of better outcomes between 0 and 1, at which log f' has small steps."""
         steps = np.arange(0.0, _RANGE, _STEP)
         if self.kind == "poisson":
-            found = steps / self.mean
+            places = steps / self.mean
         else:
             g, s = self.parameter, self.shape
-            found = g * np.expm1(steps / (s + 1)) / (1 - g)
-        return found[found < 1.0]
+            places = g * np.expm1(steps / (s + 1)) / (1 - g)
+        return places[places < 1.0]
 
     def __repr__(self) -> str:
         shape = f",{self.shape:g}" if self.kind != "poisson" else ""

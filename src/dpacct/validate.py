@@ -233,14 +233,14 @@ def file_path(name: str, value: object) -> Path:
 def check_regular(name: str, file: Path, noun: str, most: int = 2**63) -> None:
     """Reject a pipe, a device and a file that is too long: reading it might not end."""
     try:
-        found = file.stat()
+        facts = file.stat()
     except OSError as error:
         rule = f"it cannot be read ({error.strerror or 'unknown reason'})"
         raise InvalidParameter(name, str(file), rule) from None
-    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISREG(facts.st_mode) and not stat.S_ISDIR(facts.st_mode):
         raise InvalidParameter(name, str(file), f"{noun} is a file, and this is a pipe or a device")
-    if found.st_size > most:
-        rule = f"{noun} has at most {most:,} bytes, and this file {found.st_size:,}"
+    if facts.st_size > most:
+        rule = f"{noun} has at most {most:,} bytes, and this file {facts.st_size:,}"
         raise InvalidParameter(name, str(file), rule)
 
 
@@ -286,8 +286,8 @@ def toml(text: str, number: Callable[[str], float] = float) -> dict[str, Any]:
     # Commands that read no file start without it.
     import tomllib  # noqa: PLC0415 - see above
 
-    if found := _LONG_KEY.search(text):
-        raise ValueError(f"the key {found[0].strip()[:20]}... has too many parts")
+    if key := _LONG_KEY.search(text):
+        raise ValueError(f"the key {key[0].strip()[:20]}... has too many parts")
     return tomllib.loads(text, parse_float=number)
 
 

@@ -122,10 +122,10 @@ def read_job(fields: Fields) -> Job:
         plan = options.read_schedule()
         return Job(options, solve, budget, delta, plan, spend(plan, delta))
     asked = calibrate.what_runs(options, solve)
-    found = dpacct.calibrate(
+    solved = dpacct.calibrate(
         epsilon=budget, delta=delta, solve="noise" if solve == "noise" else "rounds", **asked
     )
-    return Job(options, solve, budget, delta, found.schedule, found.spent)
+    return Job(options, solve, budget, delta, solved.schedule, solved.spent)
 
 
 def is_quick(fields: Fields) -> bool:
@@ -175,7 +175,7 @@ class Added(NamedTuple):
 
 def history(facts: LedgerSummary) -> list[Added]:
     """Return what each run added, by date. Empty if a total has no bound."""
-    found: list[Added] = []
+    rows_added: list[Added] = []
     before = 0.0
     for run in sorted(facts["runs"], key=lambda run: (run["latest"], run["run"])):
         total = run["total_after"]
@@ -183,9 +183,9 @@ def history(facts: LedgerSummary) -> list[Added]:
             return []
         project, name = line(run["project"], 40) or "no project", line(run["name"], 60)
         more = max(0.0, total - before)
-        found.append(Added(run["run"], run["latest"][:10], project, name, more, total))
+        rows_added.append(Added(run["run"], run["latest"][:10], project, name, more, total))
         before = total
-    return found
+    return rows_added
 
 
 def may_run(ledger: Ledger, fields: Fields) -> tuple[bool, str]:

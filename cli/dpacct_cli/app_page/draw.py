@@ -111,8 +111,8 @@ def bars(rows: Sequence[Bar], marked: str) -> str:
         body += box(start, y, wide, 26, f"{color}66", f"proven {up(upper)}")
         body += box(start, y, dark, 26, color, f"achieved {down(lower or 0.0)}")
         body += words(start + wide + 6, y + 18, up(upper, 4), color=INK)
-    found = ", ".join(f"{row[0]} {up(row[2], 4)}" for row in rows if row[2] is not None)
-    return svg(WIDTH, 6 + 38 * len(rows), body, f"epsilon: {found}")
+    values = ", ".join(f"{row[0]} {up(row[2], 4)}" for row in rows if row[2] is not None)
+    return svg(WIDTH, 6 + 38 * len(rows), body, f"epsilon: {values}")
 
 
 def dots(right: int) -> str:
@@ -185,14 +185,14 @@ def heat(
     """Return a table of epsilons in colors. A thick line parts those within the budget."""
 
     def fits(i: int, j: int) -> bool | None:
-        found = cells[i][j] if 0 <= i < len(ys) and 0 <= j < len(xs) else None
-        return None if found is None else found[0] is not None and found[0] <= budget
+        cell = cells[i][j] if 0 <= i < len(ys) and 0 <= j < len(xs) else None
+        return None if cell is None else cell[0] is not None and cell[0] <= budget
 
     def shown(i: int, j: int) -> str:
-        found, here = cells[i][j], fits(i, j)
-        if found is None:
+        cell, here = cells[i][j], fits(i, j)
+        if cell is None:
             return "<td>...</td>"
-        value, reason = found
+        value, reason = cell
         far = 1.0 if not value else min(1.0, abs(math.log(value / budget)) / 2.5)
         color = f"color-mix(in srgb, {COLORS[not here]} {12 + 38 * far:.0f}%, white)"
         sides = {"left": (i, j - 1), "right": (i, j + 1), "top": (i - 1, j), "bottom": (i + 1, j)}

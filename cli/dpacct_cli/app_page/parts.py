@@ -71,8 +71,8 @@ def curve(job: Job) -> str:
     setting = Setting("", job.plan, DEFAULT_ACCOUNTANT)
     picture = epsilon_picture([setting], job.delta, target=job.budget)
     (panel,) = picture.panels
-    (found,) = panel.curves
-    points = zip(found.x, found.y, found.lower or found.y, strict=True)
+    (only,) = panel.curves
+    points = zip(only.x, only.y, only.lower or only.y, strict=True)
     rows = [(f"{x:,.0f}", up(high), down(low)) for x, high, low in points]
     note = paragraph("The line is proven. A band reaches down to the lower bound.", "note")
     table = draw.table([panel.x, "epsilon, proven", "achieved"], rows, TABLE)

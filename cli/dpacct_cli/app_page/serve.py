@@ -174,8 +174,8 @@ def path_of(ledgers: Sequence[str], fields: Any) -> str:
 def look(ledgers: Sequence[str]) -> list[tuple[int, int]]:
     """Return what changes when a ledger is written to."""
     files = [Path(file + end) for file in ledgers for end in ("", "-wal")]
-    found = [file.stat() for file in files if file.exists()]
-    return [(one.st_mtime_ns, one.st_size) for one in found]
+    stats = [file.stat() for file in files if file.exists()]
+    return [(one.st_mtime_ns, one.st_size) for one in stats]
 
 
 def window(  # noqa: C901 - the functions of a session stand inside each other

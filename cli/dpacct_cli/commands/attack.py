@@ -265,7 +265,7 @@ def _bounded(value: Estimate, limit: float | None) -> outputs.Limited:
     return outputs.Limited(value.value, value.lower, value.upper, limit)
 
 
-def _data(target: Target, limit: Limit, found: Mapping[str, Roc], left_out: int) -> outputs.Attack:
+def _data(target: Target, limit: Limit, rocs: Mapping[str, Roc], left_out: int) -> outputs.Attack:
     """Return the keys of --json."""
     attacks = [
         outputs.AttackKeys(
@@ -284,7 +284,7 @@ def _data(target: Target, limit: Limit, found: Mapping[str, Roc], left_out: int)
             limit_adjacency=limit.told or None,
             above_limit=_exceeds(roc, limit),
         )
-        for unit, roc in found.items()
+        for unit, roc in rocs.items()
     ]
     return {
         "method": target.settings.method,
@@ -293,7 +293,7 @@ def _data(target: Target, limit: Limit, found: Mapping[str, Roc], left_out: int)
         "rounds": target.rounds,
         "private": limit.auc is not None,
         "not_private_because": limit.because or None,
-        "confidence": found["client"].confidence,
+        "confidence": rocs["client"].confidence,
         "left_out": left_out,
         "adjacency": target.job.adjacency,
         "attacks": attacks,

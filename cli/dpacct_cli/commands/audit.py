@@ -96,61 +96,61 @@ def audit_settings(settings: RunSettings, canaries: int, **test: Any) -> tuple[R
     return audit_run(lambda some: federation(job, some), people, canaries=canaries, **test), job
 
 
-def _size(job: Job, found: RunAudit) -> int:
+def _size(job: Job, audit: RunAudit) -> int:
     """Return the number of clients that may be printed."""
-    return job.public.size if job.public.stated else found.clients
+    return job.public.size if job.public.stated else audit.clients
 
 
-def _plan(job: Job, found: RunAudit) -> Schedule:
+def _plan(job: Job, audit: RunAudit) -> Schedule:
     # The audit refuses an allocation.
     sampling = cast("Sampling", job.sampling)
-    return found.rounds * Round(found.noise_multiplier, sampling, job.adjacency)
+    return audit.rounds * Round(audit.noise_multiplier, sampling, job.adjacency)
 
 
-def _data(settings: RunSettings, job: Job, found: RunAudit) -> outputs.Audit:
+def _data(settings: RunSettings, job: Job, audit: RunAudit) -> outputs.Audit:
     """Return the keys of --json."""
-    tested, guesses = found.shown, found.shown.guesses
+    tested, guesses = audit.shown, audit.shown.guesses
     data: outputs.Audit = {
-        "passed": found.passed,
-        "faults": list(found.faults),
+        "passed": audit.passed,
+        "faults": list(audit.faults),
         "method": settings.method,
         "data": job.dataset.name,
-        **mechanism_of(_plan(job, found)),
-        "epsilon": found.charged.interval,
-        "delta": found.charged.delta,
+        **mechanism_of(_plan(job, audit)),
+        "epsilon": audit.charged.interval,
+        "delta": audit.charged.delta,
         "shown": outputs.Shown(
-            tested.epsilon, found.gaussian_epsilon, tested.noise_factor, tested.confidence
+            tested.epsilon, audit.gaussian_epsilon, tested.noise_factor, tested.confidence
         ),
         "canaries": guesses.canaries,
         "guesses": guesses.made,
         "right": guesses.right,
         "error": tested.error,
     }
-    data["examples" if job.unit == "example" else "clients"] = _size(job, found)
+    data["examples" if job.unit == "example" else "clients"] = _size(job, audit)
     return data
 
 
-def page(settings: RunSettings, job: Job, found: RunAudit) -> Page:
+def page(settings: RunSettings, job: Job, audit: RunAudit) -> Page:
     """Return the page for people."""
-    tested, guesses = found.shown, found.shown.guesses
+    tested, guesses = audit.shown, audit.shown.guesses
     sure = f"{plain(100 * tested.confidence)} % sure"
     factor = tested.noise_factor
     seen = f"at most {up(factor, 3)} x" if math.isfinite(factor) else "unknown"
     right = f"each in or out by a coin; {guesses.right} of {guesses.made} guesses were right"
-    people = f"{_size(job, found):,} {job.unit}s, the canaries"
-    rows = [Row("audit", "FAILED", fault) for fault in found.faults]
+    people = f"{_size(job, audit):,} {job.unit}s, the canaries"
+    rows = [Row("audit", "FAILED", fault) for fault in audit.faults]
     rows = rows or [Row("audit", "passed", "nothing contradicts the charge")]
     rows += [
-        mechanism.epsilon_row(found.charged, job.delta.origin),
+        mechanism.epsilon_row(audit.charged, job.delta.origin),
         Row("shown", f"above {down(tested.epsilon, 3)}", f"for any mechanism; {sure}"),
-        Row("", f"above {down(found.gaussian_epsilon, 3)}", f"if its noise is Gaussian; {sure}"),
+        Row("", f"above {down(audit.gaussian_epsilon, 3)}", f"if its noise is Gaussian; {sure}"),
         Row("noise seen", seen, f"the charge, for a contribution of one clip norm; {sure}"),
         Row("canaries", f"{guesses.canaries}", right),
-        *mechanism.rows(_plan(job, found)),
+        *mechanism.rows(_plan(job, audit)),
         Row("training", f"{settings.method} on {job.dataset.name}, {people}"),
     ]
     remarks = [f"A sound run is called faulty with a probability of {plain(tested.error)} at most."]
-    if found.passed and max(tested.epsilon, found.gaussian_epsilon) > found.charged.upper:
+    if audit.passed and max(tested.epsilon, audit.gaussian_epsilon) > audit.charged.upper:
         free = plain(round(100 * (1 - tested.confidence), 6))
         luck = (
             "More is shown than is charged, which is no fault yet: each of the two may err with "

@@ -137,21 +137,21 @@ def calibrate(
 
 def _by_theorem(target: float, typed: MechanismOptions, at: ReadDelta) -> Answer:
     """Return the noise that theorem 1 or 2 of DP-Fed-LS asks for, and its true epsilon."""
-    found = noise_rule(target, at.value, typed.read_rounds(), typed.read_sampling())
-    spent, name = found.epsilon(), f"{found.theorem} of DP-Fed-LS"
+    rule = noise_rule(target, at.value, typed.read_rounds(), typed.read_sampling())
+    spent, name = rule.epsilon(), f"{rule.theorem} of DP-Fed-LS"
     data: outputs.Calibrate = {
         "solved_for": "noise",
-        **typed.described(found.schedule),
+        **typed.described(rule.schedule),
         "accountant": "closed-form",
         "delta": at.value,
         "epsilon": outputs.Target(spent.lower, spent.upper, target),
     }
     rows = [
-        Row("noise multiplier", safe("noise_multiplier", found.noise_multiplier), f"by {name}"),
+        Row("noise multiplier", safe("noise_multiplier", rule.noise_multiplier), f"by {name}"),
         Row("true epsilon", bracket(spent), f"stated as {plain(target)}"),
-        *mechanism.all_rows(found.schedule, typed),
+        *mechanism.all_rows(rule.schedule, typed),
     ]
-    return Answer(data, repr(found.noise_multiplier), lambda: Page(rows))
+    return Answer(data, repr(rule.noise_multiplier), lambda: Page(rows))
 
 
 def _read_limit(
@@ -225,37 +225,39 @@ def _scheme_to_solve(typed: MechanismOptions) -> Sampling:
     return Uniform(1, clients)
 
 
-def _solved(found: dpacct.Calibration, solve: str) -> tuple[float, Row]:
+def _solved(solution: dpacct.Calibration, solve: str) -> tuple[float, Row]:
     """Return the solution, and its row with the value rounded to the safe side."""
-    within = f"within {found.goal} {plain(found.target or 0.0)}"
+    within = f"within {solution.goal} {plain(solution.target or 0.0)}"
     if solve == "delta":
-        epsilon = plain(found.epsilon.upper)
+        epsilon = plain(solution.epsilon.upper)
         meaning = f"the least proven at epsilon {epsilon}"
-        return found.delta, Row("delta", safe("delta", found.delta, zeros=True), meaning)
+        return solution.delta, Row("delta", safe("delta", solution.delta, zeros=True), meaning)
     if solve == "rounds":
-        return found.rounds, Row("rounds", f"{found.rounds}", f"the most that stay {within}")
+        return solution.rounds, Row("rounds", f"{solution.rounds}", f"the most that stay {within}")
     if solve == "q":
         meaning = f"the highest that stays {within}"
-        only = mechanism.single_round(found.rest)
+        only = mechanism.single_round(solution.rest)
         sampling = None if only is None else only.sampling
         if isinstance(sampling, Uniform):
             meaning = f"{sampling.cohort_size} of {sampling.num_clients} clients, {meaning}"
-        rate = found.sampling_rate
+        rate = solution.sampling_rate
         return rate, Row("sampling rate", safe("sampling_rate", rate, zeros=True), meaning)
-    noise = noise_multiplier(found.rest)
+    noise = noise_multiplier(solution.rest)
     if noise is None:
         meaning = "x the noise of every release"
-        shown = safe("noise_multiplier", found.noise_scale, zeros=True)
-        return found.noise_scale, Row("noise scale", shown, meaning)
+        shown = safe("noise_multiplier", solution.noise_scale, zeros=True)
+        return solution.noise_scale, Row("noise scale", shown, meaning)
     shown = safe("noise_multiplier", noise, zeros=True)
-    return noise, Row("noise multiplier", shown, noise_in_words(single(found.rest)))
+    return noise, Row("noise multiplier", shown, noise_in_words(single(solution.rest)))
 
 
-def _rdp_rows(found: dpacct.Calibration, asked: dict[str, Any]) -> list[Row]:
+def _rdp_rows(solution: dpacct.Calibration, asked: dict[str, Any]) -> list[Row]:
     """Return the requirement of RDP: more noise, or for given noise a larger epsilon."""
-    rows = mechanism.epsilon_rows(found.schedule, found.delta, found.accountant, found.epsilon)
-    ours = mechanism.single_round(found.rest)
-    if not rows or rows[0].label != mechanism.BY_RDP or found.solved_for != "noise" or not ours:
+    rows = mechanism.epsilon_rows(
+        solution.schedule, solution.delta, solution.accountant, solution.epsilon
+    )
+    ours = mechanism.single_round(solution.rest)
+    if not rows or rows[0].label != mechanism.BY_RDP or solution.solved_for != "noise" or not ours:
         return rows
     try:
         theirs = dpacct.calibrate(**asked, accountant="rdp").noise_multiplier
@@ -265,31 +267,33 @@ def _rdp_rows(found: dpacct.Calibration, asked: dict[str, Any]) -> list[Row]:
     return [Row("RDP would need", up(theirs, 7), f"{more:.1f} % more noise")]
 
 
-def _closing(typed: MechanismOptions, found: dpacct.Calibration, at: ReadDelta) -> str:
-    only = single(found.rest)
-    if noise_multiplier(found.rest) is None:
+def _closing(typed: MechanismOptions, solution: dpacct.Calibration, at: ReadDelta) -> str:
+    only = single(solution.rest)
+    if noise_multiplier(solution.rest) is None:
         return "--json lists every phase with its noise, to the last digit."
     if not isinstance(only, Round):
         return ""
-    if "schedule" in typed or "noise_multiplier" in typed or found.fixed.rounds:
+    if "schedule" in typed or "noise_multiplier" in typed or solution.fixed.rounds:
         return ""
     again = typed.retyped(noise=up(only.noise_multiplier, 7))
     return f"dpacct compare {again}{at.retyped} shows other accountants."
 
 
-def _data(found: dpacct.Calibration, typed: MechanismOptions) -> outputs.Calibrate:
-    risk = found.risk
+def _data(solution: dpacct.Calibration, typed: MechanismOptions) -> outputs.Calibrate:
+    risk = solution.risk
     data: outputs.Calibrate = {
-        "solved_for": found.solved_for,
-        **typed.described(found.schedule),
-        "accountant": found.accountant,
-        "delta": found.delta,
+        "solved_for": solution.solved_for,
+        **typed.described(solution.schedule),
+        "accountant": solution.accountant,
+        "delta": solution.delta,
         "epsilon": outputs.Target(
-            found.epsilon.lower, found.epsilon.upper, found.target if risk is None else None
+            solution.epsilon.lower,
+            solution.epsilon.upper,
+            solution.target if risk is None else None,
         ),
     }
     if risk is not None:
-        data["risk"] = outputs.RiskGoal(found.goal, risk.lower, risk.upper, found.target)
-    if noise_multiplier(found.rest) is None:
-        data["noise_scale"] = found.noise_scale
+        data["risk"] = outputs.RiskGoal(solution.goal, risk.lower, risk.upper, solution.target)
+    if noise_multiplier(solution.rest) is None:
+        data["noise_scale"] = solution.noise_scale
     return data

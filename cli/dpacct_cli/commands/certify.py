@@ -54,12 +54,12 @@ def certify(
     typed.refuse_unused_clients()
     plan, epsilon, at = _stated(file, typed, eps, delta)
     precision = BITS if bits is None else validate.count("bits", options.number(bits), "bits", 4096)
-    found = prove(plan, epsilon=epsilon, delta=at, bits=precision)
-    most, least = up(found.delta.upper, 10), down(found.delta.lower, 10)
+    proof = prove(plan, epsilon=epsilon, delta=at, bits=precision)
+    most, least = up(proof.delta.upper, 10), down(proof.delta.lower, 10)
     page = Page(
         [
-            Row("certificate", str(found.finding), f"epsilon {plain(epsilon)}, delta {plain(at)}"),
-            *wrapped("", MEANS[found.finding]),
+            Row("certificate", str(proof.finding), f"epsilon {plain(epsilon)}, delta {plain(at)}"),
+            *wrapped("", MEANS[proof.finding]),
             Row("delta", most, f"at most, and at least {least}"),
             *mechanism.all_rows(plan, typed),
             Row("by", f"ball arithmetic, {precision} bits", ""),
@@ -67,15 +67,15 @@ def certify(
         title="Second proof",
     )
     data: outputs.Certify = {
-        "finding": str(found.finding),
+        "finding": str(proof.finding),
         "epsilon": epsilon,
         "stated": at,
-        "delta": found.delta,
+        "delta": proof.delta,
         "bits": precision,
         **typed.described(plan),
     }
-    show(Answer(data, str(found.finding), lambda: page), style)
-    if found.finding is not Finding.PROVEN:
+    show(Answer(data, str(proof.finding), lambda: page), style)
+    if proof.finding is not Finding.PROVEN:
         raise SystemExit(FAILED)
 
 
@@ -86,13 +86,13 @@ def _stated(
     if not file:
         plan = typed.read_schedule()
     else:
-        found = read_source(file, typed)
-        if isinstance(found, Answer):
+        content = read_source(file, typed)
+        if isinstance(content, Answer):
             for name, text in (("--eps", eps), ("--delta", delta)):
                 if text is not None:
                     raise conflict(f"{name} {text}", file, "the ledger says it already")
             return _of_ledger(file)
-        plan = found[1]
+        plan = content[1]
     return plan, validate.epsilon(options.number(eps)), typed.read_delta(delta).value
 
 

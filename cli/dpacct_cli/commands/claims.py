@@ -54,8 +54,8 @@ def check(file: File, *, certify: Certify = False, shown: StyleOptions) -> None:
     style = shown.style
     judged = _judged(read_claims(file).claims, quick=style is Style.QUIET)
     facts = [facts_of(one) for one in judged]
-    for one, found in zip(judged, facts, strict=True):
-        for reading, row in zip(one.readings, found["readings"], strict=True) if certify else ():
+    for one, fact in zip(judged, facts, strict=True):
+        for reading, row in zip(one.readings, fact["readings"], strict=True) if certify else ():
             # Only a reading with a stated epsilon and bounds of its own has a certificate.
             stated = None if reading.epsilon is None else one.claim.epsilon
             plan, delta = reading.reading.schedule, one.claim.delta
@@ -63,8 +63,8 @@ def check(file: File, *, certify: Certify = False, shown: StyleOptions) -> None:
     if style is not Style.HUMAN:
         show(_answer(facts, Page([])), style)
         return
-    for one, found in zip(judged, facts, strict=True):
-        show(_answer([found], _page(one, found)), style)
+    for one, fact in zip(judged, facts, strict=True):
+        show(_answer([fact], _page(one, fact)), style)
 
 
 def list_claims(*, shown: StyleOptions) -> None:

@@ -186,7 +186,7 @@ def _grid(first: str, entries: Sequence[Answered], last: Sequence[str]) -> Grid:
     """Return a table of answers, with a name for the first column and the cells of the last one."""
     lines: list[list[str]] = []
     for entry, cell in zip(entries, last, strict=True):
-        if (found := entry.epsilon) is not None:
-            lower = down(found.lower) if math.isfinite(found.lower) else "-"
-            lines.append([entry.shown_name, up(found.upper), lower, seconds(entry.seconds), cell])
+        if (bracket := entry.epsilon) is not None:
+            lower = down(bracket.lower) if math.isfinite(bracket.lower) else "-"
+            lines.append([entry.shown_name, up(bracket.upper), lower, seconds(entry.seconds), cell])
     return Grid([first, "epsilon", "achieved", "time", ""], lines)

@@ -92,25 +92,25 @@ def reproduce(
     if table is None:
         _list(style)
         return
-    found = read_table(table)
+    chosen = read_table(table)
     if playing.repeats is not None:
-        found = replace(found, seeds=_first_seeds(found, number(playing.repeats)))
+        chosen = replace(chosen, seeds=_first_seeds(chosen, number(playing.repeats)))
     if init is not None:
         own = {"init": Path(init).name}
-        cells = (replace(cell, options=cell.options | own) for cell in found.cells)
-        found = replace(found, cells=tuple(cells))
-    only = found.rows if playing.only is None else [r.strip() for r in playing.only.split(",")]
-    if unknown := [row for row in only if row not in found.rows]:
-        rule = f"a row of {found.name} is one of {', '.join(found.rows)}"
+        cells = (replace(cell, options=cell.options | own) for cell in chosen.cells)
+        chosen = replace(chosen, cells=tuple(cells))
+    only = chosen.rows if playing.only is None else [r.strip() for r in playing.only.split(",")]
+    if unknown := [row for row in only if row not in chosen.rows]:
+        rule = f"a row of {chosen.name} is one of {', '.join(chosen.rows)}"
         raise InvalidParameter("only", unknown[0], rule)
-    settings = [s for cell, s in found.settings(tiny=playing.tiny) if cell.row in only]
+    settings = [s for cell, s in chosen.settings(tiny=playing.tiny) if cell.row in only]
     machine = {"data_dir": data_dir, "device": device, "init": init}
-    for cell, setting in found.settings(tiny=playing.tiny):
-        with located("table", f"row {cell.row}, column {cell.column}: ", found.name):
+    for cell, setting in chosen.settings(tiny=playing.tiny):
+        with located("table", f"row {cell.row}, column {cell.column}: ", chosen.name):
             settings_of({k: v for k, v in setting.items() if k not in OURS})
     errors.require_torch("training needs")
     folder = Path(playing.folder or FOLDER)
-    name = found.name if table in shipped_names() else Path(found.name).stem
+    name = chosen.name if table in shipped_names() else Path(chosen.name).stem
     place = folder / (f"{name}-tiny" if playing.tiny else name)
     place.parent.mkdir(parents=True, exist_ok=True)
     kept = place.parent / ("tiny.jsonl" if playing.tiny else "runs.jsonl")
@@ -127,7 +127,7 @@ def reproduce(
 
     if not playing.page:
         records.need(settings, one)
-    judged = judge(found, records, tiny=playing.tiny)
+    judged = judge(chosen, records, tiny=playing.tiny)
     page = place.with_name(f"{place.name}.md")
     write_output(judged.markdown(), page, force=True)
     files = [str(page)]

@@ -122,23 +122,23 @@ def find_run(ledger: str | None, run: str | None, method: str | None, data: str 
         return _read(file)
     begun = _begun_in(folder) if ledger is None else _begun_on(Path(ledger))
     wanted = [
-        found
-        for found in begun
-        if method in (None, found.settings.method) and data in (None, found.settings.get("data"))
+        one
+        for one in begun
+        if method in (None, one.settings.method) and data in (None, one.settings.get("data"))
     ]
     # If no run has the method, the method contradicts --resume. It is not a missing run.
-    left = [found for found in wanted or begun if not found.finished]
+    left = [one for one in wanted or begun if not one.finished]
     if len(left) == 1:
         return left[0]
     place = "this folder" if folder == Path() else str(folder)
     if not left:
-        finished = ", ".join(found.files.stem for found in begun[:_LISTED])
+        finished = ", ".join(one.files.stem for one in begun[:_LISTED])
         others = f"; finished: {finished}" if finished else ""
         raise OptionConflict(
             f"--resume: there is no run to resume in {place}{others}. --ledger or --run says where "
             "one was begun."
         )
-    named = ", ".join(found.files.stem for found in left[:_LISTED])
+    named = ", ".join(one.files.stem for one in left[:_LISTED])
     raise OptionConflict(
         f"--resume continues one run, and {len(left)} are unfinished in {place}: {named}. Choose "
         f"with --run, e.g. --run {left[0].files.stem}."
@@ -147,11 +147,11 @@ def find_run(ledger: str | None, run: str | None, method: str | None, data: str 
 
 def unfinished(ledger: Path) -> list[Begun]:
     """Return the runs that were begun on a ledger, in its folder, and have not ended."""
-    return [found for found in _begun_on(ledger) if not found.finished]
+    return [one for one in _begun_on(ledger) if not one.finished]
 
 
 def _begun_on(ledger: Path) -> list[Begun]:
-    return [found for found in _begun_in(ledger.parent) if _same(found.files.ledger, ledger)]
+    return [one for one in _begun_in(ledger.parent) if _same(one.files.ledger, ledger)]
 
 
 def _begun_in(folder: Path) -> list[Begun]:

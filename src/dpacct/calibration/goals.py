@@ -235,8 +235,8 @@ class _Line:
         known = next((t for t in tries if t <= self.ends[1] and math.isfinite(estimate(t))), None)
         if known is None:
             return start
-        found = bracket_root(estimate, known, self.ends, _GUESS_TOLERANCE)[1]
-        return found if math.isfinite(estimate(found)) else known
+        root = bracket_root(estimate, known, self.ends, _GUESS_TOLERANCE)[1]
+        return root if math.isfinite(estimate(root)) else known
 
     def around_root(self, excess_at: Callable[[float], float], guess: float) -> tuple[float, float]:
         """Return a point that misses the target and one that meets it, close together (step 2).

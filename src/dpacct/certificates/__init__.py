@@ -97,23 +97,23 @@ def certified(schedule: Schedule, epsilon: float, delta: float) -> Certified:
     """
     _proof()
     try:
-        found = certify(schedule, epsilon=epsilon, delta=delta)
+        proof = certify(schedule, epsilon=epsilon, delta=delta)
     except Unsupported as reason:
         return {"finding": None, "epsilon": epsilon, "delta": None, "reason": str(reason)}
-    ends = found.delta
+    ends = proof.delta
     return {
-        "finding": str(found.finding),
+        "finding": str(proof.finding),
         "epsilon": epsilon,
         "delta": {"lower": ends.lower, "upper": ends.upper},
         "reason": "",
     }
 
 
-def in_words(found: Certified) -> str:
+def in_words(proof: Certified) -> str:
     """Return a certificate as a sentence without its end."""
-    if found["finding"] is None:
-        return found["reason"].removesuffix(".")
-    return f"{found['finding']} by ball arithmetic as well, independently of the accountants"
+    if proof["finding"] is None:
+        return proof["reason"].removesuffix(".")
+    return f"{proof['finding']} by ball arithmetic as well, independently of the accountants"
 
 
 def _proof() -> Any:

@@ -141,10 +141,10 @@ class SampledGaussian(_Release):
         turns = [acb(0, h * log).exp() for log in logs]
         starts = [w * t**first for w, t in zip(weights, turns, strict=True)]
         leaps = [_powers(t**side, start, side) for t, start in zip(turns, starts, strict=True)]
-        found = acb_mat([list(row) for row in zip(*leaps, strict=True)])
-        found *= acb_mat([_powers(t, acb(1), side) for t in turns])
+        sums = acb_mat([list(row) for row in zip(*leaps, strict=True)])
+        sums *= acb_mat([_powers(t, acb(1), side) for t in turns])
         around = acb(_within(error), _within(error))
-        values = [found[b, k] + around for b in range(side) for k in range(side)]
+        values = [sums[b, k] + around for b in range(side) for k in range(side)]
         return values, len(logs) * side**2
 
     def decay(self, c: arb, u: arb) -> arb:
@@ -185,9 +185,9 @@ def prove(
         # Its terms alternate.
         ctx.prec, ctx.cap = bits + 4 * rounds, rounds
     try:
-        found = _delta(rows, epsilon, products, closed=closed)
-        _require(found.is_finite(), "more bits")
-        ends = (end.man_exp() for end in (found.lower(), found.upper()))
+        spent = _delta(rows, epsilon, products, closed=closed)
+        _require(spent.is_finite(), "more bits")
+        ends = (end.man_exp() for end in (spent.lower(), spent.upper()))
         low, high = (Fraction(int(man)) * Fraction(2) ** int(exp) for man, exp in ends)
         return max(low, Fraction(0)), min(high, Fraction(1))
     except (OverflowError, ValueError) as reason:  # of floats: Rule 1
@@ -223,9 +223,9 @@ def _shape(releases: _Made, log_k: arb, *, removed: bool) -> tuple[arb, arb, arb
 
     def log_size(c: float) -> float:
         ctx.prec = min(bits, _ROUGH)
-        found = sum((n * each.moment(arb(c)).log() for each, n in releases), (1 - c) * log_k)
+        log_moment = sum((n * each.moment(arb(c)).log() for each, n in releases), (1 - c) * log_k)
         ctx.prec = bits
-        return float(found) - math.log(c * (c - 1))
+        return float(log_moment) - math.log(c * (c - 1))
 
     def at(t: float) -> float:
         return 1 + math.exp(t) if removed else -math.exp(t)
@@ -234,11 +234,11 @@ def _shape(releases: _Made, log_k: arb, *, removed: bool) -> tuple[arb, arb, arb
     while high - low > 0.02:
         left, right = (2 * low + high) / 3, (low + 2 * high) / 3
         low, high = (low, right) if log_size(at(left)) < log_size(at(right)) else (left, high)
-    c, found = at(low), list[tuple[float, float]]()
+    c, sizes = at(low), list[tuple[float, float]]()
     for d in (0.9 * math.exp(low) * 2 ** (-i / 4) for i in range(24)):
         most = max(log_size(c - d), log_size(c + d)) - log_size(c) + 0.36 * ctx.prec
-        found.append((most / d, d))
-    return arb(c), arb(min(found)[1]), arb(2 * math.pi / min(found)[0])
+        sizes.append((most / d, d))
+    return arb(c), arb(min(sizes)[1]), arb(2 * math.pi / min(sizes)[0])
 
 
 def _integral(
@@ -309,7 +309,7 @@ def _of_laplace(releases: Sequence[tuple[Any, int]], e: arb) -> arb:
     if max(terms, total) > _TERMS:
         raise OutOfReachError("the closed form of so many Laplace releases has too many terms")
     plus, minus = arb_series([arb(0.5), 1]), arb_series([arb(-0.5), 1])
-    found = arb(0)
+    total_mass = arb(0)
     for ups in product(*(range(n + 1) for _, n in releases)):
         pairs = list(zip(ups, releases, strict=True))
         shift = sum(((2 * i - n) * one.a for i, (one, n) in pairs), -e)
@@ -319,8 +319,8 @@ def _of_laplace(releases: Sequence[tuple[Any, int]], e: arb) -> arb:
         factor *= math.prod(math.comb(n, i) for i, (_, n) in pairs)
         powers = plus ** (sum(ups) - 1) * minus ** (total - sum(ups) - 1)
         residue = (powers * arb_series([shift / 2, shift]).exp())[total - 1] / arb(2) ** total
-        found += factor * (residue + (shift.exp() if sum(ups) == total else 0))
-    return found
+        total_mass += factor * (residue + (shift.exp() if sum(ups) == total else 0))
+    return total_mass
 
 
 def _ball(number: Number) -> arb:
@@ -329,9 +329,9 @@ def _ball(number: Number) -> arb:
 
 
 def _above_zero(number: Number) -> arb:
-    found = _ball(number)
-    _require(found > 0, "numbers above 0")
-    return found
+    ball = _ball(number)
+    _require(ball > 0, "numbers above 0")
+    return ball
 
 
 def _require(holds: bool, what: str) -> None:  # noqa: FBT001
@@ -349,7 +349,7 @@ def _above(x: arb) -> arb:
 
 
 def _powers(x: acb, start: acb, count: int) -> list[acb]:
-    found = [start]
-    while len(found) < count:
-        found.append(found[-1] * x)
-    return found
+    powers = [start]
+    while len(powers) < count:
+        powers.append(powers[-1] * x)
+    return powers

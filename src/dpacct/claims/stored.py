@@ -46,11 +46,11 @@ def shipped_verdicts(tell: Callable[[Claim], None] = lambda _: None) -> list[Jud
     stored: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
     if stored.get("fingerprint") == fingerprint():
         return cast("list[JudgedClaim]", stored["claims"])
-    found: list[JudgedClaim] = []
+    verdicts: list[JudgedClaim] = []
     for claim in shipped_claims().claims:
         tell(claim)
-        found.append(facts_of(judge(claim)))
-    return found
+        verdicts.append(facts_of(judge(claim)))
+    return verdicts
 
 
 def store(judgments: Sequence[Judgment]) -> None:

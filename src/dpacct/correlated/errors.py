@@ -115,14 +115,14 @@ def workload_norm(matrix: LowerTriangular, workload: Workload | None = None) -> 
 
 def inverse_series(coefficients: Array, rounds: int) -> Array:
     """Return the first column of the inverse of a Toeplitz matrix. Shape (rounds,)."""
-    found, backwards = np.zeros(rounds), coefficients[::-1].copy()
+    inverse, backwards = np.zeros(rounds), coefficients[::-1].copy()
     bands = len(coefficients)
-    found[0] = 1 / coefficients[0]
+    inverse[0] = 1 / coefficients[0]
     for t in range(1, rounds):
         width = min(t, bands - 1)
-        past = found[t - width : t] @ backwards[bands - 1 - width : bands - 1]
-        found[t] = -past / coefficients[0]
-    return found
+        past = inverse[t - width : t] @ backwards[bands - 1 - width : bands - 1]
+        inverse[t] = -past / coefficients[0]
+    return inverse
 
 
 def banded_product(left: Array, right: Array) -> Array:
@@ -200,9 +200,9 @@ class _Blocks:
 
     def to_diagonals(self, on: Array, under: Array) -> Array:
         """Return the diagonals of the matrix with these blocks."""
-        found = np.zeros((2 * self.size, len(on) * self.size))
-        found[self._at + self.size, self._first] = under
+        diagonals = np.zeros((2 * self.size, len(on) * self.size))
+        diagonals[self._at + self.size, self._first] = under
         lower = self._at >= 0
         first = np.broadcast_to(self._first, on.shape)
-        found[np.broadcast_to(self._at, on.shape)[:, lower], first[:, lower]] = on[:, lower]
-        return found[: self._shape[0], : self._shape[1]]
+        diagonals[np.broadcast_to(self._at, on.shape)[:, lower], first[:, lower]] = on[:, lower]
+        return diagonals[: self._shape[0], : self._shape[1]]

@@ -87,8 +87,8 @@ def optimized(
 
     start = np.repeat(square_root(n, width).diagonals[:, None], n, axis=1)
     options = {"maxiter": steps, "maxfun": 2 * steps, "ftol": _TOLERANCE}
-    _, found = _search(objective, normalized(start)[0].ravel(), jac=True, options=options)
-    entries, _ = normalized(found)
+    _, best = _search(objective, normalized(start)[0].ravel(), jac=True, options=options)
+    entries, _ = normalized(best)
     # The sign of a row changes neither |A C^{-1}| nor the columns' norms.
     signs = np.sign(entries[0])
     for j in range(width):
@@ -136,11 +136,11 @@ def buffered_toeplitz(
         return np.stack([grown / (1 + grown.sum()), 1 / (1 + np.exp(-values[number:]))], axis=1)
 
     def objective(values: Array) -> float:
-        found = pairs(values)
-        powers = found[:, 1, None] ** np.arange(n - 1)
-        column = np.concatenate([[1.0], found[:, 0] @ powers])
+        each = pairs(values)
+        powers = each[:, 1, None] ** np.arange(n - 1)
+        column = np.concatenate([[1.0], each[:, 0] @ powers])
         norm = bound_sensitivity(LowerTriangular(n, column), b, k).upper
-        sums = np.cumsum(_inverse_series(found, n))
+        sums = np.cumsum(_inverse_series(each, n))
         return float(np.log(norm) + 0.5 * np.log(sums**2 @ np.arange(n, 0, -1)))
 
     limits = [(-30.0, 10.0)] * number + [(-10.0, 30.0)] * number
@@ -148,11 +148,11 @@ def buffered_toeplitz(
     options = {"maxiter": _ITERATIONS, "ftol": _BUFFER_TOLERANCE, "finite_diff_rel_step": _STEP}
     lengths = {float(b), float(n), math.sqrt(b * n)}
     starts = [_like_square_root(number, longest) for longest in sorted(lengths)]
-    found = min(
+    best = min(
         (_search(objective, x, jac="3-point", bounds=limits, options=options) for x in starts),
         key=lambda reached: reached[0],
     )
-    ordered = sorted(pairs(found[1]).tolist(), key=lambda pair: pair[1])
+    ordered = sorted(pairs(best[1]).tolist(), key=lambda pair: pair[1])
     return from_buffers(n, [(scale, decay) for scale, decay in ordered])
 
 
@@ -160,8 +160,8 @@ def _search(function: Callable[[Array], Any], start: Array, **settings: Any) -> 
     """Return the least value of a function that L-BFGS reaches, and its argument."""
     # A fifth of a second of every start, and scipy brings no types.
     optimize = cast("Any", import_module("scipy.optimize"))
-    found = optimize.minimize(function, start, method="L-BFGS-B", **settings)
-    return float(found.fun), found.x
+    least = optimize.minimize(function, start, method="L-BFGS-B", **settings)
+    return float(least.fun), least.x
 
 
 def _like_square_root(number: int, longest: float) -> Array:

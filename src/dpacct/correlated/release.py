@@ -115,9 +115,9 @@ class Correlated(Mechanism):
     @property
     def sensitivity(self) -> Interval:
         """Bounds of the sensitivity for clip norm 1, twice as large under replace-one."""
-        found = self.strategy.sensitivity(self.min_separation, self.participations)
+        bracket = self.strategy.sensitivity(self.min_separation, self.participations)
         factor = 2.0 if self.adjacency is Adjacency.REPLACE_ONE else 1.0
-        return Interval(factor * found.lower, factor * found.upper)
+        return Interval(factor * bracket.lower, factor * bracket.upper)
 
     def __repr__(self) -> str:
         parts = [repr(self.noise_multiplier), repr(self.strategy)]

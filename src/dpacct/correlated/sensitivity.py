@@ -106,12 +106,12 @@ def pattern_norm(matrix: LowerTriangular, pattern: list[int], signs: Array) -> I
     Error: each entry of C x is a sum of at most k terms, and its norm one of n squares.
     """
     n, k = matrix.rounds, len(pattern)
-    found, absolute = np.zeros(n), np.zeros(n)
+    total, absolute = np.zeros(n), np.zeros(n)
     for at, sign in zip(pattern, signs, strict=True):
         column = matrix.column(at)
-        found[at : at + len(column)] += sign * column
+        total[at : at + len(column)] += sign * column
         absolute[at : at + len(column)] += np.abs(column)
-    (square, relative), size = positive_sum(found**2), float(np.linalg.norm(absolute))
+    (square, relative), size = positive_sum(total**2), float(np.linalg.norm(absolute))
     norm = math.sqrt(square)
     error = (relative + 8 * UNIT) * norm + UNIT * (k + 1) * size * (1 + 1e-6)
     return Interval(max(0.0, norm - error), math.nextafter(norm + error, math.inf))
@@ -131,10 +131,10 @@ def best_signs(matrix: LowerTriangular, pattern: list[int]) -> Array:
     signs = np.ones(len(pattern))
     if matrix.diagonals.min() >= 0.0:
         return signs
-    found = np.zeros(matrix.rounds)
+    total = np.zeros(matrix.rounds)
     for j, at in enumerate(pattern):
         column = matrix.column(at)
-        here = found[at : at + len(column)]
+        here = total[at : at + len(column)]
         signs[j] = -1.0 if float(here @ column) < 0.0 else 1.0
         here += signs[j] * column
     return signs

@@ -216,5 +216,5 @@ def from_buffers(rounds: int, buffers: Numbers) -> Strategy:
         validate.below_one("buffers", float(decay), "the decay of a buffer")
     powers = pairs[:, 1, None] ** np.arange(n - 1)
     column = np.concatenate([[1.0], pairs[:, 0] @ powers])
-    found = tuple((float(scale), float(decay)) for scale, decay in pairs)
-    return Strategy(n, column, found, name="buffered-toeplitz")
+    kept = tuple((float(scale), float(decay)) for scale, decay in pairs)
+    return Strategy(n, column, kept, name="buffered-toeplitz")

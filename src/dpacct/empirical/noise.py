@@ -92,14 +92,14 @@ class NoiseEvidence:
     def _add(self, sums: Array, name: str, log_weight: float = 0.0) -> None:
         """Add the mean evidence of parts [3, p], rounded down."""
         terms, squares, mixed = sums
-        found = mixed - _ROUNDING * np.abs(mixed)
+        log_wealth = mixed - _ROUNDING * np.abs(mixed)
         for fraction in FRACTIONS:
             gain, cost = -math.log(fraction) * terms, (fraction**-2 - 1) / 2 * squares
-            found = np.logaddexp(found, gain * (1 - _ROUNDING) - cost * (1 + _ROUNDING))
-        found += log_weight - math.log(_KINDS * (len(FRACTIONS) + 1) * len(found))
-        place = int(np.argmax(found))
-        self._total = float(np.logaddexp.reduce(found, initial=self._total))
-        self._most = max(self._most, (float(found[place]), f"{name} {place + 1}"))
+            log_wealth = np.logaddexp(log_wealth, gain * (1 - _ROUNDING) - cost * (1 + _ROUNDING))
+        log_wealth += log_weight - math.log(_KINDS * (len(FRACTIONS) + 1) * len(log_wealth))
+        place = int(np.argmax(log_wealth))
+        self._total = float(np.logaddexp.reduce(log_wealth, initial=self._total))
+        self._most = max(self._most, (float(log_wealth[place]), f"{name} {place + 1}"))
 
 
 def _added(parts: NDArray[np.int64], sums: Array) -> Array:

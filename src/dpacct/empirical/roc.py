@@ -108,11 +108,11 @@ def roc(
     asked = [_rate(rate) for rate in validate.several("fpr", fpr, "false positive rates")]
     # Corners of the curve: at each threshold the attack accuses all scores of at least that.
     thresholds = np.unique(np.concatenate([inside, outside]))[::-1]
-    accused, found = (
+    accused, true = (
         (len(side) - np.searchsorted(side, thresholds, side="left")) / len(side)
         for side in (outside, inside)
     )
-    rates, hits = np.concatenate([[0.0], accused]), np.concatenate([[0.0], found])
+    rates, hits = np.concatenate([[0.0], accused]), np.concatenate([[0.0], true])
     best = float(np.max(hits - rates))
     # Each distribution function is off by more with half of the allowed error.
     reach = OUTWARD * sum(
@@ -174,14 +174,14 @@ def _sorted(name: str, scores: Scores) -> Array:
         InvalidParameter: no scores, more than one row, or not a number.
     """
     rule = "scores are numbers in one row, at least one"
-    found = numbers(name, scores, "scores")
-    if found.ndim != 1 or not found.size:
-        raise InvalidParameter(name, f"an array of shape {found.shape}", rule)
-    bad = np.flatnonzero(np.isnan(found))
+    values = numbers(name, scores, "scores")
+    if values.ndim != 1 or not values.size:
+        raise InvalidParameter(name, f"an array of shape {values.shape}", rule)
+    bad = np.flatnonzero(np.isnan(values))
     if bad.size:
         which = f"NaN in place {bad[0]}"
         raise InvalidParameter(name, which, rule, "A model that overflows gives no scores.")
-    return np.sort(found)
+    return np.sort(values)
 
 
 def _auc(inside: Array, outside: Array) -> float:
@@ -227,10 +227,10 @@ def by_example(scores: Sequence[Array]) -> Array:
     Raises:
         InvalidParameter: no client has an example.
     """
-    found = [own for own in scores if len(own)]
-    if not found:
+    known = [own for own in scores if len(own)]
+    if not known:
         raise InvalidParameter("scores", len(scores), "at least one client has an example")
-    return np.concatenate(found)
+    return np.concatenate(known)
 
 
 def by_client(

@@ -170,12 +170,12 @@ class _Epoch:
         cells = math.ceil((2 * _FARTHEST + 1 / z) / _EVEN_CELL)
         x = np.linspace(-_FARTHEST, _FARTHEST + 1 / z, cells + 1)
         middle = x if self._proven else (x[:-1] + x[1:]) / 2
-        one = found = self._one_ratio(self._ratio(middle), self._ratio(x[1:-1]))
+        one = mean = self._one_ratio(self._ratio(middle), self._ratio(x[1:-1]))
         for bit in bin(self._steps)[3:]:
-            found = self._even(_outer(found, found))
+            mean = self._even(_outer(mean, mean))
             if bit == "1":
-                found = self._even(_outer(found, one))
-        return found
+                mean = self._even(_outer(mean, one))
+        return mean
 
     def _even(self, atoms: _Atoms) -> _Atoms:
         """Return the law on the grid even in log W."""
@@ -183,14 +183,14 @@ class _Epoch:
         place, q, moment = atoms
         self._mass_error += self._steps * UNIT * len(q)
         if self._proven:
-            first, found = spread(np.log(place), q, step)
-            grid = np.exp(step * (first + np.arange(float(len(found)))))
-            return _Atoms(grid, found, found)
+            first, masses = spread(np.log(place), q, step)
+            grid = np.exp(step * (first + np.arange(float(len(masses)))))
+            return _Atoms(grid, masses, masses)
         number = np.rint(np.log(place) / step).astype(np.int64)
         first = int(number.min())
-        found = total_by_number(number - first, q)
-        grid = np.exp(step * (first + np.arange(float(len(found)))))
-        return _Atoms(grid, found, total_by_number(number - first, moment))
+        masses = total_by_number(number - first, q)
+        grid = np.exp(step * (first + np.arange(float(len(masses)))))
+        return _Atoms(grid, masses, total_by_number(number - first, moment))
 
     def _parts(self) -> Iterator[_Atoms]:
         """Yield the law of the sum of t values of W by the number of large ones."""
@@ -229,12 +229,12 @@ class _Epoch:
 
     def _power(self, count: int) -> _Sum:
         """Return the law of a sum of ``count`` small W, by doubling and adding one."""
-        found, done = self._small, 1
+        power, done = self._small, 1
         for bit in bin(count)[3:]:
-            found, done = self._product(found, found, done), 2 * done
+            power, done = self._product(power, power, done), 2 * done
             if bit == "1":
-                found, done = self._product(found, self._small, done), done + 1
-        return found
+                power, done = self._product(power, self._small, done), done + 1
+        return power
 
     def _product(self, first: _Sum, second: _Sum, done: int) -> _Sum:
         """Return the law of the sum of two independent sums, ``done`` values of W in the first."""
@@ -248,10 +248,10 @@ class _Epoch:
         copies = self._steps / done
         self._mass_error += copies * UNIT * 2 * min(len(first.q), len(second.q))
         whole = _Sum(first.origin + second.origin, first.spacing, q, moment)
-        found = self._without_ends(whole, copies)
-        if len(found.q) > _MOST:
-            found, self._small = self._coarser(found, 2), self._coarser(self._small, 2)
-        return found
+        product = self._without_ends(whole, copies)
+        if len(product.q) > _MOST:
+            product, self._small = self._coarser(product, 2), self._coarser(self._small, 2)
+        return product
 
     def _without_ends(self, whole: _Sum, copies: float) -> _Sum:
         """Return the law without its far ends, each of which counts as the nearest place left.
@@ -284,9 +284,9 @@ class _Epoch:
         spacing = factor * whole.spacing
         if self._proven:
             share = np.arange(factor) / factor
-            found = np.append(q @ (1 - share), 0.0)
-            found[1:] += q @ share
-            return _Sum(whole.origin, spacing, found, found)
+            masses = np.append(q @ (1 - share), 0.0)
+            masses[1:] += q @ share
+            return _Sum(whole.origin, spacing, masses, masses)
         moment = np.pad(whole.moment, spare).reshape(blocks, factor).sum(axis=1)
         middle = whole.origin + (spacing - whole.spacing) / 2
         return _Sum(middle, spacing, q.sum(axis=1), moment)
@@ -309,8 +309,8 @@ class _Epoch:
         excess = float(q @ np.maximum(place - grid[-1], 0.0))
         self._lost_p += 1.01 * weight * excess / self._steps
         high = np.clip((place - grid[at]) / (grid[at + 1] - grid[at]), 0.0, 1.0)
-        found = total_by_number(at, q * (1 - high), len(grid)) + total_by_number(at + 1, q * high)
-        return _Atoms(grid, found, found)
+        masses = total_by_number(at, q * (1 - high), len(grid)) + total_by_number(at + 1, q * high)
+        return _Atoms(grid, masses, masses)
 
 
 def _outer(first: _Atoms, second: _Atoms, weight: float = 1.0) -> _Atoms:

@@ -125,11 +125,11 @@ class AllocationPair(RatioPair):
 
         Renyi divergences are quasi-convex, and each step alone has that of a Gaussian.
         """
-        found = super().renyi_moment(order)
+        moment = super().renyi_moment(order)
         if order <= 1.0:
-            return found
+            return moment
         full = order * (order - 1) / (2 * self._noise**2) * (1 + 8 * UNIT)
-        return Bounds(np.minimum(found.lower, full), np.minimum(found.upper, full))
+        return Bounds(np.minimum(moment.lower, full), np.minimum(moment.upper, full))
 
 
 @lru_cache(maxsize=_REMEMBERED)

@@ -116,11 +116,11 @@ def client_losses(
         return loss(output.unsqueeze(0), target.unsqueeze(0))
 
     def losses(outputs: Tensor, targets: Tensor) -> Tensor:
-        found = vmap(alone)(outputs, targets)
-        if found.ndim != 1:
+        each = vmap(alone)(outputs, targets)
+        if each.ndim != 1:
             rule = "a loss returns the mean over the batch, a tensor without dimensions"
-            raise InvalidParameter("loss", tuple(found.shape[1:]), rule)
-        return found
+            raise InvalidParameter("loss", tuple(each.shape[1:]), rule)
+        return each
 
     return _by_example(model, clients, losses)
 
@@ -153,7 +153,7 @@ def _by_example(
 ) -> list[Array]:
     """Return a number for each example, client by client. Rule 2."""
     device = next(model.parameters()).device
-    found: list[Array] = []
+    joined: list[Array] = []
     training = model.training
     model.eval()
     try:
@@ -166,10 +166,10 @@ def _by_example(
                     places, named = arguments(part.inputs)
                     outputs = model(*places, **named).cpu().double()
                     parts.append(each(outputs, part.targets.cpu()).numpy())
-                found.append(np.concatenate(parts))
+                joined.append(np.concatenate(parts))
     finally:
         model.train(training)
-    return found
+    return joined
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -277,5 +277,5 @@ def likelihood_attack(
     own = client_margins(model, compared)
     scores = likelihood_ratio(np.concatenate(own), np.stack(rows))
     ends = np.cumsum([len(margins) for margins in own])[:-1]
-    found = np.split(scores, ends)
-    return Attacked.of(found[: len(members)], found[len(members) :], confidence, fpr)
+    split = np.split(scores, ends)
+    return Attacked.of(split[: len(members)], split[len(members) :], confidence, fpr)

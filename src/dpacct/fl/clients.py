@@ -313,11 +313,11 @@ def kept_records(
         raise InvalidParameter("owners", len(names), rule)
     taken: Counter[str | int] = Counter()
     kept: list[int] = []
-    found = [_owner(name) for name in names]
-    if len({isinstance(name, str) for name in found}) > 1:
+    owner_names = [_owner(name) for name in names]
+    if len({isinstance(name, str) for name in owner_names}) > 1:
         rule = "owners are all strings, or all whole numbers"
         raise InvalidParameter("owners", names[0], rule)
-    for place, name in enumerate(found):
+    for place, name in enumerate(owner_names):
         taken[name] += 1
         if taken[name] <= most:
             kept.append(place)

@@ -135,10 +135,10 @@ class PrivateRun:
         Infinite if the method is not private, whatever the noise.
         """
         _ = self.account
-        found = self._rounds.planned_epsilon()
-        if not self.noise_multiplier and exposure(self.schedule) > found.delta:
-            return Spent(math.inf, math.inf, found.delta)
-        return found if self.not_private_because in (None, SEEDED) else found.without_privacy
+        planned = self._rounds.planned_epsilon()
+        if not self.noise_multiplier and exposure(self.schedule) > planned.delta:
+            return Spent(math.inf, math.inf, planned.delta)
+        return planned if self.not_private_because in (None, SEEDED) else planned.without_privacy
 
     @property
     def has_private_checkpoint(self) -> bool:

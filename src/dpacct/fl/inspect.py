@@ -109,7 +109,7 @@ def top_eigenvalue(
     places, named = arguments(data.inputs)
     value = loss(model(*places, **named), data.targets)
     slope = torch.autograd.grad(value, params, create_graph=True)
-    found = 0.0
+    quotient = 0.0
     for _ in range(steps):
         length = math.sqrt(sum(float(part.square().sum()) for part in vector))
         if not length:
@@ -117,9 +117,9 @@ def top_eigenvalue(
         vector = [part / length for part in vector]
         along = torch.stack([(g * v).sum() for g, v in zip(slope, vector, strict=True)]).sum()
         image = torch.autograd.grad(along, params, retain_graph=True, materialize_grads=True)
-        found = sum(float((h * v).sum()) for h, v in zip(image, vector, strict=True))
+        quotient = sum(float((h * v).sum()) for h, v in zip(image, vector, strict=True))
         vector = [part.detach() for part in image]
-    return found
+    return quotient
 
 
 def power_spectrum(values: Tensor, bands: int = 32) -> list[float]:
@@ -145,7 +145,7 @@ def update_norms(
 
     Each client starts at the model, which is unchanged afterwards.
     """
-    found: list[float] = []
+    norms: list[float] = []
     for data in clients:
         places, named = arguments(data.inputs)
         with _Moved(model) as move:
@@ -159,8 +159,8 @@ def update_norms(
                 (value.detach() - move.weights[name]).flatten()
                 for name, value in model.named_parameters()
             ]
-            found.append(float(norm(torch.cat(moved))))
-    return found
+            norms.append(float(norm(torch.cat(moved))))
+    return norms
 
 
 class Smoothing(NamedTuple):

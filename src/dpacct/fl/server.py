@@ -68,12 +68,14 @@ class TriedRound(OpenRound):
     @undisturbed()
     def release_zeros(self) -> RoundReport:
         """Go through all stages behind the sum, with zeros in its place."""
-        found, before = self.found, self._state
-        found.total.zero_()
-        found.rows.clear()
-        found.indicators = None if found.indicators is None else found.indicators.zero_()
+        collected, before = self.found, self._state
+        collected.total.zero_()
+        collected.rows.clear()
+        collected.indicators = (
+            None if collected.indicators is None else collected.indicators.zero_()
+        )
         # The planned number, so that shares of the noise suffice.
-        found.arrived = math.ceil(self._engine.plan.cohort_size)
+        collected.arrived = math.ceil(self._engine.plan.cohort_size)
         report = super().release()
         check_kind(self._rounds.state, before)
         return report

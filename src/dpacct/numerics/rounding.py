@@ -49,13 +49,13 @@ def numbers(name: str, values: object, noun: str) -> Array:
     given = validate.several(name, values, noun)
     try:
         read = np.array(given)
-        found = read.astype(np.float64)
+        floats = read.astype(np.float64)
     except (TypeError, ValueError):
-        read = found = np.array("")
+        read = floats = np.array("")
     if read.dtype.kind not in "iufO":
         rule = f"{noun} are numbers, in rows of one length"
         raise InvalidParameter(name, given, rule)
-    return found
+    return floats
 
 
 def widen(lower: Array, upper: Array, slack: Array) -> Bounds:
@@ -118,7 +118,7 @@ def decimal_above(value: Fraction) -> float:
     So ``decimal_above(value) <= x`` is ``value <= decimal(x)``, without rounding.
     """
     # Each decimal rounds to its own float, so none below the nearest one can be enough.
-    found = float(value)
-    while decimal(found) < value:
-        found = math.nextafter(found, math.inf)
-    return found
+    number = float(value)
+    while decimal(number) < value:
+        number = math.nextafter(number, math.inf)
+    return number

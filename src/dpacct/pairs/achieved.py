@@ -97,7 +97,7 @@ def _is_full(pair: DominatingPair) -> bool:
 
 def _alone(schedule: Schedule) -> list[AchievedPair | GeneralPair]:
     """Return pairs that are surely contained: all full rounds as one, and each other one."""
-    found: list[AchievedPair | GeneralPair] = []
+    pairs_alone: list[AchievedPair | GeneralPair] = []
     for direction in Direction:
         pairs = _pairs(schedule, direction)
         mu_squared = sum(
@@ -108,29 +108,29 @@ def _alone(schedule: Schedule) -> list[AchievedPair | GeneralPair]:
         if mu_squared > 0:
             # Rounded towards more noise, so that the bound stays below.
             noise = (1 + 4 * UNIT * (len(pairs) + 4)) / math.sqrt(mu_squared)
-            found.append(SampledGaussianPair(1.0, noise, direction))
-        found += [
+            pairs_alone.append(SampledGaussianPair(1.0, noise, direction))
+        pairs_alone += [
             pair for pair in pairs if not _is_full(pair) and not isinstance(pair, SymmetrizedPair)
         ]
         for kind in schedule.distinct():
             if isinstance(kind, Mechanism):
                 alone = kind.alone_pairs(direction)
-                found += [pair for pair in alone if isinstance(pair, GeneralPair)]
-    return list(dict.fromkeys(found))
+                pairs_alone += [pair for pair in alone if isinstance(pair, GeneralPair)]
+    return list(dict.fromkeys(pairs_alone))
 
 
 def _all_rounds(schedule: Schedule) -> list[PairMoments]:
     """Return all rounds together, in each direction, unless there is one alone."""
-    found: list[PairMoments] = []
+    together: list[PairMoments] = []
     for direction in Direction:
         pairs = _pairs(schedule, direction)
         sampled = {pair: count for pair, count in pairs.items() if not _is_full(pair)}
         if sum(sampled.values()) + (len(sampled) < len(pairs)) > 1:
-            found.append(PairMoments(pairs, direction))
+            together.append(PairMoments(pairs, direction))
         if not any(isinstance(pair, SampledGaussianPair | GeneralPair) for pair in sampled):
             # Then both directions are the same.
             break
-    return found
+    return together
 
 
 def affinity_delta(rounds: PairMoments, epsilon: float) -> float:

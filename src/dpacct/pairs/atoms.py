@@ -228,14 +228,14 @@ def convolved(pairs: tuple[tuple[AtomicPair, int], ...]) -> AtomicPair | None:
 
 def _power(masses: Array, count: int) -> Array:
     """Return the masses of the sum of ``count`` independent places."""
-    found, square = np.ones(1), masses
+    power, square = np.ones(1), masses
     while count:
         if count % 2:
-            found = np.convolve(found, square)
+            power = np.convolve(power, square)
         count //= 2
         if count:
             square = np.convolve(square, square)
-    return found
+    return power
 
 
 class Atoms(NamedTuple):
@@ -293,10 +293,10 @@ def profile_of_knots(
         losses += [*(sign * size[hull[1:]])]
         masses += [*(under_q * (1 + places[hull[1:]]) if sign > 0 else under_q)]
     masses[0] += slopes
-    found, weights = np.array(losses), np.array(masses)
+    places_of_mass, weights = np.array(losses), np.array(masses)
     some = weights > _LEAST_MASS
-    errors = (4 * UNIT * float(np.abs(found).max()), 64 * UNIT)
-    return Atoms(found[some], weights[some], float(own[-1]), *errors)
+    errors = (4 * UNIT * float(np.abs(places_of_mass).max()), 64 * UNIT)
+    return Atoms(places_of_mass[some], weights[some], float(own[-1]), *errors)
 
 
 def lower_hull(x: Array, y: Array) -> NDArray[np.int64]:

@@ -106,8 +106,8 @@ class HalfPowerPair(GeneralPair):
             terms = np.sinh(a * eps) / a + 2 * math.sinh(min(eps / 2, 700.0))
             size = self.top * np.abs(atoms) + self._density * np.where(short, np.abs(series), terms)
             whole = 1 / (2 * math.exp(-min(eps, 1400.0) / 2))
-            found, error = grown / whole, size / whole * FUNCTION_ERROR * (8 + (a + 1) * eps)
-        return np.where(np.isfinite(found), found, np.inf), error
+            excess, error = grown / whole, size / whole * FUNCTION_ERROR * (8 + (a + 1) * eps)
+        return np.where(np.isfinite(excess), excess, np.inf), error
 
     def cumulants(self, tilt: float) -> tuple[float, float, float]:
         """See `GeneralPair`."""

@@ -213,11 +213,11 @@ def replacement_log_moment(order: object, sampling_rate: object, noise_std: obje
     ):
         some = np.flatnonzero(rows & (q < 1) & (a != 1))
         if some.size:
-            found = route(a[some], q[some], sigma[some])
-            lower[some] = found.lower
+            part = route(a[some], q[some], sigma[some])
+            lower[some] = part.lower
             # A mixture diverges no more than the worst of its parts.
             most = np.where(a[some] > 1, upper[some], 0.0)
-            upper[some] = np.fmin(found.upper, most)
+            upper[some] = np.fmin(part.upper, most)
     return _checked(lower, upper, a, shape)
 
 

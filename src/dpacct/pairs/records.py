@@ -161,16 +161,18 @@ class RecordsPair(GeneralPair):
         slack = (relative + 4 * UNIT * (1 + epsilon)) * (high + growth * low)
         # Right of the root both masses are within e^gap of each other.
         slack += 1.01 * math.expm1(min(gap, 1.0)) * growth * low + 1e-300
-        found = high - growth * low
-        return Interval(min(max(0.0, found - slack), 1.0), min(max(0.0, found + slack), 1.0))
+        gap_of_masses = high - growth * low
+        return Interval(
+            min(max(0.0, gap_of_masses - slack), 1.0), min(max(0.0, gap_of_masses + slack), 1.0)
+        )
 
     def _root(self, level: float) -> float:
         """Return about the point where log r reaches a level."""
         k, sigma = self.records, self.noise_std
 
         def short(x: float) -> float:
-            found = ratios_at(self.sampling_rate, sigma, k, np.array([x])).log_ratio
-            return level - float(found[0])
+            ratio = ratios_at(self.sampling_rate, sigma, k, np.array([x])).log_ratio
+            return level - float(ratio[0])
 
         # log r lies between log w_0 and, for x > 0, k x / sigma^2.
         ends = (-40 * sigma - k, 40 * sigma + k + sigma**2 * max(level, 0.0))
@@ -242,13 +244,13 @@ class RecordsPair(GeneralPair):
         # The integrals at t and at 0 are off by as much each. Nodes without weight are left out.
         kept = tilted.weights > 1e-40
         losses, weights = self._losses(tilted.at)[kept], tilted.weights[kept]
-        found = LossNodes(losses, weights, tilted.error[kept] + 4 * UNIT, tilted.at.error[kept])
-        return found, 4 * off + 1e-39 * len(tilted.weights)
+        nodes = LossNodes(losses, weights, tilted.error[kept] + 4 * UNIT, tilted.at.error[kept])
+        return nodes, 4 * off + 1e-39 * len(tilted.weights)
 
     def characteristic(self, tilt: float, frequencies: Array) -> tuple[ComplexArray, Array]:
         """See `GeneralPair`."""
-        found, rest = self.nodes(tilt, float(frequencies[-1]))
-        shift, size = shift_of_nodes(frequencies, *found)
+        nodes, rest = self.nodes(tilt, float(frequencies[-1]))
+        shift, size = shift_of_nodes(frequencies, *nodes)
         return shift, size + rest * np.minimum(frequencies, 1.0)
 
     def decay(self, tilt: float, frequencies: Array) -> Array:

@@ -178,11 +178,11 @@ def runs_picture(runs: Sequence[TrainedRun]) -> Picture:
         ).append(run)
     curves: list[Curve] = []
     for name, repeats in groups.items():
-        found = list(zip(*(run.accuracy for run in repeats), strict=True))
-        low, high = ([of(each) for each in found] for of in (min, max))
+        columns = list(zip(*(run.accuracy for run in repeats), strict=True))
+        low, high = ([of(each) for each in columns] for of in (min, max))
         band = (low, high) if len(repeats) > 1 else (None, None)
         epsilon = repeats[0].epsilon
-        curves.append(Curve(name, epsilon, [*map(fmean, found)], *band, points=len(epsilon) == 1))
+        curves.append(Curve(name, epsilon, [*map(fmean, columns)], *band, points=len(epsilon) == 1))
     best = max(curves, key=lambda curve: curve.y[-1])
     few, many = (of(curves, key=lambda curve: curve.x[-1]) for of in (min, max))
     title = f"{best.name} ends best, with accuracy {chosen(best.y[-1], 3, least=True)}"
@@ -232,7 +232,7 @@ def roc_picture(
     return Picture(f"{title}; {known}", [rates_panel(curves)], note)
 
 
-def _tpr_at(found: Roc, fpr: float) -> float:
+def _tpr_at(roc: Roc, fpr: float) -> float:
     """Return the largest observed TPR at a false positive rate of at most ``fpr``."""
-    last = int(np.searchsorted(found.fpr, fpr * (1 + 1e-12), side="right")) - 1
-    return float(found.tpr[last])
+    last = int(np.searchsorted(roc.fpr, fpr * (1 + 1e-12), side="right")) - 1
+    return float(roc.tpr[last])

@@ -210,14 +210,14 @@ def _curve(schedule: Schedule) -> Callable[[float], float]:
 def _orders(curve: Callable[[float], float], search: Callable[[float], AtOrder]) -> list[float]:
     """Return the orders that may be best: the searched minima, and the last order of each form."""
     starts = [order for order in _STARTS if math.isfinite(curve(order))]
-    found = [search(order).order for order in starts or [_LEAST]]
+    orders = [search(order).order for order in starts or [_LEAST]]
     # Epsilon often falls up to the order where the conditions end.
-    good, bad = max(found), _MOST
+    good, bad = max(orders), _MOST
     if math.isfinite(curve(bad)):
-        return [*found, bad]
+        return [*orders, bad]
     while bad - good > 1e-12 * (good - 1):
         middle = (good + bad) / 2
         if not good < middle < bad:
             break
         good, bad = (middle, bad) if math.isfinite(curve(middle)) else (good, middle)
-    return [*found, good]
+    return [*orders, good]

@@ -182,8 +182,8 @@ class Mixture:
             for order, weight, total in zip(self.orders, self.weights, totals, strict=False)
             if total < UNBOUNDED
         ]
-        found = _least_epsilon(live, -math.log(delta)) if live and delta > 0.0 else math.inf
-        return found if loss is None else min(found, decimal_above(loss))
+        epsilon = _least_epsilon(live, -math.log(delta)) if live and delta > 0.0 else math.inf
+        return epsilon if loss is None else min(epsilon, decimal_above(loss))
 
 
 class Order(NamedTuple):
@@ -232,21 +232,21 @@ def _cost(
     masses: bool,  # noqa: FBT001 - a key
     adds_up: bool,  # noqa: FBT001 - a key
 ) -> Totals:
-    found: list[int]
+    totals: list[int]
     if has_renyi(round_):
         curve, mass = RenyiCurve(1 * round_), 0.0
-        found = [fixed_point(max(0.0, curve.upper(order))) for order in orders]
+        totals = [fixed_point(max(0.0, curve.upper(order))) for order in orders]
     elif not masses:
         return (UNBOUNDED,) * len(orders)
     else:
         mass = infinite_mass(1 * round_)
-        found = [fixed_point(_finite_divergence(order, round_)) for order in orders]
+        totals = [fixed_point(_finite_divergence(order, round_)) for order in orders]
     if not adds_up:
-        return (*found, *[fixed_point(mass)] * masses)
+        return (*totals, *[fixed_point(mass)] * masses)
     bound = loss_bound(round_)
-    found.append(_in_decimals(bound.delta if bound else Fraction(mass)))
+    totals.append(_in_decimals(bound.delta if bound else Fraction(mass)))
     largest = (_in_decimals(bound.epsilon), 0) if bound else (0, 1)
-    return (*found, *largest, *largest)
+    return (*totals, *largest, *largest)
 
 
 def _in_decimals(value: Fraction) -> int:
@@ -298,8 +298,12 @@ def _least_epsilon(live: Sequence[Order], log_cost: float) -> float:
         value = renyi + float(p @ (log_p - log_weights)) + log_cost + low - high
         size = renyi + float(p @ (np.abs(log_p) + np.abs(log_weights)))
         size += abs(log_cost) + abs(low) + high + 1.0
-        found = (value + 64 * FUNCTION_ERROR * size) / mean
-        return math.inf if math.isnan(found) else max(0.0, found * (1 + 4 * FUNCTION_ERROR))
+        epsilon_there = (value + 64 * FUNCTION_ERROR * size) / mean
+        return (
+            math.inf
+            if math.isnan(epsilon_there)
+            else max(0.0, epsilon_there * (1 + 4 * FUNCTION_ERROR))
+        )
 
     # For y <= low the left side is at most log(1/delta), and for y >= high one of its terms alone
     # reaches that.

@@ -85,8 +85,8 @@ def _accounting(facts: dict[str, Any]) -> str:
     name = facts.get("accountant") or facts["guarantee"]
     words = f"dpacct, {name}: a proven upper bound that includes rounding errors"
     again, gaussian = facts.get("certified"), facts.get("gdp")
-    found = [words, in_words(again) if again else "", gdp_in_words(gaussian) if gaussian else ""]
-    return "; ".join(part for part in found if part)
+    words_of = [words, in_words(again) if again else "", gdp_in_words(gaussian) if gaussian else ""]
+    return "; ".join(part for part in words_of if part)
 
 
 def _yaml(value: str | float) -> str:

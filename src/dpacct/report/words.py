@@ -69,9 +69,9 @@ def bracket(lower: float | None, upper: float | None) -> str:
     return f"[{down(lower or 0.0)}, {up(upper)}]"
 
 
-def gdp_in_words(found: GaussianDPKeys) -> str:
+def gdp_in_words(gaussian: GaussianDPKeys) -> str:
     """Return mu of Gaussian DP with its slack, never alone."""
-    upper, slack = up(found["mu"]["upper"] or 0.0, 7), chosen(found["slack"], 3)
+    upper, slack = up(gaussian["mu"]["upper"] or 0.0, 7), chosen(gaussian["slack"], 3)
     return f"mu at most {upper}, with slack {slack} added to delta at every epsilon"
 
 

@@ -174,14 +174,14 @@ def _shipped() -> Iterator[tuple[str, Traversable]]:
 
 def merged(*layers: Mapping[str, Any]) -> Options:
     """Return options over each other, the last ones on top (Rule 2)."""
-    found: Options = {}
+    options: Options = {}
     for layer in layers:
         for key, value in layer.items():
             if key in NESTED and isinstance(value, dict):
-                found[key] = found.get(key, {}) | value
+                options[key] = options.get(key, {}) | value
             else:
-                found[key] = value
-    return {key: value for key, value in found.items() if value != ""}
+                options[key] = value
+    return {key: value for key, value in options.items() if value != ""}
 
 
 # Reading.
@@ -318,5 +318,5 @@ def _values(row: Options, key: str, count: int) -> list[float | None]:
     values = row.get(key, ["-"] * count)
     if not isinstance(values, list) or len(cast("list[Any]", values)) != count:
         raise InvalidParameter(key, None, f"it is a list of {count} numbers, one for each column")
-    found = cast("list[Any]", values)
-    return [None if value == "-" else _number(key, value) for value in found]
+    cells = cast("list[Any]", values)
+    return [None if value == "-" else _number(key, value) for value in cells]

@@ -104,9 +104,9 @@ def judge(table: PaperTable, records: Records, *, tiny: bool = False) -> Judged:
     values: dict[tuple[str, str], dict[int, float]] = {}
     for cell, setting in table.settings(tiny=tiny):
         place = cell.row, cell.column
-        found, measured = runs.setdefault(place, []), values.setdefault(place, {})
+        of_place, measured = runs.setdefault(place, []), values.setdefault(place, {})
         if (record := records.of(setting)) is not None:
-            found.append(record)
+            of_place.append(record)
             value = measure(table, record.result)
             if value is not None:
                 measured[setting["public_seed"]] = value

@@ -222,9 +222,9 @@ class Attacks:
         if plain:
             return plain
         first, second = sorted(self._achieved, key=lambda attack: -attack.start(fpr)[1].upper)
-        found = first.tpr(fpr)
-        lower = found.lower
-        if second.bound(fpr, first.least(fpr)[1]).upper > found.upper:
+        bracket = first.tpr(fpr)
+        lower = bracket.lower
+        if second.bound(fpr, first.least(fpr)[1]).upper > bracket.upper:
             lower = max(lower, second.tpr(fpr).lower)
         return Interval.bracket(lower, self.upper_tpr(fpr))
 
@@ -240,13 +240,13 @@ class Attacks:
         for fpr in (*fprs, *beyond):
             for attack in (*self._proven, *self._achieved):
                 attack.start(fpr)
-        found: list[Interval] = []
+        brackets: list[Interval] = []
         for fpr in fprs:
             upper = max(attack.start(fpr)[1].upper for attack in self._proven)
             lower = max(attack.achieved(fpr) for attack in self._achieved)
             plain = self._by_advantage(fpr)
-            found.append(plain or Interval.bracket(lower, min(1.0, max(fpr, upper))))
-        return found
+            brackets.append(plain or Interval.bracket(lower, min(1.0, max(fpr, upper))))
+        return brackets
 
     def _by_advantage(self, fpr: float) -> Interval | None:
         """Return the TPR from the advantage alone, if that is sharp, else None.

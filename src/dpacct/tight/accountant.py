@@ -103,8 +103,8 @@ class TightAccountant:
 
         with suppress(NotConverged):
             if len(plan.distinct()) == 1 and is_played(plan):
-                found = prefix_upper_epsilons(plan.phases[0].round, plan.rounds, delta)
-                return float(found[min(rounds, plan.rounds)])
+                epsilons = prefix_upper_epsilons(plan.phases[0].round, plan.rounds, delta)
+                return float(epsilons[min(rounds, plan.rounds)])
         return self.upper_epsilon(plan, delta)
 
     def game_or_why(self, schedule: Schedule, delta: float) -> str:
@@ -228,12 +228,12 @@ def _beside_bounded(schedule: Schedule) -> list[tuple[Schedule, LossBound]]:
     bounds = {kind: loss_bound(kind) for kind in schedule.distinct()}
     pure = {kind for kind, bound in bounds.items() if bound is not None and not bound.delta}
     bounded = {kind for kind, bound in bounds.items() if bound is not None}
-    found: list[tuple[Schedule, LossBound]] = []
+    ways: list[tuple[Schedule, LossBound]] = []
     for chosen in (pure, bounded) if pure < bounded else (pure,):
         total = basic_composition(schedule.only(lambda kind, some=chosen: kind in some))
         if chosen and total is not None:
-            found.append((schedule.only(lambda kind, some=chosen: kind not in some), total))
-    return found
+            ways.append((schedule.only(lambda kind, some=chosen: kind not in some), total))
+    return ways
 
 
 def _exact(schedule: Schedule) -> bool:

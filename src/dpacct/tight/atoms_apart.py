@@ -84,8 +84,8 @@ class RestLaw(Law):
             grown = grown + count * np.log1p(density / math.exp(share) * (1 + 1e-12))
             log_ratio += count * share
         bound = np.expm1(np.minimum(grown, 600.0)) * math.exp(min(log_ratio, 0.0))
-        found = bound / (self._rest - self._off) * (1 + 1e-9)
-        return np.log(np.clip(found, 1e-300, 1.0))
+        decay = bound / (self._rest - self._off) * (1 + 1e-9)
+        return np.log(np.clip(decay, 1e-300, 1.0))
 
     def log_characteristic(self, step: float, number: int) -> tuple[ComplexArray, Array]:
         """See `Law`."""
@@ -154,11 +154,11 @@ class AtomsApart(Bounding):
 
     def delta_and_slope(self, epsilon: float) -> tuple[Interval, float]:
         """See `Bounding`."""
-        found, slope = self._rest.delta_and_slope(epsilon)
+        rest, slope = self._rest.delta_and_slope(epsilon)
         atoms = self._atoms.delta(epsilon)
-        upper = min(1.0, (found.upper + atoms.upper) * (1 + 4 * UNIT))
-        lower = (found.lower + atoms.lower) * (1 - 4 * UNIT)
-        falling = slope * found.upper - self._atoms.falling(epsilon)
+        upper = min(1.0, (rest.upper + atoms.upper) * (1 + 4 * UNIT))
+        lower = (rest.lower + atoms.lower) * (1 - 4 * UNIT)
+        falling = slope * rest.upper - self._atoms.falling(epsilon)
         return Interval.bracket(lower, upper), falling / max(upper, 1e-300)
 
 
@@ -168,20 +168,20 @@ def atoms_alone(composition: Composition) -> AtomicPair:
     Raises:
         NotConverged: see `AtomsApart`.
     """
-    found = convolved(tuple((atoms, count) for _, atoms, count in _parts(composition)))
-    if found is None:
+    atoms_together = convolved(tuple((atoms, count) for _, atoms, count in _parts(composition)))
+    if atoms_together is None:
         raise NotConverged("the atoms are too many, or not equally spaced")
-    return found
+    return atoms_together
 
 
 def _parts(composition: Composition) -> Parts:
     """Return the pairs with their atoms and counts."""
     if composition.precision or composition.sampled_pairs() or composition.symmetrized:
         raise NotConverged("rounds have no atoms")
-    found: list[tuple[GeneralPair, AtomicPair, int]] = []
+    parts: list[tuple[GeneralPair, AtomicPair, int]] = []
     for pair, count in composition.general:
         atoms = pair.atoms()
         if not isinstance(atoms, AtomicPair):
             raise NotConverged("the atoms of some pair are not known")
-        found.append((pair, atoms, count))
-    return tuple(found)
+        parts.append((pair, atoms, count))
+    return tuple(parts)

@@ -50,26 +50,26 @@ _LARGEST_EXPONENT = 600.0
 
 def cells(rows: PairTable) -> list[NDArray[np.int64]]:
     """Return rounds that are much alike: their numbers, by cells."""
-    found: list[NDArray[np.int64]] = []
+    parts: list[NDArray[np.int64]] = []
     for same in np.array_split(np.argsort(rows.rates, kind="stable"), _RATES):
         order = same[np.argsort(rows.noise[same], kind="stable")]
-        found += np.array_split(order, _NOISES)
-    return [cell for cell in found if cell.size]
+        parts += np.array_split(order, _NOISES)
+    return [cell for cell in parts if cell.size]
 
 
 def alike(rows: PairTable) -> PairTable:
     """Return hundreds of rounds with about the cost of all, for searches."""
     if len(rows.rates) <= MANY:
         return rows
-    found: list[list[float]] = []
+    merged_rows: list[list[float]] = []
     for cell in cells(rows):
         rates, noise, counts = (part[cell] for part in rows)
         number = float(counts.sum())
         rate = float(counts @ rates) / number
         # Contribution of each kind to the total if there are many: the variance of r under Q.
         grown = np.expm1(np.minimum(noise**-2, _LARGEST_EXPONENT)) * (rates / rate) ** 2
-        found.append([rate, math.log1p(float(counts @ grown) / number) ** -0.5, number])
-    return PairTable(*np.array(found).T)
+        merged_rows.append([rate, math.log1p(float(counts @ grown) / number) ** -0.5, number])
+    return PairTable(*np.array(merged_rows).T)
 
 
 def merged(schedule: Schedule) -> Schedule:
@@ -98,8 +98,8 @@ def above(rows: PairTable) -> PairTable:
     if len(rows.rates) <= MANY:
         return rows
     groups = [tuple(part[cell] for part in rows) for cell in cells(rows)]
-    found = [[rates.max(), noise.min(), counts.sum()] for rates, noise, counts in groups]
-    return PairTable(*np.array(found).T)
+    worst = [[rates.max(), noise.min(), counts.sum()] for rates, noise, counts in groups]
+    return PairTable(*np.array(worst).T)
 
 
 # Accuracy e^-20 of the sums of nodes, and how many there may be: a search takes some dozens.
@@ -325,9 +325,9 @@ class Composition(Composed):
             zip(*(part.tolist() for part in rows), strict=True)
             for rows in (self.sampled, self.replaced)
         )
-        found: list[tuple[AchievedPair, float]]
-        found = [(SampledGaussianPair(q, z, self.direction), n) for q, z, n in plain]
-        return found + [(ReplacementPair(q, z), n) for q, z, n in opposed]
+        pairs: list[tuple[AchievedPair, float]]
+        pairs = [(SampledGaussianPair(q, z, self.direction), n) for q, z, n in plain]
+        return pairs + [(ReplacementPair(q, z), n) for q, z, n in opposed]
 
     @property
     def is_symmetric(self) -> bool:

@@ -257,12 +257,12 @@ class Contour(_Line):
         table, decay, number = self._decay(composition.precision, laws)
         slope = np.log(table / table[0])
         while True:
-            found = _first_enough(decay - slope, number, log_cut)
+            unblurred = _first_enough(decay - slope, number, log_cut)
             blurred = _first_enough(decay - blur / 2 * table**2 - slope, number, log_cut)
             most = number[blurred] if blur and blurred is not None else 0
-            at, variance = found, 0.0
+            at, variance = unblurred, 0.0
             # Unblurred where that is cheap, or cheaper.
-            if found is None or number[found] > max(_FEWER * most, _UNBLURRED):
+            if unblurred is None or number[unblurred] > max(_FEWER * most, _UNBLURRED):
                 at, variance = blurred if most else None, blur
             if at is not None:
                 bound = float(decay[at]) - variance / 2 * float(table[at]) ** 2
@@ -488,10 +488,10 @@ def crossing(contour: Bounding, guess: float, log_upper: float, log_lower: float
     spare = 4 * FUNCTION_ERROR * (1 - log_lower)
 
     def above(epsilon: float) -> tuple[float, float]:
-        found, slope = contour.delta_and_slope(epsilon)
+        bracket, slope = contour.delta_and_slope(epsilon)
         if not slope < 0.0:
             raise NotConverged("delta does not fall on this contour")
-        return math.log(max(found.upper, _TINY)) - log_upper + spare, slope
+        return math.log(max(bracket.upper, _TINY)) - log_upper + spare, slope
 
     def below(epsilon: float) -> float:
         return math.log(max(contour.delta(epsilon).lower, _TINY)) - log_lower - spare

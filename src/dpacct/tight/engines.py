@@ -407,12 +407,12 @@ def _atoms_apart_epsilon(question: AtDelta, composition: Composition, delta: flo
     least = alone_epsilon(atoms_alone(composition), delta).lower
     place = question.saddle(composition)[2]
     guess = max(least, min(place.epsilon, composition.largest_loss * (1 - 1e-9)))
-    found = Interval(least, math.inf)
+    bracket = Interval(least, math.inf)
     with suppress(NotConverged):
         contour = AtomsApart(composition, guess)
         answer = question.bracket(contour, place._replace(epsilon=guess), 0.0)
-        found = _intersection(found, answer)
-    return found
+        bracket = _intersection(bracket, answer)
+    return bracket
 
 
 def _left_of_zero(composition: Composition, epsilon: float, best: Interval) -> Interval:
@@ -446,7 +446,7 @@ def _refine(
     while attempts > 0 and failed < 8:
         try:
             contour = Contour(composition, tilt, *place, width, at.variance)
-            found = question.bracket(contour, place, lost)
+            bracket = question.bracket(contour, place, lost)
         except NotConverged:
             failed += 1
             # A smaller tilt, or a wider blur once one was found.
@@ -456,7 +456,7 @@ def _refine(
                 tilt *= less
             continue
         attempts -= 1
-        best = _intersection(best, found)
+        best = _intersection(best, bracket)
         if best.width <= _WIDE * best.upper or (not contour.blur and tilt == saddle):
             break
         guess, (epsilon, delta) = place.epsilon, question.point(best.upper)

@@ -56,7 +56,7 @@ def log_decay(
     length = doubled_length(number)
     # 1e-9 pays for the rounding of t.
     log_t = np.log(decay_table(first, length)) - 1e-9
-    found = np.empty((len(left), number))
+    decay = np.empty((len(left), number))
     block = max(1, _BLOCK // (left.shape[1] * length))
     for start in range(0, len(left), block):
         rows = slice(start, start + block)
@@ -69,10 +69,10 @@ def log_decay(
         for k in range(1, _DOUBLINGS + 1):
             shift = _PER_DOUBLING * k
             np.maximum(best, 0.25**k * deficit[:, shift : shift + number], out=best)
-        found[rows] = 0.5 * np.log1p(-np.minimum(best, 1 - 1e-15))
+        decay[rows] = 0.5 * np.log1p(-np.minimum(best, 1 - 1e-15))
         # One minus a square loses tiny values.
-        found[rows] = np.minimum(found[rows], np.log(bound[:, :number] + 1e-300))
-    return found
+        decay[rows] = np.minimum(decay[rows], np.log(bound[:, :number] + 1e-300))
+    return decay
 
 
 def log_of_power(
@@ -219,8 +219,8 @@ class TiltedNodes:
             # The density of L falls from here on, too: its logarithm adds a slope of at most 1.
             farthest = mirrored_farthest(a, rates, noise) + 1
             self.grid = Nodes(a, rates, noise, accuracies, farthest, *setting, mirrored=1 - a)
-            found = mirrored_ratio(self.grid, rates, noise)
-            self._quadratic, ratio, self.loss_error, self._base, self._base_error = found
+            ratios = mirrored_ratio(self.grid, rates, noise)
+            self._quadratic, ratio, self.loss_error, self._base, self._base_error = ratios
         else:
             farthest = np.maximum(a, 0.0)
             self.grid = Nodes(a, rates, noise, accuracies, farthest, *setting)
@@ -342,10 +342,10 @@ class TiltedLosses(Law):
     def log_decay(self, first: float, number: int) -> Array:
         """See `Law`."""
         left, log_variation = self._bounds_of_decay()
-        found = log_decay(first, number, left, log_variation)
+        decay = log_decay(first, number, left, log_variation)
         times = decay_table(first, number) * (1 - 1e-9)
-        found = np.minimum(found, self._nodes.log_shifted(times, self._mean_share()))
-        return self._counts @ found
+        decay = np.minimum(decay, self._nodes.log_shifted(times, self._mean_share()))
+        return self._counts @ decay
 
     def _mean_share(self) -> Array:
         """Return the mean of p under the law of each row, rounded down, at least 0."""

@@ -86,10 +86,10 @@ def side_of(composition: Composition) -> Side:
             at += _KNOTS // _LONE
             continue
         while at < _KNOTS - 1:
-            found = bounds(epsilons[at])
-            if at >= served and found.width > _WIDE * found.upper:
+            bracket = bounds(epsilons[at])
+            if at >= served and bracket.width > _WIDE * bracket.upper:
                 break
-            rows.append((epsilons[at], found))
+            rows.append((epsilons[at], bracket))
             at += skipped
     return _side([*rows, (last, _rest(composition, last, chernoff_delta(composition, last)))])
 
@@ -101,7 +101,7 @@ def _rest(composition: Composition, last: float, upper: float) -> Interval:
 
 
 def _side(rows: list[tuple[float, Interval]]) -> Side:
-    return Side(*np.array([(e, found.lower, found.upper) for e, found in rows]).T)
+    return Side(*np.array([(e, bracket.lower, bracket.upper) for e, bracket in rows]).T)
 
 
 def _alone(composition: Composition, epsilon: float) -> Interval:
@@ -145,8 +145,8 @@ def _contour(composition: Composition, epsilon: float) -> tuple[Callable[[float]
         line, mass = Contour(rest, tilt, epsilon, log_delta, width, at.variance), mass + lost
 
     def bounds(at: float) -> Interval:
-        found = line.delta(at)
-        return Interval(found.lower, min(1.0, (found.upper + mass) * (1 + 4 * UNIT)))
+        bracket = line.delta(at)
+        return Interval(bracket.lower, min(1.0, (bracket.upper + mass) * (1 + 4 * UNIT)))
 
     return bounds, 1 + line.nodes // _CHEAP
 

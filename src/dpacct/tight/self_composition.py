@@ -82,11 +82,13 @@ def repeated_delta(composition: Composition, epsilon: float) -> Interval:
     """Return delta(eps) in the same way. Of lower laws the upper end is that of their covers."""
     laws = _laws(composition)
     tilt, _ = tilt_at_epsilon(composition, epsilon)
-    found = Repeated(_on_one_grid(laws), tilt).delta(epsilon)
+    bracket = Repeated(_on_one_grid(laws), tilt).delta(epsilon)
     covers = [(law.cover, count) for law, count in laws if law.cover is not None]
     if len(covers) < len(laws):
-        return found
-    return Interval.bracket(found.lower, Repeated(_on_one_grid(covers), tilt).delta(epsilon).upper)
+        return bracket
+    return Interval.bracket(
+        bracket.lower, Repeated(_on_one_grid(covers), tilt).delta(epsilon).upper
+    )
 
 
 def _laws(composition: Composition) -> list[tuple[RatioLaw, int]]:
@@ -186,8 +188,8 @@ class Repeated:
         scales = [np.exp(np.clip(part, -_LARGEST, _LARGEST)) for part in exponents]
         # Events too far right of the first one leave the range of doubles.
         near = (c + 1) * step * (first - first[0]) <= _LARGEST / 2
-        found = float(np.max((scales[0] * reached - scales[1] * paid)[near]))
-        return min(1.0, max(0.0, found * (1 - 8 * UNIT)))
+        most = float(np.max((scales[0] * reached - scales[1] * paid)[near]))
+        return min(1.0, max(0.0, most * (1 - 8 * UNIT)))
 
     def _relative(self, part: _Power) -> float:
         return math.expm1(min(self._mass_error + part.relative, 1.0))
@@ -271,12 +273,12 @@ class _Tilted(NamedTuple):
 
 def _whole_power(base: ComplexArray, count: int) -> ComplexArray:
     """Return base^count by squaring. Its relative error is at most 4 ``UNIT`` count."""
-    found = base
+    power = base
     for bit in bin(count)[3:]:
-        found = found * found
+        power = power * power
         if bit == "1":
-            found = found * base
-    return found
+            power = power * base
+    return power
 
 
 def _window(parts: Sequence[_Tilted]) -> tuple[int, int, float]:

@@ -105,8 +105,8 @@ def over_sizes(question: Question, schedule: Schedule, simple: Interval) -> Inte
         slack = chernoff - log_delta_estimate(tilt, at, epsilon)
         for block in sizes.cover(tilt, epsilon, slack):
             if not is_surely_below(question, block, schedule, worst.upper):
-                found = by_pairs(question, block, schedule)
-                worst = max(worst, found, key=lambda each: each.upper)
+                bracket = by_pairs(question, block, schedule)
+                worst = max(worst, bracket, key=lambda each: each.upper)
             if worst.upper >= simple.upper:
                 break
         return min(simple, worst, key=lambda each: each.upper)

@@ -217,18 +217,18 @@ class _Rounds:
         trainer: Trainer | None = None,
     ) -> Collected:
         """Return the sums of a cohort without noise."""
-        _, _, found = self.collect(
+        _, _, collected = self.collect(
             cohort, trainer, noise=GaussianNoise(), clients=clients or self.clients
         )
-        return found
+        return collected
 
     def releases(
         self, cohort: Sequence[int], draws: int, seed: int
     ) -> tuple[list[Released | None], Tensor | None]:
         """Release a cohort's sums ``draws`` times, and return also the mask's coordinates."""
-        engine, state, found = self.collect(cohort)
+        engine, state, collected = self.collect(cohort)
         engine = replace(engine, source=Seeded(seed))
-        return [engine.release(state, found) for _ in range(draws)], found.kept
+        return [engine.release(state, collected) for _ in range(draws)], collected.kept
 
     def neighbors(self, client: int) -> list[tuple[list[ClientData], list[int]]]:
         """Return neighboring populations with their cohorts."""
@@ -317,8 +317,8 @@ def _check_indicator(rounds: _Rounds) -> tuple[Finding, ...]:
         return ()
 
     def count(cohort: Sequence[int], clients: Sequence[ClientData] | None = None) -> float:
-        found = rounds.exact(cohort, clients).indicators
-        return math.nan if found is None else float(found)
+        sums = rounds.exact(cohort, clients).indicators
+        return math.nan if sums is None else float(sums)
 
     claimed = INDICATOR_NORM * (2 if rounds.plan.adjacency is Adjacency.REPLACE_ONE else 1)
     base = count(rounds.everybody)
@@ -341,8 +341,8 @@ def _check_indicator(rounds: _Rounds) -> tuple[Finding, ...]:
 
 def _check_release(rounds: _Rounds) -> Finding:
     """Check that, given the release, the new state does not depend on the clients."""
-    engine, state, found = rounds.collect(rounds.everybody)
-    release = engine.release(state, found)
+    engine, state, collected = rounds.collect(rounds.everybody)
+    release = engine.release(state, collected)
     if release is None:
         return Finding("release", passed=True, detail="nothing was released")
     clients = rounds.clients

@@ -51,8 +51,8 @@ class Canaries:
         if generator is not None and (
             not isinstance(generator, torch.Generator) or generator.device.type != "cpu"
         ):
-            found = getattr(generator, "device", type(generator).__name__)
-            raise InvalidParameter("generator", str(found), "it is a torch.Generator on the CPU")
+            device = getattr(generator, "device", type(generator).__name__)
+            raise InvalidParameter("generator", str(device), "it is a torch.Generator on the CPU")
         if generator is torch.default_generator:
             rule = "the run draws from it too, and canaries must not follow from its draws"
             raise InvalidParameter("generator", "torch's global one", rule)

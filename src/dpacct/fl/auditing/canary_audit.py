@@ -148,13 +148,13 @@ class CanaryAudit:
         plan = Schedule(Phase(event.charged, 1) for event in events)
         made = best_number(seen, charged.delta, 1 - self._confidence)
         promise = Promise.of(plan, accountant)
-        found = judge(seen, promise, made, charged.delta, self._error, self._confidence)
+        verdict = judge(seen, promise, made, charged.delta, self._error, self._confidence)
         # The spread is that of the updates' noise. The noise on a count of clipped clients, which
         # may be released as well, was not measured.
-        measured = [found.noise_factor * noise for noise in noises]
+        measured = [verdict.noise_factor * noise for noise in noises]
         gaussian = epsilon_as_seen(events, measured, charged.delta, accountant)
         first = noise_of(events[0].charged)
-        return RunAudit(charged, found, gaussian, len(events), clients, first)
+        return RunAudit(charged, verdict, gaussian, len(events), clients, first)
 
 
 def updates_noise(event: Event) -> float:

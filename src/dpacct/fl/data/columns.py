@@ -46,20 +46,20 @@ def from_columns(
     count = len(rows)
     if not count:
         raise InvalidParameter("rows", 0, "there is at least one row")
-    found: dict[str, list[Tensor]] = {"inputs": [], "targets": []}
+    parts: dict[str, list[Tensor]] = {"inputs": [], "targets": []}
     for number in range(count):
         row = rows[number]
         for name, column in (("inputs", inputs), ("targets", targets)):
             value = _tensor(name, _cell(name, row, column))
-            if found[name] and value.shape != found[name][0].shape:
-                rule = f"every row has the shape of the first, {tuple(found[name][0].shape)}"
+            if parts[name] and value.shape != parts[name][0].shape:
+                rule = f"every row has the shape of the first, {tuple(parts[name][0].shape)}"
                 hint = "Crop or pad the rows first."
                 raise InvalidParameter(name, f"{tuple(value.shape)} in row {number}", rule, hint)
-            found[name].append(value)
-    labels = torch.stack(found["targets"])
+            parts[name].append(value)
+    labels = torch.stack(parts["targets"])
     if labels.is_floating_point() or labels.is_complex():
         raise InvalidParameter("targets", str(labels.dtype), "targets are whole numbers")
-    return Examples(torch.stack(found["inputs"]), labels.to(torch.int64), scaling)
+    return Examples(torch.stack(parts["inputs"]), labels.to(torch.int64), scaling)
 
 
 def _cell(name: str, row: Any, column: Column) -> Any:

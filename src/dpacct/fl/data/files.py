@@ -43,12 +43,12 @@ def find(folder: Folder, dataset: str, names: Sequence[str]) -> Path:
     in ``dataset`` below it.
     """
     root = Path(folder or os.environ.get(FOLDER_VARIABLE) or "data")
-    for found in (place / name for place in (root, root / dataset) for name in names):
-        if found.exists():
-            return found
-    found = f"it does not hold {dataset}" if root.is_dir() else "it does not exist"
+    for file in (place / name for place in (root, root / dataset) for name in names):
+        if file.exists():
+            return file
+    lacks = f"it does not hold {dataset}" if root.is_dir() else "it does not exist"
     hint = f"--data-dir or {FOLDER_VARIABLE} names the folder."
-    raise invalid(root, f"{found}. Looked for {'; or '.join(names)}", hint)
+    raise invalid(root, f"{lacks}. Looked for {'; or '.join(names)}", hint)
 
 
 def read_archive(file: Path, name: str = "data_dir") -> dict[str, Array]:
@@ -98,5 +98,5 @@ def check_labels(file: Path, key: str, labels: Array, count: int, classes: int) 
     wrong = np.flatnonzero(labels >= classes)
     if len(wrong):
         first = int(wrong[0])
-        found = f"{key}[{first}] is {int(labels[first])}"
-        raise invalid(file, f"labels lie in 0..{classes - 1}, and {found}")
+        label = f"{key}[{first}] is {int(labels[first])}"
+        raise invalid(file, f"labels lie in 0..{classes - 1}, and {label}")

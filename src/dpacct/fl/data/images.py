@@ -156,8 +156,8 @@ def _from_archive(file: Path) -> list[Part]:
     arrays = read_archive(file)
     # The second form is that of Keras.
     keys = next((keys for keys in _ARCHIVE_KEYS if arrays.keys() >= set(keys)), _ARCHIVE_KEYS[0])
-    found = read_arrays(file, keys)
-    return [(_channels_first(found[at]), found[at + 1]) for at in (0, 2)]
+    held = read_arrays(file, keys)
+    return [(_channels_first(held[at]), held[at + 1]) for at in (0, 2)]
 
 
 def _from_planes(folder: Folder) -> list[Part]:
@@ -191,11 +191,11 @@ def _from_torchvision(
         elif known.kind == "EMNIST":
             chosen["split"] = split
         try:
-            found: Any = kind(str(root), **chosen, download=False)
+            held: Any = kind(str(root), **chosen, download=False)
         except (RuntimeError, OSError, ValueError, AssertionError) as error:
             raise invalid(root, f"torchvision cannot read {known.kind} in it ({error})") from None
-        images = np.asarray(found.data)
-        labels = np.asarray(found.labels if known.kind == "SVHN" else found.targets)
+        images = np.asarray(held.data)
+        labels = np.asarray(held.labels if known.kind == "SVHN" else held.targets)
         if known.kind == "EMNIST":
             # Its files hold columns where others hold rows, and letters are counted from 1.
             images = images.transpose(0, 2, 1)

@@ -265,16 +265,16 @@ def _folder_rows(file: Path, meaning: TableSchema) -> _RawTable:
 def _image_files(folder: Path) -> list[tuple[str, Path]]:
     """Return class and path of each image, in the order of their paths."""
     classes = sorted(place for place in folder.iterdir() if place.is_dir())
-    found: list[tuple[str, Path]] = []
+    pairs: list[tuple[str, Path]] = []
     for place in classes:
         files = [file for file in place.rglob("*") if file.suffix.lower() in _IMAGES]
         if not files:
             rule = f"it holds a folder of images for each class, and {place.name} has none"
             raise _invalid(folder, rule, f"Images end in {', '.join(_IMAGES)}.")
-        found += [(place.name, file) for file in sorted(files)]
-    if not found:
+        pairs += [(place.name, file) for file in sorted(files)]
+    if not pairs:
         raise _invalid(folder, "it holds a folder of images for each class, and has no folder")
-    return found
+    return pairs
 
 
 def _check_rows(

@@ -128,35 +128,35 @@ class Engine:
         Training draws from the global generators, so `forked_generators` is around this. At most
         ``chunk`` clients are held in memory at a time.
         """
-        found, broadcast = self.open(state), self.broadcast(state)
-        found.token = draw.token
+        collected, broadcast = self.open(state), self.broadcast(state)
+        collected.token = draw.token
         for part in chunks(draw.workers, chunk):
             if isinstance(trainer, ExampleTrainer) and isinstance(self.clients, Examples):
                 # Each group is summed while a cache holds it.
                 seeds = [draw.seed_of(example) for example in part]
                 batch, done = trainer.read(self.clients, part, seeds, self.device), 0
                 for group in trainer.groups(batch, broadcast):
-                    self._add_group(state, found, draw, group, part[done : done + len(group)])
+                    self._add_group(state, collected, draw, group, part[done : done + len(group)])
                     done += len(group)
                 continue
             tasks = [self.task(client, state, draw.order, trainer) for client in part]
             rows = trainer.train(tasks, broadcast)
             plant(rows, tasks)
-            contributions = self.bound(state, found.kept, rows)
-            self.add(state, found, draw, part, contributions)
+            contributions = self.bound(state, collected.kept, rows)
+            self.add(state, collected, draw, part, contributions)
             if tasks[0].state is not None:
-                inside = scatter(contributions.bounded.rows, found.kept, self.layout.size)
+                inside = scatter(contributions.bounded.rows, collected.kept, self.layout.size)
                 memories = zip(part, trainer.remember(tasks, inside, broadcast) or [], strict=True)
                 # Memories of all clients may be too many for a device.
                 own = {(c, name): v for c, new in memories for name, v in copies(new).items()}
                 for (client, name), value in on_host(own).items():
-                    found.memories.setdefault(client, {})[name] = value
-        return found
+                    collected.memories.setdefault(client, {})[name] = value
+        return collected
 
     def _add_group(
         self,
         state: TrainingState,
-        found: Collected,
+        collected: Collected,
         draw: Draw,
         group: Gradients,
         numbers: Sequence[int],
@@ -166,17 +166,17 @@ class Engine:
         canaries = isinstance(examples, Examples) and examples.plants
         simple = scales_rows(bound) and sums_as_they_are(self.noise)
         simple &= not self.method.as_printed
-        if simple and found.kept is None and not canaries:
+        if simple and collected.kept is None and not canaries:
             norms, bad = add_clipped(
-                found.total,
+                collected.total,
                 group.parts,
                 bound,
                 self.plan.contributions,
                 coarsest=coarsest_grid(self.plan.update_std(bound), self.plan.cohort_size),
                 scale=group.scale,
             )
-            found.clients.extend(numbers)
-            self._count(state, found, norms, norms <= bound.clip_norm, bad)
+            collected.clients.extend(numbers)
+            self._count(state, collected, norms, norms <= bound.clip_norm, bad)
             return
         rows = group.rows()
         if isinstance(examples, Examples) and canaries:
@@ -184,7 +184,7 @@ class Engine:
                 update = examples.planted(number)
                 if update is not None:
                     row.copy_(update)
-        self.add(state, found, draw, numbers, self.bound(state, found.kept, rows))
+        self.add(state, collected, draw, numbers, self.bound(state, collected.kept, rows))
 
     def bound(self, state: TrainingState, kept: Tensor | None, rows: Tensor) -> Contributions:
         """Mask and bound raw updates [c, d], which may be changed in place. Rule 1."""
@@ -207,63 +207,65 @@ class Engine:
     def add(
         self,
         state: TrainingState,
-        found: Collected,
+        collected: Collected,
         draw: Draw,
         clients: Sequence[int],
         contributions: Contributions,
     ) -> None:
         """Add the contributions of workers to the sums of a round. Rule 4."""
-        found.clients.extend(clients)
+        collected.clients.extend(clients)
         ours = [place for place, client in enumerate(clients) if client in draw.cohort]
         contributions = contributions.take(ours)
         if self.method.as_printed:
-            found.rows.append(contributions.bounded.rows.double())
-        limits = state.bound.limits(self.kept_layout(found.kept))
+            collected.rows.append(contributions.bounded.rows.double())
+        limits = state.bound.limits(self.kept_layout(collected.kept))
         std = self.plan.update_std(state.bound)
-        add_rows(found.total, self.noise.encode(contributions.bounded.rows, limits, std))
-        self._count(state, found, contributions.norms, contributions.below, contributions.bad)
+        add_rows(collected.total, self.noise.encode(contributions.bounded.rows, limits, std))
+        self._count(state, collected, contributions.norms, contributions.below, contributions.bad)
 
     def _count(
-        self, state: TrainingState, found: Collected, norms: Tensor, below: Tensor, bad: Tensor
+        self, state: TrainingState, collected: Collected, norms: Tensor, below: Tensor, bad: Tensor
     ) -> None:
         """Count contributions and sum their indicators, with arguments as in `Contributions`."""
-        if found.indicators is not None:
+        if collected.indicators is not None:
             signs = torch.where(below, INDICATOR_NORM, -INDICATOR_NORM).to(norms.dtype)
             std = self.plan.indicator_std(state.bound) or 0.0
-            add_rows(found.indicators, self.noise.encode(signs.unsqueeze(1), INDICATOR_LIMITS, std))
-        found.arrived += len(norms)
-        found.norms.append(norms)
-        found.dropped.append(bad.sum())
+            add_rows(
+                collected.indicators, self.noise.encode(signs.unsqueeze(1), INDICATOR_LIMITS, std)
+            )
+        collected.arrived += len(norms)
+        collected.norms.append(norms)
+        collected.dropped.append(bad.sum())
 
     @undisturbed()
     def release(
-        self, state: TrainingState, found: Collected, row: int | None = None
+        self, state: TrainingState, collected: Collected, row: int | None = None
     ) -> Released | None:
         """Add the noise, and divide by the planned cohort size. Rule 2.
 
         Correlated noise has its row, counted from 0. Returns None if too few noise shares arrived:
         then nothing may leave.
         """
-        bound, plan, kept = state.bound, self.plan, found.kept
+        bound, plan, kept = state.bound, self.plan, collected.kept
         limits = bound.limits(self.kept_layout(kept))
-        std = drawn_std(self.noise, plan.update_std(bound), found.arrived)
+        std = drawn_std(self.noise, plan.update_std(bound), collected.arrived)
         if std is None:
             return None
         stream = state.noise
         if stream is not None and row is not None:
             made = stream.take(row)
-            noisy = found.total + std * (made if kept is None else made[kept])
+            noisy = collected.total + std * (made if kept is None else made[kept])
             std *= stream.std(row)
         elif self.method.as_printed:
-            noisy, std = self.method.published(self._cohort(found, bound.clip_norm, std))
+            noisy, std = self.method.published(self._cohort(collected, bound.clip_norm, std))
         else:
-            noisy = self.noise.add(found.total, limits, std, self.source)
+            noisy = self.noise.add(collected.total, limits, std, self.source)
         indicator_sum, indicator_std = None, plan.indicator_std(bound)
-        if found.indicators is not None and indicator_std is not None:
-            own = drawn_std(self.noise, indicator_std, found.arrived)
+        if collected.indicators is not None and indicator_std is not None:
+            own = drawn_std(self.noise, indicator_std, collected.arrived)
             if own is None:
                 return None
-            noisy_count = self.noise.add(found.indicators, INDICATOR_LIMITS, own, self.source)
+            noisy_count = self.noise.add(collected.indicators, INDICATOR_LIMITS, own, self.source)
             indicator_sum = float(noisy_count)
         dtype, number = next(iter(state.params.values())).dtype, state.round + 1
         mean = Noised(
@@ -280,11 +282,11 @@ class Engine:
         )
         return Released(mean, indicator_sum)
 
-    def _cohort(self, found: Collected, clip_norm: float, std: float) -> Cohort:
+    def _cohort(self, collected: Collected, clip_norm: float, std: float) -> Cohort:
         """Return the updates of a round one by one, for a method as printed."""
-        none = found.total.new_zeros(0, len(found.total))
-        rows, norms = torch.cat([none, *found.rows]), torch.cat([none[:, 0], *found.norms])
-        sizes = self.kept_layout(found.kept).sizes
+        none = collected.total.new_zeros(0, len(collected.total))
+        rows, norms = torch.cat([none, *collected.rows]), torch.cat([none[:, 0], *collected.norms])
+        sizes = self.kept_layout(collected.kept).sizes
         draw = partial(normals, self.source, device=self.device)
         return Cohort(rows, norms, std, clip_norm, self.plan.cohort_size, sizes, draw)
 

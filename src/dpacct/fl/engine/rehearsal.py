@@ -147,10 +147,10 @@ class Rehearsal:
         (engine, _, other), state, everyone = self._worlds, self._state, range(len(_SIZES))
         for _ in range(2):
             with forked_generators():
-                found = engine.collect(state, engine.draw_for(everyone), trainer, len(_SIZES))
+                collected = engine.collect(state, engine.draw_for(everyone), trainer, len(_SIZES))
             # The planned number, so that shares of the noise suffice.
-            found.arrived = max(found.arrived, math.ceil(engine.plan.cohort_size))
-            release = engine.release(state, found)
+            collected.arrived = max(collected.arrived, math.ceil(engine.plan.cohort_size))
+            release = engine.release(state, collected)
             if release is None:
                 return
             public = copies(engine.broadcast(state).server_state)
@@ -176,7 +176,7 @@ class Rehearsal:
                         "keeps something of their data"
                     )
             check_kind(after, state)
-            after.client_states = state.client_states | found.memories
+            after.client_states = state.client_states | collected.memories
             state = after
 
     def _rows(self, world: int, trainer: Trainer) -> Tensor:
@@ -209,8 +209,8 @@ def require_bound(engine: Engine, state: TrainingState) -> None:
         # They read of a layout the number of its tensors, and treat coordinates of a tensor alike.
         layout = replace(layout, sizes=tuple(min(size, _LARGEST) for size in layout.sizes))
     tried = max(_LEAST, _COORDINATES // max(layout.size, 1))
-    found = check_bound(bound, layout, engine.plan.contributions, like, tried)
-    Audit((found,)).require()
+    finding = check_bound(bound, layout, engine.plan.contributions, like, tried)
+    Audit((finding,)).require()
 
 
 def check_kind(after: TrainingState, before: TrainingState) -> None:

@@ -202,9 +202,9 @@ class OpenRound:
             InvalidParameter: it does not answer an assignment of this round, or cannot be read.
         """
         size = self._engine.kept_layout(self.found.kept).size
-        found = Answer.read(answer, self._engine.device, self._key, self.memory, size)
-        checked = self.check(found.row.unsqueeze(0), torch.tensor([found.below]))
-        self._take(found.client, checked, found.memory)
+        read = Answer.read(answer, self._engine.device, self._key, self.memory, size)
+        checked = self.check(read.row.unsqueeze(0), torch.tensor([read.below]))
+        self._take(read.client, checked, read.memory)
 
     def add(self, clients: Sequence[int], contributions: Contributions) -> None:
         """Add contributions, one for each client. Workers outside the cohort contribute nothing.
@@ -357,11 +357,11 @@ class OpenRound:
         with self._turn:
             self._require_open()
             self.settled = True
-        rounds, engine, state, found = self._rounds, self._engine, self._state, self.found
+        rounds, engine, state, collected = self._rounds, self._engine, self._state, self.found
         self._check_unchanged()
-        bound, limits = state.bound, list(state.bound.limits(engine.kept_layout(found.kept)))
-        release = engine.release(state, found, self._row)
-        std = drawn_std(engine.noise, engine.plan.update_std(bound), found.arrived) or 0.0
+        bound, limits = state.bound, list(state.bound.limits(engine.kept_layout(collected.kept)))
+        release = engine.release(state, collected, self._row)
+        std = drawn_std(engine.noise, engine.plan.update_std(bound), collected.arrived) or 0.0
         charged = noise_of(self._event.charged) if engine.plan.noise_multiplier else 0.0
         if state.noise is not None and self._row is not None:
             std, charged = std * state.noise.std(self._row), engine.plan.noise_multiplier
@@ -371,7 +371,7 @@ class OpenRound:
             if not self._committed:  # Rule 4.
                 self._ticket.commit()
             # Memories of all clients may be too many for a device.
-            state.client_states |= {c: on_host(own) for c, own in found.memories.items()}
+            state.client_states |= {c: on_host(own) for c, own in collected.memories.items()}
             rounds.state = engine.apply(state, release)
             rounds.write_model()
             self.released = release
@@ -390,7 +390,7 @@ class OpenRound:
             released=release is not None,
             unit=rounds.account.unit,
             adjacency=str(engine.plan.adjacency),
-            diagnostics=diagnose(found, bound, std, limits),
+            diagnostics=diagnose(collected, bound, std, limits),
             seconds=time.perf_counter() - self._began,
         )
 

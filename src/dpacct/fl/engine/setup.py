@@ -153,8 +153,8 @@ def _why_not_private(settings: Settings, method: Method, noise: Noise) -> str | 
         NOISE_FREE: bare,
         SEEDED: settings.seed is not None,
     }
-    found = (reason for reason, holds in reasons.items() if holds)
-    return method.not_private_because or next(found, None)
+    holding = (reason for reason, holds in reasons.items() if holds)
+    return method.not_private_because or next(holding, None)
 
 
 def _choose_delta(
@@ -207,10 +207,10 @@ def _choose_schedule(
         raise InvalidParameter("budget", None, rule)
     elif budget is not None:
         given = charged(1.0) if plan is None else plan
-        found = calibrate(
+        solved = calibrate(
             epsilon=budget.epsilon, delta=delta, schedule=given, accountant=accountant
         )
-        plan = found.schedule
+        plan = solved.schedule
     assert plan is not None  # noqa: S101 - one of the three cases above
     if budget is None:
         # No limit was asked for: one that the plan stays below by any accountant, quickly found.

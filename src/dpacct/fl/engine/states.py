@@ -50,15 +50,15 @@ def client_seed(order: int, client: int) -> int:
 
 def on_host(tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
     """Return the tensors on the CPU, from a device by one copy for each type of numbers."""
-    found = {key: value.detach() for key, value in tensors.items()}
-    away = {key: value for key, value in found.items() if value.device.type != "cpu"}
+    copies = {key: value.detach() for key, value in tensors.items()}
+    away = {key: value for key, value in copies.items() if value.device.type != "cpu"}
     for dtype in {value.dtype for value in away.values()}:
         own = {key: value for key, value in away.items() if value.dtype == dtype}
         whole = torch.cat([value.flatten() for value in own.values()]).cpu()
         parts = split(whole, [value.numel() for value in own.values()])
         # In storage of its own: one that is kept would keep all.
-        found |= {k: p.view(own[k].shape).clone() for k, p in zip(own, parts, strict=True)}
-    return found
+        copies |= {k: p.view(own[k].shape).clone() for k, p in zip(own, parts, strict=True)}
+    return copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,15 +267,15 @@ class Released:
 
 
 def diagnose(
-    found: Collected, bound: Bound, std: float, limits: list[tuple[int, int, float]]
+    collected: Collected, bound: Bound, std: float, limits: list[tuple[int, int, float]]
 ) -> Diagnostics:
     """Return statistics of the raw updates of one round, which are not private.
 
     ``std`` is that of the noise on the sum, and ``limits`` are those of one row.
     """
-    total = found.total
-    norms = torch.cat([total.new_zeros(0, dtype=torch.float64), *found.norms])
-    dropped = torch.stack([total.new_zeros((), dtype=torch.int64), *found.dropped])
+    total = collected.total
+    norms = torch.cat([total.new_zeros(0, dtype=torch.float64), *collected.norms])
+    dropped = torch.stack([total.new_zeros((), dtype=torch.int64), *collected.dropped])
     values = [norm(total.double()), dropped.sum().double()]
     if len(norms):
         over = norms > bound.clip_norm * (1 + _ROUNDING)
@@ -283,12 +283,14 @@ def diagnose(
     # One tensor, so that a device is waited for once.
     length, count, *raw = numbers(torch.stack(values))
     if not raw:
-        return Diagnostics(found.arrived, math.nan, math.nan, math.nan, math.nan, int(count), 0.0)
+        return Diagnostics(
+            collected.arrived, math.nan, math.nan, math.nan, math.nan, int(count), 0.0
+        )
     scale = 1.0 if total.is_floating_point() else 2.0 ** grid_exponent(limits)
     noise = std * math.sqrt(max(len(total), 1))
     clipped, mean, median, largest = raw
     return Diagnostics(
-        cohort_size=found.arrived,
+        cohort_size=collected.arrived,
         clipped_fraction=0.0 if isinstance(bound, SmoothedNormalization) else clipped,
         norm_mean=mean,
         norm_median=median,

@@ -20,9 +20,9 @@ _RUN = 7
 def carried(message: Message) -> Message:
     """Return a message as it arrives at the other end."""
     objects = {number: obj.deflate() for number, obj in get_all_nested_objects(message).items()}
-    found: Any = inflate_object_from_contents(message.object_id, objects)
-    found.metadata.__dict__["_message_id"] = message.object_id
-    return found
+    message_read: Any = inflate_object_from_contents(message.object_id, objects)
+    message_read.metadata.__dict__["_message_id"] = message.object_id
+    return message_read
 
 
 class LocalGrid(Grid):
@@ -79,6 +79,6 @@ class LocalGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the answers to these messages, once."""
         asked = set(message_ids)
-        found = [r for r in self._replies if r.metadata.reply_to_message_id in asked]
+        answers = [r for r in self._replies if r.metadata.reply_to_message_id in asked]
         self._replies = [r for r in self._replies if r.metadata.reply_to_message_id not in asked]
-        return found
+        return answers

@@ -140,10 +140,10 @@ class Roster:
             ("method", self._method, f"the server's is {self._method}", ""),
             ("clip_norm", ours, f"the norm that the server charges for {word}", ""),
         ):
-            found = facts.get(name)
+            stated = facts.get(name)
             # A client without a clip norm of its own takes that of the server.
-            if found != right and (found or name != "clip_norm"):
-                raise InvalidParameter(name, f"{found} on client {client}", rule, hint)
+            if stated != right and (stated or name != "clip_norm"):
+                raise InvalidParameter(name, f"{stated} on client {client}", rule, hint)
         self._failing.pop(client, None)
         if facts.get("fails"):
             self._failing[client] = line(str(facts["fails"]))
@@ -271,9 +271,9 @@ class PrivateStrategy(Strategy):
 
         def evaluate() -> None:
             number = self.server.round
-            found = None if evaluate_fn is None else evaluate_fn(number, self._arrays())
-            if found is not None:
-                result.evaluate_metrics_serverapp[number] = found
+            evaluated = None if evaluate_fn is None else evaluate_fn(number, self._arrays())
+            if evaluated is not None:
+                result.evaluate_metrics_serverapp[number] = evaluated
 
         # Rule 1.
         self._roster.gather(grid, self._enough, self._patience, self._poll)

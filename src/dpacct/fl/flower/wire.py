@@ -53,14 +53,14 @@ def bytes_of(message: Message, *parts: str) -> bytes:
     """Return parts of a signed message, one behind the other."""
     signed(message)
     record: object = message.content.get(BYTES)
-    found: list[bytes] = []
+    pieces: list[bytes] = []
     for part in parts:
         array: object = record.get(part) if isinstance(record, ArrayRecord) else None
         data: object = array.data if isinstance(array, Array) else None
         if not isinstance(data, bytes):
             raise InvalidParameter("message", f"without {part!r}", "it holds the bytes of one")
-        found.append(data)
-    return b"".join(found)
+        pieces.append(data)
+    return b"".join(pieces)
 
 
 def arrays_of(tensors: Mapping[str, Tensor]) -> ArrayRecord:

@@ -188,11 +188,11 @@ def returned_loss(outputs: Any, targets: Tensor) -> Tensor:
     """Return the loss that a model has computed itself: ``outputs.loss``, or the outputs alone."""
     del targets
     held = isinstance(outputs, Mapping)
-    found: Any = cast("Any", outputs).get("loss") if held else getattr(outputs, "loss", outputs)
-    if not isinstance(found, Tensor):
+    loss: Any = cast("Any", outputs).get("loss") if held else getattr(outputs, "loss", outputs)
+    if not isinstance(loss, Tensor):
         rule = "without a loss of outputs and targets, the model returns one: model(...).loss"
         raise InvalidParameter("loss", None, rule, "Are the labels among the inputs?")
-    return found
+    return loss
 
 
 def _places(model: nn.Module) -> dict[str, str]:
@@ -201,12 +201,12 @@ def _places(model: nn.Module) -> dict[str, str]:
     A layer that a model holds by several names is one layer, and tied weights are one tensor.
     """
     names: dict[Tensor, str] = {}
-    found: dict[str, str] = {}
+    places: dict[str, str] = {}
     for layer, own in modules_of(model):
         for listed in (own.named_parameters, own.named_buffers):
             for name, value in listed(layer, recurse=False, remove_duplicate=False):
-                found[name] = names.setdefault(value, name)
-    return found
+                places[name] = names.setdefault(value, name)
+    return places
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,18 +95,18 @@ def _played(
 ) -> list[float]:
     # A copy is stepped, so that the caller's scheduler and its optimizer stay where they are.
     scheduler = copy.deepcopy(scheduler)
-    found: list[float] = []
+    rates: list[float] = []
     with warnings.catch_warnings():
         # Torch warns if a scheduler steps before its optimizer, which never steps here.
         warnings.filterwarnings("ignore", "(?s).*optimizer.step", UserWarning)
         for _ in range(rounds):
-            found.append(check(scheduler.get_last_lr()[0]))
+            rates.append(check(scheduler.get_last_lr()[0]))
             try:
                 scheduler.step()
             except TypeError:
                 rule = "its values depend on a metric, and all values are fixed before the run"
                 raise InvalidParameter(name, type(scheduler).__name__, rule) from None
-    return found
+    return rates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,7 +290,7 @@ def adam_direction(
     steps = state.get("steps", torch.zeros((), dtype=torch.float64)) + 1
     count = float(steps)
     after: State = {"steps": steps}
-    found: Params = {}
+    direction: Params = {}
     for name, value in values.items():
         zero = torch.zeros_like(value)
         mean, square = state.get(f"m {name}", zero), state.get(f"v {name}", zero)
@@ -298,8 +298,8 @@ def adam_direction(
         square = beta2 * square + (1 - beta2) * value.square()
         after |= {f"m {name}": mean, f"v {name}": square}
         width = (square / (1 - beta2**count)).sqrt() + floor
-        found[name] = (mean / (1 - beta1**count)) / width
-    return found, after
+        direction[name] = (mean / (1 - beta1**count)) / width
+    return direction, after
 
 
 def shortened(grads: Params, limit: float) -> Params:

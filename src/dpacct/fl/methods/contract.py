@@ -58,9 +58,9 @@ def first_state(method: Method, params: Params) -> State:
     return copies(checked_state(method, "init", method.init(copies(params))))
 
 
-def checked_state(method: Method, member: str, found: Any) -> State:
+def checked_state(method: Method, member: str, returned: Any) -> State:
     """Return the state that a member made, which is a dictionary of tensors."""
-    held = cast("State", found) if isinstance(found, Mapping) else {"": found}
+    held = cast("State", returned) if isinstance(returned, Mapping) else {"": returned}
     for name, value in held.items():
         if not name or not isinstance(value, Tensor):
             _refuse(method, member, value, "a dictionary of tensors", name)
@@ -80,20 +80,20 @@ def _asked(method: Method, member: str, *given: Any) -> Any:
 
 
 def _check_params(
-    method: Method, member: str, found: Any, like: Params, *, shapes: bool = True
+    method: Method, member: str, returned: Any, like: Params, *, shapes: bool = True
 ) -> None:
-    if not isinstance(found, Mapping):
-        _refuse(method, member, found, _PARAMS)
-    held = cast("dict[str, Any]", found)
+    if not isinstance(returned, Mapping):
+        _refuse(method, member, returned, _PARAMS)
+    held = cast("dict[str, Any]", returned)
     for name, value in like.items():
         entry = held.get(name)
         if not isinstance(entry, Tensor) or (shapes and entry.shape != value.shape):
             _refuse(method, member, entry, f"a tensor of shape {tuple(value.shape)}", name)
 
 
-def _refuse(method: Method, member: str, found: Any, expected: str, where: str = "") -> NoReturn:
-    shown = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else None
-    shown = shown or ("nothing" if found is None else f"a {type(found).__name__}")
+def _refuse(method: Method, member: str, returned: Any, expected: str, where: str = "") -> NoReturn:
+    shown = f"a tensor of shape {tuple(returned.shape)}" if isinstance(returned, Tensor) else None
+    shown = shown or ("nothing" if returned is None else f"a {type(returned).__name__}")
     place = f" for {where}" if where else ""
     raise Unsupported(
         f"{type(method).__name__}.{member} returned {shown}{place}. Expected: {expected}."

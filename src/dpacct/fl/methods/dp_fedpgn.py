@@ -77,11 +77,11 @@ class DPFedPGN(ZeroState, PlainSteps):
         moved = {name: value + away[name] for name, value in params.items()}
         steps = steps_with_momentum(context.steps, context.local.momentum)
         own = loss.gradient(moved, batch)
-        found = {n: beta * g + (1 - beta) * public[n] / steps for n, g in own.items()}
+        gradient = {n: beta * g + (1 - beta) * public[n] / steps for n, g in own.items()}
         if decay:
             # The engine adds decay * y. F_i has decay / 2 |y|^2 in it, at y + u.
-            found = {n: g + decay * (beta * moved[n] - params[n]) for n, g in found.items()}
-        return found
+            gradient = {n: g + decay * (beta * moved[n] - params[n]) for n, g in gradient.items()}
+        return gradient
 
     def local_update(self, delta: Tensor, client_state: State | None, context: Context) -> Tensor:
         """Return Dbar_i, zero for a client that took no step."""

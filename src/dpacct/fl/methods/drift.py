@@ -58,8 +58,8 @@ class Scaffold(ZeroMemory, PlainSteps):
         """Return grad F_i(y) - (G_i - G) / K_i."""
         own, public = memory_tensors(context), context.server_state
         steps = steps_taken(context.steps)
-        found = loss.gradient(params, batch)
-        return {n: g - (own[n] - public[n]) / steps for n, g in found.items()}
+        gradient = loss.gradient(params, batch)
+        return {n: g - (own[n] - public[n]) / steps for n, g in gradient.items()}
 
     def client_state(self, client_state: State, bounded: Tensor, context: Context) -> State:
         """Return G_i - G - D_i / lr, or G_i for a client that took no step."""
@@ -107,8 +107,10 @@ class FedDyn(ZeroMemory):
     def gradient(self, loss: Loss, params: Params, batch: Batch, context: Context) -> Params:
         """Return grad F_i(y) - h_i + strength (y - x)."""
         own, anchor = memory_tensors(context), context.anchor
-        found = loss.gradient(params, batch)
-        return {n: g - own[n] + self.strength * (params[n] - anchor[n]) for n, g in found.items()}
+        gradient = loss.gradient(params, batch)
+        return {
+            n: g - own[n] + self.strength * (params[n] - anchor[n]) for n, g in gradient.items()
+        }
 
     def client_state(self, client_state: State, bounded: Tensor, context: Context) -> State:
         """Return h_i - strength D_i."""
@@ -156,9 +158,9 @@ class FedCM(ZeroState, PlainSteps):
     def gradient(self, loss: Loss, params: Params, batch: Batch, context: Context) -> Params:
         """Return alpha grad F_i(y) + (1 - alpha) G / K_i."""
         public, steps = context.server_state, steps_taken(context.steps)
-        found = loss.gradient(params, batch)
+        gradient = loss.gradient(params, batch)
         rest = 1 - self.alpha
-        return {n: self.alpha * g + rest * public[n] / steps for n, g in found.items()}
+        return {n: self.alpha * g + rest * public[n] / steps for n, g in gradient.items()}
 
     def server(self, params: Params, noised: Noised, server_state: State) -> tuple[Params, State]:
         """Return G and x."""

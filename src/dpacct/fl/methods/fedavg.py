@@ -97,15 +97,15 @@ class BLUR(Method):
 
     def gradient(self, loss: Loss, params: Params, batch: Batch, context: Context) -> Params:
         """Return grad F_i(w), plus lambda (w - w^t) outside of the ball."""
-        found = loss.gradient(params, batch)
+        gradient = loss.gradient(params, batch)
         if self.penalty == 0:
-            return found
+            return gradient
         gap = {name: value - context.anchor[name] for name, value in params.items()}
         radius = context.clip_norm if self.radius is None else self.radius
         outside = whole_norm(gap) > radius
         return {
             name: value + torch.where(outside, self.penalty * gap[name], 0.0)
-            for name, value in found.items()
+            for name, value in gradient.items()
         }
 
 

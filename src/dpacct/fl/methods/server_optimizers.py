@@ -85,8 +85,8 @@ class Adam:
 
     def step(self, moves: Params, state: State) -> tuple[Params, State]:
         """See `ServerOptimizer`."""
-        found, after = adam_direction(moves, state, self.beta1, self.beta2, self.floor)
-        return {name: self.lr * value for name, value in found.items()}, after
+        direction, after = adam_direction(moves, state, self.beta1, self.beta2, self.floor)
+        return {name: self.lr * value for name, value in direction.items()}, after
 
 
 class ServerState(NamedTuple):

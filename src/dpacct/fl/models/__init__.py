@@ -189,12 +189,12 @@ def load_parameters(model: nn.Module, path: str | os.PathLike[str]) -> list[str]
     file = validate.file_path("init", path)
     validate.check_regular("init", file, "a file of parameters")
     try:
-        found: Any = torch.load(file, weights_only=True, map_location="cpu")
+        content: Any = torch.load(file, weights_only=True, map_location="cpu")
     except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
         rule = f"it is not a file of parameters ({type(error).__name__})"
         raise InvalidParameter("init", str(file), rule) from None
     own = model.state_dict()
-    held = cast("dict[Any, Any]", found) if isinstance(found, dict) else {}
+    held = cast("dict[Any, Any]", content) if isinstance(content, dict) else {}
     fits = {
         name: value
         for name, value in held.items()

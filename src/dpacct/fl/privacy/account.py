@@ -130,16 +130,16 @@ class RoundNoise:
             count = NoisySum("indicator", own, INDICATOR_NORM)
             releases = (NoisySum("update", update, unit), count)
         record = {"noise": noise.name, "noise_std": std} | details
-        found = charged
+        level = charged
         if self.correlation is not None:
             charged = self.correlation.charged(charged)
             releases = (NoisySum("update", charged, unit),)
-            record |= {"noise_multiplier": found} | self.correlation.details()
+            record |= {"noise_multiplier": level} | self.correlation.details()
         event = Event(self._charge_of(max(charged, LEAST_NOISE)), releases, details=record)
         if self.correlation is None:
-            found = noise_of(event.charged)
+            level = noise_of(event.charged)
         # The ledger charges all releases together.
-        if found < self.noise_multiplier * (1 - 1e-9):
+        if level < self.noise_multiplier * (1 - 1e-9):
             rule = (
                 f"with it one contribution may have norm {unit:g}, more than the "
                 f"{bound.sensitivity(Adjacency.ADD_REMOVE):g} that the noise was chosen for"

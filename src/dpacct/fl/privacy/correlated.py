@@ -361,10 +361,10 @@ def row_norm(strategy: Strategy, row: int) -> float:
 
     The row x solves x C = e_row, from its last entry to its first.
     """
-    found = np.zeros(row + strategy.bands)
+    inverse_row = np.zeros(row + strategy.bands)
     diagonals = strategy.diagonals
     for at in range(row, -1, -1):
         column = diagonals if strategy.is_toeplitz else diagonals[:, at]
-        rest = float(column[1:] @ found[at + 1 : at + strategy.bands])
-        found[at] = ((at == row) - rest) / float(column[0])
-    return math.sqrt(float(found @ found))
+        rest = float(column[1:] @ inverse_row[at + 1 : at + strategy.bands])
+        inverse_row[at] = ((at == row) - rest) / float(column[0])
+    return math.sqrt(float(inverse_row @ inverse_row))

@@ -183,11 +183,11 @@ Draws = NDArray[np.float64]
 def wrong_std(draws: Draws, std: float) -> str:
     """Return the fault in the spread of residuals [rounds, k], or nothing."""
     count = draws.size
-    found = math.sqrt(float(np.square(draws).mean()))
+    std_seen = math.sqrt(float(np.square(draws).mean()))
     # The square of the sample std has relative standard deviation sqrt(2 / n).
-    if abs((found / std) ** 2 - 1) <= _SIGMAS * math.sqrt(2 / count) + 1e-6:
+    if abs((std_seen / std) ** 2 - 1) <= _SIGMAS * math.sqrt(2 / count) + 1e-6:
         return ""
-    return f"its standard deviation is {found:.4g}, and {std:.4g} is charged"
+    return f"its standard deviation is {std_seen:.4g}, and {std:.4g} is charged"
 
 
 def wrong_mean(draws: Draws, std: float) -> str:

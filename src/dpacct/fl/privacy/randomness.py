@@ -107,10 +107,10 @@ def draw_cohort(sampling: Sampling, num_clients: int, source: Randomness) -> lis
             PublicSize.choose(None, sampling, num_clients)
             return sorted(_Sampler(source).sample(range(num_clients), cohort))
         case Poisson(sampling_rate=rate, max_cohort=most):
-            found = draw_below(num_clients, rate, source)
-            if most is None or len(found) <= most:
-                return found
-            return sorted(_Sampler(source).sample(found, most))
+            drawn = draw_below(num_clients, rate, source)
+            if most is None or len(drawn) <= most:
+                return drawn
+            return sorted(_Sampler(source).sample(drawn, most))
 
 
 def draw_below(num_clients: int, rate: float, source: Randomness) -> list[int]:
@@ -121,11 +121,11 @@ def draw_below(num_clients: int, rate: float, source: Randomness) -> list[int]:
     threshold = math.floor(rate * 2**64)
     if threshold >= 2**64:
         return list(range(num_clients))
-    found: list[int] = []
+    drawn: list[int] = []
     for start in range(0, num_clients, _BLOCK):
         coins = np.frombuffer(source.take(8 * min(_BLOCK, num_clients - start)), dtype="<u8")
-        found.extend((start + np.flatnonzero(coins < np.uint64(threshold))).tolist())
-    return found
+        drawn.extend((start + np.flatnonzero(coins < np.uint64(threshold))).tolist())
+    return drawn
 
 
 def torch_seed(source: Randomness) -> int:
@@ -142,9 +142,9 @@ def normals(source: Randomness, size: int, device: torch.device) -> Tensor:
     key = np.frombuffer(source.take(16), dtype="<u8")
     counter = np.frombuffer(source.take(32), dtype="<u8")
     generator = np.random.Generator(np.random.Philox(key=key, counter=counter))
-    found = from_array(generator.standard_normal(size))
+    values = from_array(generator.standard_normal(size))
     # An mps device has no float64.
-    return found.float().to(device) if device.type == "mps" else found.to(device)
+    return values.float().to(device) if device.type == "mps" else values.to(device)
 
 
 def secret_generator(device: torch.device) -> torch.Generator:

@@ -207,12 +207,12 @@ def hold(part: Tensor, limit: float) -> None:
     long = ~(norms <= limit * (1 - MARGIN / 2))
     if not bool(long.any()):
         return
-    found, lengths = part[long], norms[long]
+    long_rows, lengths = part[long], norms[long]
     finite = torch.isfinite(lengths)
-    found = torch.where(finite.unsqueeze(1), found, 0.0)
+    long_rows = torch.where(finite.unsqueeze(1), long_rows, 0.0)
     # Not zero: with a limit of zero, zero times the factor would be no number.
     lengths = torch.where(finite, lengths, 1.0)
-    part[long] = clip_rows(found, lengths, limit * (1 - MARGIN))
+    part[long] = clip_rows(long_rows, lengths, limit * (1 - MARGIN))
 
 
 def add_rows(total: Tensor, rows: Tensor) -> None:

@@ -322,7 +322,7 @@ class TrainerChooser:
 
 def _seconds(trainer: Trainer, tasks: Sequence[Task], broadcast: Broadcast) -> float:
     """Return the least time of three trainings. The first one also warms up."""
-    cuda, found = broadcast.device.type == "cuda", list[float]()
+    cuda, times = broadcast.device.type == "cuda", list[float]()
     # On a shared machine the clock also counts the time of other processes.
     clock = time.perf_counter if cuda else time.process_time
     for _ in range(3):
@@ -330,5 +330,5 @@ def _seconds(trainer: Trainer, tasks: Sequence[Task], broadcast: Broadcast) -> f
         trainer.train(tasks, broadcast)
         if cuda:
             torch.cuda.synchronize(broadcast.device)
-        found.append(clock() - began)
-    return max(min(found), 1e-9)
+        times.append(clock() - began)
+    return max(min(times), 1e-9)

@@ -153,14 +153,14 @@ class ExampleTrainer(Trainer):
 
     def _group(self, batch: ExampleBatch, shown: Broadcast) -> Iterator[Gradients]:
         """Yield the updates of a group, split until the examples with an error are found."""
-        found: Gradients | None = None
+        gradients: Gradients | None = None
         with Trial():
-            found = self._compute(batch, shown)
+            gradients = self._compute(batch, shown)
         half = len(batch.seeds) // 2
-        if found is not None:
+        if gradients is not None:
             if bool(batch.failed.any()):
-                found.parts[0][batch.failed] = torch.nan
-            yield found
+                gradients.parts[0][batch.failed] = torch.nan
+            yield gradients
         elif not half:
             start = self._layout.flatten(shown.anchor)
             yield Gradients([torch.full_like(start, torch.nan).unsqueeze(0)], 1.0)

@@ -127,8 +127,8 @@ class LocalRun:
         """Compute the update, unless the block ends by an error. Rule 2."""
         self._is_open = False
         with self._stack or ExitStack():
-            found = self._finished() if error is None else None
-        self.update = found
+            update = self._finished() if error is None else None
+        self.update = update
 
     @undisturbed()
     def step(self, inputs: Any, targets: Tensor | None = None, *, lr: float | None = None) -> None:
@@ -182,9 +182,9 @@ class LocalRun:
         if not self._leaves:
             raise Unsupported("backward() fills .grad of parameters(): give those to an optimizer")
         self._follow()
-        found = self._steps.direction(batch)
+        direction = self._steps.direction(batch)
         for name, leaf in self._leaves.items():
-            grad = found[name].detach().clone()
+            grad = direction[name].detach().clone()
             leaf.grad = grad if leaf.grad is None else leaf.grad + grad
         self._steps.taken += 1
 

@@ -191,10 +191,10 @@ def check_sent(method: Method, bound: Bound) -> None:
 def check_protocol(facts: Mapping[str, Any]) -> None:
     """Reject a message of another version."""
     if facts.get("protocol") != PROTOCOL:
-        found = f"{facts.get('protocol')!r:.20} (dpacct {facts.get('version')!r:.20})"
+        theirs = f"{facts.get('protocol')!r:.20} (dpacct {facts.get('version')!r:.20})"
         rule = f"dpacct {__version__} here has version {PROTOCOL} of the messages"
         hint = "Install the same dpacct on the server and on all clients."
-        raise InvalidParameter("protocol", found, rule, hint)
+        raise InvalidParameter("protocol", theirs, rule, hint)
 
 
 @contextmanager

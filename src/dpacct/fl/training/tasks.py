@@ -105,10 +105,10 @@ class Broadcast:
         anchor, state = dict(self.anchor), dict(self.server_state)
         own = None if memory is None else dict(memory)
         count = 0 if steps is None else steps
-        found = Context(self.round, anchor, state, self.local, lr, count, self.clip_norm, own)
+        context = Context(self.round, anchor, state, self.local, lr, count, self.clip_norm, own)
         if steps is None:
-            object.__delattr__(found, "steps")
-        return found
+            object.__delattr__(context, "steps")
+        return context
 
     def context_of(self, task: Task) -> Context:
         """Return the context of a client's task."""
@@ -241,15 +241,15 @@ class LocalSteps:
 
     def direction(self, batch: Batch) -> Params:
         """Return the method's direction, within the bound of a local gradient."""
-        found = self._method.gradient(self._loss, self.params, batch, self._context)
+        gradient = self._method.gradient(self._loss, self.params, batch, self._context)
         limit = self._context.local.max_grad_norm
-        return found if limit is None else shortened(found, limit)
+        return gradient if limit is None else shortened(gradient, limit)
 
     def take(self, batch: Batch, rate: float) -> None:
         """Take a step of the run's local training."""
-        found, local = self.direction(batch), self._context.local
-        found, self._optimizer = local.direction(found, self.params, self._optimizer)
-        self.params = {n: p.sub(found[n], alpha=rate) for n, p in self.params.items()}
+        direction, local = self.direction(batch), self._context.local
+        direction, self._optimizer = local.direction(direction, self.params, self._optimizer)
+        self.params = {n: p.sub(direction[n], alpha=rate) for n, p in self.params.items()}
         self.project()
         self.taken += 1
 

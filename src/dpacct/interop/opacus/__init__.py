@@ -230,12 +230,12 @@ def register() -> None:
         # Opacus cuts epochs / rate off to a whole number, and so loses one of 3 x 75 steps.
         rate = 1 / len(data_loader)
         steps = math.ceil(epochs * int(1 / rate))
-        found = calibrate(
+        solved = calibrate(
             epsilon=target_epsilon, delta=target_delta, rounds=steps, sampling_rate=rate
         )
         # Of the search that this one replaces.
         settings.pop("epsilon_tolerance", None)
-        return engine.make_private(**settings, noise_multiplier=found.noise_multiplier)
+        return engine.make_private(**settings, noise_multiplier=solved.noise_multiplier)
 
     _engines.PrivacyEngine.make_private = checked
     _engines.PrivacyEngine.make_private_with_epsilon = calibrated

@@ -367,24 +367,24 @@ class Steps:
 
     def _check_clipped(self) -> int:
         """Return the number of examples in the sum of ghost clipping, which has to be intact."""
-        found, self._clipped = self._clipped, None
+        clipped, self._clipped = self._clipped, None
         held: list[Any] = [parameter.grad for parameter in self.optimizer.params]
-        if found is None or len(held) != len(found.sums):
+        if clipped is None or len(held) != len(clipped.sums):
             raise Unsupported(_WRAPPED_LOSS)
-        for now, (was, changes) in zip(held, found.sums, strict=True):
+        for now, (was, changes) in zip(held, clipped.sums, strict=True):
             if now is not was or _changes(now) != changes:
                 raise Unsupported(_WRAPPED_LOSS)
-        if found.clip_norm > self._clip[0]:
+        if clipped.clip_norm > self._clip[0]:
             raise Unsupported(
-                f"the model clips to {found.clip_norm:g}, and the noise is for {self._clip[0]:g}. "
-                "Set max_grad_norm of the model that make_private returned, too"
+                f"the model clips to {clipped.clip_norm:g}, and the noise is for "
+                f"{self._clip[0]:g}. Set max_grad_norm of the model that make_private returned, too"
             )
-        return found.examples
+        return clipped.examples
 
 
 def _gradients(optimizer: Any) -> list[Tensor]:
     """Return the gradients of examples of each parameter, from one backward pass."""
-    found: list[Tensor] = []
+    gradients: list[Tensor] = []
     for parameter in optimizer.params:
         held = getattr(parameter, "grad_sample", None)
         if isinstance(held, list):
@@ -395,8 +395,8 @@ def _gradients(optimizer: Any) -> list[Tensor]:
             )
         if held is None:
             raise Unsupported(_without_gradients(parameter))
-        found.append(held)
-    return found
+        gradients.append(held)
+    return gradients
 
 
 def _without_gradients(parameter: Any) -> str:

@@ -42,9 +42,9 @@ _SPREAD, _LEAST = 128, 1e-300
 
 def beside(schedule: Schedule) -> list[tuple[Schedule, int]]:
     """Return the releases that are no rounds, by kinds. Promises whose rhos add up are one."""
-    found = [(Schedule([Phase(kind, 1)]), n) for kind, n in _kinds(schedule) if not _adds(kind)]
+    alone = [(Schedule([Phase(kind, 1)]), n) for kind, n in _kinds(schedule) if not _adds(kind)]
     together = Schedule(Phase(kind, n) for kind, n in _kinds(schedule) if _adds(kind))
-    return [*found, (together, 1)] if together.parts else found
+    return [*alone, (together, 1)] if together.parts else alone
 
 
 def _kinds(schedule: Schedule) -> list[tuple[Release, int]]:
@@ -106,8 +106,8 @@ def _until(negligible: float, pair: AtomicPair, losses: NDArray[Any]) -> Array:
 
 def _touching(pair: AtomicPair, losses: Array) -> tuple[Bounds, Bounds]:
     """Return bounds of H and of -H' at losses: Q(L > loss), and any slope at an atom."""
-    found = [pair.delta(loss) for loss in losses.tolist()]
-    profile = Bounds(np.array([f.lower for f in found]), np.array([f.upper for f in found]))
+    deltas = [pair.delta(loss) for loss in losses.tolist()]
+    profile = Bounds(np.array([f.lower for f in deltas]), np.array([f.upper for f in deltas]))
     loss_error, mass_error = pair.errors
     order = np.argsort(-pair.losses)
     falling = pair.losses[order]

@@ -94,10 +94,10 @@ class _Pass:
 def upper_epsilon(schedule: Schedule, plan: Frames, positions: Positions, delta: float) -> float:
     """Return proven eps(delta), from few losses if they show it, and else from all."""
     window = window_above(schedule, plan, positions)
-    found = _Pass.played(schedule, plan, positions, window).epsilon(delta)
-    if math.isinf(found):
-        found = _Pass.played(schedule, plan, positions).epsilon(delta)
-    return found
+    epsilon = _Pass.played(schedule, plan, positions, window).epsilon(delta)
+    if math.isinf(epsilon):
+        epsilon = _Pass.played(schedule, plan, positions).epsilon(delta)
+    return epsilon
 
 
 def crossing(deltas: Array, frame: Frame, delta: float) -> float:
@@ -182,14 +182,14 @@ def game_epsilon(schedule: Schedule, delta: float) -> Interval:
         return Interval(0.0, 0.0)
     uppers = {way: _upper_end(schedule, delta, way)[0] for way in ways}
     worse = max(uppers, key=lambda way: uppers[way])
-    found = _in_direction(schedule, delta, worse)
+    bracket = _in_direction(schedule, delta, worse)
     # The other direction cannot achieve more than is proven of it.
     others = [
         _in_direction(schedule, delta, way)
         for way in uppers
-        if uppers[way] > found.lower and way is not worse
+        if uppers[way] > bracket.lower and way is not worse
     ]
-    return _worse([found, *others])
+    return _worse([bracket, *others])
 
 
 def _in_direction(schedule: Schedule, delta: float, direction: Direction) -> Interval:
@@ -211,12 +211,12 @@ def _rung(cell: int) -> float:
 
 def _cell(delta: float) -> int:
     """Return the cell of a delta: its rung times `_REACH` is at most delta."""
-    found = max(0, math.floor(-len(_LADDER) * math.log10(delta / _REACH)))
-    while found and _REACH * _rung(found - 1) <= delta:
-        found -= 1
-    while _REACH * _rung(found) > delta:
-        found += 1
-    return found
+    cell = max(0, math.floor(-len(_LADDER) * math.log10(delta / _REACH)))
+    while cell and _REACH * _rung(cell - 1) <= delta:
+        cell -= 1
+    while _REACH * _rung(cell) > delta:
+        cell += 1
+    return cell
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -241,10 +241,10 @@ def _read(
     schedule: Schedule, cell: int, direction: Direction, read: Callable[[_Pass], float]
 ) -> float:
     """Return what few losses of a cell's pass show, or else what all show."""
-    found = read(_pass_of(schedule, cell, direction, part=True))
-    if math.isinf(found):
-        found = read(_pass_of(schedule, cell, direction, part=False))
-    return found
+    value = read(_pass_of(schedule, cell, direction, part=True))
+    if math.isinf(value):
+        value = read(_pass_of(schedule, cell, direction, part=False))
+    return value
 
 
 def _upper_end(schedule: Schedule, delta: float, direction: Direction) -> tuple[float, float]:
@@ -254,8 +254,8 @@ def _upper_end(schedule: Schedule, delta: float, direction: Direction) -> tuple[
         NotConverged: no positions are affordable.
     """
     cell = _cell(delta)
-    found = _read(schedule, cell, direction, lambda one: one.epsilon(delta))
-    return found, _tuned(schedule, cell, direction)[0].share
+    epsilon = _read(schedule, cell, direction, lambda one: one.epsilon(delta))
+    return epsilon, _tuned(schedule, cell, direction)[0].share
 
 
 def _upper_delta(schedule: Schedule, epsilon: float, direction: Direction) -> tuple[float, float]:
@@ -267,17 +267,17 @@ def _upper_delta(schedule: Schedule, epsilon: float, direction: Direction) -> tu
     cell = _cell(max(math.exp(estimate_at_epsilon(schedule, epsilon)[2]), _LEAST_DELTA))
     before, moved_by = math.inf, 0
     while True:
-        found = _read(schedule, cell, direction, lambda one: one.delta(epsilon))
+        delta = _read(schedule, cell, direction, lambda one: one.delta(epsilon))
         share = _tuned(schedule, cell, direction)[0].share
         # An epsilon beyond the losses has a smaller delta.
-        deeper = math.isinf(found) or found < _REACH * _rung(cell)
-        if not deeper and (not cell or found < _REACH * _rung(cell - 1)):
-            return found, share
+        deeper = math.isinf(delta) or delta < _REACH * _rung(cell)
+        if not deeper and (not cell or delta < _REACH * _rung(cell - 1)):
+            return delta, share
         move = 1 if deeper else -1
         if move == -moved_by:
             end = _REACH * _rung(min(cell, cell + move))
-            return max(min(found, before), end), share
-        cell, before, moved_by = cell + move, found, move
+            return max(min(delta, before), end), share
+        cell, before, moved_by = cell + move, delta, move
 
 
 def game_upper_epsilon(schedule: Schedule, delta: float) -> float:
@@ -299,14 +299,14 @@ def prefix_upper_epsilons(round_: Round, rounds: int, delta: float) -> Array:
         As `game_epsilon`.
     """
     schedule = rounds * round_
-    found = np.zeros(rounds + 1)
+    epsilons = np.zeros(rounds + 1)
     for direction in directions(schedule):
         plan, positions = affordable(schedule, _at_delta(schedule, delta, direction))
         stages = stages_above(schedule, plan, plan.upper, positions)
         each = [crossing(w, plan.upper, delta) for w in rounds_above(stages, plan.upper)]
-        found = np.maximum(found, each)
+        epsilons = np.maximum(epsilons, each)
     # All rounds cost at least as much as a part of them.
-    return np.minimum.accumulate(found[::-1])[::-1]
+    return np.minimum.accumulate(epsilons[::-1])[::-1]
 
 
 def game_delta(schedule: Schedule, epsilon: float) -> Interval:
@@ -314,18 +314,18 @@ def game_delta(schedule: Schedule, epsilon: float) -> Interval:
 
     The proven one is the inverse of `game_upper_epsilon`: at it, that is at most ``epsilon``.
     """
-    found: list[Interval] = []
+    brackets: list[Interval] = []
     for direction in directions(schedule) if schedule.rounds else ():
         upper, share = _upper_delta(schedule, epsilon, direction)
         plan = plan_at_epsilon(schedule, epsilon, share, direction=direction)
-        found.append(Interval.bracket(lower_delta(schedule, plan, epsilon), upper))
-    return _worse(found)
+        brackets.append(Interval.bracket(lower_delta(schedule, plan, epsilon), upper))
+    return _worse(brackets)
 
 
-def _worse(found: list[Interval]) -> Interval:
+def _worse(brackets: list[Interval]) -> Interval:
     return Interval(
-        max((one.lower for one in found), default=0.0),
-        max((one.upper for one in found), default=0.0),
+        max((one.lower for one in brackets), default=0.0),
+        max((one.upper for one in brackets), default=0.0),
     )
 
 
@@ -358,10 +358,10 @@ def curve_delta(schedule: Schedule, epsilon: float) -> float:
 def _at(schedule: Schedule, epsilon: float, direction: Direction) -> float:
     best = math.inf
     for tuned in _TUNED:
-        found = _pass_of_curve(schedule, tuned, direction)
-        if found is None:
+        curve = _pass_of_curve(schedule, tuned, direction)
+        if curve is None:
             break
-        best = min(best, found.delta(epsilon))
-        if tuned < found.delta(epsilon / _FURTHER) < math.inf:
+        best = min(best, curve.delta(epsilon))
+        if tuned < curve.delta(epsilon / _FURTHER) < math.inf:
             break
     return best

@@ -89,11 +89,11 @@ def _looked_at(schedule: Schedule) -> dict[Round, int]:
         spread = math.expm1(min(4 / one.noise_multiplier**2, 100.0))
         return counts[one] * (spread * one.sampling_rate**2)
 
-    found = [max(counts, key=weight), max(counts, key=lambda one: counts[one])]
+    kinds = [max(counts, key=weight), max(counts, key=lambda one: counts[one])]
     for end in (min, max):
-        found.append(end(counts, key=lambda one: one.noise_multiplier))
-        found.append(end(counts, key=lambda one: one.sampling_rate))
-    return {one: counts[one] for one in found}
+        kinds.append(end(counts, key=lambda one: one.noise_multiplier))
+        kinds.append(end(counts, key=lambda one: one.sampling_rate))
+    return {one: counts[one] for one in kinds}
 
 
 def _tilts(plan: Frames) -> Array:

@@ -139,9 +139,9 @@ def _points(reach: int, spread: int) -> Points:
 @lru_cache(maxsize=4096)
 def known_values(grid: Grid, triangle: Triangle) -> Array:
     """Return `side_values`, not to be changed: covers are chosen and bounded by them."""
-    found = side_values(grid, triangle)
-    found.flags.writeable = False
-    return found
+    values = side_values(grid, triangle)
+    values.flags.writeable = False
+    return values
 
 
 def side_values(grid: Grid, triangle: Triangle) -> Array:

@@ -75,11 +75,11 @@ def dominating_side(points: Points, step: float, values: Array) -> Side:
     values = np.minimum.accumulate(values)
     corners = _convex_chain(ratios, values)
     masses, most = _masses_at(ratios, values, corners), float(values[-1])
-    found = _profile(points, step, masses, most)
+    heights = _profile(points, step, masses, most)
     rounding = UNIT * (4 * len(points) + 200)
-    lack = float(np.max(values[corners] / found[corners])) * (1 + rounding)
+    lack = float(np.max(values[corners] / heights[corners])) * (1 + rounding)
     factor = max(1.0, lack) * (1 + 4 * UNIT)
-    start = float(found[0]) * factor
+    start = float(heights[0]) * factor
     excess = (start * (1 - rounding), start * (1 + rounding))
     return Side(points[1:], factor * masses[1:], factor * most, excess)
 
@@ -90,8 +90,8 @@ def profile_below(side: Side, step: float) -> Array:
     Multiplying masses by one or more, as `dominating_kernel` does, keeps them below.
     """
     points, masses = np.append(0, side.points), np.append(0.0, side.masses)
-    found = _profile(points, step, masses, side.infinite)
-    return found * (1 - UNIT * (4 * len(points) + 200))
+    heights = _profile(points, step, masses, side.infinite)
+    return heights * (1 - UNIT * (4 * len(points) + 200))
 
 
 def dominated_side(points: Points, step: float, left: Array, right: Array) -> Side:
@@ -117,14 +117,14 @@ def dominated_side(points: Points, step: float, left: Array, right: Array) -> Si
     values = np.minimum.accumulate(values)
     corners = _convex_chain(ratios, values)
     masses = _masses_at(ratios, values, corners)
-    found = _profile(points, step, masses, 0.0)
+    heights = _profile(points, step, masses, 0.0)
     rounding = UNIT * (4 * len(points) + 200)
     # Everywhere, not at the corners alone: a corner may be missing by a rounding.
     ratios_kept = np.full(end, np.inf)
-    np.divide(values[:-1], found[:-1], out=ratios_kept, where=found[:-1] > 0)
+    np.divide(values[:-1], heights[:-1], out=ratios_kept, where=heights[:-1] > 0)
     ratio = float(np.min(ratios_kept))
     factor = min(1.0, ratio * (1 - rounding)) * (1 - 4 * UNIT)
-    start = float(found[0]) * factor
+    start = float(heights[0]) * factor
     return Side(
         points[1:], factor * masses[1:], 0.0, (start * (1 - rounding), start * (1 + rounding))
     )

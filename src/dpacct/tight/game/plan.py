@@ -397,13 +397,13 @@ def _window(
         return 0
     laws = laws_of_first()
     reach, usual = reach_of_laws(laws), plan.epsilon / (rounds * frame.step)
-    found, length = 0, length_of(frame.size, reach)
+    window, length = 0, length_of(frame.size, reach)
     while True:
         length //= 2
         most = max(length - 1 - reach, (length - 1) // 2)
         if most < least or rounds * _jumps(laws, frame, usual, _JUMP * most) > _RARE_JUMP:
-            return found
-        found = min(most, frame.size)
+            return window
+        window = min(most, frame.size)
 
 
 def _jumps(laws: list[Kernel], frame: Frame, usual: float, far: float) -> float:
@@ -445,14 +445,14 @@ def _in_order(schedule: Schedule) -> list[tuple[Played, int]]:
 
 def _stages_of_one_strategy(schedule: Schedule, plan: Frames, frame: Frame) -> Stages:
     """Return the phases with one strategy, the same in all rounds of a kind, as few laws."""
-    found: Stages = []
+    stages: Stages = []
     for round_, count in _in_order(schedule):
         laws = laws_below(round_, frame.step, plan.negligible, plan.direction)
         law = max(laws, key=lambda law: moment_on_grid(law, frame.tilt, frame.step))
         together = min(count, max(1, math.isqrt(count)))
         parts = [(repeated_below(law, together, frame), count // together), (law, count % together)]
-        found += [(prepare([part], frame, upper=False), times) for part, times in parts if times]
-    return found
+        stages += [(prepare([part], frame, upper=False), times) for part, times in parts if times]
+    return stages
 
 
 def effort_above(schedule: Schedule, frame: Frame, positions: Positions) -> float:
@@ -473,8 +473,8 @@ def effort_above(schedule: Schedule, frame: Frame, positions: Positions) -> floa
     kinds = sum(map(is_game, played.only_rounds()))
     if kinds * laws * frame.size > _MOST_KEPT:
         return math.inf
-    found = each * kinds
-    return found + float(frame.size) * sum(
+    effort = each * kinds
+    return effort + float(frame.size) * sum(
         count * (laws if isinstance(kind, Round) and is_game(kind) else 1)
         for kind, count in stages_of(played).items()
     )

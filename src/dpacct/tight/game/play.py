@@ -206,14 +206,14 @@ def repeated_below(law: Kernel, rounds: int, frame: Frame) -> Kernel:
     Smaller masses also bound from below, since w is at least 0. So the error bound of a transform
     is subtracted from each mass, and vanishing masses are cut off.
     """
-    found, doubled = Kernel(0, np.ones(1), 0.0), law
+    power, doubled = Kernel(0, np.ones(1), 0.0), law
     while rounds:
         if rounds % 2:
-            found = _convolved_below(found, doubled, frame)
+            power = _convolved_below(power, doubled, frame)
         rounds //= 2
         if rounds:
             doubled = _convolved_below(doubled, doubled, frame)
-    return found
+    return power
 
 
 def _convolved_below(one: Kernel, other: Kernel, frame: Frame) -> Kernel:

@@ -117,10 +117,10 @@ def laws_above(
     if isinstance(positions, TurnGuide | Turns):
         raise TypeError("angles say nothing about a replaced client")
     if isinstance(positions, Thinned):
-        found = thinned_laws(grid, positions.cover).values()
+        laws = thinned_laws(grid, positions.cover).values()
     else:
-        found = (cell_kernel(grid, cell) for cell in positions)
-    return list(found)
+        laws = (cell_kernel(grid, cell) for cell in positions)
+    return list(laws)
 
 
 def laws_below(

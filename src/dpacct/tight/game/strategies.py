@@ -37,8 +37,8 @@ def gaussian_pair(_: float, noise: float, losses: Array) -> tuple[Bounds, Bounds
     """Bound H and -H' for full participation, at any rate: H = Delta_mu(loss)."""
     mu = 2 / noise
     plain = gaussian_profile(losses, mu, np.zeros(losses.shape))
-    found = bounds(np.ones(losses.shape), plain, np.zeros(losses.shape))
-    return found, _spread(plain.far, _far_error(losses, mu, np.zeros(losses.shape)))
+    profile = bounds(np.ones(losses.shape), plain, np.zeros(losses.shape))
+    return profile, _spread(plain.far, _far_error(losses, mu, np.zeros(losses.shape)))
 
 
 def remove_pair(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
@@ -46,8 +46,8 @@ def remove_pair(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bound
     mu = 2 / noise
     k = np.log1p(np.expm1(losses) / rate)
     plain = gaussian_profile(k, mu, 20 + 20 * losses)
-    found = bounds(np.full(losses.shape, rate), plain, np.zeros(losses.shape))
-    return found, _spread(plain.far, _far_error(k, mu, 20 + 20 * losses))
+    profile = bounds(np.full(losses.shape, rate), plain, np.zeros(losses.shape))
+    return profile, _spread(plain.far, _far_error(k, mu, 20 + 20 * losses))
 
 
 def add_pair(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
@@ -61,12 +61,12 @@ def add_pair(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
     lost = 32 * (1 + missing) / kept
     k = losses - np.log(kept)
     plain = gaussian_profile(k, mu, lost + 20 * losses)
-    found = bounds(rate * kept, plain, lost)
+    profile = bounds(rate * kept, plain, lost)
     error = _far_error(k, mu, lost + 20 * losses)
     slope = (1 - rate) * plain.near + rate * plain.far
     steep = _spread(slope, plain.relative + error)
-    most = np.where(inside, found.upper, rate * np.maximum(1 - missing + spare, 0.0))
-    return Bounds(found.lower * inside, most), Bounds(steep.lower * inside, steep.upper)
+    most = np.where(inside, profile.upper, rate * np.maximum(1 - missing + spare, 0.0))
+    return Bounds(profile.lower * inside, most), Bounds(steep.lower * inside, steep.upper)
 
 
 def replacement_line(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
