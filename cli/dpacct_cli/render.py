@@ -156,7 +156,7 @@ def _print_panel(page: Page) -> None:
     if page.rows:
         console.print(_panel_of(page))
     for grid in page.grids:
-        console.print(_table_of(grid))
+        console.print(_table_of(grid, console.width))
     for remark in page.remarks:
         console.print(Padding(_literal(remark), (0, 0, 0, 1)))
     if page.closing:
@@ -188,16 +188,32 @@ def _panel_of(page: Page) -> Any:
     )  # fmt: skip
 
 
-def _table_of(grid: Grid) -> Any:
+def _widths(columns: Sequence[Sequence[str]], most: int) -> tuple[list[int], int]:
+    """Return the widths of columns that share a line, and the blanks right of each of them.
+
+    The widest columns break lines between words. A word is broken only if words alone are too wide.
+    """
+    widths = [max(map(len, cells)) for cells in columns]
+    words = [max(len(w) for cell in cells for w in [*cell.split(), ""]) for cells in columns]
+    gap = 2 if sum(words) + 3 * len(words) <= most else 1
+    for _ in range(sum(widths) + (gap + 1) * len(widths) - most):
+        room = [width - word for width, word in zip(widths, words, strict=True)]
+        of = room if max(room) > 0 else widths
+        widths[of.index(max(of))] -= 1
+    return widths, gap
+
+
+def _table_of(grid: Grid, most: int) -> Any:
     from rich.table import Table
 
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 1))
+    texts = [list(cells) for cells in zip(grid.header, *grid.lines, strict=True)]
+    widths, gap = _widths(texts, most)
+    table = Table(box=None, header_style="dim", padding=(0, gap, 0, 1))
     columns: list[list[Any]] = []
-    for place, (name, *cells) in enumerate(zip(grid.header, *grid.lines, strict=True)):
+    for place, ((name, *cells), width) in enumerate(zip(texts, widths, strict=True)):
         numbers = all(cell == "-" or (cell[:1] + cell[-1:]).isdigit() for cell in cells)
         right = "right" if numbers else "left"
-        longest = max(map(len, name.split()), default=1)
-        table.add_column(_literal(name), overflow="fold", justify=right, min_width=longest)
+        table.add_column(_literal(name), overflow="fold", justify=right, width=width)
         colors = grid.colors.get(place, [""] * len(cells))
         columns.append([_literal(c, color) for c, color in zip(cells, colors, strict=True)])
     for line in zip(*columns, strict=True):

@@ -245,3 +245,48 @@ def test_a_command_to_paste_names_the_same_file(
         [bash, "-c", f"printf '%s\\0' {pasted[1]}"], capture_output=True, text=True, check=True
     )
     assert read.stdout.split("\0")[:2] == ["--schedule", name]
+
+
+TABLES = [
+    "ledger show year.ledger", "claims list", "reproduce", "rdp --noise 1 --q 0.1",
+    "risk --noise 1 --rounds 100 --q 0.1", "risk --eps 3 --delta 1e-5",
+    "explore --noise 1,2 --rounds 100,200 --q 0.1 --delta 1e-5,1e-7",
+    "compare --examples 600 --batch 60 --epochs 1 --noise 4",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", TABLES)
+def test_no_word_or_number_of_a_table_is_broken_at_80_columns(
+    dpacct: Any, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if words == "reproduce":
+        pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dpacct.interop.installed_peers", lambda: ())
+    with library.Ledger.open("year.ledger", library.Budget(8, 1e-5)) as ledger:
+        step = library.Round(4.0, library.Poisson(0.1))
+        ledger.charge("regional statistics", 20 * step, project="statistics")
+        ledger.start_run("second model", 300 * step, project="diagnosis").reserve(step)
+    pages: list[render.Page] = []
+    show = render.show_page
+    monkeypatch.setattr(render, "show_page", lambda page: (pages.append(page), show(page)))
+    monkeypatch.setattr("dpacct_cli.render.on_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    text = dpacct(words).text
+    (page,) = pages
+    assert page.grids
+    shown = set(text.split())
+    for grid in page.grids:
+        cells = {
+            word for line in (grid.header, *grid.lines) for cell in line for word in cell.split()
+        }
+        assert cells <= shown, cells - shown
+    table = text.rpartition("╯")[2].removesuffix(f"{page.closing}\n")
+    assert max(map(len, table.splitlines())) <= 80
+
+
+def test_a_table_that_is_too_wide_breaks_its_widest_words() -> None:
+    columns = [["name", "x" * 90], ["epsilon", "1.2345"], ["words", "one two three"]]
+    assert render._widths(columns, 80) == ([62, 7, 5], 1)
+    assert render._widths(columns, 115) == ([90, 7, 9], 2)
+    assert render._widths(columns, 200) == ([90, 7, 13], 2)

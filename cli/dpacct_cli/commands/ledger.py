@@ -417,7 +417,6 @@ def spent_page(summary: LedgerSummary) -> Page:
         spent = "none" if project["epsilon"] is None else up(project["epsilon"])
         of = f"{project['rounds']} rounds, {project['name']}"
         rows.append(Row("project", spent, f"epsilon by itself, {of}"))
-    grouped = any(run["project"] or run["part"] for run in summary["runs"])
     lines = [
         [
             str(run["run"]),
@@ -427,12 +426,17 @@ def spent_page(summary: LedgerSummary) -> Page:
             "-" if run["planned_rounds"] is None else str(run["planned_rounds"]),
             "none" if run["epsilon_any_stop"] is None else up(run["epsilon_any_stop"]),
             _run_claim(run),
-            *([run["project"], run["part"]] if grouped else []),
+            run["project"],
+            run["part"],
         ]
         for run in summary["runs"]
     ]
     header = ["run", "name", "released", "not committed", "planned", "epsilon", "claim"]
-    header += ["project", "part"] if grouped else []
+    header += ["project", "part"]
+    # What is the same in all runs, as it mostly is, takes no column.
+    dull = {"not committed": {"0"}, "project": {""}, "part": {""}}
+    kept = [n for n, name in enumerate(header) if {row[n] for row in lines} != dull.get(name)]
+    header, lines = [header[n] for n in kept], [[row[n] for n in kept] for row in lines]
     closing = (
         f"dpacct ledger report {shlex.quote(summary['path'])} -o report.html writes a page for a "
         "reviewer."

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from dpacct.budget import Budget, Spent
+from dpacct.display import html_table, up
 from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
 from dpacct.fl.clients import Population
 from dpacct.fl.engine.checkpoint import resume, save
@@ -58,6 +59,21 @@ class PrivateRun:
         self._checkpoint = settings.checkpoint_path
         self._checkpoint_every = settings.checkpoint_every
         self._close = weakref.finalize(self, rounds.account.close)
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        kind, schedule = type(self).__name__, self.schedule
+        why = self.not_private_because
+        plan = f"noise multiplier {up(self.noise_multiplier, 7)}, {schedule.adjacency}"
+        rows = [(kind, f"{self.round} of {self.rounds} rounds", plan)]
+        if why is None:
+            planned = self.planned_epsilon
+            rows.append(("epsilon", up(planned.upper), f"planned, at delta {planned.delta:g}"))
+        rows.append(("not private" if why else "stopped", why or self.stopped_because or "no", ""))
+        return html_table(rows)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}, {self.round} of {self.rounds} rounds>"
 
     @property
     def engine(self) -> Engine:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from dpacct import validate
 from dpacct.budget import Budget, Spent
-from dpacct.display import Drawn, drawn
+from dpacct.display import Drawn, chosen, drawn, html_table, up
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
 from dpacct.ledger.disk.place import locate, new_place
 from dpacct.ledger.disk.store import Store, make_file
@@ -408,6 +408,16 @@ class Ledger:
                 data = {**kinds.get(data.get("k", 0), {}), **data}
                 found = {**index, "time": entry.time, "data": data}
             yield {**found, "text": entry.text, "hash": entry.hash.hex()}
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        budget = f"of {chosen(self.budget.epsilon, least=True)}, at delta {self.budget.delta:g}"
+        return html_table([
+            ("epsilon", up(self.epsilon_any_stop(), 5), f"spent, {budget}"),
+            ("rounds", f"{self.rounds:,}", f"charged, in {len(self.runs)} runs"),
+            ("unit", self.unit, str(self.adjacency or "")),
+            ("ledger", str(self.path), ""),
+        ])  # fmt: skip
 
     def __repr__(self) -> str:
         return f"<Ledger {str(self.path)!r}, {self.budget!r}>"

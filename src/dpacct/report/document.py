@@ -22,7 +22,7 @@ from string import Template
 from typing import Any
 
 from dpacct import validate
-from dpacct.display import drawn, escaped, line
+from dpacct.display import drawn, escaped, html_table, line
 from dpacct.errors import Unsupported
 from dpacct.packages import import_package
 
@@ -152,6 +152,14 @@ class Report:
         """The claim of the report."""
         strong = (block.strip("*") for block in self.blocks if block.startswith("**"))
         return _plain(next(strong, self.title))
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        forms = "to_html(), to_pdf(), to_markdown(), to_json()"
+        return html_table([("report", self.title, ""), ("", self.headline, ""), ("as", forms, "")])
+
+    def __repr__(self) -> str:
+        return f"<Report {self.title!r}>"
 
     def with_cover(self, *, title: str = "", author: str = "", date: str = "") -> Report:
         """Return the report with another title, and with an author and a date below it.

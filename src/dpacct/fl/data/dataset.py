@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from dpacct import validate
+from dpacct.display import html_table
 from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import ClientData, LazyClients
 from dpacct.fl.data.partitions import Indices, Partition
@@ -137,6 +138,18 @@ class Dataset:
             if owners is not None and len(owners) != len(part):
                 rule = f"each of the {len(part)} examples has one owner"
                 raise InvalidParameter(name, len(owners), rule)
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        owners = None if self.owners is None else len({*self.owners.tolist()})
+        return html_table([
+            ("data set", self.name, f"{self.num_classes} classes, inputs {self.input_shape}"),
+            ("train", f"{len(self.train):,}", "" if owners is None else f"of {owners:,} clients"),
+            ("test", f"{len(self.test):,}", self.test_data),
+        ])  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<Dataset {self.name!r}: {len(self.train):,} train, {len(self.test):,} test>"
 
     @property
     def input_shape(self) -> tuple[int, ...]:
