@@ -198,7 +198,14 @@ class Report:
         matplotlib = import_package("matplotlib", "matplotlib", "3.8", "report")
         # matplotlib brings a font with the letters of most languages. The fonts of PDF have few.
         fonts = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
-        pdf: Any = fpdf.FPDF(format="A4")
+        title = escaped(self.title)
+
+        def footer(page: Any) -> None:
+            page.set_y(-12)
+            page.set_font("body", size=7)
+            page.cell(0, 6, f"{title}    page {page.page_no()} of {{nb}}", align="C")
+
+        pdf: Any = type("Paper", (fpdf.FPDF,), {"footer": footer})(format="A4")
         pdf.resource_access_policy = fpdf.ResourceAccessPolicy.NONE
         for style, file in (("", "DejaVuSans.ttf"), ("B", "DejaVuSans-Bold.ttf")):
             pdf.add_font("body", style, fonts / file)

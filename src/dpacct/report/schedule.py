@@ -96,7 +96,7 @@ def on_schedule(
     blocks = [
         heading(1, f"Privacy report: {line(title)}"),
         *(front_page(promise) if promise else nothing_promised("no epsilon is proven.")),
-        *(to_sign(assumed) if promise else []),
+        *(to_sign(assumed, _signed(spent, plan)) if promise else []),
         *filled(
             "figures.md",
             {"phases": table(("what runs",), [(words,) for words in shown])},
@@ -117,6 +117,11 @@ def on_schedule(
         caption = f"Epsilon is at most {up(spent.upper)} after {many}"
         blocks.append(chart(caption))
     return Report({**facts}, (*blocks, *glossary()), points)
+
+
+def _signed(spent: Spent, plan: Schedule) -> str:
+    """Return what a signature is for."""
+    return f"epsilon {up(spent.upper)} at delta {chosen(spent.delta)}, of {all_in_words(plan)}"
 
 
 def _points(plan: Schedule, spent: Spent, engine: Accountant) -> list[Point]:

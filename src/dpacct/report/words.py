@@ -20,7 +20,7 @@ _QUESTIONS: dict[str, dict[str, str]] = {
     "add-remove": {
         "neighbors": "one data set has one {unit} more than the other",
         "whatever": "whether or not your data are used",
-        "hidden": "whether its data were used at all, and what they contain",
+        "hidden": "whether the data of this {unit} were used at all, and what they contain",
         "visible": "",
         "asked": "whether the data of a given {unit} were used",
         "member": "took part",
@@ -29,7 +29,7 @@ _QUESTIONS: dict[str, dict[str, str]] = {
     "replace-one": {
         "neighbors": "one {unit} of one data set is replaced by another in the other",
         "whatever": "whatever your data contain",
-        "hidden": "what its data contain: they could be those of any other {unit}",
+        "hidden": "what the data of this {unit} contain: they could be those of any other {unit}",
         "visible": "how many took part, and that a given {unit} took part if that is known",
         "asked": "which of two records was used for a given {unit}",
         "member": "had the suspected data",
@@ -40,7 +40,7 @@ _QUESTIONS: dict[str, dict[str, str]] = {
             "the contribution of one {unit} is zero in one data set; their number is public"
         ),
         "whatever": "whether or not you contribute",
-        "hidden": "whether it contributed anything, and what",
+        "hidden": "whether this {unit} contributed anything, and what",
         "visible": "how many there are, and that a given {unit} is enrolled if that is known",
         "asked": "whether a given {unit} contributed",
         "member": "contributed",
@@ -129,9 +129,9 @@ def schedule_assumptions(schedule: Schedule, accountant: str) -> tuple[str, ...]
     return tuple(assumptions)
 
 
-def to_sign(assumptions: tuple[str, ...]) -> list[str]:
-    """Return the section in which a person signs for each assumption."""
-    return filled("sign.md", {"statements": signatures(assumptions)})
+def to_sign(assumptions: tuple[str, ...], subject: str) -> list[str]:
+    """Return the section in which a person signs for each assumption about a subject."""
+    return filled("sign.md", {"statements": signatures(assumptions)}, subject=subject)
 
 
 def glossary() -> list[str]:

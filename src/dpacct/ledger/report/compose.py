@@ -42,7 +42,7 @@ def verified_report(now: Snapshot, store: Store, reporter: str) -> Report:
     blocks: list[str] = [
         heading(1, f"Privacy report: {line(name)}"),
         *_front(facts, found, promise),
-        *(to_sign(LEDGER_ASSUMPTIONS) if promise and found.sound else []),
+        *(to_sign(LEDGER_ASSUMPTIONS, _signed(facts)) if promise and found.sound else []),
         *_figures(facts, found),
         *glossary(),
     ]
@@ -93,6 +93,7 @@ def _figures(report: LedgerReport, found: Verification) -> list[str]:
                 for project in report["projects"]
             ),
             "remarks": bullets(found.remarks),
+            "unverified": bullets(found.unverified),
         },
         problem="" if found.sound else found.problems[0],
         exposed=found.sound and guarantee == "none",
@@ -122,8 +123,17 @@ def _figures(report: LedgerReport, found: Verification) -> list[str]:
         reporter=report["reporter"],
         created=report["created"],
         latest=report["latest"],
-        unverified="; ".join(found.unverified),
     )
+
+
+def _signed(report: LedgerReport) -> str:
+    """Return what a signature is for: the ledger, its total, and its end."""
+    total = up(report["epsilon_any_stop"] or 0.0)
+    budget = (
+        f"of the budget {chosen(report['budget']['epsilon'])} at delta {chosen(report['delta'])}"
+    )
+    at = f"up to the entry of {report['latest']} with head {report['head']}"
+    return f"epsilon {total} {budget}, of the ledger {line(str(report['path']))} {at}"
 
 
 def _runs(report: LedgerReport) -> str:
