@@ -25,7 +25,8 @@ def test_every_command_and_file_has_a_schema() -> None:
     for name, entry in ENTRIES.items():
         below = getattr(load(name, entry), "commands", {})
         wanted |= {f"{name}-{each}" for each in below} if name == "ledger" else {name}
-    assert {*NAMES} == wanted
+    # The page of `app` prints no JSON.
+    assert {*NAMES} == wanted - {"app"}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -106,8 +106,10 @@ def ways(job: Job) -> Iterator[str]:
         wait = [(other.name, None, None, "computing ...") for other in known[len(done) :]]
         yield draw.bars([*done, *wait], marked)
         (cost,) = compare.read_costs([way], job.delta)
-        done.append((way.name, cost.lower, cost.upper, cost.note or "no bound"))
-        ends = ["-"] * 2 if cost.upper is None else [up(cost.upper), down(cost.lower or 0.0)]
+        spent = cost.epsilon
+        lower, upper = (None, None) if spent is None else (spent.lower, spent.upper)
+        done.append((way.name, lower, upper, cost.note or "no bound"))
+        ends = ["-"] * 2 if spent is None else [up(spent.upper), down(spent.lower)]
         rows.append([way.name, way.words, *ends])
     note = paragraph("One example is zeroed out. A bar is dark up to the lower bound.", "note")
     table = draw.table(["sampling", "", "epsilon, proven", "achieved"], rows, TABLE)
