@@ -102,7 +102,8 @@ def test_four_ways_are_filled_in_one_by_one():
     assert counts == [4, 3, 2, 1, 0]
     assert [way.name for way in job.ways()] == ["poisson", "allocation", "uniform", "shuffle"]
     (cost,) = read_costs(job.ways()[1:2], 1e-6)
-    assert cost.upper == dpacct.epsilon(2 * Epoch(1.0, 10), delta=1e-6).upper
+    assert cost.epsilon is not None
+    assert cost.epsilon.upper == dpacct.epsilon(2 * Epoch(1.0, 10), delta=1e-6).upper
     assert not calculate.read_job(FIELDS | {"size": "rate", "sampling_rate": "0.5"}).ways()
 
 
