@@ -90,6 +90,16 @@ def test_more_runs_give_a_verdict(dpacct):
     assert len(data["cells"][0]["values"]) == 3
 
 
+def test_rows_are_chosen_by_their_names(dpacct):
+    rows = '[[row]]\nname = "a, b"\n[[row]]\nname = "c"\noptions = { server_lr = 0.5 }\n'
+    text = PAPER.replace("rounds = 6", "rounds = 1") + rows
+    Path("mine.toml").write_text(text, encoding="utf-8")
+    data = dpacct("reproduce mine.toml --only 'a, b; c' --json").json
+    # The first row has the options of the second, and so its run.
+    assert [len(one["values"]) for one in data["cells"]] == [1, 1, 1]
+    assert len(Path("reproduced/runs.jsonl").read_text("utf-8").splitlines()) == 2
+
+
 @pytest.mark.parametrize(
     ("typed", "said"),
     [

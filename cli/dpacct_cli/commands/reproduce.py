@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -62,7 +63,7 @@ class Playing(NamedTuple):
         "Play it in about a minute, on digits, to see that it runs.")] = False  # fmt: skip
     repeats: Annotated[Text, option("--repeats", "N", OUTPUT,
         "Runs of each cell; default those of the table. A verdict needs 3.")] = None  # fmt: skip
-    only: Annotated[Text, option("--only", "ROW,...", OUTPUT,
+    only: Annotated[Text, option("--only", "ROW;...", OUTPUT,
         "Play these rows alone.")] = None  # fmt: skip
     page: Annotated[bool, flag("--page", OUTPUT,
         "Play nothing: write table and figure of the finished runs.")] = False  # fmt: skip
@@ -99,7 +100,7 @@ def reproduce(
         own = {"init": Path(init).name}
         cells = (replace(cell, options=cell.options | own) for cell in chosen.cells)
         chosen = replace(chosen, cells=tuple(cells))
-    only = chosen.rows if playing.only is None else [r.strip() for r in playing.only.split(",")]
+    only = chosen.rows if playing.only is None else [r.strip() for r in playing.only.split(";")]
     if unknown := [row for row in only if row not in chosen.rows]:
         rule = f"a row of {chosen.name} is one of {', '.join(chosen.rows)}"
         raise InvalidParameter("only", unknown[0], rule)
@@ -290,7 +291,7 @@ def _list(style: Style) -> None:
 
 
 def _needs(table: PaperTable) -> str:
-    """Return what a table needs that is not here: PyTorch, or the files of its data."""
+    """Return what a table needs that is not here: packages, or the files of its data."""
     data = {str(cell.options.get("data")) for cell in table.cells}
     try:
         errors.require_torch("training needs")
@@ -298,4 +299,8 @@ def _needs(table: PaperTable) -> str:
         return "needs PyTorch"
     from dpacct.fl.data import is_there
 
-    return ", ".join(f"needs {name}" for name in sorted(data) if not is_there(name))
+    lacking = [name for name in sorted(data) if not is_there(name)]
+    for model in {str(cell.options.get("model")).partition("-")[0] for cell in table.cells}:
+        package = {"vit": "torchvision", "roberta": "transformers"}.get(model)
+        lacking += [package] if package and find_spec(package) is None else []
+    return ", ".join(f"needs {name}" for name in lacking)
