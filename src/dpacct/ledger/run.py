@@ -105,8 +105,8 @@ class Ticket:
         if run.has_ahead(whole):
             self._commit(details, lambda _: None)
             return run.reserve(whole, ahead=ahead, asks=asks)
-        charged = self._commit(details, then)
-        return run.ticket_of(charged, whole)
+        following = run.ticket_of(self._commit(details, then), whole)
+        return following or run.reserve(whole, ahead=ahead, asks=asks)
 
     def _commit(self, details: Mapping[str, Any] | None, then: Callable[[Transaction], T]) -> T:
         """Release the round, and return the result of what follows in the same transaction."""
@@ -247,21 +247,16 @@ class Run:
         whole = self.asked(event, ahead)
         if self.has_ahead(whole):
             return Ticket(self, self._ahead.pop(0), whole)
-        while not (found := self._written(whole, ahead, asks)):
+        while True:
+            found = self._file.write(lambda opened: self.charge_next(opened, whole, ahead, asks))
+            if ticket := self.ticket_of(found, whole):
+                return ticket
             # A rejection takes a while. Other processes may free some room meanwhile.
             now = self._file.now()
             charged = in_adjacency(whole.charged, now.state.adjacency)
             if writing.exceeds(now, now.run_state(self.id), now.mixture.cost(charged)):
                 now.mixture.check_promises(now.state.charged, 1 * charged)
                 raise writing.round_refused(now, self.id, charged)
-        return self.ticket_of(found, whole)
-
-    def _written(
-        self, event: Event, ahead: int, asks: Callable[[RunState], None] | None
-    ) -> list[Reservation]:
-        found = self._file.write(lambda opened: self.charge_next(opened, event, ahead, asks))
-        self._ahead = []
-        return found
 
     def asked(self, event: Event | Release, ahead: int) -> Event:
         """Return a round to be reserved, once what its admission needs is computed."""
@@ -288,18 +283,10 @@ class Run:
             asks(state)
         return opened.reserve(self.id, event, ahead)
 
-    def ticket_of(self, reserved: list[Reservation], event: Event) -> Ticket:
-        """Return the ticket of the first of some reservations, and keep the others.
-
-        Raises:
-            BudgetExceeded: there is none, and none could be made.
-        """
-        self._ahead = []
-        if not reserved:
-            return self.reserve(event)
-        first, *self._ahead = reserved
-        self._ahead_of, self._process = event, os.getpid()
-        return Ticket(self, first, event)
+    def ticket_of(self, reserved: list[Reservation], event: Event) -> Ticket | None:
+        """Return the ticket of the first of some reservations, and keep the others."""
+        self._ahead, self._ahead_of, self._process = reserved[1:], event, os.getpid()
+        return Ticket(self, reserved[0], event) if reserved else None
 
     def _give_back(self, opened: Transaction) -> None:
         if os.getpid() == self._process:

@@ -1,0 +1,147 @@
+"""Fewer writes: the release of a round with the next reservation, and rounds reserved ahead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dpacct import Budget, BudgetExceeded, InvalidParameter, Ledger, LedgerError, Poisson, Round
+from dpacct.ledger import Event, NoisySum
+from dpacct.ledger.record.state import RunState
+from ledgers import BUDGET, play
+
+FULL, MORE = Round(30.0), Round(40.0)
+
+
+def kinds(ledger: Ledger) -> list[str]:
+    return [entry["kind"] for entry in ledger.export()]
+
+
+def test_rounds_ahead_are_one_entry_and_cost_what_they_cost_one_by_one(path: Path) -> None:
+    with Ledger.open(path, BUDGET) as ledger, Ledger.open(path.with_name("b"), BUDGET) as other:
+        run, alone = (one.start_run("x", 9 * FULL + 3 * MORE) for one in (ledger, other))
+        for _ in range(9):
+            run.reserve(FULL, ahead=5).commit()
+        assert kinds(ledger).count("reserve") == 2
+        run.reserve(MORE, ahead=64).commit()
+        run.finish()
+        play(alone, FULL, 9)
+        play(alone, MORE, 1)
+        alone.finish()
+        assert run.totals()[:6] == alone.totals()[:6]
+        assert ledger.epsilon() == other.epsilon()
+        # What was left of the second phase was given back.
+        assert (run.rounds, run.committed, kinds(ledger).count("abandon")) == (10, 10, 2)
+        assert ledger.verify().sound
+        assert ledger.report()["runs"][0]["phases"] == other.report()["runs"][0]["phases"]
+
+
+def test_while_they_are_ahead_they_count_as_spent(ledger: Ledger) -> None:
+    run = ledger.start_run("x", 50 * FULL)
+    ticket = run.reserve(FULL, ahead=8)
+    assert (run.rounds, run.committed, run.held) == (8, 0, 42)
+    so_far = ledger.upper_epsilon()
+    ticket.commit()
+    assert ledger.upper_epsilon() == so_far <= ledger.epsilon_any_stop()
+    # Another round gives them back first.
+    run.reserve(Round(35.0)).commit()
+    assert (run.rounds, run.committed, run.held, run.on_plan) == (2, 2, 48, True)
+    assert ledger.upper_epsilon() < so_far
+    assert ledger.verify().sound
+
+
+def test_a_crash_leaves_them_spent_and_the_first_open_one_is_found(path: Path) -> None:
+    with Ledger.open(path, BUDGET) as ledger:
+        run = ledger.start_run("x", 20 * FULL)
+        for _ in range(2):
+            run.reserve(FULL, ahead=6).commit()
+        lost = run.reserve(FULL, ahead=6)
+    with Ledger.open(path) as ledger:
+        run = ledger.resume_run(1)
+        ticket = run.unsettled()
+        assert ticket is not None
+        assert (ticket.number, ticket.state, run.rounds) == (lost.number, "drawn", 6)
+        ticket.commit()
+        with pytest.raises(LedgerError, match="committed or abandoned before"):
+            Ledger.open(path).runs[0].unsettled()._file.write(  # type: ignore[union-attr]
+                lambda opened: opened.commit(ticket._reservation, {})
+            )
+        run.reserve(FULL).commit()
+        assert (run.rounds, run.committed, run.held) == (7, 4, 13)
+        assert ledger.verify().sound
+
+
+def test_without_a_plan_or_off_it_there_is_nothing_ahead(ledger: Ledger) -> None:
+    free, planned = ledger.start_run("free"), ledger.start_run("planned", 3 * FULL)
+    for run, round_ in ((free, FULL), (planned, Round(8.0))):
+        run.reserve(round_, ahead=64).commit()
+        assert run.rounds == 1
+    for ahead in (0, 1025, 1.5, True, "2"):
+        with pytest.raises(InvalidParameter, match=r"^ahead is"):
+            free.reserve(FULL, ahead=ahead)  # type: ignore[arg-type]
+    assert ledger.verify().sound
+
+
+def test_rounds_of_several_releases_go_ahead_too(ledger: Ledger) -> None:
+    event = Event(Round(30.0), (NoisySum("update", 31.0), NoisySum("count", 200.0)), {"lr": 1})
+    run = ledger.start_run("x", 6 * event.charged)
+    for _ in range(6):
+        run.reserve(event, ahead=4).commit()
+    assert (run.committed, run.on_plan, kinds(ledger).count("kind")) == (6, True, 1)
+    assert ledger.verify().sound
+
+
+@pytest.mark.parametrize("ahead", [1, 4])
+def test_a_release_and_the_next_reservation_are_one_write(ledger: Ledger, ahead: int) -> None:
+    run = ledger.start_run("x", 12 * FULL)
+    ticket = run.reserve(FULL, ahead=ahead)
+    for _ in range(11):
+        before = ledger.position.entry
+        following = ticket.commit_and_reserve(FULL, ahead=ahead, details={"loss": 1})
+        assert (ticket.state, following.state) == ("committed", "reserved")
+        assert ledger.position.entry - before in (1, 2)
+        ticket = following
+    ticket.commit()
+    with pytest.raises(LedgerError, match="is committed"):
+        ticket.commit_and_reserve(FULL)
+    assert (run.rounds, run.committed, run.held) == (12, 12, 0)
+    assert ledger.verify().sound
+
+
+def test_a_round_is_released_even_if_the_next_one_does_not_fit(path: Path) -> None:
+    with Ledger.open(path, Budget(1, 1e-5)) as ledger:
+        run = ledger.start_run("x")
+        ticket = run.reserve(Round(10.0))
+        with pytest.raises(BudgetExceeded, match="the round does not fit"):
+            ticket.commit_and_reserve(Round(0.5))
+        assert (ticket.state, run.rounds, run.committed) == ("committed", 1, 1)
+
+        def never(_state: RunState) -> None:
+            raise BudgetExceeded("no more")
+
+        ticket = run.reserve(Round(20.0))
+        with pytest.raises(BudgetExceeded, match="no more"):
+            ticket.commit_and_reserve(Round(20.0), asks=never)
+        assert (ticket.state, run.rounds) == ("committed", 2)
+        # What is no round is refused before anything is written.
+        ticket = run.reserve(Round(20.0))
+        with pytest.raises(InvalidParameter):
+            ticket.commit_and_reserve(Round(20.0, Poisson(0.1), "replace-one"))
+        assert (ticket.state, run.committed) == ("drawn", 2)
+        ticket.commit()
+        assert ledger.verify().sound
+
+
+def test_a_kept_journal_is_gone_when_the_ledger_is_at_rest(path: Path) -> None:
+    journal = path.with_name(f"{path.name}-journal")
+    with Ledger.open(path, BUDGET) as one, Ledger.open(path) as two:
+        one.start_run("x").reserve(FULL).commit()
+        assert journal.read_bytes()[:8] == bytes(8)
+        two.start_run("y").reserve(FULL).commit()
+        one.close()
+        two.start_run("z").reserve(FULL).commit()
+    assert {file.name for file in path.parent.iterdir()} == {path.name, f"{path.name}.witness"}
+    with Ledger.open(path) as ledger:
+        assert ledger.rounds == 3
+        assert ledger.verify().sound
