@@ -23,6 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_every_command_and_file_has_a_schema() -> None:
     wanted = {*FILES}
     for name, entry in ENTRIES.items():
+        if name == "app":  # A page, which prints nothing
+            continue
         below = getattr(load(name, entry), "commands", {})
         wanted |= {f"{name}-{each}" for each in below} if name == "ledger" else {name}
     # The page of `app` prints no JSON.
