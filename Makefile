@@ -96,7 +96,7 @@ endef
 
 tools: | $(PYTHON)
 	@$(PYTHON) .ci/environment.py lacks interop fl plot report certify app dev || { $(PYTHON) -m pip install -q -U pip \
-	    && $(PYTHON) -m pip install -q -c constraints.txt -e '.[interop,fl,plot,report,certify,app]' --group dev; }
+	    && $(PYTHON) -m pip install -q -c constraints.txt -e '.[interop,fl,plot,report,certify,app,postgres]' --group dev; }
 
 flower-tools: | $(FLOWER)
 	@$(FLOWER) .ci/environment.py lacks flower fl dp-accounting dev || { $(FLOWER) -m pip install -q -U pip \

@@ -40,6 +40,8 @@ LABELS = {
     "checkpoint": "--resume",
 }
 # How the library begins its rule for a text or for nothing where it takes a number.
+# Of an address of a database, as it was typed.
+_PASSWORD = re.compile(r"(postgres(?:ql)?://[^:/@#\s]*):[^@\s]*(?=@)|(?<=password=)[^&#\s]*")
 NO_NUMBER, NOTHING = (f"it has to be a number, not {kind}: " for kind in ("text", "nothing"))
 
 
@@ -110,6 +112,6 @@ def exit_code(error: DpacctError) -> int:
 def print_line(message: str) -> None:
     """Write one line of printable text to stderr."""
     waiting.end()
-    whole = escaped(" ".join(message.split()))
+    whole = _PASSWORD.sub(r"\1", escaped(" ".join(message.split())))
     shown = re.sub(rf"[^\s;']{{{words.LONGEST},}}", lambda word: words.shortened(word[0]), whole)
     print(f"dpacct: {words.shortened(shown, words.LONGEST_LINE)}", file=sys.stderr)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from dpacct.errors import InvalidParameter
+from dpacct.validate import is_address
 from dpacct_cli.options import OUTPUT, Text, flag, option
 from dpacct_cli.render import print_note
 
@@ -78,13 +79,13 @@ def opened(file: str, *, read_only: bool = True) -> Ledger:
 
 
 def is_there(word: str) -> bool:
-    """Return True if a file of this name exists."""
-    return os.path.exists(word)  # noqa: PTH110 - pathlib raises
+    """Return True if a file of this name exists. Whether an address answers is seen later."""
+    return is_address(word) or os.path.exists(word)  # noqa: PTH110 - pathlib raises
 
 
 def has_folder(word: str) -> bool:
-    """Return True if there is a folder for a file of this name."""
-    return os.path.isdir(os.path.dirname(word) or ".")  # noqa: PTH112, PTH120 - pathlib raises
+    """Return True if there is a folder for a file of this name, or if it is an address."""
+    return is_address(word) or os.path.isdir(os.path.dirname(word) or ".")  # noqa: PTH112, PTH120 - pathlib raises
 
 
 def names_a_file(word: str, endings: tuple[str, ...]) -> bool:

@@ -373,6 +373,51 @@ class LedgerFinish(LedgerRun):
     freed: int
 
 
+class LedgerGrant(TypedDict):
+    """`dpacct ledger grant`."""
+
+    role: str
+    right: str
+    teams: list[str]
+
+
+class LedgerTeam(TypedDict):
+    """A team of a ledger, with what its runs have spent and hold."""
+
+    team: str
+    quota: float | None
+    epsilon: float
+
+
+class LedgerQuota(TypedDict):
+    """`dpacct ledger quota`."""
+
+    teams: list[LedgerTeam]
+
+
+class LedgerRequest(MechanismKeys):
+    """`dpacct ledger request`."""
+
+    request: int
+
+
+class WaitingRequest(TypedDict):
+    """A request that waits for approval."""
+
+    request: int
+    team: str
+    name: str
+    asked_by: str
+
+
+class LedgerApprove(TypedDict):
+    """`dpacct ledger approve`."""
+
+    approved: int | None
+    run: int | None
+    waiting: list[WaitingRequest]
+
+
 class LedgerExport(TypedDict):
     """`dpacct ledger export`."""
 
@@ -441,6 +486,10 @@ TYPES: dict[str, tuple[Any, ...]] = {
     "ledger-remaining": (LedgerRemaining,),
     "ledger-charge": (LedgerCharge,),
     "ledger-finish": (LedgerFinish,),
+    "ledger-grant": (LedgerGrant,),
+    "ledger-quota": (LedgerQuota,),
+    "ledger-request": (LedgerRequest,),
+    "ledger-approve": (LedgerApprove,),
     "ledger-export": (LedgerExport,),
     "report": (ScheduleReport, LedgerReport),
     "claims": (ClaimsAnswer,),

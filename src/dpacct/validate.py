@@ -298,6 +298,11 @@ def flag(name: str, value: object) -> bool:
     return value
 
 
+def is_address(ledger: object) -> bool:
+    """Return whether a ledger is named by the address of a database, and not by a path."""
+    return str(ledger).startswith(("postgresql://", "postgres://"))
+
+
 def line(name: str, value: object, noun: str) -> str:
     """Return text on one line, without control characters, line ends or direction marks."""
     rule = f"{noun} is 1 to {MAX_LINE} printable characters on one line"

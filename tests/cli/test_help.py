@@ -21,16 +21,17 @@ COMMANDS = [
     "app",
 ]  # fmt: skip
 GROUPS = {
-    "ledger": ["init", "show", "verify", "report", "remaining", "charge", "finish", "export"],
+    "ledger": ["init", "show", "verify", "report", "remaining", "charge", "finish", "export",
+               "grant", "quota", "request", "approve"],
     "claims": ["check", "list"],
     "plot": ["eps", "delta", "tradeoff", "rdp", "schedule", "compare", "samplings", "ledger",
              "train", "landscape", "spectrum", "norms"],
 }  # fmt: skip
 DOORS = [f"{name} {below}".strip() for name in COMMANDS for below in GROUPS.get(name, [""])]
-# These train, draw and judge for a minute, or serve a page.
+# These train, draw and judge for a minute, serve a page, or need a database.
 LONG = (
     "train", "audit", "attack", "reproduce", "compare", "claims list", "plot compare",
-    "plot samplings", "app",
+    "plot samplings", "app", "ledger grant", "ledger quota", "ledger request", "ledger approve",
 )  # fmt: skip
 
 
@@ -49,8 +50,9 @@ def test_the_commands_are_those_documented() -> None:
     for name, below in GROUPS.items():
         assert list(load(name, ENTRIES[name]).commands) == below
     reference = Path(__file__).parents[2] / "docs" / "reference" / "command-line.md"
-    commands = r"\|".join(GROUPS["ledger"])
-    assert f"`ledger {commands} FILE`" in reference.read_text(encoding="utf-8")
+    for part, place in ((GROUPS["ledger"][:8], "FILE"), (GROUPS["ledger"][8:], "ADDRESS")):
+        commands = r"\|".join(part)
+        assert f"`ledger {commands} {place}`" in reference.read_text(encoding="utf-8")
 
 
 def test_the_readme_has_a_row_for_every_command() -> None:

@@ -344,3 +344,17 @@ def test_an_entry_with_an_unknown_mechanism_is_refused_politely() -> None:
         read_alone(text | {"mechanism": "of a later version"})
     with pytest.raises(DpacctError):
         read_alone(text | {"shift": [1.5]})
+
+
+def test_a_slot_that_a_cheaper_round_took_gives_no_more_back(path: Path):
+    """Others may have taken the difference meanwhile."""
+    with Ledger.open(path, Budget(5, 1e-5)) as ledger:
+        ledger.charge("first", Round(30.0, Poisson(0.01)))
+        plan = ledger.start_run("plan", 5 * Round(1.0, Poisson(0.1)))
+        ticket = plan.reserve(Round(2.0, Poisson(0.1)))
+        for one in (Round(3.0, Poisson(0.1)), Round(30.0, Poisson(0.2))):
+            ledger.charge("fills", ledger.remaining(one) * one)
+        ticket.abandon("a test")
+        now = ledger._file.now()
+        assert now.fits(now.state.charged)
+        assert ledger.verify().sound

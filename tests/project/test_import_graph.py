@@ -51,6 +51,7 @@ ROOMS = {
     "dpacct.ledger": [
         {"record"},
         {"disk"},
+        {"postgres"},
         {"readings"},
         {"writing", "verify"},
         {"run", "report"},
@@ -85,6 +86,7 @@ ONLY = {
     # Errors of the messages of Flower, which brings it.
     "google": {"fl"},
     "flint": {"certificates"},
+    "psycopg": {"ledger"},
     "rich": {"dpacct_cli"},
     "typer": {"dpacct_cli"},
     "shiny": {"dpacct_cli"},

@@ -87,7 +87,17 @@ def test_installing_brings_four_packages(metadata):
     plain = {requirement.name for requirement in needed if requirement.marker is None}
     assert plain == {"numpy", "scipy", "rich", "typer"}
     assert set(metadata.get_all("Provides-Extra", [])) == set(EXTRAS)
-    assert set(EXTRAS) == {"fl", "data", "plot", "report", "certify", "app", "interop", *PLUG_INS}
+    assert set(EXTRAS) == {
+        "fl",
+        "data",
+        "plot",
+        "report",
+        "certify",
+        "app",
+        "postgres",
+        "interop",
+        *PLUG_INS,
+    }
 
 
 def test_every_requirement_has_a_lower_bound():

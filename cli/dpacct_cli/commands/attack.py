@@ -211,14 +211,14 @@ def limit_of(target: Target) -> Limit:
     from dpacct.fl.engine.checkpoint import saved_in
     from dpacct.fl.privacy.account import check_run
     from dpacct.fl.privacy.randomness import SEEDED
-    from dpacct.ledger import Ledger
+    from dpacct.ledger import Ledger, is_there
 
     path = target.files.ledger
     saved = saved_in(dict(target.content))
     if saved is None:
         # Nothing was charged yet.
         return _limit_of_run(None, 0)
-    if not path.is_file():
+    if not is_there(path):
         return Limit(because=f"its ledger {path} is not there")
     with Ledger.open(path, read_only=True) as ledger:
         holder = f"the checkpoint {target.path}"

@@ -56,6 +56,15 @@ PromisedDelta = Annotated[str, option("--promised-delta", "D", options.PRIVACY,
 Partition = Annotated[list[str] | None, option("--partition", "NAME=PART,PART,...", options.PRIVACY,
     "Parts of the data, of which each client belongs to one by a public rule. Repeatable.",
     advanced=True)]
+Address = Annotated[str, argument("ADDRESS", "postgresql://USER@HOST/DATABASE#NAME, a ledger.")]
+Role = Annotated[str, argument("ROLE", "A role of the database: a person, or a group of them.")]
+Right = Annotated[str, option("--as", "reader|requester|writer|approver|none", "",
+    "What the role may do; default writer.")]
+Teams = Annotated[list[str] | None, option("--team", "TEAM", "",
+    "Team that pays for what the role charges; default one of its name. Repeatable.")]
+OneTeam = Annotated[Text, option("--team", "TEAM", "", "Team that pays; default the only one.")]
+Team = Annotated[str, argument("TEAM", "A team, to set its quota.")]
+RequestNumber = Annotated[str, argument("NUMBER", "The request to approve.")]
 RunNumber = Annotated[Text, option("--run", "N", "",
     "Number of the run, as dpacct ledger show lists it.")]
 # fmt: on
@@ -85,12 +94,13 @@ def init(
       dpacct ledger init census.ledger --eps 8 --delta 1e-5
     """
     from dpacct.ledger import Ledger
+    from dpacct.ledger import is_there as ledger_is_there
 
     style = shown.style
     epsilon = validate.target_epsilon(options.number(eps))
     budget = Budget(epsilon, validate.delta(options.number(delta)))
     relation = None if adjacency is None else Adjacency.parse(adjacency)
-    if is_there(given(file)):
+    if ledger_is_there(file) if validate.is_address(given(file)) else is_there(file):
         raise InvalidParameter("FILE", file, "it exists already, and no ledger is ever replaced")
     if not has_folder(file):
         raise InvalidParameter("FILE", file, "there is no such folder")
@@ -103,7 +113,7 @@ def init(
     rows = [Row("ledger", summary["path"]), _budget_row(summary), _unit_row(summary)]
     note = mechanism.delta_note(summary["budget"]["delta"], None)
     page = Page(rows, closing=_show_again(summary), note=note)
-    show(Answer(summary, file, lambda: page), style)
+    show(Answer(summary, summary["path"], lambda: page), style)
 
 
 def show_ledger(file: File, *, shown: StyleOptions) -> None:
@@ -165,7 +175,7 @@ def verify(
     page = Page(rows, remarks=[*checked.problems, *checked.remarks], closing=closing)
     show(Answer(data, checked.head, lambda: page), style)
     if not checked.sound:
-        raise LedgerError(f"{file}: the ledger is damaged: {checked.problems[0]}.")
+        raise LedgerError(f"{ledger.path}: the ledger is damaged: {checked.problems[0]}.")
 
 
 def report(
@@ -309,7 +319,7 @@ def finish(file: File, *, run: RunNumber = None, shown: StyleOptions) -> None:
         known = len(ledger.runs)
         if number > known:
             there = f"runs are 1 to {known}" if known else "there are no runs"
-            raise InvalidParameter("run", number, f"{there} in {file}")
+            raise InvalidParameter("run", number, f"{there} in {ledger.path}")
         ended = ledger.runs[number - 1]
         freed = ended.held
         ended.finish()
@@ -344,6 +354,118 @@ def export(
     write_output(text, target, force=force)
 
 
+def grant(
+    file: Address,
+    role: Role,
+    *,
+    right: Right = "writer",
+    team: Teams = None,
+    shown: StyleOptions,
+) -> None:
+    """Give a role of the database one right to a ledger, in place of earlier ones.
+
+    reader reads, verifies and exports. requester may ask. writer charges for its teams. approver
+    also approves what others ask. none takes all rights away.
+
+    Examples:
+      dpacct ledger grant postgresql://db.example/health#census vision --team vision
+      dpacct ledger grant postgresql://db.example/health#census auditor --as reader
+    """
+    with opened(file, read_only=False) as ledger:
+        teams = ledger.organization.grant(role, cast("Any", right), team or ())
+        data: outputs.LedgerGrant = {"role": role, "right": right, "teams": list(teams)}
+        rows = [Row("granted", right, f"to {role}")]
+        rows += [Row("team", name) for name in teams if name]
+    show(Answer(data, right, lambda: Page(rows)), shown.style)
+
+
+def quota(file: Address, team: Team = "", *, eps: options.Eps = None, shown: StyleOptions) -> None:
+    """List the teams of a ledger, or cap the epsilon of one.
+
+    A quota caps what the runs of a team have spent and hold, read by the adaptive bound.
+
+    Examples:
+      dpacct ledger quota postgresql://db.example/health#census
+      dpacct ledger quota postgresql://db.example/health#census vision --eps 2
+    """
+    with opened(file, read_only=False) as ledger:
+        if team:
+            ledger.organization.set_quota(team, options.number(eps))
+        elif eps is not None:
+            raise InvalidParameter("TEAM", None, "--eps caps one team: name it")
+        teams = ledger.organization.teams()
+    data: outputs.LedgerQuota = {
+        "teams": [{"team": one.team, "quota": one.quota, "epsilon": one.epsilon} for one in teams]
+    }
+    lines = [
+        [line(one.team, 40), "-" if one.quota is None else plain(one.quota), up(one.epsilon)]
+        for one in teams
+    ]
+    page = Page([], [Grid(["team", "quota", "spent and held"], lines)], title="Teams")
+    show(Answer(data, "\n".join(one.team for one in teams), lambda: page), shown.style)
+
+
+def request(
+    file: Address,
+    *,
+    typed: MechanismOptions,
+    name: Name = None,
+    team: OneTeam = None,
+    part: Part = None,
+    accountant: ChargedBy = "pairs",
+    shown: StyleOptions,
+) -> None:
+    """Ask for releases, which another person approves. -q prints the number of the request.
+
+    Example:
+      dpacct ledger request postgresql://db.example/health#census --laplace 0.1 --name histogram
+    """
+    typed.refuse_unused_clients()
+    with opened(file, read_only=False) as ledger:
+        plan = typed.read_schedule(ledger.adjacency)
+        number = ledger.organization.request(
+            name or "request", plan, team=team or "", part=part or "",
+            accountant=cast("AccountantName", accountant),
+        )  # fmt: skip
+        shown_path = shlex.quote(str(ledger.path))
+    data: outputs.LedgerRequest = {"request": number, **mechanism_of(plan)}
+    rows = [Row("request", str(number), "waits for approval"), *mechanism.rows(plan)]
+    page = Page(rows, closing=f"dpacct ledger approve {shown_path} {number} charges it.")
+    show(Answer(data, str(number), lambda: page), shown.style)
+
+
+def approve(file: Address, number: RequestNumber = "", *, shown: StyleOptions) -> None:
+    """List the requests that wait, or charge one that another role asked for.
+
+    Examples:
+      dpacct ledger approve postgresql://db.example/health#census
+      dpacct ledger approve postgresql://db.example/health#census 3
+    """
+    with opened(file, read_only=False) as ledger:
+        if number:
+            asked = validate.count("request", options.number(number), "the number of a request")
+            run, summary = ledger.organization.approve(asked), ledger.summary()
+            data: outputs.LedgerApprove = {"approved": asked, "run": run.id, "waiting": []}
+            rows = [Row("charged", f"request {asked}", f"as run {run.id}"), *_spent_rows(summary)]
+            page = Page([*rows, _budget_row(summary)], closing=_show_again(summary))
+        else:
+            waiting = [one for one in ledger.organization.requests() if one.approved_by is None]
+            lines = [
+                [str(one.id), line(one.team, 20), line(one.asked_by, 20), line(one.name, 40),
+                 repr(one.schedule)]
+                for one in waiting
+            ]  # fmt: skip
+            kept: list[outputs.WaitingRequest] = [
+                {"request": one.id, "team": one.team, "name": one.name, "asked_by": one.asked_by}
+                for one in waiting
+            ]
+            data = {"approved": None, "run": None, "waiting": kept}
+            grids = [Grid(["request", "team", "asked by", "name", "releases"], lines)]
+            page = Page([], grids if lines else [], closing="" if lines else "No request waits.")
+    quiet = "\n".join(str(one["request"]) for one in data["waiting"]) or str(data["run"] or "")
+    show(Answer(data, quiet, lambda: page), shown.style)
+
+
 COMMANDS = {
     "init": init,
     "show": show_ledger,
@@ -353,6 +475,10 @@ COMMANDS = {
     "charge": charge,
     "finish": finish,
     "export": export,
+    "grant": grant,
+    "quota": quota,
+    "request": request,
+    "approve": approve,
 }
 
 

@@ -39,8 +39,7 @@ def read_source(file: str, typed: MechanismOptions) -> tuple[str, Schedule] | An
     path = Path(file)
     if not is_there(file):
         raise InvalidParameter(LABEL, file, "there is no such file")
-    validate.check_regular(LABEL, path, "a record of rounds")
-    kind = _kind(path)
+    kind = "ledger" if validate.is_address(file) else _kind(path)
     said = typed.by_option()
     if kind in ("ledger", "report"):
         others = ("--delta", "--accountant", "--claim")
@@ -71,6 +70,8 @@ def read_source(file: str, typed: MechanismOptions) -> tuple[str, Schedule] | An
 
 def _kind(path: Path) -> str:
     from dpacct.files import is_ledger
+
+    validate.check_regular(LABEL, path, "a record of rounds")
 
     suffix = path.suffix.lower()
     if is_ledger(path):

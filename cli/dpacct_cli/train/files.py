@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dpacct.errors import InvalidParameter, LedgerError
+from dpacct.ledger import Address, as_place
+from dpacct.validate import is_address
 from dpacct_cli.errors import OptionConflict
 from dpacct_cli.train.settings import RunSettings, is_table, load
 
@@ -24,7 +26,7 @@ _LISTED = 6
 class RunFiles(NamedTuple):
     """Paths of one run."""
 
-    ledger: Path  # The record of the spent budget, which several runs share
+    ledger: Path | Address  # The record of the spent budget, which several runs share
     stem: str  # The beginning of the names of the run's other files
     settings: Path  # Of the run as JSON, written first
     checkpoint: Path  # The state from which the run can resume
@@ -32,10 +34,16 @@ class RunFiles(NamedTuple):
     report: Path  # A line of JSON for each round
 
     @classmethod
-    def of(cls, ledger: Path, stem: str) -> RunFiles:
+    def of(cls, ledger: Path | Address, stem: str) -> RunFiles:
         """Return the paths of a run by its ledger and the beginning of its names."""
         suffixes = (SETTINGS, ".checkpoint", ".model.pt", ".report.jsonl")
-        return cls(ledger, stem, *(ledger.with_name(stem + suffix) for suffix in suffixes))
+        folder = _folder_of(ledger)
+        return cls(ledger, stem, *(folder / (stem + suffix) for suffix in suffixes))
+
+    @property
+    def name_of_ledger(self) -> str:
+        """The name of the ledger in the settings of the run."""
+        return self.ledger.name if isinstance(self.ledger, Path) else str(self.ledger)
 
     @property
     def free(self) -> bool:
@@ -71,15 +79,15 @@ class Begun(NamedTuple):
 def begin(ledger: str | None, method: str, data: str) -> RunFiles:
     """Return the files of a new run, none of which exists yet except the ledger."""
     if ledger is not None:
-        path = Path(ledger)
+        path = as_place(ledger)
         name = path.name.removesuffix(SUFFIX) or path.name
     else:
         path = ledger_of_data(data)
         # `Class` for package.module:Class
         name = f"{method.rpartition(':')[2]}-{path.stem}"
-    if not path.parent.is_dir():
-        raise InvalidParameter("ledger", str(path), f"there is no folder {path.parent}")
-    if path.is_dir():
+    if not _folder_of(path).is_dir():
+        raise InvalidParameter("ledger", str(path), f"there is no folder {_folder_of(path)}")
+    if isinstance(path, Path) and path.is_dir():
         raise InvalidParameter("ledger", str(path), "a ledger is a file, and this is a folder")
     stems = chain([name], (f"{name}-{number}" for number in count(2)))
     return next(files for stem in stems if (files := RunFiles.of(path, stem)).free)
@@ -90,18 +98,21 @@ def ledger_of_data(data: str) -> Path:
     return Path(data).with_suffix(SUFFIX) if is_table(data) else Path(f"{data}{SUFFIX}")
 
 
-def ledger_of_settings(file: Path, settings: RunSettings) -> Path:
+def ledger_of_settings(file: Path, settings: RunSettings) -> Path | Address:
     """Return the ledger of a run, given the file of its settings."""
+    if settings.ledger is not None and is_address(settings.ledger):
+        return as_place(settings.ledger)
     return file.with_name(settings.ledger or file.name.removesuffix(SETTINGS) + SUFFIX)
 
 
 def other_ledgers(files: RunFiles, data: str) -> list[Path]:
     """Return other ledgers of the same data in the same folder, or at the default place."""
-    ledgers = [ledger_of_data(data)]
-    for other in _begun_in(files.ledger.parent):
+    ledgers: list[Path | Address] = [ledger_of_data(data)]
+    for other in _begun_in(_folder_of(files.ledger)):
         if other.settings.get("data") == data and other.files.ledger not in ledgers:
             ledgers.append(other.files.ledger)
-    return [path for path in ledgers if path.is_file() and not _same(path, files.ledger)]
+    paths = [path for path in ledgers if isinstance(path, Path) and path.is_file()]
+    return [path for path in paths if not _same(path, files.ledger)]
 
 
 def find_run(ledger: str | None, run: str | None, method: str | None, data: str | None) -> Begun:
@@ -111,7 +122,7 @@ def find_run(ledger: str | None, run: str | None, method: str | None, data: str 
         ledger, run: as typed, the place of the run and its name.
         method, data: as typed. They choose among several runs.
     """
-    folder = Path() if ledger is None else Path(ledger).parent
+    folder = Path() if ledger is None else _folder_of(as_place(ledger))
     if ledger is None and data is not None and is_table(data):
         folder = Path(data).parent
     if run is not None:
@@ -120,7 +131,7 @@ def find_run(ledger: str | None, run: str | None, method: str | None, data: str 
         if not file.is_file():
             raise InvalidParameter("run", run or None, f"no run to resume: there is no {file}")
         return _read(file)
-    begun = _begun_in(folder) if ledger is None else _begun_on(Path(ledger))
+    begun = _begun_in(folder) if ledger is None else _begun_on(as_place(ledger))
     wanted = [
         one
         for one in begun
@@ -145,13 +156,14 @@ def find_run(ledger: str | None, run: str | None, method: str | None, data: str 
     )
 
 
-def unfinished(ledger: Path) -> list[Begun]:
+def unfinished(ledger: Path | Address) -> list[Begun]:
     """Return the runs that were begun on a ledger, in its folder, and have not ended."""
     return [one for one in _begun_on(ledger) if not one.finished]
 
 
-def _begun_on(ledger: Path) -> list[Begun]:
-    return [one for one in _begun_in(ledger.parent) if _same(one.files.ledger, ledger)]
+def _begun_on(ledger: Path | Address) -> list[Begun]:
+    begun = _begun_in(_folder_of(ledger))
+    return [one for one in begun if _same(one.files.ledger, ledger)]
 
 
 def _begun_in(folder: Path) -> list[Begun]:
@@ -170,6 +182,13 @@ def _read(file: Path) -> Begun:
     return Begun(RunFiles.of(ledger_of_settings(file, settings), stem), settings)
 
 
-def _same(one: Path, other: Path) -> bool:
+def _folder_of(ledger: Path | Address) -> Path:
+    """Return the folder of the files of runs: that of the ledger, or the working folder."""
+    return ledger.parent if isinstance(ledger, Path) else Path()
+
+
+def _same(one: Path | Address, other: Path | Address) -> bool:
+    if not (isinstance(one, Path) and isinstance(other, Path)):
+        return str(one) == str(other)
     # Path.resolve raises RuntimeError for loops of links.
     return os.path.realpath(one) == os.path.realpath(other)

@@ -65,7 +65,7 @@ def open_run(
     job: Job, files: RunFiles, settings: RunSettings, *, resume: bool, distributed: bool
 ) -> Federation:
     """Return the run of a job, at its beginning or at its checkpoint."""
-    kept = replace(settings, ledger=files.ledger.name).dump()
+    kept = replace(settings, ledger=files.name_of_ledger).dump()
     run = federation(
         job,
         job.clients,

@@ -123,7 +123,9 @@ def load(file: Path) -> RunSettings:
     values = cast("dict[str, Any]", content)
     tables = _tables(values, "resume", file)
     method, ledger = values.pop("method"), values.pop("ledger", None)
-    if ledger is not None and (not isinstance(ledger, str) or Path(ledger).name != ledger):
+    if ledger is not None and not (
+        isinstance(ledger, str) and (Path(ledger).name == ledger or validate.is_address(ledger))
+    ):
         raise InvalidParameter("resume", str(file), f"{rule}, and name it; {ledger!r} is no name")
     return replace(RunSettings(method, _texts(values, "resume", file), ledger=ledger), **tables)
 

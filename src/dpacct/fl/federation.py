@@ -37,7 +37,7 @@ from dpacct.fl.settings import (
     with_keywords_of,
 )
 from dpacct.fl.training.choose import Choice
-from dpacct.ledger import exposure
+from dpacct.ledger import Address, exposure
 from dpacct.rounds import Schedule
 
 P = ParamSpec("P")
@@ -132,8 +132,8 @@ class PrivateRun:
         return self._rounds.not_private_because
 
     @property
-    def ledger_path(self) -> Path | None:
-        """The ledger's file, or None for a temporary one."""
+    def ledger_path(self) -> Path | Address | None:
+        """The ledger's file or address, or None for a temporary one."""
         return self.account.path
 
     @property

@@ -32,7 +32,7 @@ from dpacct.fl.privacy.correlated import Cohorts, Cyclic, MinSeparation
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, SecureGaussianNoise
 from dpacct.fl.report.callbacks import Callback
 from dpacct.fl.tensors import undisturbed
-from dpacct.ledger import Ledger
+from dpacct.ledger import Address, Ledger
 from dpacct.rounds import (
     AccountantName,
     Adjacency,
@@ -111,7 +111,7 @@ class Settings:
     average: Average | None = None
     noise: Noise | None = None
     secure_noise: bool = False
-    ledger: Ledger | str | Path | None = None
+    ledger: Ledger | Address | str | Path | None = None
     name: str | None = None
     accountant: AccountantName = "tight"
     device: torch.device | str | None = None

@@ -9,7 +9,8 @@ This is its front: other rooms import from here, and from no room of the ledger.
 
 from dpacct.ledger.disk.place import sync_folder
 from dpacct.ledger.disk.rows import begins_as_ledger
-from dpacct.ledger.ledger import Ledger
+from dpacct.ledger.ledger import Ledger, as_place, is_there
+from dpacct.ledger.postgres.address import Address
 from dpacct.ledger.readings import Guarantee
 from dpacct.ledger.record.entries import Position
 from dpacct.ledger.record.events import (
@@ -36,6 +37,7 @@ from dpacct.ledger.run import Run, Ticket
 from dpacct.ledger.terms import CLIENT, EXAMPLE, Terms, known_terms
 
 __all__ = [
+    "Address",
     "Event",
     "Guarantee",
     "Ledger",

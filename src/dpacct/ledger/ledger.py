@@ -6,7 +6,8 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from dpacct import validate
 from dpacct.budget import Budget, Spent
@@ -15,6 +16,7 @@ from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
 from dpacct.ledger.disk.place import locate, new_place
 from dpacct.ledger.disk.store import Store, make_file
 from dpacct.ledger.disk.witness import require
+from dpacct.ledger.postgres.address import Address
 from dpacct.ledger.readings import Guarantee, Snapshot, naming
 from dpacct.ledger.record.entries import Opening, Position, Start, new_entry
 from dpacct.ledger.record.events import Event, checked_details
@@ -29,6 +31,7 @@ from dpacct.rounds import AccountantName, Adjacency, AdjacencyName, Release, Sch
 from dpacct.validate import MAX_ROUNDS
 
 if TYPE_CHECKING:
+    from dpacct.ledger.postgres.organization import Organization
     from dpacct.outputs import LedgerReport, LedgerSummary
     from dpacct.report import Report
 
@@ -64,7 +67,7 @@ class Ledger:
     @classmethod
     def open(
         cls,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | Address,
         budget: Budget | None = None,
         *,
         adjacency: Adjacency | AdjacencyName | None = None,
@@ -78,7 +81,8 @@ class Ledger:
         """Make a ledger, or open an existing one.
 
         Args:
-            path: of the file, on a local disk.
+            path: of the file, on a local disk, or an address in a database that machines share:
+                ``postgresql://USER@HOST/DATABASE#NAME``.
             budget: needed for a new file. For an existing file it must be equal, or None.
             adjacency: of all rounds. Default: that of the first round. A zero-out ledger also takes
                 add-remove rounds, unless their cohorts have a fixed size, and charges them as
@@ -103,11 +107,14 @@ class Ledger:
         validate.flag("read_only", read_only)
         validate.flag("passing", passing)
         relation = "" if adjacency is None else str(Adjacency.parse(adjacency))
-        place = locate(path)
+        find, name, make, opened = _words(path)
+        place = find(path)
         if place is None:
-            place = new_place(path)
+            place = name(path)
             if budget is None or read_only:
-                raise LedgerError(f"{path}: no ledger can be opened: No such file or directory.")
+                raise LedgerError(
+                    f"{place.path}: no ledger can be opened: No such file or directory."
+                )
             # If another process makes it at the same time, that first entry counts.
             validate.line("unit", unit, "a unit of privacy")
             mixture = design_mixture(budget, typical, promised_delta)
@@ -119,8 +126,8 @@ class Ledger:
             data |= {"adjacency": relation} if relation else {}
             opening = Opening(budget, mixture, unit, SOFTWARE, declared, relation)
             totals = state_text(empty_ledger(opening), None)
-            make_file(place, new_entry(None, "ledger", 0, data, totals), totals)
-        store = Store.open(place, read_only=read_only)
+            make(place, new_entry(None, "ledger", 0, data, totals), totals)
+        store = opened.open(place, read_only=read_only)
         if passing:
             store.pass_with_process()
         try:
@@ -419,8 +426,41 @@ class Ledger:
             ("ledger", str(self.path), ""),
         ])  # fmt: skip
 
+    @property
+    def organization(self) -> Organization:
+        """The teams of a ledger in a database: rights, quotas, requests for approval.
+
+        Raises:
+            LedgerError: the ledger is a file.
+        """
+        from dpacct.ledger.postgres.organization import Organization  # noqa: PLC0415 - as above
+
+        return Organization(self._file.store, self.charge)
+
     def __repr__(self) -> str:
         return f"<Ledger {str(self.path)!r}, {self.budget!r}>"
+
+
+def is_there(path: str | os.PathLike[str] | Address) -> bool:
+    """Return whether a ledger exists: a file, or one of a database."""
+    place = as_place(path)
+    return place.exists() if isinstance(place, Path) else _words(path)[0](path) is not None
+
+
+def as_place(path: str | os.PathLike[str] | Address) -> Path | Address:
+    """Return the path of a file, or an address without its password."""
+    if isinstance(path, Address) or validate.is_address(path):
+        return Address.parse(cast("str | Address", path))
+    return Path(path)
+
+
+def _words(path: object) -> tuple[Any, Any, Any, Any]:
+    """Return how to find, name, make and open a ledger: a file, or one in a database."""
+    if not validate.is_address(path):
+        return locate, new_place, make_file, Store
+    from dpacct.ledger.postgres import store  # noqa: PLC0415 - few ledgers need psycopg
+
+    return store.locate, store.new_place, store.make_file, store.Store
 
 
 def _start(

@@ -517,6 +517,16 @@ class Snapshot:
             self.mixture, self.state, charged, lambda: plans().values(), target
         )
 
+    def aside(self) -> float | None:
+        """Return the epsilon of the initial plans, if pure releases beside them need it to fit."""
+        ledger, mixture = self.state, self.mixture
+        if not ledger.plan_delta or not mixture.largest_loss(ledger.charged, beside_plans=True):
+            return None
+        if mixture.epsilon(ledger.charged, ledger.delta) <= self.budget.epsilon:
+            return None
+        plans = planning.together(self.standing_plans().values())
+        return planning.proven_epsilon(plans, ledger.plan_delta, math.inf)
+
     def fits(self, charged: Totals) -> bool:
         """Return whether all charges together, with these totals, are within the budget."""
         epsilon = self.budget.epsilon

@@ -12,6 +12,7 @@ from dpacct import validate
 from dpacct.budget import Spent
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
 from dpacct.ledger import writing
+from dpacct.ledger.postgres.address import Address
 from dpacct.ledger.readings import Guarantee, Snapshot
 from dpacct.ledger.record.entries import Reserve, Start, read
 from dpacct.ledger.record.events import Event, checked_details, in_adjacency
@@ -154,7 +155,7 @@ class Run:
 
     Attributes:
         id: its number in the ledger, from 1.
-        ledger_path: the file of the ledger that it is charged to.
+        ledger_path: the file or address of the ledger that it is charged to.
         name: as it was started.
         plan: the schedule that was registered, or None.
         private: whether its noise comes from a secret source.
@@ -172,7 +173,7 @@ class Run:
         self._process = os.getpid()
         start = start or self._file.now().start(number)
         self.id = number
-        self.ledger_path: Path = file.path
+        self.ledger_path: Path | Address = file.path
         self.name = start.name
         self.plan: Schedule | None = start.plan and start.plan.schedule
         self.private = start.private

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter
-from dpacct.ledger.ledger import Ledger
+from dpacct.ledger.ledger import Ledger, is_there
+from dpacct.ledger.postgres.address import Address
 from dpacct.rounds import Adjacency
 
 # Units of privacy of runs. A ledger may have any other word.
@@ -23,7 +24,7 @@ CLIENT, EXAMPLE = "client", "example"
 class Terms:
     """The terms of one ledger, with attributes as for `Ledger`."""
 
-    path: Path
+    path: Path | Address
     budget: Budget
     adjacency: Adjacency | None
     unit: str = CLIENT
@@ -71,11 +72,11 @@ class Terms:
         return own
 
 
-def known_terms(ledger: Ledger | str | os.PathLike[str] | None) -> Terms | None:
+def known_terms(ledger: Ledger | Address | str | os.PathLike[str] | None) -> Terms | None:
     """Return the terms of an existing ledger, or None if a new one will be made."""
     if ledger is None or isinstance(ledger, Ledger):
         return None if ledger is None else Terms.of(ledger)
-    if not Path(ledger).exists():
+    if not is_there(ledger):
         return None
     with Ledger.open(ledger, read_only=True) as found:
         return Terms.of(found)

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from dpacct.display import line
 from dpacct.errors import DpacctError, InvalidParameter, LedgerError
-from dpacct.ledger.disk.rows import StoredEntries
 from dpacct.ledger.disk.store import Store
 from dpacct.ledger.disk.witness import Witness
 from dpacct.ledger.readings import Snapshot
@@ -88,7 +87,7 @@ def verify(
     """
     if head is not None and not isinstance(head, str):
         raise InvalidParameter("head", head, "a head is a hash in hex, as Ledger.head gives it")
-    problems, remarks = now.read(StoredEntries.problems), list[str]()
+    problems, remarks = now.read(lambda rows: rows.problems()), list[str]()
     earlier = None if all_entries or head is not None else _from_earlier(now)
     replay, found = earlier or Replay(now.known.opening), False
     clock: int | str | None = None

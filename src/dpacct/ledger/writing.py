@@ -73,7 +73,7 @@ class Transaction(Snapshot):
 
     def __init__(self, rows: StoredEntries, known: Known, *, tried: bool = False) -> None:
         super().__init__(rows, rows, known.apart())
-        self._rows = rows
+        self._rows, rows.aside = rows, self.aside
         self._tried = tried
         self._states = dict(self._states)
 

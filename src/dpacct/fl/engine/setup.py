@@ -47,7 +47,7 @@ from dpacct.fl.settings import (
 )
 from dpacct.fl.tensors import undisturbed
 from dpacct.fl.training.choose import TrainerChooser
-from dpacct.ledger import CLIENT, PAIRS, TIGHT, Ledger, known_terms, noise_of
+from dpacct.ledger import CLIENT, PAIRS, TIGHT, Address, Ledger, known_terms, noise_of
 from dpacct.rounds import (
     AccountantName,
     Adjacency,
@@ -158,7 +158,10 @@ def _why_not_private(settings: Settings, method: Method, noise: Noise) -> str | 
 
 
 def _choose_delta(
-    settings: Settings, ledger: Ledger | str | Path | None, adjacency: Adjacency, unit: str
+    settings: Settings,
+    ledger: Ledger | Address | str | Path | None,
+    adjacency: Adjacency,
+    unit: str,
 ) -> float:
     """Return the one delta of a run. A ledger that exists fixes it. Settings may repeat it."""
     budget, delta = settings.budget, settings.delta

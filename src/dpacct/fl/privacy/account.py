@@ -36,6 +36,7 @@ from dpacct.ledger import (
     CLIENT,
     PAIRS,
     TIGHT,
+    Address,
     Event,
     Ledger,
     NoisySum,
@@ -46,7 +47,9 @@ from dpacct.ledger import (
     Terms,
     Ticket,
     achieved_epsilon,
+    as_place,
     epsilon_so_far,
+    is_there,
     noise_of,
 )
 from dpacct.numerics.search import largest_count
@@ -261,7 +264,7 @@ class Account:
 
     def __init__(
         self,
-        ledger: Ledger | str | Path | None,
+        ledger: Ledger | Address | str | Path | None,
         budget: Budget,
         *,
         private: bool,
@@ -286,11 +289,11 @@ class Account:
         self._closed = False
 
     @property
-    def path(self) -> Path | None:
+    def path(self) -> Path | Address | None:
         """Return the file of the ledger, None for a temporary one."""
         if self._given is None:
             return None
-        return Path(self._given.path if isinstance(self._given, Ledger) else self._given)
+        return self._given.path if isinstance(self._given, Ledger) else as_place(self._given)
 
     @property
     def delta(self) -> float:
@@ -385,7 +388,8 @@ class Account:
             rule += "together with further rounds is unknown"
             hint = "Start another run, with a ledger. `dpacct ledger charge` adds rounds to it."
             raise InvalidParameter("checkpoint", holder, rule, hint)
-        if self._ledger is None and self.path is not None and not self.path.exists():
+        given = self._given
+        if self._ledger is None and not (isinstance(given, Ledger) or is_there(given or "")):
             raise LedgerError(f"{self.path}: there is no such ledger, and {holder} belongs to one.")
         self._open(None).require(saved.position, holder)
 
@@ -493,7 +497,7 @@ class Account:
             if given is None:
                 self._folder = TemporaryDirectory(prefix="dpacct-", ignore_cleanup_errors=True)
                 given = Path(self._folder.name) / "passing.ledger"
-            exists = Path(given).exists()
+            exists = is_there(given)
             ledger = Ledger.open(
                 given,
                 None if event is None or exists else self.budget,

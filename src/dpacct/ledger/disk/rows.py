@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -85,6 +85,9 @@ def begins_as_ledger(head: bytes) -> bool:
 
 class StoredEntries:
     """The entries of one connection in one transaction, up to the number ``limit``."""
+
+    # Of a writer: the epsilon of the initial plans, for a store that checks the charge itself.
+    aside: Callable[[], float | None] | None = None
 
     def __init__(self, path: Path, connection: sqlite3.Connection, limit: int = NO_LIMIT) -> None:
         self.path = path

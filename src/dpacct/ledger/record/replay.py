@@ -326,7 +326,7 @@ class Replay:
         if entry.kind == "abandon":
             if start.part:
                 raise LedgerError("no round of a part is ever abandoned")
-            return rules.abandoned(ledger, run, charge)
+            return rules.abandoned(ledger, run, charge, old=entry.old)
         ordered = start.plan is not None and start.plan.keeps_order
         if ordered and charge.slot is not None and charge.slot < run.through:
             raise LedgerError("it releases a round of a plan after a later one of it")

@@ -7,7 +7,8 @@ Rule 1: `spent` holds every round that was reserved and not abandoned.
 Rule 2: `held` is the cost of planned rounds still to come. A round within its plan moves its cost
 from `held` to `spent`, so their sum grows only by registering plans and by other rounds.
 Rule 3: the rounds of a plan are used in its order, and skipped rounds are forfeited. A slot is
-given back only by abandoning the run's latest reservation.
+given back only by abandoning the run's latest reservation, unless a cheaper round had taken it: its
+room may be taken by now.
 Rule 4: the charge of a round covers all its releases together.
 Rule 5: rounds charged outside the initial plans stay within the budget, except for rounds that had
 run elsewhere.
@@ -25,7 +26,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
-from operator import attrgetter
+from operator import attrgetter, gt
 from typing import Any, NamedTuple
 
 from dpacct.ledger.record.entries import NEXT_OF_SEVERAL, Kind, Opening, Reserve, Start, reading
@@ -316,10 +317,16 @@ def committed(
     )
 
 
-def abandoned(ledger: LedgerState, run: RunState, charge: Charge) -> tuple[LedgerState, RunState]:
-    """Take back a reserved round for which nothing was drawn, and its slot by Rule 3."""
+def abandoned(
+    ledger: LedgerState, run: RunState, charge: Charge, *, old: bool = False
+) -> tuple[LedgerState, RunState]:
+    """Take back a reserved round for which nothing was drawn, and its slot by Rule 3.
+
+    ``old``: by an entry of version 0.3, which also gave back the slot of a cheaper round.
+    """
     latest = charge.slot is not None and run.cursor == charge.slot + 1
     again = latest and run.on_plan and not run.finished and not charge.skipped
+    again = again and (old or not any(map(gt, charge.freed, charge.cost)))
     back = charge.freed if again else (0,) * len(charge.cost)
     cost = tuple(-part for part in charge.cost)
     ledger, run = _changed(ledger, run, cost, back, -1)

@@ -1,0 +1,1 @@
+"""A ledger in a PostgreSQL database, which many machines share: `Ledger.open` takes its address."""
