@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
 from dpacct.errors import BudgetExceeded, DpacctError, LedgerError
-from dpacct.files import write_file
 from dpacct.ledger.disk.lock import alone_in
 from dpacct.ledger.disk.place import Place
 from dpacct.ledger.disk.rows import NO_LIMIT, StoredEntries
@@ -113,8 +112,10 @@ class PostgresEntries(StoredEntries):
     def keep_verified(self, number: int, hash_: bytes, text: str) -> None:
         """Keep, on this machine, that all entries were verified up to one."""
         content = json.dumps([number, hash_.hex(), text]).encode()
-        file = self._store.kept_verified
-        write_file(file, lambda stream: stream.write(content), name=file.name, replace=True)
+        # As a whole, or not at all.
+        draft = self._store.kept_verified.with_suffix(f".draft-{os.getpid()}")
+        draft.write_bytes(content)
+        draft.replace(self._store.kept_verified)
 
     def problems(self) -> list[str]:
         """Return what contradicts the chain in the other tables."""
