@@ -10,6 +10,7 @@ or the budget. The reading of an odometer is no such promise: it depends on rele
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from dpacct.items import release_entry
 from dpacct.ledger.disk.store import Store
 from dpacct.ledger.readings import WORDS, Guarantee, Snapshot
 from dpacct.ledger.record.entries import Entry, Reserve, Said, Start
-from dpacct.ledger.record.events import schedule_to_json
+from dpacct.ledger.record.events import NoisySum, schedule_to_json
 from dpacct.ledger.record.plans import Plan, join, schedule_cost
 from dpacct.ledger.record.replay import Replay
 from dpacct.ledger.record.state import LedgerState, settled_by
@@ -245,10 +246,13 @@ class History:
         self._now = now
         self._runs: dict[int, RunHistory] = {}
         total = now.state.rounds
-        self._due = {max(1, round(total * k / _POINTS)) for k in range(_POINTS + 1)}
+        self._due = sorted({max(1, round(total * k / _POINTS)) for k in range(_POINTS + 1)})
         # What settles each reserved round, with the phase that counts it.
         self._open: dict[int, dict[str, Any]] = {}
         self._more: dict[int, dict[str, Any]] = {}
+        # Of each run: its latest entry, and its latest phase with what it consists of.
+        self._latest: dict[int, Entry] = {}
+        self._phases: dict[int, tuple[object, dict[str, Any]]] = {}
         # No round precedes a registration of these plans.
         self._plans, self._cursors = now.initial_plans(), dict[int, int]()
         self._kind = (False, False)
@@ -275,6 +279,7 @@ class History:
         for number, run in self._runs.items():
             run["phases"] = [phase for phase in run["phases"] if phase["rounds"]]
             run["more_rounds"] = self._more[number]["rounds"]
+            run["ended"] = self._latest[number].time
         if self._charged:
             # The last point is the present reading.
             self._forget(self._charged)
@@ -288,22 +293,21 @@ class History:
         if not entry.run:
             return
         run, state = self.of_run(entry.run), replay.runs[entry.run][2]
-        run["ended"] = entry.time
+        self._latest[entry.run] = entry
         run["resumed"] += entry.kind == "resume"
         self._cursors[entry.run] = state.cursor
         if isinstance(said, Start) and said.rounds is not None:
             for kind, count in said.rounds:
-                self._phase(entry.run, kind, [], count, planned=state.planned)
+                self._phase(entry.run, kind, (), count, planned=state.planned)
             self._rounds(entry.run, before, replay.ledger, said)
         elif isinstance(said, Reserve):
             if state.left and run["left_at"] is None:
                 run["left_at"] = self._charged
             kind = replay.kind(said.kind)
-            releases = list(map(asdict, kind.releases))
-            phase = self._phase(
-                entry.run, kind.charged, releases, said.count, planned=state.on_plan
-            )
-            self._open |= {settled_by(entry.number, n): phase for n in range(said.count)}
+            made_of = kind.charged, kind.releases
+            phase = self._phase(entry.run, *made_of, said.count, planned=state.on_plan)
+            for n in range(said.count):
+                self._open[settled_by(entry.number, n)] = phase
             self._rounds(entry.run, before, replay.ledger)
         elif entry.closes is not None:
             phase = self._open.pop(entry.closes)
@@ -313,18 +317,19 @@ class History:
                 phase["rounds"] -= 1
 
     def _phase(
-        self, run: int, charged: Release, releases: list[dict[str, Any]], rounds: int, *,
+        self, run: int, charged: Release, releases: tuple[NoisySum, ...], rounds: int, *,
         planned: bool,
     ) -> dict[str, Any]:  # fmt: skip
         """Count rounds in the latest phase of a run, or in a new one, and return the phase."""
-        new = {"planned": planned, **release_entry(charged, alone=True), "releases": releases}
-        phases: list[dict[str, Any]] = self._runs[run]["phases"]
-        phase: dict[str, Any] = self._more[run]
-        if phases and phases[-1] == {"rounds": phases[-1]["rounds"], **new}:
-            phase = phases[-1]
-        elif len(phases) < MAX_PHASES:
-            phase = {"rounds": 0, **new}
-            phases.append(phase)
+        made_of, phases = (charged, releases, planned), self._runs[run]["phases"]
+        latest, phase = self._phases.get(run, (None, self._more[run]))
+        if latest != made_of:
+            phase = self._more[run]
+            if len(phases) < MAX_PHASES:
+                phase = {"rounds": 0, "planned": planned, **release_entry(charged, alone=True)}
+                phase["releases"] = list(map(asdict, releases))
+                phases.append(phase)
+            self._phases[run] = made_of, phase
         phase["rounds"] += rounds
         return phase
 
@@ -336,11 +341,12 @@ class History:
         beside = self._now.mixture.largest_loss(after.spent, beside_plans=True)
         kind, cursor = (after.loose, beside is None), self._cursors[run]
         turns = after.loose and kind != self._kind
-        for rounds in sorted({*self._due, before.rounds + turns}):
-            if before.rounds < rounds <= after.rounds:
-                self._cursors[run] = cursor - (after.rounds - rounds)
-                self._forget(rounds)
-                self._read(self._within(before, after, rounds, start))
+        first, last = (bisect_right(self._due, n) for n in (before.rounds, after.rounds))
+        due = {*self._due[first:last], *([before.rounds + 1] if turns else ())}
+        for rounds in sorted(due):
+            self._cursors[run] = cursor - (after.rounds - rounds)
+            self._forget(rounds)
+            self._read(self._within(before, after, rounds, start))
         self._kind, self._cursors[run] = kind, cursor
 
     def _within(
