@@ -8,9 +8,12 @@ noise alone. Autocast would be another precision than the chosen one. Tensors of
 
 from __future__ import annotations
 
+import pickle
 import random
+import warnings
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -18,9 +21,36 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpacct import validate
 from dpacct.errors import InvalidParameter
 
 _torch: Any = torch
+
+
+# Errors of torch.load and its readers of zip files and pickles, for a file of another kind.
+_DAMAGED = (
+    AssertionError, pickle.UnpicklingError, AttributeError, EOFError, ImportError, LookupError,
+    MemoryError, OSError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+
+
+def load_saved(name: str, file: Path, noun: str, device: torch.device | str = "cpu") -> Any:
+    """Return what `torch.save` wrote, as tensors and plain values. Reading it runs nothing.
+
+    Raises:
+        InvalidParameter: about ``name``: the file is missing or no such file.
+    """
+    if not file.is_file():
+        raise InvalidParameter(name, str(file), "there is no such file")
+    validate.archive(name, file, noun)
+    try:
+        with warnings.catch_warnings():
+            # torch warns of a foreign pickle before its error, which is clear enough.
+            warnings.simplefilter("ignore", UserWarning)
+            return torch.load(file, map_location=device, weights_only=True)
+    except _DAMAGED as error:
+        rule = f"it cannot be read as {noun} ({type(error).__name__})"
+        raise InvalidParameter(name, str(file), rule) from None
 
 
 def norm(values: Tensor, dim: int | None = None, dtype: torch.dtype | None = None) -> Tensor:

@@ -226,13 +226,19 @@ def test_a_model_starts_from_the_tensors_that_fit(tmp_path: Path) -> None:
     assert load_parameters(build_model("cnn-small", five, seed=2), file) == []
 
 
-@pytest.mark.parametrize("content", [b"", b"PK", {"a": 1}, [1], {1: "x"}, "nan", {"a": [2]}])
+@pytest.mark.parametrize(
+    "content", [b"", b"PK", {"a": 1}, [1], {1: "x"}, "nan", "sparse", "bytes", {"a": [2]}]
+)
 def test_a_file_that_is_no_start_is_refused(tmp_path: Path, content: object) -> None:
     file = tmp_path / "model.pt"
     model = build_model("cnn-small", images((1, 8, 8), 5))
     before = [value.clone() for value in model.parameters()]
     if content == "nan":
         content = {name: value + math.nan for name, value in model.state_dict().items()}
+    if content == "sparse":
+        content = {name: value.to_sparse() for name, value in model.state_dict().items()}
+    if content == "bytes":
+        content = {name: value.to(torch.uint8) for name, value in model.state_dict().items()}
     if isinstance(content, bytes):
         file.write_bytes(content)
     else:

@@ -12,8 +12,6 @@ cohorts. They are readable by their owner alone (mode 0600). Guard them like the
 
 from __future__ import annotations
 
-import pickle
-import warnings
 from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from types import UnionType
@@ -22,7 +20,6 @@ from typing import Any, TypedDict, cast, get_args, get_origin, get_type_hints, i
 import torch
 from torch import Tensor, nn
 
-from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.files import write_file
 from dpacct.fl.engine.rounds import Rounds
@@ -31,17 +28,11 @@ from dpacct.fl.layout import Params, trainable
 from dpacct.fl.privacy.account import Saved
 from dpacct.fl.privacy.bounds import AdaptiveClip
 from dpacct.fl.privacy.masks import reads_release
-from dpacct.fl.tensors import undisturbed
+from dpacct.fl.tensors import load_saved, undisturbed
 from dpacct.fl.training.choose import TrainingMode
 from dpacct.ledger import Position
 
 VERSION = 3
-
-# Errors of torch.load and its readers of zip files and pickles, for a file of another kind.
-_DAMAGED = (
-    AssertionError, pickle.UnpicklingError, AttributeError, EOFError, ImportError, LookupError,
-    MemoryError, OSError, RuntimeError, TypeError, ValueError,
-)  # fmt: skip
 
 
 class _Noise(TypedDict):
@@ -146,19 +137,11 @@ def read_checkpoint(path: Path, device: torch.device | str) -> dict[str, Any]:
 
     A missing file, and one that is no checkpoint of this version, is an InvalidParameter.
     """
-    if not path.is_file():
-        raise InvalidParameter("checkpoint", str(path), "there is no such file")
-    validate.archive("checkpoint", path, "a checkpoint")
-    try:
-        with warnings.catch_warnings():
-            # torch warns of a foreign pickle before its error, which is clear enough.
-            warnings.simplefilter("ignore", UserWarning)
-            loaded = torch.load(path, map_location=device, weights_only=True)
-        content = cast("dict[str, Any]", loaded)
-        version = content["version"]
-    except _DAMAGED as error:
-        rule = f"it cannot be read as a checkpoint ({type(error).__name__})"
-        raise InvalidParameter("checkpoint", str(path), rule) from None
+    loaded = load_saved("checkpoint", path, "a checkpoint", device)
+    content = cast("dict[str, Any]", loaded)
+    if not isinstance(loaded, dict) or "version" not in content:
+        raise InvalidParameter("checkpoint", str(path), "it cannot be read as a checkpoint")
+    version = content["version"]
     if type(version) is not int or version != VERSION:
         rule = f"it is of version {version!r:.20}, and this dpacct reads version {VERSION}"
         raise InvalidParameter("checkpoint", str(path), rule)

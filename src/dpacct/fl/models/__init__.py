@@ -6,7 +6,6 @@ Their parameters are their only state.
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +34,7 @@ from dpacct.fl.models.networks import (
     resnet20,
     with_group_norm,
 )
+from dpacct.fl.tensors import load_saved
 from dpacct.packages import import_other
 
 __all__ = [
@@ -187,21 +187,19 @@ def load_parameters(model: nn.Module, path: str | os.PathLike[str]) -> list[str]
         InvalidParameter: the file is no dictionary of tensors, or none of them fits.
     """
     file = validate.file_path("init", path)
-    validate.check_regular("init", file, "a file of parameters")
-    try:
-        content: Any = torch.load(file, weights_only=True, map_location="cpu")
-    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
-        rule = f"it is not a file of parameters ({type(error).__name__})"
-        raise InvalidParameter("init", str(file), rule) from None
+    content = load_saved("init", file, "a file of parameters")
     own = model.state_dict()
     held = cast("dict[Any, Any]", content) if isinstance(content, dict) else {}
     fits = {
         name: value
         for name, value in held.items()
-        if isinstance(value, Tensor) and name in own and value.shape == own[name].shape
+        if isinstance(value, Tensor) and value.layout is torch.strided
+        if name in own and (value.dtype, value.shape) == (own[name].dtype, own[name].shape)
     }
     if not fits:
-        raise InvalidParameter("init", str(file), "none of its tensors has a name and shape of it")
+        raise InvalidParameter(
+            "init", str(file), "none of its tensors has a name, type and shape of it"
+        )
     if not all(bool(value.isfinite().all()) for value in fits.values()):
         raise InvalidParameter("init", str(file), "parameters are finite")
     model.load_state_dict({**own, **fits})
