@@ -14,7 +14,7 @@ import dpacct
 from dpacct import BudgetExceeded, DpacctError, InvalidParameter, Ledger, Spent, validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, spend
 from dpacct.display import line, up
-from dpacct.outputs import LedgerSummary, noise_multiplier
+from dpacct.outputs import noise_multiplier
 from dpacct.rounds import Schedule
 from dpacct_cli.commands import calibrate, compare, explore
 from dpacct_cli.errors import OptionConflict
@@ -160,32 +160,6 @@ def read_sweep(fields: Fields) -> Sweep:
     down, across = [*dict.fromkeys([*varied, "noise_multiplier", "epochs"])][:2]
     command = f"dpacct explore {options.retyped()} --delta {delta} -o sweep.csv"
     return Sweep(settings, down, across, command)
-
-
-class Added(NamedTuple):
-    """What a run added to the total of a ledger."""
-
-    number: int
-    day: str  # Of its latest entry
-    project: str
-    run: str
-    added: float
-    total: float  # Behind that entry
-
-
-def history(facts: LedgerSummary) -> list[Added]:
-    """Return what each run added, by date. Empty if a total has no bound."""
-    rows_added: list[Added] = []
-    before = 0.0
-    for run in sorted(facts["runs"], key=lambda run: (run["latest"], run["run"])):
-        total = run["total_after"]
-        if total is None:
-            return []
-        project, name = line(run["project"], 40) or "no project", line(run["name"], 60)
-        more = max(0.0, total - before)
-        rows_added.append(Added(run["run"], run["latest"][:10], project, name, more, total))
-        before = total
-    return rows_added
 
 
 def may_run(ledger: Ledger, fields: Fields) -> tuple[bool, str]:

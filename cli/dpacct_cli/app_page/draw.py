@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from datetime import date
 from html import escape
 
-from dpacct.display import chosen, down, escaped, up
+from dpacct.display import down, escaped, up
 from dpacct.pictures import Panel
-from dpacct_cli.app_page.calculate import Added
+from dpacct.pictures.picture import day_ticks
 
 INK, FAINT, GRAY = "#1c1c1c", "#5e5e5e", "#b9b9b9"
 COLORS = ("#0072B2", "#C44E00", "#007A5A", "#A5457A", "#7A5A00", "#3B3B3B")
@@ -125,33 +124,38 @@ def dots(right: int) -> str:
     return svg(WIDTH, 76, body, f"{right} of 100 guesses are right at most, 50 by chance")
 
 
-def timeline(rows: Sequence[Added], budget: float, width: int, kind: str) -> str:
-    """Stack what the runs added, by project, from day to day."""
-    days = [date.fromisoformat(row.day).toordinal() for row in rows]
-    margin, total, end, height = (days[-1] - days[0]) // 25 + 1, rows[-1].total, width - 12, 300
-    first, last = days[0] - margin, days[-1] + margin
-    y, body = axis(1.12 * max(budget, total), end, height)
-    levels = dict.fromkeys((row.project for row in rows), 0.0)
+def stack(panel: Panel, finding: str, width: int, kind: str) -> str:
+    """Draw the curves of a panel upon each other, in steps over days or straight over rounds."""
+    end, height = width - 12, 300
+    first, last = panel.curves[0].x[0], panel.curves[0].x[-1]
+    y, body = axis(1.12 * max(panel.curves[-1].y[-1], *(v.y for v in panel.levels)), end, height)
 
-    def x(day: float) -> float:
-        return LEFT + (end - LEFT) * (day - first) / (last - first)
+    def x(place: float) -> float:
+        return LEFT + (end - LEFT) * (place - first) / (last - first)
 
-    for row, day, until in zip(rows, days, [*days[1:], last], strict=True):
-        levels[row.project] += row.added
-        base, title = 0.0, f"{row.day}, {row.run} ({row.project}): total {up(row.total, 4)}"
-        for number, more in enumerate(levels.values()):
-            color, tall = COLORS[number % len(COLORS)], y(base) - y(base + more)
-            body += box(x(day), y(base + more), x(until) - x(day), tall, color, title)
-            base += more
-    body += budget_line(y(budget), end) + words(end, y(total) - 6, up(total, 4), "end", INK)
-    body += words(LEFT + 4, y(budget) - 6, f"budget {chosen(budget, least=True)}", color=INK)
-    months = [day for day in range(first, last) if date.fromordinal(day).day == 1]
-    marked, form = months[:: math.ceil(len(months) * 44 / (end - LEFT)) or 1], "%b"
-    if len(months) < 2:
-        marked, form = list(dict.fromkeys((days[0], days[-1]))), "%d %b"
-    for day in marked:
-        body += words(x(day), height - BOTTOM + 18, f"{date.fromordinal(day):{form}}", "middle")
-    return svg(width, height, body, f"epsilon {up(total, 4)} of {budget:g} is spent", kind)
+    for number, one in enumerate(panel.curves):
+        until = [*one.x[1:], last] if one.steps else one.x
+
+        def edge(values: Sequence[float], starts: Sequence[float] = one.x) -> list[str]:
+            found = zip(starts, until, values, strict=True)  # noqa: B023 - used at once
+            return [f"{x(at):.1f},{y(v):.1f}" for a, b, v in found for at in (a, b)]
+
+        points = " ".join([*edge(one.y), *edge(one.lower or [])[::-1]])
+        fill = f'fill="{COLORS[number % len(COLORS)]}"'
+        body += f'<polygon points="{points}" {fill}><title>{safe(one.name)}</title></polygon>'
+    total = panel.curves[-1].y[-1]
+    body += words(end, y(total) - 6, up(total, 4), "end", INK)
+    for level in panel.levels:
+        body += budget_line(y(level.y), end)
+        body += words(LEFT + 4, y(level.y) - 6, level.words, color=INK)
+    places, labels = [first, last], ["0", f"{last:,.0f} rounds"]
+    if panel.dates:
+        places, labels = day_ticks(first, last)
+    step = math.ceil(len(places) * 54 / (end - LEFT))
+    for place, said in zip(places[::step], labels[::step], strict=True):
+        anchor = "end" if place == last else "middle"
+        body += words(x(place), height - BOTTOM + 18, said, anchor)
+    return svg(width, height, body, finding, kind)
 
 
 def legend(names: Iterable[str]) -> str:

@@ -16,7 +16,7 @@ from dpacct import DpacctError, Ledger, validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT
 from dpacct.display import chosen, down, line, up
 from dpacct.outputs import LedgerSummary
-from dpacct.pictures import Setting, epsilon_picture
+from dpacct.pictures import Setting, epsilon_picture, spent_panel
 from dpacct.pictures.schedules import describe
 from dpacct.report.risks import chosen_of_thousand, of_thousand, risks_of_rounds
 from dpacct_cli import words
@@ -106,10 +106,9 @@ def ways(job: Job) -> Iterator[str]:
         wait = [(other.name, None, None, "computing ...") for other in known[len(done) :]]
         yield draw.bars([*done, *wait], marked)
         (cost,) = compare.read_costs([way], job.delta)
-        spent = cost.epsilon
-        lower, upper = (None, None) if spent is None else (spent.lower, spent.upper)
+        lower, upper = cost.ends
         done.append((way.name, lower, upper, cost.note or "no bound"))
-        ends = ["-"] * 2 if spent is None else [up(spent.upper), down(spent.lower)]
+        ends = ["-"] * 2 if upper is None else [up(upper), down(lower or 0.0)]
         rows.append([way.name, way.words, *ends])
     note = paragraph("One example is zeroed out. A bar is dark up to the lower bound.", "note")
     table = draw.table(["sampling", "", "epsilon, proven", "achieved"], rows, TABLE)
@@ -185,29 +184,28 @@ def spent(facts: LedgerSummary) -> str:
 
 def timeline(facts: LedgerSummary) -> str:
     """Return the total by date, for wide and for narrow windows."""
-    rows, budget = calculate.history(facts), facts["budget"]["epsilon"]
-    if not rows:
+    panel = spent_panel(facts)
+    if panel is None:
         return paragraph("There is nothing to draw: no run has a bound.")
     said = (
         "A color is what the runs of a project added to the total when they were charged. The "
         "epsilons of projects alone are others, and do not add up."
     )
+    finding = f"epsilon {up(panel.curves[-1].y[-1], 4)} of {panel.levels[0].words} is spent"
     sizes = {"wide": 980, "narrow": 400}
-    charts = "".join(draw.timeline(rows, budget, width, kind) for kind, width in sizes.items())
-    names = dict.fromkeys(row.project for row in rows)
-    return draw.legend(names) + charts + paragraph(said, "note")
+    charts = "".join(draw.stack(panel, finding, width, kind) for kind, width in sizes.items())
+    return draw.legend(curve.name for curve in panel.curves) + charts + paragraph(said, "note")
 
 
 def runs(facts: LedgerSummary) -> str:
     """Return the runs as a table."""
-    added = {row.number: (row.added, row.total) for row in calculate.history(facts)}
     rows: list[list[str]] = []
     for run in facts["runs"]:
-        ends = (*added.get(run["run"], (None, None)), run["epsilon"]["upper"])
+        ends = (run["total_after"], run["epsilon"]["upper"])
         figures = ["-" if value is None else up(value, 4) for value in ends]
         named = [run["latest"][:10], line(run["project"], 40), line(run["name"], 60)]
         rows.append([*named, f"{run['rounds']:,}", *figures])
-    header = ["date", "project", "run", "rounds", "added", "total after it", "epsilon alone"]
+    header = ["date", "project", "run", "rounds", "total after it", "epsilon alone"]
     return draw.table(header, rows)
 
 

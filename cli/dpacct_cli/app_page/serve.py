@@ -152,8 +152,9 @@ async def start() -> Process:
 
 def kill(started: asyncio.Task[Process]) -> None:
     """End a process that was started."""
-    with suppress(ProcessLookupError):
-        started.result().kill()
+    if not started.cancelled():
+        with suppress(ProcessLookupError):
+            started.result().kill()
 
 
 def page(ledgers: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from dpacct.pictures.records import (
     read_run,
     roc_picture,
     runs_picture,
+    spent_panel,
 )
 from dpacct.pictures.schedules import (
     Setting,
@@ -29,5 +30,5 @@ __all__ = [
     "Bar", "Curve", "Drawing", "Level", "Mark", "Panel", "Picture", "Setting", "TrainedRun",
     "as_data", "compare_picture", "correlated_picture", "delta_picture", "epsilon_chart",
     "epsilon_picture", "ledger_picture", "rdp_picture", "read_run", "roc_picture", "runs_picture",
-    "schedule_picture", "tradeoff_picture",
+    "schedule_picture", "spent_panel", "tradeoff_picture",
 ]  # fmt: skip

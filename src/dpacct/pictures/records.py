@@ -49,19 +49,27 @@ def ledger_picture(report: Mapping[str, Any]) -> Picture:
     budget, total = float(report["budget"]["epsilon"]), report["epsilon_any_stop"]
     unit = line(str(report["unit"]), 40)
     note = f"unit: one {unit}, {report['adjacency']}; {report['rounds']} rounds are charged"
-    runs = sorted(
-        (run for run in report["runs"] if run["rounds"]),
-        key=lambda run: (run["latest"], run["run"]),
-    )
-    if total is None or any(run["total_after"] is None for run in runs):
+    panel = spent_panel(report)
+    if panel is None:
         return Picture("No bound holds any more", [epsilon_panel(report)], note)
     title = f"Epsilon {up(total, 4)} of {chosen(budget, least=True)} is spent"
     note += "; what each added when it was charged, not its epsilon alone"
-    return Picture(title, [_added_panel(report, runs)], note)
+    return Picture(title, [panel], note)
 
 
-def _added_panel(report: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> Panel:
-    """Stack what the runs added to the total, by project, at the dates of their latest entries."""
+def spent_panel(facts: Mapping[str, Any]) -> Panel | None:
+    """Stack what the runs added to the total, by project, at the dates of their latest entries.
+
+    Args:
+        facts: of `Ledger.summary`, or of `Ledger.report`.
+    Returns:
+        The panel, by rounds if the ledger was written on one day. None if nothing ran, or a total
+        has no bound.
+    """
+    runs = [run for run in facts["runs"] if run["rounds"]]
+    runs.sort(key=lambda run: (run["latest"], run["run"]))
+    if not runs or None in (facts["epsilon_any_stop"], *(run["total_after"] for run in runs)):
+        return None
     days = [float(date.fromisoformat(run["latest"][:10]).toordinal()) for run in runs]
     dates = days[-1] > days[0]
     before = [0.0, *accumulate((run["total_after"] for run in runs), max)]
@@ -88,8 +96,8 @@ def _added_panel(report: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -
         curves.append(Curve(name, xs, top, lower=base, steps=dates, filled=True))
         base = top
     label = "" if dates else "rounds charged"
-    y = f"epsilon at delta {chosen(float(report['delta']), 3)}, proven"
-    return Panel(label, y, curves, levels=_levels(report), dates=dates)
+    y = f"epsilon at delta {chosen(float(facts['delta']), 3)}, proven"
+    return Panel(label, y, curves, levels=_levels(facts), dates=dates)
 
 
 def epsilon_chart(report: Mapping[str, Any]) -> Picture:

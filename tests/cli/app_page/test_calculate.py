@@ -10,9 +10,9 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from datetime import date, timedelta
 from hashlib import sha256
 from html import unescape
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +102,7 @@ def test_four_ways_are_filled_in_one_by_one():
     assert counts == [4, 3, 2, 1, 0]
     assert [way.name for way in job.ways()] == ["poisson", "allocation", "uniform", "shuffle"]
     (cost,) = read_costs(job.ways()[1:2], 1e-6)
-    assert cost.epsilon is not None
-    assert cost.epsilon.upper == dpacct.epsilon(2 * Epoch(1.0, 10), delta=1e-6).upper
+    assert cost.ends[1] == dpacct.epsilon(2 * Epoch(1.0, 10), delta=1e-6).upper
     assert not calculate.read_job(FIELDS | {"size": "rate", "sampling_rate": "0.5"}).ways()
 
 
@@ -175,13 +174,20 @@ def test_the_map_parts_what_fits_from_what_does_not():
     assert "&lt;none&gt;" in html
 
 
-def test_what_runs_added_is_the_total(ledger: Path):
+@pytest.mark.parametrize("days", [1, 3, 90])
+def test_the_chart_of_a_ledger_ends_at_its_total(ledger: Path, days: int):
     with Ledger.open(ledger, read_only=True) as opened:
-        facts = opened.summary()
-        rows = calculate.history(facts)
-        assert sum(row.added for row in rows) == pytest.approx(opened.upper_epsilon())
-    assert all(before.total <= after.total for before, after in pairwise(rows))
-    assert [row.project for row in rows] == ["<b>a</b>", "b", "<b>a</b>"]
+        facts: Any = opened.summary()
+    for number, run in enumerate(facts["runs"]):
+        day = date(2026, 3, 30) + timedelta(number * (days - 1))
+        run["latest"] = f"{day}T12:00:00+00:00"
+    html = parts.timeline(facts)
+    assert html.count("<polygon") == 2 * 2
+    total = dpacct.display.up(facts["runs"][-1]["total_after"], 4)
+    assert html.count(f">{total}</text>") == 2
+    assert ("rounds</text>" in html) == (days == 1)
+    assert ("Mar</text>" in html) == (days == 3)
+    assert ("May 26</text>" in html) == (days == 90)
 
 
 def test_a_ledger_is_read_and_never_written(ledger: Path):
