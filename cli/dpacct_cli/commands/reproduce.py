@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -127,6 +128,9 @@ def reproduce(
         return result
 
     if not playing.page:
+        if style is Style.HUMAN and left:
+            cost = "" if playing.tiny else f". {chosen.cost}"
+            print(f"{left} runs{cost}", file=sys.stderr, flush=True)
         records.need(settings, one)
     judged = judge(chosen, records, tiny=playing.tiny)
     page = place.with_name(f"{place.name}.md")
@@ -285,8 +289,7 @@ def _list(style: Style) -> None:
     data: PaperTables = {"tables": [t.name for t in tables]}
     rows = [Row("tables", str(len(tables)), "rows x columns, and runs of each")]
     closing = "dpacct reproduce TABLE --tiny plays one in a minute."
-    cost = [f"{t.name}: {t.cost}" for t in tables if t.cost]
-    page = Page(rows, [Grid(["table", "runs", "can run here", ""], lines)], cost, closing)
+    page = Page(rows, [Grid(["table", "runs", "can run here", ""], lines)], closing=closing)
     show(Answer(data, "\n".join(t.name for t in tables), lambda: page), style)
 
 
