@@ -29,7 +29,8 @@ def _as_other_user() -> dict[str, Any]:
     """Return how to start a program: the server refuses to run as root."""
     if os.name != "posix" or os.geteuid():
         return {}
-    return {"user": "nobody", "group": "nogroup", "extra_groups": []}
+    # The user nobody, and its group, whatever a system calls them.
+    return {"user": 65534, "group": 65534, "extra_groups": []}
 
 
 class Server:

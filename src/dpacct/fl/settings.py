@@ -257,8 +257,8 @@ _FORMS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "noise is an object, such as fl.SecureGaussianNoise(). Its strength is noise_multiplier",
     ),
     "ledger": (
-        lambda value: isinstance(value, Ledger) or _is_path(value),
-        "a ledger is an open Ledger or the path of its file",
+        lambda value: isinstance(value, Ledger | Address) or _is_path(value),
+        "a ledger is an open Ledger, the path of its file, or the address of its database",
     ),
     "checkpoint": (_is_path, "a checkpoint is the path of a file"),
     "example": (_is_a(ClientData), "an example of a client is a ClientData"),
