@@ -121,6 +121,8 @@ def test_each_figure_has_a_curve_for_each_row(table, tmp_path, figure):
     played(table, records, lambda _, seed: 50.0 + seed)
     drawn = picture(judge(replace(table, figure=figure), records))
     names = [curve.name for curve in drawn.panels[0].curves if not curve.plain]
+    assert drawn.title.startswith("t: ")
+    assert drawn.title.endswith("of 3 verdicts agree")
     assert names == ["one", "two"]
     curve = drawn.panels[0].curves[0]
     assert [*curve.x] == {"column": [1, 2], "epsilon": [1.0, 1.5]}.get(figure, [1, 2])

@@ -198,8 +198,8 @@ def picture(judged: Judged) -> Picture:
             label = f"{column}: {MEASURES['accuracy']}"
             panels.append(Panel(FIGURES[table.figure], label, curves, from_zero=False))
     counts = judged.counts()
-    told = ", ".join(f"{count} {word}" for word, count in counts.items()) or "no printed values"
-    note = "Lines are means over runs, bands reach down to the worst run."
+    told = f"{counts.get(AGREES, 0)} of {sum(counts.values()) - counts.get(OPEN, 0)} verdicts agree"
+    note = "Lines are means over runs, bands reach down to the worst run. Thin lines are printed."
     return Picture(f"{table.title}: {told}", panels, TINY if judged.tiny else note)
 
 
@@ -214,7 +214,7 @@ def _over_columns(judged: Judged, row: str) -> list[Curve]:
         curves.append(Curve(row, xs, [*map(statistics.mean, values)], [*map(min, values)]))
     if print_ and not judged.tiny:
         xs, values = zip(*print_, strict=True)
-        curves.append(Curve(f"{row}, printed", xs, values, plain=True))
+        curves.append(Curve("", xs, values, plain=True))
     return curves
 
 
