@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sqlite3
 from dataclasses import replace
@@ -108,6 +109,21 @@ def test_it_goes_on_by_its_own_rule_and_nothing_of_it_is_lost(name: str, tmp_pat
     assert version_of(path) == NEW
     with Ledger.open(path, read_only=True) as ledger:
         assert ledger.verify().sound
+
+
+def test_a_round_that_0_3_reserved_is_released_by_this_version(tmp_path: Path) -> None:
+    with Ledger.open(copy("plans", tmp_path)) as ledger:
+        run = ledger.runs[1]
+        ticket, kinds = run.unsettled(), len(run.totals().released)
+        assert ticket is not None
+        before = run.committed
+        ticket.commit()
+        assert (run.committed, run.unsettled()) == (before + 1, None)
+        # It is of the kind of the rounds before.
+        assert (len(run.totals().released), kinds) == (1, 1)
+        run.reserve(ticket.event).commit()
+        assert ledger.verify().sound
+        assert math.isfinite(run.epsilon().lower)
 
 
 def test_an_old_entry_in_the_place_of_a_new_one_is_found(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ class Transaction(Snapshot):
                 f"{reservation.number}, and the plan is charged by a game with one order: nothing "
                 "of this round may be released. It counts as spent."
             )
-        totals = rules.committed(self.state, state, charge, self.kind(charge.kind))
+        totals = rules.committed(self.state, state, charge, self.kind)
         data = {"details": details} if details else {}
         self.append("commit", reservation.run, data, totals, reservation.closes)
         return self.run_state(reservation.run)

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpacct.budget import Budget
 from dpacct.display import line
@@ -228,8 +228,7 @@ class Start:
         return self.plan.schedule if self.plan else self.rounds
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(NamedTuple):
     """Kind ``kind``: a round with all its releases, and its cost, for entries that charge it."""
 
     charged: Release  # the charged round

@@ -55,9 +55,8 @@ class Replay:
         self._kinds: dict[int, Kind] = {}
         # Returns the kind of round of an entry that was taken before the replay began here.
         self._earlier: Callable[[int], Kind] | None = None
-        # Whether the entries are still those of version 0.3, and where it first had each kind.
+        # Whether the entries are still those of version 0.3.
         self._old = False
-        self._alike: dict[tuple[object, ...], int] = {}
         # The totals by which rounds were admitted: those of the latest entry.
         self._stored = self.ledger
         # What settles each round that is not settled, with its run and its charge.
@@ -154,16 +153,14 @@ class Replay:
                 return Finish(room)
             case Reserve() if run is not None and own is not None:
                 kind = chain.kind_of(entry)
-                kind = replace(kind, cost=self.mixture.cost(kind.charged))
+                kind = kind._replace(cost=self.mixture.cost(kind.charged))
                 self._check_kind(kind)
-                same = kind.charged, kind.noise_multiplier, kind.releases
-                number = self._alike.setdefault(same, entry.number)
-                self._kinds[number] = kind
+                self._kinds[entry.number] = kind
                 if entry.data["left"] != (said.slot is None and run.on_plan):
                     raise LedgerError("it does not say rightly whether its run left the plan")
                 freed = () if said.slot is None else subtract(ledger.held, found.held)
                 cost = subtract(own.spent, run.spent)
-                return replace(said, kind=number, cost=cost, freed=freed)
+                return replace(said, cost=cost, freed=freed)
             case _ if entry.kind == "row" and run and entry.data["row"] != run.row + 1:
                 raise LedgerError("rows of correlated noise are taken once, in their order")
             case _:
@@ -330,7 +327,7 @@ class Replay:
         ordered = start.plan is not None and start.plan.keeps_order
         if ordered and charge.slot is not None and charge.slot < run.through:
             raise LedgerError("it releases a round of a plan after a later one of it")
-        return rules.committed(ledger, run, charge, self.kind(charge.kind))
+        return rules.committed(ledger, run, charge, self.kind)
 
     def _check_found(self, cost: Totals, found: Totals) -> None:
         """Check that a stored cost is the computed one."""

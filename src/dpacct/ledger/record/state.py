@@ -302,12 +302,15 @@ def reserved(
 
 
 def committed(
-    ledger: LedgerState, run: RunState, charge: Charge, kind: Kind
+    ledger: LedgerState, run: RunState, charge: Charge, kind_at: Callable[[int], Kind]
 ) -> tuple[LedgerState, RunState]:
-    """Count a reserved round as released."""
-    released = dict(run.released)
-    if charge.kind in released or len(released) < _COUNTED or kind.is_bare:
-        released[charge.kind] = released.get(charge.kind, 0) + 1
+    """Count a reserved round as released. ``kind_at`` returns the kind of an entry."""
+    released, kind, number = dict(run.released), kind_at(charge.kind), charge.kind
+    if number not in released:
+        # Version 0.3 describes each round again.
+        number = next((n for n in released if kind_at(n)[:3] == kind[:3]), number)
+    if number in released or len(released) < _COUNTED or kind.is_bare:
+        released[number] = released.get(number, 0) + 1
     through = run.through if charge.slot is None else max(run.through, charge.slot + 1)
     return ledger._replace(committed=ledger.committed + 1), run._replace(
         committed=run.committed + 1,
