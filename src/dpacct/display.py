@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
-from html import escape
 from importlib import import_module
 from os import PathLike
 from typing import Any, Protocol
@@ -96,6 +95,9 @@ def trimmed(figure: str) -> str:
 
 def html_table(rows: Iterable[tuple[str, str, str]]) -> str:
     """Return a table for a notebook, with rows of name, figure and meaning."""
+    # Commands start without it.
+    from html import escape  # noqa: PLC0415 - as said
+
     cells = "".join(
         f"<tr><th style='text-align:left'>{name}</th><td>{figure}</td>"
         f"<td style='text-align:left;opacity:0.75'>{meaning}</td></tr>"

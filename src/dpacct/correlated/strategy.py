@@ -15,7 +15,6 @@ Dvijotham et al. 2024 (arXiv:2404.16706). Proofs: docs/derivations/correlated-no
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -60,6 +59,9 @@ class Strategy(LowerTriangular):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # A cold start without a strategy does not pay for it.
+        import hashlib  # noqa: PLC0415 - as said
+
         content = f"{self.rounds} {self.diagonals.shape} {self.buffers}".encode()
         digest = hashlib.sha256(content + self.diagonals.tobytes()).hexdigest()
         object.__setattr__(self, "fingerprint", digest)

@@ -16,7 +16,8 @@ Rule 1: the game requires a schedule that was fixed in advance, and clients with
 whether they took part. If either fails, use the accountant `pairs`, with one fixed pair for each
 round.
 Rule 2: fixed pairs answer alone if the game is not worth its time. `game_or_why` reports this.
-Rule 3: the game is imported where one is played: a cold start about other rounds is half of it.
+Rule 3: the game, and sizes of truncated cohorts, are imported where a schedule has them: a cold
+start about other rounds is half of it.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from dpacct.pairs.dominating import (
     Direction,
     GeneralPair,
     LossBound,
+    PairsOf,
     SampledGaussianPair,
     achieved_pairs,
     basic_composition,
@@ -55,7 +57,6 @@ from dpacct.tight.engines import (
     is_surely_below,
 )
 from dpacct.tight.game import is_played
-from dpacct.tight.sizes import crowds, over_sizes
 
 _PLAYING = ("auto", "game")
 GAME, _PAIR = "an adaptive game", "one fixed pair a round"
@@ -164,7 +165,7 @@ class TightAccountant:
             both: the achieved end is asked as well, for which a game is kept.
         """
         fixed = by_pairs(question, proven_pairs, schedule)
-        fixed = over_sizes(question, schedule, fixed)
+        fixed = _over_sizes(question, schedule, fixed)
         upper, how = fixed.upper, ""
         if question.is_wide(fixed) or _has_sharper_moments(schedule):
             with suppress(Unsupported):
@@ -241,11 +242,36 @@ def _exact(schedule: Schedule) -> bool:
     return all(is_exact(kind) for kind in schedule.distinct())
 
 
+def _populations(schedule: Schedule) -> set[int]:
+    """Return the largest populations of truncated cohorts."""
+    kinds = (kind.sampling for kind in schedule.only_rounds())
+    cut = (kind for kind in kinds if isinstance(kind, Poisson) and kind.max_cohort is not None)
+    return {kind.num_clients for kind in cut if kind.num_clients}
+
+
+def _over_sizes(question: Question, schedule: Schedule, simple: Interval) -> Interval:
+    """Return the largest answer over sizes if cohorts are truncated, else the ``simple`` one."""
+    if len(_populations(schedule)) != 1 or not simple.upper > 0.0:
+        return simple
+    from dpacct.tight.sizes import over_sizes  # noqa: PLC0415 - see Rule 3
+
+    return over_sizes(question, schedule, simple)
+
+
+def _crowds(schedule: Schedule) -> list[PairsOf]:
+    """Return achieved pairs of data sets in which others fill truncated cohorts."""
+    if not (most := _populations(schedule)):
+        return []
+    from dpacct.tight.sizes import crowds  # noqa: PLC0415 - see Rule 3
+
+    return [*crowds(schedule, min(most))]
+
+
 def _achieved(question: Question, schedule: Schedule, upper: float) -> float:
     """Return the achieved end by pairs, and more where it is wide."""
     lower = by_pairs(question, proven_pairs if _exact(schedule) else achieved_pairs, schedule).lower
     if lower < WORTH_A_LOOK * upper:
-        for crowd in crowds(schedule):
+        for crowd in _crowds(schedule):
             if not is_surely_below(question, crowd, schedule, lower):
                 lower = max(lower, by_pairs(question, crowd, schedule).lower)
         simply = achieved_epsilon if isinstance(question, AtDelta) else achieved_delta

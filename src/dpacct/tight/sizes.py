@@ -68,19 +68,11 @@ class OfCrowd(NamedTuple):
         return dict(achieved_pairs(release, direction)) if pair is None else {pair: 1}
 
 
-def crowds(schedule: Schedule) -> list[OfCrowd]:
-    """Return a few data sets that may cost more than small ones."""
-    most = _populations(schedule)
-    if not most:
-        return []
+def crowds(schedule: Schedule, most: int) -> list[OfCrowd]:
+    """Return a few data sets of at most ``most`` clients that may cost more than small ones."""
     rate, _, cohort = next(cut for kind in schedule.distinct() if (cut := truncated(kind)))
-    sizes = {_crowded(rate, cohort, far, min(most)) for far in _CROWDS}
+    sizes = {_crowded(rate, cohort, far, most) for far in _CROWDS}
     return [OfCrowd(clients) for clients in sorted(sizes) if clients > cohort]
-
-
-def _populations(schedule: Schedule) -> set[int]:
-    kinds = [kind.sampling for kind in schedule.only_rounds() if truncated(kind)]
-    return {kind.num_clients for kind in kinds if isinstance(kind, Poisson) and kind.num_clients}
 
 
 def _crowded(rate: float, cohort: int, far: float, most: int) -> int:
@@ -90,11 +82,13 @@ def _crowded(rate: float, cohort: int, far: float, most: int) -> int:
 
 
 def over_sizes(question: Question, schedule: Schedule, simple: Interval) -> Interval:
-    """Return the largest answer over sizes if cohorts are truncated, else the ``simple`` one."""
-    populations = _populations(schedule)
-    if len(populations) != 1 or not simple.upper > 0.0:
-        return simple
-    sizes, worst = Sizes(schedule, populations.pop()), Interval(0.0, 0.0)
+    """Return the largest answer over sizes of the population, or the ``simple`` one for all.
+
+    Truncated cohorts of the schedule share one largest size.
+    """
+    kinds = (kind.sampling for kind in schedule.only_rounds() if truncated(kind))
+    most = next(k.num_clients for k in kinds if isinstance(k, Poisson) and k.num_clients)
+    sizes, worst = Sizes(schedule, most), Interval(0.0, 0.0)
     typical = Composition.of_schedule(schedule, sizes.typical, Direction.REMOVE)
     with suppress(NotConverged):
         tilt, at, (epsilon, _) = question.saddle(typical)

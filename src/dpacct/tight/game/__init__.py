@@ -14,8 +14,9 @@ from __future__ import annotations
 from typing import TypeGuard
 
 from dpacct.rounds import Adjacency, Poisson, Release, Round, Schedule, Uniform
-from dpacct.tight.game.theorem import LARGEST_SHIFT
 
+# The largest shift of a Gaussian over its deviation for which profiles are computed.
+LARGEST_SHIFT = 7.0
 _PLAYED = (Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT)
 
 

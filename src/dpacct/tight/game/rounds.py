@@ -24,7 +24,7 @@ from dpacct.pairs.dominating import (
     proven_pairs,
 )
 from dpacct.rounds import Adjacency, Release, Round, Schedule, Uniform
-from dpacct.tight.game import has_one_pair, is_game, takes_everybody
+from dpacct.tight.game import LARGEST_SHIFT, has_one_pair, is_game, takes_everybody
 from dpacct.tight.game.beside import beside, law_above, law_below
 from dpacct.tight.game.kernels import (
     MANY_TURNS,
@@ -42,7 +42,7 @@ from dpacct.tight.game.kernels import (
 )
 from dpacct.tight.game.laws import Kernel
 from dpacct.tight.game.positions import Thinned, thinned_laws
-from dpacct.tight.game.theorem import LARGEST_SHIFT, Cover
+from dpacct.tight.game.theorem import Cover
 
 # How all positions in a round are bounded: one law for each of some cells, or fewer for them.
 # Where a contribution becomes zero there is one angle: its ranges, or a guide to choose them.

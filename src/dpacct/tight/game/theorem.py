@@ -34,10 +34,10 @@ import numpy as np
 
 from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import UNIT, Array, Bounds
+from dpacct.tight.game import LARGEST_SHIFT
 
-# Absolute error from underflow where mu <= LARGEST_SHIFT.
+# Absolute error from underflow where mu <= `LARGEST_SHIFT`.
 UNDERFLOW = 1e-180
-LARGEST_SHIFT = 7.0
 
 
 class GaussianProfile(NamedTuple):
