@@ -28,6 +28,7 @@ from dpacct.ledger.postgres.address import Address
 from dpacct.ledger.postgres.store import PostgresEntries
 from dpacct.ledger.readings import Snapshot
 from dpacct.ledger.record.entries import Entry, canonical, digest_of, link
+from dpacct.ledger.record.plans import PlanRoom
 from dpacct.renyi.odometer import Mixture, design_mixture, times
 from ledgers import BUDGET, ROUND, play
 
@@ -98,6 +99,17 @@ def test_a_client_that_checks_nothing_does_not_overspend(
         assert ledger.verify().sound
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_nor_does_its_first_plan(address: str, believes: pytest.MonkeyPatch, *, at_once: bool):
+    """Without a share of delta that the other accountants need, the database checks it too."""
+    room = PlanRoom(True, 1e-5, 0.0, 0.0)
+    believes.setattr("dpacct.ledger.writing.plan_room", lambda *_: room)
+    with Ledger.open(address, BUDGET) as ledger:
+        with pytest.raises(BudgetExceeded, match="the database refuses"):
+            ledger.charge("x", 500 * LOUD) if at_once else ledger.start_run("x", 500 * LOUD)
+        assert ledger.runs == ()
+
+
 def test_pure_releases_beside_a_tight_plan_end_where_condition_b_ends(
     address: str, believes: pytest.MonkeyPatch
 ):
@@ -158,6 +170,7 @@ LIES = {
     "totals of another length": lambda ledger, run: (ledger["spent"].pop(), run["spent"].pop()),
     "no totals": lambda ledger, run: (ledger.pop("spent"), run.pop("spent")),
     "no numbers": lambda _ledger, run: run["spent"].__setitem__(0, None),
+    "no finite numbers": lambda *both: [one["spent"].__setitem__(0, "NaN") for one in both],
 }
 
 

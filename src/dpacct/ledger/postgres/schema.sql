@@ -6,8 +6,9 @@
 -- and falls only by an abandoned round, whose cost was added before. All runs add up exactly.
 -- Rule 3: whatever raises the charge, spent and held, of a ledger that has started satisfies
 -- condition A, B or C of theorem 3a (docs/derivations/adaptive.md). A is inequality (D), in exact
--- numbers, with a vector p that is found here. So no client overspends by wrong arithmetic. A wrong
--- cost, or a wrong epsilon of the initial plans, is found by `dpacct ledger verify`.
+-- numbers, with a vector p that is found here. So no client overspends by wrong arithmetic. Before
+-- the first round, plans may also rest on the delta that is set aside for them, by other accountants.
+-- A wrong cost, or a wrong delta or epsilon of such plans, is found by `dpacct ledger verify`.
 -- Rule 4: the role that logged in, not a text, decides which team pays. A quota of a team is a cap
 -- on (D) for its runs alone, at the delta of the budget.
 -- Rule 5: the functions that roles may call run as the owner of the schema, look for names in it
@@ -42,7 +43,7 @@ CREATE TRIGGER quotas_stay BEFORE UPDATE OR DELETE OR TRUNCATE ON quotas FOR EAC
 -- Arithmetic. Totals are whole numbers: of each order in units of 2^-64, then in units of 1e-40 the
 -- masses, the largest losses and the number of rounds without one, and these two beside the plans.
 CREATE FUNCTION numbers(j json) RETURNS numeric[] LANGUAGE sql IMMUTABLE AS $$
-  SELECT array_agg(v::numeric ORDER BY i) FROM json_array_elements_text(j) WITH ORDINALITY AS u(v, i) $$;
+  SELECT array_agg(CASE WHEN v ~ '^-?[0-9]{1,99}$' THEN v::numeric END ORDER BY i) FROM json_array_elements_text(j) WITH ORDINALITY AS u(v, i) $$;
 CREATE FUNCTION added(a numeric[], b numeric[], c numeric DEFAULT 1) RETURNS numeric[] LANGUAGE sql IMMUTABLE AS $$
   SELECT array_agg(x + c * y ORDER BY i) FROM unnest(a, b) WITH ORDINALITY AS u(x, y, i) $$;
 CREATE FUNCTION at_least(a numeric[], b numeric[]) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
@@ -115,7 +116,7 @@ CREATE FUNCTION is_lead() RETURNS boolean LANGUAGE sql STABLE AS $$
 CREATE FUNCTION refuse(why text, code text DEFAULT 'DP002') RETURNS void LANGUAGE plpgsql AS $$
 BEGIN RAISE EXCEPTION '%', why USING ERRCODE = code; END $$;
 
--- The lock of the head. Its role cannot weaken what it pins until the transaction ends in a commit.
+-- The lock of the head, and what a transaction needs whatever its role or server is set to.
 CREATE FUNCTION take() RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = {schema}, pg_temp AS $$
 DECLARE n bigint;
 BEGIN
@@ -217,7 +218,7 @@ BEGIN
   -- Rule 3
   charged := added(numbers(z->'spent'), numbers(z->'held'));
   before := added(numbers(a->'spent'), numbers(a->'held'));
-  IF NOT at_least(before, charged) AND NOT ((now->>'initial')::boolean AND own IS NULL)
+  IF NOT at_least(before, charged) AND NOT ((now->>'initial')::boolean AND own IS NULL AND (z->>'plan_delta')::numeric > 0)
     AND NOT (coalesce((e->>'over_budget')::boolean, false) AND k = 'charge' AND is_lead())
     AND NOT fits(charged, t.epsilon, (z->>'delta')::numeric, (z->>'promised_delta')::numeric,
       CASE WHEN (z->>'plan_delta')::numeric > 0 AND (k IN ('run', 'charge') OR k = 'reserve' AND NOT inside) THEN x END) THEN
