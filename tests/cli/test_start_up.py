@@ -17,7 +17,7 @@ SLOW = [
     "pydantic", "argparse", "scipy.stats", "scipy.optimize", "torch",
     "dp_accounting", "opacus", "flwr", "matplotlib", "fpdf", "mpmath",
     "importlib.metadata", "tomllib", "tempfile",
-    "dpacct.tight.game.theorem", "dpacct.tight.sizes", "html.entities",
+    "dpacct.tight.game.theorem", "dpacct.tight.sizes",
     "dpacct.risk.attacks", "dpacct.report", "dpacct.ledger.report.compose", "dpacct.pictures",
 ]  # fmt: skip
 CALIBRATE = ["calibrate", "--eps", "8", "--rounds", "300", "--q", "0.1"]
