@@ -175,6 +175,9 @@ def combine(
     examples = bool(words.get("examples") or written.get("examples"))
     _check_unit(words, written, examples=examples)
     data = words.get("data") or written.get("data") or DEFAULT_DATA
+    if words.get("data_dir") and (data == DEFAULT_DATA or is_table(data)):
+        where = "it comes with scikit-learn" if data == DEFAULT_DATA else "it has its own path"
+        raise conflict(f"--data-dir {words['data_dir']}", f"--data {data}", where)
     common = defaults.EXAMPLES_COMMON if examples else defaults.COMMON
     usual = (defaults.EXAMPLES_DEFAULTS if examples else DEFAULTS).get(data.split(":")[0], {})
     # The owners of rows are the natural clients. Dealing the rows of one person to several clients

@@ -242,3 +242,44 @@ def test_ledgers_need_a_folder(tmp_path: Path) -> None:
         with pytest.raises(InvalidParameter) as refused:
             begin(str(wrong), "dp-fedavg", "digits")
         assert refused.value.name == "ledger"
+
+
+# A value of each option that is not its default.
+OTHERS = {
+    "data": "adult", "data_dir": "x", "label": "y", "owner": "y", "classes": "0,1",
+    "clients": "50", "public_size": "90", "partition": "dirichlet:1", "examples": "yes",
+    "model": "cnn-small", "init": "x.pt", "correlated": "square-root", "bands": "3",
+    "separation": "5", "rounds": "7", "epochs": "2", "q": "0.2", "cohort": "20", "steps": "4",
+    "records": "2", "sampling": "uniform", "adjacency": "replace-one", "eps": "3", "noise": "3",
+    "delta": "1e-6", "clip_norm": "2", "adaptive_clip": "0.5", "secure_noise": "yes",
+    "local_optimizer": "adam", "local_lr": "0.3", "local_epochs": "2", "local_steps": "3",
+    "batch_size": "7", "momentum": "0.5", "weight_decay": "0.1", "lr_decay": "0.9",
+    "max_grad_norm": "2", "server_lr": "0.5", "server": "adam", "as_printed": "yes",
+    "device": "cuda:99", "seed": "3", "public_seed": "5", "vectorize": "no",
+    "precision": "tf32", "schedule": "plan.csv", "hold_out": "0.2",
+}  # fmt: skip
+
+
+def made(**typed: str) -> str:
+    """What a job is made of, in words."""
+    from dpacct_cli.train.job import build_job
+
+    job = build_job(combine("dp-fedavg", {"sampling": "poisson", **typed}))
+    held = None if job.held_out is None else len(job.held_out)
+    sums = [float(part.detach().double().sum()) for part in job.model.parameters()]
+    sums += [float(job.clients[place].targets.double().sum()) for place in range(3)]
+    return repr((job.sampling, job.adjacency, job.public, job.delta, dict(job.keywords),
+                 len(job.clients), held, job.dataset.name, sums))  # fmt: skip
+
+
+@pytest.mark.needs("torch")
+def test_no_option_of_training_is_without_effect(folder: Path) -> None:
+    """It changes the job, or is rejected."""
+    (folder / "plan.csv").write_text("rounds,noise_multiplier,sampling_rate\n2,9,0.5\n")
+    assert OTHERS.keys() == {*KEYS}
+    usual = made()
+    for key, value in OTHERS.items():
+        try:
+            assert made(**{key: value}) != usual, key
+        except DpacctError:
+            continue
