@@ -45,6 +45,7 @@ html_theme = "furo"
 html_title = f"dpacct {release}"
 html_static_path = ["static"]
 html_css_files = ["style.css"]
+html_search_scorer = str(Path(__file__).parent / "static" / "scorer.js")
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
