@@ -31,7 +31,7 @@ from dpacct_cli.output import LABEL, Force
 from dpacct_cli.render import Answer, Grid, Page, Row, Style, plain, show
 from dpacct_cli.train import options as own
 from dpacct_cli.train.files import SETTINGS, RunFiles, ledger_of_settings
-from dpacct_cli.train.settings import RunSettings, load
+from dpacct_cli.train.settings import RunSettings, check_folder, load
 
 if TYPE_CHECKING:
     from dpacct.fl.clients import ClientData
@@ -148,6 +148,7 @@ def read_target(text: str, moved: Mapping[str, str | None], method: str | None =
             raise conflict(f"--method {method}", str(beside), f"it has {settings.method}")
         typed = {key: value for key, value in moved.items() if value is not None}
         settings = replace(settings, values={**settings.values, **typed})
+        check_folder(settings)
         job = build_job(settings)
         load_parameters(dict(content), path, job.model)
     except InvalidParameter as error:

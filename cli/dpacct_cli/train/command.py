@@ -20,7 +20,14 @@ from dpacct_cli.output import is_there
 from dpacct_cli.render import Answer, Page, Row, down, plain, print_note, safe, seconds, show, up
 from dpacct_cli.train.files import Begun, RunFiles, begin, find_run, other_ledgers, unfinished
 from dpacct_cli.train.options import METHODS, MethodName, Record, Training
-from dpacct_cli.train.settings import FREE, RunSettings, check_unchanged, combine, typed_values
+from dpacct_cli.train.settings import (
+    FREE,
+    RunSettings,
+    check_folder,
+    check_unchanged,
+    combine,
+    typed_values,
+)
 from dpacct_cli.words import about_examples, in_units, spelling, text_of
 
 if TYPE_CHECKING:
@@ -116,7 +123,11 @@ def read_settings(
 
 
 def check_unit(settings: RunSettings) -> None:
-    """Name examples in all messages if they are sampled, and reject --batch if clients are."""
+    """Name examples in all messages if they are sampled, and reject --batch if clients are.
+
+    A folder of data that are in none is rejected, too.
+    """
+    check_folder(settings)
     if settings.get("examples"):
         about_examples()
     elif spelling("--cohort") == "--batch":

@@ -175,9 +175,6 @@ def combine(
     examples = bool(words.get("examples") or written.get("examples"))
     _check_unit(words, written, examples=examples)
     data = words.get("data") or written.get("data") or DEFAULT_DATA
-    if words.get("data_dir") and (data == DEFAULT_DATA or is_table(data)):
-        where = "it comes with scikit-learn" if data == DEFAULT_DATA else "it has its own path"
-        raise conflict(f"--data-dir {words['data_dir']}", f"--data {data}", where)
     common = defaults.EXAMPLES_COMMON if examples else defaults.COMMON
     usual = (defaults.EXAMPLES_DEFAULTS if examples else DEFAULTS).get(data.split(":")[0], {})
     # The owners of rows are the natural clients. Dealing the rows of one person to several clients
@@ -229,6 +226,14 @@ def check_unchanged(saved: RunSettings, typed: RunSettings) -> None:
         for key, value in getattr(typed, name).items():
             if getattr(saved, name).get(key) != value:
                 raise conflict(f"{flag} {key}={value}", "--resume", "the run has other options")
+
+
+def check_folder(settings: RunSettings) -> None:
+    """Reject a folder of data beside data that are in none."""
+    folder, data = settings.get("data_dir"), settings.values["data"]
+    if folder and (data == DEFAULT_DATA or is_table(data)):
+        where = "it comes with scikit-learn" if data == DEFAULT_DATA else "it has its own path"
+        raise conflict(f"--data-dir {folder}", f"--data {data}", where)
 
 
 def _check_layer(layer: Values, *, dashes: bool) -> None:

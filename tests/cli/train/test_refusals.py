@@ -58,6 +58,7 @@ train --resume => --ledger | no run to resume
 train --resume --run x => --run is 'x' | no run to resume | x.settings.json
 train dp-fedavg --run x => --run x needs --resume
 train dp-fedavg --ledger x.ledger --resume => there is no run to resume
+train dp-fedavg --data-dir x => --data-dir x contradicts --data digits
 train dp-fedavg --label y => --label contradicts --data digits
 train dp-fedavg --examples --clients 5 => --clients 5 contradicts --examples
 train dp-fedavg --examples --config people.toml => partition natural contradicts --examples

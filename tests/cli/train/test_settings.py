@@ -17,6 +17,7 @@ from dpacct_cli.train.settings import (
     ALTERNATIVES,
     KEYS,
     RunSettings,
+    check_folder,
     check_unchanged,
     combine,
     load,
@@ -264,7 +265,9 @@ def made(**typed: str) -> str:
     """What a job is made of, in words."""
     from dpacct_cli.train.job import build_job
 
-    job = build_job(combine("dp-fedavg", {"sampling": "poisson", **typed}))
+    settings = combine("dp-fedavg", {"sampling": "poisson", **typed})
+    check_folder(settings)
+    job = build_job(settings)
     held = None if job.held_out is None else len(job.held_out)
     sums = [float(part.detach().double().sum()) for part in job.model.parameters()]
     sums += [float(job.clients[place].targets.double().sum()) for place in range(3)]
