@@ -173,7 +173,10 @@ def test_killed_writers_lose_no_released_round(address: str, seed: int):
     with Ledger.open(address, WIDE) as ledger:
         ledger.start_run("x").reserve(SMALL).commit()
     reader, writer = os.pipe()
-    for _ in range(40 if MANY > 1 else 4):
+    # On a busy machine, few writers get to a release.
+    for turn in range(40):
+        if turn >= (40 if MANY > 1 else 4) and len(released) > 10:
+            break
         crowd = [start(_write, address, writer, 0) for _ in range(8)]
         for process in crowd:
             time.sleep(draws.uniform(0.0, 0.12))

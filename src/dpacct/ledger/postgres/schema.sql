@@ -154,13 +154,14 @@ END $$;
 CREATE FUNCTION admit(was head, n bigint, r bigint, k text, c bigint, e json, s json, x numeric) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   a json := was.ledger; z json := s->'ledger'; own json; now json := s->'run'; old json; t terms; zero numeric[]; least numeric[]; up numeric[]; spent numeric[]; held numeric[];
-  charged numeric[]; before numeric[]; who text; inside boolean; began json; part text := coalesce(e->>'part', ''); shared numeric[]; cap numeric; mine numeric[]; m int; reserved entries;
+  charged numeric[]; before numeric[]; a_spent numeric[] := numbers(was.ledger->'spent'); a_held numeric[] := numbers(was.ledger->'held');
+  z_spent numeric[] := numbers(s->'ledger'->'spent'); z_held numeric[] := numbers(s->'ledger'->'held'); o_spent numeric[]; o_held numeric[]; who text; inside boolean; began json; part text := coalesce(e->>'part', ''); shared numeric[]; cap numeric; mine numeric[]; m int; reserved entries;
 BEGIN
   SELECT * INTO t FROM terms;
   m := cardinality(t.gaps) + 5;
   zero := array_fill(0::numeric, ARRAY[m]);
   IF k = 'ledger' THEN
-    IF NOT is_lead() OR numbers(z->'spent') <> zero OR numbers(z->'held') <> zero THEN PERFORM refuse('a ledger begins with nothing'); END IF;
+    IF NOT is_lead() OR z_spent <> zero OR z_held <> zero THEN PERFORM refuse('a ledger begins with nothing'); END IF;
     RETURN;
   END IF;
   who := team_for(r, coalesce(e->>'project', ''));
@@ -171,8 +172,10 @@ BEGIN
   inside := e->>'s' IS NOT NULL;
   IF inside AND (k <> 'reserve' OR NOT (own->>'planned')::boolean OR (own->>'left')::boolean) THEN PERFORM refuse('run ' || r || ' has no plan that covers a round'); END IF;
 
+  o_spent := numbers(old->'spent'); o_held := numbers(old->'held');
+
   -- Rule 2: the least that the run has spent now.
-  least := numbers(old->'spent');
+  least := o_spent;
   IF k = 'charge' THEN least := numbers(e->'cost');
   ELSIF k = 'reserve' THEN
     up := added(zero, numbers((SELECT text::json->'cost' FROM entries WHERE number = (e->>'k')::bigint AND kind = 'kind')), coalesce((e->>'n')::numeric, 1));
@@ -200,10 +203,10 @@ BEGIN
   IF NOT (at_least(spent, least) AND at_least(spent, zero) AND at_least(held, zero) AND cardinality(spent) = m AND cardinality(held) = m)
     OR (k = 'run' AND e->>'plan' IS NOT NULL AND NOT at_least(held, numbers(e->'cost'))) THEN
     PERFORM refuse('the totals of run ' || r || ' behind entry ' || n || ' are too low'); END IF;
-  shared := added(spent, numbers(old->'spent'), -1);
+  shared := added(spent, o_spent, -1);
   IF part <> '' THEN shared := charge_part(part, spent, m); END IF;
-  IF numbers(z->'spent') IS DISTINCT FROM added(numbers(a->'spent'), shared)
-    OR numbers(z->'held') IS DISTINCT FROM added(numbers(a->'held'), added(held, numbers(old->'held'), -1)) THEN
+  IF z_spent IS DISTINCT FROM added(a_spent, shared)
+    OR z_held IS DISTINCT FROM added(a_held, added(held, o_held, -1)) THEN
     PERFORM refuse('the totals behind entry ' || n || ' are not the sum of those of its runs'); END IF;
 
   -- What never changes: the division of delta and the state "started" once a round was reserved, and a run's kind of plan.
@@ -216,8 +219,8 @@ BEGIN
     PERFORM refuse('entry ' || n || ' changes what is fixed'); END IF;
 
   -- Rule 3
-  charged := added(numbers(z->'spent'), numbers(z->'held'));
-  before := added(numbers(a->'spent'), numbers(a->'held'));
+  charged := added(z_spent, z_held);
+  before := added(a_spent, a_held);
   IF NOT at_least(before, charged) AND NOT ((now->>'initial')::boolean AND own IS NULL AND (z->>'plan_delta')::numeric > 0)
     AND NOT (coalesce((e->>'over_budget')::boolean, false) AND k = 'charge' AND is_lead())
     AND NOT fits(charged, t.epsilon, (z->>'delta')::numeric, (z->>'promised_delta')::numeric,
@@ -226,7 +229,7 @@ BEGIN
 
   -- Rule 4
   INSERT INTO runs VALUES (r, who) ON CONFLICT DO NOTHING;
-  up := added(added(spent, held), added(numbers(old->'spent'), numbers(old->'held')), -1);
+  up := added(added(spent, held), added(o_spent, o_held), -1);
   INSERT INTO teams AS o VALUES (who, up) ON CONFLICT (team) DO UPDATE SET total = added(o.total, up) RETURNING total INTO mine;
   SELECT epsilon INTO cap FROM quotas WHERE team = who ORDER BY id DESC LIMIT 1;
   IF FOUND AND NOT at_least(zero, up) AND NOT fits(mine, cap, t.delta, (z->>'promised_delta')::numeric, NULL) THEN

@@ -82,6 +82,8 @@ class PostgresEntries(StoredEntries):
         self._store, self._connection, self._limit = store, store, limit
         self._head: Entry | None = None
         self._old = False
+        # Behind the latest entry that was added.
+        self._totals: str | None = None
 
     def add(self, entry: Entry, totals: str | None) -> None:
         """Add an entry, if the database admits it."""
@@ -89,12 +91,13 @@ class PostgresEntries(StoredEntries):
         epsilon = self.aside() if self.aside and totals else None
         beside = None if epsilon is None else Decimal(repr(epsilon))
         self._store.execute("SELECT append(?, ?, ?, ?, ?, ?, ?, ?)", (*values, beside))
-        self._head = entry
+        self._head, self._totals = entry, totals
 
     def released(self) -> int:
         """Return the number of released rounds of all runs."""
-        query = "SELECT coalesce((ledger->>'committed')::bigint, 0) FROM head"
-        return self._store.execute(query).fetchone()[0]
+        if self._totals is not None:
+            return json.loads(self._totals)["ledger"]["committed"]
+        return self._store.execute("SELECT ledger FROM head").fetchone()[0]["committed"]
 
     def has(self, hash_: bytes) -> bool:
         """Return whether an entry has this hash."""
@@ -205,8 +208,7 @@ class Store:
         sent: list[tuple[bytes, Answer]] = []
 
         def transaction() -> Answer:
-            self.execute("BEGIN")
-            self.execute("SELECT take()")
+            self.execute("BEGIN; SELECT take()")
             rows = PostgresEntries(self)
             self._compare(rows, witness := self.witness())
             self._check_head(rows)
