@@ -37,15 +37,11 @@ if TYPE_CHECKING:
     from dpacct.risk.attacks import Attacks
 
 NOTHING = Schedule()
-# A cost below this share of the target counts as this share. The least positive double.
-_FAR_BELOW, _LEAST = 0.1, 5e-324
-# Tolerances of the logarithm of the unknown: of the result, and of where the search begins.
-_TOLERANCE, _GUESS_TOLERANCE = 2e-7, 3e-5
+# Of the logarithm of the unknown.
+_TOLERANCE = 2e-7
 _SMALLEST_RATE = 1e-12
 # The least distance over which the slope of an estimate is taken.
 _LEAST_REACH = 1e-3
-# Length and number of the steps in which an estimate is searched for.
-_STRIDE, _STRIDES = 0.25, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +136,9 @@ def excess(goal: Goal, schedule: Schedule) -> float:
     cost = goal.cost(schedule)
     if cost <= goal.target:
         # A cost exactly on target is met for any rounding of the logarithms. A cost that drops
-        # to nothing at once would lead secants astray.
-        least = max(_FAR_BELOW * goal.target, _LEAST)
+        # to nothing at once would lead secants astray: far below, it counts as a tenth, or as the
+        # least positive double.
+        least = max(0.1 * goal.target, 5e-324)
         return min(0.0, math.log(max(cost, least)) - math.log(goal.target))
     return max(math.log(cost) - math.log(goal.target), 1e-300)
 
@@ -231,11 +228,12 @@ class _Line:
 
         start = min(max(guess, self.ends[0]), self.ends[1])
         # If losses are too large for an estimate, there may be one for a little more noise.
-        tries = (start + _STRIDE * k for k in range(_STRIDES))
+        tries = (start + 0.25 * k for k in range(16))
         known = next((t for t in tries if t <= self.ends[1] and math.isfinite(estimate(t))), None)
         if known is None:
             return start
-        root = bracket_root(estimate, known, self.ends, _GUESS_TOLERANCE)[1]
+        # Only about where the search begins.
+        root = bracket_root(estimate, known, self.ends, 3e-5)[1]
         return root if math.isfinite(estimate(root)) else known
 
     def around_root(self, excess_at: Callable[[float], float], guess: float) -> tuple[float, float]:

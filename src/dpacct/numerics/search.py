@@ -21,8 +21,6 @@ from dpacct.budget import Interval
 from dpacct.numerics.rounding import UNIT, below
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
-# The most secants from a good start, and the longest of them.
-_SECANTS, _FARTHEST_SECANT = 7, 1.0
 
 
 def minimize_unimodal(
@@ -213,13 +211,14 @@ def settle(
             secants do not settle inside ``bounds``, the result is None.
     """
     t, value = start, function(start)
-    for _ in range(_SECANTS):
+    # A good start needs few secants, and short ones.
+    for _ in range(7):
         if not (math.isfinite(value) and math.isfinite(slope) and slope > 0):
             return None
         if -tolerance * slope <= value <= 0:
             return t
         new = t + value / slope + 0.5 * tolerance
-        if not bounds[0] <= new <= bounds[1] or not abs(new - t) <= _FARTHEST_SECANT:
+        if not bounds[0] <= new <= bounds[1] or not abs(new - t) <= 1.0:
             return None
         following = function(new)
         # The slope between values that hardly differ would be noise.
@@ -251,8 +250,6 @@ def _interpolate(
 
 
 _TRIES = 5
-# This far below the target is near enough. A missed target first adds this margin.
-_NEAR, _FIRST_MARGIN = 2e-4, 5e-5
 
 
 def corrected_root(
@@ -274,10 +271,11 @@ def corrected_root(
         excess = slow(at)
         if excess <= 0.0:
             best = min(best, at)
-            if excess >= -_NEAR:
+            # Near enough.
+            if excess >= -2e-4:
                 break
         else:
-            margin = 2 * margin or _FIRST_MARGIN
+            margin = 2 * margin or 5e-5
         level = quick(at) - excess - margin
         following = solve_quick(level, at)
         if following == at:

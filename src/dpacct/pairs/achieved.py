@@ -39,8 +39,6 @@ from dpacct.rounds import Release, Round, Schedule
 _TOLERANCE = 1e-10
 # Above this number of kinds of rounds, only the most expensive kinds are used.
 _MAX_KINDS = 50
-# log s, where the search for it begins, and its tolerance.
-_SHARES, _FIRST_SHARE, _SHARE_TOLERANCE = (-20.0, math.log(0.999)), math.log(0.05), 0.02
 
 
 def achieved_delta(schedule: Schedule, epsilon: float) -> float:
@@ -166,4 +164,5 @@ def _share(logarithm: float) -> float:
 
 
 def _best_share(function: Callable[[float], float]) -> float:
-    return minimize_unimodal(function, _FIRST_SHARE, _SHARES, _SHARE_TOLERANCE)
+    """Return about the best log s."""
+    return minimize_unimodal(function, math.log(0.05), (-20.0, math.log(0.999)), 0.02)

@@ -25,14 +25,12 @@ from dpacct.pairs.atoms import AtomicPair
 from dpacct.pairs.kinds import Direction, SampledGaussianPair
 from dpacct.pairs.records import ChoicePair, RecordsPair
 
-# So many rates are kept, more are moved to so many knots. Below the last knot is this share.
-_KEPT, _KNOTS, _BEYOND = 16, 4, 5e-3
+# So many rates are kept, more are moved to so many knots.
+_KEPT, _KNOTS = 16, 4
 # A smaller probability counts as this one.
 _LEAST = 1e-280
-# Cells of a deviation of the noise, their largest number, and the largest deviation of o.
-_CELLS, _MOST_CELLS, _MOST_SPREAD = 12, 1000, 250.0
-# The relative error of masses of cells, and the mass that may be missing.
-_CELL_ERROR, _MISSING = 1e-11, 1e-10
+# The relative error of masses of cells.
+_CELL_ERROR = 1e-11
 
 
 class CohortLaw(NamedTuple):
@@ -64,7 +62,8 @@ def cohort_law(rate: float, cohort: int, sizes: tuple[int, int]) -> CohortLaw:
     if known > 0.0:
         # Falling. Rounded up.
         rates = np.minimum(rate * cohort / (values + 1) * (1 + 8 * UNIT), rate)
-        last = int(np.searchsorted(np.cumsum(masses), (1 - _BEYOND) * known))
+        # A small share of the masses lies below the last knot.
+        last = int(np.searchsorted(np.cumsum(masses), (1 - 5e-3) * known))
         lowest = float(rates[min(last, len(rates) - 1)])
         knots = np.linspace(lowest, float(rates[0]), _KNOTS)
         if len(rates) <= _KEPT:
@@ -112,18 +111,19 @@ def crowd_pair(
     deviation of the number of others is above 250.
     """
     others = clients - 1
-    if others * rate * (1 - rate) > _MOST_SPREAD**2:
+    if others * rate * (1 - rate) > 250.0**2:
         return None
     values, masses = binomial_blocks(others, rate, 0)
     missing = max(0.0, 1 - float(masses.sum())) + UNIT * (len(masses) + 16)
-    if missing > _MISSING:
+    if missing > 1e-10:
         return None
     short = values < cohort
     few, mass = values[short], masses[short]
     full, kept = masses[~short], masses[~short] * (rate * cohort / (values[~short] + 1))
     centers = np.concatenate([few, [cohort]])
     low, high = float(centers[0]) - 2 - 7 * noise, cohort + 7 * noise
-    number = min(math.ceil((high - low) / noise * _CELLS), _MOST_CELLS)
+    # A dozen cells for each deviation of the noise.
+    number = min(math.ceil((high - low) / noise * 12), 1000)
     edges = np.concatenate([[-np.inf], np.linspace(low, high, number), [np.inf]])
     ends = np.array([full.sum(), kept.sum()])
     away = _cells(edges, centers, noise, np.append(mass, ends[0]))

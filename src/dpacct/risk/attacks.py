@@ -51,9 +51,6 @@ from dpacct.tight.composition import Composition, is_same_both_ways
 from dpacct.tight.contour import Contour, log_delta_estimate, tilt_at_epsilon
 from dpacct.tight.engines import Made, composed_delta, inversion_delta
 
-# A contour is kept up to this relative width. It also answers elsewhere up to the second width, or
-# up to this multiple of its width at the epsilon for which it was made.
-_MADE, _SHARP, _WIDER = 1e-7, 1e-9, 2.0
 # Above this delta the game's grid hardly counts.
 _LEAST_PLAYED = 1e-9
 # Bounds of delta(eps), eps >= 0, of a direction.
@@ -151,7 +148,8 @@ class _Engine:
             made, width = self._contours[near]
             with suppress(NotConverged):
                 answer = made.delta(epsilon)
-                if answer.width <= max(_SHARP, _WIDER * width) * answer.upper:
+                # Sharp, or as sharp as at the epsilon that it was made for.
+                if answer.width <= max(1e-9, 2.0 * width) * answer.upper:
                     return answer
         if self._inverts and epsilon < self._composition.largest_loss:
             with suppress(NotConverged):
@@ -160,7 +158,7 @@ class _Engine:
                     log_delta = min(0.0, log_delta_estimate(tilt, at, epsilon))
                     contour = Contour(self._composition, tilt, epsilon, log_delta, 0.0, at.variance)
                     answer = contour.delta(epsilon)
-                    if answer.width <= _MADE * answer.upper:
+                    if answer.width <= 1e-7 * answer.upper:
                         width = answer.width / answer.upper
                         self._contours[epsilon] = Made(contour, 0.0), width
                         return answer
@@ -179,11 +177,9 @@ LEAST_EPSILON = -40.0
 # Accuracy of eps where the bound is least, in units of the width of delta(eps). The bound is off
 # by the square.
 _TOLERANCE = 1e-4
-# First step of the search, and the distance within which a point serves as its start.
-_STEP, _NEAR = 0.1, 0.2
+# First step of the search.
+_STEP = 0.1
 _LARGEST_ADVANTAGE = 1 - 1e-9
-# An advantage below this share of the error rates, or above the second number, says all.
-_NEGLIGIBLE, _CERTAIN = 1e-9, 1 - 1e-12
 
 
 class Attacks:
@@ -255,9 +251,10 @@ class Attacks:
         less it, and the TPR does not fall as the FPR grows.
         """
         whole = self.advantage()
-        if whole.upper <= _NEGLIGIBLE * min(fpr, 1 - fpr):
+        # So small a share of the error rates says all, and so does an advantage next to one.
+        if whole.upper <= 1e-9 * min(fpr, 1 - fpr):
             return Interval(fpr, min(1.0, above(fpr + whole.upper, fpr)))
-        if whole.lower >= _CERTAIN and fpr >= 1 - whole.lower:
+        if whole.lower >= 1 - 1e-12 and fpr >= 1 - whole.lower:
             return Interval(max(fpr, whole.lower), 1.0)
         return None
 
@@ -307,7 +304,8 @@ class Attack:
         # log of the slope of the trade-off curve of a Gaussian.
         guess = -mu * normal_quantile(fpr) - mu * mu / 2
         guess = min(max(guess, LEAST_EPSILON), _largest_epsilon(fpr))
-        if min(abs(guess - seen) for seen in self._seen) > _NEAR * self._scale():
+        # A point that was seen nearby serves as well.
+        if min(abs(guess - seen) for seen in self._seen) > 0.2 * self._scale():
             self.bound(fpr, guess)
         return min(
             ((seen, self.bound(fpr, seen)) for seen in self._seen if seen <= -math.log(fpr)),

@@ -50,15 +50,8 @@ from dpacct.tight.engines import chernoff_delta, composed_delta, truncated
 
 # Delta at the last knot, which becomes the mass of infinite losses, and the largest epsilon of all.
 LAST_DELTA, _LARGEST = 1e-30, 600.0
-# Knots on contours, of closed forms, and of those that take long.
-_KNOTS, _CLOSED, _SLOW = 4800, 1200, 300
-# A contour serves so large a part of the knots at least, and others with a bracket of this relative
-# width. Where there is none, delta is known at few knots.
-_SERVED, _WIDE, _LONE = 30, 2e-4, 4
-# The share of epsilon that a blur may add, and of delta that is cut off.
-_BLUR, _LOST = 1e-5, 1e-6
-# With more nodes than this fewer knots are used.
-_CHEAP = 400
+# Knots on contours.
+_KNOTS = 4800
 
 
 def side_of(composition: Composition) -> Side:
@@ -71,23 +64,24 @@ def side_of(composition: Composition) -> Side:
     rows: list[tuple[float, Interval]] = []
     exactly = closed_form_delta(composition)
     if exactly is not None and composition.sampled_rounds:
-        knots = np.linspace(0.0, last, _SLOW if is_repeated(composition) else _CLOSED)
+        knots = np.linspace(0.0, last, 300 if is_repeated(composition) else 1200)
         rows = [(e, exactly(e)) for e in knots.tolist()]
         return _side([*rows[:-1], (last, _rest(composition, last, rows[-1][1].upper))])
     epsilons = np.linspace(0.0, last, _KNOTS).tolist()
     at = 0
     while at < _KNOTS - 1:
         # A contour is accurate below its own epsilon, and some way above.
-        served = min(at + _KNOTS // _SERVED, _KNOTS - 1)
+        served = min(at + _KNOTS // 30, _KNOTS - 1)
         try:
             bounds, skipped = _contour(composition, epsilons[served])
         except NotConverged:
             rows.append((epsilons[at], _alone(composition, epsilons[at])))
-            at += _KNOTS // _LONE
+            # Without a contour, delta is known at few knots.
+            at += _KNOTS // 4
             continue
         while at < _KNOTS - 1:
             bracket = bounds(epsilons[at])
-            if at >= served and bracket.width > _WIDE * bracket.upper:
+            if at >= served and bracket.width > 2e-4 * bracket.upper:
                 break
             rows.append((epsilons[at], bracket))
             at += skipped
@@ -139,16 +133,18 @@ def _contour(composition: Composition, epsilon: float) -> tuple[Callable[[float]
     if line is None:
         tilt, at = tilt_at_epsilon(few, epsilon)
         log_delta = min(0.0, log_delta_estimate(tilt, at, epsilon))
-        rest, lost = truncated(composition, _LOST * math.exp(max(log_delta, -600.0)))
+        # The shares of delta that are cut off, and of epsilon that a blur may add.
+        rest, lost = truncated(composition, 1e-6 * math.exp(max(log_delta, -600.0)))
         tilt = cheapest_tilt(rest, tilt, epsilon, log_delta)
-        width = _BLUR * max(epsilon, 1 / tilt)
+        width = 1e-5 * max(epsilon, 1 / tilt)
         line, mass = Contour(rest, tilt, epsilon, log_delta, width, at.variance), mass + lost
 
     def bounds(at: float) -> Interval:
         bracket = line.delta(at)
         return Interval(bracket.lower, min(1.0, (bracket.upper + mass) * (1 + 4 * UNIT)))
 
-    return bounds, 1 + line.nodes // _CHEAP
+    # With many nodes fewer knots are used.
+    return bounds, 1 + line.nodes // 400
 
 
 @lru_cache(maxsize=16)

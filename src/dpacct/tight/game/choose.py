@@ -175,8 +175,6 @@ _CELLS = (
     (_COARSE_SHARE, 1e-2, 2 * MOST_EFFORT),
 )
 _LAST = ((_COARSE_SHARE, math.inf, MOST_EFFORT),)
-# Larger extra gains if time is short, and the numbers of cells that are affordable then.
-_USUAL, _FINE, _PLENTY, _FEWEST, _MOST_CELLS = 5e-4, 2e-4, 250, 12, 200
 # The same where the usual cells are played, as they are first where kinds of rounds differ.
 _KNOWN = ((_DEFAULT_SHARE, _LONG), (_MIDDLE_SHARE, MOST_EFFORT))
 # The same for ranges of an angle, of which few are needed.
@@ -240,10 +238,12 @@ def _cells(schedule: Schedule, plan_with: Callable[[float], Frames], first: floa
         for share, enough, most in rows if has_cells(schedule) else ():
             plan = plan_with(share)
             one = effort_above(schedule, plan.upper, usual) / len(usual.cover)
-            if most < _FEWEST * one:
+            # The number of cells that are affordable.
+            number = int(most / one)
+            if number < 12:
                 continue
-            tolerance = _FINE if most >= _PLENTY * one else _USUAL
-            number = min(_MOST_CELLS, int(most / one))
+            # A larger extra gain if time is short.
+            tolerance, number = 2e-4 if number >= 250 else 5e-4, min(200, number)
             cover, reached = guided_cover(schedule, plan, tolerance, number)
             if reached <= enough:
                 yield plan, Thinned(cover), math.inf

@@ -55,9 +55,8 @@ _WORTH = 0.7
 # The lower bound's part of that share.
 _LOWER_SHARE = 0.5
 _FINER = 4
-# From this number of steps to the least loss on, its place on the grid matters little. Below, the
-# last point is tried at these shares of an interval before it. The finest grid for that.
-_MANY, _PLACES, _FINEST = 12, (0.3, 0.4, 0.5), 0.7
+# From this number of steps to the least loss on, its place on the grid matters little.
+_MANY = 12
 _BITS = 20
 # Largest number of kinds of rounds whose laws are made for a plan.
 _MOST_LAWS = 24
@@ -277,11 +276,11 @@ def _aligned(
     Much of a round's probability lies next to that loss. So the defect of a law below depends on
     the last point before it. A coarse step with a good last point may be better than a finer step.
     """
-    best, steps = (
-        (lost(usual), usual),
-        [_rounded(least_loss / (whole + part)) for whole in range(2, _MANY) for part in _PLACES],
-    )
-    for step in (step for step in steps if step > _FINEST * usual):
+    # The last point is tried at some shares of an interval before the least loss.
+    places = (whole + part for whole in range(2, _MANY) for part in (0.3, 0.4, 0.5))
+    best, steps = (lost(usual), usual), map(_rounded, (least_loss / place for place in places))
+    # Hardly finer than the usual one.
+    for step in (step for step in steps if step > 0.7 * usual):
         if best[0] <= wanted and step <= best[1]:
             break
         best = min(best, (lost(step), step))
@@ -296,18 +295,12 @@ def _rounded(step: float) -> float:
 
 Stages = list[tuple[Stage, int]]
 
-# Cost of the laws of one kind of round. The cells of a larger cover are thinner.
-_A_COVER, _A_CELL = 2.4e3, 1e5
-# Estimated ranges of the angle if a contribution becomes zero, and the cost of their laws.
-_RANGES, _OF_RANGES, _A_RANGE = 8, 3e6, 5e5
 # Two laws, each as expensive as a few laws next to each other in memory.
 _STRATEGIES = 8
-# Windows hold this number of deviations of the sum of losses. One round may cross this share of a
-# window only with this tilted probability, in all rounds together.
-_DEVIATIONS, _JUMP, _RARE_JUMP = 4.4, 1 / 4, 1e-4
-# Losses times laws times rounds for two strategies, and for three where a contribution becomes
-# zero: one alone reaches nearly as much over many rounds.
-_CHEAP, _CHEAP_ZERO_OUT = 1e9, 2e8
+# Windows hold this number of deviations of the sum of losses.
+_DEVIATIONS = 4.4
+# Losses times laws times rounds for two strategies.
+_CHEAP = 1e9
 # The laws of two strategies for one kind of round.
 _TWO_LAWS = 4e5
 # Largest number of kinds of rounds with laws, and a smaller one for many rounds.
@@ -401,7 +394,8 @@ def _window(
     while True:
         length //= 2
         most = max(length - 1 - reach, (length - 1) // 2)
-        if most < least or rounds * _jumps(laws, frame, usual, _JUMP * most) > _RARE_JUMP:
+        # A round may cross a quarter of it with this tilted probability, in all rounds together.
+        if most < least or rounds * _jumps(laws, frame, usual, most / 4) > 1e-4:
             return window
         window = min(most, frame.size)
 
@@ -424,7 +418,9 @@ def stages_below(
     By all strategies where that is worth its time, so that an adversary may switch, and by the best
     one alone otherwise.
     """
-    most = _CHEAP_ZERO_OUT if schedule.adjacency is Adjacency.ZERO_OUT else _CHEAP
+    # Of three strategies, where a contribution becomes zero, one alone reaches nearly as much over
+    # many rounds.
+    most = min(_CHEAP, 2e8) if schedule.adjacency is Adjacency.ZERO_OUT else _CHEAP
     if effort_below(schedule, frame) > most:
         return _stages_of_one_strategy(schedule, plan, frame), 0
 
@@ -463,13 +459,15 @@ def effort_above(schedule: Schedule, frame: Frame, positions: Positions) -> floa
     played = fewer_kinds(schedule)
     if schedule.adjacency is Adjacency.ZERO_OUT or isinstance(positions, TurnGuide | Turns):
         ranges = isinstance(positions, Turns)
-        laws = len(positions.ends) - 1 if ranges else _RANGES
-        each = _A_RANGE * laws if ranges else _OF_RANGES
+        # Or an estimate of ranges, with the cost of their laws.
+        laws = len(positions.ends) - 1 if ranges else 8
+        each = 5e5 * laws if ranges else 3e6
     else:
         thinned = isinstance(positions, Thinned)
         cells = len(positions.cover if thinned else positions)
         laws = USUAL_SHARE * cells if thinned else cells
-        each = _A_COVER * cells**2 + _A_CELL * cells
+        # The cells of a larger cover are thinner.
+        each = 2.4e3 * cells**2 + 1e5 * cells
     kinds = sum(map(is_game, played.only_rounds()))
     if kinds * laws * frame.size > _MOST_KEPT:
         return math.inf
