@@ -7,6 +7,7 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -222,3 +223,18 @@ def test_an_interrupted_call_leaves_no_lock(server: Server, address: str):
         play(other.resume_run(1), SMALL, 1)
         play(run, SMALL, 1)
         assert ledger.verify().sound
+
+
+def test_a_machine_keeps_up_to_where_it_verified(address: str, state: Path):
+    with Ledger.open(address, WIDE) as ledger:
+        ledger.charge("x", 5 * SMALL)
+        assert ledger.verify(keep=True).sound
+        ledger.charge("y", 5 * SMALL)
+        again = ledger.verify(all_entries=False, keep=True)
+        assert (again.sound, again.rounds) == (True, 10)
+        assert "verified before" in again.remarks[0]
+    # What was kept is no proof, and is left out where it is damaged.
+    (kept,) = state.glob("*.verified")
+    kept.write_text("no")
+    with Ledger.open(address, read_only=True) as ledger:
+        assert ledger.verify(all_entries=False).remarks == ()
