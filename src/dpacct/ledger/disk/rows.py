@@ -23,7 +23,7 @@ from typing import Any
 from dpacct.display import line
 from dpacct.errors import LedgerError
 from dpacct.ledger.disk.place import reason_of
-from dpacct.ledger.record.entries import GENESIS, Entry, link
+from dpacct.ledger.record.entries import GENESIS, Entry, digest_of, link, reading
 
 APPLICATION_ID = 0x6470_6163  # "dpac"
 # Version 3 (dpacct 0.3) has the same entries, each with its totals, and no other table.
@@ -155,11 +155,33 @@ class StoredEntries:
         return self._count("closes = ?", closes) > 0
 
     def states(self, after: int = 0) -> list[tuple[int, int, str]]:
-        """Return the stored totals of runs with entries behind a number: its latest, run, text."""
+        """Return the stored totals of runs with entries behind a number: its latest, run, text.
+
+        Each has the digest that its entry says, and those behind the latest entry of all are there.
+        """
         query = "SELECT number, run, text FROM states WHERE number > ? ORDER BY number"
         found: list[Any] = self._connection.execute(query, (after,)).fetchall()
         if any([type(column) for column in row] != [int, int, str] for row in found):
             raise LedgerError(f"{self.path}: the ledger is damaged: totals have the wrong types.")
+        recount = None
+        for number, run, text in found:
+            entry = self.entry(number)
+            try:
+                with reading():
+                    said = entry.digest
+                    if entry.old:
+                        recount = recount or self.of_run(0, kind="recount")
+                        said = recount and recount.data["runs"][str(run)]
+            except LedgerError as error:
+                raise LedgerError(f"{self.path}: entry {number}: {error}.") from None
+            if entry.run != run or said != digest_of(text):
+                raise LedgerError(
+                    f"{self.path}: entry {number}: the totals behind it were changed. Restore a "
+                    f"copy, and treat the missing rounds as spent."
+                )
+        number = self.head().number
+        if number > after and (not found or found[-1][0] != number):
+            raise LedgerError(f"{self.path}: the totals behind the latest entry are missing.")
         return found
 
     def add(self, entry: Entry, totals: str | None) -> None:

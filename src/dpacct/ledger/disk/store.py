@@ -323,6 +323,9 @@ class Store:
                     f"{problems[0]}. Restore a copy, and treat the missing rounds as spent."
                 )
             compare(self.place, rows)
+            if not rows.old:
+                # A journal that is damaged in the pages of totals.
+                rows.states()
             failed.pop_all()
         return connection
 
