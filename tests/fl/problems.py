@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dpacct import fl
-from dpacct.fl.local.batches import plan_batches
+from dpacct.fl.local.sgd import plan_batches
 
 cross_entropy = nn.functional.cross_entropy
 

@@ -279,13 +279,13 @@ def test_an_older_checkpoint_takes_no_row_again(tmp_path: Path):
     path.write_bytes(old)
     again = correlated(checkpoint=path).resume()
     assert again.round == 1
-    rows, opens = list[Any](), again._rounds.open
+    rows, opens = list[Any](), again.open
 
     def opened():
         rows.append(opens())
         return rows[-1]
 
-    again._rounds.open = opened
+    again.open = opened
     again.run()
     assert [each.draw.members for each in rows] == [range(row % 4, 12, 4) for row in range(4, 12)]
     assert "are taken" in str(again.stopped_because)
@@ -296,9 +296,9 @@ def test_two_processes_share_no_row(tmp_path: Path):
     run = correlated(checkpoint=tmp_path / "run")
     next(iter(run))
     other = correlated(checkpoint=tmp_path / "run").resume()
-    opened = run._rounds.open()
-    opened.merge(run._rounds.collect(opened.draw))
-    taken = other._rounds.open()
+    opened = run.open()
+    opened.merge(run.collect(opened.draw))
+    taken = other.open()
     assert (opened.draw.members, taken.draw.members) == (range(1, 12, 4), range(2, 12, 4))
     before = flat(run.model)
     with pytest.raises(LedgerError, match="another process"):
@@ -311,12 +311,12 @@ def test_two_processes_share_no_row(tmp_path: Path):
 
 def test_a_round_left_open_is_lost_with_its_row():
     run = correlated()
-    run._rounds.begin()
-    left, taken = run._rounds.open(), run._rounds.open()
+    run.begin()
+    left, taken = run.open(), run.open()
     with pytest.raises(Unsupported, match="row 1 of the noise where row 2"):
         left.release()
     taken.release()
-    assert run._rounds.open().draw.members == range(2, 12, 4)
+    assert run.open().draw.members == range(2, 12, 4)
 
 
 def test_the_server_refuses_a_client_that_comes_too_early(tmp_path: Path):

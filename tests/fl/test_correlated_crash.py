@@ -14,10 +14,10 @@ import torch
 from dpacct import Budget, fl
 from dpacct.correlated import Strategy, buffered_toeplitz, square_root
 from dpacct.errors import InvalidParameter
-from dpacct.fl.engine import checkpoint
+from dpacct.fl.engine import run as run_module
 from dpacct.fl.engine.engine import Engine
-from dpacct.fl.engine.loop import LocalRounds
 from dpacct.fl.engine.rounds import Rounds
+from dpacct.fl.federation import Federation
 from dpacct.fl.privacy import account
 from dpacct.fl.privacy.correlated import NoiseStream
 from dpacct.ledger import Ledger, Run, Ticket
@@ -91,15 +91,15 @@ STAGES = {
     "charge committed": (Ticket, "commit", 1, True),
     "before the row": (Run, "take_row", 3, False),
     "row taken": (Run, "take_row", 3, True),
-    "training": (LocalRounds, "collect", 3, False),
-    "summed": (LocalRounds, "collect", 3, True),
+    "training": (Federation, "collect", 3, False),
+    "summed": (Federation, "collect", 3, True),
     "noise added": (Engine, "release", 3, True),
     "before its commit": (account.RowTicket, "commit", 3, False),
     "committed": (account.RowTicket, "commit", 3, True),
     "model moved": (Rounds, "write_model", 3, True),
-    "before the checkpoint": (checkpoint, "write_checkpoint", 4, False),
+    "before the checkpoint": (run_module, "write_checkpoint", 4, False),
     "in the checkpoint": (torch, "save", 4, True),
-    "behind the checkpoint": (checkpoint, "write_checkpoint", 4, True),
+    "behind the checkpoint": (run_module, "write_checkpoint", 4, True),
 }
 # Before these stages of round 3 its row is not taken, or its round has ended.
 KEEPS_ALL = [*list(STAGES)[:4], "behind the checkpoint"]
@@ -136,7 +136,7 @@ def test_a_killed_run_goes_on_with_its_next_row(name: str, stage: str, tmp_path:
 @pytest.mark.needs("posix")
 def test_a_run_killed_before_its_first_checkpoint_has_charged_nothing(tmp_path: Path):
     strategy = STRATEGIES["banded"]
-    in_a_process(tmp_path, strategy, killer(checkpoint, "write_checkpoint", 1, after=False))
+    in_a_process(tmp_path, strategy, killer(run_module, "write_checkpoint", 1, after=False))
     with pytest.raises(InvalidParameter, match="no such file"):
         run_of(tmp_path, strategy).resume()
     with Ledger.open(tmp_path / "run.ledger") as ledger:

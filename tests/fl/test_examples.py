@@ -157,7 +157,7 @@ def test_groups_are_the_rows_of_the_trainer_in_their_order(broken: int | None):
     rows = data(70)
     run = train(fl.Examples(rows), perceptron(FEATURES, CLASSES), rounds=1)
     run.run()
-    player: Any = run._rounds
+    player: Any = run
     trainer, broadcast = player.choice.trainer, player.engine.broadcast(player.state)
     batch = trainer.read(fl.Examples(rows), range(70), range(70), torch.device("cpu"))
     if broken is not None:
@@ -391,7 +391,7 @@ def test_a_gradient_does_not_depend_on_its_place_in_a_group():
     rows = data(48 * 8)
     run = train(fl.Examples(data(40)), model, rounds=1)
     run.run()
-    player: Any = run._rounds
+    player: Any = run
     trainer, broadcast = player.choice.trainer, player.engine.broadcast(player.state)
     lot = trainer.read(fl.Examples(rows), range(len(rows)), [0] * len(rows), torch.device("cpu"))
     whole = torch.cat([group.rows() for group in trainer.groups(lot, broadcast)])

@@ -11,12 +11,11 @@ import torch
 
 from dpacct import fl
 from dpacct.errors import InvalidParameter, LedgerError, Unsupported
-from dpacct.fl.engine.states import Collected
-from dpacct.fl.layout import Layout, copies, trainable
+from dpacct.fl.layout import Layout, copies, scatter, trainable
 from dpacct.fl.local.losses import LocalLoss
-from dpacct.fl.privacy.markers import scatter
+from dpacct.fl.local.sgd import plan_batches
 from dpacct.fl.privacy.sums import contribute
-from dpacct.fl.training.tasks import SequentialTrainer, join
+from dpacct.fl.training.tasks import SequentialTrainer, Task
 from dpacct.ledger import Ledger
 from tests.fl.problems import (
     KILLED,
@@ -29,7 +28,6 @@ from tests.fl.problems import (
     make_clients,
 )
 
-CPU = torch.device("cpu")
 SIZES = (9, 4, 0, 7, 5, 8)
 CLIENTS = make_clients(SIZES)
 SETTINGS = {"local": fl.SGD(lr=0.1, epochs=2, batch_size=4)}
@@ -48,7 +46,9 @@ class Devices:
 
     def task(self, opened: fl.OpenRound, client: int):
         seed, memory = opened.draw.seed_of(client), opened.memory(client)
-        return join(lambda: CLIENTS[client], self.local, memory, seed, CPU, self.trainer)
+        generator = torch.Generator().manual_seed(seed)
+        plan = plan_batches(len(CLIENTS[client]), self.local, generator)
+        return Task(CLIENTS[client], plan, memory, seed)
 
     def answer(self, opened: fl.OpenRound, client: int, *, bounded_there: bool) -> None:
         task, kept = self.task(opened, client), opened.found.kept
@@ -59,11 +59,11 @@ class Devices:
             sent = row if kept is None else row[:, kept]
             inside, norms, _ = contribute(sent, bound, layout, most)
             contribution = opened.check(inside, norms <= bound.clip_norm)
-            assert torch.equal(contribution.bounded.rows, inside)
+            assert torch.equal(contribution.rows, inside)
         else:
             contribution = opened.bound(row)
         opened.add([client], contribution)
-        rows = scatter(contribution.bounded.rows, kept, self.layout.size)
+        rows = scatter(contribution.rows, kept, self.layout.size)
         for memory in self.trainer.remember([task], rows, opened.broadcast) or []:
             opened.remember(client, memory)
 
@@ -132,7 +132,7 @@ def test_shares_that_are_collected_apart_are_the_whole(secure, method):
     options = {"seed": 4, "secure_noise": secure, "method": method}
     _, model = one_place(**options)
     with federation(linear(), CLIENTS, **settings(**options)) as run:
-        player = run._rounds
+        player = run
         player.begin()
         for _ in range(run.rounds):
             opened = player.open()
@@ -156,10 +156,10 @@ def test_a_round_is_on_disk_before_its_cohort_and_committed_before_the_model(tmp
             assert (book.runs[0].rounds, book.runs[0].committed) == (1, 0)
         assert torch.equal(flat(run.model), before)
         moved = []
-        write = run._rounds.write_model
+        write = run.write_model
         with Ledger.open(path, read_only=True) as book:
             monkeypatch.setattr(
-                run._rounds, "write_model", lambda: (moved.append(book.runs[0].committed), write())
+                run, "write_model", lambda: (moved.append(book.runs[0].committed), write())
             )
             opened.release()
         assert moved == [1]
@@ -178,7 +178,7 @@ def test_a_ledger_that_cannot_commit_releases_nothing(tmp_path, monkeypatch):
         monkeypatch.setattr("dpacct.ledger.writing.Transaction.commit", fails)
         refused("disk", opened.release, error=LedgerError)
         assert torch.equal(flat(run.model), before)
-        assert run._rounds.state.client_states == {}
+        assert run.state.client_states == {}
         assert run.round == 0
 
 
@@ -242,7 +242,7 @@ def test_what_is_sent_is_held_to_the_bound():
         given = rows.clone()
         contributions = sent(opened, rows)
         assert torch.equal(rows.nan_to_num(7.0), given.nan_to_num(7.0))
-        found = contributions.bounded.rows
+        found = contributions.rows
         assert contributions.bad.tolist() == [False, True, True, False, False, False]
         assert 0.49 < float(found[0].double().norm()) <= 0.5
         assert float(found[1:3].abs().sum()) == 0
@@ -293,7 +293,7 @@ def test_what_is_private_is_not_printed():
     for opened in fl.Server(linear(), 3, **options):
         contributions = opened.bound(torch.ones(1, 21))
         opened.add([0], contributions)
-        private = opened.draw, opened.found, contributions, contributions.bounded, task, remembering
+        private = opened.draw, opened.found, contributions, task, remembering
         for value in private:
             assert not set("[{(") & set(repr(value))
 
@@ -332,7 +332,7 @@ def test_a_client_that_is_not_in_the_round_or_came_before_adds_nothing():
 def test_after_the_release_nothing_is_added_or_released():
     with server(sampling=fl.Full()) as run:
         opened = next(iter(run))
-        row, empty = sent(opened, torch.ones(1, 21)), Collected(torch.zeros(21), None, None)
+        row, empty = sent(opened, torch.ones(1, 21)), opened.found
         anchor = copies(opened.broadcast.anchor)
         opened.release()
         assert all(torch.equal(anchor[name], opened.broadcast.anchor[name]) for name in anchor)
@@ -340,7 +340,7 @@ def test_after_the_release_nothing_is_added_or_released():
         refused("released", *late, lambda: opened.remember(0, {}), error=Unsupported)
         assert run.round == 1
         opened = next(iter(run))
-        object.__setattr__(run._rounds.state.bound, "clip_norm", 9.0)
+        object.__setattr__(run.state.bound, "clip_norm", 9.0)
         refused("changed", opened.release, error=Unsupported)
         assert run.round == 1
 
@@ -362,7 +362,7 @@ def test_memories_are_of_workers_and_kept_after_the_commit_alone(monkeypatch):
         opened.add(range(6), sent(opened, torch.full((6, 21), 0.01)))
         assert opened.found.arrived == len(opened.cohort)
         opened.release()
-        assert float(run._rounds.state.client_states[2]["memory"].sum()) == 21
+        assert float(run.state.client_states[2]["memory"].sum()) == 21
     monkeypatch.setattr("dpacct.fl.engine.engine.draw_cohort", lambda *_: [0, 2])
     with server(method=fl.Scaffold(), sampling=fl.Poisson(0.5)) as run:
         opened = next(iter(run))
@@ -373,7 +373,7 @@ def test_memories_are_of_workers_and_kept_after_the_commit_alone(monkeypatch):
 
 def test_settings_that_a_server_cannot_have_are_refused():
     refused("num_clients", lambda: fl.Server(linear(), 0, clip_norm=1.0, **USUAL))
-    refused("elsewhere", lambda: server()._rounds.engine.clients[0], error=Unsupported)
+    refused("elsewhere", lambda: server().engine.clients[0], error=Unsupported)
 
 
 def test_what_is_no_row_and_no_client_is_refused_in_a_sentence_and_the_round_goes_on():

@@ -224,10 +224,10 @@ def test_a_wrong_arrow_is_found():
     assert wrong_arrows({"dpacct.pairs.moments": {"dpacct.calibration.calibrate"}}) != []
     assert wrong_arrows({"dpacct.fl.engine.engine": {"dpacct_cli.app"}}) != []
     assert wrong_arrows({"dpacct.ledger.record.entries": {"dpacct.ledger.disk.store"}}) != []
-    assert wrong_arrows({"dpacct.fl.methods.fedavg": {"dpacct.fl.engine.loop"}}) != []
+    assert wrong_arrows({"dpacct.fl.methods.fedavg": {"dpacct.fl.engine.ranks"}}) != []
     accepted = {"dpacct.pairs.moments", "dpacct.errors", "dpacct.calibration.goals"}
     assert wrong_arrows({"dpacct.calibration.calibrate": accepted}) == []
-    assert wrong_arrows({"dpacct.fl.engine.loop": {"dpacct.ledger.ledger"}}) == []
+    assert wrong_arrows({"dpacct.fl.engine.ranks": {"dpacct.ledger.ledger"}}) == []
 
 
 def test_an_unknown_module_asks_for_its_layer():

@@ -19,7 +19,7 @@ from dpacct_cli.train.options import MethodName, Training
 from dpacct_cli.train.settings import RunSettings
 
 if TYPE_CHECKING:
-    from dpacct.fl.auditing.canary_audit import RunAudit
+    from dpacct.fl.auditing.runs import RunAudit
     from dpacct_cli.train.job import Job
 
 FAULTY = 1

@@ -143,7 +143,7 @@ def _propose_schema(settings: RunSettings) -> None:
     declared = known.keys() - {"label", "owner", "classes"}
     if not data.lower().endswith(".csv") or declared or not is_there(data):
         return
-    from dpacct.fl.data.proposal import propose_schema
+    from dpacct.fl.data.table import propose_schema
 
     label = settings.get("label") or known.get("label", "label")
     proposal = propose_schema(data, label, settings.get("owner") or known.get("owner"))
@@ -160,7 +160,7 @@ def _run(
     settings: RunSettings, files: RunFiles, style: Style, *, resume: bool, distributed: bool
 ) -> None:
     # PyTorch is imported here, after everything that can be checked without it.
-    from dpacct.fl.engine.loop import join_torchrun
+    from dpacct.fl.engine.ranks import join_torchrun
     from dpacct.ledger import known_terms
     from dpacct_cli.train.job import build_job
     from dpacct_cli.train.run import open_run, orderly_stop, train

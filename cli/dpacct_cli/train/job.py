@@ -21,8 +21,8 @@ from dpacct.fl.data.partitions import Partition, dirichlet, divided, iid, natura
 from dpacct.fl.local.sgd import SGD, LocalAdam
 from dpacct.fl.methods import METHODS
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.methods.server_optimizers import Adam, Momentum, ServerOptimizer
 from dpacct.fl.models import Model, build_model, load_parameters
+from dpacct.fl.postprocess import Adam, Momentum, ServerOptimizer
 from dpacct.fl.privacy.allocation import Allocation, rounds_of, sampling_of
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, PerLayerClip
 from dpacct.fl.privacy.correlated import CorrelatedNoise, Cyclic

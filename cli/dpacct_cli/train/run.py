@@ -26,8 +26,7 @@ from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import Population
 from dpacct.fl.federation import Federation
 from dpacct.fl.models import cross_entropy, evaluate, save_parameters
-from dpacct.fl.report.callbacks import Callback, open_report
-from dpacct.fl.report.reports import RoundReport
+from dpacct.fl.report import Callback, RoundReport, open_report
 from dpacct.items import count_of
 from dpacct_cli import waiting
 from dpacct_cli.options import Style

@@ -18,12 +18,12 @@ import_torch()
 os.environ.setdefault("MKL_CBWR", "AUTO")
 
 from dpacct.fl.auditing.audit import audit
-from dpacct.fl.auditing.canary_audit import RunAudit
-from dpacct.fl.auditing.runs import audit_run, audit_server
+from dpacct.fl.auditing.runs import RunAudit, audit_run, audit_server
 from dpacct.fl.clients import Canary, ClientData, Examples, Owned, Population
 from dpacct.fl.engine.rounds import OpenRound
 from dpacct.fl.engine.states import Contributions, Draw
 from dpacct.fl.federation import Federation
+from dpacct.fl.layout import Noised
 from dpacct.fl.local.sgd import SGD, LocalAdam
 from dpacct.fl.methods import (
     BLUR,
@@ -45,96 +45,30 @@ from dpacct.fl.methods import (
     Scaffold,
 )
 from dpacct.fl.methods.protocol import Context, Method
-from dpacct.fl.methods.server_optimizers import Adam, Momentum, ServerOptimizer
 from dpacct.fl.models import Evaluation, evaluate
-from dpacct.fl.postprocess import Average
+from dpacct.fl.postprocess import Adam, Average, Momentum, ServerOptimizer
 from dpacct.fl.privacy.allocation import Allocation
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, PerLayerClip, SmoothedNormalization
 from dpacct.fl.privacy.correlated import CorrelatedNoise, Cyclic, MinSeparation
 from dpacct.fl.privacy.findings import Audit, AuditFailed, Finding
-from dpacct.fl.privacy.markers import Bounded, Noised
 from dpacct.fl.privacy.masks import Dense, Mask, PublicTopK, RandomK
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, NoiseShares, SecureGaussianNoise
 from dpacct.fl.privatize import AggregationPlan, privatize
-from dpacct.fl.report.callbacks import Callback, CSVWriter, JSONLinesWriter
-from dpacct.fl.report.reports import Diagnostics, RoundReport
+from dpacct.fl.report import Callback, CSVWriter, Diagnostics, JSONLinesWriter, RoundReport
 from dpacct.fl.server import Server
 from dpacct.fl.training.local_run import LocalRun
 from dpacct.rounds import Full, Poisson, Uniform
 
 __all__ = [
-    "BLUR",
-    "BLURS",
-    "METHODS",
-    "SGD",
-    "Adam",
-    "AdaptiveClip",
-    "AggregationPlan",
-    "Allocation",
-    "AlphaNormEC",
-    "Audit",
-    "AuditFailed",
-    "Average",
-    "Bound",
-    "Bounded",
-    "CSVWriter",
-    "Callback",
-    "Canary",
-    "ClientData",
-    "Clip",
-    "Context",
-    "Contributions",
-    "CorrelatedNoise",
-    "Cyclic",
-    "DPFedAvg",
-    "DPFedLS",
-    "DPFedPGN",
-    "DPFedPGNLS",
-    "DPFedSAM",
-    "DPFedSAMTopK",
-    "Dense",
-    "Diagnostics",
-    "Draw",
-    "Evaluation",
-    "Examples",
-    "FedAlphaNormEC",
-    "FedAvgSmoothed",
-    "FedCM",
-    "FedDyn",
-    "FedSMPRandK",
-    "FedSMPTopK",
-    "Federation",
-    "Finding",
-    "Full",
-    "GaussianNoise",
-    "JSONLinesWriter",
-    "LocalAdam",
-    "LocalRun",
-    "Mask",
-    "Method",
-    "MinSeparation",
-    "Momentum",
-    "Noise",
-    "NoiseShares",
-    "Noised",
-    "OpenRound",
-    "Owned",
-    "PerLayerClip",
-    "Poisson",
-    "Population",
-    "PublicTopK",
-    "RandomK",
-    "RoundReport",
-    "RunAudit",
-    "Scaffold",
-    "SecureGaussianNoise",
-    "Server",
-    "ServerOptimizer",
-    "SmoothedNormalization",
-    "Uniform",
-    "audit",
-    "audit_run",
-    "audit_server",
-    "evaluate",
-    "privatize",
-]
+    "BLUR", "BLURS", "METHODS", "SGD", "Adam", "AdaptiveClip", "AggregationPlan", "Allocation",
+    "AlphaNormEC", "Audit", "AuditFailed", "Average", "Bound", "CSVWriter",
+    "Callback", "Canary", "ClientData", "Clip", "Context", "Contributions", "CorrelatedNoise",
+    "Cyclic", "DPFedAvg", "DPFedLS", "DPFedPGN", "DPFedPGNLS", "DPFedSAM", "DPFedSAMTopK",
+    "Dense", "Diagnostics", "Draw", "Evaluation", "Examples", "FedAlphaNormEC",
+    "FedAvgSmoothed", "FedCM", "FedDyn", "FedSMPRandK", "FedSMPTopK", "Federation", "Finding",
+    "Full", "GaussianNoise", "JSONLinesWriter", "LocalAdam", "LocalRun", "Mask", "Method",
+    "MinSeparation", "Momentum", "Noise", "NoiseShares", "Noised", "OpenRound", "Owned",
+    "PerLayerClip", "Poisson", "Population", "PublicTopK", "RandomK", "RoundReport", "RunAudit",
+    "Scaffold", "SecureGaussianNoise", "Server", "ServerOptimizer", "SmoothedNormalization",
+    "Uniform", "audit", "audit_run", "audit_server", "evaluate", "privatize",
+]  # fmt: skip

@@ -123,6 +123,11 @@ class ClientData:
         """Return the data with each tensor changed, such as ``data.map(lambda v: v[rows])``."""
         return ClientData(each(self.inputs, change), change(self.targets))
 
+    def batch(self, rows: Tensor) -> tuple[Inputs, Tensor]:
+        """Return inputs and targets of some rows, int64 [n] (see `Batched`)."""
+        taken = self.map(lambda values: values.index_select(0, rows.to(values.device)))
+        return taken.inputs, taken.targets
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Canary(ClientData):
@@ -338,32 +343,16 @@ def _owner(given: Any) -> str | int:
     return name
 
 
-class _Tensors:
-    """Inputs and targets in memory."""
-
-    def __init__(self, data: ClientData) -> None:
-        self._data = data
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def batch(self, rows: Tensor) -> tuple[Inputs, Tensor]:
-        taken = self._data.map(lambda values: values.index_select(0, rows.to(values.device)))
-        return taken.inputs, taken.targets
-
-
 def _source(data: Any, targets: Tensor | None) -> Batched:
     if targets is not None:
-        return _Tensors(ClientData(data, targets))
-    if isinstance(data, ClientData):
-        return _Tensors(data)
+        return ClientData(data, targets)
     tensors = getattr(data, "tensors", None)
     if isinstance(tensors, tuple):
         pair = cast("tuple[Any, ...]", tensors)
         if len(pair) != 2:
             rule = "an example is a pair of input and target"
             raise InvalidParameter("data", f"{len(pair)} tensors", rule)
-        return _Tensors(ClientData(*pair))
+        return ClientData(*pair)
     if isinstance(data, Tensor):
         raise InvalidParameter("targets", None, "inputs come with their targets")
     if callable(getattr(data, "batch", None)) and hasattr(data, "__len__"):

@@ -1,246 +1,37 @@
-"""`Federation`: a client-level private training run, from the plan to the trained model."""
+"""`Federation`: a client-level private training run, from the plan to the trained model.
+
+Rule 1: everything is tried on synthetic clients before the first charge. Rule 2: the population is
+the one that was charged. `dpacct.fl.engine.rounds` has the order of a round,
+`dpacct.fl.engine.ranks` that of several processes.
+"""
 
 from __future__ import annotations
 
-import copy
-import math
-import weakref
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import torch
 from torch import nn
 
-from dpacct.budget import Budget, Spent
-from dpacct.display import html_table, up
-from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
-from dpacct.fl.clients import Population
-from dpacct.fl.engine.checkpoint import resume, save
-from dpacct.fl.engine.engine import Engine
-from dpacct.fl.engine.loop import LocalRounds, Made, RankedRounds, Ranks, follower_settings
-from dpacct.fl.engine.rounds import Rounds
-from dpacct.fl.engine.setup import choose_chooser, has_memories, prepare
-from dpacct.fl.engine.states import TrainingState
+from dpacct.errors import BudgetExceeded, InvalidParameter
+from dpacct.fl.clients import Population, check_population
+from dpacct.fl.engine.ranks import HOST, Ranks, follower_settings, moved, moved_value
+from dpacct.fl.engine.rehearsal import Rehearsal
+from dpacct.fl.engine.rounds import OpenRound, no_ledger
+from dpacct.fl.engine.run import PrivateRun
+from dpacct.fl.engine.setup import choose_chooser, prepare
+from dpacct.fl.engine.states import Collected, Draw, TrainingState
+from dpacct.fl.layout import set_training_mode
 from dpacct.fl.local.losses import LossFunction, check_loss
-from dpacct.fl.methods.server_optimizers import ServerState
-from dpacct.fl.privacy.account import Account
-from dpacct.fl.privacy.bounds import Bound
-from dpacct.fl.privacy.randomness import SEEDED
-from dpacct.fl.report.reports import RoundReport
-from dpacct.fl.settings import (
-    LocalSettings,
-    Settings,
-    check_sequence,
-    checkpoint_file,
-    place,
-    with_keywords_of,
-)
+from dpacct.fl.report import RoundReport
+from dpacct.fl.settings import LocalSettings, check_sequence, place, with_keywords_of
+from dpacct.fl.tensors import arithmetic, forked_generators, seed_generators, undisturbed
 from dpacct.fl.training.choose import Choice
-from dpacct.ledger import Address, exposure
-from dpacct.rounds import Schedule
 
 P = ParamSpec("P")
-Played = TypeVar("Played")
-
-
-class PrivateRun:
-    """The common part of a `Federation` and a `Server`.
-
-    Attributes:
-        model: with the latest parameters.
-        stopped_because: why the run ended early, None if it did not.
-    """
-
-    def __init__(self, model: nn.Module, rounds: Rounds, settings: Settings) -> None:
-        self.model = model
-        self.stopped_because: str | None = None
-        self._rounds = rounds
-        self._checkpoint = settings.checkpoint_path
-        self._checkpoint_every = settings.checkpoint_every
-        self._close = weakref.finalize(self, rounds.account.close)
-
-    def _repr_html_(self) -> str:
-        """Return the table that a notebook shows."""
-        kind, schedule = type(self).__name__, self.schedule
-        why = self.not_private_because
-        plan = f"noise multiplier {up(self.noise_multiplier, 7)}, {schedule.adjacency}"
-        rows = [(kind, f"{self.round} of {self.rounds} rounds", plan)]
-        if why is None:
-            planned = self.planned_epsilon
-            rows.append(("epsilon", up(planned.upper), f"planned, at delta {planned.delta:g}"))
-        rows.append(("not private" if why else "stopped", why or self.stopped_because or "no", ""))
-        return html_table(rows)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}, {self.round} of {self.rounds} rounds>"
-
-    @property
-    def engine(self) -> Engine:
-        """The parts of the run, with noise and sampling of the next round."""
-        return self._rounds.engine
-
-    @property
-    def state(self) -> TrainingState:
-        """The state after the finished rounds."""
-        return self._rounds.state
-
-    @property
-    def account(self) -> Account:
-        """The run in its ledger. A rank other than 0 has none."""
-        if self._rounds.follows:
-            raise Unsupported("this rank keeps no ledger: rank 0 has the spent budget")
-        return self._rounds.account
-
-    @property
-    def round(self) -> int:
-        """The number of finished rounds."""
-        return self._rounds.state.round
-
-    @property
-    def rounds(self) -> int:
-        """The number of planned rounds, fewer than asked for if the budget allows no more."""
-        return self._rounds.planned
-
-    @property
-    def schedule(self) -> Schedule:
-        """The planned rounds, with their noise and sampling. Correlated noise is one release."""
-        plan = self._rounds.plan
-        correlation, noise = plan.noise.correlation, plan.noise.noise_multiplier
-        if correlation is None:
-            return plan.schedule
-        return 1 * correlation.release(noise, plan.noise.adjacency)
-
-    @property
-    def noise_multiplier(self) -> float:
-        """The noise multiplier of the next round, calibrated or given."""
-        return self._rounds.engine.plan.noise_multiplier
-
-    @property
-    def bound(self) -> Bound:
-        """The bound of the next round."""
-        return self._rounds.state.bound
-
-    @property
-    def budget(self) -> Budget | None:
-        """The budget of a new ledger. None on another rank until rank 0 has begun."""
-        return self._rounds.budget
-
-    @property
-    def not_private_because(self) -> str | None:
-        """Why epsilon is infinite, None if it is not."""
-        return self._rounds.not_private_because
-
-    @property
-    def ledger_path(self) -> Path | Address | None:
-        """The ledger's file or address, or None for a temporary one."""
-        return self.account.path
-
-    @property
-    def epsilon(self) -> Spent:
-        """Achieved and proven epsilon of the released rounds, also when the run is closed.
-
-        Infinite if the run is not private.
-        """
-        return self.account.epsilon()
-
-    @property
-    def planned_epsilon(self) -> Spent:
-        """Epsilon of the whole plan if cohorts and noise are secret.
-
-        Infinite if the method is not private, whatever the noise.
-        """
-        _ = self.account
-        planned = self._rounds.planned_epsilon()
-        if not self.noise_multiplier and exposure(self.schedule) > planned.delta:
-            return Spent(math.inf, math.inf, planned.delta)
-        return planned if self.not_private_because in (None, SEEDED) else planned.without_privacy
-
-    @property
-    def has_private_checkpoint(self) -> bool:
-        """True if checkpoints hold clients' memories, correlated noise or an allocation.
-
-        Such a file is readable by its owner alone. Guard it like the data.
-        """
-        secrets = self.state.noise, self.engine.allocator
-        return has_memories(self.engine.method) or any(secret is not None for secret in secrets)
-
-    def averaged(self) -> nn.Module:
-        """Return a copy of the model with the average of the released parameters.
-
-        `dpacct.fl.models.save_parameters` writes it. Before the first release it is the model.
-
-        Raises:
-            InvalidParameter: the run has no ``average``.
-        """
-        average, model = self.engine.average, copy.deepcopy(self.model)
-        if average is None:
-            rule = "a run averages its released parameters if it is asked to"
-            raise InvalidParameter("average", None, rule, "Give average=fl.Average(decay=0.9).")
-        state = ServerState.of(self.state.server_state).average
-        with torch.no_grad():
-            for name, value in average.value(state).items():
-                model.get_parameter(name).copy_(value)
-        return model
-
-    def save(self, path: str | Path | None = None) -> Path:
-        """Write a checkpoint of the last finished round, atomically.
-
-        Args:
-            path: default the run's own.
-        Raises:
-            InvalidParameter: there is no path. OSError: it cannot be written.
-        """
-        target = checkpoint_file(path, self._checkpoint)
-        if not self._rounds.follows:
-            save(self._rounds, target)
-        return target
-
-    def resume(self, path: str | Path | None = None) -> Self:
-        """Go on from a checkpoint, written by a run of the same settings.
-
-        Rounds that the ledger holds beyond the checkpoint stay spent. A private run draws fresh
-        cohorts and noise. A seeded one goes on as if it had never stopped. Correlated noise goes
-        on with the first row that no round has taken.
-
-        Raises:
-            InvalidParameter: the checkpoint is missing, damaged or of another setting, or the
-                ledger of its run was not kept.
-            LedgerError: the ledger is not that of the checkpoint, or has lost rounds.
-        """
-        target = checkpoint_file(path, self._checkpoint)
-        if not self._rounds.follows:
-            # Rank 0 sends the state when the run begins.
-            resume(self._rounds, target)
-        return self
-
-    def close(self) -> None:
-        """Close the ledger, if it was opened here."""
-        self._close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *reason: object) -> None:
-        self.close()
-
-    def _each(self, play: Callable[[], Played]) -> Iterator[Played]:
-        """Yield what ``play`` returns for each round that is left, or until the budget is spent."""
-        while self.round < self.rounds:
-            try:
-                played = play()
-            except BudgetExceeded as refusal:
-                self.stopped_because = str(refusal)
-                break
-            yield played
-        self._save_if_due(at_the_end=True)
-        if self.round >= self.rounds and not self._rounds.follows:
-            self._rounds.account.finish()
-
-    def _save_if_due(self, *, at_the_end: bool = False) -> None:
-        due = self.round % self._checkpoint_every == 0
-        if self._checkpoint and due is not at_the_end:
-            self.save()
+Made = TypeVar("Made")
 
 
 def _takes(
@@ -281,30 +72,19 @@ class Federation(PrivateRun):
         check_loss(loss)
         check_sequence(clients)
         model = place(model, settings.device)
-        self._rounds: LocalRounds
-        if settings.distributed:
-            ranks = Ranks()
-            own = settings if ranks.first else follower_settings(settings)
-            rounds = prepare(own, model, clients, RankedRounds)
-            rounds.ranks = ranks
-            if rounds.follows:
-                rounds.budget = None
-        else:
-            rounds = prepare(settings, model, clients, LocalRounds)
-        super().__init__(model, rounds, settings)
-        rounds.chooser = choose_chooser(rounds.engine, model, loss, settings)
-        rounds.example = settings.example
-        self._callbacks = () if rounds.follows else tuple(settings.callbacks)
+        self._ranks = Ranks() if settings.distributed else None
+        self.follows = self._ranks is not None and self._ranks.rank > 0
+        own = follower_settings(settings) if self.follows else settings
+        super().__init__(model, prepare(own, model, clients), settings)
+        self.budget = None if self.follows else self.budget
+        self._chooser = choose_chooser(self.engine, model, loss, own)
+        self._example, self._callbacks = own.example, own.callbacks
+        self.choice: Choice | None = None
 
     @property
     def device(self) -> torch.device:
         """The device on which training runs."""
         return next(self.model.parameters()).device
-
-    @property
-    def choice(self) -> Choice | None:
-        """The trainer of the clients, once that is chosen."""
-        return self._rounds.choice
 
     @property
     def training_path(self) -> str:
@@ -313,7 +93,113 @@ class Federation(PrivateRun):
 
     def agree(self, make: Callable[[], Made]) -> Made:
         """Return the result of a function, of several processes that of rank 0 on all ranks."""
-        return self._rounds.agree(make)
+        if self._ranks is None:
+            return make()
+        return self._ranks.share(None if self.follows else make())
+
+    def begin(self) -> None:
+        """Try all of it on synthetic clients, then register the run in the ledger with its plan."""
+
+        def tried() -> Any:
+            self.prepare()
+            return self.plan, self.training
+
+        def begun() -> Any:
+            self.register()
+            return None if self._ranks is None else (self.rounds, self._public_state(), self.budget)
+
+        plan, training = self.agree(tried)
+        if self.follows:
+            self.plan, self.training = plan, training
+            self.engine = replace(self.engine, plan=plan.at(0))
+            self.prepare()
+        if self._ranks is not None:
+            self._ranks.check_alike(self)
+        registered = self.agree(begun)
+        if self.follows:
+            self.rounds, state, self.budget = registered
+            self._take(state)
+
+    @undisturbed()
+    def prepare(self) -> None:
+        """Try everything on synthetic clients, and choose how clients are trained. Rule 1."""
+        self._check_population()
+        if self.choice is None and self.round < self.rounds:
+            self._rehearse()
+
+    def _rehearse(self) -> Choice:
+        with forked_generators(), self._settled(0):
+            parts = self.engine, self._chooser, self.state, self._example, self.training
+            choice = Rehearsal(*parts).run()
+        self.choice, self.training = choice, choice.plan
+        return choice
+
+    def play(self) -> RoundReport:
+        """Run one round, each rank with its share of the cohort, and return rank 0's report.
+
+        A round that does not fit, or another population or model, raises before anything is
+        charged. If code of a client reached past the bound, nothing leaves.
+        """
+        ranks = self._ranks
+        if ranks is None:
+            opened = self.open()
+            opened.merge(self.collect(opened.draw))
+            return opened.release()
+        if self.follows:
+            message = ranks.share()
+            if isinstance(message, str):
+                raise BudgetExceeded(message)
+            draw, plan, self.state.client_states = message
+            self.engine = replace(self.engine, plan=plan)
+            ranks.gather(moved(self.collect(draw.share(ranks.rank, ranks.size)), HOST))
+            report, state = ranks.share()
+            self._take(state)
+            return report
+        try:
+            opened = self.open()
+        except BudgetExceeded as refusal:
+            ranks.share(str(refusal))
+            raise
+        known = self.state.client_states
+        memories = {c: moved_value(known[c], HOST) for c in opened.draw.workers if c in known}
+        ranks.share((opened.draw, self.engine.plan, memories))
+        for part in ranks.gather(moved(self.collect(opened.draw.share(0, ranks.size)), HOST)):
+            opened.merge(moved(part, self.engine.device))
+        report = opened.release()
+        ranks.share((replace(report, spent=no_ledger), self._public_state()))
+        return report
+
+    def open(self) -> OpenRound:
+        """Reserve the next round, and draw its cohort (see `Rounds.open`)."""
+        self._check_population()
+        return super().open()
+
+    @undisturbed()
+    def collect(self, draw: Draw) -> Collected:
+        """Train the workers of a draw, or of a share of it, and sum their contributions."""
+        choice = self.choice or self._rehearse()
+        with forked_generators(), self._settled(draw.seed):
+            return self.engine.collect(self.state, draw, choice.trainer, choice.plan.chunk)
+
+    def _check_population(self) -> None:
+        """Check that the population is the one that was planned. Rule 2."""
+        check_population(self.engine.clients, self.engine.num_clients)
+
+    @contextmanager
+    def _settled(self, seed: int) -> Generator[None]:
+        """Prepare model, precision and seed for training."""
+        seed_generators(seed, self.engine.device)
+        with arithmetic(self.engine.local.precision):
+            set_training_mode(self._chooser.model)
+            yield
+
+    def _public_state(self) -> TrainingState:
+        """Return the state without the clients' memories, which stay on rank 0."""
+        return moved(replace(self.state, client_states={}), HOST)
+
+    def _take(self, state: TrainingState) -> None:
+        self.state = moved(state, self.engine.device)
+        self.write_model()
 
     def run(self) -> RoundReport:
         """Train all remaining rounds, and return the last report.
@@ -335,9 +221,8 @@ class Federation(PrivateRun):
 
     def __iter__(self) -> Iterator[RoundReport]:
         """Train, one report a round, until the plan ends or the budget allows no more."""
-        rounds = self._rounds
-        begun = rounds.account.begun
-        rounds.begin()
+        begun = self.follows or self.account.begun
+        self.begin()
         ahead = self.state.noise is not None or self.engine.allocator is not None
         if self._checkpoint and ahead and not begun:
             # More than a round is charged with the first one. A crash in it loses that one alone.
@@ -345,7 +230,7 @@ class Federation(PrivateRun):
         for callback in self._callbacks:
             callback.start(self)
         try:
-            for report in self._each(rounds.play):
+            for report in self._each(self.play):
                 self._save_if_due()
                 for callback in self._callbacks:
                     callback.report(self, report)

@@ -1,12 +1,16 @@
-"""The flat vector of a model's tensors, and the models that cannot be trained here."""
+"""The flat vector of a model's tensors, updates as such vectors, and models that cannot be trained.
+
+`Noised` values are all that a method's ``post`` and ``server`` get, and the engine alone makes
+them. So a raw update cannot reach the released model.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, cast
 
@@ -178,3 +182,63 @@ def check_tensors(params: Mapping[str, Tensor] | Tensor, layout: Layout, what: s
             )
         if value.shape != shape:
             raise InvalidParameter(what, tuple(value.shape), f"{name} has shape {tuple(shape)}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Noised:
+    """The released aggregate of one round. Public: computing with it costs nothing more.
+
+    Attributes:
+        vector: noisy sum of the updates / planned cohort size, shape [d], in the dtype of the
+            parameters. Coordinates outside the round's mask are zero.
+        layout: of the vector.
+        std: standard deviation of the noise on each kept coordinate of ``vector`` as it was
+            released (`map` does not change it).
+        kept: the mask's coordinates, int64 [k], or None for all.
+        round: 1, 2, ...
+        lr: local learning rate of the round.
+        steps: local steps where they are the same for all clients by the plan, else None.
+        server_lr: of the run.
+        cohort_size: planned number of clients in the round (Poisson: q N), the denominator.
+        sampling_rate: planned share of the clients, in (0, 1].
+    """
+
+    vector: Tensor
+    layout: Layout
+    std: float
+    kept: Tensor | None
+    round: int
+    lr: float
+    steps: int | None
+    server_lr: float
+    cohort_size: float
+    sampling_rate: float
+
+    @property
+    def tensors(self) -> Params:
+        """Return the vector in the shapes of the model's tensors (views)."""
+        return self.layout.unflatten(self.vector)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Noised:
+        """Return the aggregate with its whole vector changed, [d] -> [d].
+
+        Raises:
+            InvalidParameter: the result has another shape.
+        """
+        vector = change(self.vector)
+        if vector.shape != self.vector.shape:
+            rule = f"post-processing keeps the shape {tuple(self.vector.shape)}"
+            raise InvalidParameter("post", tuple(vector.shape), rule)
+        return replace(self, vector=vector)
+
+    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Noised:
+        """Return the aggregate with each tensor changed, given and returned in its own shape."""
+        parts = {name: change(tensor) for name, tensor in self.tensors.items()}
+        return self.map(lambda _: self.layout.flatten(parts))
+
+
+def scatter(values: Tensor, kept: Tensor | None, size: int) -> Tensor:
+    """Return [..., size] with ``values`` [..., k] at the coordinates ``kept``, zero elsewhere."""
+    if kept is None:
+        return values
+    return values.new_zeros(*values.shape[:-1], size).index_copy_(-1, kept, values)

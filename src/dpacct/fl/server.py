@@ -21,10 +21,10 @@ from dpacct.fl.clients import ClientData
 from dpacct.fl.engine.engine import for_rehearsal
 from dpacct.fl.engine.rehearsal import check_kind, require_bound
 from dpacct.fl.engine.rounds import OpenRound, Rounds
+from dpacct.fl.engine.run import PrivateRun
 from dpacct.fl.engine.setup import check_shares, prepare
-from dpacct.fl.federation import PrivateRun
 from dpacct.fl.privacy.noise import NoiseShares, SharesElsewhere
-from dpacct.fl.report.reports import RoundReport
+from dpacct.fl.report import RoundReport
 from dpacct.fl.settings import Settings, place, with_keywords_of
 from dpacct.fl.tensors import undisturbed
 
@@ -45,11 +45,11 @@ class Elsewhere(Sequence[ClientData]):
 class TriedRound(OpenRound):
     """A round of one client that is not charged, and whose release shows nothing of it."""
 
-    def __init__(self, rounds: Rounds, client: int) -> None:
-        if client not in range(rounds.engine.num_clients):
+    def __init__(self, run: Rounds, client: int) -> None:
+        if client not in range(run.engine.num_clients):
             raise InvalidParameter("client", client, "there is no such client")
-        draw = replace(rounds.engine.draw_for([client]), workers=[client])
-        super().__init__(rounds, cast("Any", None), rounds.event(), time.perf_counter(), draw)
+        draw = replace(run.engine.draw_for([client]), workers=[client])
+        super().__init__(run, cast("Any", None), run.event(), time.perf_counter(), draw)
         # Nothing of it is in the ledger.
         self._committed = True
 
@@ -77,7 +77,7 @@ class TriedRound(OpenRound):
         # The planned number, so that shares of the noise suffice.
         collected.arrived = math.ceil(self._engine.plan.cohort_size)
         report = super().release()
-        check_kind(self._rounds.state, before)
+        check_kind(self._run.state, before)
         return report
 
 
@@ -130,16 +130,11 @@ class Server(PrivateRun):
         if isinstance(settings.noise, NoiseShares):
             settings = replace(settings, noise=SharesElsewhere(settings.noise.minimum))
         model = place(model, settings.device)
-        rounds = prepare(settings, model, Elsewhere(num_clients))
-        super().__init__(model, rounds, settings)
-        check_shares(rounds)
+        parts = prepare(settings, model, Elsewhere(num_clients))
+        check_shares(parts)
+        super().__init__(model, parts, settings)
         self._rehearsed = False
         self._looks: list[Callable[[], None]] = []
-
-    @property
-    def setting(self) -> str:
-        """The settings common to clients, checkpoints and the ledger's run, in words."""
-        return self._rounds.setting()
 
     def rehearsal(self, client: int = 0) -> TriedRound:
         """Return a round of one client, in which a loop of your own is tried before any charge.
@@ -151,10 +146,11 @@ class Server(PrivateRun):
         Raises:
             InvalidParameter: there is no such client.
         """
-        rounds = self._rounds
-        state = replace(rounds.state, client_states={}, noise=None)
-        model, engine = copy.deepcopy(self.model), for_rehearsal(rounds.engine)
-        return TriedRound(replace(rounds, engine=engine, state=state, model=model), client)
+        # Its own engine, state and model: those of the run itself stay where they are.
+        tried = copy.copy(self)
+        tried.state = replace(self.state, client_states={}, noise=None)
+        tried.engine, tried.model = for_rehearsal(self.engine), copy.deepcopy(self.model)
+        return TriedRound(tried, client)
 
     def begin(self) -> int:
         """Try a round of zeros, and register the run in the ledger. Iterating does the same.
@@ -164,20 +160,21 @@ class Server(PrivateRun):
         Raises:
             BudgetExceeded: see the class.
         """
-        rounds = self._rounds
-        if not self._rehearsed and rounds.state.round < rounds.planned:
-            self._rehearse()
-        begun = rounds.account.begun
-        rounds.begin()
+        if not self._rehearsed and self.round < self.rounds:
+            require_bound(self.engine, self.state)
+            self.rehearsal().release_zeros()
+            self._rehearsed = True
+        begun = self.account.begun
+        self.register()
         if self._checkpoint and not begun:
             # A process that dies in its first round leaves a run that can be resumed.
             self.save()
-        return rounds.planned
+        return self.rounds
 
     def __iter__(self) -> Iterator[OpenRound]:
         """Open the remaining rounds, until the plan or the budget ends."""
         self.begin()
-        for opened in self._each(self._rounds.open):
+        for opened in self._each(self.open):
             try:
                 yield opened
             finally:
@@ -189,9 +186,3 @@ class Server(PrivateRun):
     def on_settled(self, look: Callable[[], None]) -> None:
         """Call a function after each round, and when the rounds are left."""
         self._looks.append(look)
-
-    def _rehearse(self) -> None:
-        """Play a round of zeros before anything is charged."""
-        require_bound(self._rounds.engine, self._rounds.state)
-        self.rehearsal().release_zeros()
-        self._rehearsed = True

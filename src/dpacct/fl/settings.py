@@ -24,15 +24,14 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
 from dpacct.fl.local.sgd import SGD, Changing, changes
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.methods.server_optimizers import ServerOptimizer
-from dpacct.fl.postprocess import Average
+from dpacct.fl.postprocess import Average, ServerOptimizer
 from dpacct.fl.privacy.allocation import Allocation, rounds_of, sampling_of
 from dpacct.fl.privacy.bounds import Bound, Clip
-from dpacct.fl.privacy.correlated import Cohorts, Cyclic, MinSeparation
+from dpacct.fl.privacy.correlated import Cohorts
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, SecureGaussianNoise
-from dpacct.fl.report.callbacks import Callback
+from dpacct.fl.report import Callback
 from dpacct.fl.tensors import undisturbed
-from dpacct.ledger import Address, Ledger
+from dpacct.ledger import Address, Ledger, Terms, known_terms
 from dpacct.rounds import (
     AccountantName,
     Adjacency,
@@ -181,6 +180,29 @@ class Settings:
         """The checkpoint's file."""
         return None if self.checkpoint is None else Path(self.checkpoint)
 
+    @property
+    def ledger_place(self) -> Ledger | Address | str | Path | None:
+        """The ledger: the given one, a file beside the checkpoint, or None for a temporary one."""
+        beside = self.checkpoint_path
+        if self.ledger is not None or beside is None:
+            return self.ledger
+        return beside.with_name(f"{beside.name}.ledger")
+
+    @property
+    def noise_source(self) -> Noise:
+        """The noise that was given, the secure one, or the plain one."""
+        if self.noise is None:
+            return SecureGaussianNoise() if self.secure_noise else GaussianNoise()
+        if self.secure_noise:
+            rule = f"the noise is {self.noise.name} already"
+            raise InvalidParameter("secure_noise", self.secure_noise, rule, "Drop one of them.")
+        return self.noise
+
+    @property
+    def known_terms(self) -> Terms | None:
+        """The terms of the ledger, None before there is one."""
+        return known_terms(self.ledger_place)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LocalSettings(Settings):
@@ -297,20 +319,6 @@ def choose_independent(sampling: Any) -> Sampling:
     )
 
 
-def choose_cohorts(sampling: Any) -> Cohorts:
-    """Return the rule for the cohorts of correlated noise, or refuse another one."""
-    if isinstance(sampling, Full):
-        return Cyclic(1)
-    if isinstance(sampling, Cyclic | MinSeparation):
-        return sampling
-    rule = (
-        "the charge of correlated noise follows from how far apart a client's rounds are: "
-        "fl.Cyclic(groups), fl.MinSeparation(separation, participations, cohort) or Full()"
-    )
-    hint = "For secret draws within groups take fl.Cyclic(groups, sampling_rate)."
-    raise InvalidParameter("sampling", sampling, rule, hint)
-
-
 def choose_bound(bound: Bound | None, clip_norm: Any, method: Method | None = None) -> Bound:
     """Return the one bound of a run: the user's, the method's, or `Clip` at the clip norm."""
     if bound is None and method is not None:
@@ -329,16 +337,6 @@ def choose_bound(bound: Bound | None, clip_norm: Any, method: Method | None = No
         raise InvalidParameter("clip_norm", clip_norm, rule, "Drop one of them.")
     check_form("bound", bound)
     return bound
-
-
-def choose_noise_source(noise: Noise | None, *, secure: bool) -> Noise:
-    """Return the noise that was given, the secure one, or the plain one."""
-    if noise is None:
-        return SecureGaussianNoise() if secure else GaussianNoise()
-    if secure:
-        rule = f"the noise is {noise.name} already"
-        raise InvalidParameter("secure_noise", secure, rule, "Drop one of them.")
-    return noise
 
 
 @undisturbed()

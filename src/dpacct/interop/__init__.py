@@ -15,11 +15,6 @@ from dpacct.interop.peers import (
 )
 
 __all__ = [
-    "DpAccountingPld",
-    "DpAccountingRdp",
-    "OpacusPrv",
-    "OpacusRdp",
-    "Peer",
-    "installed_peers",
+    "DpAccountingPld", "DpAccountingRdp", "OpacusPrv", "OpacusRdp", "Peer", "installed_peers",
     "to_dp_event",
-]
+]  # fmt: skip

@@ -14,6 +14,7 @@ import importlib
 import math
 import re
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,12 +35,9 @@ _NOT_REPLACED = (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT)
 
 
 class Peer(Protocol):
-    """An accountant of another library."""
+    """An accountant of another library, by its ``name`` in tables."""
 
-    @property
-    def name(self) -> str:
-        """The name in tables."""
-        ...
+    name: str
 
     def epsilon(self, schedule: Schedule, delta: float) -> float:
         """Return its epsilon of the schedule at ``delta``.
@@ -58,20 +56,35 @@ class Peer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class DpAccountingRdp:
-    """dp-accounting's Renyi accountant, with its own grid of orders."""
-
-    name: str = "dp-accounting RDP"
+class _DpAccounting(Peer):
+    """An accountant of dp-accounting, asked about an event."""
 
     def epsilon(self, schedule: Schedule, delta: float) -> float:
-        """Return its epsilon, for Poisson without replace-one, Uniform with it only, and Full."""
+        """Return its epsilon."""
         asked, event = self._asked(schedule)
         return ask(self.name, lambda: asked.compose(event).get_epsilon(delta))
 
     def call(self, schedule: Schedule) -> str:
-        """Return accountant, relation and event. Its noise is over the sensitivity."""
-        return _event_call(*self._asked(schedule))
+        """Return accountant, relation and event. The noise of the event is over the sensitivity."""
+        asked, event = self._asked(schedule)
+        # The numbers of an event, without the names of its fields.
+        words = re.sub(r"\b[a-z_]+=", "", repr(event))
+        relation = asked.neighboring_relation.name
+        return f"{type(asked).__name__}({relation}), {line(words, MOST_WORDS)}"
+
+    @abstractmethod
+    def _asked(self, schedule: Schedule) -> tuple[Any, Any]:
+        """Return the accountant and the event."""
+
+
+@dataclass(frozen=True)
+class DpAccountingRdp(_DpAccounting):
+    """dp-accounting's Renyi accountant, with its own grid of orders.
+
+    It knows Poisson without replace-one, Uniform with it only, and Full.
+    """
+
+    name: str = "dp-accounting RDP"
 
     def _asked(self, schedule: Schedule) -> tuple[Any, Any]:
         _check_known(self.name, schedule, _NOT_REPLACED, uniform=(Adjacency.REPLACE_ONE,))
@@ -96,20 +109,14 @@ class DpAccountingRdp:
         return ask(self.name, lambda: search(renyi.RdpAccountant, event, *target))
 
 
-@dataclass(frozen=True, slots=True)
-class DpAccountingPld:
-    """dp-accounting's privacy loss distributions, pessimistic, with its own grid of losses."""
+@dataclass(frozen=True)
+class DpAccountingPld(_DpAccounting):
+    """dp-accounting's privacy loss distributions, pessimistic, with its own grid of losses.
+
+    It knows Poisson and Full.
+    """
 
     name: str = "dp-accounting PLD"
-
-    def epsilon(self, schedule: Schedule, delta: float) -> float:
-        """Return its epsilon, for Poisson and Full."""
-        asked, event = self._asked(schedule)
-        return ask(self.name, lambda: asked.compose(event).get_epsilon(delta))
-
-    def call(self, schedule: Schedule) -> str:
-        """Return accountant, relation and event."""
-        return _event_call(*self._asked(schedule))
 
     def _asked(self, schedule: Schedule) -> tuple[Any, Any]:
         _check_known(self.name, schedule, Adjacency)
@@ -122,20 +129,40 @@ class DpAccountingPld:
         return accountant, to_dp_event(charged)
 
 
-@dataclass(frozen=True, slots=True)
-class OpacusRdp:
-    """Opacus' Renyi accountant, with its own grid of orders."""
+class _Opacus(Peer):
+    """An accountant of Opacus, ``kind``, for Poisson without replace-one, and Full."""
 
-    name: str = "Opacus RDP"
+    kind: str
 
     def epsilon(self, schedule: Schedule, delta: float) -> float:
-        """Return its epsilon, for Poisson without replace-one, and Full."""
-        asked = _opacus(self.name, "RDPAccountant", schedule)
+        """Return its epsilon."""
+        asked = self._asked(schedule)
         return ask(self.name, lambda: asked.get_epsilon(delta=delta))
 
     def call(self, schedule: Schedule) -> str:
         """Return accountant and history."""
-        return _history_call(_opacus(self.name, "RDPAccountant", schedule))
+        asked = self._asked(schedule)
+        return f"{type(asked).__name__}, history {line(repr(asked.history), MOST_WORDS)}"
+
+    def _asked(self, schedule: Schedule) -> Any:
+        """Return the accountant with a history."""
+        _check_known(self.name, schedule, _NOT_REPLACED)
+        asked = getattr(import_peer("opacus.accountants", "Opacus"), self.kind)()
+        # Peers state noise over sensitivity, and replacing a client moves the sum by 2C.
+        sensitivity = 2.0 if schedule.adjacency is Adjacency.REPLACE_ONE else 1.0
+        asked.history = [
+            (round_.noise_multiplier / sensitivity, round_.sampling_rate, count)
+            for round_, count in schedule.only_rounds().items()
+        ]
+        return asked
+
+
+@dataclass(frozen=True)
+class OpacusRdp(_Opacus):
+    """Opacus' Renyi accountant, with its own grid of orders."""
+
+    name: str = "Opacus RDP"
+    kind = "RDPAccountant"
 
     def noise_multiplier(self, budget: Budget, rounds: int, sampling_rate: float) -> float:
         """Return the noise multiplier of its own calibration, with its default tolerance."""
@@ -145,20 +172,12 @@ class OpacusRdp:
         return ask(self.name, lambda: search(**setting))
 
 
-@dataclass(frozen=True, slots=True)
-class OpacusPrv:
+@dataclass(frozen=True)
+class OpacusPrv(_Opacus):
     """Opacus' privacy random variables, with the upper end of its error interval."""
 
     name: str = "Opacus PRV"
-
-    def epsilon(self, schedule: Schedule, delta: float) -> float:
-        """Return its epsilon, for Poisson without replace-one, and Full."""
-        asked = _opacus(self.name, "PRVAccountant", schedule)
-        return ask(self.name, lambda: asked.get_epsilon(delta=delta))
-
-    def call(self, schedule: Schedule) -> str:
-        """Return accountant and history."""
-        return _history_call(_opacus(self.name, "PRVAccountant", schedule))
+    kind = "PRVAccountant"
 
 
 def installed_peers() -> tuple[Peer, ...]:
@@ -186,30 +205,6 @@ def to_dp_event(schedule: Schedule) -> Any:
     replaced = schedule.adjacency is Adjacency.REPLACE_ONE
     asked = schedule.scale_noise(0.5) if replaced else schedule
     return event_of_schedule(Schedule(Phase(kind, n) for kind, n in asked.distinct().items()))
-
-
-def _event_call(asked: Any, event: Any) -> str:
-    relation = asked.neighboring_relation.name
-    # The numbers of an event, without the names of its fields.
-    words = re.sub(r"\b[a-z_]+=", "", repr(event))
-    return f"{type(asked).__name__}({relation}), {line(words, MOST_WORDS)}"
-
-
-def _history_call(asked: Any) -> str:
-    return f"{type(asked).__name__}, history {line(repr(asked.history), MOST_WORDS)}"
-
-
-def _opacus(name: str, accountant: str, schedule: Schedule) -> Any:
-    """Return an accountant of Opacus with a history."""
-    _check_known(name, schedule, _NOT_REPLACED)
-    asked = getattr(import_peer("opacus.accountants", "Opacus"), accountant)()
-    # Peers state noise over sensitivity, and replacing a client moves the sum by 2C.
-    sensitivity = 2.0 if schedule.adjacency is Adjacency.REPLACE_ONE else 1.0
-    asked.history = [
-        (round_.noise_multiplier / sensitivity, round_.sampling_rate, count)
-        for round_, count in schedule.only_rounds().items()
-    ]
-    return asked
 
 
 def _check_known(

@@ -22,7 +22,7 @@ import dpacct as library
 from dpacct.fl import ClientData, Diagnostics, RoundReport, evaluate
 from dpacct.fl.data import load_digits
 from dpacct.fl.models import build_model
-from dpacct.fl.report.reports import RELEASED, UNPROTECTED
+from dpacct.fl.report import RELEASED, UNPROTECTED
 from dpacct.ledger import Ledger
 from dpacct.packages import install_command
 from dpacct_cli.train import command

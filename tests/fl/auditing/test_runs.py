@@ -12,7 +12,7 @@ from torch import nn
 from dpacct import Budget, Poisson, Round, Uniform, epsilon, fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.auditing.canaries import Canaries, with_canaries
-from dpacct.fl.auditing.canary_audit import least_canaries
+from dpacct.fl.auditing.runs import least_canaries
 from tests.fl.problems import federation, make_clients
 
 pytestmark = pytest.mark.usefixtures("uncounted")

@@ -26,7 +26,6 @@ from dpacct.fl.data import (
     load_shakespeare,
     load_table,
 )
-from dpacct.fl.data.adult import SCHEMA
 from dpacct.fl.data.partitions import (
     assign_owners,
     canonical,
@@ -38,6 +37,7 @@ from dpacct.fl.data.partitions import (
     of_clients,
     owner_number,
 )
+from dpacct.fl.data.table import ADULT
 
 PEOPLE = 40
 GONE = 7
@@ -90,11 +90,11 @@ def adult(folder: Path, people: Iterable[int], change: int) -> Dataset:
         age, work, hours = values_of(person, 3, change)
         part = "test" if person % 3 else "train"
         words = {
-            "workclass": SCHEMA.categorical["workclass"][work % 8],
-            "income": SCHEMA.classes[0],
+            "workclass": ADULT.categorical["workclass"][work % 8],
+            "income": ADULT.classes[0],
         }
         row = {"age": age, "hours_per_week": hours, "split": part, **words}
-        names = ["fnlwgt", "education", *SCHEMA.numeric, *SCHEMA.categorical, "income", "split"]
+        names = ["fnlwgt", "education", *ADULT.numeric, *ADULT.categorical, "income", "split"]
         lines.append(",".join(str(row.get(name, 1)) for name in names))
     (folder / "adult.csv").write_text("\n".join([",".join(names), *lines]))
     return load_adult(folder)

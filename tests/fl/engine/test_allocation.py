@@ -107,8 +107,8 @@ def test_an_epoch_whose_charge_failed_behind_the_disk_is_committed_with_its_last
     path, options = tmp_path / "run.ledger", {"sampling": fl.Allocation(STEPS), "rounds": 2 * STEPS}
     with federation(linear(), make_clients([1] * CLIENTS), ledger=path, **options) as run:
         for _ in range(STEPS):
-            run._rounds.begin()
-            run._rounds.play()
+            run.begin()
+            run.play()
 
         def full(*_: object) -> None:
             raise LedgerError("the witness cannot be written")
@@ -116,7 +116,7 @@ def test_an_epoch_whose_charge_failed_behind_the_disk_is_committed_with_its_last
         with monkeypatch.context() as patch:
             patch.setattr(store, "update_witness", full)
             with pytest.raises(LedgerError, match="witness"):
-                run._rounds.play()
+                run.play()
         run.run()
     with Ledger.open(path) as ledger:
         assert ledger.runs[0].committed == ledger.rounds == 2

@@ -14,7 +14,7 @@ CLIENTS = make_clients((6, 4, 5, 7))
 def opened_round():
     """A run whose clients all work, with a round of clients 1 and 3, and its draw."""
     run = federation(linear(), CLIENTS, method=fl.FedAlphaNormEC(alpha=0.1), vectorize=False)
-    run._rounds.prepare()
+    run.prepare()
     draw = run.engine.draw_for([1, 3])
     assert list(draw.workers) == [0, 1, 2, 3]
     return run, draw
@@ -22,7 +22,7 @@ def opened_round():
 
 def test_workers_outside_the_cohort_remember_and_add_nothing():
     run, draw = opened_round()
-    found = run._rounds.collect(draw)
+    found = run.collect(draw)
     assert sorted(found.memories) == sorted(found.clients) == [0, 1, 2, 3]
     assert all(float(own["memory"].norm()) > 0 for own in found.memories.values())
     assert found.arrived == 2
@@ -34,11 +34,11 @@ def test_workers_outside_the_cohort_remember_and_add_nothing():
 
 def test_a_row_of_a_worker_outside_the_cohort_is_left_out_of_the_sum():
     run, draw = opened_round()
-    found = run.engine.open(run.state)
+    found = run.engine.open(run.state, draw)
     rows = 0.1 * torch.ones(4, 21) * torch.tensor([[1.0], [2.0], [3.0], [4.0]])
-    bounded = run.engine.bound(run.state, None, rows)
-    run.engine.add(run.state, found, draw, [3, 2, 1, 0], bounded)
-    expected = bounded.bounded.rows[[0, 2]].double().sum(dim=0)
+    bounded = run.engine.bound(found, rows)
+    run.engine.add(found, [3, 2, 1, 0], bounded)
+    expected = bounded.rows[[0, 2]].double().sum(dim=0)
     assert torch.equal(found.total, expected)
     assert (found.arrived, found.clients) == (2, [3, 2, 1, 0])
 
@@ -46,5 +46,5 @@ def test_a_row_of_a_worker_outside_the_cohort_is_left_out_of_the_sum():
 @pytest.mark.parametrize("parts", [1, 3])
 def test_shares_of_a_draw_keep_its_members(parts):
     run, draw = opened_round()
-    arrived = [run._rounds.collect(draw.share(part, parts)).arrived for part in range(parts)]
+    arrived = [run.collect(draw.share(part, parts)).arrived for part in range(parts)]
     assert sum(arrived) == 2

@@ -229,13 +229,13 @@ def test_only_the_shapes_of_clients_are_read_before_the_first_round(vectorize, m
         clients = [fl.ClientData(scale * c.inputs, c.targets) for c in make_clients([9] * 20)]
         population = Counted(clients)
         with federation(perceptron(), population, vectorize=vectorize) as run:
-            run._rounds.begin()
+            run.begin()
             assert len(set(population.asked)) == len(population.asked) == 5
-            chosen.append(run._rounds.choice.plan)
+            chosen.append(run.choice.plan)
     assert chosen[0] == chosen[1]
     population = Counted(clients)
     with federation(perceptron(), population, example=CLIENTS[0]) as run:
-        run._rounds.begin()
+        run.begin()
         assert population.asked == []
 
 

@@ -13,4 +13,4 @@ class Spent:
 
 @pytest.fixture(autouse=True)
 def _uncounted_epsilon(monkeypatch, uncounted):
-    monkeypatch.setattr("dpacct.fl.report.reports.RoundReport.epsilon", Spent())
+    monkeypatch.setattr("dpacct.fl.report.RoundReport.epsilon", Spent())

@@ -8,7 +8,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from dpacct.fl.flower import LocalGrid, wire
-from dpacct.fl.flower.local import carried
+from dpacct.fl.flower.wire import carried
 
 # What becomes of a client's replies: (client, message, replies) -> replies that arrive.
 Fault = Callable[[int, Message, list[Message]], list[Message]]

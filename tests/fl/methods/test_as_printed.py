@@ -107,9 +107,9 @@ def test_nobody_came(method):
 
 
 def collected(run, draw=None):
-    run._rounds.prepare()
+    run.prepare()
     draw = run.engine.draw() if draw is None else draw
-    return run._rounds.collect(draw), draw
+    return run.collect(draw), draw
 
 
 @each
@@ -167,7 +167,7 @@ def test_parts_of_a_round_are_the_whole():
         options = {"method": method, "noise_multiplier": 0, "clip_norm": 0.3, "seed": 4}
         with federation(perceptron(), CLIENTS, **options) as run:
             whole, draw = collected(run)
-            first, second = (run._rounds.collect(draw.share(part, 2)) for part in range(2))
+            first, second = (run.collect(draw.share(part, 2)) for part in range(2))
             first.merge(second)
             releases = [run.engine.release(run.state, some).mean.vector for some in (whole, first)]
         assert torch.allclose(*releases, atol=1e-7)

@@ -10,7 +10,7 @@ import torch
 
 from dpacct import fl
 from dpacct.fl.layout import Layout
-from dpacct.fl.local.batches import Batch
+from dpacct.fl.local.sgd import Batch
 from dpacct.fl.methods import BLUR, BLURS, DPFedAvg, FedSMPRandK, FedSMPTopK
 from dpacct.fl.methods.protocol import Context
 from dpacct.fl.privacy.masks import RandomK

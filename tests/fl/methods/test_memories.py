@@ -12,7 +12,7 @@ from dpacct import fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.engine.checkpoint import read_checkpoint
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.methods.server_optimizers import ServerState
+from dpacct.fl.postprocess import ServerState
 from tests.fl.methods.stage import points, quadratics, simulate
 from tests.fl.problems import federation, flat, goes_on, make_clients, perceptron
 

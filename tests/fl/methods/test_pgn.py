@@ -8,8 +8,8 @@ import torch
 
 from dpacct import fl
 from dpacct.fl.layout import Layout, trainable
-from dpacct.fl.local.batches import plan_batches
 from dpacct.fl.local.losses import LocalLoss
+from dpacct.fl.local.sgd import plan_batches
 from dpacct.fl.methods import DPFedAvg, DPFedPGN, DPFedPGNLS
 from dpacct.fl.training.tasks import Broadcast, SequentialTrainer, Task
 from dpacct.fl.training.vectorized import VectorizedTrainer

@@ -7,7 +7,7 @@ import torch
 
 from dpacct import fl
 from dpacct.fl.layout import Layout
-from dpacct.fl.local.batches import Batch
+from dpacct.fl.local.sgd import Batch
 from dpacct.fl.methods import DPFedAvg, DPFedSAM, DPFedSAMTopK
 from dpacct.fl.methods.protocol import Context
 from tests.fl.methods.stage import Curved, moved, quadratics, same, simulate, vector

@@ -9,7 +9,7 @@ import torch
 
 from dpacct import fl
 from dpacct.errors import Unsupported
-from dpacct.fl.report.callbacks import TensorBoardWriter
+from dpacct.fl.report import TensorBoardWriter
 from tests.fl.problems import cross_entropy, federation, linear, make_clients
 
 

@@ -9,8 +9,7 @@ import types
 from dataclasses import fields
 
 from dpacct import fl
-from dpacct.fl.report.callbacks import TensorBoardWriter
-from dpacct.fl.report.reports import RELEASED, UNPROTECTED
+from dpacct.fl.report import RELEASED, UNPROTECTED, TensorBoardWriter
 from tests.fl.problems import federation, linear, make_clients
 
 

@@ -17,8 +17,8 @@ from dpacct.errors import Unsupported
 from dpacct.fl.clients import ClientData
 from dpacct.fl.engine.states import Draw
 from dpacct.fl.layout import Layout, trainable
-from dpacct.fl.local.batches import chunks, plan_batches
 from dpacct.fl.local.losses import LocalLoss
+from dpacct.fl.local.sgd import chunks, plan_batches
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.training.choose import TrainerChooser
 from dpacct.fl.training.examples import ExampleTrainer
@@ -476,7 +476,7 @@ def test_groups_are_equal_and_hold_most_cohorts(cohort, size):
     options = {"vectorize": True, "sampling": fl.Poisson(cohort / 500)}
     with federation(linear(), make_clients([4] * 500), **options) as run:
         next(iter(run))
-        assert run._rounds.choice.plan.group == size
+        assert run.choice.plan.group == size
 
 
 @dataclass(frozen=True)
@@ -547,7 +547,7 @@ def test_the_faster_trainer_is_taken_and_kept_and_a_seeded_run_does_not_measure(
         options = {"vectorize": vectorize, "checkpoint": tmp_path / "run.pt", "seed": seed}
         with federation(linear(), make_clients([6] * 30), **options) as run:
             next(iter(run.resume() if resumed else run))
-            return run._rounds.choice.plan, run.training_path
+            return run.choice.plan, run.training_path
 
     monkeypatch.setattr(SECONDS, seconds)
     first = chosen(resumed=False)

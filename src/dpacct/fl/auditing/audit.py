@@ -19,12 +19,11 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData, Inputs, each
 from dpacct.fl.engine.engine import Engine
+from dpacct.fl.engine.setup import choose_chooser, prepare
 from dpacct.fl.engine.states import Collected, Released, TrainingState
-from dpacct.fl.layout import Layout, trainable
+from dpacct.fl.layout import copies
 from dpacct.fl.local.sgd import SGD
-from dpacct.fl.methods.fedavg import DPFedAvg
-from dpacct.fl.methods.protocol import Method
-from dpacct.fl.privacy.account import RoundNoise
+from dpacct.fl.methods.protocol import Method, first_state
 from dpacct.fl.privacy.bounds import INDICATOR_NORM, AdaptiveClip, Bound
 from dpacct.fl.privacy.findings import (
     Audit,
@@ -36,14 +35,12 @@ from dpacct.fl.privacy.findings import (
 )
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std
 from dpacct.fl.privacy.randomness import Seeded
-from dpacct.fl.public import PublicSize
-from dpacct.fl.settings import choose_bound, choose_independent
+from dpacct.fl.settings import LocalSettings, choose_independent
 from dpacct.fl.tensors import forked_generators, norm, undisturbed
-from dpacct.fl.training.choose import TrainerChooser
 from dpacct.fl.training.tasks import Trainer
 from dpacct.rounds import Adjacency, AdjacencyName, Full, Sampling, Uniform
 
-_CHUNK = 3
+_CHUNK, _SEED = 3, 20
 # Share of a contribution that rounding may change in other groups.
 _ROUNDING = 1e-4
 # Rounds in which the noise of a count is drawn, one number each. A standard deviation of half the
@@ -86,25 +83,27 @@ def audit(
     Raises:
         InvalidParameter, Unsupported: as for `Federation`.
     """
-    method = DPFedAvg() if method is None else method
-    noise_multiplier = validate.noise_multiplier(noise_multiplier)
-    if clip_norm is None and bound is None and method.bound is None:
+    if clip_norm is None and bound is None and (method is None or method.bound is None):
         clip_norm = 0.5
     scheme = choose_independent(Full() if sampling is None else sampling)
     problem = _problem(model, loss, clients)
     # The clients of an audit are no secret: their number may be declared.
     declares = adjacency == Adjacency.ADD_REMOVE and not isinstance(scheme, Uniform)
-    declared = len(problem.clients) if declares else None
-    public = PublicSize.choose(declared, scheme, len(problem.clients))
-    rounds = _Rounds(
-        problem,
-        method,
-        choose_bound(bound, clip_norm, method),
-        noise or GaussianNoise(),
-        RoundNoise(scheme, public.adjacency(scheme, adjacency), noise_multiplier, public),
-        method.prepare(SGD(lr=0.5, epochs=1, batch_size=4) if local is None else local),
+    settings = LocalSettings(
+        rounds=1,
+        method=method,
+        clip_norm=clip_norm,
+        bound=bound,
+        noise=noise,
+        noise_multiplier=validate.noise_multiplier(noise_multiplier),
+        sampling=scheme,
+        adjacency=adjacency,
+        local=SGD(lr=0.5, epochs=1, batch_size=4) if local is None else local,
+        public_size=len(problem.clients) if declares else None,
+        seed=_SEED,
         vectorize=vectorize,
     )
+    rounds = _Rounds(problem, settings)
     like = next(iter(rounds.params.values()))
     return Audit(
         (
@@ -160,43 +159,31 @@ def _scaled(inputs: Inputs, factor: float) -> Inputs:
 class _Rounds:
     """Rounds of an engine, all of which draw the same batches."""
 
-    def __init__(
-        self,
-        problem: _Problem,
-        method: Method,
-        bound: Bound,
-        noise: Noise,
-        plan: RoundNoise,
-        local: SGD,
-        *,
-        vectorize: bool | str,
-    ) -> None:
-        self.method, self.bound, self.noise, self.plan = method, bound, noise, plan
-        self.params = {n: p.detach().clone() for n, p in trainable(problem.model).items()}
-        self.layout, self.clients = Layout.of(self.params), problem.clients
+    def __init__(self, problem: _Problem, settings: LocalSettings) -> None:
+        parts = prepare(settings, problem.model, problem.clients)
+        self._engine, self.params, self.bound = parts.engine, parts.state.params, parts.state.bound
+        self.method, self.noise, self.plan = (
+            parts.engine.method,
+            parts.engine.noise,
+            parts.engine.plan,
+        )
+        self.layout, self.clients = parts.engine.layout, problem.clients
         self.everybody = list(range(len(self.clients)))
-        device = next(iter(self.params.values())).device
-        self._engine = Engine(
-            self.clients, method, self.layout, local, plan, noise, Seeded(20), device, 1.0
-        )
-        chooser = TrainerChooser(
-            problem.model, problem.loss, method, self.layout, local, vectorize=vectorize
-        )
+        chooser = choose_chooser(parts.engine, problem.model, problem.loss, settings)
         # The first one is used if one is enough.
         self.trainers: dict[str, Trainer] = {"one by one": chooser.alone}
-        if vectorize is not False:
+        if settings.vectorize is not False:
             tasks = [self._engine.task(client, self.state(), 0) for client in self.everybody[:3]]
             complaint = chooser.compare(tasks, self._engine.broadcast(self.state()))
-            if complaint and vectorize is True:
+            if complaint and settings.vectorize is True:
                 raise Unsupported(f"vectorize=True, but {complaint}")
             if not complaint:
                 self.trainers["in groups"] = chooser.vectorized
 
     def state(self) -> TrainingState:
         """Return a state before the first round, which shares nothing with another one."""
-        params = {name: value.clone() for name, value in self.params.items()}
-        server = {n: v.clone() for n, v in self.method.init(dict(params)).items()}
-        return TrainingState(0, params, server, {}, self.bound, None)
+        params = copies(self.params)
+        return TrainingState(0, params, first_state(self.method, params), {}, self.bound, None)
 
     def collect(
         self, cohort: Sequence[int], trainer: Trainer | None = None, **changes: Any
@@ -205,7 +192,7 @@ class _Rounds:
 
         Returns the engine with its randomness after this round, its state, and the sums.
         """
-        engine = replace(self._engine, source=Seeded(20), **changes)
+        engine = replace(self._engine, source=Seeded(_SEED), **changes)
         state, trainer = self.state(), trainer or self.trainers["one by one"]
         with forked_generators():
             return engine, state, engine.collect(state, engine.draw_for(cohort), trainer, _CHUNK)

@@ -10,35 +10,17 @@ from functools import partial
 from typing import Any
 
 from dpacct.errors import InvalidParameter
-from dpacct.fl.data.adult import load_adult
-from dpacct.fl.data.columns import from_columns
-from dpacct.fl.data.dataset import Dataset, Examples, PartitionedClients, Scaling
+from dpacct.fl.data.dataset import Dataset, Examples, PartitionedClients, Scaling, from_columns
 from dpacct.fl.data.files import Folder, find
-from dpacct.fl.data.images import (
-    IMAGES,
-    image_files,
-    load_digits,
-    load_femnist,
-    load_images,
-)
+from dpacct.fl.data.images import IMAGES, image_files, load_digits, load_femnist, load_images
 from dpacct.fl.data.shakespeare import load_shakespeare
-from dpacct.fl.data.table import TableSchema, load_table
+from dpacct.fl.data.table import TableSchema, load_adult, load_table
 
 __all__ = [
-    "DATASETS",
-    "Dataset",
-    "Examples",
-    "PartitionedClients",
-    "Scaling",
-    "TableSchema",
-    "from_columns",
-    "load",
-    "load_adult",
-    "load_digits",
-    "load_femnist",
-    "load_shakespeare",
+    "DATASETS", "Dataset", "Examples", "PartitionedClients", "Scaling", "TableSchema",
+    "from_columns", "load", "load_adult", "load_digits", "load_femnist", "load_shakespeare",
     "load_table",
-]
+]  # fmt: skip
 
 DATASETS: dict[str, Callable[..., Dataset]] = {
     **{name: partial(load_images, name) for name in IMAGES},

@@ -12,10 +12,12 @@ Rule 5: nothing in a file is executed, so pickles are not read.
 from __future__ import annotations
 
 import csv
+import json
 import math
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -27,7 +29,7 @@ from numpy.typing import NDArray
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.data.dataset import Dataset, Examples, Scaling
-from dpacct.fl.data.files import invalid, read_archive
+from dpacct.fl.data.files import Folder, find, invalid, read_archive
 from dpacct.fl.data.partitions import Indices, assign_owners, canonical
 from dpacct.fl.tensors import from_array
 from dpacct.packages import import_package, install_command
@@ -429,3 +431,135 @@ def _features(file: Path, table: Mapping[str, Cells], meaning: TableSchema) -> N
     if not columns:
         raise _invalid(file, "a table has at least one column of features")
     return np.concatenate([part.astype(np.float32) for part in columns], axis=1)
+
+
+_CATEGORIES = {
+    "workclass": "Private Self-emp-not-inc Self-emp-inc Federal-gov Local-gov State-gov "
+    "Without-pay Never-worked",
+    "marital_status": "Married-civ-spouse Divorced Never-married Separated Widowed "
+    "Married-spouse-absent Married-AF-spouse",
+    "occupation": "Tech-support Craft-repair Other-service Sales Exec-managerial Prof-specialty "
+    "Handlers-cleaners Machine-op-inspct Adm-clerical Farming-fishing Transport-moving "
+    "Priv-house-serv Protective-serv Armed-Forces",
+    "relationship": "Wife Own-child Husband Not-in-family Other-relative Unmarried",
+    "race": "White Asian-Pac-Islander Amer-Indian-Eskimo Other Black",
+    "sex": "Female Male",
+    "native_country": "United-States",
+}
+# Ranges and categories are those of the published description of the data set, so they are public.
+ADULT = TableSchema(
+    label="income",
+    classes=("<=50K", ">50K"),
+    # The sampling weight of the census has no information about the person.
+    unused=("fnlwgt", "education"),
+    numeric={
+        "age": (17, 90),
+        "education_num": (1, 16),
+        "capital_gain": (0, 20_000),
+        "capital_loss": (0, 4_500),
+        "hours_per_week": (1, 99),
+    },
+    categorical={column: tuple(words.split()) for column, words in _CATEGORIES.items()},
+)
+
+
+def load_adult(folder: Folder = None) -> Dataset:
+    """Read Adult as vectors of 48 numbers in 0..1: an income over 50 thousand dollars, US 1994.
+
+    The file is ``adult.csv``, with ``income`` and ``split`` among its columns. Rows of unknown
+    occupation are kept.
+
+    Raises:
+        InvalidParameter: the file is missing or damaged.
+    """
+    file = find(folder, "adult", ["adult.csv"])
+    # The test rows can be downloaded by anyone, and no client holds rows of the same people.
+    return replace(load_table(file, ADULT), name="adult", test_data="public")
+
+
+# More different words than this are no categories.
+_MOST_CATEGORIES = 50
+_OWNERS = ("owner", "person", "patient", "user", "client", "customer", "id")
+HEAD = """\
+# A proposal, read off {name}. The data may not decide what is public, so check every entry:
+# - a range is known without these rows (an age from 0 to 120, not the largest age that occurs);
+# - categories and classes are all that could occur, not only those that do;
+# - owner names the column of the person a row belongs to.
+# Then train with --schema and the name of this file.
+"""
+GAPS = (
+    "# Columns with empty cells: the value that one counts as, in the range. A second column marks",
+    "# it. Choose without these rows (a normal value, or 0). Their mean would be a leak.",
+)
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def propose_schema(path: str | os.PathLike[str], label: str, owner: str | None) -> str | None:
+    """Return a schema for a CSV file as TOML, or None if all its features are numbers without gaps.
+
+    Ranges, categories and classes shape the model, so they have to be public. The proposal lists
+    the values that occur, and asks a person for each entry.
+
+    Args:
+        path: a CSV file with a header.
+        label, owner: columns that are known.
+    Raises:
+        InvalidParameter: the file is missing or damaged.
+        Unsupported: pandas is not installed.
+    """
+    table = read_cells(Path(path))
+    features = {
+        name: cells for name, cells in table.items() if name not in (label, owner, SPLIT_COLUMN)
+    }
+    numbers = {name: values for name, cells in features.items() if (values := _numbers(cells))}
+    gaps = {name for name in numbers if gaps_of(features[name]).any()}
+    if label not in table or (numbers.keys() == features.keys() and not gaps):
+        return None
+    lines = [HEAD.format(name=Path(path).name), f"label = {_quoted(label)}"]
+    if owner is None:
+        likely = next((name for name in table if name.lower() in _OWNERS), None)
+        if likely is None:
+            lines.append('# owner = "?"  # a column with persons; without it each row is a person')
+        else:
+            lines.append(f"owner = {_quoted(likely)}  # is this the person a row belongs to?")
+            features.pop(likely, None)
+    else:
+        lines.append(f"owner = {_quoted(owner)}")
+    lines.append(f"classes = {_listed(table[label])}  # are these all classes?")
+    numeric, missing = ["", "[numeric]"], list[str]()
+    categorical, unused = ["", "[categorical]"], list[str]()
+    for name, cells in features.items():
+        key = name if _BARE.fullmatch(name) else _quoted(name)
+        if name in numbers:
+            low, high = (f"{edge:g}" for edge in (min(numbers[name]), max(numbers[name])))
+            numeric.append(f"{key} = [{low}, {high}]  # occurs from {low} to {high}; public range?")
+        elif len(set(cells)) <= _MOST_CATEGORIES:
+            categorical.append(f"{key} = {_listed(cells)}  # are these all categories?")
+        else:
+            unused.append(name)
+        if name in gaps:
+            missing.append(f'{key} = "?"')
+    if unused:
+        lines.append(f"unused = {_listed(unused)}  # free text: too many different words")
+    if missing:
+        missing = ["", "[missing]", *GAPS, *missing]
+    return "\n".join([*lines, *numeric, *missing, *categorical]) + "\n"
+
+
+def _numbers(cells: Cells) -> list[float]:
+    """Return the numbers of a column, none if a cell is neither a number nor empty."""
+    values = [number_of(str(cell)) for cell in cells[~gaps_of(cells)]]
+    return values if all(map(math.isfinite, values)) else []
+
+
+def _listed(words: Iterable[str]) -> str:
+    """Return the different words in their order, as a list of TOML."""
+    return f"[{', '.join(map(_quoted, sorted({str(word) for word in words})))}]"
+
+
+def _quoted(text: str) -> str:
+    """Return a string of TOML. Control characters of a cell do not reach a terminal."""
+    return "".join(
+        letter if letter.isprintable() else f"\\U{ord(letter):08x}"
+        for letter in json.dumps(text, ensure_ascii=False)
+    )

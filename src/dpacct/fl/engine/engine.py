@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dpacct.errors import Unsupported
-from dpacct.fl.clients import Examples, Population
+from dpacct.fl.clients import Canary, Examples, Population, checked
 from dpacct.fl.engine.states import (
     Collected,
     Contributions,
@@ -26,17 +26,13 @@ from dpacct.fl.engine.states import (
     client_seed,
     on_host,
 )
-from dpacct.fl.layout import Layout, State, copies
-from dpacct.fl.local.batches import chunks
-from dpacct.fl.local.sgd import SGD, RoundValues
-from dpacct.fl.methods.contract import checked_state
-from dpacct.fl.methods.protocol import Cohort, Method, moves_plainly, overrides
-from dpacct.fl.methods.server_optimizers import ServerOptimizer, ServerState
-from dpacct.fl.postprocess import Average
+from dpacct.fl.layout import Layout, Noised, State, copies, scatter
+from dpacct.fl.local.sgd import SGD, RoundValues, chunks, plan_batches
+from dpacct.fl.methods.protocol import Cohort, Method, checked_state, moves_plainly, overrides
+from dpacct.fl.postprocess import Average, ServerOptimizer, ServerState
 from dpacct.fl.privacy.account import RoundNoise
 from dpacct.fl.privacy.allocation import Allocation, Allocator
 from dpacct.fl.privacy.bounds import INDICATOR_NORM, AdaptiveClip
-from dpacct.fl.privacy.markers import Bounded, Noised, scatter
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std, sums_as_they_are
 from dpacct.fl.privacy.randomness import Randomness, Seeded, draw_cohort, normals, torch_seed
 from dpacct.fl.privacy.sums import (
@@ -49,7 +45,7 @@ from dpacct.fl.privacy.sums import (
 )
 from dpacct.fl.tensors import undisturbed
 from dpacct.fl.training.examples import ExampleTrainer, Gradients
-from dpacct.fl.training.tasks import Broadcast, Task, Trainer, join, plant
+from dpacct.fl.training.tasks import NO_DATA, NO_STEPS, Broadcast, Task, Trainer, Trial
 
 INDICATOR_LIMITS = [(0, 1, INDICATOR_NORM)]
 
@@ -107,20 +103,21 @@ class Engine:
         return Draw(members, workers, seed, torch_seed(self.source))
 
     @undisturbed()
-    def open(self, state: TrainingState) -> Collected:
-        """Return empty sums of the next round, over the coordinates of its mask."""
+    def open(self, state: TrainingState, draw: Draw | None = None) -> Collected:
+        """Return empty sums of the next round, for the coordinates of its mask and this draw."""
         released = None if state.released is None else state.released.clone()
         kept = self.method.mask.select(self.layout, state.round + 1, released)
         kept = None if kept is None else kept.to(self.device)
+        layout = self.layout if kept is None else self.layout.restrict(kept)
         return Collected(
-            self.noise.zeros(self.kept_layout(kept).size, self.device),
+            self.noise.zeros(layout.size, self.device),
             self.noise.zeros(1, self.device) if isinstance(state.bound, AdaptiveClip) else None,
+            state.bound,
             kept,
+            layout,
+            frozenset(() if draw is None else draw.members),
+            b"" if draw is None else draw.token,
         )
-
-    def kept_layout(self, kept: Tensor | None) -> Layout:
-        """Return the layout of a mask's coordinates."""
-        return self.layout if kept is None else self.layout.restrict(kept)
 
     def collect(self, state: TrainingState, draw: Draw, trainer: Trainer, chunk: int) -> Collected:
         """Train, mask, bound and sum a cohort, or a share of it: all stages before the noise.
@@ -128,24 +125,25 @@ class Engine:
         Training draws from the global generators, so `forked_generators` is around this. At most
         ``chunk`` clients are held in memory at a time.
         """
-        collected, broadcast = self.open(state), self.broadcast(state)
-        collected.token = draw.token
+        collected, broadcast = self.open(state, draw), self.broadcast(state)
         for part in chunks(draw.workers, chunk):
             if isinstance(trainer, ExampleTrainer) and isinstance(self.clients, Examples):
                 # Each group is summed while a cache holds it.
                 seeds = [draw.seed_of(example) for example in part]
                 batch, done = trainer.read(self.clients, part, seeds, self.device), 0
                 for group in trainer.groups(batch, broadcast):
-                    self._add_group(state, collected, draw, group, part[done : done + len(group)])
+                    self._add_group(collected, self.clients, group, part[done : done + len(group)])
                     done += len(group)
                 continue
             tasks = [self.task(client, state, draw.order, trainer) for client in part]
             rows = trainer.train(tasks, broadcast)
-            plant(rows, tasks)
-            contributions = self.bound(state, collected.kept, rows)
-            self.add(state, collected, draw, part, contributions)
+            for row, task in zip(rows, tasks, strict=True):
+                if task.planted is not None:
+                    row.copy_(task.planted)
+            contributions = self.bound(collected, rows)
+            self.add(collected, part, contributions)
             if tasks[0].state is not None:
-                inside = scatter(contributions.bounded.rows, collected.kept, self.layout.size)
+                inside = scatter(contributions.rows, collected.kept, self.layout.size)
                 memories = zip(part, trainer.remember(tasks, inside, broadcast) or [], strict=True)
                 # Memories of all clients may be too many for a device.
                 own = {(c, name): v for c, new in memories for name, v in copies(new).items()}
@@ -154,82 +152,64 @@ class Engine:
         return collected
 
     def _add_group(
-        self,
-        state: TrainingState,
-        collected: Collected,
-        draw: Draw,
-        group: Gradients,
-        numbers: Sequence[int],
+        self, collected: Collected, examples: Examples, group: Gradients, numbers: Sequence[int]
     ) -> None:
         """Mask, bound and add a group of examples, all of which are members. Rule 1."""
-        bound, examples = state.bound, self.clients
-        canaries = isinstance(examples, Examples) and examples.plants
+        bound, plan = collected.bound, self.plan
         simple = scales_rows(bound) and sums_as_they_are(self.noise)
-        simple &= not self.method.as_printed
-        if simple and collected.kept is None and not canaries:
+        simple &= not self.method.as_printed and not examples.plants
+        if simple and collected.kept is None:
+            grid = coarsest_grid(plan.update_std(bound), plan.cohort_size)
+            most, scale = plan.contributions, group.scale
             norms, bad = add_clipped(
-                collected.total,
-                group.parts,
-                bound,
-                self.plan.contributions,
-                coarsest=coarsest_grid(self.plan.update_std(bound), self.plan.cohort_size),
-                scale=group.scale,
+                collected.total, group.parts, bound, most, coarsest=grid, scale=scale
             )
             collected.clients.extend(numbers)
-            self._count(state, collected, norms, norms <= bound.clip_norm, bad)
+            self._count(collected, norms, norms <= bound.clip_norm, bad)
             return
         rows = group.rows()
-        if isinstance(examples, Examples) and canaries:
-            for row, number in zip(rows, numbers, strict=True):
-                update = examples.planted(number)
-                if update is not None:
-                    row.copy_(update)
-        self.add(state, collected, draw, numbers, self.bound(state, collected.kept, rows))
+        for row, number in zip(rows, numbers, strict=True):
+            update = examples.planted(number) if examples.plants else None
+            if update is not None:
+                row.copy_(update)
+        self.add(collected, numbers, self.bound(collected, rows))
 
-    def bound(self, state: TrainingState, kept: Tensor | None, rows: Tensor) -> Contributions:
+    def bound(self, collected: Collected, rows: Tensor) -> Contributions:
         """Mask and bound raw updates [c, d], which may be changed in place. Rule 1."""
-        rows = rows if kept is None else rows.index_select(1, kept)
-        layout, most = self.kept_layout(kept), self.plan.contributions
-        inside, norms, bad = contribute(rows, state.bound, layout, most)
-        return Contributions(Bounded(inside), norms, norms <= state.bound.clip_norm, bad)
+        rows = rows if collected.kept is None else rows.index_select(1, collected.kept)
+        inside, norms, bad = contribute(
+            rows, collected.bound, collected.layout, self.plan.contributions
+        )
+        return Contributions(inside, norms, norms <= collected.bound.clip_norm, bad)
 
-    def check(
-        self, state: TrainingState, kept: Tensor | None, rows: Tensor, below: Tensor
-    ) -> Contributions:
+    def check(self, collected: Collected, rows: Tensor, below: Tensor) -> Contributions:
         """Hold updates [c, k] that were masked and bounded elsewhere to the same limits. Rule 1.
 
         Rows that `contribute` has made keep every bit. ``below`` is as in `Contributions`.
         """
-        layout, most = self.kept_layout(kept), self.plan.contributions
-        inside, norms, bad = received(rows, state.bound, layout, most)
-        return Contributions(Bounded(inside), norms, below & ~bad, bad)
+        inside, norms, bad = received(
+            rows, collected.bound, collected.layout, self.plan.contributions
+        )
+        return Contributions(inside, norms, below & ~bad, bad)
 
     def add(
-        self,
-        state: TrainingState,
-        collected: Collected,
-        draw: Draw,
-        clients: Sequence[int],
-        contributions: Contributions,
+        self, collected: Collected, clients: Sequence[int], contributions: Contributions
     ) -> None:
         """Add the contributions of workers to the sums of a round. Rule 4."""
         collected.clients.extend(clients)
-        ours = [place for place, client in enumerate(clients) if client in draw.cohort]
-        contributions = contributions.take(ours)
+        contributions = contributions.of(clients, collected.members)
+        rows = contributions.rows
         if self.method.as_printed:
-            collected.rows.append(contributions.bounded.rows.double())
-        limits = state.bound.limits(self.kept_layout(collected.kept))
-        std = self.plan.update_std(state.bound)
-        add_rows(collected.total, self.noise.encode(contributions.bounded.rows, limits, std))
-        self._count(state, collected, contributions.norms, contributions.below, contributions.bad)
+            collected.rows.append(rows.double())
+        encoded = self.noise.encode(rows, collected.limits, self.plan.update_std(collected.bound))
+        add_rows(collected.total, encoded)
+        self._count(collected, contributions.norms, contributions.below, contributions.bad)
 
-    def _count(
-        self, state: TrainingState, collected: Collected, norms: Tensor, below: Tensor, bad: Tensor
-    ) -> None:
+    def _count(self, collected: Collected, norms: Tensor, below: Tensor, bad: Tensor) -> None:
         """Count contributions and sum their indicators, with arguments as in `Contributions`."""
         if collected.indicators is not None:
             signs = torch.where(below, INDICATOR_NORM, -INDICATOR_NORM).to(norms.dtype)
-            std = self.plan.indicator_std(state.bound) or 0.0
+            std = self.plan.indicator_std(collected.bound) or 0.0
             add_rows(
                 collected.indicators, self.noise.encode(signs.unsqueeze(1), INDICATOR_LIMITS, std)
             )
@@ -246,8 +226,7 @@ class Engine:
         Correlated noise has its row, counted from 0. Returns None if too few noise shares arrived:
         then nothing may leave.
         """
-        bound, plan, kept = state.bound, self.plan, collected.kept
-        limits = bound.limits(self.kept_layout(kept))
+        bound, plan, kept, limits = collected.bound, self.plan, collected.kept, collected.limits
         std = drawn_std(self.noise, plan.update_std(bound), collected.arrived)
         if std is None:
             return None
@@ -257,7 +236,7 @@ class Engine:
             noisy = collected.total + std * (made if kept is None else made[kept])
             std *= stream.std(row)
         elif self.method.as_printed:
-            noisy, std = self.method.published(self._cohort(collected, bound.clip_norm, std))
+            noisy, std = self.method.published(self._cohort(collected, std))
         else:
             noisy = self.noise.add(collected.total, limits, std, self.source)
         indicator_sum, indicator_std = None, plan.indicator_std(bound)
@@ -282,11 +261,11 @@ class Engine:
         )
         return Released(mean, indicator_sum)
 
-    def _cohort(self, collected: Collected, clip_norm: float, std: float) -> Cohort:
+    def _cohort(self, collected: Collected, std: float) -> Cohort:
         """Return the updates of a round one by one, for a method as printed."""
         none = collected.total.new_zeros(0, len(collected.total))
         rows, norms = torch.cat([none, *collected.rows]), torch.cat([none[:, 0], *collected.norms])
-        sizes = self.kept_layout(collected.kept).sizes
+        clip_norm, sizes = collected.bound.clip_norm, collected.layout.sizes
         draw = partial(normals, self.source, device=self.device)
         return Cohort(rows, norms, std, clip_norm, self.plan.cohort_size, sizes, draw)
 
@@ -322,17 +301,22 @@ class Engine:
     def task(
         self, client: int, state: TrainingState, order: int, trainer: Trainer | None = None
     ) -> Task:
-        """Return a client with its batches and its memory, on the device.
+        """Return a client with its batches and a copy of its memory, which is on the device.
 
-        ``order`` is the seed of the round's batches. Those of a client do not depend on others.
+        ``order`` is the seed of the round's batches. Those of a client do not depend on others. A
+        trainer judges its data. None admits all.
         """
-        read = partial(self.clients.__getitem__, client)
-        own, seed = self.memory(client, state), client_seed(order, client)
-        task = join(read, self.local, own, seed, self.device, trainer)
-        if not isinstance(self.clients, Examples):
-            return task
-        planted = self.clients.planted(client)
-        return task if planted is None else replace(task, planted=planted)
+        own, seed, clients = self.memory(client, state), client_seed(order, client), self.clients
+        own = None if own is None else {n: v.to(self.device) for n, v in copies(own).items()}
+        planted = clients.planted(client) if isinstance(clients, Examples) else None
+        with Trial():
+            data = checked(clients[client])
+            alone = trainer is not None and not trainer.admit(data)
+            plan = plan_batches(len(data), self.local, torch.Generator().manual_seed(seed))
+            if isinstance(data, Canary):
+                planted = data.update.to(self.device)
+            return Task(data, plan, own, seed, alone=alone, planted=planted)
+        return Task(NO_DATA, NO_STEPS, own, seed, failed=True, planted=planted)
 
     def memory(self, client: int, state: TrainingState) -> State | None:
         """Return a client's memory, or None for methods without client memories."""

@@ -22,10 +22,8 @@ from dpacct.fl.clients import ClientData
 from dpacct.fl.engine.engine import Engine, for_rehearsal
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.layout import copies
-from dpacct.fl.local.batches import Batch
-from dpacct.fl.local.sgd import SGD
-from dpacct.fl.methods.contract import check_client, check_server
-from dpacct.fl.methods.protocol import moves_plainly, overrides
+from dpacct.fl.local.sgd import SGD, Batch
+from dpacct.fl.methods.protocol import check_client, check_server, moves_plainly, overrides
 from dpacct.fl.privacy.bounds import PerLayerClip
 from dpacct.fl.privacy.findings import Audit, check_bound
 from dpacct.fl.privacy.masks import Dense

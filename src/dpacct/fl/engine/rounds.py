@@ -13,13 +13,13 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from numbers import Integral
 from secrets import token_bytes
 from threading import RLock
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,17 +29,8 @@ from dpacct.accountant import spend
 from dpacct.budget import Budget, Spent
 from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
 from dpacct.fl.data.dataset import PartitionedClients
-from dpacct.fl.engine.engine import Engine
-from dpacct.fl.engine.states import (
-    Collected,
-    Contributions,
-    Draw,
-    Released,
-    RunPlan,
-    TrainingState,
-    diagnose,
-    on_host,
-)
+from dpacct.fl.engine.setup import Parts
+from dpacct.fl.engine.states import Collected, Contributions, Draw, Released, diagnose, on_host
 from dpacct.fl.layout import State, copies
 from dpacct.fl.local.losses import LocalLoss, LossFunction
 from dpacct.fl.privacy.account import Account, RowTicket
@@ -47,7 +38,7 @@ from dpacct.fl.privacy.allocation import rounds_of
 from dpacct.fl.privacy.bounds import check_limits
 from dpacct.fl.privacy.correlated import CorrelatedNoise
 from dpacct.fl.privacy.noise import SharesElsewhere, drawn_std
-from dpacct.fl.report.reports import RoundReport
+from dpacct.fl.report import RoundReport
 from dpacct.fl.tensors import check_shape, undisturbed
 from dpacct.fl.training.choose import TrainingMode
 from dpacct.fl.training.local_run import LocalRun
@@ -71,14 +62,13 @@ class OpenRound:
 
     def __init__(
         self,
-        rounds: Rounds,
+        run: Rounds,
         ticket: Ticket | RowTicket,
         event: Event,
         began: float,
         draw: Draw | None = None,
     ) -> None:
-        engine, state = rounds.engine, rounds.state
-        self._rounds, self._engine, self._state = rounds, engine, state
+        self._run, self._engine, self._state = run, run.engine, run.state
         self._ticket, self._event, self._began = ticket, event, began
         # Of two additions at once one would be lost in part: who is there would remove others.
         self._turn = RLock()
@@ -87,10 +77,9 @@ class OpenRound:
         self._committed = False
         self._shared = b""
         self.settled = False
-        self.released: Released | None = None
-        self._row = ticket.row if isinstance(ticket, RowTicket) else None
-        self.draw: Draw = draw or engine.draw(self._row)
-        self.number = state.round + 1
+        self.released, self._row = cast("Released | None", None), getattr(ticket, "row", None)
+        self.draw: Draw = draw or run.engine.draw(self._row)
+        self.number = run.round + 1
         self._found: Collected | None = None
 
     @cached_property
@@ -104,8 +93,7 @@ class OpenRound:
         """The sums so far. Private."""
         with self._turn:
             if self._found is None:
-                self._found = self._engine.open(self._state)
-                self._found.token = self.draw.token
+                self._found = self._engine.open(self._state, self.draw)
             return self._found
 
     @property
@@ -132,7 +120,7 @@ class OpenRound:
         """
         check_shape("rows", rows, None, self._engine.layout.size)
         rows = rows.detach().to(self._engine.device, copy=True)
-        return self._marked(self._engine.bound(self._state, self.found.kept, rows))
+        return self._marked(self._engine.bound(self.found, rows))
 
     def check(self, rows: Tensor, below: Tensor) -> Contributions:
         """Hold updates [c, k] that clients have masked and bounded to the same limits.
@@ -143,14 +131,14 @@ class OpenRound:
         Raises:
             InvalidParameter: they have another shape.
         """
-        kept, device = self.found.kept, self._engine.device
-        check_shape("rows", rows, None, self._engine.kept_layout(kept).size)
+        collected, device = self.found, self._engine.device
+        check_shape("rows", rows, None, collected.layout.size)
         check_shape("below", below, len(rows))
         if below.dtype != torch.bool or not rows.is_floating_point():
             rule = "rows are reals, and below is true or false, as bool"
             raise InvalidParameter("below", f"{below.dtype}, and rows {rows.dtype}", rule)
         rows, below = rows.detach().to(device), below.to(device)
-        return self._marked(self._engine.check(self._state, kept, rows, below))
+        return self._marked(self._engine.check(collected, rows, below))
 
     def _marked(self, bounded: Contributions) -> Contributions:
         """Return contributions with a token of their own, which begins with that of the draw."""
@@ -169,15 +157,15 @@ class OpenRound:
             InvalidParameter: a client that is not in the round or came before, or ``steps``.
             Unsupported: another block is open, or the run's own model was written to.
         """
-        given, own = self._assigned(client), self._rounds.objective(loss)
+        given, own = self._assigned(client), self._run.objective(loss)
         with LocalRun(given, own, method=self._engine.method, steps=steps) as local:
             yield local
         # A loop may have moved the model itself.
-        model, known = self._rounds.model, self._rounds.state.params
+        model, known = self._run.model, self._run.state.params
         held = dict(model.named_parameters()) | dict(model.named_buffers())
         check_unwritten((held, own.constants | known))
         contributions = self.bound(cast("Tensor", local.update).unsqueeze(0))
-        memory = local.remember(contributions.bounded.rows[0])
+        memory = local.remember(contributions.rows[0])
         self._take(given.client, contributions, memory)
 
     def assignment(self, client: int) -> bytes:
@@ -201,8 +189,8 @@ class OpenRound:
         Raises:
             InvalidParameter: it does not answer an assignment of this round, or cannot be read.
         """
-        size = self._engine.kept_layout(self.found.kept).size
-        read = Answer.read(answer, self._engine.device, self._key, self.memory, size)
+        size, device = self.found.layout.size, self._engine.device
+        read = Answer.read(answer, device, self._key, self.memory, size)
         checked = self.check(read.row.unsqueeze(0), torch.tensor([read.below]))
         self._take(read.client, checked, read.memory)
 
@@ -219,7 +207,7 @@ class OpenRound:
         self._require_ours("contributions", contributions.token)
         clients = _listed(clients)
         if isinstance(self._engine.noise, SharesElsewhere):
-            self._engine.noise.encode(contributions.bounded.rows, (), 0.0)
+            self._engine.noise.encode(contributions.rows, (), 0.0)
         if len(clients) != len(contributions):
             rule = f"there are {len(contributions)} contributions, one of each client"
             raise InvalidParameter("clients", len(clients), rule)
@@ -230,7 +218,7 @@ class OpenRound:
                 raise InvalidParameter("contributions", "of other clients", rule)
             self._answered = answered
             self._added.add(contributions.token)
-            self._engine.add(self._state, self.found, self.draw, clients, contributions)
+            self._engine.add(self.found, clients, contributions)
 
     def commit(self) -> None:
         """Commit the round ahead of its release, for sums that arrive with their noise.
@@ -270,7 +258,7 @@ class OpenRound:
         if total.dtype != torch.int64:
             raise InvalidParameter("total", str(total.dtype), "whole numbers, as int64")
         with self._turn:
-            self._register(clients)
+            self._answered = self._with_answered(clients)
             self.found.clients.extend(clients)
             self.found.arrived += len(clients)
             own.add_(total.to(self._engine.device))
@@ -340,9 +328,10 @@ class OpenRound:
             raise InvalidParameter("part", type(part).__name__, rule)
         self._require_ours("part", part.token)
         with self._turn:
-            self._register(part.clients)
+            self._answered = self._with_answered(part.clients)
             if self._found is None:
-                self._found = part
+                # Of a share only some are members, and of the round all of them.
+                self._found = replace(part, members=frozenset(self.draw.members))
             else:
                 self._found.merge(part)
 
@@ -357,9 +346,9 @@ class OpenRound:
         with self._turn:
             self._require_open()
             self.settled = True
-        rounds, engine, state, collected = self._rounds, self._engine, self._state, self.found
+        run, engine, state, collected = self._run, self._engine, self._state, self.found
         self._check_unchanged()
-        bound, limits = state.bound, list(state.bound.limits(engine.kept_layout(collected.kept)))
+        bound = state.bound
         release = engine.release(state, collected, self._row)
         std = drawn_std(engine.noise, engine.plan.update_std(bound), collected.arrived) or 0.0
         charged = noise_of(self._event.charged) if engine.plan.noise_multiplier else 0.0
@@ -372,33 +361,33 @@ class OpenRound:
                 self._ticket.commit()
             # Memories of all clients may be too many for a device.
             state.client_states |= {c: on_host(own) for c, own in collected.memories.items()}
-            rounds.state = engine.apply(state, release)
-            rounds.write_model()
+            run.state = engine.apply(state, release)
+            run.write_model()
             self.released = release
         else:
             # Nothing is released, but the round was charged.
             state.round += 1
-        rounds.advance()
+        run.advance()
         return RoundReport(
-            round=rounds.state.round,
-            rounds=rounds.planned,
-            spent=rounds.account.spent_so_far(),
-            not_private_because=rounds.not_private_because,
+            round=run.round,
+            rounds=run.rounds,
+            spent=run.account.spent_so_far(),
+            not_private_because=run.not_private_because,
             noise_multiplier=charged,
             noise_std=std,
             clip_norm=bound.clip_norm,
             released=release is not None,
-            unit=rounds.account.unit,
+            unit=run.account.unit,
             adjacency=str(engine.plan.adjacency),
-            diagnostics=diagnose(collected, bound, std, limits),
+            diagnostics=diagnose(collected, std),
             seconds=time.perf_counter() - self._began,
         )
 
     def _check_unchanged(self) -> None:
         """Check that bound and noise are those that were charged. Rule 3."""
-        rounds, engine, state = self._rounds, self._engine, self._state
-        check_limits(state.bound, engine.kept_layout(self.found.kept))
-        same = rounds.engine is engine and rounds.state is state
+        run, engine, state = self._run, self._engine, self._state
+        check_limits(state.bound, self.found.layout)
+        same = run.engine is engine and run.state is state
         if not same or not engine.plan.charged_for(self._event, state.bound):
             raise Unsupported("the bound or the noise changed while clients trained: no release")
         if "broadcast" in vars(self):
@@ -415,12 +404,8 @@ class OpenRound:
             rule = f"round {self.number} takes only contributions that were bounded for it"
             raise InvalidParameter(name, "of another round", rule)
 
-    def _register(self, clients: Sequence[int]) -> None:
-        """Note that these clients have answered, or raise and note nothing. Rule 2."""
-        self._answered = self._with_answered(clients)
-
     def _with_answered(self, clients: Sequence[int]) -> set[int]:
-        """Return the clients that have answered, with these, or reject one that must not."""
+        """Return the clients that have answered, with these, or reject one. Rule 2."""
         self._require_open()
         workers, answered = set(self.draw.workers), set(self._answered)
         for client in clients:
@@ -440,56 +425,64 @@ def _listed(clients: Sequence[int]) -> list[int]:
     return [int(cast("int", client)) for client in listed]
 
 
-@dataclass(eq=False, repr=False)
+def no_ledger() -> NoReturn:
+    """Raise instead of reading a ledger that another rank keeps."""
+    raise Unsupported("this rank keeps no ledger: rank 0 has the spent budget")
+
+
 class Rounds:
     """The rounds of one run.
 
     Attributes:
-        engine: its parts, with noise and sampling of the next round. plan: of all rounds.
-        state: after the finished rounds. model: receives each release.
-        name: of the run in the ledger. accountant: that charges the plan.
-        limit: the budget of a run with a given noise, or None.
-        not_private_because: for reports, or None if the run is private.
-        planned: number of rounds, fewer than asked for if the budget allows no more.
+        model: receives each release. training: how clients are trained, once that is chosen.
+        rounds: planned number, fewer than asked for if the budget allows no more.
         budget: of a new ledger. None on a rank that follows until rank 0 has begun.
-        training: how clients are trained in this process, once that is chosen or resumed.
         follows: True on a rank other than 0, which has no ledger.
+        Others: see `Parts`.
     """
 
-    engine: Engine
-    plan: RunPlan
-    account: Account
-    state: TrainingState
-    model: nn.Module
-    name: str
-    accountant: AccountantName
-    limit: Budget | None
-    not_private_because: str | None
-    training: TrainingMode | None = None
     follows = False
 
-    def __post_init__(self) -> None:
-        self.budget: Budget | None = self.account.budget
-        self.planned = self.plan.rounds
+    def __init__(self, model: nn.Module, parts: Parts) -> None:
+        self.model = model
+        self.engine, self.plan, self._account, self.state = parts[:4]
+        self.name, self.limit, self.not_private_because = parts[5:]
+        self.accountant: AccountantName = parts.accountant
+        self.training: TrainingMode | None = None
+        self.budget: Budget | None = self._account.budget
+        self.rounds = self.plan.rounds
         self.first_bound = self.state.bound
         self._objective: tuple[Any, LocalLoss] | None = None
+        # A bound or noise that cannot be charged for in some round is refused here.
+        check_limits(self.first_bound, self.engine.layout)
+        self.charged()
 
-    def begin(self) -> None:
+    @property
+    def account(self) -> Account:
+        """The run in its ledger. A rank other than 0 has none."""
+        return no_ledger() if self.follows else self._account
+
+    @property
+    def round(self) -> int:
+        """The number of finished rounds."""
+        return self.state.round
+
+    def register(self) -> None:
         """Register the run in the ledger with its plan, unless it goes on.
 
         Raises:
             BudgetExceeded: not one round fits, or not the plan.
         """
-        if self.account.begun or self.state.round >= self.planned:
+        if self.account.begun or self.round >= self.rounds:
             return
-        event, planned, engine = self.event(), self.planned, self.engine
+        event, planned, engine = self.event(), self.rounds, self.engine
         if engine.plan.correlation is None:
             each = rounds_of(event.charged)
             planned = each * self.account.affordable(event, planned // each, self.limit)
-        elif self.limit is not None and self.planned_epsilon().upper > self.limit.epsilon:
+        elif self.limit is not None and self.spent_by(planned).upper > self.limit.epsilon:
             rule = "correlated noise is charged for all its rounds"
             raise BudgetExceeded(f"the plan exceeds {self.limit}, and {rule}")
-        details: dict[str, Any] = {"setting": self.setting()}
+        details: dict[str, Any] = {"setting": self.setting}
         if self.not_private_because is not None:
             details["not_private_because"] = self.not_private_because
         if isinstance(engine.clients, PartitionedClients):
@@ -502,12 +495,12 @@ class Rounds:
         allocator = None if allocator is None else allocator.afresh(engine.source)
         self.account.start(self.name, event, self._planned_charge(planned), details)
         # Nothing is kept of a run that the ledger has refused: it may be tried again.
-        self.planned, self.state.noise = planned, noise
+        self.rounds, self.state.noise = planned, noise
         self.engine = replace(engine, allocator=allocator)
 
-    def planned_epsilon(self) -> Spent:
-        """Return the epsilon of the whole plan if cohorts and noise are secret."""
-        return spend(self._planned_charge(self.planned), self.account.delta, self.accountant)
+    def spent_by(self, rounds: int) -> Spent:
+        """Return the epsilon of so many planned rounds if cohorts and noise are secret."""
+        return spend(self._planned_charge(rounds), self.account.delta, self.accountant)
 
     def _planned_charge(self, rounds: int) -> Schedule:
         """Return so many planned rounds as they are charged: an epoch is one release."""
@@ -525,13 +518,13 @@ class Rounds:
         """Give the engine noise, sampling and clip norm of the next round."""
         if not self.plan.constant:
             self.engine = replace(self.engine, plan=self.plan.at(self.account.position))
-        self.state.bound = self.plan.bound(self.state.bound, self.state.round + 1)
+        self.state.bound = self.plan.bound(self.state.bound, self.round + 1)
 
     def event(self) -> Event:
         """Return the next round as it will be charged, read from the objects that run."""
         engine, bound = self.engine, self.state.bound
         details = {
-            "round": self.state.round + 1,
+            "round": self.round + 1,
             "method": engine.method.name or type(engine.method).__name__,
             "bound": type(bound).__name__,
             "clip_norm": bound.clip_norm,
@@ -556,7 +549,7 @@ class Rounds:
         elif self.engine.allocator is not None:
             event = self.event()
             steps = rounds_of(event.charged)
-            ticket = self.account.take_step(event, steps, self.planned, self.state.round)
+            ticket = self.account.take_step(event, steps, self.rounds, self.round)
         else:
             self.advance()
             event = self.event()
@@ -565,8 +558,9 @@ class Rounds:
             ticket.draw()
         return OpenRound(self, ticket, event, began)
 
+    @property
     def setting(self) -> str:
-        """Return the settings that must not change when a run goes on, in words."""
+        """The settings common to clients, checkpoints and the ledger's run, in words."""
         engine, norms = self.engine, self.plan.clip_norms
         noise = engine.noise
         source = repr(noise) if isinstance(noise, CorrelatedNoise) else type(noise).__name__

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple
 
 from torch import nn
 
@@ -15,39 +14,29 @@ from dpacct.calibration.calibrate import calibrate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import Examples, Owned, Population, check_population
 from dpacct.fl.engine.engine import Engine
-from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.states import RunPlan, TrainingState
-from dpacct.fl.layout import (
-    Layout,
-    copies,
-    is_frozen,
-    keeps_statistics,
-    modules_of,
-    trainable,
-)
+from dpacct.fl.layout import Layout, copies, is_frozen, keeps_statistics, modules_of, trainable
 from dpacct.fl.local.losses import LossFunction
 from dpacct.fl.local.sgd import SGD, LocalAdam, RoundValues, values_over
-from dpacct.fl.methods.contract import first_state
 from dpacct.fl.methods.fedavg import DPFedAvg
-from dpacct.fl.methods.protocol import Method, overrides
+from dpacct.fl.methods.protocol import Method, first_state, overrides
 from dpacct.fl.privacy.account import Account, RoundNoise
 from dpacct.fl.privacy.allocation import Allocation, Allocator
-from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, check_limits, clip_norm
-from dpacct.fl.privacy.correlated import CorrelatedNoise, Correlation, NoiseStream
+from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, clip_norm
+from dpacct.fl.privacy.correlated import (
+    CorrelatedNoise,
+    Correlation,
+    Cyclic,
+    MinSeparation,
+    NoiseStream,
+)
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, SharesElsewhere, share_sigma
 from dpacct.fl.privacy.randomness import NOISE_FREE, SEEDED, Randomness, Seeded
 from dpacct.fl.public import PublicSize
-from dpacct.fl.settings import (
-    LocalSettings,
-    Settings,
-    choose_bound,
-    choose_cohorts,
-    choose_noise_source,
-    server_rate,
-)
+from dpacct.fl.settings import LocalSettings, Settings, choose_bound, server_rate
 from dpacct.fl.tensors import undisturbed
 from dpacct.fl.training.choose import TrainerChooser
-from dpacct.ledger import CLIENT, PAIRS, TIGHT, Address, Ledger, known_terms, noise_of
+from dpacct.ledger import CLIENT, PAIRS, TIGHT, noise_of
 from dpacct.rounds import (
     AccountantName,
     Adjacency,
@@ -60,24 +49,39 @@ from dpacct.rounds import (
 )
 from dpacct.validate import LEAST_NOISE
 
-Kind = TypeVar("Kind", bound=Rounds)
 _CHARGE_ROUNDING = 1e-12
 
 
+class Parts(NamedTuple):
+    """A run before its first round, as `prepare` puts it together.
+
+    Attributes:
+        engine: its parts, with noise and sampling of the next round. plan: of all rounds.
+        account: the run in its ledger. state: after the finished rounds.
+        accountant: that charges the plan. name: of the run in the ledger.
+        limit: the budget of a run with a given noise, or None.
+        not_private_because: why epsilon is infinite, None if it is not.
+    """
+
+    engine: Engine
+    plan: RunPlan
+    account: Account
+    state: TrainingState
+    accountant: AccountantName
+    name: str
+    limit: Budget | None
+    not_private_because: str | None
+
+
 @undisturbed()
-def prepare(
-    settings: Settings, model: nn.Module, clients: Population, kind: type[Kind] = Rounds
-) -> Kind:
+def prepare(settings: Settings, model: nn.Module, clients: Population) -> Parts:
     """Check the settings, choose the noise, and put the parts of a run together.
 
     Raises:
         InvalidParameter, Unsupported: a setting that makes no sense, or is not private.
     """
-    ledger, checkpoint = settings.ledger, settings.checkpoint_path
-    if ledger is None and checkpoint is not None:
-        ledger = checkpoint.with_name(f"{checkpoint.name}.ledger")
     check_population(clients, len(clients))
-    noise = choose_noise_source(settings.noise, secure=settings.secure_noise)
+    noise = settings.noise_source
     correlation = _choose_correlation(settings, noise, len(clients))
     schemes = settings.samplings if correlation is None else [correlation.sampling]
     schemes = [of_records(s, clients, planned=settings.schedule is not None) for s in schemes]
@@ -86,7 +90,7 @@ def prepare(
     asked = settings.adjacency if settings.schedule is None else settings.schedule.adjacency
     relation, *_ = [public.adjacency(scheme, asked) for scheme in schemes]
     unit = clients.unit if isinstance(clients, Examples | Owned) else CLIENT
-    delta = _choose_delta(settings, ledger, relation, unit)
+    delta = _choose_delta(settings, relation, unit)
     method = DPFedAvg() if settings.method is None else settings.method
     count = settings.planned_rounds
     reason = _why_not_private(settings, method, noise)
@@ -99,7 +103,6 @@ def prepare(
     bound = choose_bound(settings.bound, norms if by_round is None else by_round(1), method)
     params = copies(trainable(model))
     layout = Layout.of(params)
-    check_limits(bound, layout)
     accountant = settings.accountant
     for scheme in schemes:
         if correlation is None:
@@ -111,7 +114,8 @@ def prepare(
     terms = relation, delta, accountant
     schedule, budget = _choose_schedule(settings, scheme, *terms, correlation)
     source = Randomness() if settings.seed is None else Seeded(settings.seed)
-    account = Account(ledger, budget, private=reason is None, accountant=accountant, unit=unit)
+    ledger, private = settings.ledger_place, reason is None
+    account = Account(ledger, budget, private=private, accountant=accountant, unit=unit)
     bare = settings.noise_multiplier == 0
     multiplier = 0.0 if bare else noise_of(schedule.phases[0].round)
     first = RoundNoise(scheme, relation, multiplier, public, correlation)
@@ -120,22 +124,19 @@ def prepare(
     allocator = Allocator.start(scheme, source) if isinstance(scheme, Allocation) else None
     engine = Engine(*parts, settings.server, allocator, settings.average)
     given = settings.noise_multiplier is not None
-    rounds = kind(
+    state = TrainingState(0, params, first_state(method, params), {}, bound, None)
+    if isinstance(noise, CorrelatedNoise):
+        state.noise = NoiseStream.start(noise.strategy, source, layout.size, device)
+    return Parts(
         engine,
         RunPlan(schedule, first, by_round),
         account,
-        TrainingState(0, params, first_state(method, params), {}, bound, None),
-        model,
+        state,
         name=settings.name or method.name or type(method).__name__,
         accountant=accountant,
         limit=settings.budget if given else None,
         not_private_because=reason,
     )
-    if isinstance(noise, CorrelatedNoise):
-        rounds.state.noise = NoiseStream.start(noise.strategy, source, layout.size, device)
-    # A bound or noise that cannot be charged for in some round is refused here.
-    rounds.charged()
-    return rounds
 
 
 def _why_not_private(settings: Settings, method: Method, noise: Noise) -> str | None:
@@ -157,12 +158,7 @@ def _why_not_private(settings: Settings, method: Method, noise: Noise) -> str | 
     return method.not_private_because or next(holding, None)
 
 
-def _choose_delta(
-    settings: Settings,
-    ledger: Ledger | Address | str | Path | None,
-    adjacency: Adjacency,
-    unit: str,
-) -> float:
+def _choose_delta(settings: Settings, adjacency: Adjacency, unit: str) -> float:
     """Return the one delta of a run. A ledger that exists fixes it. Settings may repeat it."""
     budget, delta = settings.budget, settings.delta
     own = None if delta is None else validate.delta(delta)
@@ -171,7 +167,7 @@ def _choose_delta(
             rule = f"the budget has a delta of its own ({budget.delta:g})"
             raise InvalidParameter("delta", delta, rule, "Drop one of them.")
         own = budget.delta
-    terms = known_terms(ledger)
+    terms = settings.known_terms
     if terms is not None:
         return terms.check(own, adjacency, unit)
     return DEFAULT_DELTA if own is None else own
@@ -216,7 +212,7 @@ def _choose_schedule(
         plan = solved.schedule
     assert plan is not None  # noqa: S101 - one of the three cases above
     if budget is None:
-        # No limit was asked for: one that the plan stays below by any accountant, quickly found.
+        # No limit was asked for: one that the plan stays below by any accountant, quickly solved.
         quick = accountant if isinstance(sampling, Allocation) else "rdp"
         budget = Budget(2 * epsilon(plan, delta=delta, accountant=quick).upper + 1, delta)
     if correlation is None:
@@ -270,14 +266,18 @@ def _choose_correlation(settings: Settings, noise: Noise, num_clients: int) -> C
     if settings.public_size is not None:
         rule = "cohorts follow a public rule, which makes the number of clients public"
         raise InvalidParameter("public_size", settings.public_size, rule, "Leave it out.")
-    if settings.sampling is None:
-        rule = "correlated noise needs a rule for the cohorts"
-        hint = "Take fl.Cyclic(groups), fl.MinSeparation(separation, participations, cohort)."
-        raise InvalidParameter("sampling", None, rule, hint)
+    cohorts = Cyclic(1) if isinstance(settings.sampling, Full) else settings.sampling
+    if not isinstance(cohorts, Cyclic | MinSeparation):
+        rule = (
+            "the charge of correlated noise follows from how far apart a client's rounds are: "
+            "fl.Cyclic(groups), fl.MinSeparation(separation, participations, cohort) or Full()"
+        )
+        hint = "For secret draws within groups take fl.Cyclic(groups, sampling_rate)."
+        raise InvalidParameter("sampling", cohorts, rule, hint)
     if noise.strategy.rounds != settings.planned_rounds:
         rule = f"the strategy of the noise has {noise.strategy.rounds} rounds"
         raise InvalidParameter("rounds", settings.planned_rounds, rule)
-    return Correlation(noise.strategy, choose_cohorts(settings.sampling), num_clients)
+    return Correlation(noise.strategy, cohorts, num_clients)
 
 
 def _check_correlated(
@@ -382,9 +382,9 @@ def _refuse_for_examples(model: nn.Module, method: Method) -> None:
         )
 
 
-def check_shares(rounds: Rounds) -> None:
+def check_shares(parts: Parts) -> None:
     """Refuse noise shares from elsewhere if the server would receive a client's own value."""
-    engine, bound = rounds.engine, rounds.state.bound
+    engine, bound = parts.engine, parts.state.bound
     noise, method = engine.noise, engine.method
     if not isinstance(noise, SharesElsewhere):
         return
@@ -398,7 +398,7 @@ def check_shares(rounds: Rounds) -> None:
             "an adaptive clip norm with noise shares: a second sum counts the clipped clients, "
             "and is not hidden. Take a fixed clip_norm"
         )
-    if not rounds.plan.constant or rounds.plan.clip_norms is not None:
+    if not parts.plan.constant or parts.plan.clip_norms is not None:
         raise Unsupported(
             "noise shares of clients elsewhere with a schedule: clients agree on one noise for the "
             "whole run. Take equal rounds and one clip norm, or noise added by the server"

@@ -16,15 +16,14 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from dpacct.fl.layout import Params, State
+from dpacct.fl.layout import Layout, Noised, Params, State
 from dpacct.fl.local.sgd import RoundValues
 from dpacct.fl.privacy.account import RoundNoise
 from dpacct.fl.privacy.allocation import rounds_of, sampling_of
-from dpacct.fl.privacy.bounds import Bound, Clip, SmoothedNormalization
+from dpacct.fl.privacy.bounds import Bound, Clip, Limits, SmoothedNormalization
 from dpacct.fl.privacy.correlated import NoiseStream
-from dpacct.fl.privacy.markers import Bounded, Noised
 from dpacct.fl.privacy.noise import grid_exponent
-from dpacct.fl.report.reports import Diagnostics
+from dpacct.fl.report import Diagnostics
 from dpacct.fl.tensors import listed, norm, numbers, split
 from dpacct.ledger import Plan, noise_of
 from dpacct.rounds import Phase, Release, Schedule
@@ -161,7 +160,7 @@ class Draw:
         members: clients with summed contributions, ascending.
         workers: clients that train: the members, or all clients if the method asks for that.
         seed: of the global generators around training. order: of the batches of the clients.
-        token: identifies this draw and its shares. cohort: the members as a set.
+        token: identifies this draw and its shares.
     """
 
     members: Sequence[int]
@@ -169,10 +168,6 @@ class Draw:
     seed: int
     order: int
     token: bytes = field(default_factory=lambda: token_bytes(16))
-    cohort: frozenset[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "cohort", frozenset(self.members))
 
     def seed_of(self, client: int) -> int:
         """Return the seed of a client's batches, which does not depend on the other clients."""
@@ -189,14 +184,14 @@ class Contributions:
     """Masked and bounded updates, one client a row. Private.
 
     Attributes:
-        bounded: the rows [c, k].
+        rows: behind mask and bound [c, k].
         norms: of the raw updates, float64 [c], or zero for an update that was not finite.
         below: whether an update was within the clip norm before it was bounded [c].
         bad: whether an update was not finite [c]. Its row is zero.
         token: of the draw for which the updates were bounded.
     """
 
-    bounded: Bounded
+    rows: Tensor
     norms: Tensor
     below: Tensor
     bad: Tensor
@@ -205,14 +200,14 @@ class Contributions:
     def __len__(self) -> int:
         return len(self.norms)
 
-    def take(self, places: list[int]) -> Contributions:
-        """Return the contributions at some places."""
+    def of(self, clients: Sequence[int], members: frozenset[int]) -> Contributions:
+        """Return the contributions of members alone, of ``clients`` one each."""
+        places = [place for place, client in enumerate(clients) if client in members]
         if len(places) == len(self):
             return self
         chosen = listed(places, self.norms.device)
-        rows = replace(self.bounded, rows=self.bounded.rows[chosen])
-        norms, below, bad = self.norms[chosen], self.below[chosen], self.bad[chosen]
-        return Contributions(rows, norms, below, bad, self.token)
+        parts = self.rows, self.norms, self.below, self.bad
+        return Contributions(*(part[chosen] for part in parts), token=self.token)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -222,7 +217,8 @@ class Collected:
     Attributes:
         total: sum of encoded rows, as `Noise.zeros` [k].
         indicators: encoded sum of the indicators [1], None without an adaptive clip.
-        kept: the mask's coordinates, None for all.
+        bound: of the round. kept: the mask's coordinates, None for all. layout: of these.
+        members: the clients whose contributions count.
         arrived: number of contributions in the sum.
         rows: of a method as printed, that needs them one by one.
         norms: of the raw updates. dropped: number of updates that were not finite.
@@ -233,14 +229,22 @@ class Collected:
 
     total: Tensor
     indicators: Tensor | None
+    bound: Bound
     kept: Tensor | None
+    layout: Layout
+    members: frozenset[int]
+    token: bytes
     arrived: int = 0
     rows: list[Tensor] = field(default_factory=list[Tensor])
     norms: list[Tensor] = field(default_factory=list[Tensor])
     dropped: list[Tensor] = field(default_factory=list[Tensor])
     memories: dict[int, State] = field(default_factory=dict[int, State])
     clients: list[int] = field(default_factory=list[int])
-    token: bytes = b""
+
+    @property
+    def limits(self) -> Limits:
+        """The norm limits of one row."""
+        return self.bound.limits(self.layout)
 
     def merge(self, other: Collected) -> None:
         """Add the sums of other clients of the same round, from another process.
@@ -266,14 +270,12 @@ class Released:
     indicator_sum: float | None
 
 
-def diagnose(
-    collected: Collected, bound: Bound, std: float, limits: list[tuple[int, int, float]]
-) -> Diagnostics:
+def diagnose(collected: Collected, std: float) -> Diagnostics:
     """Return statistics of the raw updates of one round, which are not private.
 
-    ``std`` is that of the noise on the sum, and ``limits`` are those of one row.
+    ``std`` is that of the noise on the sum.
     """
-    total = collected.total
+    total, bound = collected.total, collected.bound
     norms = torch.cat([total.new_zeros(0, dtype=torch.float64), *collected.norms])
     dropped = torch.stack([total.new_zeros((), dtype=torch.int64), *collected.dropped])
     values = [norm(total.double()), dropped.sum().double()]
@@ -283,10 +285,9 @@ def diagnose(
     # One tensor, so that a device is waited for once.
     length, count, *raw = numbers(torch.stack(values))
     if not raw:
-        return Diagnostics(
-            collected.arrived, math.nan, math.nan, math.nan, math.nan, int(count), 0.0
-        )
-    scale = 1.0 if total.is_floating_point() else 2.0 ** grid_exponent(limits)
+        nan = math.nan
+        return Diagnostics(collected.arrived, nan, nan, nan, nan, int(count), 0.0)
+    scale = 1.0 if total.is_floating_point() else 2.0 ** grid_exponent(collected.limits)
     noise = std * math.sqrt(max(len(total), 1))
     clipped, mean, median, largest = raw
     return Diagnostics(

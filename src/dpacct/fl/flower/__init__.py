@@ -9,16 +9,10 @@ from dpacct.packages import import_package
 # Before names are imported that an older Flower lacks.
 import_package("flwr", "flwr", "1.41", "flower,fl")
 
-from dpacct.fl.flower.clients import (  # noqa: E402 - see above
-    client_app,
-    partition_id,
-)
-from dpacct.fl.flower.local import LocalGrid  # noqa: E402 - see above
+from dpacct.fl.flower.clients import client_app, partition_id  # noqa: E402 - see above
 from dpacct.fl.flower.strategy import PrivateStrategy  # noqa: E402 - see above
+from dpacct.fl.flower.wire import LocalGrid  # noqa: E402 - see above
 
 __all__ = [
-    "LocalGrid",
-    "PrivateStrategy",
-    "client_app",
-    "partition_id",
-]
+    "LocalGrid", "PrivateStrategy", "client_app", "partition_id",
+]  # fmt: skip

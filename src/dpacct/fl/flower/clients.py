@@ -23,8 +23,8 @@ from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import Canary, ClientData, checked
 from dpacct.fl.flower import wire
 from dpacct.fl.layout import copies, trainable
-from dpacct.fl.local.batches import plan_batches
 from dpacct.fl.local.losses import LocalLoss, LossFunction
+from dpacct.fl.local.sgd import plan_batches
 from dpacct.fl.methods.fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.privacy.bounds import clip_norm as checked_norm
@@ -136,9 +136,7 @@ def client_app(
 
 
 def _failure(
-    model: Callable[[], nn.Module],
-    loss: LossFunction | None,
-    read: Callable[[], ClientData] | None,
+    model: Callable[[], nn.Module], loss: LossFunction | None, read: Callable[[], ClientData] | None
 ) -> str:
     """Return the kind of error in which model, loss or data end on a synthetic example, or nothing.
 

@@ -30,7 +30,7 @@ from dpacct.fl.flower import wire
 from dpacct.fl.layout import trainable
 from dpacct.fl.privacy.bounds import AdaptiveClip
 from dpacct.fl.privacy.noise import SharesElsewhere
-from dpacct.fl.report.reports import RoundReport
+from dpacct.fl.report import RoundReport
 from dpacct.fl.server import Server
 from dpacct.fl.training.messages import check_sent, words_of
 
@@ -86,7 +86,10 @@ class Roster:
 
     def _take(self, grid: Grid, *, strict: bool) -> None:
         """Add the nodes that have answered. One that does not fit is left out, or an error."""
-        for node, reply in self._replies(grid):
+        for reply in pull(grid, list(self._asked)) if self._asked else ():
+            node = self._asked.pop(reply.metadata.reply_to_message_id, None)
+            if node is None:
+                continue
             try:
                 self._add(node, self._client_of(node, reply))
             except InvalidParameter as refusal:
@@ -115,14 +118,6 @@ class Roster:
                 if number:
                     self._asked[number] = node
                     self._known.add(node)
-
-    def _replies(self, grid: Grid) -> Iterator[tuple[int, Message]]:
-        if not self._asked:
-            return
-        for reply in pull(grid, list(self._asked)):
-            node = self._asked.pop(reply.metadata.reply_to_message_id, None)
-            if node is not None:
-                yield node, reply
 
     def _client_of(self, node: int, reply: Message) -> int:
         """Return the client that a node is, if it trains as the server charges for. Rule 6."""
@@ -204,7 +199,7 @@ class PrivateStrategy(Strategy):
             drawn from all clients in any case.
         patience: seconds to wait for them. poll: seconds between looking for answers.
         on_round: called with each round's `RoundReport`, of which only
-            `dpacct.fl.report.reports.RELEASED` is private.
+            `dpacct.fl.report.RELEASED` is private.
 
     Attributes:
         last: the report of the last round.

@@ -16,8 +16,7 @@ from torch.nn import functional
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import Inputs, arguments
 from dpacct.fl.layout import Params, modules_of
-from dpacct.fl.local.batches import Batch
-from dpacct.fl.local.sgd import Precision
+from dpacct.fl.local.sgd import Batch, Precision
 from dpacct.fl.tensors import numbers
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]

@@ -22,21 +22,7 @@ from dpacct.fl.methods.protocol import Method
 METHODS: dict[str, Callable[..., Method]] = {
     method.name: method
     for method in (
-        DPFedAvg,
-        BLUR,
-        BLURS,
-        FedSMPRandK,
-        FedSMPTopK,
-        DPFedSAM,
-        DPFedSAMTopK,
-        DPFedPGN,
-        DPFedPGNLS,
-        DPFedLS,
-        FedAlphaNormEC,
-        AlphaNormEC,
-        FedAvgSmoothed,
-        Scaffold,
-        FedDyn,
-        FedCM,
+        DPFedAvg, BLUR, BLURS, FedSMPRandK, FedSMPTopK, DPFedSAM, DPFedSAMTopK, DPFedPGN,
+        DPFedPGNLS, DPFedLS, FedAlphaNormEC, AlphaNormEC, FedAvgSmoothed, Scaffold, FedDyn, FedCM,
     )
-}
+}  # fmt: skip

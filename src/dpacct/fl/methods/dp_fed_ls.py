@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from dpacct.fl.layout import Params, State
+from dpacct.fl.layout import Noised, Params, State
 from dpacct.fl.methods.parameters import whole_norm
 from dpacct.fl.methods.protocol import Cohort, Context, Method
 from dpacct.fl.postprocess import AXES, DENOISERS, check_order, check_strength, smooth
-from dpacct.fl.privacy.markers import Noised
 from dpacct.validate import one_of
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from dpacct.fl.layout import Params, State
-from dpacct.fl.local.batches import Batch
+from dpacct.fl.layout import Noised, Params, State
 from dpacct.fl.local.losses import Loss
+from dpacct.fl.local.sgd import Batch
 from dpacct.fl.methods.parameters import (
     PlainSteps,
     ZeroState,
@@ -19,7 +19,6 @@ from dpacct.fl.methods.parameters import (
 )
 from dpacct.fl.methods.protocol import Cohort, Context
 from dpacct.fl.postprocess import check_strength, smooth
-from dpacct.fl.privacy.markers import Noised
 from dpacct.fl.tensors import norm
 from dpacct.validate import at_least_zero, probability
 

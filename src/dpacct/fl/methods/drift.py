@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dpacct.fl.layout import Params, State
-from dpacct.fl.local.batches import Batch
+from dpacct.fl.layout import Noised, Params, State
 from dpacct.fl.local.losses import Loss
+from dpacct.fl.local.sgd import Batch
 from dpacct.fl.methods.parameters import (
     MEMORY,
     PlainSteps,
@@ -26,7 +26,6 @@ from dpacct.fl.methods.parameters import (
     steps_taken,
 )
 from dpacct.fl.methods.protocol import Context
-from dpacct.fl.privacy.markers import Noised
 from dpacct.validate import above_zero, probability
 
 

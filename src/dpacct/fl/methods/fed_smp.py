@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from dpacct.errors import InvalidParameter
-from dpacct.fl.layout import State
+from dpacct.fl.layout import Noised, State
 from dpacct.fl.methods.parameters import largest_of_each
 from dpacct.fl.methods.protocol import Cohort, Method
-from dpacct.fl.privacy.markers import Noised
 from dpacct.fl.privacy.masks import Dense, Mask, PublicTopK, RandomK
 from dpacct.validate import flag
 

@@ -38,22 +38,10 @@ from dpacct.fl.tensors import load_saved
 from dpacct.packages import import_other
 
 __all__ = [
-    "MODELS",
-    "CharacterLSTM",
-    "ConvNet",
-    "CropFlip",
-    "LogisticRegression",
-    "Model",
-    "ResNet",
-    "build_model",
-    "cross_entropy",
-    "load_parameters",
-    "resnet10",
-    "resnet18",
-    "resnet20",
-    "save_parameters",
-    "with_group_norm",
-]
+    "MODELS", "CharacterLSTM", "ConvNet", "CropFlip", "LogisticRegression", "Model", "ResNet",
+    "build_model", "cross_entropy", "load_parameters", "resnet10", "resnet18", "resnet20",
+    "save_parameters", "with_group_norm",
+]  # fmt: skip
 
 Model = nn.Module
 

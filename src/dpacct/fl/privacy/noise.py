@@ -247,9 +247,7 @@ def with_share(
 class SharesElsewhere(NoiseShares):
     """`NoiseShares` of a server's clients: the sum that arrives has its noise already."""
 
-    def zeros(self, size: int, device: torch.device) -> Tensor:
-        """Return int64 [size], in units of the grid."""
-        return torch.zeros(size, dtype=torch.int64, device=device)
+    zeros = SecureGaussianNoise.zeros
 
     def encode(self, rows: Tensor, limits: Limits, std: float) -> Tensor:
         """Reject single updates, which the server must not receive."""

@@ -22,9 +22,8 @@ from dpacct.display import line
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
 from dpacct.fl.layout import Layout, copies, set_training_mode
-from dpacct.fl.local.batches import Batch, padded_width
 from dpacct.fl.local.losses import LocalLoss, LossFunction
-from dpacct.fl.local.sgd import SGD, LocalAdam
+from dpacct.fl.local.sgd import SGD, Batch, LocalAdam, padded_width
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.tensors import listed, norm
 from dpacct.fl.training.examples import STEP, ExampleTrainer, largest_group

@@ -18,8 +18,8 @@ from torch.func import grad, vmap
 
 from dpacct.fl.clients import ClientData, Examples, Inputs, each, joined
 from dpacct.fl.layout import Layout, Params, type_of_updates
-from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import Labels, LocalLoss
+from dpacct.fl.local.sgd import Batch
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.tensors import listed
 from dpacct.fl.training.own_functions import OwnFunctions, seeds_of_steps

@@ -26,16 +26,15 @@ from dpacct.fl.layout import (
     check_tensors,
     copies,
     forgetting,
+    scatter,
     set_training_mode,
     trainable,
 )
-from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import LocalLoss, LossFunction, returned_loss
-from dpacct.fl.local.sgd import SGD, LocalAdam
+from dpacct.fl.local.sgd import SGD, Batch, LocalAdam
 from dpacct.fl.methods.fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.privacy.bounds import AdaptiveClip
-from dpacct.fl.privacy.markers import scatter
 from dpacct.fl.privacy.sums import contribute
 from dpacct.fl.tensors import (
     arithmetic,

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import ClientData, Population, checked, each, parts_of
 from dpacct.fl.layout import Params, copies
-from dpacct.fl.local.batches import Batch, Batches, plan_batches
 from dpacct.fl.local.losses import Labels, LocalLoss
+from dpacct.fl.local.sgd import Batch, Batches, plan_batches
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.training.tasks import Broadcast, Task, Trial
 

@@ -20,7 +20,7 @@ keeps elsewhere, if it changes the updates of synthetic clients.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Self
@@ -29,11 +29,10 @@ import torch
 from torch import Tensor, nn
 
 from dpacct.errors import Unsupported
-from dpacct.fl.clients import Canary, ClientData, checked
+from dpacct.fl.clients import ClientData
 from dpacct.fl.layout import Layout, Params, State, copies
-from dpacct.fl.local.batches import Batch, Batches, plan_batches
 from dpacct.fl.local.losses import LocalLoss
-from dpacct.fl.local.sgd import SGD, shortened
+from dpacct.fl.local.sgd import SGD, Batch, Batches, shortened
 from dpacct.fl.methods.protocol import Context, Method, overrides
 from dpacct.fl.tensors import numbers, same_all, same_numbers, seed_generators
 
@@ -300,32 +299,3 @@ class SequentialTrainer(Trainer):
 
 NO_DATA = ClientData(torch.zeros(0), torch.zeros(0))
 NO_STEPS = Batches(torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
-
-
-def plant(rows: Tensor, tasks: Sequence[Task]) -> None:
-    """Replace the trained updates [c, d] of canaries by their planted ones."""
-    for row, task in zip(rows, tasks, strict=True):
-        if task.planted is not None:
-            row.copy_(task.planted)
-
-
-def join(
-    read: Callable[[], object],
-    local: SGD,
-    memory: State | None,
-    seed: int,
-    device: torch.device,
-    trainer: Trainer | None,
-) -> Task:
-    """Return a client with its batches and a copy of its memory, which is on the device.
-
-    The seed is that of its batches and random numbers. A trainer judges its data. None admits all.
-    """
-    own = None if memory is None else {n: v.to(device) for n, v in copies(memory).items()}
-    with Trial():
-        data = checked(read())
-        alone = trainer is not None and not trainer.admit(data)
-        plan = plan_batches(len(data), local, torch.Generator().manual_seed(seed))
-        planted = data.update.to(device) if isinstance(data, Canary) else None
-        return Task(data, plan, own, seed, alone=alone, planted=planted)
-    return Task(NO_DATA, NO_STEPS, own, seed, failed=True)

@@ -24,9 +24,8 @@ from torch.func import vmap
 
 from dpacct.fl.clients import Inputs, each, joined
 from dpacct.fl.layout import Layout, Params, State
-from dpacct.fl.local.batches import Batch, padded_width
 from dpacct.fl.local.losses import LocalLoss
-from dpacct.fl.local.sgd import SGD, shortened
+from dpacct.fl.local.sgd import SGD, Batch, padded_width, shortened
 from dpacct.fl.methods.protocol import Context, Method, overrides
 from dpacct.fl.tensors import listed, numbers
 from dpacct.fl.training.own_functions import OwnFunctions, seeds_of_steps

@@ -33,22 +33,12 @@ from dpacct.rounds import Phase, Poisson, Round, Schedule
 _accountants = import_opacus("accountants")
 _engines = import_opacus("privacy_engine")
 
-from dpacct.interop.opacus.loader import (  # noqa: E402 - see above
-    LedgerLoader,
-    allocate,
-    attach_ledger,
-    check_steps,
-)
+from dpacct.interop.opacus.loader import LedgerLoader, allocate, attach_ledger, check_steps  # noqa: E402 - see above
 from dpacct.interop.opacus.steps import Steps  # noqa: E402 - likewise
 
 __all__ = [
-    "NAME",
-    "LedgerLoader",
-    "TightAccountant",
-    "allocate",
-    "attach_ledger",
-    "register",
-]
+    "NAME", "LedgerLoader", "TightAccountant", "allocate", "attach_ledger", "register",
+]  # fmt: skip
 
 # The name for `PrivacyEngine(accountant=...)`.
 NAME = "dpacct"

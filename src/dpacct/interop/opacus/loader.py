@@ -32,13 +32,7 @@ from dpacct.fl.privacy.account import OpenEpoch
 from dpacct.fl.privacy.allocation import Allocation, Allocator
 from dpacct.fl.privacy.randomness import Randomness, Seeded, draw_cohort
 from dpacct.fl.tensors import numbers
-from dpacct.interop.opacus.steps import (
-    Batch,
-    Steps,
-    check_precision,
-    generator_of,
-    refuse_adaptive,
-)
+from dpacct.interop.opacus.steps import Batch, Steps, check_precision, generator_of, refuse_adaptive
 from dpacct.ledger import Event, Run, Ticket, covers
 from dpacct.packages import import_opacus
 from dpacct.pairs.dominating import Mechanism

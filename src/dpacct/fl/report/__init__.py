@@ -1,1 +1,0 @@
-"""Reports of a run, and their receivers."""
