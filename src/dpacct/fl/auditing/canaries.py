@@ -23,7 +23,6 @@ from torch import Tensor
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import Canary, ClientData, Examples, LazyClients, Population, checked
 from dpacct.fl.privacy.randomness import secret_generator
-from dpacct.fl.settings import check_sequence
 
 # Length of a canary's raw update in clip norms, so that the bound has something to do.
 _LENGTH = 100.0
@@ -185,7 +184,9 @@ def with_canaries(clients: Population, canaries: Canaries, *, silent: bool) -> P
     If the other clients are ``silent``, they train and send nothing. Privacy holds against an
     attacker with the updates of all other clients, so the audit may know them too.
     """
-    check_sequence(clients)
+    if not (hasattr(clients, "__len__") and hasattr(clients, "__getitem__")):
+        rule = "a sequence of clients, each with its data"
+        raise InvalidParameter("clients", type(clients).__name__, rule)
     if not len(clients):
         raise InvalidParameter("clients", 0, "a canary borrows the data of a client")
     if isinstance(clients, Examples):
