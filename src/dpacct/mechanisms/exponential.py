@@ -39,6 +39,8 @@ class ExponentialMechanism(Mechanism):
 
     epsilon: float
     adjacency: Adjacency
+    # Scores that depend on earlier releases choose t again.
+    has_choice = True
 
     def __init__(
         self,
@@ -64,14 +66,18 @@ class ExponentialMechanism(Mechanism):
         The scores of some candidates rise by D, and those of all others fall by D. The other
         scores decide t. Near this one the cost of five to a thousand releases is largest.
         """
-        high = _SHARE * self.epsilon
+        pair = self.pair_at(_SHARE)
+        return {pair if direction is Direction.REMOVE else pair.swapped(): 1}
+
+    def pair_at(self, share: float) -> AtomicPair:
+        """Return the pair of the losses t and t - epsilon, t = ``share`` * epsilon."""
+        high = share * self.epsilon
         # P(L = t) = (1 - e^{t - eps}) / (1 - e^{-eps}).
         top = math.expm1(high - self.epsilon) / math.expm1(-self.epsilon)
         rest = -math.exp(high - self.epsilon) * math.expm1(-high) / -math.expm1(-self.epsilon)
         losses = np.array([high, high - self.epsilon])
         error = 8 * FUNCTION_ERROR + UNIT * (8 + 4 * self.epsilon)
-        pair = AtomicPair(losses, np.array([top, rest]), 0.0, 4 * UNIT * self.epsilon, error)
-        return {pair if direction is Direction.REMOVE else pair.swapped(): 1}
+        return AtomicPair(losses, np.array([top, rest]), 0.0, 4 * UNIT * self.epsilon, error)
 
     def alone_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
         """Return the proven pair: at each epsilon other scores, with another t, reach its delta."""

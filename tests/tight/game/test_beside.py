@@ -15,7 +15,9 @@ import dpacct
 from dpacct import (
     ApproximateDP,
     Epoch,
+    ExponentialMechanism,
     Laplace,
+    PureDP,
     RandomizedResponse,
     Round,
     Schedule,
@@ -199,3 +201,82 @@ def test_between_the_parts_and_their_sum(loss, count, noise, rounds, relation) -
     assert (
         both.lower >= 0.97 * dpacct.epsilon(others + played, delta=1e-5, accountant="pairs").lower
     )
+
+
+def two_losses(t: float, epsilon: float) -> tuple[float, float]:
+    """The probability of t, else t - epsilon, where the candidates with it have their score up."""
+    top = math.expm1(t - epsilon) / math.expm1(-epsilon)
+    return top, 1 - top
+
+
+def chosen_again(count: int, each: float, epsilon: float) -> float:
+    """delta of exponential mechanisms, each with the best t of a mesh at each past."""
+    places = np.linspace(0.0, each, 801)[1:-1]
+    losses = np.linspace(-count * each - epsilon - 0.01, count * each + 0.01, 4001)
+    left = np.maximum(0.0, -np.expm1(-np.maximum(losses, 0.0)))
+    for _ in range(count):
+        ways = [(t, *two_losses(t, each)) for t in places[::4]]
+        moved = [
+            np.interp(losses + t, losses, left) * up
+            + np.interp(losses + t - each, losses, left) * down
+            for t, up, down in ways
+        ]
+        left = np.max(moved, axis=0)
+    return float(np.interp(-epsilon, losses, left))
+
+
+@pytest.mark.parametrize(
+    ("count", "each", "epsilon"), [(2, 1.0, 0.2), (3, 0.5, 0.3), (6, 0.2, 0.1)]
+)
+def test_scores_that_react_choose_again(count: int, each: float, epsilon: float) -> None:
+    truth = chosen_again(count, each, epsilon)
+    found = dpacct.delta(count * ExponentialMechanism(each), epsilon=epsilon)
+    assert found.lower <= truth * (1 + 1e-3)
+    assert truth * (1 - 1e-3) <= found.upper <= 1.01 * truth
+    assert found.lower >= 0.97 * truth
+    if count == 2:
+        assert truth == pytest.approx(0.2365, abs=1e-4)
+
+
+@pytest.mark.parametrize("each", [0.1, 2.0])
+def test_a_range_of_places_lies_above_all_of_them(each: float) -> None:
+    kind, step = ExponentialMechanism(each), 2.0**-9
+    losses = np.linspace(0.0, each, 41)
+    above, below = beside.choices_above(kind, step), beside.choices_below(kind, step)
+    for share in (0.0, 0.003, 0.31, 0.4999, 0.77, 1.0):
+        law = above[min(int(share * beside.RANGES), beside.RANGES - 1)]
+        for t, profile in ((share * each, own_profile), ((1 - share) * each, mirrored)):
+            exact = two_losses(t, each)[0] * np.maximum(-np.expm1(losses - t), 0.0)
+            assert (profile(law, step, losses) >= exact * (1 - 1e-12)).all()
+            assert profile(law, step, losses) == pytest.approx(exact, abs=0.02 * each)
+    for number, law in enumerate(below, 1):
+        t = number * each / (len(below) + 1)
+        for place, profile in ((t, own_profile), (each - t, mirrored)):
+            exact = two_losses(place, each)[0] * np.maximum(-np.expm1(losses - place), 0.0)
+            assert (profile(law, step, losses) <= exact * (1 + 1e-12)).all()
+
+
+def test_exponential_mechanisms_beside_rounds_and_others() -> None:
+    one, other = (ExponentialMechanism(e, "replace-one") for e in (0.1, 0.3))
+    plan = 5 * one + 20 * Round(2.0, Uniform(10, 100)) + 2 * SMALL + 3 * other
+    found = dpacct.epsilon(plan, delta=1e-5)
+    fixed = TightAccountant().of_pairs.epsilon(plan, 1e-5)
+    assert fixed.lower <= found.lower * 1.01
+    assert found.lower <= found.upper < fixed.upper
+    assert dpacct.delta(plan, epsilon=found.upper).upper <= 1e-5 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        2 * ExponentialMechanism(600.0),
+        3 * ExponentialMechanism(1e-10),
+        3 * ExponentialMechanism(0.5) + 2 * ZeroConcentratedDP(100.0),
+        20_000 * ExponentialMechanism(0.01),
+        20 * Round(2.4, Uniform(100, 2000)) + 2 * ZeroConcentratedDP(100.0, "replace-one"),
+        20 * Round(2.4, Uniform(100, 2000)) + 5 * PureDP(500.0, "replace-one"),
+    ],
+)
+def test_what_no_grid_holds_has_the_bound_of_fixed_pairs(plan: Schedule) -> None:
+    found, fixed = dpacct.epsilon(plan, delta=1e-6), TightAccountant().of_pairs.epsilon(plan, 1e-6)
+    assert fixed.lower <= found.lower <= found.upper <= fixed.upper

@@ -11,16 +11,19 @@ Only this module decides about schedules, without importing the modules that sol
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
-from dpacct.rounds import Adjacency, Poisson, Release, Round, Schedule, Uniform
+from dpacct.rounds import Adjacency, Poisson, Round, Schedule, Uniform
+
+if TYPE_CHECKING:
+    from dpacct.mechanisms.exponential import ExponentialMechanism
 
 # The largest shift of a Gaussian over its deviation for which profiles are computed.
 LARGEST_SHIFT = 7.0
 _PLAYED = (Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT)
 
 
-def is_game(round_: Release) -> TypeGuard[Round]:
+def is_game(round_: object) -> TypeGuard[Round]:
     """Return True if the adversary has a choice of positions in this round."""
     sampling = round_.sampling if isinstance(round_, Round) else None
     return (
@@ -30,6 +33,11 @@ def is_game(round_: Release) -> TypeGuard[Round]:
         # So near one that the rate rounds up to it there is no choice that a double knows.
         and sampling.rate_bounds[1] < 1.0
     )
+
+
+def has_choice(kind: object) -> TypeGuard[ExponentialMechanism]:
+    """Return True for another release in which the adversary has a choice of pairs."""
+    return getattr(kind, "has_choice", False)
 
 
 def takes_everybody(round_: Round) -> bool:
@@ -54,9 +62,10 @@ def is_played(schedule: Schedule) -> bool:
     zero-out, which uses the fixed pair of replace-one. Other releases are stages of the game.
     """
     kinds = schedule.only_rounds()
+    several = schedule.rounds > 1
+    played = any(map(is_game, kinds)) and (several or schedule.adjacency is Adjacency.ZERO_OUT)
     return (
-        (schedule.rounds > 1 or schedule.adjacency is Adjacency.ZERO_OUT)
-        and any(is_game(round_) for round_ in kinds)
+        (played or (several and any(map(has_choice, schedule.distinct()))))
         and all(is_game(round_) or has_one_pair(round_) for round_ in kinds)
         and all(LARGEST_SHIFT * round_.noise_multiplier >= 2.0 for round_ in kinds)
     )

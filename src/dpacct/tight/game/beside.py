@@ -2,27 +2,34 @@
 
 Rule 1: above, they come before all rounds, whenever they run. That costs no less.
 Rule 2: below, they keep their places in the plan.
+Rule 3: exponential mechanisms are stages in which the adversary has a choice, of the place t of the
+    losses t and t - epsilon. They keep their places above, too.
 
 Derivation: docs/derivations/fixed-size-game.md, section 13.
 """
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpacct.errors import NotConverged, Unsupported
+from dpacct.mechanisms.exponential import ExponentialMechanism
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds
 from dpacct.pairs.atoms import AtomicPair
 from dpacct.pairs.dominating import (
     AdditivePair,
     Direction,
+    PairsOf,
     achieved_pairs,
     proven_pairs,
 )
 from dpacct.rounds import Phase, Release, Round, Schedule
+from dpacct.tight.game import has_choice
 from dpacct.tight.game.kernels import counted
 from dpacct.tight.game.laws import (
     Kernel,
@@ -38,21 +45,31 @@ from dpacct.tight.profiles import finite_pairs
 
 # Neighboring points of a law lie up to this share of the loss apart.
 _SPREAD, _LEAST = 128, 1e-300
+# Ranges of the place t of an exponential mechanism, and places in [0, 1] that are achieved.
+RANGES, _PLACES = 128, 20
 
 
 def beside(schedule: Schedule) -> list[tuple[Schedule, int]]:
-    """Return the releases that are no rounds, by kinds. Promises whose rhos add up are one."""
+    """Return the releases of Rule 1, by kinds. Promises whose rhos add up are one."""
     alone = [(Schedule([Phase(kind, 1)]), n) for kind, n in _kinds(schedule) if not _adds(kind)]
     together = Schedule(Phase(kind, n) for kind, n in _kinds(schedule) if _adds(kind))
     return [*alone, (together, 1)] if together.parts else alone
 
 
 def _kinds(schedule: Schedule) -> list[tuple[Release, int]]:
-    return [(kind, n) for kind, n in schedule.distinct().items() if not isinstance(kind, Round)]
+    kinds = schedule.distinct().items()
+    return [(kind, n) for kind, n in kinds if not (isinstance(kind, Round) or has_choice(kind))]
 
 
 def _adds(kind: Release) -> bool:
     return any(isinstance(pair, AdditivePair) for pair in proven_pairs(kind, Direction.REMOVE))
+
+
+def _finite(releases: Schedule, pairs: PairsOf) -> dict[Direction, tuple[AtomicPair, AtomicPair]]:
+    try:
+        return finite_pairs(releases, pairs)
+    except Unsupported as reason:
+        raise NotConverged(str(reason)) from reason
 
 
 def _other(direction: Direction) -> Direction:
@@ -64,9 +81,9 @@ def law_above(releases: Schedule, step: float, negligible: float, direction: Dir
     """Return a law that dominates releases together, in one direction.
 
     Raises:
-        NotConverged: it has too many points. Unsupported: see `finite_pairs`.
+        NotConverged: it has too many points, or losses beyond 600 matter.
     """
-    pairs = finite_pairs(releases, proven_pairs)
+    pairs = _finite(releases, proven_pairs)
 
     def side(way: Direction) -> Side:
         points = _points(pairs[way][0], step)
@@ -81,13 +98,49 @@ def law_below(releases: Schedule, step: float, direction: Direction) -> Kernel:
     """Return a law below releases together, in one direction. Raises: as above."""
     if not all(achieved_pairs(kind, direction) for kind in releases.distinct()):
         return Kernel(0, np.ones(1), 0.0)
-    pairs = finite_pairs(releases, achieved_pairs)
+    pairs = _finite(releases, achieved_pairs)
+    return _law_between(pairs[direction][1], pairs[_other(direction)][1], step)
 
-    def side(way: Direction) -> Side:
-        points = _points(pairs[way][1], step)
-        return touching_side(_touching(pairs[way][1], middles(points, step)), points, step)
 
-    return dominated_kernel(side(direction), side(_other(direction)), step)
+def _law_between(rising: AtomicPair, falling: AtomicPair, step: float) -> Kernel:
+    """Return a law below a pair, which is given in both directions."""
+
+    def side(pair: AtomicPair) -> Side:
+        points = _points(pair, step)
+        return touching_side(_touching(pair, middles(points, step)), points, step)
+
+    return dominated_kernel(side(rising), side(falling), step)
+
+
+@lru_cache(maxsize=64)
+def choices_above(kind: ExponentialMechanism, step: float) -> tuple[Kernel, ...]:
+    """Return laws, one for each range of t, that dominate it."""
+    epsilon, width = kind.epsilon, kind.epsilon / RANGES
+    points = grid_points(max(2, counted(epsilon, step)), _SPREAD)
+    losses = np.asarray(step * points, dtype=np.float64)
+
+    def side(least: float, most: float) -> Side:
+        # (1 - e^(t - epsilon)) (1 - e^(l - t)) is largest in the middle.
+        t = np.clip((losses + epsilon) / 2, least, most)
+        value = np.expm1(t - epsilon) * np.expm1(np.minimum(losses - t, 0.0))
+        value = value / -math.expm1(-epsilon) * (1 + 64 * FUNCTION_ERROR)
+        return dominating_side(points, step, np.maximum(value, _LEAST))
+
+    ranges = [(k * width, (k + 1) * width) for k in range(RANGES)]
+    # With the data sets exchanged, t is epsilon - t.
+    return tuple(
+        dominating_kernel(side(*one), side(*other), step)
+        for one, other in zip(ranges, ranges[::-1], strict=True)
+    )
+
+
+@lru_cache(maxsize=64)
+def choices_below(kind: ExponentialMechanism, step: float) -> tuple[Kernel, ...]:
+    """Return laws below the pairs at some t."""
+    return tuple(
+        _law_between(pair, pair.swapped(), step)
+        for pair in (kind.pair_at(k / _PLACES) for k in range(1, _PLACES))
+    )
 
 
 def _points(pair: AtomicPair, step: float) -> Points:

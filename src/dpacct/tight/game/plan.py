@@ -24,8 +24,8 @@ from dpacct.tight.contour import (
     tilt_at_epsilon,
 )
 from dpacct.tight.engines import composed_epsilon
-from dpacct.tight.game import is_game
-from dpacct.tight.game.beside import beside
+from dpacct.tight.game import has_choice, is_game
+from dpacct.tight.game.beside import RANGES, beside
 from dpacct.tight.game.kernels import TurnGuide, Turns
 from dpacct.tight.game.laws import Kernel
 from dpacct.tight.game.play import Frame, Stage, length_of, prepare, reach_of_laws, repeated_below
@@ -34,6 +34,7 @@ from dpacct.tight.game.rounds import (
     Played,
     Positions,
     heavy_pairs,
+    in_order,
     laws_above,
     laws_below,
     least_frame,
@@ -318,7 +319,7 @@ def stages_above(
     for kind in stages_of(played):
         laws = laws_above(kind, positions, frame.step, plan.negligible, plan.direction)
         ready[kind] = prepare(laws, frame, upper=True, window=window)
-    return [(ready[kind], count) for kind, count in (*beside(played), *played.round_phases())]
+    return [(ready[kind], count) for kind, count in (*beside(played), *in_order(played))]
 
 
 @lru_cache(maxsize=64)
@@ -363,10 +364,10 @@ def _width(group: list[Round]) -> float:
 
 def window_above(schedule: Schedule, plan: Frames, positions: Positions) -> int:
     """Return the number of losses worth keeping at a time in the upper frame, 0 for all."""
-    frame, first = plan.upper, schedule.round_phases()[0][0]
-    if beside(schedule):
-        # Their losses may jump.
+    if len(schedule.only_rounds()) < len(schedule.distinct()):
+        # Losses of other releases may jump.
         return 0
+    frame, first = plan.upper, schedule.round_phases()[0][0]
     return _window(
         plan,
         frame,
@@ -427,22 +428,19 @@ def stages_below(
     def laws_of(round_: Played) -> list[Kernel]:
         return laws_below(round_, frame.step, plan.negligible, plan.direction)
 
-    first = schedule.round_phases()[0][0]
-    windowed = windowed and not beside(schedule)
-    window = _window(plan, plan.lower, schedule.rounds, lambda: laws_of(first)) if windowed else 0
-    phases = _in_order(schedule)
+    window = 0
+    if windowed and len(schedule.only_rounds()) == len(schedule.distinct()):
+        first = schedule.round_phases()[0][0]
+        window = _window(plan, plan.lower, schedule.rounds, lambda: laws_of(first))
+    phases = in_order(schedule, everything=True)
     ready = {kind: prepare(laws_of(kind), frame, upper=False, window=window) for kind, _ in phases}
     return [(ready[kind], count) for kind, count in phases], window
-
-
-def _in_order(schedule: Schedule) -> list[tuple[Played, int]]:
-    return [(one if isinstance(one, Round) else 1 * one, n) for one, n in schedule.phases]
 
 
 def _stages_of_one_strategy(schedule: Schedule, plan: Frames, frame: Frame) -> Stages:
     """Return the phases with one strategy, the same in all rounds of a kind, as few laws."""
     stages: Stages = []
-    for round_, count in _in_order(schedule):
+    for round_, count in in_order(schedule, everything=True):
         laws = laws_below(round_, frame.step, plan.negligible, plan.direction)
         law = max(laws, key=lambda law: moment_on_grid(law, frame.tilt, frame.step))
         together = min(count, max(1, math.isqrt(count)))
@@ -473,8 +471,8 @@ def effort_above(schedule: Schedule, frame: Frame, positions: Positions) -> floa
         return math.inf
     effort = each * kinds
     return effort + float(frame.size) * sum(
-        count * (laws if isinstance(kind, Round) and is_game(kind) else 1)
-        for kind, count in stages_of(played).items()
+        count * (laws if is_game(kind) else RANGES if has_choice(kind) else 1)
+        for kind, count in in_order(played, everything=True)
     )
 
 

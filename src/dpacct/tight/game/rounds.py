@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from dpacct.errors import Unsupported
+from dpacct.mechanisms.exponential import ExponentialMechanism
 from dpacct.pairs.dominating import (
     Direction,
     DominatingPair,
@@ -24,8 +25,14 @@ from dpacct.pairs.dominating import (
     proven_pairs,
 )
 from dpacct.rounds import Adjacency, Release, Round, Schedule, Uniform
-from dpacct.tight.game import LARGEST_SHIFT, has_one_pair, is_game, takes_everybody
-from dpacct.tight.game.beside import beside, law_above, law_below
+from dpacct.tight.game import (
+    LARGEST_SHIFT,
+    has_choice,
+    has_one_pair,
+    is_game,
+    takes_everybody,
+)
+from dpacct.tight.game.beside import beside, choices_above, choices_below, law_above, law_below
 from dpacct.tight.game.kernels import (
     MANY_TURNS,
     FixedPair,
@@ -48,7 +55,7 @@ from dpacct.tight.game.theorem import Cover
 # Where a contribution becomes zero there is one angle: its ranges, or a guide to choose them.
 Positions = Cover | Thinned | TurnGuide | Turns
 # A stage of a game: a round, or other releases of one kind.
-Played = Round | Schedule
+Played = Round | Schedule | ExponentialMechanism
 
 
 def check_schedule(schedule: Schedule) -> None:
@@ -89,7 +96,19 @@ def directions(schedule: Schedule) -> tuple[Direction, ...]:
 
 def stages_of(schedule: Schedule) -> dict[Played, int]:
     """Return the kinds of stages of a game, with their numbers: other releases come first."""
-    return {**dict(beside(schedule)), **schedule.only_rounds()}
+    found: dict[Played, int] = {}
+    for kind, count in (*beside(schedule), *in_order(schedule)):
+        found[kind] = found.get(kind, 0) + count
+    return found
+
+
+def in_order(schedule: Schedule, *, everything: bool = False) -> list[tuple[Played, int]]:
+    """Return the phases in which the adversary may have a choice, or all, in their order."""
+    return [
+        (kind if isinstance(kind, Round) or has_choice(kind) else 1 * kind, n)
+        for kind, n in schedule.phases
+        if everything or isinstance(kind, Round) or has_choice(kind)
+    ]
 
 
 def laws_above(
@@ -106,6 +125,8 @@ def laws_above(
     """
     if isinstance(round_, Schedule):
         return [law_above(round_, step, negligible, direction)]
+    if isinstance(round_, ExponentialMechanism):
+        return list(choices_above(round_, step))
     if not is_game(round_):
         return [fixed_above(*_fixed_pair(round_, step, negligible, direction, upper=True))]
     grid = Grid.of(rate_bounds(round_)[1], round_.noise_multiplier, step, negligible)
@@ -129,6 +150,8 @@ def laws_below(
     """Return laws below some positions in this round."""
     if isinstance(round_, Schedule):
         return [law_below(round_, step, direction)]
+    if isinstance(round_, ExponentialMechanism):
+        return list(choices_below(round_, step))
     if not is_game(round_):
         return [fixed_below(*_fixed_pair(round_, step, negligible, direction, upper=False))]
     grid = Grid.of(rate_bounds(round_)[0], round_.noise_multiplier, step, negligible)
@@ -195,6 +218,9 @@ def moment_law(round_: Played, step: float, negligible: float, *, upper: bool) -
     if isinstance(round_, Schedule):
         way = Direction.REMOVE
         return law_above(round_, step, negligible, way) if upper else law_below(round_, step, way)
+    if isinstance(round_, ExponentialMechanism):
+        laws = choices_above(round_, step) if upper else choices_below(round_, step)
+        return laws[len(laws) * 3 // 5]
     if is_game(round_):
         grid = Grid.of(rate_bounds(round_)[1], 2 * _simple_std(round_), step, negligible)
         pair: FixedPair = "remove"
@@ -206,7 +232,8 @@ def moment_law(round_: Played, step: float, negligible: float, *, upper: bool) -
 def moment_on_grid(law: Kernel, tilt: float, step: float) -> float:
     """Return log M(tilt) of a law."""
     places = law.first + np.arange(len(law.masses))
-    return math.log(float(law.masses @ np.exp(tilt * step * places)))
+    some = law.masses > 0.0
+    return float(np.logaddexp.reduce(tilt * step * places[some] + np.log(law.masses[some])))
 
 
 def rate_bounds(round_: Round) -> tuple[float, float]:
