@@ -19,6 +19,7 @@ from dpacct.pairs.records import ChoicePair, RecordsPair
 from dpacct.schedules import dump_schedule, load_schedule
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import composed_epsilon
+from dpacct.tight.many_records import FiniteRecords
 
 
 def _log_densities(x: np.ndarray, q: float, z: float, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -58,6 +59,30 @@ def test_one_record_is_a_client_and_a_thousand_take_no_time():
     assert many.width < 1e-6 * many.upper
     full = dpacct.epsilon(10 * Round(6.0, Poisson(1.0, records=3)), delta=1e-5)
     assert full.upper == pytest.approx(dpacct.epsilon(10 * Round(2.0), delta=1e-5).upper)
+
+
+def test_many_records_compose_by_finite_pairs_where_contours_decay_too_slowly():
+    """9.756280 by an independent program: a grid of losses, rounded both ways."""
+    rare = dpacct.epsilon(5000 * Round(4.0, Poisson(1e-4, records=1000)), delta=1e-6)
+    assert rare.lower <= 9.756280 <= rare.upper <= rare.lower * 1.0002
+    plan = 5000 * Round(4.0, Poisson(1e-4, records=1000))
+    assert dpacct.delta(plan, epsilon=rare.upper).upper <= 1e-6 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "records"), [(1e-4, 4.0, 1000), (0.02, 1.0, 3), (0.5, 9.0, 40)]
+)
+@pytest.mark.parametrize("direction", Direction)
+def test_finite_pairs_lie_on_either_side(rate, noise, records, direction):
+    round_ = Round(noise, Poisson(rate, records=records))
+    above, below = (
+        next(iter(FiniteRecords(proven)(round_, direction))).hull for proven in (True, False)
+    )
+    one = RecordsPair(rate, noise, records, direction)
+    for epsilon in (0.0, 1e-6, 1e-3, 0.017, 0.3, 1.9, 7.0):
+        exact = one.delta(epsilon)
+        assert exact.lower <= above.delta(epsilon).upper <= exact.upper * 1.002 + 1e-9
+        assert exact.lower * 0.998 - 1e-9 <= below.delta(epsilon).lower <= exact.upper
 
 
 @settings(max_examples=12)

@@ -37,6 +37,7 @@ from dpacct.numerics.fourier import shift_of_nodes
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
 from dpacct.numerics.search import bracket_root
 from dpacct.numerics.special import ndtr
+from dpacct.pairs.hulls import Side
 from dpacct.pairs.kinds import Direction, GeneralPair
 
 # Tails and discretization may add e^-44, relative to the result. Terms of r below e^-46 of the
@@ -48,6 +49,8 @@ _STRIPS = np.geomspace(0.003, 2.9, 40)
 _BLOCK, _KEPT, _MOST_NODES = 1024, 4096, 2_000_000
 # Angles of `decay`, in units of about the best one.
 _UNITS, _LARGEST_ANGLE = (0.5, 0.7, 1.0, 1.6), 1.5
+# Knots of finite pairs for each deviation of the noise, and delta and epsilon at the last one.
+_KNOTS, _LAST, _LARGEST = 128, 1e-28, 600.0
 
 
 class _Ratios(NamedTuple):
@@ -142,29 +145,52 @@ class RecordsPair(GeneralPair):
 
     def delta(self, epsilon: float) -> Interval:
         """See `GeneralPair`: the worst event is a half-line, as r increases."""
-        remove, k, sigma = self.direction is Direction.REMOVE, self.records, self.noise_std
+        remove = self.direction is Direction.REMOVE
         if not remove and epsilon >= self.largest_loss:
             return Interval(0.0, 0.0)
-        level = epsilon if remove else -epsilon
-        x = self._root(level)
-        at = ratios_at(self.sampling_rate, sigma, k, np.array([x]))
+        x = np.array([self._root(epsilon if remove else -epsilon)])
+        lower, upper = self._beyond(x, np.array([epsilon]))
+        return Interval(float(lower[0]), float(upper[0]))
+
+    def _beyond(self, x: Array, epsilons: Array) -> tuple[Array, Array]:
+        """Return bounds of delta at epsilons >= 0, with losses next to x. All of shape (n,)."""
+        remove, k, sigma = self.direction is Direction.REMOVE, self.records, self.noise_std
+        at = ratios_at(self.sampling_rate, sigma, k, x)
         logs, weight_error = _log_weights(self.sampling_rate, k)
-        shifts = (np.arange(float(k + 1)) - x) / sigma
+        shifts = (np.arange(float(k + 1)) - x[:, None]) / sigma
         sign = 1.0 if remove else -1.0
-        mixture = float(np.exp(logs) @ ndtr(sign * shifts))
-        plain = float(ndtr(-sign * x / sigma))
+        mixture = ndtr(sign * shifts) @ np.exp(logs)
+        plain = ndtr(-sign * x / sigma)
         # Threshold x is not the exact root: delta is off by the gap of the ratios times the mass.
-        gap = abs(float(at.log_ratio[0]) - level) + float(at.error[0])
-        relative = weight_error + UNIT * (64 + 8 * float(np.abs(shifts).max()) ** 2 + 2 * k)
+        gap = np.abs(at.log_ratio - sign * epsilons) + at.error
+        relative = weight_error + UNIT * (64 + 8 * np.abs(shifts).max(axis=1) ** 2 + 2 * k)
         high, low = (mixture, plain) if remove else (plain, mixture)
-        growth = math.exp(min(epsilon, 700.0))
-        slack = (relative + 4 * UNIT * (1 + epsilon)) * (high + growth * low)
+        low = np.exp(np.minimum(epsilons, 700.0)) * low
+        slack = (relative + 4 * UNIT * (1 + epsilons)) * (high + low)
         # Right of the root both masses are within e^gap of each other.
-        slack += 1.01 * math.expm1(min(gap, 1.0)) * growth * low + 1e-300
-        gap_of_masses = high - growth * low
-        return Interval(
-            min(max(0.0, gap_of_masses - slack), 1.0), min(max(0.0, gap_of_masses + slack), 1.0)
-        )
+        slack += 1.01 * np.expm1(np.minimum(gap, 1.0)) * low + 1e-300
+        middle = high - low
+        return np.clip(middle - slack, 0.0, 1.0), np.clip(middle + slack, 0.0, 1.0)
+
+    def side(self) -> Side:
+        """Return delta at many epsilons from 0 on, until it is next to nothing."""
+        sign = 1.0 if self.direction is Direction.REMOVE else -1.0
+        first, parts = self._root(0.0), list[tuple[Array, Array, Array]]()
+        while not parts or (parts[-1][2][-1] > _LAST and parts[-1][0][-1] < _LARGEST):
+            x = first + sign * self.noise_std * np.arange(len(parts), len(parts) + 1, 1 / _KNOTS)
+            x = np.sort(x)
+            losses = sign * ratios_at(self.sampling_rate, self.noise_std, self.records, x).log_ratio
+            epsilons = np.maximum(losses, 0.0)
+            if not parts:
+                epsilons[np.argmin(np.abs(x - first))] = 0.0
+            rows = (epsilons, *self._beyond(x, epsilons))
+            parts.append(tuple(row[:: int(sign)] for row in rows))  # type: ignore[arg-type]
+        epsilons, lower, upper = (np.concatenate(column) for column in zip(*parts, strict=True))
+        # Next to the largest loss, losses stop to grow.
+        rising = np.append(True, np.diff(np.maximum.accumulate(epsilons)) > 1e-12)
+        epsilons, lower, upper = epsilons[rising], lower[rising], upper[rising]
+        lower[-1] = 0.0
+        return Side(epsilons, lower, np.minimum.accumulate(upper))
 
     def _root(self, level: float) -> float:
         """Return about the point where log r reaches a level."""

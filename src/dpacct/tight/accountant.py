@@ -165,7 +165,7 @@ class TightAccountant:
             both: the achieved end is asked as well, for which a game is kept.
         """
         fixed = by_pairs(question, proven_pairs, schedule)
-        fixed = _over_sizes(question, schedule, fixed)
+        fixed = _of_many_records(question, schedule, _over_sizes(question, schedule, fixed))
         upper, how = fixed.upper, ""
         if question.is_wide(fixed) or _has_sharper_moments(schedule):
             with suppress(Unsupported):
@@ -267,9 +267,23 @@ def _crowds(schedule: Schedule) -> list[PairsOf]:
     return [*crowds(schedule, min(most))]
 
 
+def _of_many_records(question: Question, schedule: Schedule, fixed: Interval) -> Interval:
+    """Return a closer answer, if there are users with several records and this one is wide."""
+    sampled = [kind.sampling for kind in schedule.only_rounds()]
+    several = any(isinstance(each, Poisson) and each.records > 1 for each in sampled)
+    if not (several and question.is_wide(fixed)):
+        return fixed
+    from dpacct.tight.many_records import FiniteRecords  # noqa: PLC0415 - see Rule 3
+
+    ends = [by_pairs(question, FiniteRecords(proven), schedule) for proven in (False, True)]
+    return Interval.bracket(max(fixed.lower, ends[0].lower), min(fixed.upper, ends[1].upper))
+
+
 def _achieved(question: Question, schedule: Schedule, upper: float) -> float:
     """Return the achieved end by pairs, and more where it is wide."""
-    lower = by_pairs(question, proven_pairs if _exact(schedule) else achieved_pairs, schedule).lower
+    fixed = by_pairs(question, proven_pairs if _exact(schedule) else achieved_pairs, schedule)
+    between = Interval(fixed.lower, max(fixed.lower, upper))
+    lower = _of_many_records(question, schedule, between).lower
     if lower < WORTH_A_LOOK * upper:
         for crowd in _crowds(schedule):
             if not is_surely_below(question, crowd, schedule, lower):
