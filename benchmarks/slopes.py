@@ -17,6 +17,7 @@ import numpy as np
 import dpacct
 from benchmarks.measure import processor_seconds, table
 from dpacct import Epoch, Poisson, Round, Schedule, Uniform
+from dpacct.rounds import Phase
 
 # Times below this are those of any call.
 LEAST = 0.01
@@ -30,7 +31,7 @@ def noises(count: int) -> list[float]:
 
 def of_kinds(count: int) -> Schedule:
     """Return one Poisson round of each of so many noises."""
-    return Schedule(dpacct.rounds.Phase(Round(z, Poisson(0.01)), 1) for z in noises(count))
+    return Schedule(Phase(Round(z, Poisson(0.01)), 1) for z in noises(count))
 
 
 def of_epochs(count: int) -> Schedule:
@@ -38,7 +39,7 @@ def of_epochs(count: int) -> Schedule:
     return reduce(add, (1 * Epoch(z, 100) for z in noises(count)))
 
 
-AXES: dict[str, tuple[Sequence[float], Callable[[float], object]]] = {
+AXES: dict[str, tuple[Sequence[float], Callable[[float], dpacct.Interval]]] = {
     "Poisson(.1), rounds": (
         (1e2, 1e3, 1e4, 1e5, 1e6, 1e7),
         lambda n: dpacct.epsilon(int(n) * Round(2.0, Poisson(0.1)), delta=DELTA),
@@ -88,9 +89,9 @@ def main() -> None:
     for name, (values, ask) in AXES.items():
         times: list[float] = []
         for value in values:
-            began = processor_seconds(lambda v=value, a=ask: a(v) and 0.0, 1)
-            times.append(max(began[1], LEAST))
-            print(f"{name} {value:g}: {began[1]:.2f} s", file=sys.stderr, flush=True)
+            _, spent = processor_seconds(lambda v=value, a=ask: a(v).upper, 1)
+            times.append(max(spent, LEAST))
+            print(f"{name} {value:g}: {spent:.2f} s", file=sys.stderr, flush=True)
         sizes = zip(values[1:], values, times[1:], times, strict=False)
         slopes = [math.log(t / s) / math.log(b / a) for b, a, t, s in sizes]
         shown = " ".join(f"{v:g}:{t:.2f}" for v, t in zip(values, times, strict=True))
