@@ -46,7 +46,7 @@ from dpacct.pairs.moments import PairMoments
 from dpacct.pairs.one_round import one_round_delta
 from dpacct.rounds import Schedule
 from dpacct.tight.accountant import TightAccountant
-from dpacct.tight.closed_forms import is_repeated
+from dpacct.tight.closed_forms import closed_form_delta
 from dpacct.tight.composition import Composition, is_same_both_ways
 from dpacct.tight.contour import Contour, log_delta_estimate, tilt_at_epsilon
 from dpacct.tight.engines import Made, composed_delta, inversion_delta
@@ -131,10 +131,9 @@ class _Engine:
     def __init__(self, composition: Composition) -> None:
         self._composition = composition
         self._contours: dict[float, tuple[Made, float]] = {}
-        # A single round has a closed form, and Gaussians without sampling compose to one.
-        # Contours leave infinite losses out. Losses on grids have sums of their own.
-        several = composition.sampled_rounds > 1.0
-        self._inverts = several and not (composition.infinite_mass or is_repeated(composition))
+        # Contours leave infinite losses out, and closed forms are sharper.
+        exactly = closed_form_delta(composition)
+        self._inverts = exactly is None and not composition.infinite_mass
         self._plainly = self._inverts
 
     def delta(self, epsilon: float) -> Interval:
