@@ -142,8 +142,8 @@ def own_options() -> Iterator[Any]:
             needs = NEEDS.get(door, NEEDS.get(name))
             marks = [pytest.mark.needs(needs)] if needs else []
             for option in (param.opts[0] for param in each.params):
-                # --over-budget and --force change what is refused: they have tests of their own.
-                skipped = ("--over-budget", "--force", "--help-all")
+                # What is refused, and what an earlier verification saved, have their own tests.
+                skipped = ("--over-budget", "--force", "--all", "--help-all")
                 if door not in LINES or not option.startswith("--") or option in skipped:
                     continue
                 if option not in _NAMES.values() or option == "--clients":
@@ -179,10 +179,10 @@ def test_no_option_of_a_command_is_without_effect(
 
 
 def test_what_takes_no_file_is_not_left_out() -> None:
-    """Training, audits and attacks have tests of their own."""
+    """Training, audits, attacks and ledgers in a database have tests of their own."""
     every = {param.id.rpartition(" ")[0] for param in own_options()}
     assert every == {*LINES}
-    assert {*doors()} <= every
+    assert {*doors()} <= every | {"ledger request"}
 
 
 def test_what_was_not_typed_is_not_named_as_an_option(dpacct: Any) -> None:
