@@ -45,6 +45,9 @@ EXCLUDED = {
     "delta": {"--delta": SOLVED},
 }  # fmt: skip
 
+# What the theorems of DP-Fed-LS are about. Their epsilon is that of no other mechanism.
+OF_THEOREMS = ("--rounds", "--epochs", "--q", "--cohort", "--clients", "--sampling")
+
 # fmt: off
 Solve = Annotated[str, option("--solve", "|".join(SOLVABLE), options.FIND,
     "The value to find from all others; default noise.")]
@@ -96,6 +99,11 @@ def calibrate(
     if by_theorem:
         if eps is None or solve != "noise":
             raise OptionConflict("--by-theorem needs --eps, and gives the noise alone.")
+        other = [name for name in typed.by_option() if name not in OF_THEOREMS]
+        other += ["--fixed"] * (fixed is not None)
+        other += ["--accountant"] * (accountant != DEFAULT_ACCOUNTANT)
+        if other:
+            raise conflict(other[0], "--by-theorem", "the theorems are about plain sampled rounds")
         show(_by_theorem(limit["epsilon"], typed, typed.read_delta(delta)), style)
         return
     engine = find_accountant(accountant)
