@@ -94,6 +94,26 @@ def test_one_step_has_the_length_of_the_gradient_and_leaves_the_model():
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
+def test_a_model_in_training_mode_is_left_as_it_was_and_answers_repeat():
+    parts = (
+        torch.nn.Linear(4, 5),
+        torch.nn.BatchNorm1d(5),
+        torch.nn.Dropout(),
+        torch.nn.Linear(5, 2),
+    )
+    model, data = torch.nn.Sequential(*parts), fl.ClientData(torch.randn(9, 4), torch.arange(9) % 2)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    looks = (
+        lambda: inspect.update_norms(model, cross_entropy, [data], lr=0.5, steps=2),
+        lambda: inspect.top_eigenvalue(model, cross_entropy, data),
+        lambda: inspect.losses_on_lines(model, cross_entropy, data, [0.5]),
+    )
+    for look in looks:
+        assert look() == look()
+        assert model.training
+        assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
 @pytest.mark.parametrize(
     ("strength", "error", "break_even"),
     [(1, 0.0030197, 0.0214), (2, 0.0024311, 0.0267), (3, 0.0022778, 0.0304)],
@@ -139,3 +159,9 @@ def test_smoothing_helps_by_as_much_as_draws_show():
 def test_bad_input_is_named(noise, strength):
     with pytest.raises(InvalidParameter):
         inspect.smoothing_of(torch.ones(4), noise, strength)
+
+
+@pytest.mark.parametrize(("lr", "steps"), [(0.5, 0), (0.5, 1.5), (-1, 1), (math.nan, 1)])
+def test_steps_and_rate_are_checked(lr, steps):
+    with pytest.raises(InvalidParameter, match="lr" if steps == 1 else "steps"):
+        inspect.update_norms(linear(), cross_entropy, make_clients([3]), lr=lr, steps=steps)

@@ -75,10 +75,13 @@ def losses_on_plane(
 
 
 class _Moved:
-    """A model whose parameters are moved, and put back at the end."""
+    """A model in evaluation mode whose parameters are moved. It is put back at the end.
+
+    In training mode, batch norm would learn from the data, and dropout would change answers.
+    """
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
+        self._model, self._training = model, model.training
         self.weights = {n: p.detach().clone() for n, p in model.named_parameters()}
 
     def __call__(self, steps: Sequence[tuple[float, Weights]]) -> nn.Module:
@@ -89,10 +92,12 @@ class _Moved:
         return self._model
 
     def __enter__(self) -> Self:
+        self._model.eval()
         return self
 
     def __exit__(self, *reason: object) -> None:
         self(())
+        self._model.train(self._training)
 
 
 def top_eigenvalue(
@@ -107,7 +112,11 @@ def top_eigenvalue(
     generator = torch.Generator().manual_seed(0)
     vector = [torch.randn(p.shape, generator=generator).to(p) for p in params]
     places, named = arguments(data.inputs)
-    value = loss(model(*places, **named), data.targets)
+    training = model.training
+    try:  # As in `_Moved`, which would change the parameters that the graph holds.
+        value = loss(model.eval()(*places, **named), data.targets)
+    finally:
+        model.train(training)
     slope = torch.autograd.grad(value, params, create_graph=True)
     quotient = 0.0
     for _ in range(steps):
@@ -145,6 +154,8 @@ def update_norms(
 
     Each client starts at the model, which is unchanged afterwards.
     """
+    steps = validate.count("steps", steps, "the number of steps")
+    lr = validate.above_zero("lr", lr, "a learning rate")
     norms: list[float] = []
     for data in clients:
         places, named = arguments(data.inputs)
