@@ -44,8 +44,11 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 LARGEST = 2**24  # Bytes of a part
+QUICK = 1.0  # Seconds that a window waits for a number
 EVERY = 5.0  # Seconds between looks at the files
 END = b"null\n"
+FIRST = {"calculator": "headline", "ledgers": "spent", "sweep": "heat"}  # Where errors are shown
+FAILED = '<div role="alert"><p class="wrong">This could not be computed.</p></div>'
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
@@ -136,9 +139,14 @@ class Worker:
         written, read = cast("StreamWriter", process.stdin), cast("StreamReader", process.stdout)
         self.busy = True
         written.write(request + b"\n")
-        while (answer := await read.readline()) not in (END, b""):
-            await self.put(*json.loads(answer))
-        self.busy = False
+        try:
+            while (answer := await read.readline()) != END:
+                await self.put(*json.loads(answer))
+            self.busy = False
+        except ValueError:  # It has ended, or a part is too large. The next request has another.
+            self.started, self.busy = None, False
+            kill(started)
+            await self.put(FIRST[self.tab], FAILED)
 
 
 async def start() -> Process:
@@ -200,7 +208,9 @@ def window(  # noqa: C901 - the functions of a session stand inside each other
         request = {"fields": given.calculator()}
         workers["calculator"].begin(**request)
         if is_quick(**request):
-            await put(*next(parts.calculator(request)))
+            computed = asyncio.to_thread(next, parts.calculator(request))
+            with suppress(TimeoutError):  # Else the process says it. Other windows go on.
+                await put(*await asyncio.wait_for(computed, QUICK))
 
     @reactive.effect
     def sweep() -> None:

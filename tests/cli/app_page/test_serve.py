@@ -149,3 +149,29 @@ def test_without_shiny_the_extra_is_named(dpacct: Any, monkeypatch: pytest.Monke
     assert ran.code == 1
     assert "shiny 1.7 is too old" in ran.err
     assert "install" in ran.err
+
+
+def test_a_tab_goes_on_after_its_process_has_died():
+    shown: list[str] = []
+
+    async def put(name: str, html: str) -> None:
+        shown.append(f"{name} {html}")
+
+    async def ask() -> None:
+        worker = serve.Worker("sweep", put)
+        begun: list[Any] = []
+        for fields in (None, {}):
+            worker.begin(fields)
+            begun.append(worker.started)
+            assert worker.asked is not None
+            await worker.asked
+        worker.end()
+        for started in begun:
+            process = await started
+            process.stdin.close()
+            await process.wait()
+        await asyncio.sleep(0.1)
+
+    asyncio.run(ask())
+    assert shown[1] == f"heat {serve.FAILED}"
+    assert "size is empty." in shown[-1]
