@@ -34,6 +34,8 @@ MIN_SAMPLING_RATE = 1e-150
 MAX_LINE = 200
 # Bytes of a file of text. Bytes of memory that any file may take, or for each of its own bytes.
 MAX_TEXT, MAX_UNPACKED, MAX_GROWTH = 2**28, 2**26, 100
+# Characters of a file in TOML, which Python reads at about a million a second.
+MAX_TOML = 2**23
 # A key of 30 parts at the start of a line. Python's parser keeps all beginnings of a dotted key,
 # and of its table's key with it, so that 100 kB of "a.a.a" take 10 GB.
 _PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+"""
@@ -281,11 +283,14 @@ def toml(text: str, number: Callable[[str], float] = float) -> dict[str, Any]:
     """Return the content of a text in TOML. ``number`` reads decimals.
 
     Raises:
-        ValueError: it is not TOML, or a key has 30 parts. RecursionError: it is nested too deep.
+        ValueError: it is not TOML, is longer than `MAX_TOML`, or a key has 30 parts.
+        RecursionError: it is nested too deep.
     """
     # Commands that read no file start without it.
     import tomllib  # noqa: PLC0415 - see above
 
+    if len(text) > MAX_TOML:
+        raise ValueError(f"it has {len(text):,} characters, and at most {MAX_TOML:,} are read")
     if key := _LONG_KEY.search(text):
         raise ValueError(f"the key {key[0].strip()[:20]}... has too many parts")
     return tomllib.loads(text, parse_float=number)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,58 @@ def test_a_stopped_run_goes_on_and_loses_no_evaluation(dpacct, monkeypatch):
     assert row["result"]["epsilon"] > row["result"]["history"][2]["epsilon"]
     assert 0 <= row["result"]["train_accuracy"] <= 100
     assert not Path("reproduced/unfinished").exists()
+
+
+def test_one_process_plays_a_run(dpacct):
+    Path("mine.toml").write_text(PAPER, encoding="utf-8")
+    code = (
+        "import sys; from pathlib import Path; from dpacct_cli.commands.reproduce import *\n"
+        "[(_, setting)] = read_table('mine.toml').settings()\n"
+        "with alone_at(Path('reproduced'), setting): print(1, flush=True); sys.stdin.read()"
+    )
+    Path("reproduced").mkdir()
+    command, pipe = [sys.executable, "-c", code], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"1\n"
+        ran = dpacct("reproduce mine.toml")
+        assert ran.code == 2
+        assert "another process plays one of these runs" in ran.err
+        assert dpacct("reproduce mine.toml --page").code == 0
+        other.kill()
+    assert dpacct("reproduce mine.toml").code == 0
+    assert not Path("reproduced/unfinished").exists()
+
+
+@pytest.mark.parametrize("history", ["{", "[5]", "{}", '[{"accuracy": 1}]'])
+def test_a_damaged_history_is_named(dpacct, monkeypatch, history):
+    Path("mine.toml").write_text(PAPER, encoding="utf-8")
+    written = reproduce.write_output
+
+    def stop(content: str, *rest: object, **named: object) -> None:
+        written(content, *rest, **named)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reproduce, "write_output", stop)
+        assert dpacct("reproduce mine.toml").code == 130
+    [file] = Path("reproduced/unfinished").glob("*/history.json")
+    file.write_text(history, encoding="utf-8")
+    ran = dpacct("reproduce mine.toml")
+    assert ran.code == 2
+    assert "it is no list of evaluations" in ran.err
+
+
+def test_another_file_of_parameters_is_another_run(dpacct):
+    text = PAPER.replace("rounds = 6", "rounds = 1")
+    Path("mine.toml").write_text(text, encoding="utf-8")
+    words = "train dp-fedavg --data digits --rounds 1 --clients 30 --q 0.3 --noise 1.2 -q"
+    for times in (1, 2):
+        dpacct(f"{words} --ledger a{times}.ledger")
+        Path(f"a{times}.model.pt").replace("a.pt")
+        dpacct("reproduce mine.toml --init a.pt -q")
+        lines = Path("reproduced/runs.jsonl").read_text("utf-8").splitlines()
+        assert len(lines) == times
 
 
 def test_more_runs_give_a_verdict(dpacct):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dpacct.errors import InvalidParameter
+from dpacct.errors import DpacctError, InvalidParameter
 from dpacct.reproduce import load_table, parse_table, shipped_names, shipped_table
 from dpacct_cli.commands.reproduce import settings_of
 from hostile import in_time
@@ -107,6 +107,9 @@ def test_shipped_tables_have_options_of_train_and_printed_values(name):
         ('name = "b"', "", "the name of a column"),
         ("value = 2", "", "each column has a value, or none has one"),
         ("value = 2", "value = nan", "it is a finite number"),
+        ("value = 2", f"value = 1{'0' * 400}", "it is a finite number, at most 1e+100"),
+        ('[10, "-"]', "[10, 1e200]", "it is a finite number, at most 1e+100"),
+        ('[10, "-"]', "[10, 1]\nspread = [-1, 1]", "a standard deviation is not below 0"),
         ('[10, "-"]', "[10]", "row one, it is a list of 2 numbers"),
         ('[10, "-"]', "[10, true]", "row one, printed is True: it is a finite number"),
         ("[0.5, 0.7]", "[0.5]", "row one, .*by_column has a list of 2 values"),
@@ -130,6 +133,21 @@ def test_an_error_names_the_file_the_key_and_the_range(old, new, said):
     assert "x.toml" in str(error.value)
     pattern = said if "|" in said or ".*" in said else re.escape(said)
     assert re.search(pattern, str(error.value)), str(error.value)
+
+
+def test_a_long_file_is_refused_before_it_is_read():
+    long = SMALL + "#\n" * 2**23
+    with in_time(), pytest.raises(InvalidParameter, match="characters, and at most 8,388,608"):
+        parse_table(long, "x.toml")
+
+
+@pytest.mark.parametrize("value", ["5", "[1]", "2020-01-01"])
+def test_an_option_that_is_no_table_is_named_when_it_is_checked(value):
+    text = SMALL.replace("{ smoothing = 1 }", value).replace(
+        ', method_options = { order = "IOHW" }', ""
+    )
+    with pytest.raises(DpacctError, match="method_options"):
+        settings_of(parse_table(text, "x").cells[0].options)
 
 
 def test_a_file_cannot_ask_for_endless_runs():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from scipy import stats
 
 from dpacct.errors import InvalidParameter
 from dpacct.reproduce import PaperTable, Records, judge, parse_table, picture, spread
+from dpacct.reproduce.table import FIGURES, MEASURES
 from dpacct.reproduce.verdict import _compared
 
 TEXT = """
@@ -130,6 +132,26 @@ def test_each_figure_has_a_curve_for_each_row(table, tmp_path, figure):
     assert curve.lower[-1] == 50.0 < curve.y[-1] == 51.5
 
 
+@pytest.mark.parametrize("name", [*MEASURES])
+@pytest.mark.parametrize("figure", [*FIGURES])
+@pytest.mark.parametrize("result", [{}, {"history": [{"round": 1}]}, {"accuracy": 5, "cohort": 0}])
+def test_a_run_that_lacks_figures_has_no_value(table, tmp_path, name, figure, result):
+    records = Records(tmp_path / "runs.jsonl")
+    records.need([setting for _, setting in table.settings()], lambda _: result)
+    target = 50.0 if name == "rounds_to" else None
+    judged = judge(replace(table, measure=name, target=target, figure=figure), records)
+    assert picture(judged)
+    kept = name == "accuracy" and "accuracy" in result
+    assert all(bool(one.values) is kept for one in judged.cells)
+
+
+def test_a_proven_epsilon_is_never_rounded_down(table, tmp_path):
+    records = Records(tmp_path / "runs.jsonl")
+    records.need([setting for _, setting in table.settings()], lambda _: {"epsilon": 2.004})
+    _, [[_, first, *_], *_] = judge(replace(table, measure="epsilon"), records).grid()
+    assert float(first.partition(" ")[0]) >= 2.004
+
+
 def test_runs_are_played_once_and_shared(tmp_path):
     book, done = Records(tmp_path / "runs.jsonl"), []
     settings = [{"method": "a", "run": run} for run in range(4)]
@@ -149,7 +171,20 @@ def test_runs_are_played_once_and_shared(tmp_path):
     assert first.made["seconds"] >= 0
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '{"setting": 1, "result": {}}', "{}", "[" * 10**5])
+def forged(**result: Any) -> str:
+    return json.dumps({"setting": {}, "result": result})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{", "[]", '{"setting": 1, "result": {}}', "{}", "[" * 10**5,
+        forged(accuracy="<b>"), forged(accuracy=True), forged(epsilon=math.nan),
+        forged(accuracy=10**400), forged(train_accuracy=1e200), forged(cohort=[]),
+        forged(history=None), forged(history={}), forged(history=[5]),
+        forged(history=[{"accuracy": 1.0}]), forged(history=[{"round": 1, "accuracy": "x"}]),
+    ],
+)  # fmt: skip
 def test_a_damaged_line_is_named(tmp_path, line):
     file = tmp_path / "runs.jsonl"
     file.write_text(json.dumps({"setting": {}, "result": {}}) + f"\n{line}\n", encoding="utf-8")

@@ -5,6 +5,7 @@ and no path in it is opened.
 Rule 2: all options of all cells are checked before the first run.
 Rule 3: a run is a ledger, a checkpoint and a history in the folder until it is finished. Then it is
 a line of ``runs.jsonl``.
+Rule 4: one process plays a run, until its line is written. Two would share its checkpoint.
 """
 
 from __future__ import annotations
@@ -12,20 +13,23 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import sqlite3
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Generator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported, located
 from dpacct.reproduce import (
     Judged,
     PaperTable,
     Records,
+    is_history,
     judge,
     load_table,
     picture,
@@ -47,7 +51,7 @@ if TYPE_CHECKING:
 
 # Options that name files, or belong to one machine.
 FOREIGN = ("schedule", "hold_out", "data_dir", "device", "label", "owner", "classes", "init")
-OURS = ("evaluate_every", "init")  # In the setting of a run: how it is looked at, a file's name
+OURS = ("evaluate_every", "init")  # In the setting of a run: how it is looked at, a file's content
 FOLDER = "reproduced"
 TRAINED_ON = 10_000  # Training examples whose accuracy is computed
 # fmt: off
@@ -98,7 +102,7 @@ def reproduce(
     if playing.repeats is not None:
         chosen = replace(chosen, seeds=_first_seeds(chosen, number(playing.repeats)))
     if init is not None:
-        own = {"init": Path(init).name}
+        own = {"init": _identity(Path(init))}
         cells = (replace(cell, options=cell.options | own) for cell in chosen.cells)
         chosen = replace(chosen, cells=tuple(cells))
     only = chosen.rows if playing.only is None else [r.strip() for r in playing.only.split(";")]
@@ -131,7 +135,7 @@ def reproduce(
         if style is Style.HUMAN and left:
             cost = "" if playing.tiny else f". {chosen.cost}"
             print(f"{left} runs{cost}", file=sys.stderr, flush=True)
-        records.need(settings, one)
+        records.need(settings, one, lambda setting: alone_at(place.parent, setting))
     judged = judge(chosen, records, tiny=playing.tiny)
     page = place.with_name(f"{place.name}.md")
     write_output(judged.markdown(), page, force=True)
@@ -185,7 +189,7 @@ def play(
 
     Args:
         words: options of `dpacct train`, ``method``, and ``evaluate_every`` if it is not a tenth of
-            the rounds. With ``init``, the name of its file.
+            the rounds. With ``init``, the name and digest of its file.
         folder: keeps the run until it is finished. A run that stopped there goes on.
     """
     from dpacct.fl.models import cross_entropy, evaluate
@@ -199,8 +203,7 @@ def play(
     def accuracy(data: ClientData) -> float:
         return 100 * evaluate(job.model, cross_entropy, data).accuracy
 
-    text = json.dumps(dict(words), sort_keys=True)
-    place = folder / "unfinished" / hashlib.sha256(text.encode()).hexdigest()[:16]
+    place = _unfinished(folder, words)
     place.mkdir(parents=True, exist_ok=True)
     checkpoint, history = place / "run.checkpoint", place / "history.json"
     rows: list[dict[str, Any]] = []
@@ -209,9 +212,7 @@ def play(
         if checkpoint.exists():
             run.resume()
             if history.exists():
-                rows = [
-                    r for r in json.loads(history.read_text("utf-8")) if r["round"] <= run.round
-                ]
+                rows = [row for row in read_history(history) if row["round"] <= run.round]
         every = words.get("evaluate_every") or max(1, run.rounds // 10)
         first, began = run.round, time.process_time()
         for report in run:
@@ -234,9 +235,51 @@ def play(
     seen = job.dataset.train.to(job.tested.targets.device).batch(slice(0, TRAINED_ON))
     result["train_accuracy"] = accuracy(type(job.tested)(*seen))
     shutil.rmtree(place)
-    with suppress(OSError):  # Another process has runs there.
-        place.parent.rmdir()
     return result
+
+
+@contextmanager
+def alone_at(folder: Path, words: Mapping[str, Any]) -> Generator[None]:
+    """Keep other processes from a run, by a lock that ends with this process (Rule 4)."""
+    file = _unfinished(folder, words).with_suffix(".lock")
+    file.parent.mkdir(exist_ok=True)
+    with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as held:
+        try:
+            held.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError:
+            rule = "another process plays one of these runs there"
+            hint = "Wait for it, or choose other rows by --only."
+            raise InvalidParameter("folder", str(folder), rule, hint) from None
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # Windows keeps an open file.
+                file.unlink()
+    with suppress(OSError):  # Another process has runs there, or this one was stopped.
+        file.parent.rmdir()
+
+
+def _unfinished(folder: Path, words: Mapping[str, Any]) -> Path:
+    text = json.dumps(dict(words), sort_keys=True)
+    return folder / "unfinished" / hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _identity(file: Path) -> str:
+    """Return the name of a file with the digest of its content: another content, another run."""
+    validate.check_regular("init", file, "a file of parameters")
+    with file.open("rb") as content:
+        return f"{file.name} {hashlib.file_digest(content, 'sha256').hexdigest()[:16]}"
+
+
+def read_history(file: Path) -> list[dict[str, Any]]:
+    """Return the evaluations of a run that has not ended."""
+    try:
+        rows: Any = json.loads(validate.file_text("history", file, "a file of evaluations"))
+    except (ValueError, RecursionError):
+        rows = None
+    if not is_history(rows):
+        raise InvalidParameter("history", str(file), "it is no list of evaluations")
+    return rows
 
 
 def _first_seeds(table: PaperTable, count: Any) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 `dpacct reproduce` plays them. See docs/how-to/reproduce-a-table.md.
 """
 
-from dpacct.reproduce.records import Record, Records, spread
+from dpacct.reproduce.records import Record, Records, is_history, spread
 from dpacct.reproduce.table import (
     Cell,
     OrderClaim,
@@ -17,5 +17,6 @@ from dpacct.reproduce.verdict import Judged, JudgedCell, JudgedClaim, judge, pic
 
 __all__ = [
     "Cell", "Judged", "JudgedCell", "JudgedClaim", "OrderClaim", "PaperTable", "Record", "Records",
-    "judge", "load_table", "parse_table", "picture", "shipped_names", "shipped_table", "spread",
+    "is_history", "judge", "load_table", "parse_table", "picture", "shipped_names", "shipped_table",
+    "spread",
 ]  # fmt: skip

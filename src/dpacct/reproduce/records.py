@@ -8,6 +8,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib import metadata
@@ -18,6 +19,7 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter
 
 Setting = Mapping[str, Any]
+LARGEST = 1e100  # Of a figure, so that squares and sums of figures are finite
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,37 @@ def _record(path: Path, number: int, line: str, *, last: bool) -> Record:
     try:
         row: Any = json.loads(line)
         setting, result = row["setting"], row["result"]
-        if isinstance(setting, dict) and isinstance(result, dict):
+        if (
+            isinstance(setting, dict)
+            and isinstance(result, dict)
+            and _is_result(cast("Any", result))
+        ):
             return Record(cast("Any", setting), cast("Any", result), row.get("made", {}))
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     rule = f"line {number} is no finished run" + (", remove the half line" if last else "")
     raise InvalidParameter("runs", str(path), rule)
+
+
+def is_figure(value: object) -> bool:
+    """Return True for a number that tables compute with, whoever wrote it."""
+    return type(value) in (int, float) and -LARGEST <= cast("float", value) <= LARGEST
+
+
+def is_history(rows: object) -> bool:
+    """Return True for a list of evaluations: rows of figures, null for those that are infinite."""
+    return isinstance(rows, list) and all(
+        isinstance(row, dict)
+        and is_figure(row.get("round"))
+        and all(value is None or is_figure(value) for value in row.values())
+        for row in cast("list[dict[str, Any]]", rows)
+    )
+
+
+def _is_result(result: Mapping[str, Any]) -> bool:
+    figures = [result.get(n) for n in ("accuracy", "train_accuracy", "epsilon", "cohort")]
+    known = all(value is None or is_figure(value) for value in figures)
+    return known and is_history(result.get("history", []))
 
 
 @dataclass(frozen=True)
@@ -71,19 +98,31 @@ class Records:
         """Return the run with exactly this setting, None before it is finished."""
         return next((record for record in self if record.setting == setting), None)
 
-    def need(self, settings: Sequence[Setting], play: Callable[[Setting], dict[str, Any]]) -> None:
-        """Play every setting that the file does not hold."""
+    def need(
+        self,
+        settings: Sequence[Setting],
+        play: Callable[[Setting], dict[str, Any]],
+        alone: Callable[[Setting], AbstractContextManager[Any]] = lambda _: nullcontext(),
+    ) -> None:
+        """Play every setting that the file does not hold.
+
+        ``alone`` keeps other processes from a run until its line is written.
+        """
         for setting in settings:
-            if self.of(setting) is not None:
-                continue
-            began = time.perf_counter()
-            result = play(setting)
-            made = provenance() | {"seconds": round(time.perf_counter() - began, 1)}
-            row = {"setting": dict(setting), "result": _finite(result), "made": made}
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row, allow_nan=False) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
+            if self.of(setting) is None:
+                with alone(setting):
+                    if self.of(setting) is None:
+                        self._play(setting, play)
+
+    def _play(self, setting: Setting, play: Callable[[Setting], dict[str, Any]]) -> None:
+        began = time.perf_counter()
+        result = play(setting)
+        made = provenance() | {"seconds": round(time.perf_counter() - began, 1)}
+        row = {"setting": dict(setting), "result": _finite(result), "made": made}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def values(self, name: str, **wanted: Any) -> list[float]:
         """Return one figure of the result of all runs with these settings."""
@@ -106,9 +145,9 @@ def provenance() -> dict[str, Any]:
     return {"dpacct": metadata.version("dpacct"), "packages": packages}
 
 
-def spread(values: Sequence[float]) -> str:
+def spread(values: Sequence[float], shown: Callable[[float], str] = "{:.2f}".format) -> str:
     """Return mean and standard deviation, the mean alone of one value, a dash for none."""
     if not values:
         return "-"
-    mean = f"{statistics.mean(values):.2f}"
+    mean = shown(statistics.mean(values))
     return mean if len(values) == 1 else f"{mean} ±{statistics.stdev(values):.2f}"

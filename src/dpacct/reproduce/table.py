@@ -13,7 +13,6 @@ Rule 3: reading runs nothing and fetches nothing. Whoever plays a table checks i
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from typing import Any, cast
 from dpacct import validate
 from dpacct.errors import InvalidParameter, located
 from dpacct.items import check_known, check_needed
+from dpacct.reproduce.records import LARGEST, is_figure
 from dpacct.synonyms import meant_name
 
 Options = dict[str, Any]
@@ -178,7 +178,8 @@ def merged(*layers: Mapping[str, Any]) -> Options:
     for layer in layers:
         for key, value in layer.items():
             if key in NESTED and isinstance(value, dict):
-                options[key] = options.get(key, {}) | value
+                held = options.get(key)
+                options[key] = (held if isinstance(held, dict) else {}) | value
             else:
                 options[key] = value
     return {key: value for key, value in options.items() if value != ""}
@@ -238,6 +239,8 @@ def _row(row: Options, name: str, columns: Sequence[str], bases: list[Options]) 
         own, lists = _options(row), _options(row, "by_column")
         printed = _values(row, "printed", len(columns))
         spread = _values(row, "spread", len(columns))
+        if below := [value for value in spread if value is not None and value < 0]:
+            raise InvalidParameter("spread", below[0], "a standard deviation is not below 0")
         for key, values in lists.items():
             if not isinstance(values, list) or len(cast("list[Any]", values)) != len(columns):
                 rule = f"by_column has a list of {len(columns)} values, one for each column"
@@ -272,9 +275,9 @@ def _line(table: Options, key: str) -> str:
 
 
 def _number(key: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidParameter(key, value, "it is a finite number")
-    return float(value)
+    if not is_figure(value):
+        raise InvalidParameter(key, value, f"it is a finite number, at most {LARGEST:g}")
+    return float(cast("float", value))
 
 
 def _seeds(value: object) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
 
+from dpacct.display import up
 from dpacct.pictures import Curve, Panel, Picture
 from dpacct.reproduce.records import Record, Records, spread
 from dpacct.reproduce.table import FIGURES, MEASURES, Cell, OrderClaim, PaperTable
@@ -73,7 +74,7 @@ class Judged:
         """Return the header and the rows of the table."""
         rows = {name: [name] for name in self.table.rows}
         for one in self.cells:
-            rows[one.cell.row].append(_shown(one))
+            rows[one.cell.row].append(_shown(one, self.table.measure))
         return ["", *self.table.columns], [*rows.values()]
 
     def counts(self) -> dict[str, int]:
@@ -121,17 +122,22 @@ def judge(table: PaperTable, records: Records, *, tiny: bool = False) -> Judged:
 
 def measure(table: PaperTable, result: Mapping[str, Any]) -> float | None:
     """Return the measure of a table in the result of a run, None if the run does not have it."""
-    history = [row for row in result["history"] if row["accuracy"] is not None]
+    history = _evaluations(result)
     match table.measure:
         case "best_accuracy":
             return max((row["accuracy"] for row in history), default=None)
         case "gap":
-            return result["train_accuracy"] - result["accuracy"]
+            seen, unseen = result.get("train_accuracy"), result.get("accuracy")
+            return None if seen is None or unseen is None else seen - unseen
         case "rounds_to":
             reached = [row["round"] for row in history if row["accuracy"] >= table.target]
             return min(reached, default=None)
         case name:
             return result.get(name)
+
+
+def _evaluations(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [row for row in result.get("history", []) if row.get("accuracy") is not None]
 
 
 def _compared(table: PaperTable, cell: Cell, ours: Sequence[float]) -> str:
@@ -168,8 +174,9 @@ def _claimed(claim: OrderClaim, cells: Sequence[JudgedCell], *, tiny: bool) -> J
     return JudgedClaim(claim, stated, mean, error, verdict)
 
 
-def _shown(one: JudgedCell) -> str:
-    ours = spread([*one.values.values()])
+def _shown(one: JudgedCell, name: str) -> str:
+    values = [*one.values.values()]
+    ours = spread(values, up) if name == "epsilon" else spread(values)  # Proven: never rounded down
     if one.cell.printed is None:
         return ours
     deviation = "" if one.cell.spread is None else f" ±{one.cell.spread:g}"
@@ -223,14 +230,14 @@ def _over_rounds(judged: Judged, row: str, column: str) -> list[Curve]:
     runs = judged.runs.get((row, column), ())
     if not runs:
         return []
-    histories = [[s for s in run.result["history"] if s["accuracy"] is not None] for run in runs]
+    histories = [_evaluations(run.result) for run in runs]
     steps = list(zip(*histories, strict=False))
-    messages = statistics.mean(run.result.get("cohort", 1.0) for run in runs)
+    messages = statistics.mean(run.result.get("cohort") or 1.0 for run in runs)
 
     def across(step: Mapping[str, Any]) -> float:
         if judged.table.figure == "messages":
             return step["round"] * messages
-        return step[judged.table.figure] or math.nan
+        return step.get(judged.table.figure) or math.nan
 
     values = [[one["accuracy"] for one in step] for step in steps]
     xs = [across(step[0]) for step in steps]
