@@ -18,7 +18,7 @@ from dpacct.ledger.disk.store import Store, make_file
 from dpacct.ledger.disk.witness import require
 from dpacct.ledger.postgres.address import Address
 from dpacct.ledger.readings import Guarantee, Snapshot, naming
-from dpacct.ledger.record.entries import Opening, Position, Start, new_entry
+from dpacct.ledger.record.entries import Opening, Position, Start, new_entry, reading
 from dpacct.ledger.record.events import Event, checked_details
 from dpacct.ledger.record.parts import check_part, checked_partitions
 from dpacct.ledger.record.plans import PAIRS, Plan, accountant_of, schedule_of
@@ -407,7 +407,7 @@ class Ledger:
         """
         now, kinds = self._file.now(), dict[int, dict[str, Any]]()
         for entry in now.entries():
-            with naming(self.path, entry):
+            with naming(self.path, entry), reading():
                 index = {key: getattr(entry, key) for key in ("number", "run", "kind", "closes")}
                 data = entry.data
                 if entry.kind == "kind":

@@ -14,7 +14,7 @@ from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
 from dpacct.ledger import writing
 from dpacct.ledger.postgres.address import Address
 from dpacct.ledger.readings import Guarantee, Snapshot
-from dpacct.ledger.record.entries import Reserve, Start, read
+from dpacct.ledger.record.entries import MOST_AHEAD, Reserve, Start, read
 from dpacct.ledger.record.events import Event, checked_details, in_adjacency
 from dpacct.ledger.record.plans import PAIRS, plan_room
 from dpacct.ledger.record.state import Charge, RunState, settled_by
@@ -22,7 +22,6 @@ from dpacct.ledger.writing import LedgerFile, Reservation, Transaction
 from dpacct.rounds import Release, Schedule
 
 T = TypeVar("T")
-MOST_AHEAD = 1024
 
 
 class Ticket:
@@ -106,7 +105,12 @@ class Ticket:
         if run.has_ahead(whole):
             self._commit(details, lambda _: None)
             return run.reserve(whole, ahead=ahead, asks=asks)
-        following = run.ticket_of(self._commit(details, then), whole)
+        following: Ticket | None = None
+        try:
+            following = run.ticket_of(self._commit(details, then), whole)
+        except BudgetExceeded:
+            # A database refused the next round, and with it the whole write.
+            self._commit(details, lambda _: None)
         return following or run.reserve(whole, ahead=ahead, asks=asks)
 
     def _commit(self, details: Mapping[str, Any] | None, then: Callable[[Transaction], T]) -> T:

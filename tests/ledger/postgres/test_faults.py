@@ -221,6 +221,33 @@ def test_eight_writers_fill_a_budget_and_no_more(address: str):
     os.close(reader)
 
 
+def test_a_round_is_released_even_if_a_quota_refuses_the_next_one(address: str):
+    with Ledger.open(address, BUDGET) as ledger:
+        ledger.organization.set_quota("team", 0.5)
+        run = ledger.start_run("x", project="team")
+        ticket = run.reserve(STRONG)
+        with pytest.raises(BudgetExceeded, match="quota of team"):  # noqa: PT012 - the last call
+            while True:
+                ticket = ticket.commit_and_reserve(STRONG)
+        assert ticket.state == "committed"
+        assert 0 < run.committed == run.rounds
+
+
+def test_a_request_that_is_none_keeps_nobody_from_approval(server: Server, address: str):
+    server.psql("DROP ROLE IF EXISTS asks; CREATE ROLE asks LOGIN")
+    with Ledger.open(address, BUDGET) as ledger:
+        ledger.organization.grant("asks", "requester")
+        name = Address.parse(address).name
+        with Ledger.open(f"{server.url('asks')}#{name}", read_only=True) as asking:
+            for text in ("x", "[" * 100_000, "{}", '{"plan":[],"name":5,"part":"","accountant":1}'):
+                asking._file.store.call("SELECT ask('', ?)", text)
+            number = asking.organization.request("y", STRONG)
+        assert [request.id for request in ledger.organization.requests()] == [number]
+        assert ledger.organization.approve(number).rounds == 1
+        ledger.organization.grant("asks", "none")
+    server.psql("DROP ROLE asks")
+
+
 def test_eight_writers_of_two_teams_stay_within_their_quotas(server: Server, address: str):
     teams = ("red", "blue")
     for team in teams:

@@ -226,6 +226,23 @@ def test_nor_does_an_entry_without_a_charge_give_anything_back(
         assert ledger.verify().sound
 
 
+def test_no_round_costs_less_than_nothing_and_no_kind_belongs_to_a_run(address: str):
+    with Ledger.open(address, BUDGET) as ledger:
+        run = ledger.start_run("x", 3 * ROUND)
+        run.reserve(ROUND).commit()
+        state, now = run.totals(), ledger._file.now()
+        ((kind, _),), zero = state.released, now.mixture.zero()
+        data = {"k": kind, "s": 1, "cost": [-part for part in state.spent]}
+        less = now.state._replace(spent=zero), state._replace(spent=zero)
+        again = {key: value for key, value in now.entry(kind).data.items() if key != "t"}
+        before = ledger.position
+        with pytest.raises(LedgerError, match="less than nothing"):
+            ledger._file.write(lambda opened: opened.append("reserve", run.id, data, less))
+        with pytest.raises(LedgerError, match="of no run"):
+            ledger._file.write(lambda opened: opened._add("kind", 2, again))
+        assert ledger.position == before
+
+
 def test_a_round_is_settled_once_by_its_own_run(address: str, monkeypatch: pytest.MonkeyPatch):
     with Ledger.open(address, BUDGET) as ledger:
         run, other = ledger.start_run("x"), ledger.start_run("y")

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dpacct import Budget, Ledger, LedgerError, Poisson, Round
+from dpacct import Budget, DpacctError, Ledger, LedgerError, Poisson, Round
 from dpacct.items import read_alone
 from dpacct.ledger.record.plans import left_of
 from forgeries import BUDGET, QUICK, Row, read, write
@@ -232,3 +233,38 @@ def test_an_entry_that_no_ledger_wrote_is_refused_by_its_number(
             problem = str(error)
         assert f"entry {number}: " in problem
         assert problem.isprintable()
+
+
+def test_a_value_of_another_type_is_refused_in_words_wherever_it_stands(
+    path: Path, originals: list[list[Row]]
+) -> None:
+    deep: Any = []
+    for _ in range(900):
+        deep = [deep]
+    rows = originals[0]
+    places = {
+        (row.content["kind"], *(0 if type(key) is int else key for key in place)): (number, place)
+        for number, row in enumerate(rows)
+        for place in places_of(row.content)
+        if len(place) > 1
+    }
+    wrong = (None, "x", [], {"a": 1}, True, -1, 0.5, 10**300, deep)
+    for turn, (number, place) in enumerate(places.values()):
+        changed = copy.deepcopy(rows)
+        put(wrong[turn % len(wrong)], *place)(changed[number].content)
+        write(path, changed)
+        with suppress(DpacctError), Ledger.open(path, read_only=True) as ledger:
+            for reading in (ledger.verify, ledger.epsilon, ledger.report, ledger.export):
+                with suppress(DpacctError):
+                    list(found) if isinstance(found := reading(), Iterator) else None
+            for run in ledger.runs:
+                run.unsettled()
+
+
+def places_of(content: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The place of each value within a JSON object."""
+    inner = content.items() if type(content) is dict else enumerate(content)
+    for key, value in inner:
+        yield (*place, key)
+        if type(value) in (dict, list):
+            yield from places_of(value, (*place, key))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
@@ -163,10 +164,15 @@ class Organization:
         return self._store.call("SELECT ask(?, ?)", team, text)
 
     def requests(self) -> list[Request]:
-        """Return all requests, the earliest first."""
+        """Return all requests, the earliest first, without texts that are none."""
         query = "SELECT id, team, text, asked_by, asked_at, approved_by FROM requests ORDER BY id"
         rows = self._store.read(lambda _: self._store.execute(query).fetchall())
-        return [_request(self._store, *row) for row in rows]
+        found: list[Request] = []
+        for row in rows:
+            # Any role that may ask has written it, and shall not keep others from approval.
+            with suppress(LedgerError, InvalidParameter):
+                found.append(_request(*row))
+        return found
 
     def approve(self, number: int) -> Any:
         """Charge what another role asked for, and return the run.
@@ -187,14 +193,10 @@ class Organization:
 
 
 def _request(
-    store: Store, number: int, team: str, text: str, by: str, at: datetime, approved: str | None
+    number: int, team: str, text: str, by: str, at: datetime, approved: str | None
 ) -> Request:
-    # Any role that may ask has written it.
-    try:
-        with chain.reading():
-            said = json.loads(text)
-            schedule = schedule_from_json(said["plan"])
-            name, part = str(said["name"]), str(said["part"])
-            return Request(number, team, name, schedule, said["accountant"], part, by, at, approved)
-    except LedgerError as error:
-        raise LedgerError(f"{store.path}: request {number}: {error}") from None
+    with chain.reading():
+        said = json.loads(text)
+        schedule = schedule_from_json(said["plan"])
+        name, part = validate.line("name", said["name"], "a name"), str(said["part"])
+        return Request(number, team, name, schedule, said["accountant"], part, by, at, approved)

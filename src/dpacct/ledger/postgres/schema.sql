@@ -136,6 +136,7 @@ BEGIN
   IF (k = 'ledger') <> (n = 1) OR k NOT IN ('ledger', 'kind', 'run', 'charge', 'reserve', 'commit', 'abandon', 'row', 'resume', 'finish')
     OR (c IS NULL) = (k IN ('commit', 'abandon')) THEN PERFORM refuse('entry ' || n || ' is of no kind that a ledger has'); END IF;
   IF k = 'kind' THEN
+    IF r <> 0 THEN PERFORM refuse('a kind of round is that of no run'); END IF;
     cost := numbers(e->'cost');
     IF NOT at_least(cost, array_fill(0::numeric, ARRAY[(SELECT cardinality(gaps) + 5 FROM terms)])) THEN PERFORM refuse('a kind of round has no such cost'); END IF;
     INSERT INTO entries (number, run, kind, text, hash) VALUES (n, r, k, t, h);
@@ -179,9 +180,10 @@ BEGIN
   IF k = 'charge' THEN least := numbers(e->'cost');
   ELSIF k = 'reserve' THEN
     up := added(zero, numbers((SELECT text::json->'cost' FROM entries WHERE number = (e->>'k')::bigint AND kind = 'kind')), coalesce((e->>'n')::numeric, 1));
-    IF coalesce((e->>'n')::numeric, 1) < 1 OR up IS NULL THEN PERFORM refuse('a reservation has no such kind'); END IF;
+    IF coalesce((e->>'n')::bigint, 1) NOT BETWEEN 1 AND 1024 OR up IS NULL THEN PERFORM refuse('a reservation has no such kind'); END IF;
     IF inside THEN
       up := coalesce(numbers(e->'cost'), up);
+      IF NOT at_least(up, zero) THEN PERFORM refuse('a round costs less than nothing'); END IF;
       IF (old->>'initial')::boolean THEN up[m - 1] := 0; up[m] := 0; END IF;
     END IF;
     least := added(least, up);

@@ -17,14 +17,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
+from dpacct import validate
 from dpacct.budget import Budget
 from dpacct.display import line
 from dpacct.errors import InvalidParameter, LedgerError
@@ -35,10 +38,12 @@ from dpacct.ledger.record.plans import PAIRS, Plan, PlanRoom
 from dpacct.renyi.odometer import Mixture, Totals
 from dpacct.rounds import Release, Schedule
 
+T = TypeVar("T")
 GENESIS = bytes(32)
 # A reservation of several rounds: what settles the one with number j has j times this more in
 # ``closes`` than the number of the reservation.
 NEXT_OF_SEVERAL = 1 << 40
+MOST_AHEAD = 1024  # rounds of one reservation
 # How the text of version 0.3 begins, and none of the present form.
 _OLD = '{"data":'
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -76,6 +81,7 @@ class Entry:
                 settles = self.closes if self.kind in ("commit", "abandon") else said[3]
                 if repr(said) != repr([self.number, self.kind, self.run, settles]):
                     raise LedgerError("it contradicts its own index")
+            typed(str if self.old else int, found["time" if self.old else "t"])
         return found
 
     @property
@@ -105,7 +111,9 @@ class Entry:
         return when.isoformat(timespec="milliseconds")
 
 
-_UNREADABLE = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
+_UNREADABLE = (
+    ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError,
+)  # fmt: skip
 
 
 class reading:  # noqa: N801 - a context manager, quicker than one by contextlib
@@ -119,6 +127,21 @@ class reading:  # noqa: N801 - a context manager, quicker than one by contextlib
         if isinstance(error, _UNREADABLE):
             why = f"{type(error).__name__}: {error}"
             raise LedgerError(f"it cannot be read: {line(why).removesuffix('.')}") from None
+
+
+def typed(kind: type[T], value: Any) -> T:
+    """Return a value of a foreign text, which has just that type, or raise a TypeError."""
+    if type(value) is not kind:
+        raise TypeError(f"{line(repr(value), 40)} is no {kind.__name__}")
+    return value
+
+
+def whole(values: Iterable[Any]) -> tuple[int, ...]:
+    """Return whole numbers of at least 0 of a foreign text, or raise an error."""
+    found = tuple([typed(int, value) for value in values])
+    if found and min(found) < 0:
+        raise ValueError(f"{min(found)} is below 0")
+    return found
 
 
 def canonical(content: dict[str, Any]) -> str:
@@ -287,8 +310,12 @@ def read(entry: Entry) -> Said:
             case "reserve":
                 if entry.old:
                     return Reserve(entry.number, data["slot"])
-                totals = (tuple(data.get(key, ())) for key in ("cost", "freed"))
-                found = Reserve(data["k"], data.get("s"), data.get("n", 1), *totals)
+                totals = (whole(data.get(key, ())) for key in ("cost", "freed"))
+                slot, count = data.get("s"), data.get("n", 1)
+                if type(count) is not int or not 1 <= count <= MOST_AHEAD:
+                    raise LedgerError(f"several rounds are 1 to {MOST_AHEAD}")
+                number, *_ = whole([data["k"], *(() if slot is None else (slot,))])
+                found = Reserve(number, slot, count, *totals)
             case "finish":
                 found = Finish(_room(data))
             case "commit" | "abandon" | "row" | "resume" | "recount":
@@ -305,7 +332,8 @@ def kind_of(entry: Entry) -> Kind:
         if entry.kind != "kind" and not (entry.old and entry.kind == "reserve"):
             raise LedgerError("it describes no round")
         releases = tuple(NoisySum(**part) for part in data.get("releases", ()))
-        noise, cost = data.get("noise_multiplier"), tuple(data.get("cost", ()))
+        noise, cost = data.get("noise_multiplier"), whole(data.get("cost", ()))
+        noise = None if noise is None else typed(float, noise)
         return Kind(read_alone(data["charged"]), noise, releases, cost)
 
 
@@ -340,18 +368,28 @@ def room_to_json(room: PlanRoom | None) -> dict[str, Any]:
 
 
 def _room(data: dict[str, Any]) -> PlanRoom | None:
-    return PlanRoom(True, *data["room"]) if "room" in data else None  # noqa: FBT003 - it fitted
+    if "room" not in data:
+        return None
+    delta, plan_delta, promised = data["room"]
+    promised = None if promised is None else typed(float, promised)
+    return PlanRoom(True, typed(float, delta), typed(float, plan_delta), promised)  # noqa: FBT003 - it fitted
 
 
 def _opening(data: dict[str, Any]) -> Opening:
-    budget, weights = Budget(**data["budget"]), tuple(data["weights"])
+    budget = Budget(**data["budget"])
+    orders, weights = (
+        tuple([typed(float, value) for value in data[key]]) for key in ("orders", "weights")
+    )
+    if not all(1 < o < math.inf and w > 0 for o, w in zip(orders, weights, strict=True)):
+        raise LedgerError("its orders are above 1, and their weights above 0")
     # A larger sum of weights would let more be spent than the bound covers.
     if sum(map(Fraction, weights)) > 1:
         raise LedgerError("its weights add up to more than 1")
-    promised, adds_up = data.get("promised_delta", 0.0), data.get("adds_up", False)
-    mixture = Mixture(tuple(data["orders"]), weights, promised, adds_up)
+    promised = validate.below_one("promised_delta", data.get("promised_delta", 0.0), "a share")
+    mixture = Mixture(orders, weights, promised, typed(bool, data.get("adds_up", False)))
     partitions, adjacency = checked_partitions(data.get("partitions")), data.get("adjacency", "")
-    return Opening(budget, mixture, data["unit"], data["software"], partitions, adjacency)
+    unit, software = typed(str, data["unit"]), typed(str, data["software"])
+    return Opening(budget, mixture, unit, software, partitions, adjacency)
 
 
 def _start(data: dict[str, Any], *, at_once: bool) -> Start:
@@ -361,14 +399,14 @@ def _start(data: dict[str, Any], *, at_once: bool) -> Start:
     if at_once:
         rounds = plan.schedule if plan else schedule_from_json(data["rounds"])
     return Start(
-        data["name"],
+        typed(str, data["name"]),
         plan,
-        data["private"],
-        data["details"],
-        data.get("over_budget", False),
-        data.get("project", ""),
-        data.get("part", ""),
+        typed(bool, data["private"]),
+        typed(cast("type[dict[str, Any]]", dict), data["details"]),
+        typed(bool, data.get("over_budget", False)),
+        typed(str, data.get("project", "")),
+        typed(str, data.get("part", "")),
         rounds,
-        tuple(data.get("cost", ())),
+        whole(data.get("cost", ())),
         _room(data),
     )

@@ -95,7 +95,8 @@ class Replay:
         said, goes_on = chain.read(entry), entry.kind == "recount"
         if (entry.number == 1) is not isinstance(said, Opening):
             raise LedgerError("a ledger begins with its budget, and only once")
-        if (entry.kind in ("commit", "abandon")) is (entry.closes is None):
+        of_none = entry.run and isinstance(said, Kind)
+        if of_none or (entry.kind in ("commit", "abandon")) is (entry.closes is None):
             raise LedgerError("it contradicts its own index")
         if entry.number > 1 and (entry.old is not self._old) is not (goes_on and self._old):
             raise LedgerError("its form is that of another version")
@@ -283,7 +284,7 @@ class Replay:
         plan, round_, count = start.plan, kind.charged, said.count
         if run.private and kind.is_bare:
             raise LedgerError("a run that is private releases a sum without noise")
-        if type(count) is not int or count < 1 or (slot is None and count > 1):
+        if slot is None and count > 1:
             raise LedgerError("it charges several rounds outside a plan")
         charge = rules.as_said(self.mixture, run, kind, said, slot)
         if slot is None:

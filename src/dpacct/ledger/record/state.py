@@ -25,14 +25,24 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter, gt
 from typing import Any, NamedTuple
 
-from dpacct.ledger.record.entries import NEXT_OF_SEVERAL, Kind, Opening, Reserve, Start, reading
+from dpacct.ledger.record.entries import (
+    NEXT_OF_SEVERAL,
+    Kind,
+    Opening,
+    Reserve,
+    Start,
+    reading,
+    typed,
+    whole,
+)
 from dpacct.ledger.record.plans import Plan, PlanRoom, proven_epsilon, together
 from dpacct.numerics.rounding import decimal_above
 from dpacct.renyi.odometer import Mixture, Totals, add, subtract, times
+from dpacct.rounds import Adjacency
 
 # Kinds of released rounds that are counted for each run. The achieved epsilon of some of them is at
 # most that of all.
@@ -146,16 +156,34 @@ def read_state(text: str) -> States:
     with reading():
         state = json.loads(text)
         state = state.get("state", state)
-        ledger = LedgerState(**_with_tuples(state["ledger"]))
-        return ledger, state["run"] and RunState(**_with_tuples(state["run"]))
+        own = state["run"]
+        found = LedgerState(**_typed(LedgerState, state["ledger"]))
+        if found.adjacency:
+            Adjacency(found.adjacency)
+        return found, None if own is None else RunState(**_typed(RunState, own))
 
 
-def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
-    found = values | {name: tuple(values[name]) for name in ("spent", "held")}
-    if "released" in values:
-        pairs: list[tuple[int, int]] = [(kind, count) for kind, count in values["released"]]
-        found["released"] = tuple(pairs)
-    return found
+def _typed(kind: type[LedgerState | RunState], values: dict[str, Any]) -> dict[str, Any]:
+    """Return totals of a text, which may be foreign, with the types of their fields."""
+    types = kind.__annotations__
+    return {key: _READERS[types[key].__forward_arg__](value) for key, value in values.items()}
+
+
+def _share(value: Any) -> float:
+    if not 0.0 <= typed(float, value) <= 1.0:
+        raise ValueError(f"{value} is no share of delta")
+    return value
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "Totals": whole,
+    "bool": partial(typed, bool),
+    "str": partial(typed, str),
+    "int": lambda value: whole([value])[0],
+    "float": _share,
+    "float | None": lambda value: None if value is None else _share(value),
+    "tuple[tuple[int, int], ...]": lambda pairs: tuple([whole([a, b]) for a, b in pairs]),
+}
 
 
 def in_force(mixture: Mixture, ledger: LedgerState) -> Mixture:
