@@ -6,9 +6,11 @@ import json
 import math
 import statistics
 from dataclasses import replace
+from html import escape
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 from scipy import stats
 
 from dpacct.errors import InvalidParameter
@@ -150,6 +152,17 @@ def test_a_proven_epsilon_is_never_rounded_down(table, tmp_path):
     records.need([setting for _, setting in table.settings()], lambda _: {"epsilon": 2.004})
     _, [[_, first, *_], *_] = judge(replace(table, measure="epsilon"), records).grid()
     assert float(first.partition(" ")[0]) >= 2.004
+
+
+def test_names_in_a_file_are_text_on_its_page(tmp_path):
+    foreign = "a | <b> [x](y) $z_{"
+    text = TEXT.replace('"one"', f'"{foreign}"').replace('"t"', f'"{foreign}"')
+    page = judge(parse_table(text, "x"), Records(tmp_path / "runs.jsonl")).markdown()
+    html = MarkdownIt("commonmark").enable("table").render(page)
+    assert html.count("<table>") == 2
+    assert html.count("<td>") == 2 * 3 + 4
+    assert html.count(escape(foreign)) == 2
+    assert "<b>" not in html
 
 
 def test_runs_are_played_once_and_shared(tmp_path):

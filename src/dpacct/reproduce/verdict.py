@@ -16,6 +16,7 @@ from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
 
 from dpacct.display import up
 from dpacct.pictures import Curve, Panel, Picture
+from dpacct.report.document import heading, safe
 from dpacct.reproduce.records import Record, Records, spread
 from dpacct.reproduce.table import FIGURES, MEASURES, Cell, OrderClaim, PaperTable
 
@@ -63,12 +64,12 @@ class Judged:
     def markdown(self) -> str:
         """Return title, table, claims and notes as Markdown."""
         table = self.table
-        head = f"# {table.title}\n\n{table.source}. {MEASURES[table.measure]}"
+        head = f"{heading(1, table.title)}\n\n{safe(table.source)}. {MEASURES[table.measure]}"
         lines = [f"{head}, here / as printed, mean ±deviation.", "", *_lines(*self.grid())]
         if self.claims:
             lines += ["", *_lines(CLAIM_HEADER, [claim_row(one) for one in self.claims])]
         notes = [table.note, TINY if self.tiny else ""]
-        return "\n".join([*lines, *(f"\n{note}" for note in notes if note)]) + "\n"
+        return "\n".join([*lines, *(f"\n{safe(note)}" for note in notes if note)]) + "\n"
 
     def grid(self) -> tuple[list[str], list[list[str]]]:
         """Return the header and the rows of the table."""
@@ -185,7 +186,9 @@ def _shown(one: JudgedCell, name: str) -> str:
 
 
 def _lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *rows)]
+    """Return a table. Names in a file are text, whatever they are."""
+    first, *others = (f"| {' | '.join(map(safe, line))} |" for line in (header, *rows))
+    return [first, f"| {' | '.join(['---'] * len(header))} |", *others]
 
 
 def picture(judged: Judged) -> Picture:
