@@ -33,6 +33,7 @@ import uvicorn
 from shiny import App, Inputs, Outputs, Session, reactive, render, ui
 
 from dpacct import InvalidParameter, Ledger
+from dpacct.ledger import as_place
 from dpacct_cli import words
 from dpacct_cli.app_page import parts
 from dpacct_cli.app_page.calculate import is_quick
@@ -167,7 +168,8 @@ def kill(started: asyncio.Task[Process]) -> None:
 
 def page(ledgers: Sequence[str]) -> str:
     """Return the document, with the names of the ledgers."""
-    names = [safe(Path(file).name) for file in ledgers]
+    # The name of an address has no password, unlike its end.
+    names = [safe(as_place(file).name) for file in ledgers]
     shown = "".join(f'<option value="{place}">{name}</option>' for place, name in enumerate(names))
     return (HERE / "page.html").read_text(encoding="utf-8").replace("<!--ledgers-->", shown)
 
@@ -235,7 +237,9 @@ def window(  # noqa: C901 - the functions of a session stand inside each other
 
     @always
     @render.download_link(
-        filename=lambda: f"{Path(path_of(ledgers, given.ledgers())).stem}-report.html"
+        filename=lambda: (
+            f"{Path(as_place(path_of(ledgers, given.ledgers())).name).stem}-report.html"
+        )
     )
     async def report() -> AsyncIterator[str]:
         yield await asyncio.to_thread(report_of, path_of(ledgers, given.ledgers()))

@@ -175,3 +175,10 @@ def test_a_tab_goes_on_after_its_process_has_died():
     asyncio.run(ask())
     assert shown[1] == f"heat {serve.FAILED}"
     assert "size is empty." in shown[-1]
+
+
+def test_the_page_shows_no_password_of_an_address():
+    shown = serve.page(["postgresql://ann:secret1@host/db?password=secret2#census", "a/b.ledger"])
+    assert "secret" not in shown
+    assert ">census</option>" in shown
+    assert ">b.ledger</option>" in shown
