@@ -113,6 +113,24 @@ def test_a_client_that_comes_or_goes(
         assert achieved.hull.delta(epsilon).lower == pytest.approx(true, abs=2e-3)
 
 
+@pytest.mark.parametrize(
+    ("n", "q", "z", "epsilon"), [(1000, 0.9, 50.0, 1.15), (400, 0.5, 20.0, 0.62)]
+)
+def test_a_client_that_comes_to_an_unlikely_cohort(
+    n: int, q: float, z: float, epsilon: float
+) -> None:
+    """Small cohorts far from the mean cost more than larger ones. Each size is summed."""
+    size = np.arange(1.0, n)
+    s = size / n
+    own, other = (1 - s) * (1 / (1 - q) - math.exp(epsilon)), math.exp(epsilon) * s
+    level, mu = np.log(other / own) * z / 2, 2 / z
+    value = own * ndtr(mu / 2 - level) - other * ndtr(-mu / 2 - level)
+    none = (1 - q) ** (n - 1) - math.exp(epsilon) * (1 - q) ** n
+    true = none + float(binom.pmf(size, n, q) @ value)
+    found = proven_pair(revealing(z, q, n, "sum", "add-remove"), Direction.ADD).delta(epsilon)
+    assert 0.0 < true <= found.upper * (1 + 1e-9)
+
+
 @pytest.mark.parametrize("kind", POWERS)
 def test_a_client_that_comes_or_goes_in_many_rounds(kind: str) -> None:
     """Against a grid of losses, by theorem 4 line by line."""

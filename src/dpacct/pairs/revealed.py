@@ -105,7 +105,10 @@ def _bins(round_: Round, sampling: Poisson, *, above: bool) -> _Bins:
                 edges = np.unique(np.append(edges, [start, end]))
                 logs, errors = _log_mass(n, q, edges[1:] - 1 if rising else edges[:-1])
                 weight = np.log(np.diff(edges)) + logs + errors + 1e-11
-                parts += [(weight, (edges[1:] - 1) / n, noise(edges[:-1]))]
+                # If a client comes, the profile falls in s. As it is convex, the sum of ends is above.
+                both = (edges[1:] - 1, edges[:-1])
+                comes = round_.adjacency is Adjacency.ADD_REMOVE
+                parts += [(weight, end / n, noise(edges[:-1])) for end in both[: 1 + comes]]
     if round_.adjacency is Adjacency.ADD_REMOVE:
         # Nobody is drawn, which is likelier without the client.
         nobody = n * math.log1p(-q) * (1 + (-16 if above else 16) * UNIT) - (0 if above else 1e-11)
