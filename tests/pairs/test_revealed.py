@@ -131,6 +131,19 @@ def test_a_client_that_comes_to_an_unlikely_cohort(
     assert 0.0 < true <= found.upper * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("rate", [0.5, 1 - 1e-6, 1 - 1e-9])
+@pytest.mark.parametrize("epsilon", [0.0, 0.6, 9.0])
+def test_one_client_alone_is_seen_by_the_size(rate: float, epsilon: float) -> None:
+    """Without the client nobody is drawn, and with it nobody with probability 1 - q."""
+    round_ = revealing(0.3, rate, 1, "sum", "add-remove")
+    true = max(0.0, 1 - math.exp(epsilon) * (1 - rate))
+    achieved = achieved_pair(round_, Direction.ADD)
+    for found in (achieved.delta(epsilon), achieved.hull.delta(epsilon)):
+        assert found.lower <= true * (1 + 1e-15)
+    assert achieved.delta(epsilon).lower >= true - 1e-10 / (1 - rate)
+    assert true <= proven_pair(round_, Direction.ADD).delta(epsilon).upper
+
+
 @pytest.mark.parametrize("kind", POWERS)
 def test_a_client_that_comes_or_goes_in_many_rounds(kind: str) -> None:
     """Against a grid of losses, by theorem 4 line by line."""

@@ -105,7 +105,7 @@ def _bins(round_: Round, sampling: Poisson, *, above: bool) -> _Bins:
                 edges = np.unique(np.append(edges, [start, end]))
                 logs, errors = _log_mass(n, q, edges[1:] - 1 if rising else edges[:-1])
                 weight = np.log(np.diff(edges)) + logs + errors + 1e-11
-                # If a client comes, the profile falls in s. As it is convex, the sum of ends is above.
+                # The profile of a client that comes falls in s. It is below the sum of both ends.
                 both = (edges[1:] - 1, edges[:-1])
                 comes = round_.adjacency is Adjacency.ADD_REMOVE
                 parts += [(weight, end / n, noise(edges[:-1])) for end in both[: 1 + comes]]
@@ -192,11 +192,13 @@ def _gone(rate: float) -> _Profile:
     return profile
 
 
-def _come(rate: float) -> _Profile:
+def _come(rate: float, *, proven: bool) -> _Profile:
     """sup (1 - s) (1 / (1 - q) - k) N(0) - k s N(2), a half-line."""
 
     def profile(bins: _Bins, epsilons: Array) -> tuple[Array, Array]:
         _, s, z = bins
+        # It falls in s, and the rates of bins below are rounded down.
+        s = s if proven else np.minimum(s * (1 + 2.1e-11), 1.0)
         own = (rate - (1 - rate) * np.expm1(epsilons)) / (1 - rate)
         return _half_line((1 - s) * own, np.exp(epsilons) * s, 1 / (1 - rate) + s, 2 / z)
 
@@ -209,7 +211,7 @@ def _profiles(round_: Round, *, proven: bool) -> tuple[_Profile, _Profile]:
         return _opposed, _mixed(1.0) if proven else _opposed_back
     if round_.adjacency is Adjacency.REPLACE_ONE:
         return _mixed(2.0), _mixed(2.0) if proven else _mixed_back
-    return _gone(round_.sampling_rate), _come(round_.sampling_rate)
+    return _gone(round_.sampling_rate), _come(round_.sampling_rate, proven=proven)
 
 
 def _values(profile: _Profile, bins: _Bins, epsilons: Array) -> tuple[Array, Array]:
@@ -248,7 +250,7 @@ class _RevealedPair(HullPair):
         if epsilon > _LARGEST:
             return Interval(0.0, min(1.0, self.delta(_LARGEST).upper))
         lower, upper = _values(self._profile, self._bins, np.array([epsilon]))
-        return Interval(float(lower[0]), min(1.0, float(upper[0])))
+        return Interval(min(1.0, float(lower[0])), min(1.0, float(upper[0])))
 
     def renyi_moment(self, order: float) -> Bounds:
         """Return bounds of log E_Q[(P/Q)^a], a = order.
