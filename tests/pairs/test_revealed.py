@@ -144,6 +144,18 @@ def test_one_client_alone_is_seen_by_the_size(rate: float, epsilon: float) -> No
     assert true <= proven_pair(round_, Direction.ADD).delta(epsilon).upper
 
 
+@pytest.mark.parametrize(
+    ("n", "q", "z", "epsilon"), [(2, 0.9581495257412133, 0.8, 3.18), (3, 0.0842, 1.645, 0.0883)]
+)
+def test_nothing_is_achieved_beyond_the_largest_loss(
+    n: int, q: float, z: float, epsilon: float
+) -> None:
+    """No loss of a client that comes is above -log(1 - q)."""
+    assert epsilon > -math.log1p(-q)
+    pair = achieved_pair(revealing(z, q, n, "client", "add-remove"), Direction.ADD)
+    assert pair.delta(epsilon).lower == pair.hull.delta(epsilon).lower == 0.0
+
+
 @pytest.mark.parametrize("kind", POWERS)
 def test_a_client_that_comes_or_goes_in_many_rounds(kind: str) -> None:
     """Against a grid of losses, by theorem 4 line by line."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpacct.numerics.rounding import Array, Bounds, ComplexArray
+from dpacct.numerics.rounding import UNIT, Array, Bounds, ComplexArray
 from dpacct.pairs.atoms import AtomicPair, profile_of_knots
 from dpacct.pairs.kinds import GeneralPair
 
@@ -35,13 +35,12 @@ class Side(NamedTuple):
 def between(own: Side, other: Side) -> Between:
     """Return the two finite pairs around a direction, of which ``other`` is the other one."""
     above = profile_of_knots(own.epsilons, own.upper, other.epsilons, other.upper)
-    least = (_lowered(own, other), _lowered(other, own))
-    below = profile_of_knots(own.epsilons, least[0], other.epsilons, least[1], least=True)
+    below = profile_of_knots(*_lowered(own, other), *_lowered(other, own), least=True)
     return AtomicPair(*above), AtomicPair(*below)
 
 
-def _lowered(own: Side, other: Side) -> Array:
-    """Return values at the knots of a function below H that is linear in between. See Rule 2."""
+def _lowered(own: Side, other: Side) -> tuple[Array, Array]:
+    """Return knots and values of a function below H that is linear in between. See Rule 2."""
     k = np.exp(own.epsilons)
     # One more knot on either side: that of the other direction next to k = 1, and H >= 0 beyond.
     before = math.exp(-other.epsilons[1])
@@ -59,7 +58,19 @@ def _lowered(own: Side, other: Side) -> Array:
     rest = there - here - meet
     gap = np.maximum(0.0, np.maximum((chord - rising) * meet, (falling - chord) * rest))
     gap = np.concatenate([[0.0], gap, [0.0]])
-    return np.maximum(0.0, own.lower - np.maximum(gap[:-1], gap[1:]))
+    lowered = own.lower - np.maximum(gap[:-1], gap[1:])
+    # A line that ends below zero is not lower once that end is raised to zero: it gets a knot
+    # where it is zero, rounded to the left.
+    low, high, x = lowered[:-1], lowered[1:], np.expm1(own.epsilons)
+    share = low / np.where(low > high, low - high, 1.0) * (1 - 1e-9)
+    zero = np.log1p(x[:-1] + np.diff(x) * np.clip(share, 0.0, 1.0)) * (1 - 8 * UNIT)
+    crossing = (low > 0.0) & (high < 0.0)
+    known = crossing & (own.epsilons[:-1] < zero) & (zero < own.epsilons[1:])
+    values = np.maximum(0.0, lowered)
+    values[:-1][crossing & ~known] = 0.0
+    values[1:][low < 0.0] = 0.0
+    number = np.flatnonzero(known) + 1
+    return np.insert(own.epsilons, number, zero[known]), np.insert(values, number, 0.0)
 
 
 class HullPair(GeneralPair):
