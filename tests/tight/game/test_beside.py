@@ -280,3 +280,14 @@ def test_exponential_mechanisms_beside_rounds_and_others() -> None:
 def test_what_no_grid_holds_has_the_bound_of_fixed_pairs(plan: Schedule) -> None:
     found, fixed = dpacct.epsilon(plan, delta=1e-6), TightAccountant().of_pairs.epsilon(plan, 1e-6)
     assert fixed.lower <= found.lower <= found.upper <= fixed.upper
+
+
+@pytest.mark.parametrize("epsilon", [0.754, 1.2])
+def test_a_delta_below_the_mass_of_infinite_losses_has_the_bound_of_pairs(epsilon):
+    other = ApproximateDP(0.1089, 1e-3, "replace-one")
+    together = 1 * Round(3.7393, Uniform(1, 4)) + 1 * other
+    spent = dpacct.delta(together, epsilon=epsilon)
+    assert spent.lower <= spent.upper
+    assert spent.upper >= 1e-3
+    alone = dpacct.delta(1 * Round(3.7393, Uniform(1, 4)), epsilon=epsilon - 0.1089)
+    assert spent.upper <= (1e-3 + alone.upper) * (1 + 1e-6)

@@ -159,6 +159,8 @@ def _plan(
 ) -> Frames:
     """Return a plan near an answer: epsilon, log delta and the tilt of the simple pairs there."""
     epsilon = max(epsilon, _LEAST_EPSILON)
+    if math.isinf(epsilon):
+        raise NotConverged("infinite losses are more probable than the delta of the game")
     tilt = min(tilt, tilt_at_delta(_composition(schedule, heavy_pairs), log_delta)[0])
     if log_delta < _SMALLEST_LOG_DELTA:
         raise NotConverged(f"the game reaches down to delta {math.exp(_SMALLEST_LOG_DELTA):.1g}")
