@@ -18,6 +18,9 @@ from dpacct.reproduce import PaperTable, Records, judge, parse_table, picture, s
 from dpacct.reproduce.table import FIGURES, MEASURES
 from dpacct.reproduce.verdict import _compared
 
+# A run is known by the version of torch, too.
+pytestmark = pytest.mark.needs("torch")
+
 TEXT = """
 title = "t"
 source = "s"
