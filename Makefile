@@ -100,7 +100,7 @@ tools: | $(PYTHON)
 
 flower-tools: | $(FLOWER)
 	@$(FLOWER) .ci/environment.py lacks flower fl dp-accounting dev || { $(FLOWER) -m pip install -q -U pip \
-	    && grep -vE '^(packaging|rich|typer|click|uvicorn)==' constraints.txt > $(FLOWER_VENV)/constraints.txt \
+	    && grep -vE '^(packaging|rich|typer|click|starlette|uvicorn)==' constraints.txt > $(FLOWER_VENV)/constraints.txt \
 	    && $(FLOWER) -m pip install -q -c $(FLOWER_VENV)/constraints.txt -e '.[fl,flower,dp-accounting]' \
 	        --group dev 'flwr[simulation]>=1.41'; }
 
