@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -83,6 +84,46 @@ def test_finite_pairs_lie_on_either_side(rate, noise, records, direction):
         exact = one.delta(epsilon)
         assert exact.lower <= above.delta(epsilon).upper <= exact.upper * 1.002 + 1e-9
         assert exact.lower * 0.998 - 1e-9 <= below.delta(epsilon).lower <= exact.upper
+
+
+def _delta_next_to_the_largest_loss(q: float, z: float, k: int, epsilon: float) -> mpmath.mpf:
+    """Return delta of the add pair, from its definition, in fifty digits.
+
+    The root is that of the sum without its first term, so that nothing cancels.
+    """
+    with mpmath.workdps(50):
+        q, z, epsilon = mpmath.mpf(q), mpmath.mpf(z), mpmath.mpf(epsilon)
+        weights = [mpmath.binomial(k, j) * q**j * (1 - q) ** (k - j) for j in range(k + 1)]
+        rest = mpmath.expm1(-k * mpmath.log1p(-q) - epsilon)
+        if rest <= 0:
+            return mpmath.mpf(0)
+        low, high = mpmath.mpf(-400), mpmath.mpf(400)
+        for _ in range(180):
+            x = (low + high) / 2
+            powers = (mpmath.exp((2 * j * x - j * j) / (2 * z * z)) for j in range(1, k + 1))
+            terms = (w / weights[0] * power for w, power in zip(weights[1:], powers, strict=True))
+            low, high = (x, high) if mpmath.fsum(terms) < rest else (low, x)
+        mixture = mpmath.fsum(w * mpmath.ncdf((low - j) / z) for j, w in enumerate(weights))
+        return mpmath.ncdf(low / z) - mpmath.exp(epsilon) * mixture
+
+
+@pytest.mark.parametrize(("records", "noise"), [(2, 0.05), (3, 0.2), (30, 0.05)])
+def test_losses_next_to_the_largest_one_are_not_lost(records, noise):
+    """There the ratio is flat: a root that is off in its last digit leaves out most of the mass."""
+    for rate in np.random.default_rng(records).uniform(0.05, 0.95, 8).tolist():
+        epsilon = float(-records * mpmath.log1p(-rate))
+        pair = RecordsPair(rate, noise, records, Direction.ADD)
+        for _ in range(2):
+            delta = _delta_next_to_the_largest_loss(rate, noise, records, epsilon)
+            bounds = pair.delta(epsilon)
+            assert bounds.lower <= delta <= bounds.upper
+            epsilon = math.nextafter(epsilon, 0.0)
+
+
+def test_finite_pairs_end_at_the_largest_loss():
+    side = RecordsPair(0.3, 0.05, 3, Direction.ADD).side()
+    assert side.epsilons[-1] >= -3 * mpmath.log1p(-0.3)
+    assert side.upper[-1] == 0.0
 
 
 @settings(max_examples=12)

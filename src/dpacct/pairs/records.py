@@ -51,6 +51,10 @@ _BLOCK, _KEPT, _MOST_NODES = 1024, 4096, 2_000_000
 _UNITS, _LARGEST_ANGLE = (0.5, 0.7, 1.0, 1.6), 1.5
 # Knots of finite pairs for each deviation of the noise, and delta and epsilon at the last one.
 _KNOTS, _LAST, _LARGEST = 128, 1e-28, 600.0
+# Losses of two knots differ by more than this. Next to the largest loss they differ by less.
+_RISE = 1e-12
+# Steps back from about the root, in deviations of the noise, until losses are surely below it.
+_STEPS_BACK = (1 / 128, 1 / 32, 1 / 8, 0.5, 2.0, 8.0)
 
 
 class _Ratios(NamedTuple):
@@ -153,30 +157,59 @@ class RecordsPair(GeneralPair):
         return Interval(float(lower[0]), float(upper[0]))
 
     def _beyond(self, x: Array, epsilons: Array) -> tuple[Array, Array]:
-        """Return bounds of delta at epsilons >= 0, with losses next to x. All of shape (n,)."""
+        """Return bounds of delta at epsilons >= 0, with losses next to x. All of shape (n,).
+
+        The half-line that begins at x is an event, so its advantage is a lower bound. If x lies
+        beyond the root, where losses are epsilon, then delta counts the points in between as well.
+        Their losses are at most epsilon + gap, so they add up to (e^gap - 1) e^epsilon of their
+        mass, which is at most that beyond a point on the other side of the root.
+        """
         remove, k, sigma = self.direction is Direction.REMOVE, self.records, self.noise_std
-        at = ratios_at(self.sampling_rate, sigma, k, x)
-        logs, weight_error = _log_weights(self.sampling_rate, k)
-        shifts = (np.arange(float(k + 1)) - x[:, None]) / sigma
         sign = 1.0 if remove else -1.0
+        at = ratios_at(self.sampling_rate, sigma, k, x)
+        gap = np.maximum(sign * at.log_ratio - epsilons, 0.0) + at.error
+        high, low = self._masses(x)
+        scale = np.exp(np.minimum(epsilons, 700.0))
+        middle = high - scale * low
+        _, weight_error = _log_weights(self.sampling_rate, k)
+        farthest = np.maximum(np.abs(x), np.abs(k - x)) / sigma
+        relative = weight_error + UNIT * (64 + 8 * farthest**2 + 2 * k)
+        rounding = (relative + 4 * UNIT * (1 + epsilons)) * (high + scale * low) + 1e-300
+        between = scale * self._masses(self._outside(x, epsilons))[1]
+        past_root = 1.01 * np.expm1(np.minimum(gap, 700.0)) * between
+        upper = np.clip(middle + rounding + past_root, 0.0, 1.0)
+        return np.clip(middle - rounding, 0.0, 1.0), upper
+
+    def _masses(self, x: Array) -> tuple[Array, Array]:
+        """Return P and Q of the half-lines of large losses that begin at x, each of shape (n,)."""
+        sign = 1.0 if self.direction is Direction.REMOVE else -1.0
+        logs, _ = _log_weights(self.sampling_rate, self.records)
+        shifts = (np.arange(float(self.records + 1)) - x[:, None]) / self.noise_std
         mixture = ndtr(sign * shifts) @ np.exp(logs)
-        plain = ndtr(-sign * x / sigma)
-        # Threshold x is not the exact root: delta is off by the gap of the ratios times the mass.
-        gap = np.abs(at.log_ratio - sign * epsilons) + at.error
-        relative = weight_error + UNIT * (64 + 8 * np.abs(shifts).max(axis=1) ** 2 + 2 * k)
-        high, low = (mixture, plain) if remove else (plain, mixture)
-        low = np.exp(np.minimum(epsilons, 700.0)) * low
-        slack = (relative + 4 * UNIT * (1 + epsilons)) * (high + low)
-        # Right of the root both masses are within e^gap of each other.
-        slack += 1.01 * np.expm1(np.minimum(gap, 1.0)) * low + 1e-300
-        middle = high - low
-        return np.clip(middle - slack, 0.0, 1.0), np.clip(middle + slack, 0.0, 1.0)
+        plain = ndtr(-sign * x / self.noise_std)
+        return (mixture, plain) if sign > 0 else (plain, mixture)
+
+    def _outside(self, x: Array, epsilons: Array) -> Array:
+        """Return points whose losses are proven to be at most epsilon, else the end of the line."""
+        sign = 1.0 if self.direction is Direction.REMOVE else -1.0
+        outside, left = np.full(len(x), -sign * math.inf), np.arange(len(x))
+        for step in _STEPS_BACK:
+            y = x[left] - sign * step * self.noise_std
+            at = ratios_at(self.sampling_rate, self.noise_std, self.records, y)
+            proven = sign * at.log_ratio + at.error <= epsilons[left]
+            outside[left[proven]] = y[proven]
+            left = left[~proven]
+            if not len(left):
+                break
+        return outside
 
     def side(self) -> Side:
         """Return delta at many epsilons from 0 on, until it is next to nothing."""
         sign = 1.0 if self.direction is Direction.REMOVE else -1.0
         first, parts = self._root(0.0), list[tuple[Array, Array, Array]]()
-        while not parts or (parts[-1][2][-1] > _LAST and parts[-1][0][-1] < _LARGEST):
+        while not parts or (
+            parts[-1][2][-1] > _LAST and parts[-1][0][0] + _RISE < parts[-1][0][-1] < _LARGEST
+        ):
             x = first + sign * self.noise_std * np.arange(len(parts), len(parts) + 1, 1 / _KNOTS)
             x = np.sort(x)
             losses = sign * ratios_at(self.sampling_rate, self.noise_std, self.records, x).log_ratio
@@ -187,8 +220,12 @@ class RecordsPair(GeneralPair):
             parts.append(tuple(row[:: int(sign)] for row in rows))  # type: ignore[arg-type]
         epsilons, lower, upper = (np.concatenate(column) for column in zip(*parts, strict=True))
         # Next to the largest loss, losses stop to grow.
-        rising = np.append(True, np.diff(np.maximum.accumulate(epsilons)) > 1e-12)
+        rising = np.append(True, np.diff(np.maximum.accumulate(epsilons)) > _RISE)
+        rising[1:] &= epsilons[1:] < self.largest_loss - _RISE
         epsilons, lower, upper = epsilons[rising], lower[rising], upper[rising]
+        if self.largest_loss < _LARGEST:
+            ends = zip((epsilons, lower, upper), (self.largest_loss, 0.0, 0.0), strict=True)
+            epsilons, lower, upper = (np.append(row, end) for row, end in ends)
         lower[-1] = 0.0
         return Side(epsilons, lower, np.minimum.accumulate(upper))
 
