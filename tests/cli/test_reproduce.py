@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
+from dpacct.errors import InvalidParameter
 from dpacct.reproduce import shipped_names
 from dpacct_cli.commands import reproduce
 
@@ -53,7 +56,7 @@ def test_a_tiny_run_of_each_paper(dpacct, table):
     assert "mean nothing" in page.read_text(encoding="utf-8")
     lines = (page.parent / "tiny.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(lines) == len(data["cells"])
-    assert not (page.parent / "unfinished").exists()
+    assert {file.suffix for file in (page.parent / "unfinished").iterdir()} == {".lock"}
     # Nothing is played again.
     dpacct(f"reproduce {table} --tiny -q")
     assert (page.parent / "tiny.jsonl").read_text(encoding="utf-8").splitlines() == lines
@@ -72,14 +75,14 @@ def test_a_stopped_run_goes_on_and_loses_no_evaluation(dpacct, monkeypatch):
         patch.setattr(reproduce, "write_output", stop)
         assert dpacct("reproduce mine.toml").code == 130
     assert not Path("reproduced/runs.jsonl").exists()
-    [kept] = Path("reproduced/unfinished").iterdir()
+    [kept] = (place for place in Path("reproduced/unfinished").iterdir() if place.is_dir())
     assert len(json.loads((kept / "history.json").read_text("utf-8"))) == 3
     dpacct("reproduce mine.toml --quiet")
     row = json.loads(Path("reproduced/runs.jsonl").read_text("utf-8"))
     assert [step["round"] for step in row["result"]["history"]] == [1, 2, 3, 4, 5, 6]
     assert row["result"]["epsilon"] > row["result"]["history"][2]["epsilon"]
     assert 0 <= row["result"]["train_accuracy"] <= 100
-    assert not Path("reproduced/unfinished").exists()
+    assert not kept.exists()
 
 
 def test_one_process_plays_a_run(dpacct):
@@ -100,7 +103,21 @@ def test_one_process_plays_a_run(dpacct):
         assert dpacct("reproduce mine.toml --page").code == 0
         other.kill()
     assert dpacct("reproduce mine.toml").code == 0
-    assert not Path("reproduced/unfinished").exists()
+
+
+def test_a_lock_that_another_process_waits_for_is_not_replaced():
+    setting = {"method": "dp-fedavg"}
+    with reproduce.alone_at(Path(), setting):
+        file = next(Path("unfinished").glob("*.lock"))
+        waiting = sqlite3.connect(file, timeout=0, isolation_level=None)
+        with suppress(sqlite3.OperationalError):
+            waiting.execute("PRAGMA user_version")  # Opens the file, and finds it locked.
+    with closing(waiting):
+        waiting.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(InvalidParameter, match="another process"):
+            reproduce.alone_at(Path(), setting).__enter__()
+    with reproduce.alone_at(Path(), setting):
+        pass
 
 
 @pytest.mark.parametrize("history", ["{", "[5]", "{}", '[{"accuracy": 1}]'])

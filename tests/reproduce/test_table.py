@@ -176,9 +176,12 @@ def words(**changes: Any) -> dict[str, Any]:
         ({"rounds": [1]}, "rounds is a number or a text"),
         ({"method_options": 3}, "method_options is a table"),
         ({"q": 0.1, "cohort": 3}, "contradicts"),
+        ({"rounds": 10**9}, "from 1 to 100000"),
+        ({"local_steps": "1e9"}, "local_steps"),
+        ({"local_epochs": 10**6}, "local_epochs is 1000000"),
     ],
 )
-def test_a_file_opens_no_path_and_imports_nothing(changes, said):
+def test_a_file_opens_no_path_imports_nothing_and_ends(changes, said):
     with pytest.raises(Exception, match=re.escape(said)):
         settings_of(words(**changes))
 

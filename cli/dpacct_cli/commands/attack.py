@@ -31,7 +31,7 @@ from dpacct_cli.output import LABEL, Force
 from dpacct_cli.render import Answer, Grid, Page, Row, Style, plain, show
 from dpacct_cli.train import options as own
 from dpacct_cli.train.files import SETTINGS, RunFiles, ledger_of_settings
-from dpacct_cli.train.settings import RunSettings, check_folder, load
+from dpacct_cli.train.settings import RunSettings, check_folder, load, looked_at
 
 if TYPE_CHECKING:
     from dpacct.fl.clients import ClientData
@@ -53,6 +53,8 @@ Rates = Annotated[str, option("--fpr", "A,...", THE_ATTACK,
     "False positive rates in (0, 1) at which attacks are judged; default 0.01,0.001.")]
 OwnMethod = Annotated[Text, option("--method", "package.module:Class", THE_ATTACK,
     "Your own method, if the run was trained by it.", advanced=True)]
+LedgerAddress = Annotated[Text, option("--ledger", "ADDRESS", THE_ATTACK,
+    "The ledger of the run, if it is kept in a database.", advanced=True)]
 PictureFile = Annotated[Text, option(f"{LABEL} -o", "FILE", options.OUTPUT,
     "Draw the curves into a .png, .svg or .pdf file.")]
 # fmt: on
@@ -61,7 +63,9 @@ PictureFile = Annotated[Text, option(f"{LABEL} -o", "FILE", options.OUTPUT,
 def attack(
     checkpoint: Checkpoint,
     *,
+    data: own.Data = None,
     data_dir: own.DataDir = None,
+    ledger: LedgerAddress = None,
     fpr: Rates = "0.01,0.001",
     confidence: Confidence = "0.95",
     output: PictureFile = None,
@@ -94,7 +98,8 @@ def attack(
     from dpacct.fl.attacks import loss_attack
     from dpacct.fl.models import cross_entropy
 
-    target = read_target(checkpoint, {"data_dir": data_dir, "device": device}, method)
+    moved = {"data": data, "data_dir": data_dir, "device": device, "ledger": ledger}
+    target = read_target(checkpoint, moved, method)
     members, nonmembers, left_out = read_sides(target)
     limit = limit_of(target)
     result = loss_attack(
@@ -146,8 +151,9 @@ def read_target(text: str, moved: Mapping[str, str | None], method: str | None =
         settings = load(beside)
         if method not in (None, settings.method):
             raise conflict(f"--method {method}", str(beside), f"it has {settings.method}")
-        typed = {key: value for key, value in moved.items() if value is not None}
-        settings = replace(settings, values={**settings.values, **typed})
+        # All parameters are those of the checkpoint.
+        values = {key: text for key, text in settings.values.items() if key != "init"}
+        settings = looked_at(replace(settings, values=values), beside, moved)
         check_folder(settings)
         job = build_job(settings)
         load_parameters(dict(content), path, job.model)

@@ -23,7 +23,7 @@ from dpacct_cli.errors import OptionConflict
 from dpacct_cli.options import MechanismOptions, Text, argument, flag, option
 from dpacct_cli.output import LABEL, Force, opened, read_output, write_output
 from dpacct_cli.render import to_json
-from dpacct_cli.train.options import DataDir
+from dpacct_cli.train.options import Data, DataDir, Init
 
 if TYPE_CHECKING:
     from dpacct.pictures import Picture, Setting
@@ -241,7 +241,9 @@ def train(
     )
 
 
-def landscape(model: ModelFile, *, data_dir: DataDir = None, to: PictureOptions) -> None:
+def landscape(
+    model: ModelFile, *, data: Data = None, data_dir: DataDir = None, to: PictureOptions
+) -> None:
     """Draw the loss along random directions around a trained model, on its test data.
 
     Example:
@@ -251,16 +253,23 @@ def landscape(model: ModelFile, *, data_dir: DataDir = None, to: PictureOptions)
     from dpacct.fl.models import cross_entropy
 
     to.file()
-    job, _ = _trained(model, data_dir)
+    job, _ = _trained(model, data=data, data_dir=data_dir)
     lengths = [step / 4 for step in range(-4, 5)]
-    data = job.tested.map(lambda values: values[:1000])
-    lines = inspect.losses_on_lines(job.model, cross_entropy, data, lengths, directions=5)
+    tested = job.tested.map(lambda values: values[:1000])
+    lines = inspect.losses_on_lines(job.model, cross_entropy, tested, lengths, directions=5)
     means, least = ([f(losses) for losses in zip(*lines, strict=True)] for f in (_mean, min))
     label = "distance, in lengths of the filters; 5 directions, band down to the least loss"
     _put(job, model, to, label, "loss", (lengths, means, least))
 
 
-def spectrum(model: ModelFile, *, data_dir: DataDir = None, to: PictureOptions) -> None:
+def spectrum(
+    model: ModelFile,
+    *,
+    data: Data = None,
+    data_dir: DataDir = None,
+    init: Init = None,
+    to: PictureOptions,
+) -> None:
     """Draw the Fourier spectrum of what training changed. White noise is level.
 
     Example:
@@ -269,7 +278,7 @@ def spectrum(model: ModelFile, *, data_dir: DataDir = None, to: PictureOptions) 
     from dpacct.fl import inspect
 
     to.file()
-    job, start = _trained(model, data_dir)
+    job, start = _trained(model, begun=True, data=data, data_dir=data_dir, init=init)
     changes = [value.detach().cpu() - start[name] for name, value in job.model.named_parameters()]
     power = inspect.power_spectrum(max(changes, key=lambda change: change.numel()), 64)
     frequencies = [(place + 0.5) / (2 * len(power)) for place in range(len(power))]
@@ -277,7 +286,9 @@ def spectrum(model: ModelFile, *, data_dir: DataDir = None, to: PictureOptions) 
     _put(job, model, to, label, "power", (frequencies, power, None))
 
 
-def norms(model: ModelFile, *, data_dir: DataDir = None, to: PictureOptions) -> None:
+def norms(
+    model: ModelFile, *, data: Data = None, data_dir: DataDir = None, to: PictureOptions
+) -> None:
     """Draw a histogram of unbounded updates from a trained model, of its test data as 50 clients.
 
     Example:
@@ -287,7 +298,7 @@ def norms(model: ModelFile, *, data_dir: DataDir = None, to: PictureOptions) -> 
     from dpacct.fl.models import cross_entropy
 
     to.file()
-    job, _ = _trained(model, data_dir)
+    job, _ = _trained(model, data=data, data_dir=data_dir)
     count = min(50, len(job.tested))
     clients = [job.tested.map(lambda values: values[place::count]) for place in range(count)]  # noqa: B023
     rate = job.keywords["local"].lr if job.keywords["local"] else 1.0
@@ -298,20 +309,20 @@ def norms(model: ModelFile, *, data_dir: DataDir = None, to: PictureOptions) -> 
     _put(job, model, to, label, "share of clients", (edges[1:], shares, None))
 
 
-def _trained(file: str, data_dir: str | None) -> tuple[Job, dict[str, Any]]:
-    """Return the job of a trained model, with its parameters, and the ones it began with."""
+def _trained(file: str, *, begun: bool = False, **typed: str | None) -> tuple[Job, dict[str, Any]]:
+    """Return the job of a trained model, with its parameters, and if asked those it began with."""
     from dpacct.fl.models import load_parameters
     from dpacct_cli.train.files import SETTINGS
     from dpacct_cli.train.job import build_job
-    from dpacct_cli.train.settings import load
+    from dpacct_cli.train.settings import load, looked_at
 
     beside = Path(f"{file.removesuffix('.model.pt')}{SETTINGS}")
     if not file.endswith(".model.pt") or not beside.is_file():
         rule = f"a model of dpacct train is NAME.model.pt, beside NAME{SETTINGS}"
         raise InvalidParameter("FILE", file, rule)
-    settings = load(beside)
-    folder = {} if data_dir is None else {"data_dir": data_dir}
-    job = build_job(replace(settings, values=settings.values | folder))
+    settings = replace(load(beside), ledger=None)
+    kept = {key: text for key, text in settings.values.items() if begun or key != "init"}
+    job = build_job(looked_at(replace(settings, values=kept), beside, typed))
     start = {name: value.detach().cpu().clone() for name, value in job.model.named_parameters()}
     load_parameters(job.model, file)
     return job, start

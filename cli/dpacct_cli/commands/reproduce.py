@@ -5,7 +5,10 @@ and no path in it is opened.
 Rule 2: all options of all cells are checked before the first run.
 Rule 3: a run is a ledger, a checkpoint and a history in the folder until it is finished. Then it is
 a line of ``runs.jsonl``.
-Rule 4: one process plays a run, until its line is written. Two would share its checkpoint.
+Rule 4: one process plays a run, until its line is written. Two would share its checkpoint. Its lock
+file is never removed: two processes could hold a removed file and its successor at once.
+Rule 5: a file of a table cannot ask for runs without an end. There are at most as many clients as
+examples, and at most ``MOST`` rounds and local steps.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Generator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,6 +57,7 @@ FOREIGN = ("schedule", "hold_out", "data_dir", "device", "label", "owner", "clas
 OURS = ("evaluate_every", "init")  # In the setting of a run: how it is looked at, a file's content
 FOLDER = "reproduced"
 TRAINED_ON = 10_000  # Training examples whose accuracy is computed
+MOST = 100_000  # Rounds, or steps of a client (Rule 5)
 # fmt: off
 Name = Annotated[Text, argument("[TABLE]",
     "A table by its name, e.g. dp-fed-ls/table-2, or a file of your own (.toml). Without it, all "
@@ -171,7 +175,11 @@ def settings_of(words: Mapping[str, Any]) -> RunSettings:
         rule = f"the data of a table are public, one of {', '.join(DEFAULTS)}"
         hint = "dpacct train --config trains on your own data."
         raise InvalidParameter("data", data, rule, hint)
-    return from_words(words)
+    settings = from_words(words)
+    for key in ("rounds", "epochs", "steps", "local_epochs", "local_steps"):
+        if (value := settings.number(key)) is not None:
+            validate.count(key, value, "a number in the file of a table", MOST)
+    return settings
 
 
 def play(
@@ -250,13 +258,7 @@ def alone_at(folder: Path, words: Mapping[str, Any]) -> Generator[None]:
             rule = "another process plays one of these runs there"
             hint = "Wait for it, or choose other rows by --only."
             raise InvalidParameter("folder", str(folder), rule, hint) from None
-        try:
-            yield
-        finally:
-            with suppress(OSError):  # Windows keeps an open file.
-                file.unlink()
-    with suppress(OSError):  # Another process has runs there, or this one was stopped.
-        file.parent.rmdir()
+        yield
 
 
 def _unfinished(folder: Path, words: Mapping[str, Any]) -> Path:

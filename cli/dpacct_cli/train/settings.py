@@ -6,11 +6,14 @@ Rule 3: an unknown key is an error, because a misspelled key would train somethi
 Rule 4: values stay text, as typed. The library checks them.
 Rule 5: an example takes one step in a round, of the server's length. Options of local training are
 rejected with --examples, not ignored.
+Rule 6: settings may come from somebody else. To look at their run opens no path that they name, but
+for a file in their own folder, or one that was typed (`looked_at`).
 """
 
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -69,8 +72,8 @@ FOR_CLIENTS = (
 
 def is_table(name: str) -> bool:
     """Return True if ``--data`` names a file or folder instead of a known data set."""
-    path = Path(name)
-    return path.suffix.lower() in (".csv", ".npz") or (name not in DEFAULTS and path.is_dir())
+    folder = name not in DEFAULTS and os.path.isdir(name)  # noqa: PTH112 - pathlib raises
+    return Path(name).suffix.lower() in (".csv", ".npz") or folder
 
 
 def option(key: str) -> str:
@@ -226,6 +229,34 @@ def check_unchanged(saved: RunSettings, typed: RunSettings) -> None:
         for key, value in getattr(typed, name).items():
             if getattr(saved, name).get(key) != value:
                 raise conflict(f"{flag} {key}={value}", "--resume", "the run has other options")
+
+
+def looked_at(settings: RunSettings, file: Path, typed: Mapping[str, str | None]) -> RunSettings:
+    """Return the settings of a run that is only looked at, under typed options (Rule 6).
+
+    Args:
+        settings: as `load` read them from ``file``, perhaps of somebody else.
+        typed: options of this command line, None if they were not typed.
+    """
+    given = {key: value for key, value in typed.items() if value is not None}
+    address = given.pop("ledger", None)
+    if settings.ledger not in (None, address) and validate.is_address(settings.ledger):
+        rule = f"{file.name} names it, and dpacct connects to what is typed alone"
+        raise InvalidParameter("ledger", settings.ledger, rule, "If it is yours, type --ledger.")
+    values = {key: text for key, text in settings.values.items() if key != "data_dir"}
+    own = {place.name: place for place in file.parent.iterdir()}
+    for key in ("data", "schedule", "init"):
+        text = values.get(key)
+        if text is None or key in given:
+            continue
+        if key == "data" and text.partition(":")[0] in DEFAULTS and not is_table(text):
+            continue
+        place = own.get(Path(text).name)
+        if place is None or place.is_symlink():
+            rule = f"{file.name} names it, and it opens files of its own folder alone, and no links"
+            raise InvalidParameter(key, text, rule, f"Type {option(key)} FILE, or copy it there.")
+        values[key] = str(place)
+    return replace(settings, values=values | given)
 
 
 def check_folder(settings: RunSettings) -> None:

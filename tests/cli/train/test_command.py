@@ -28,6 +28,7 @@ from dpacct.packages import install_command
 from dpacct_cli.train import command
 from dpacct_cli.train.run import describe
 from dpacct_cli.train.settings import RunSettings
+from hostile import in_time
 
 pytestmark = pytest.mark.usefixtures("one_thread", "folder")
 
@@ -456,3 +457,48 @@ def test_a_model_is_looked_at_by_its_settings(dpacct):
         ran = dpacct(f"plot norms {file}")
         assert ran.code == 2
         assert "NAME.model.pt" in ran.err
+
+
+FOREIGN = [
+    ("data", "/dev/zero.npz"), ("data", "../people.csv"), ("data", "link.csv"), ("data", ".."),
+    ("data", "adult:/../people.csv"), ("data", "x" * 5000), ("data", "a\0.csv"), ("data", ""),
+    ("schedule", "/dev/zero"), ("init", "../secret.pt"), ("ledger", "postgresql://evil.example/x"),
+]  # fmt: skip
+
+
+@pytest.mark.needs("posix")
+def test_settings_of_others_open_no_path_of_this_machine(dpacct, folder):
+    pytest.importorskip("plotext")
+    dpacct("train dp-fedavg --rounds 1 --clients 20 --hold-out 0.3 --ledger x.ledger -q")
+    (folder / "sub").mkdir()
+    for file in folder.glob("x.*"):
+        file.rename(folder / "sub" / file.name)
+    for name in ("people.csv", "secret.pt"):
+        (folder / name).write_text("no table", encoding="utf-8")
+    (folder / "sub/link.csv").symlink_to(folder / "people.csv")
+    settings = folder / "sub/x.settings.json"
+    content = json.loads(settings.read_text("utf-8")) | {"data_dir": "/nowhere"}
+    # An attack begins with no parameters, and a plot asks for no ledger.
+    looks = ("plot spectrum sub/x.model.pt", "attack sub/x.checkpoint")
+    unused = [("ledger", looks[0]), ("init", looks[1])]
+    for key, value in FOREIGN:
+        settings.write_text(json.dumps(content | {key: value}), encoding="utf-8")
+        for look in looks:
+            with in_time():
+                ran = dpacct(look)
+            assert ran.code == (0 if (key, look) in unused else 2), (key, value, ran.err)
+            assert ran.code == 0 or (key in ran.err and "no table" not in ran.err)
+
+
+def test_a_table_is_looked_at_beside_its_settings_or_where_it_is_typed(dpacct, folder):
+    rows = "".join(f"{n % 7},{n % 2}\n" for n in range(200))
+    (folder / "sub").mkdir()
+    (folder / "sub/people.csv").write_text(f"x,label\n{rows}", encoding="utf-8")
+    words = "train dp-fedavg --data sub/people.csv --clients 20 --rounds 1 --local-epochs 1 -q"
+    assert dpacct(words).code == 0
+    [model] = (folder / "sub").glob("*.model.pt")
+    assert dpacct(f"plot norms {model} --json").code == 0
+    (folder / "sub/people.csv").rename(folder / "moved.csv")
+    ran = dpacct(f"plot norms {model} --json")
+    assert (ran.code, "Type --data FILE" in ran.err) == (2, True)
+    assert dpacct(f"plot norms {model} --data moved.csv --json").code == 0

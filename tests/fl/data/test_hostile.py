@@ -100,7 +100,9 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "b.csv").symlink_to("/dev/zero")
     with in_time(), pytest.raises(InvalidParameter, match="a pipe or a device"):
         load_shakespeare(tmp_path)
-    for file in ("a.csv", "b.csv", "a.npz"):
+    (tmp_path / "images/class").mkdir(parents=True)
+    os.mkfifo(tmp_path / "images/class/a.png")
+    for file in ("a.csv", "b.csv", "a.npz", "images"):
         with in_time(), pytest.raises(InvalidParameter, match="a pipe or a device"):
             table.load_table(tmp_path / file)
 

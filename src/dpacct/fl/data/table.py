@@ -237,6 +237,7 @@ def _folder_rows(file: Path, meaning: TableSchema) -> _RawTable:
     facts: list[tuple[str, str, str]] = []
     for half in halves if declared else [file]:
         for label, place in _image_files(half):
+            validate.check_regular("data", place, "an image")
             try:
                 # Some other formats of Pillow call a program (EPS).
                 with pillow.open(place, formats=_FORMATS) as image:
