@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import dpacct as library
 from dpacct import Poisson, Round
+from dpacct.display import down
 from dpacct_cli.commands import explore
 from dpacct_cli.commands.explore import read_values
 from dpacct_cli.errors import OptionConflict
@@ -111,6 +112,21 @@ def test_a_chart_shows_the_rows(dpacct: Any, monkeypatch: pytest.MonkeyPatch) ->
         r"Epsilon \S+ \(noise 10, rounds 10\) to \S+ \(noise 8, rounds 20\)", picture.title
     )
     assert "add-remove" in picture.note
+    budget = own[9]["upper"]
+    assert dpacct(words, f"--eps {budget} -o b.svg").code == 0
+    cells = pictures[1].picture.panels[0].cells
+    assert (cells.rows, cells.columns, cells.limit) == (["9", "8", "10"], ["10", "20"], budget)
+    shown = {(row["noise_multiplier"], row["rounds"]): row["epsilon"]["upper"] for row in rows}
+    assert cells.values == [[shown[noise, n] for n in (10, 20)] for noise in (9, 8, 10)]
+    chosen = down(budget, 7)
+    inside = sum(upper <= budget for upper in shown.values())
+    assert pictures[1].picture.title == f"{inside} of 6 settings are within epsilon {chosen}"
+    assert cells.fits(0, 1)
+    many = dpacct("explore --noise 1..10 --rounds 1..11 --sampling full --accountant gdp -o c.svg")
+    assert many.code == 0
+    assert pictures[2].picture.panels[0].cells.limit is None
+    refused = dpacct(words, "--eps 3")
+    assert (refused.code, "--eps 3 needs -o FILE.png" in refused.err) == (2, True)
 
 
 @pytest.mark.parametrize(

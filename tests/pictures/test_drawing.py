@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from dpacct import Poisson, Round
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.pictures import Bar, Curve, Drawing, Level, Mark, Panel, Picture
+from dpacct.pictures import Bar, Cells, Curve, Drawing, Level, Mark, Panel, Picture
 
 PANEL = Panel(
     "x", "y",
@@ -23,7 +24,9 @@ PANEL = Panel(
 LINE, POINT = Curve("", [1, 10, 1000], [1e-4, 1e-2, 1]), Curve("p", [2], [0.5], points=True)
 LOG = Panel("x", "y", (LINE, POINT), log_x=True, log_y=True, y_max=1.0)
 BARS = Panel("epsilon", "", bars=(Bar("one", 2.0, 1.0), Bar("no", None, None, "none")))
-PICTURE = Picture("A title that says $ and what is found", (PANEL, LOG, BARS), "a note")
+CELLS = Cells(["x", "y", "z"], ["1", "2"], [[1.0, 3.0, 4.0], [None, 2.0, 9.0]], 3.0)
+MAP = Panel("across", "down", cells=CELLS)
+PICTURE = Picture("A title that says $ and what is found", (PANEL, LOG, BARS, MAP), "a note")
 SMALL = Picture("t", (BARS,))
 
 
@@ -58,6 +61,27 @@ def test_logarithmic_axes_are_labeled_by_plain_numbers() -> None:
     [axes] = draw(Picture("t", (LOG,))).axes
     assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "10", "100", "1000"]
     assert [text.get_text() for text in axes.get_yticklabels()][-1] == "1"
+
+
+def test_a_line_in_a_map_parts_what_is_within_the_limit() -> None:
+    pytest.importorskip("matplotlib")
+    from dpacct.pictures.matplotlib import draw
+
+    [axes] = draw(Picture("t", (MAP,))).axes
+    parts = {tuple(zip(*line.get_data(), strict=True)) for line in axes.lines}
+    # Between 3 and 4, around the missing value, and between 2 and 9.
+    assert parts == {((2, 0), (2, 1)), ((0, 1), (1, 1)), ((1, 1), (1, 2)), ((2, 1), (2, 2))}
+    assert [text.get_text() for text in axes.texts] == [
+        "1.000", "3.000", "4.000", "-", "2.000", "9.000",
+    ]  # fmt: skip
+    assert len(draw(Picture("t", (replace(MAP, cells=replace(CELLS, limit=None)),))).axes) == 1
+
+
+@pytest.mark.parametrize("width", [3.0, 7.2, 12.0])
+def test_a_picture_has_the_width_that_is_asked_for(width: float) -> None:
+    pytest.importorskip("matplotlib")
+    shown = Drawing(PICTURE).to_bytes("svg", width).decode()
+    assert f'viewBox="0 0 {72 * width:g} ' in shown
 
 
 def test_a_notebook_shows_a_schedule() -> None:

@@ -90,7 +90,9 @@ ONLY = {
     "rich": {"dpacct_cli"},
     "typer": {"dpacct_cli"},
     "shiny": {"dpacct_cli"},
-    "uvicorn": {"dpacct_cli"},  # Shiny brings it
+    # Shiny brings these.
+    "starlette": {"dpacct_cli"},
+    "uvicorn": {"dpacct_cli"},
     "matplotlib": {"pictures"},
     "plotext": {"pictures"},
     "markdown_it": {"report"},

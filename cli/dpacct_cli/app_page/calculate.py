@@ -1,6 +1,7 @@
 """What the page computes, from its fields as the browser sends them: texts that may be anything.
 
-Rule: fields are read as options of the command line, so that page, commands and library agree.
+Rule: fields are read as options of the command line, so that page, commands and library agree. The
+browser sends those that apply.
 """
 
 from __future__ import annotations
@@ -12,13 +13,12 @@ from typing import Any, NamedTuple
 
 import dpacct
 from dpacct import BudgetExceeded, DpacctError, InvalidParameter, Ledger, Spent, validate
-from dpacct.accountant import DEFAULT_ACCOUNTANT, spend
+from dpacct.accountant import spend
 from dpacct.display import line, up
 from dpacct.outputs import noise_multiplier
 from dpacct.rounds import Schedule
-from dpacct_cli.commands import calibrate, compare, explore
-from dpacct_cli.errors import OptionConflict
-from dpacct_cli.options import EPOCHS, MechanismOptions, number
+from dpacct_cli.commands import calibrate, compare
+from dpacct_cli.options import MechanismOptions, number
 from dpacct_cli.render import plain
 
 Fields = Mapping[str, Any]
@@ -28,8 +28,7 @@ LABELS = {
     "sampling_rate": "Sampling rate", "epochs": "Epochs", "num_epochs": "Epochs",
     "rounds": "Rounds", "epsilon": "Epsilon budget", "delta": "Delta", "adjacency": "Neighbors",
 }  # fmt: skip
-SIZES = {"batch": ("num_clients", "cohort_size"), "rate": ("sampling_rate",)}
-MOST_CELLS = 400
+OPTIONS = ("noise_multiplier", "num_clients", "cohort_size", "sampling_rate", "epochs", "rounds")
 
 
 def sentence(error: DpacctError) -> str:
@@ -48,16 +47,15 @@ def text(fields: Fields, name: str) -> str:
     return typed
 
 
-def read_options(fields: Fields, solve: str = "epsilon") -> MechanismOptions:
-    """Return the fields as options of the command line, without the one to solve for."""
-    whole = fields.get("sampling") in EPOCHS  # These have no rate, and no rounds
-    size = validate.one_of("size", "batch" if whole else fields.get("size"), "it", SIZES)
-    names = ["noise_multiplier"] if solve != "noise" else []
-    if solve != "rounds":
-        long = "epochs" if whole else fields.get("length")
-        names.append(validate.one_of("length", long, "it", ("epochs", "rounds")))
-    names += [*SIZES[size], "sampling", "adjacency"]
+def read_options(fields: Fields) -> MechanismOptions:
+    """Return the fields as options of the command line."""
+    names = [name for name in (*OPTIONS, "sampling", "adjacency") if name in fields]
     return MechanismOptions(**{name: text(fields, name) for name in names})
+
+
+def read_budget(fields: Fields) -> float:
+    """Return the epsilon that the user allows."""
+    return validate.target_epsilon(number(text(fields, "epsilon")))
 
 
 class Job(NamedTuple):
@@ -67,6 +65,7 @@ class Job(NamedTuple):
     solve: str  # "epsilon", "noise" or "rounds"
     budget: float
     delta: float
+    asked: Schedule  # With any noise or one round if that is the unknown
     plan: Schedule
     spent: Spent
 
@@ -82,50 +81,48 @@ class Job(NamedTuple):
         """The epochs of the plan, 0 if the size of a batch is not known."""
         if self.options.by_epochs:
             return self.plan.rounds
-        examples, batch = map(self.options.value, SIZES["batch"])
+        examples, batch = map(self.options.value, ("num_clients", "cohort_size"))
         return self.plan.rounds * batch / examples if batch else 0.0
 
     def ways(self) -> Sequence[compare.Way]:
         """Return the job with its batches drawn in four ways, empty if an epoch is not known."""
-        whole, noise = math.floor(self.epochs + 1e-9), repr(noise_multiplier(self.plan))
-        if not whole:
-            return []
-        size = {name: self.options[name] for name in SIZES["batch"]}
-        return compare.read_ways(
-            MechanismOptions(noise_multiplier=noise, epochs=f"{whole}", **size)
-        )
+        whole = math.floor(self.epochs + 1e-9)
+        size = {name: self.options[name] for name in ("num_clients", "cohort_size") if whole}
+        noise = repr(noise_multiplier(self.plan))
+        job = MechanismOptions(noise_multiplier=noise, epochs=f"{whole}", **size)
+        return compare.read_ways(job) if whole else []
 
     def commands(self) -> tuple[str, str]:
         """Return a command line, and Python code, which print the solution."""
         eps, delta = plain(self.budget), plain(self.delta)
-        known = f"{self.options.retyped()} --delta {delta}"
-        if self.solve == "epsilon":
-            head, plan, call = "epsilon", self.plan, f"epsilon(plan, delta={delta}).upper"
-        else:
-            plan = calibrate.what_runs(self.options, self.solve)["schedule"]
-            head, more, wanted = f"calibrate --eps {eps}", "", "noise_scale"
-            if self.solve == "rounds":
-                head, more, wanted = f"{head} --solve rounds", ', solve="rounds"', "rounds"
-            call = f"calibrate(epsilon={eps}, delta={delta}, schedule=plan{more}).{wanted}"
-        names = sorted({*re.findall(r"\b[A-Z]\w+(?=\()", repr(plan)), call.partition("(")[0]})
-        code = f"from dpacct import {', '.join(names)}\n\nplan = {plan!r}\nprint({call})"
-        return f"dpacct {head} {known}", code
+        known, found = f"{self.options.retyped()} --delta {delta}", f"epsilon={eps}, delta={delta}"
+        command, call = {
+            "epsilon": ("epsilon", f"epsilon(plan, delta={delta}).upper"),
+            "noise": (f"calibrate --eps {eps}", f"calibrate({found}, schedule=plan).noise_scale"),
+            "rounds": (
+                f"calibrate --eps {eps} --solve rounds",
+                f'calibrate({found}, schedule=plan, solve="rounds").rounds',
+            ),
+        }[self.solve]
+        plan = repr(self.asked)
+        names = sorted({*re.findall(r"\b[A-Z]\w+(?=\()", plan), call.partition("(")[0]})
+        code = f"from dpacct import {', '.join(names)}\n\nplan = {plan}\nprint({call})"
+        return f"dpacct {command} {known}", code
 
 
 def read_job(fields: Fields) -> Job:
     """Return the job that the fields describe, solved."""
     solve = validate.one_of("solve", fields.get("solve"), "it", ("epsilon", "noise", "rounds"))
-    options = read_options(fields, solve)
-    budget = validate.target_epsilon(number(text(fields, "epsilon")))
+    options, budget = read_options(fields), read_budget(fields)
     delta = validate.delta(number(text(fields, "delta")))
     if solve == "epsilon":
         plan = options.read_schedule()
-        return Job(options, solve, budget, delta, plan, spend(plan, delta))
-    asked = calibrate.what_runs(options, solve)
+        return Job(options, solve, budget, delta, plan, plan, spend(plan, delta))
+    asked = calibrate.what_runs(options, solve)["schedule"]
     solved = dpacct.calibrate(
-        epsilon=budget, delta=delta, solve="noise" if solve == "noise" else "rounds", **asked
+        epsilon=budget, delta=delta, solve="noise" if solve == "noise" else "rounds", schedule=asked
     )
-    return Job(options, solve, budget, delta, solved.schedule, solved.spent)
+    return Job(options, solve, budget, delta, asked, solved.schedule, solved.spent)
 
 
 def is_quick(fields: Fields) -> bool:
@@ -134,39 +131,9 @@ def is_quick(fields: Fields) -> bool:
     return sampling == "poisson" or (sampling != "uniform" and fields.get("solve") == "epsilon")
 
 
-class Sweep(NamedTuple):
-    """A table over the values of at most two settings."""
-
-    settings: explore.Sweep
-    down: str  # The option with the rows
-    across: str  # The option with the columns
-    command: str
-
-    def row(self, place: int) -> dict[str, Any]:
-        """Return a row as `dpacct explore` computes it."""
-        return explore.compute(*self.settings[place], DEFAULT_ACCOUNTANT)
-
-
-def read_sweep(fields: Fields) -> Sweep:
-    """Return the settings of a sweep. Any field may be a list or a range."""
-    options, delta = read_options(fields), text(fields, "delta")
-    settings = explore.read_settings(options, delta)
-    varied = [key for key in options.fields() if len({row[key] for row, _ in settings}) > 1]
-    if len(varied) > 2 or len({at for _, at in settings}) > 1:
-        raise OptionConflict("A map has two sides. Let two settings vary, and give one delta.")
-    if len(settings) > MOST_CELLS:
-        rule = f"the page computes at most {MOST_CELLS}. The command line has no such limit"
-        raise OptionConflict(f"These are {len(settings):,} cells, and {rule}.")
-    down, across = [*dict.fromkeys([*varied, "noise_multiplier", "epochs"])][:2]
-    command = f"dpacct explore {options.retyped()} --delta {delta} -o sweep.csv"
-    return Sweep(settings, down, across, command)
-
-
 def may_run(ledger: Ledger, fields: Fields) -> tuple[bool, str]:
     """Return whether rounds fit into a ledger, and the figures. Nothing is written."""
-    names = ("noise_multiplier", "sampling_rate", "rounds")
-    options = MechanismOptions(**{name: text(fields, name) for name in names})
-    plan = options.read_schedule(ledger.adjacency)
+    plan = read_options(fields).read_schedule(ledger.adjacency)
     most = f"At most {ledger.remaining(plan.phases[0].round):,} such rounds fit in one plan."
     try:
         after = ledger.would_read(plan)

@@ -1,7 +1,7 @@
 """The parts of the page as HTML, and ``python -m dpacct_cli.app_page.parts``, which computes them.
 
-That process says ``null`` when it is ready. It reads a request a line, as JSON, answers with a line
-for each part as it is ready, its name and its HTML, and ends the answer by ``null``.
+That process reads a request as a line of JSON, and answers with a line for each part as it is
+ready: its name and its HTML.
 """
 
 from __future__ import annotations
@@ -9,43 +9,35 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from dpacct import DpacctError, Ledger, validate
+from dpacct import DpacctError, InvalidParameter, Ledger
 from dpacct.accountant import DEFAULT_ACCOUNTANT
 from dpacct.display import chosen, down, line, up
 from dpacct.outputs import LedgerSummary
-from dpacct.pictures import Setting, epsilon_picture, spent_panel
+from dpacct.packages import import_package
+from dpacct.pictures import Setting, compare_picture, epsilon_picture, ledger_picture
 from dpacct.pictures.schedules import describe
 from dpacct.report.risks import chosen_of_thousand, of_thousand, risks_of_rounds
 from dpacct_cli import words
 from dpacct_cli.app_page import calculate, draw
-from dpacct_cli.app_page.calculate import Job, Sweep
+from dpacct_cli.app_page.calculate import Job
+from dpacct_cli.app_page.draw import paragraph
 from dpacct_cli.commands import compare, explore
-from dpacct_cli.options import number
+from dpacct_cli.errors import OptionConflict
 from dpacct_cli.render import safe
 
 Request = Mapping[str, Any]
 Part = tuple[str, str]  # Its name and its HTML
-TABLE = "Show as a table"
-
-
-def paragraph(said: str, kind: str = "") -> str:
-    """Return a paragraph of plain text."""
-    return f'<p class="{kind}">{draw.safe(said)}</p>'
+MOST_CELLS = 400
 
 
 def alert(error: DpacctError) -> str:
     """Return what is wrong."""
-    return f'<div role="alert">{paragraph(calculate.sentence(error), "wrong")}</div>'
-
-
-def hero(before: str, figure: str, after: str, below: str, *, good: bool) -> str:
-    """Return the answer of a tab in large letters, with a sentence."""
-    large = f"{draw.safe(before)} <strong>{draw.safe(figure)}</strong> {draw.safe(after)}"
-    kind = "hero ok" if good else "hero over"
-    return f'<div class="{kind}"><p class="big">{large}</p>{paragraph(below)}</div>'
+    return draw.alert(calculate.sentence(error))
 
 
 def headline(job: Job) -> str:
@@ -63,20 +55,13 @@ def headline(job: Job) -> str:
         f"{'within' if fits else 'above'} the budget of {chosen(job.budget)}. "
         f"Two data sets attain {down(job.spent.lower)}. {describe(job.plan)}."
     )
-    return hero(before, figure, after, below, good=fits)
+    return draw.hero(before, figure, after, below, good=fits)
 
 
 def curve(job: Job) -> str:
     """Return epsilon over the run."""
     setting = Setting("", job.plan, DEFAULT_ACCOUNTANT)
-    picture = epsilon_picture([setting], job.delta, target=job.budget)
-    (panel,) = picture.panels
-    (only,) = panel.curves
-    points = zip(only.x, only.y, only.lower or only.y, strict=True)
-    rows = [(f"{x:,.0f}", up(high), down(low)) for x, high, low in points]
-    note = paragraph("The line is proven. A band reaches down to the lower bound.", "note")
-    table = draw.table([panel.x, "epsilon, proven", "achieved"], rows, TABLE)
-    return draw.curve(panel, picture.title) + note + table
+    return draw.figure(epsilon_picture([setting], job.delta, target=job.budget))
 
 
 def risk(job: Job) -> str:
@@ -96,23 +81,26 @@ def risk(job: Job) -> str:
 
 def ways(job: Job) -> Iterator[str]:
     """Yield the costs of four ways of drawing the batches, filled in one by one."""
-    known, marked = job.ways(), job.options["sampling"]
+    known = job.ways()
     if not known:
         yield paragraph("Examples, a batch size and at least one epoch are needed to compare.")
         return
-    done: list[draw.Bar] = []
-    rows: list[list[str]] = []
-    for way in known:
-        wait = [(other.name, None, None, "computing ...") for other in known[len(done) :]]
-        yield draw.bars([*done, *wait], marked)
-        (cost,) = compare.read_costs([way], job.delta)
-        lower, upper = cost.ends
-        done.append((way.name, lower, upper, cost.note or "no bound"))
-        ends = ["-"] * 2 if upper is None else [up(upper), down(lower or 0.0)]
-        rows.append([way.name, way.words, *ends])
-    note = paragraph("One example is zeroed out. A bar is dark up to the lower bound.", "note")
-    table = draw.table(["sampling", "", "epsilon, proven", "achieved"], rows, TABLE)
-    yield draw.bars(done, marked) + note + table
+    costs: list[tuple[str, float | None, float | None, str]] = [
+        (way.name, None, None, "computing ...") for way in known
+    ]
+    for place in range(len(known) + 1):
+        picture = compare_picture(job.plan, job.delta, costs, "One example is zeroed out.")
+        if place < len(known):
+            picture = replace(picture, title="Computing ...")
+        rows = [
+            [way.name, way.words, *(("-", "-") if upper is None else (up(upper), down(lower or 0)))]
+            for way, (_, lower, upper, _) in zip(known, costs, strict=True)
+        ]
+        data = draw.closed(["sampling", "", "epsilon, proven", "achieved"], rows)
+        yield draw.figure(picture, data=False) + data
+        if place < len(known):
+            (cost,) = compare.read_costs([known[place]], job.delta)
+            costs[place] = (cost.name, *cost.ends, cost.note)
 
 
 def calculator(request: Request) -> Iterator[Part]:
@@ -133,38 +121,28 @@ def calculator(request: Request) -> Iterator[Part]:
     yield from (("ways", shown) for shown in ways(job))
 
 
-def heat(asked: Sweep, rows: list[dict[str, Any]], budget: float) -> str:
-    """Return the map as far as it is computed."""
-    sides = (asked.down, asked.across)
-    ys, xs = (list(dict.fromkeys(options[key] for options, _ in asked.settings)) for key in sides)
-    known: dict[tuple[str, ...], draw.Cell] = {
-        tuple(options[key] for key in sides): (row["epsilon_upper"], row["error"] or "")
-        for (options, _), row in zip(asked.settings, rows, strict=False)
-    }
-    corner = " \\ ".join(calculate.LABELS[key] for key in sides)
-    return draw.heat(corner, xs, ys, [[known.get((y, x)) for x in xs] for y in ys], budget)
-
-
 def sweep(request: Request) -> Iterator[Part]:
-    """Yield the map while it fills. At its end come the command and the table as CSV."""
+    """Yield the map of a sweep, with the command and the table as a file."""
     fields = request["fields"]
-    yield "csv", ""
     try:
-        asked, budget = calculate.read_sweep(fields), number(calculate.text(fields, "epsilon"))
-        budget = validate.target_epsilon(budget)
+        options, delta = calculate.read_options(fields), calculate.text(fields, "delta")
+        settings, budget = explore.read_settings(options, delta), calculate.read_budget(fields)
+        if len(settings) > MOST_CELLS:
+            rule = f"the page computes at most {MOST_CELLS}. The command line has no such limit"
+            raise OptionConflict(f"These are {len(settings):,} cells, and {rule}.")
+        explore.check_picture(settings, budget)
+        rows: list[dict[str, Any]] = []
+        for setting in settings:
+            if len(rows) % (1 + len(settings) // 12) == 0:
+                yield "heat", paragraph(f"{len(rows)} of {len(settings)} cells are computed.")
+            rows.append(explore.compute(*setting, DEFAULT_ACCOUNTANT))
+        command = f"dpacct explore {options.retyped()} --delta {delta} -o sweep.csv"
+        file = b64encode(explore.to_bytes(rows, ".csv")).decode()
+        link = f'href="data:text/csv;base64,{file}" download="sweep.csv"'
+        below = f'{draw.code(command)}<a id="table" class="button" {link}>Download CSV</a>'
+        yield "heat", draw.figure(explore.to_picture(settings, rows, budget), draw.WHOLE) + below
     except DpacctError as error:
         yield "heat", alert(error)
-        return
-    rows: list[dict[str, Any]] = []
-    for place in range(len(asked.settings)):
-        if place % max(1, len(asked.settings) // 12) == 0:
-            yield "heat", heat(asked, rows, budget)
-        rows.append(asked.row(place))
-    inside = sum((row["epsilon_upper"] or math.inf) <= budget for row in rows)
-    note = f"{inside} of {len(rows)} settings are within the budget of {chosen(budget)} (blue)."
-    yield "csv", explore.to_bytes(rows, ".csv").decode()
-    below = f"{paragraph(note, 'note')}{draw.code(asked.command)}<p data-done hidden></p>"
-    yield "heat", heat(asked, rows, budget) + below
 
 
 def spent(facts: LedgerSummary) -> str:
@@ -179,22 +157,8 @@ def spent(facts: LedgerSummary) -> str:
         figure, after = "no bound", "holds"
     share = 1.0 if total is None else min(1.0, total / budget)
     bar = f'<progress max="1" value="{share:.4f}" aria-label="spent part of the budget"></progress>'
-    return hero("epsilon", figure, after, below, good=total is not None and total <= budget) + bar
-
-
-def timeline(facts: LedgerSummary) -> str:
-    """Return the total by date, for wide and for narrow windows."""
-    panel = spent_panel(facts)
-    if panel is None:
-        return paragraph("There is nothing to draw: no run has a bound.")
-    said = (
-        "A color is what the runs of a project added to the total when they were charged. The "
-        "epsilons of projects alone are others, and do not add up."
-    )
-    finding = f"epsilon {up(panel.curves[-1].y[-1], 4)} of {panel.levels[0].words} is spent"
-    sizes = {"wide": 980, "narrow": 400}
-    charts = "".join(draw.stack(panel, finding, width, kind) for kind, width in sizes.items())
-    return draw.legend(curve.name for curve in panel.curves) + charts + paragraph(said, "note")
+    good = total is not None and total <= budget
+    return draw.hero("epsilon", figure, after, below, good=good) + bar
 
 
 def runs(facts: LedgerSummary) -> str:
@@ -209,19 +173,32 @@ def runs(facts: LedgerSummary) -> str:
     return draw.table(header, rows)
 
 
+def path_of(ledgers: Sequence[str], fields: Mapping[str, Any]) -> str:
+    """Return the ledger that a browser names by its place."""
+    places = {str(place): file for place, file in enumerate(ledgers)}
+    asked = fields.get("ledger")
+    if not isinstance(asked, str) or asked not in places:
+        raise InvalidParameter("ledger", asked, "it is not one of those of dpacct app")
+    return places[asked]
+
+
 def ledgers(request: Request) -> Iterator[Part]:
     """Yield the parts about a ledger, which is opened for reading only."""
+    fields = request["fields"]
     try:
-        with Ledger.open(request["path"], read_only=True) as ledger:
+        with Ledger.open(path_of(request["ledgers"], fields), read_only=True) as ledger:
             facts = ledger.summary()
             yield "spent", spent(facts)
             try:
-                fits, why = calculate.may_run(ledger, request["fields"])
+                fits, why = calculate.may_run(ledger, fields)
                 yield "verdict", paragraph(why, "yes" if fits else "wrong")
             except DpacctError as error:
                 yield "verdict", alert(error)
-        yield "timeline", timeline(facts)
         yield "runs", runs(facts)
+        try:
+            yield "timeline", draw.figure(ledger_picture(facts), draw.WHOLE, data=False)
+        except DpacctError as error:
+            yield "timeline", alert(error)
     except DpacctError as error:
         yield "spent", alert(error)
         yield from ((name, "") for name in ("verdict", "timeline", "runs"))
@@ -233,14 +210,12 @@ TABS: dict[str, Callable[[Request], Iterator[Part]]] = {
 
 
 def main() -> None:
-    """Answer requests until their end."""
+    """Answer a request."""
     words.about_examples()
-    print("null", flush=True)
-    for asked in sys.stdin:
-        request = json.loads(asked)
-        for part in TABS[request["tab"]](request):
-            print(json.dumps(part), flush=True)
-        print("null", flush=True)
+    import_package("dpacct.pictures.matplotlib", "matplotlib", "3.8", "app")
+    request = json.loads(sys.stdin.readline())
+    for part in TABS[request["tab"]](request):
+        print(json.dumps(part), flush=True)
 
 
 if __name__ == "__main__":

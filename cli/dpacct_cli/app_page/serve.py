@@ -14,15 +14,7 @@ import re
 import sys
 from asyncio.subprocess import PIPE, Process
 from base64 import b64encode
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterator,
-    Mapping,
-    MutableMapping,
-    Sequence,
-)  # fmt: skip
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
@@ -32,27 +24,27 @@ from typing import TYPE_CHECKING, Any, cast
 import uvicorn
 from shiny import App, Inputs, Outputs, Session, reactive, render, ui
 
-from dpacct import InvalidParameter, Ledger
+from dpacct import Ledger
 from dpacct.ledger import as_place
 from dpacct_cli import words
 from dpacct_cli.app_page import parts
 from dpacct_cli.app_page.calculate import is_quick
-from dpacct_cli.app_page.draw import safe
+from dpacct_cli.app_page.draw import alert, safe
 
 if TYPE_CHECKING:
     from asyncio import StreamReader, StreamWriter
     from socket import socket
 
+    from starlette.types import Receive, Scope, Send
+
 HERE = Path(__file__).parent
 LARGEST = 2**24  # Bytes of a part
 QUICK = 1.0  # Seconds that a window waits for a number
 EVERY = 5.0  # Seconds between looks at the files
-END = b"null\n"
+PAUSE = 0.2  # Seconds without another request before a process begins
 FIRST = {"calculator": "headline", "ledgers": "spent", "sweep": "heat"}  # Where errors are shown
-FAILED = '<div role="alert"><p class="wrong">This could not be computed.</p></div>'
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
+FAILED = alert("This could not be computed.")
+Put = Callable[[str, str], Awaitable[None]]
 
 
 class OnlyHere:
@@ -109,61 +101,56 @@ class OnlyHere:
 
 
 class Worker:
-    """The process of a tab, which computes its parts. A new request ends the one before."""
+    """Computes the parts of a tab, each request in a process. A new request ends the one before.
 
-    def __init__(self, tab: str, put: Callable[[str, str], Awaitable[None]]) -> None:
+    The next process starts ahead of its request, because its imports take a second.
+    """
+
+    def __init__(self, tab: str, put: Put) -> None:
         self.tab, self.put = tab, put
-        self.started: asyncio.Task[Process] | None = None
+        self.spare: asyncio.Task[Process] | None = None
         self.asked: asyncio.Task[None] | None = None
-        self.busy = False
 
-    def begin(self, fields: Any, **more: str) -> None:
+    def begin(self, **request: Any) -> None:
         """Compute the parts anew."""
-        self.end(only_busy=True)
-        self.started = self.started or asyncio.create_task(start())
-        request = json.dumps({"tab": self.tab, "fields": fields, **more}).encode()
-        self.asked = asyncio.create_task(self._ask(self.started, request))
-
-    def end(self, *, only_busy: bool = False) -> None:
-        """End the request and the process, or ``only_busy`` a process that computes."""
         if self.asked is not None:
             self.asked.cancel()
-        if self.started is not None and (self.busy or not only_busy):
-            if self.started.done():
-                kill(self.started)
-            else:
-                self.started.add_done_callback(kill)
-            self.started, self.busy = None, False
+        self.asked = asyncio.create_task(self._answer({"tab": self.tab, **request}))
 
-    async def _ask(self, started: asyncio.Task[Process], request: bytes) -> None:
-        process = await asyncio.shield(started)
+    def end(self) -> None:
+        """End the processes."""
+        if self.asked is not None:
+            self.asked.cancel()
+        if self.spare is not None:
+            self.spare.add_done_callback(lambda started: kill(started.result()))
+
+    async def _answer(self, request: dict[str, Any]) -> None:
+        await asyncio.sleep(PAUSE)  # A slider that moves asks again at once.
+        self.spare = self.spare or asyncio.create_task(start())
+        process = await asyncio.shield(self.spare)
+        self.spare = asyncio.create_task(start())
         written, read = cast("StreamWriter", process.stdin), cast("StreamReader", process.stdout)
-        self.busy = True
-        written.write(request + b"\n")
+        written.write(json.dumps(request).encode() + b"\n")
         try:
-            while (answer := await read.readline()) != END:
-                await self.put(*json.loads(answer))
-            self.busy = False
-        except ValueError:  # It has ended, or a part is too large. The next request has another.
-            self.started, self.busy = None, False
-            kill(started)
-            await self.put(FIRST[self.tab], FAILED)
+            while part := await read.readline():
+                await self.put(*json.loads(part))
+            if await process.wait():
+                await self.put(FIRST[self.tab], FAILED)
+        finally:
+            kill(process)
 
 
 async def start() -> Process:
-    """Return a process of `parts` that is ready."""
+    """Return a process of `parts`."""
     # -P: no module of the working folder is imported.
     command = (sys.executable, "-P", "-m", parts.__name__)
-    process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, limit=LARGEST)
-    await cast("StreamReader", process.stdout).readline()
-    return process
+    return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, limit=LARGEST)
 
 
-def kill(started: asyncio.Task[Process]) -> None:
-    """End a process that was started."""
-    if not started.cancelled():
-        with suppress(ProcessLookupError):
-            started.result().kill()
+def kill(process: Process) -> None:
+    """End a process, if it has not ended."""
+    with suppress(ProcessLookupError):
+        process.kill()
 
 
 def page(ledgers: Sequence[str]) -> str:
@@ -174,14 +161,6 @@ def page(ledgers: Sequence[str]) -> str:
     return (HERE / "page.html").read_text(encoding="utf-8").replace("<!--ledgers-->", shown)
 
 
-def path_of(ledgers: Sequence[str], fields: Any) -> str:
-    """Return the ledger that a browser names (Rule 2)."""
-    place = fields.get("ledger")
-    if place not in map(str, range(len(ledgers))):
-        raise InvalidParameter("ledger", place, "it is not one of those of dpacct app")
-    return ledgers[int(place)]
-
-
 def look(ledgers: Sequence[str]) -> list[tuple[int, int]]:
     """Return what changes when a ledger is written to."""
     files = [Path(file + end) for file in ledgers for end in ("", "-wal")]
@@ -189,63 +168,39 @@ def look(ledgers: Sequence[str]) -> list[tuple[int, int]]:
     return [(one.st_mtime_ns, one.st_size) for one in stats]
 
 
-def window(  # noqa: C901 - the functions of a session stand inside each other
-    ledgers: Sequence[str], given: Inputs, output: Outputs, session: Session
-) -> None:
+def window(ledgers: Sequence[str], given: Inputs, output: Outputs, session: Session) -> None:
     """Serve a window of the browser."""
-    csv = ""
-
-    async def put(name: str, html: str) -> None:
-        nonlocal csv
-        if name == "csv":
-            csv = html
-        else:
-            await session.send_custom_message("part", {"name": name, "html": html})
-
-    workers = {tab: Worker(tab, put) for tab in parts.TABS}
     files = reactive.poll(partial(look, ledgers), EVERY)(partial(look, ledgers))
 
-    @reactive.effect
-    async def calculator() -> None:
-        request = {"fields": given.calculator()}
-        workers["calculator"].begin(**request)
-        if is_quick(**request):
-            computed = asyncio.to_thread(next, parts.calculator(request))
-            with suppress(TimeoutError):  # Else the process says it. Other windows go on.
-                await put(*await asyncio.wait_for(computed, QUICK))
+    async def put(name: str, html: str) -> None:
+        await session.send_custom_message("part", {"name": name, "html": html})
 
-    @reactive.effect
-    def sweep() -> None:
-        workers["sweep"].begin(given.sweep())
+    def keep(tab: str) -> None:
+        worker = Worker(tab, put)
+        session.on_ended(worker.end)
 
-    @reactive.effect
-    async def read() -> None:
-        fields = given.ledgers()
-        files()
-        try:
-            workers["ledgers"].begin(fields, path=path_of(ledgers, fields))
-        except InvalidParameter as error:
-            await put("spent", parts.alert(error))
+        @reactive.effect
+        async def answer() -> None:
+            request: dict[str, Any] = {"fields": given[tab](), "ledgers": ledgers}
+            if tab == "ledgers":
+                files()
+            worker.begin(**request)
+            if tab == "calculator" and is_quick(request["fields"]):
+                computed = asyncio.to_thread(next, parts.calculator(request))
+                with suppress(TimeoutError):  # Else the process says it. Other windows go on.
+                    await put(*await asyncio.wait_for(computed, QUICK))
+
+    for tab in parts.TABS:
+        keep(tab)
+
+    def file() -> str:
+        return parts.path_of(ledgers, given.ledgers())
 
     # A link that is hidden at first works when it is shown.
-    always = output(suspend_when_hidden=False)
-
-    @always
-    @render.download_link(filename="sweep.csv")
-    def table() -> Iterator[str]:
-        yield csv
-
-    @always
-    @render.download_link(
-        filename=lambda: (
-            f"{Path(as_place(path_of(ledgers, given.ledgers())).name).stem}-report.html"
-        )
-    )
+    @output(suspend_when_hidden=False)
+    @render.download_link(filename=lambda: f"{Path(as_place(file()).name).stem}-report.html")
     async def report() -> AsyncIterator[str]:
-        yield await asyncio.to_thread(report_of, path_of(ledgers, given.ledgers()))
-
-    for worker in workers.values():
-        session.on_ended(worker.end)
+        yield await asyncio.to_thread(report_of, file())
 
 
 def report_of(file: str) -> str:

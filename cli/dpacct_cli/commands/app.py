@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import webbrowser
 from typing import Annotated
@@ -40,6 +39,7 @@ def app(*, ledgers: Ledgers = None, port: Port = None, no_open: NoOpen = False) 
     for file in files:
         opened(file).close()
     import_package("shiny", "shiny", "1.8", "app")
+    import_package("matplotlib", "matplotlib", "3.8", "app")
     from dpacct_cli.app_page.serve import serve
 
     with listen(port) as listening:
@@ -53,25 +53,17 @@ def app(*, ledgers: Ledgers = None, port: Port = None, no_open: NoOpen = False) 
 
 def listen(port: str | None) -> socket.socket:
     """Return a socket of this machine that listens at a port, or at a free one without it."""
-    rule = f"a port is a whole number from {FIRST_PORT} to {LAST_PORT}"
     asked = USUAL_PORT
     if port is not None:
         asked = validate.count("port", options.number(port), "a port", LAST_PORT)
         if asked < FIRST_PORT:
+            rule = f"a port is a whole number from {FIRST_PORT} to {LAST_PORT}"
             raise InvalidParameter("port", asked, rule)
-    for each in (asked, 0):
-        listening = socket.socket()
-        if os.name == "posix":  # Elsewhere it would take the port of another program
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listening.bind(("127.0.0.1", each))
-        except OSError as error:
-            listening.close()
-            if port is not None:
-                why = error.strerror or "unknown reason"
-                hint = "Without --port, a free one is taken."
-                raise InvalidParameter("port", asked, f"it is not free ({why})", hint) from None
-        else:
-            listening.listen()
-            break
-    return listening
+    try:
+        return socket.create_server(("127.0.0.1", asked))
+    except OSError as error:
+        if port is None:
+            return socket.create_server(("127.0.0.1", 0))
+        why = error.strerror or "unknown reason"
+        hint = "Without --port, a free one is taken."
+        raise InvalidParameter("port", asked, f"it is not free ({why})", hint) from None

@@ -13,15 +13,15 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from itertools import product
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.budget import DEFAULT_DELTA
+from dpacct.display import chosen
 from dpacct.errors import DpacctError, InvalidParameter
 from dpacct.items import COUNT, NUMBER, OPTIONS, RATE
 from dpacct.outputs import mechanism_of
@@ -31,12 +31,17 @@ from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import OUTPUT, MechanismOptions, Text, option
 from dpacct_cli.output import LABEL, Force, read_output, write_output
 from dpacct_cli.render import Style, down, up
-from dpacct_cli.words import quoted, spelling
+from dpacct_cli.words import in_units, quoted, spelling, unit
+
+if TYPE_CHECKING:
+    from dpacct.pictures import Picture
 
 SUFFIXES = (".csv", ".json")
 MOST_ROWS, MOST_VALUES = 100_000, 10_000
 # Curves of a chart that can be told apart.
 MOST_CURVES = 8
+# Cells of a map with readable labels.
+MOST_SIDE = 60
 # This number of rows fits on a few screens.
 MOST_SHOWN = 60
 COLUMNS: tuple[str, ...] = (
@@ -44,7 +49,10 @@ COLUMNS: tuple[str, ...] = (
     "adjacency", "delta", "accountant", "epsilon_lower", "epsilon_upper", "error",
 )  # fmt: skip
 # Short names of settings that vary, if not those of the columns.
-NAMES = {"noise_multiplier": "noise", "sampling_rate": "rate", "cohort_size": "cohort"}
+NAMES = {
+    "noise_multiplier": "noise", "sampling_rate": "rate", "cohort_size": "cohort",
+    "num_clients": "clients",
+}  # fmt: skip
 # Options that are numbers, and may be lists.
 AXES = (
     "rounds", "epochs", "times", "laplace",
@@ -57,14 +65,19 @@ _RANGE = re.compile(r"([^/*]+?)\.\.([^/*]+)(?:([/*])(.+))?")
 Table = Sequence[dict[str, Any]]
 # What is swept: the options of one row, and its delta.
 Sweep = Sequence[tuple[MechanismOptions, float]]
+# fmt: off
+Target = Annotated[Text, option("--eps", "E", options.PRIVACY,
+    "A budget, drawn in the picture of -o. Two settings that vary make a map.", advanced=True)]
 OutputFile = Annotated[Text, option(f"{LABEL} -o", "FILE", OUTPUT,
-    "Write the table to a .csv or .json file, or a chart to .png, .svg or .pdf.")]  # fmt: skip
+    "Write the table to a .csv or .json file, or a chart to .png, .svg or .pdf.")]
+# fmt: on
 
 
 def explore(
     *,
     typed: MechanismOptions,
     delta: options.Delta = None,
+    target: Target = None,
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
     output: OutputFile = None,
     force: Force = False,
@@ -80,6 +93,7 @@ def explore(
       dpacct explore --noise 0.8,1,1.2 --rounds 100..300/100 --q 0.1
       dpacct explore --noise 1..4*2 --rounds 100 --q 0.01,0.1 -o sweep.csv
       dpacct explore --noise 0.8..2/0.1 --rounds 100,300 --q 0.1 -o sweep.png
+      dpacct explore --noise 0.8..2/0.2 --rounds 100..500/100 --q 0.1 --eps 3 -o map.png
     """
     style = shown.style
     find_accountant(accountant)
@@ -87,17 +101,30 @@ def explore(
     if output is not None and style is not Style.HUMAN:
         typed_style = "--json" if style is Style.JSON else "-q"
         raise conflict(typed_style, f"-o {output}", "one of them has the rows")
-    target = read_output(output, force=force)
-    suffix = "" if target is None else target.suffix.lower()
-    if target is not None and suffix not in SUFFIXES:
-        check_chart(target, settings)
+    budget = None if target is None else validate.target_epsilon(options.number(target))
+    file = read_output(output, force=force)
+    suffix = "" if file is None else file.suffix.lower()
+    if file is not None and suffix not in SUFFIXES:
+        from dpacct.pictures.drawing import FORMATS
+
+        if suffix not in FORMATS:
+            endings = ", ".join((*SUFFIXES, *FORMATS))
+            raise InvalidParameter(LABEL, str(file), f"a sweep ends in one of {endings}")
+        check_picture(settings, budget)
+    elif budget is not None:
+        raise OptionConflict(f"--eps {target} needs -o FILE.png, the picture that it is drawn in.")
     rows: list[dict[str, Any]] = []
     for row_typed, row_delta in settings:
         waiting.say("dpacct explore", len(rows), len(settings))
         rows.append(compute(row_typed, row_delta, accountant))
-    if target is not None:
-        content = to_bytes(rows, suffix) if suffix in SUFFIXES else to_chart(rows, target)
-        write_output(content, target, force=force)
+    if file is not None:
+        if suffix in SUFFIXES:
+            content = to_bytes(rows, suffix)
+        else:
+            from dpacct.pictures import Drawing
+
+            content = Drawing(to_picture(settings, rows, budget)).to_bytes(suffix[1:])
+        write_output(content, file, force=force)
     else:
         numbers = "\n".join("inf" if row["error"] else repr(row["epsilon_upper"]) for row in rows)
         render.show(render.Answer(to_data(rows), numbers, lambda: to_page(rows)), style)
@@ -214,58 +241,79 @@ def to_bytes(rows: Table, suffix: str) -> bytes:
     return f"{render.to_json(to_data(rows))}\n".encode()
 
 
-def check_chart(file: Path, settings: Sweep) -> None:
-    """Reject a file that holds no chart, and settings that make no readable one."""
-    from dpacct.pictures.drawing import FORMATS
+def _axes(settings: Sweep) -> dict[str, list[str]]:
+    """Return the options that vary, each with its texts in the order of the settings."""
+    columns = {field: [typed[field] for typed, _ in settings] for field in settings[0][0].fields()}
+    columns["delta"] = [f"{delta!r}" for _, delta in settings]
+    return {field: texts for field, texts in columns.items() if len({*texts}) > 1}
 
-    if file.suffix.lower() not in FORMATS:
-        endings = ", ".join((*SUFFIXES, *FORMATS))
-        raise InvalidParameter(LABEL, str(file), f"a sweep ends in one of {endings}")
-    columns = zip(*((*typed.texts.values(), delta) for typed, delta in settings), strict=True)
-    counts = sorted(len(set(column)) for column in columns)
-    curves = math.prod(counts[:-1])
-    if curves > MOST_CURVES or counts[-1] == 1:
+
+def _is_map(axes: dict[str, list[str]], budget: float | None) -> bool:
+    """Return True for two settings that vary, with a budget or for more curves than one sees."""
+    least = min((len({*texts}) for texts in axes.values()), default=0)
+    return len(axes) == 2 and (budget is not None or least > MOST_CURVES)
+
+
+def check_picture(settings: Sweep, budget: float | None) -> None:
+    """Reject settings that make no readable picture."""
+    axes = _axes(settings)
+    counts = sorted(len({*texts}) for texts in axes.values()) or [1]
+    curves, rule = math.prod(counts[:-1]), ""
+    if _is_map(axes, budget):
+        rule = f"a map has at most {MOST_SIDE} values a side" if counts[-1] > MOST_SIDE else ""
+    elif curves > MOST_CURVES or counts[-1] == 1:
+        rule = f"a chart has 1 to {MOST_CURVES} curves of at least two points"
+    if rule:
+        made = f"{curves} of {counts[-1]}"
         raise OptionConflict(
-            f"a chart has 1 to {MOST_CURVES} curves of at least two points, and these settings "
-            f"make {curves} of {counts[-1]}. A .csv file holds any sweep."
+            f"{rule}, and these settings make {made}. A .csv file holds any sweep."
         )
 
 
-def to_chart(rows: Table, file: Path) -> bytes:
-    """Return a chart of epsilon against the setting with the most values."""
-    from dpacct.pictures import Curve, Drawing, Panel, Picture
-    from dpacct.pictures.drawing import format_of
+def to_picture(settings: Sweep, rows: Table, budget: float | None = None) -> Picture:
+    """Return a map over two settings, or curves over the setting with the most values.
 
-    def named(row: dict[str, Any], axes: Sequence[str]) -> str:
-        return ", ".join(f"{_name(key)} {_text(key, row[key])}" for key in axes)
+    A line in a map parts the settings within the budget. Curves have a level at it.
+    """
+    from dpacct.pictures import Cells, Curve, Level, Panel, Picture
 
-    axes = _varying(rows)
-    across = max(axes, key=lambda key: len({row[key] for row in rows}))
-    others = [key for key in axes if key != across]
-    lines: dict[str, list[dict[str, Any]]] = {}
-    known = [row for row in rows if row["epsilon_upper"] is not None]
-    for row in sorted(known, key=lambda row: row[across]):
-        lines.setdefault(named(row, others), []).append(row)
-    curves = [
-        Curve(
-            name,
-            [float(row[across]) for row in line],
-            [row["epsilon_upper"] for row in line],
-            lower=[row["epsilon_lower"] for row in line],
-        )
-        for name, line in lines.items()
+    axes = _axes(settings)
+    places = [dict(zip(axes, texts, strict=True)) for texts in zip(*axes.values(), strict=True)]
+    known = [
+        pair for pair in zip(places, rows, strict=True) if pair[1]["epsilon_upper"] is not None
     ]
+
+    def named(place: dict[str, str], but: str = "") -> str:
+        return ", ".join(f"{_name(key)} {text}" for key, text in place.items() if key != but)
+
     title = "No epsilon is proven"
-    if known:
-        ends = (of(known, key=lambda row: row["epsilon_upper"]) for of in (min, max))
+    if budget is not None:
+        inside = sum(row["epsilon_upper"] <= budget for _, row in known)
+        title = f"{inside} of {len(rows)} settings are within epsilon {chosen(budget, least=True)}"
+    elif known:
+        ends = (of(known, key=lambda pair: pair[1]["epsilon_upper"]) for of in (min, max))
         title = "Epsilon " + " to ".join(
-            f"{up(row['epsilon_upper'], 4)} ({named(row, axes)})" for row in ends
+            f"{up(row['epsilon_upper'], 4)} ({named(place)})" for place, row in ends
         )
-    values = [row[across] for row in rows]
+    note = _constant(rows, beside=axes)
+    if _is_map(axes, budget):
+        (down, ys), (across, xs) = ((key, list(dict.fromkeys(axes[key]))) for key in axes)
+        proven = {(place[down], place[across]): row["epsilon_upper"] for place, row in known}
+        values = [[proven.get((y, x)) for x in xs] for y in ys]
+        panel = Panel(_name(across), _name(down), cells=Cells(xs, ys, values, budget))
+        return Picture(title, [panel], f"epsilon, proven; {note}")
+    across = max(axes, key=lambda key: len({*axes[key]}))
+    lines: dict[str, list[tuple[float, float, float]]] = {}
+    for place, row in known:
+        point = (float(place[across]), row["epsilon_upper"], row["epsilon_lower"])
+        lines.setdefault(named(place, across), []).append(point)
+    columns = {name: [*zip(*sorted(line), strict=True)] for name, line in lines.items()}
+    curves = [Curve(name, x, upper, lower=low) for name, (x, upper, low) in columns.items()]
+    levels = [] if budget is None else [Level(budget, f"budget {chosen(budget, least=True)}")]
+    values = [*map(float, axes[across])]
     log_x = max(values) > 20 * min(values)
-    panel = Panel(_name(across), "epsilon, proven", curves, log_x=log_x)
-    note = f"{_constant(rows)}; bands reach down to the lower bounds"
-    return Drawing(Picture(title, [panel], note)).to_bytes(format_of(file, LABEL))
+    panel = Panel(_name(across), "epsilon, proven", curves, levels=levels, log_x=log_x)
+    return Picture(title, [panel], f"{note}; bands reach down to the lower bounds")
 
 
 def to_data(rows: Table) -> outputs.Explore:
@@ -284,19 +332,24 @@ def _varying(rows: Table) -> list[str]:
 
 
 def _name(key: str) -> str:
-    return NAMES.get(key, key.replace("_", " "))
+    """Return the name of a setting, in terms of examples if these are counted."""
+    if unit() == "example" and key == "cohort_size":
+        return "batch"
+    return in_units(NAMES.get(key, key.replace("_", " ")))
 
 
 def _text(key: str, value: Any) -> str:
     if value is None:
         return "-"
     numbers = ("noise_multiplier", "sampling_rate", "delta")
-    return render.safe(key, value) if key in numbers else str(value)
+    if key in numbers:
+        return render.safe(key, value)
+    return render.plain(value) if isinstance(value, float) else str(value)
 
 
-def _constant(rows: Table) -> str:
-    """Return the settings that all rows share, in words."""
-    first, changes = rows[0], _varying(rows)
+def _constant(rows: Table, beside: Iterable[str] = ()) -> str:
+    """Return the settings that all rows share, in words. Those ``beside`` stand elsewhere."""
+    first, changes = rows[0], {*_varying(rows), *beside}
     told = [key for key in first if key in AXES or key in ("delta", "runs", "rate", "strategy")]
     same = [key for key in told if key not in changes and first[key] is not None]
     known = {row["adjacency"] for row in rows if row["adjacency"]}

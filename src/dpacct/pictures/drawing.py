@@ -15,7 +15,7 @@ from textwrap import wrap
 from dpacct.display import down, escaped, up
 from dpacct.errors import InvalidParameter
 from dpacct.packages import import_package
-from dpacct.pictures.picture import Panel, Picture, day_ticks, log_ticks
+from dpacct.pictures.picture import Cells, Panel, Picture, day_ticks, log_ticks
 
 FORMATS = (".png", ".svg", ".pdf")
 NARROWEST, WIDEST, TEXT_HEIGHT = 40, 114, 20
@@ -45,14 +45,14 @@ class Drawing:
         content = self.to_bytes(form)
         write_file(file, lambda stream: stream.write(content), name="path", replace=replace)
 
-    def to_bytes(self, form: str) -> bytes:
-        """Return the picture as png, svg or pdf.
+    def to_bytes(self, form: str, width: float = 7.2) -> bytes:
+        """Return the picture as png, svg or pdf, ``width`` in inches. Text keeps its size.
 
         Raises:
             Unsupported: matplotlib is missing.
         """
         drawer = import_package("dpacct.pictures.matplotlib", "matplotlib", "3.8", "plot")
-        return drawer.draw_bytes(self.picture, form)
+        return drawer.draw_bytes(self.picture, form, width)
 
     def text(self, width: int = 80) -> str:
         """Return the picture as lines of text, 40 to 114 columns wide.
@@ -64,7 +64,8 @@ class Drawing:
         parts = [*wrap(escaped(self.picture.title), columns)]
         parts += wrap(escaped(self.picture.note), columns)
         for panel in self.picture.panels:
-            lines = _bars(panel, columns) if panel.bars else _chart(panel, columns)
+            draw = _cells if panel.cells else _bars if panel.bars else _chart
+            lines = draw(panel, columns)
             parts += ["", *(part for line in lines for part in _wrapped(line, columns))]
         return "\n".join(parts)
 
@@ -158,6 +159,27 @@ def _bars(panel: Panel, columns: int) -> list[str]:
         lines += [f"  {escaped(bar.name)}", f"    {shown}"]
     lines += [f"    {' ' * round(room * level.y / most)}^ {level.words}" for level in panel.levels]
     return lines
+
+
+def _cells(panel: Panel, columns: int) -> list[str]:
+    """Return the values in as many blocks of columns as fit. A star marks those in the limit."""
+    cells = panel.cells or Cells((), (), ())
+    table = [
+        ["-" if one is None else up(one, 4) + "*" * cells.fits(i, j) for j, one in enumerate(row)]
+        for i, row in enumerate(cells.values)
+    ]
+    shown = [["", *map(escaped, cells.columns)]]
+    shown += [[escaped(name), *row] for name, row in zip(cells.rows, table, strict=True)]
+    first = 2 + max(len(row[0]) for row in shown)
+    wide = 2 + max(len(cell) for row in shown for cell in row[1:])
+    block = max(1, (columns - first) // wide)
+    lines = [f"  {panel.y}, by {panel.x}"]
+    for start in range(1, len(shown[0]), block):
+        lines.append("")
+        for name, *row in shown:
+            inside = row[start - 1 : start - 1 + block]
+            lines.append("".join([name.rjust(first), *(cell.rjust(wide) for cell in inside)]))
+    return lines + ["", "  * within the limit"] * (cells.limit is not None)
 
 
 def _wrapped(line: str, columns: int) -> list[str]:

@@ -15,7 +15,7 @@ from textwrap import wrap
 from typing import Any, NamedTuple
 
 from dpacct.display import down, escaped, up
-from dpacct.pictures.picture import Curve, Panel, Picture, day_ticks, log_ticks
+from dpacct.pictures.picture import Cells, Curve, Panel, Picture, day_ticks, log_ticks
 
 # matplotlib's types are not complete, so that its values are Any.
 mpl: Any = import_module("matplotlib")
@@ -27,7 +27,7 @@ COLORS = ("#0072B2", "#C44E00", "#007A5A", "#A5457A", "#3B3B3B", "#7A5A00")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (9, 3)), "-")
 MARKERS = "osD^vP"
 WIDTH, HEIGHT, EACH_BAR = 7.2, 4.3, 0.42
-SIZE, SMALL = 10.0, 8.5
+SIZE, SMALL, SMALLEST = 10.0, 8.5, 4.5
 STYLE: dict[str, Any] = {
     "figure.dpi": 150,
     "savefig.dpi": 150,
@@ -51,39 +51,48 @@ STYLE: dict[str, Any] = {
 }
 
 
-def draw_bytes(picture: Picture, form: str) -> bytes:
-    """Return a picture as png, svg or pdf. Equal pictures are equal bytes."""
+def draw_bytes(picture: Picture, form: str, width: float = WIDTH) -> bytes:
+    """Return a picture as png, svg or pdf, ``width`` in inches. Equal pictures are equal bytes."""
     dates: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     stream = BytesIO()
     with mpl.rc_context():
         # A file matplotlibrc in the working folder may be from somebody else, and ask for LaTeX.
         mpl.rcdefaults()
         mpl.rcParams.update(STYLE)
-        draw(picture).savefig(stream, format=form, metadata=dates.get(form))
+        draw(picture, width).savefig(stream, format=form, metadata=dates.get(form))
     return stream.getvalue()
 
 
-def draw(picture: Picture) -> Any:
+def draw(picture: Picture, width: float = WIDTH) -> Any:
     """Return a matplotlib figure, with text in the sizes of a printed page."""
+    share = width / WIDTH
     several = sum(not panel.bars for panel in picture.panels) > 1
-    heights = [
-        max(1.2, EACH_BAR * len(panel.bars) + 0.5)
-        if panel.bars
-        else (0.62 if several else 0.9) * HEIGHT
-        for panel in picture.panels
-    ]
-    figure: Any = figure_module.Figure(figsize=(WIDTH, sum(heights) + 0.6), layout="constrained")
+    curves = (0.62 if several else 0.9) * HEIGHT * min(1.0, share**0.5)
+    heights = [_height(panel, curves) for panel in picture.panels]
+    figure: Any = figure_module.Figure(figsize=(width, sum(heights) + 0.6), layout="constrained")
     figure.get_layout_engine().set(h_pad=0.08, w_pad=0.08)
     grid: Any = figure.subplots(len(heights), squeeze=False, height_ratios=heights)
     for axes, panel in zip(grid[:, 0], picture.panels, strict=True):
-        axes.set(xlabel=_lines(panel.x, 90), title=escaped(panel.y))
-        (_draw_bars if panel.bars else _draw_curves)(axes, panel)
+        axes.set(xlabel=_lines(panel.x, int(90 * share)), title=escaped(panel.y))
+        if panel.cells:
+            _draw_cells(axes, panel.cells)
+        else:
+            (_draw_bars if panel.bars else _draw_curves)(axes, panel)
     edge = {"x": 0.012, "ha": "left"}
-    title = _lines(picture.title, 74)
-    figure.suptitle(title, fontsize=SIZE + 1.5, fontweight="bold", **edge)
+    if picture.title:
+        title = _lines(picture.title, int(74 * share))
+        figure.suptitle(title, fontsize=SIZE + 1.5, fontweight="bold", **edge)
     if picture.note:
-        figure.supxlabel(_lines(picture.note, 116), fontsize=SMALL, color=FAINT, **edge)
+        note = _lines(picture.note, int(116 * share))
+        figure.supxlabel(note, fontsize=SMALL, color=FAINT, **edge)
     return figure
+
+
+def _height(panel: Panel, curves: float) -> float:
+    """Return the height of a panel in inches, which is ``curves`` if it has some."""
+    if panel.cells:
+        return 0.34 * len(panel.cells.rows) + 0.6
+    return max(1.2, EACH_BAR * len(panel.bars) + 0.5) if panel.bars else curves
 
 
 def _lines(words: str, width: int) -> str:
@@ -224,3 +233,40 @@ def _draw_bars(axes: Any, panel: Panel) -> None:
             escaped(level.words), (level.y, 1.0), xycoords=("data", "axes fraction"),
             textcoords="offset points", xytext=(4, 2), va="bottom",
         )  # fmt: skip
+
+
+def _draw_cells(axes: Any, cells: Cells) -> None:
+    """Draw a table in colors: the farther from the limit, the stronger."""
+    high, wide = len(cells.rows), len(cells.columns)
+    known = [value for row in cells.values for value in row if value]
+    middle = cells.limit or min(known, default=1.0)
+
+    def color(i: int, j: int) -> Any:
+        value = cells.values[i][j]
+        far = abs(math.log(value / middle)) / 2.5 if value else 1.0
+        hue = COLORS[1] if cells.limit and not cells.fits(i, j) else COLORS[0]
+        return mpl.colors.to_rgba(FAINT if value is None else hue, 0.1 + 0.4 * min(1.0, far))
+
+    shades = [[color(i, j) for j in range(wide)] for i in range(high)]
+    axes.pcolormesh(shades, edgecolors="white", linewidth=1.5)
+    axes.set(xlim=(0, wide), ylim=(high, 0))
+    # A letter is about 0.7 of its height wide.
+    across = 72 * 0.85 * axes.figure.get_figwidth() / wide
+    step = math.ceil(0.7 * SMALL * max(map(len, cells.columns)) / across)
+    places = range(0, wide, step)
+    axes.set_xticks([j + 0.5 for j in places], [escaped(cells.columns[j]) for j in places])
+    axes.set_yticks([i + 0.5 for i in range(high)], [*map(escaped, cells.rows)])
+    axes.tick_params(length=0)
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    size = min(SMALL, across / 3.2)
+    line = {"color": INK, "lw": 2.0, "solid_capstyle": "projecting"}
+    for i, row in enumerate(cells.values):
+        for j, value in enumerate(row):
+            if size >= SMALLEST:
+                words = "-" if value is None else up(value, 4)
+                axes.text(j + 0.5, i + 0.5, words, ha="center", va="center", fontsize=size)
+            if cells.limit and j and cells.fits(i, j) != cells.fits(i, j - 1):
+                axes.plot([j, j], [i, i + 1], **line)
+            if cells.limit and i and cells.fits(i, j) != cells.fits(i - 1, j):
+                axes.plot([j, j + 1], [i, i], **line)

@@ -68,11 +68,32 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
-    """One pair of axes with either curves or bars.
+class Cells:
+    """A table of values. A line parts those within a limit from the others.
 
     Attributes:
-        x, y: labels of the axes, with their units.
+        columns, rows: labels, from left to right and downwards.
+        values: for each row one value a column, positive, or None if there is none.
+        limit: the largest value that is within it, or None.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[str]
+    values: Sequence[Sequence[float | None]]
+    limit: float | None = None
+
+    def fits(self, row: int, column: int) -> bool:
+        """Return True if a value is within the limit."""
+        value = self.values[row][column]
+        return value is not None and self.limit is not None and value <= self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One pair of axes with curves, bars or cells.
+
+    Attributes:
+        x, y: labels of the axes, with their units. Of cells, those of the columns and the rows.
         dates: True if x are days, as `datetime.date.toordinal` counts them.
         log_x, log_y: logarithmic scales, without values that are not positive.
         y_max: upper end of the vertical axis. Default: above all values.
@@ -83,6 +104,7 @@ class Panel:
     y: str
     curves: Sequence[Curve] = ()
     bars: Sequence[Bar] = ()
+    cells: Cells | None = None
     levels: Sequence[Level] = ()
     marks: Sequence[Mark] = ()
     log_x: bool = False

@@ -39,18 +39,18 @@ def ledger_picture(report: Mapping[str, Any]) -> Picture:
     as far as it has one.
 
     Args:
-        report: the facts of `Ledger.report`.
+        report: the facts of `Ledger.report`, or of `Ledger.summary`.
     Raises:
         InvalidParameter: no round ran, or no round has a bound.
     """
-    if all(point["upper"] is None for point in report["points"]):
-        rule = "a picture needs at least one round that is bounded"
-        raise InvalidParameter("ledger", report["path"], rule)
     budget, total = float(report["budget"]["epsilon"]), report["epsilon_any_stop"]
     unit = line(str(report["unit"]), 40)
     note = f"unit: one {unit}, {report['adjacency']}; {report['rounds']} rounds are charged"
     panel = spent_panel(report)
     if panel is None:
+        if all(point["upper"] is None for point in report.get("points", ())):
+            rule = "a picture needs at least one round that is bounded"
+            raise InvalidParameter("ledger", report["path"], rule)
         return Picture("No bound holds any more", [epsilon_panel(report)], note)
     title = f"Epsilon {up(total, 4)} of {chosen(budget, least=True)} is spent"
     note += "; what each added when it was charged, not its epsilon alone"

@@ -13,7 +13,7 @@ from dpacct import Budget, InvalidParameter, Ledger
 from dpacct_cli.commands.app import listen
 
 pytest.importorskip("shiny")
-from dpacct_cli.app_page import serve
+from dpacct_cli.app_page import parts, serve
 
 HERE, LOCAL = b"127.0.0.1:8765", b"localhost:8765"
 Headers = list[tuple[bytes, bytes]]
@@ -87,10 +87,10 @@ def test_a_websocket_without_an_origin_is_refused():
 
 def test_a_ledger_is_named_by_its_place_alone(tmp_path: Path):
     files = [str(tmp_path / "a.ledger"), str(tmp_path / "b.ledger")]
-    assert serve.path_of(files, {"ledger": "1"}) == files[1]
+    assert parts.path_of(files, {"ledger": "1"}) == files[1]
     for wrong in ("2", "-1", "", None, 0, files[0], "/etc/passwd", "1 ", "\u0661"):
         with pytest.raises(InvalidParameter, match="not one of those"):
-            serve.path_of(files, {"ledger": wrong})
+            parts.path_of(files, {"ledger": wrong})
 
 
 def test_names_of_files_stay_text(tmp_path: Path):
@@ -159,22 +159,18 @@ def test_a_tab_goes_on_after_its_process_has_died():
 
     async def ask() -> None:
         worker = serve.Worker("sweep", put)
-        begun: list[Any] = []
-        for fields in (None, {}):
-            worker.begin(fields)
-            begun.append(worker.started)
+        for fields in (None, {"noise_multiplier": ""}):
+            worker.begin(fields=fields)
             assert worker.asked is not None
             await worker.asked
+        worker.begin(fields={})
         worker.end()
-        for started in begun:
-            process = await started
-            process.stdin.close()
-            await process.wait()
-        await asyncio.sleep(0.1)
+        assert worker.spare is not None
+        await (await worker.spare).communicate()
 
     asyncio.run(ask())
-    assert shown[1] == f"heat {serve.FAILED}"
-    assert "size is empty." in shown[-1]
+    assert shown[0] == f"heat {serve.FAILED}"
+    assert "Noise multiplier is empty." in shown[-1]
 
 
 def test_the_page_shows_no_password_of_an_address():
