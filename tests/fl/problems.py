@@ -169,3 +169,23 @@ def forked(act: Callable[[], object]) -> int:
 def die() -> None:
     """End this process before it can close anything."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killer(owner: Any, name: str, calls: int, *, after: bool) -> Callable[[], None]:
+    """Return a function that makes a process die before or after the n-th call of another."""
+
+    def prepare() -> None:
+        original, count = getattr(owner, name), [0]
+
+        def dying(*arguments: Any, **keywords: Any) -> Any:
+            count[0] += 1
+            if count[0] == calls and not after:
+                die()
+            result = original(*arguments, **keywords)
+            if count[0] == calls and after:
+                die()
+            return result
+
+        setattr(owner, name, dying)
+
+    return prepare

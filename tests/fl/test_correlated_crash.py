@@ -21,7 +21,7 @@ from dpacct.fl.federation import Federation
 from dpacct.fl.privacy import account
 from dpacct.fl.privacy.correlated import NoiseStream
 from dpacct.ledger import Ledger, Run, Ticket
-from tests.fl.problems import KILLED, die, federation, flat, forked, linear, make_clients
+from tests.fl.problems import KILLED, federation, flat, forked, killer, linear, make_clients
 
 ROUNDS, GROUPS = 8, 4
 CLIENTS = make_clients((3,) * GROUPS)
@@ -63,26 +63,6 @@ def in_a_process(folder: Path, strategy: Strategy, prepare: Callable[[], None]) 
         run.close()
 
     return forked(act)
-
-
-def killer(owner: Any, name: str, calls: int, *, after: bool) -> Callable[[], None]:
-    """Return a function that makes a process die before or after the n-th call of another."""
-
-    def prepare() -> None:
-        original, count = getattr(owner, name), [0]
-
-        def dying(*arguments: Any, **keywords: Any) -> Any:
-            count[0] += 1
-            if count[0] == calls and not after:
-                die()
-            result = original(*arguments, **keywords)
-            if count[0] == calls and after:
-                die()
-            return result
-
-        setattr(owner, name, dying)
-
-    return prepare
 
 
 STAGES = {

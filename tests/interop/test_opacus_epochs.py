@@ -73,7 +73,7 @@ def test_an_epoch_is_charged_at_its_start_and_committed_with_its_last_step(ledge
     assert drawn[0] != drawn[1]
     # The plan is at its end: the loop is over without an error.
     assert job.epoch() == []
-    assert job.loader.ended == "the plan of the run is at its end"
+    assert job.loader.ended.startswith("all 3 rounds of the plan are charged")
     assert run.epsilon().upper == pytest.approx(dpacct.epsilon(3 * EPOCH, delta=DELTA).upper)
     assert ledger.verify().sound
     with pytest.raises(Unsupported, match="no Poisson steps"):

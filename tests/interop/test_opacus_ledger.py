@@ -41,13 +41,15 @@ pytestmark = pytest.mark.filterwarnings("ignore")
         ("hooks", 0, "split"),
         ("ghost", 0, "whole"),
         ("ghost", 1, "split"),
+        ("hooks", 0, "ahead"),
+        ("hooks", 1, "ahead"),
         pytest.param("hooks", 1, "whole", marks=pytest.mark.slow),
     ],
 )
 def test_each_step_is_charged_and_the_plan_ends_quietly(
     ledger: Ledger, mode: str, workers: int, batches: str
 ) -> None:
-    run = ledger.start_run("opacus", 25 * ROUND)
+    run = ledger.start_run("opacus", 25 * ROUND, ahead=10 if batches == "ahead" else 1)
     job = Job(mode=mode, workers=workers)
     loader = job.attach(run)
     parts = 0
@@ -57,7 +59,10 @@ def test_each_step_is_charged_and_the_plan_ends_quietly(
     assert (run.committed, run.rounds, len(job.engine.accountant)) == (25, 25, 25)
     assert parts > 25 if batches == "split" else parts == 25
     assert run.on_plan
-    assert loader.ended == "the plan of the run is at its end"
+    # A worker draws batches before the one before has its step, so each has its own reservation.
+    entries = [entry["kind"] for entry in ledger.export()].count("reserve")
+    assert entries == (3 if batches == "ahead" and not workers else 25)
+    assert loader.ended.startswith("all 25 rounds of the plan are charged")
     assert run.epsilon().upper == job.engine.get_epsilon(DELTA)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import dpacct
 from dpacct import Budget, BudgetExceeded, InvalidParameter, Ledger, LedgerError, Poisson, Round
 from dpacct.ledger import Event, NoisySum
 from dpacct.ledger.record.state import RunState
@@ -51,25 +52,61 @@ def test_while_they_are_ahead_they_count_as_spent(ledger: Ledger) -> None:
     assert ledger.verify().sound
 
 
-def test_a_crash_leaves_them_spent_and_the_first_open_one_is_found(path: Path) -> None:
-    with Ledger.open(path, BUDGET) as ledger:
-        run = ledger.start_run("x", 20 * FULL)
-        for _ in range(2):
-            run.reserve(FULL, ahead=6).commit()
-        lost = run.reserve(FULL, ahead=6)
-    with Ledger.open(path) as ledger:
-        run = ledger.resume_run(1)
-        ticket = run.unsettled()
-        assert ticket is not None
-        assert (ticket.number, ticket.state, run.rounds) == (lost.number, "drawn", 6)
-        ticket.commit()
-        with pytest.raises(LedgerError, match="committed or abandoned before"):
-            Ledger.open(path).runs[0].unsettled()._file.write(  # type: ignore[union-attr]
-                lambda opened: opened.commit(ticket._reservation, {})
-            )
+def test_a_crash_loses_the_round_that_may_have_been_drawn_and_gives_the_others_back(
+    path: Path,
+) -> None:
+    alive = Ledger.open(path, BUDGET)
+    run = alive.start_run("x", 20 * FULL, ahead=6)
+    for _ in range(2):
         run.reserve(FULL).commit()
-        assert (run.rounds, run.committed, run.held) == (7, 4, 13)
-        assert ledger.verify().sound
+    drawn = run.reserve(FULL)
+    for _ in range(2):  # A second crash before anything is reserved loses nothing more.
+        with Ledger.open(path) as ledger:
+            again = ledger.resume_run(1, ahead=4)
+            assert (again.rounds, again.committed, again.held) == (3, 2, 17)
+            ticket = again.unsettled()
+            assert ticket is not None
+            assert (ticket.number, ticket.state) == (drawn.number, "drawn")
+    with Ledger.open(path) as ledger:
+        again = ledger.resume_run(1, ahead=4)
+        for _ in range(17):
+            again.reserve(FULL).commit()
+        assert (again.rounds, again.committed, again.held) == (20, 19, 0)
+        assert kinds(ledger).count("reserve") == 1 + 5
+        # The first process was alive after all. What it has drawn, it may release, and no more.
+        drawn.commit()
+        lost = run.reserve(FULL)
+        with pytest.raises(LedgerError, match="committed or abandoned before"):
+            lost.commit()
+        assert (again.rounds, again.committed, ledger.verify().sound) == (20, 20, True)
+    alive.close()
+
+
+@pytest.mark.parametrize("way", ["close", "give back", "finish"])
+def test_rounds_that_are_left_are_given_back(path: Path, way: str) -> None:
+    with Ledger.open(path, BUDGET) as ledger:
+        run = ledger.start_run("x", 20 * FULL, ahead=8)
+        run.reserve(FULL).commit()
+        assert (run.rounds, run.reserved_ahead) == (8, 7)
+        if way != "close":
+            run.finish() if way == "finish" else run.give_back()
+            assert run.reserved_ahead == 0
+    with Ledger.open(path) as ledger:
+        assert (ledger.rounds, ledger.verify().sound) == (1, True)
+        assert ledger.upper_epsilon() == dpacct.epsilon(FULL, delta=BUDGET.delta).upper
+
+
+def test_while_a_round_is_not_settled_the_next_one_is_reserved_alone(ledger: Ledger) -> None:
+    run = ledger.start_run("x", 20 * FULL, ahead=8)
+    first = run.reserve(FULL)
+    second = run.reserve(FULL)
+    assert (run.rounds, run.reserved_ahead) == (2, 0)
+    second.commit()
+    third = run.reserve(FULL)
+    assert (run.rounds, run.reserved_ahead) == (10, 7)
+    first.commit()
+    third.commit_and_reserve(FULL).commit()
+    assert (run.committed, run.reserved_ahead, ledger.verify().sound) == (4, 6, True)
 
 
 def test_without_a_plan_or_off_it_there_is_nothing_ahead(ledger: Ledger) -> None:
@@ -80,6 +117,8 @@ def test_without_a_plan_or_off_it_there_is_nothing_ahead(ledger: Ledger) -> None
     for ahead in (0, 1025, 1.5, True, "2"):
         with pytest.raises(InvalidParameter, match=r"^ahead is"):
             free.reserve(FULL, ahead=ahead)  # type: ignore[arg-type]
+        with pytest.raises(InvalidParameter, match=r"^ahead is"):
+            ledger.resume_run(1, ahead=ahead)  # type: ignore[arg-type]
     assert ledger.verify().sound
 
 

@@ -139,6 +139,7 @@ def build_job(settings: RunSettings, terms: Terms | None = None) -> Job:
         "secure_noise": settings.get("secure_noise") is not None,
         "adjacency": adjacency,
         "public_size": declared,
+        "ahead": 1 if settings.get("ahead") is None else settings.number("ahead"),
     }
     tested, model = ClientData(inputs.to(device), targets.to(device)), model.to(device)
     return Job(

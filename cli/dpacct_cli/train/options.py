@@ -163,6 +163,9 @@ class Record(NamedTuple):
     ledger: Annotated[Text, option("--ledger", "FILE", RECORD,
         "File that records the spent budget; model, report and checkpoint stand beside it. "
         "Default one for each data set: DATA.ledger here, or beside FILE.csv.")] = None
+    ahead: Annotated[Text, option("--ahead", "N", RECORD,
+        "Reserve up to N equal rounds by one entry of the ledger, which saves a disk flush a "
+        "round; default 1.", advanced=True)] = None
     resume: Annotated[bool, flag("--resume", RECORD, "Continue a run that was stopped.")] = False
     run: Annotated[Text, option("--run", "NAME", RECORD,
         "The run that --resume continues: the beginning of its file names.", advanced=True)] = None

@@ -33,12 +33,12 @@ from dpacct_cli.words import spelling
 _LAYERS = ("config", "schema", "assignments", "server_assignments")
 KEYS = (
     *(key for key in Training._fields if key not in _LAYERS),
-    "schedule", "hold_out",
+    "schedule", "hold_out", "ahead",
 )  # fmt: skip
 FLAGS = ("secure_noise", "examples", "as_printed")
 TABLES = ("method_options", "data_options", "server_options")
 # A resumed run may have other values of these.
-FREE = ("device", "data_dir", "vectorize")
+FREE = ("device", "data_dir", "vectorize", "ahead")
 # At most one key of each pair is needed. Two would say the same thing twice.
 ALTERNATIVES = (
     ("eps", "noise"),

@@ -224,6 +224,7 @@ class Federation(PrivateRun):
         begun = self.follows or self.account.begun
         self.begin()
         ahead = self.state.noise is not None or self.engine.allocator is not None
+        ahead |= self._account.ahead > 1
         if self._checkpoint and ahead and not begun:
             # More than a round is charged with the first one. A crash in it loses that one alone.
             self.save()

@@ -19,7 +19,7 @@ from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter
-from dpacct.ledger import Run
+from dpacct.ledger import MOST_AHEAD, Run
 from dpacct.packages import import_package
 from dpacct.rounds import AccountantName, Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
 
@@ -86,8 +86,9 @@ class TightAccountant:
         """
         times = validate.count("count", count, "a number of rounds")
         round_ = self.round_of(event)
-        for _ in range(0 if self._run is None else times):
-            ticket = cast("Run", self._run).reserve(round_)
+        run = self._run
+        for left in range(0 if run is None else times, 0, -1):
+            ticket = run.reserve(round_, ahead=max(run.ahead, min(left, MOST_AHEAD)))
             ticket.draw()
             ticket.commit()
         self._events.append((event, times))

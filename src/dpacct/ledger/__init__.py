@@ -12,7 +12,7 @@ from dpacct.ledger.disk.rows import begins_as_ledger
 from dpacct.ledger.ledger import Ledger, as_place, is_there
 from dpacct.ledger.postgres.address import Address
 from dpacct.ledger.readings import Guarantee
-from dpacct.ledger.record.entries import Position
+from dpacct.ledger.record.entries import MOST_AHEAD, Position
 from dpacct.ledger.record.events import (
     Event,
     NoisySum,

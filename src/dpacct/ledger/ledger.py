@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -18,7 +19,7 @@ from dpacct.ledger.disk.store import Store, make_file
 from dpacct.ledger.disk.witness import require
 from dpacct.ledger.postgres.address import Address
 from dpacct.ledger.readings import Guarantee, Snapshot, naming
-from dpacct.ledger.record.entries import Opening, Position, Start, new_entry, reading
+from dpacct.ledger.record.entries import MOST_AHEAD, Opening, Position, Start, new_entry, reading
 from dpacct.ledger.record.events import Event, checked_details
 from dpacct.ledger.record.parts import check_part, checked_partitions
 from dpacct.ledger.record.plans import PAIRS, Plan, accountant_of, schedule_of
@@ -147,7 +148,13 @@ class Ledger:
             raise InvalidParameter("adjacency", adjacency, f"{of_file} {self.adjacency}", self.note)
 
     def close(self) -> None:
-        """Close the file. Its runs and tickets cannot be used any more."""
+        """Close the file. Its runs and tickets cannot be used any more.
+
+        Rounds that are reserved ahead and not taken are given back.
+        """
+        for give_back in self._file.give_back:
+            with suppress(LedgerError):
+                give_back()
         self._file.store.close()
 
     def __enter__(self) -> Self:
@@ -167,6 +174,7 @@ class Ledger:
         details: Mapping[str, Any] | None = None,
         accountant: AccountantName = PAIRS,
         project: str = "",
+        ahead: int = 1,
     ) -> Run:
         """Register a run.
 
@@ -179,6 +187,7 @@ class Ledger:
             details: anything worth keeping, as JSON: configuration, model, user.
             accountant: "tight" promises that no client remembers whether it took part.
             project: the group of runs that it belongs to, which `summary` adds up.
+            ahead: how many equal rounds of the plan one entry reserves, see `Run.reserve`.
         Raises:
             BudgetExceeded: the plan does not fit. InvalidParameter: the name or the details are
                 invalid, or the plan has another adjacency. LedgerError: the file cannot be written.
@@ -191,20 +200,26 @@ class Ledger:
             found = admitted(now, start)
             return lambda opened: opened.register(found)
 
-        return Run(self._file, self._file.write_computed(compute))
+        ahead = validate.count("ahead", ahead, "the number of rounds ahead", MOST_AHEAD)
+        return Run(self._file, self._file.write_computed(compute), ahead=ahead)
 
-    def resume_run(self, run_id: int) -> Run:
-        """Go on with a run after a crash. Rounds that were never committed stay spent.
+    def resume_run(self, run_id: int, *, ahead: int = 1) -> Run:
+        """Go on with a run after a crash. Rounds that may have been drawn stay spent.
+
+        Rounds that the earlier process had reserved ahead of these are given back, and it can
+        release none of them any more. ``ahead`` is as for `start_run`.
 
         Raises:
             LedgerError: there is no such run, or it is finished.
         """
-        self._file.write(
-            lambda opened: opened.append(
-                "resume", run_id, {}, (opened.state, opened.open_run(run_id))
-            )
-        )
-        return Run(self._file, run_id)
+        ahead = validate.count("ahead", ahead, "the number of rounds ahead", MOST_AHEAD)
+
+        def go_on(opened: Transaction) -> None:
+            opened.append("resume", run_id, {}, (opened.state, opened.open_run(run_id)))
+            opened.give_back_ahead(run_id)
+
+        self._file.write(go_on)
+        return Run(self._file, run_id, ahead=ahead)
 
     def charge(
         self,

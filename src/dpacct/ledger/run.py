@@ -79,7 +79,7 @@ class Ticket:
         event: Event | Release,
         *,
         details: Mapping[str, Any] | None = None,
-        ahead: int = 1,
+        ahead: int | None = None,
         asks: Callable[[RunState], None] | None = None,
     ) -> Ticket:
         """Release the round and charge the next one of its run, by one write.
@@ -94,15 +94,16 @@ class Ticket:
             BudgetExceeded: this round is released, and the next one does not fit.
             LedgerError, InvalidParameter: as for `commit` and `Run.reserve`.
         """
-        run, whole = self._run, self._run.asked(event, ahead)
+        run = self._run
+        whole, count = run.asked(event, ahead, closes=self)
 
         def then(opened: Transaction) -> list[Reservation]:
             try:
-                return run.charge_next(opened, whole, ahead, asks)
+                return run.charge_next(opened, whole, count, asks)
             except BudgetExceeded:
                 return []
 
-        if run.has_ahead(whole):
+        if run.has_ahead(whole, closes=self):
             self._commit(details, lambda _: None)
             return run.reserve(whole, ahead=ahead, asks=asks)
         following: Ticket | None = None
@@ -167,11 +168,17 @@ class Run:
         part: the part of the data that it uses, such as ``country=DE``, or empty for all.
         details: as it was started.
         accountant: of its plan: "pairs", or "tight" if that was promised and makes a difference.
+        ahead: how many equal rounds of its plan one entry reserves, see `reserve`.
     """
 
-    def __init__(self, file: LedgerFile, number: int, start: Start | None = None) -> None:
+    def __init__(
+        self, file: LedgerFile, number: int, start: Start | None = None, ahead: int = 1
+    ) -> None:
         self.file = self._file = file
-        # Rounds that were reserved ahead by this process, and what they are.
+        self.ahead = ahead
+        # Rounds that were reserved ahead by this process, and what they are. Its latest ticket is
+        # settled before one of them is taken: `Transaction.give_back_ahead` relies on that.
+        self._latest: Ticket | None = None
         self._ahead: list[Reservation] = []
         self._ahead_of: Event | None = None
         self._process = os.getpid()
@@ -226,7 +233,7 @@ class Run:
         self,
         event: Event | Release,
         *,
-        ahead: int = 1,
+        ahead: int | None = None,
         asks: Callable[[RunState], None] | None = None,
     ) -> Ticket:
         """Charge a round, before any data is touched. It is on disk when this returns.
@@ -240,7 +247,8 @@ class Run:
             ahead: charge up to so many equal rounds of the plan by one entry, from 1 to 1024. The
                 next calls with the same round take them without a write. Room for the plan is held
                 anyway, so only readings so far are larger. Those that are left are given back when
-                another round is reserved or the run is finished. A crash leaves them spent.
+                another round is reserved, or one while the one before is not settled, and when the
+                run is finished, closed or, after a crash, resumed. Default: that of the run.
             asks: rejects the round, by an error, because of the earlier rounds of the run. It is
                 called in the transaction that charges the round.
         Raises:
@@ -249,11 +257,12 @@ class Run:
             InvalidParameter: its adjacency is not the ledger's, or a private run has no noise.
             LedgerError: the run is finished, or the file cannot be written. Nothing counts then.
         """
-        whole = self.asked(event, ahead)
+        whole, count = self.asked(event, ahead)
         if self.has_ahead(whole):
-            return Ticket(self, self._ahead.pop(0), whole)
+            self._latest = Ticket(self, self._ahead.pop(0), whole)
+            return self._latest
         while True:
-            found = self._file.write(lambda opened: self.charge_next(opened, whole, ahead, asks))
+            found = self._file.write(lambda opened: self.charge_next(opened, whole, count, asks))
             if ticket := self.ticket_of(found, whole):
                 return ticket
             # A rejection takes a while. Other processes may free some room meanwhile.
@@ -263,19 +272,34 @@ class Run:
                 now.mixture.check_promises(now.state.charged, 1 * charged)
                 raise writing.round_refused(now, self.id, charged)
 
-    def asked(self, event: Event | Release, ahead: int) -> Event:
-        """Return a round to be reserved, once what its admission needs is computed."""
-        validate.count("ahead", ahead, "the number of rounds ahead", MOST_AHEAD)
+    def asked(
+        self, event: Event | Release, ahead: int | None, closes: Ticket | None = None
+    ) -> tuple[Event, int]:
+        """Return a round to be reserved, once what its admission needs is computed, and how many.
+
+        ``closes``: the ticket that is settled before.
+        """
+        ahead = self.ahead if ahead is None else ahead
+        ahead = validate.count("ahead", ahead, "the number of rounds ahead", MOST_AHEAD)
         whole = event if isinstance(event, Event) else Event(event)
         if whole.is_bare and self.private:
             rule = "no epsilon covers a sum without noise: start its run with private=False"
             raise InvalidParameter("noise_multiplier", 0.0, rule)
         self._file.prepare(whole.charged)
-        return whole
+        return whole, ahead if self._is_settled(closes) else 1
 
-    def has_ahead(self, event: Event) -> bool:
-        """Return whether such a round was reserved ahead, by this process."""
-        return bool(self._ahead) and (self._ahead_of, os.getpid()) == (event, self._process)
+    def has_ahead(self, event: Event, closes: Ticket | None = None) -> bool:
+        """Return whether such a round was reserved ahead by this process, and may be taken."""
+        return bool(self.reserved_ahead) and self._ahead_of == event and self._is_settled(closes)
+
+    def _is_settled(self, closes: Ticket | None) -> bool:
+        latest = self._latest
+        return latest in (None, closes) or latest.state in ("committed", "abandoned")
+
+    @property
+    def reserved_ahead(self) -> int:
+        """The number of rounds that are reserved and not taken. They count as spent until then."""
+        return len(self._ahead) if os.getpid() == self._process else 0
 
     def charge_next(
         self, opened: Transaction, event: Event, ahead: int,
@@ -291,7 +315,22 @@ class Run:
     def ticket_of(self, reserved: list[Reservation], event: Event) -> Ticket | None:
         """Return the ticket of the first of some reservations, and keep the others."""
         self._ahead, self._ahead_of, self._process = reserved[1:], event, os.getpid()
-        return Ticket(self, reserved[0], event) if reserved else None
+        if not reserved:
+            return None
+        if self._ahead:
+            self._file.give_back.add(self.give_back)
+        self._latest = Ticket(self, reserved[0], event)
+        return self._latest
+
+    def give_back(self) -> None:
+        """Give back the rounds that are reserved ahead and not taken.
+
+        Raises:
+            LedgerError: the file cannot be written. They stay spent.
+        """
+        if self.reserved_ahead:
+            self._file.write(self._give_back)
+        self._ahead = []
 
     def _give_back(self, opened: Transaction) -> None:
         if os.getpid() == self._process:

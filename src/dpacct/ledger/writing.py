@@ -130,8 +130,10 @@ class Transaction(Snapshot):
         data |= {"s": slot} if state.on_plan else {}
         data |= {"n": count} if count > 1 else {}
         implied = rules.as_said(self.mixture, state, kind, Reserve(0, slot, count=count), slot)
-        data |= {} if charge.cost == implied.cost else {"cost": charge.cost}
-        data |= {} if charge.freed == implied.freed else {"freed": charge.freed}
+        # Of several rounds both are said, so that `give_back` knows them.
+        several, same = count > 1, (charge.cost == implied.cost, charge.freed == implied.freed)
+        data |= {"cost": charge.cost} if several or not same[0] else {}
+        data |= {"freed": charge.freed} if several or not same[1] else {}
         data |= {"details": dict(event.details)} if event.details else {}
         number = self.head.number + 1
         totals = rules.reserved(self.state, state, charge, str(charged.adjacency), number)
@@ -196,6 +198,22 @@ class Transaction(Snapshot):
         totals = rules.abandoned(self.state, self._unsettled(reservation), reservation.charge)
         self.append("abandon", reservation.run, {"reason": reason}, totals, reservation.closes)
 
+    def give_back_ahead(self, run: int) -> None:
+        """Give back the rounds that an earlier process had reserved ahead of the one it was in.
+
+        A process draws one at a time of the rounds of an entry, in their order. So of those that
+        are open the first may have been drawn, and stays spent. For the others nothing was.
+        """
+        number = self.run_state(run).latest
+        said = chain.read(self.entry(number)) if number else None
+        if not isinstance(said, Reserve) or not (said.cost and said.freed):
+            return
+        whole = Charge(said.cost, said.slot, said.freed, rounds=said.count, kind=said.kind)
+        places = [Reservation(number, run, whole.one(n), n) for n in range(said.count)]
+        open_ = [p for p in places if not self.read(lambda rows: rows.is_closed(p.closes))]  # noqa: B023 - used at once
+        for reservation in reversed(open_[1:]):
+            self.abandon(reservation, "reserved ahead by a process that ended")
+
     def take_row(self, run: int) -> int:
         """Take the next row of correlated noise for a run, and return its number, from 1."""
         state = self.open_run(run)
@@ -224,6 +242,8 @@ class LedgerFile:
         self.store = store
         self.path = store.path
         self.note = ""
+        # What gives back rounds that are reserved ahead and not taken, before the file is closed.
+        self.give_back: set[Callable[[], None]] = set()
         first = store.read(lambda rows: rows.entry(1))
         with naming(self.path, first):
             opening = chain.read(first)

@@ -502,3 +502,21 @@ def test_a_table_is_looked_at_beside_its_settings_or_where_it_is_typed(dpacct, f
     ran = dpacct(f"plot norms {model} --json")
     assert (ran.code, "Type --data FILE" in ran.err) == (2, True)
     assert dpacct(f"plot norms {model} --data moved.csv --json").code == 0
+
+
+def test_rounds_reserved_ahead_save_entries_and_a_stopped_run_loses_none(
+    dpacct: Any, stop_after: Any
+) -> None:
+    Path("ahead.toml").write_text("ahead = 4\n")
+    with stop_after(2):
+        assert dpacct(small(rounds=6), "--config ahead.toml --ledger run.ledger").code == 130
+    with Ledger.open("run.ledger", read_only=True) as ledger:
+        entries = [entry["kind"] for entry in ledger.export()]
+        assert (ledger.rounds, entries.count("abandon"), ledger.verify().sound) == (2, 2, True)
+    assert "ahead is 0" in dpacct("train dp-fedavg --ledger run.ledger --resume --ahead 0").err
+    assert dpacct("train --ledger run.ledger --resume --ahead 3").code == 0
+    with Ledger.open("run.ledger", read_only=True) as ledger:
+        entries = [entry["kind"] for entry in ledger.export()]
+        assert (ledger.rounds, ledger.runs[0].committed, entries.count("reserve")) == (6, 6, 3)
+    refused = dpacct(small(rounds=6), "--adaptive-clip 0.5 --ahead 4 --ledger b.ledger")
+    assert (refused.code, "--ahead is 4" in refused.err) == (2, True)

@@ -257,7 +257,7 @@ OTHERS = {
     "batch_size": "7", "momentum": "0.5", "weight_decay": "0.1", "lr_decay": "0.9",
     "max_grad_norm": "2", "server_lr": "0.5", "server": "adam", "as_printed": "yes",
     "device": "cuda:99", "seed": "3", "public_seed": "5", "vectorize": "no",
-    "precision": "tf32", "schedule": "plan.csv", "hold_out": "0.2",
+    "precision": "tf32", "schedule": "plan.csv", "hold_out": "0.2", "ahead": "2",
 }  # fmt: skip
 
 

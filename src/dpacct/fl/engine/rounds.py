@@ -524,7 +524,6 @@ class Rounds:
         """Return the next round as it will be charged, read from the objects that run."""
         engine, bound = self.engine, self.state.bound
         details = {
-            "round": self.round + 1,
             "method": engine.method.name or type(engine.method).__name__,
             "bound": type(bound).__name__,
             "clip_norm": bound.clip_norm,

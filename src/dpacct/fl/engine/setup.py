@@ -111,11 +111,14 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Parts:
     scheme = schemes[0]
     if correlation is not None:
         _check_correlated(settings, correlation, bound, relation, scheme)
+    _check_ahead(settings, bound, correlation, scheme)
     terms = relation, delta, accountant
     schedule, budget = _choose_schedule(settings, scheme, *terms, correlation)
     source = Randomness() if settings.seed is None else Seeded(settings.seed)
     ledger, private = settings.ledger_place, reason is None
-    account = Account(ledger, budget, private=private, accountant=accountant, unit=unit)
+    account = Account(
+        ledger, budget, private=private, accountant=accountant, unit=unit, ahead=settings.ahead
+    )
     bare = settings.noise_multiplier == 0
     multiplier = 0.0 if bare else noise_of(schedule.phases[0].round)
     first = RoundNoise(scheme, relation, multiplier, public, correlation)
@@ -302,6 +305,22 @@ def _check_correlated(
         raise Unsupported(
             "replace-one with secret draws within groups, which are proven for zero-out"
         )
+
+
+def _check_ahead(
+    settings: Settings,
+    bound: Bound,
+    correlation: Correlation | None,
+    sampling: Sampling | Allocation,
+) -> None:
+    """Refuse to reserve rounds ahead that are not alike, or that are charged together anyway."""
+    rule = ""
+    if isinstance(bound, AdaptiveClip) or callable(settings.clip_norm):
+        rule = "each round is recorded with its own clip norm, once that is known"
+    elif correlation is not None or isinstance(sampling, Allocation):
+        rule = "the rounds of an epoch, or of correlated noise, are charged together anyway"
+    if rule and settings.ahead > 1:
+        raise InvalidParameter("ahead", settings.ahead, rule, "Leave it out.")
 
 
 def plan_accountant(

@@ -252,6 +252,7 @@ class Account:
         budget: of a new ledger. Its delta is the run's.
         private: whether noise and cohorts are secret.
         accountant: that calibrated the plan (see `dpacct.fl.engine.setup.plan_accountant`).
+        ahead: how many equal rounds one entry reserves.
         unit: the privacy unit. An existing ledger may use another word for a client.
 
     Attributes:
@@ -259,7 +260,7 @@ class Account:
         goes_on: of a resumed run, its next row of correlated noise, from 1, and the time of the
             latest entry that its ledger had. A row is used twice if that entry is older than the
             latest round that ran: ledger and checkpoint were both put back.
-        accountant, budget, unit: as above.
+        accountant, ahead, budget, unit: as above.
     """
 
     def __init__(
@@ -270,8 +271,9 @@ class Account:
         private: bool,
         accountant: AccountantName = PAIRS,
         unit: str = CLIENT,
+        ahead: int = 1,
     ) -> None:
-        self.unit = unit
+        self.unit, self.ahead = unit, ahead
         self.budget = budget
         # Only `tight` proves a game. Every other calibration is charged by pairs.
         self.accountant: AccountantName = TIGHT if accountant == TIGHT else PAIRS
@@ -303,19 +305,22 @@ class Account:
     @property
     def position(self) -> int:
         """Return the number of used rounds of the plan: released, or lost in a crash."""
-        return 0 if self._run is None else self._totals(self._run).cursor
+        run = self._run
+        return 0 if run is None else self._totals(run).cursor - run.reserved_ahead
 
     def saved(self) -> Saved | None:
         """Return the run's place in its ledger, or None before it is started."""
         if self._run is None or self._ledger is None:
             return self._last
         run = self._run
-        return Saved(run.id, run.rounds, run.committed, self._ledger.position)
+        charged = run.rounds - run.reserved_ahead
+        return Saved(run.id, charged, run.committed, self._ledger.position)
 
     def epsilon(self) -> Spent:
         """Return the epsilon of the run's releases, or infinite if it is not private."""
-        if self._run is not None:
-            return self._run.epsilon()
+        run = self._run
+        if run is not None:
+            return self.spent_so_far()() if run.reserved_ahead and run.private else run.epsilon()
         if self._last_spent is not None:
             return self._last_spent()
         if self._closed and self.begun:
@@ -323,13 +328,17 @@ class Account:
         return Spent(0.0, 0.0, self.delta)
 
     def spent_so_far(self) -> Callable[[], Spent]:
-        """Return a function that computes `epsilon` as of the latest round when it is called."""
+        """Return a function that computes `epsilon` as of the latest round when it is called.
+
+        Rounds that are reserved ahead and not taken have released nothing, and do not count here.
+        """
         run = self._run
         state = None if run is None else self._totals(run)
         if run is None or state is None or not (state.on_plan and run.private):
             now = self.epsilon()
             return lambda: now
-        plan, rounds, committed = run.plan or Schedule(), state.rounds, state.committed
+        plan, committed = run.plan or Schedule(), state.committed
+        rounds = state.rounds - run.reserved_ahead
 
         @cache
         def spent() -> Spent:
@@ -370,8 +379,9 @@ class Account:
             )
         try:
             self._run = ledger.start_run(
-                name, plan=plan, private=self._private, details=details, accountant=self.accountant
-            )
+                name, plan=plan, private=self._private, details=details,
+                accountant=self.accountant, ahead=self.ahead,
+            )  # fmt: skip
         except BudgetExceeded:
             if not event.is_bare:
                 raise
@@ -400,15 +410,17 @@ class Account:
         if run.private is not self._private:
             rule = f"run {run.id} of the ledger was started with private={run.private}"
             raise InvalidParameter("seed", "given" if run.private else None, rule)
+        if self._run is not None:
+            self._run.give_back()
         self.goes_on = run.latest_row + 1, ledger.last_written
-        self._run = ledger.resume_run(run.id)
+        self._run, self._ticket = ledger.resume_run(run.id, ahead=self.ahead), None
         self.begun = True
 
     def reserve(self, event: Event) -> Ticket:
         """Charge a round."""
         run = self._started_run()
         self._ticket = None  # A round that fails from here on may be on disk all the same.
-        self._ticket = _charge(run, event)
+        self._ticket = charge(run, event)
         return self._ticket
 
     def take_row(self, event: Event, releases: int, rows: int) -> RowTicket:
@@ -418,7 +430,7 @@ class Account:
         """
         run = self._started_run(rows)
         while run.rounds < releases:
-            ticket = _charge(run, event)
+            ticket = charge(run, event)
             ticket.draw()
             ticket.commit()
         return RowTicket(run, run.take_row() - 1)
@@ -435,7 +447,7 @@ class Account:
         if run.rounds <= epoch:
             # As in `reserve`: a charge that fails may be on disk, and `unsettled` finds it then.
             self._epoch = None
-            ticket = _charge(run, event)
+            ticket = charge(run, event)
             ticket.draw()
             self._epoch = OpenEpoch(ticket, steps)
         elif self._epoch is None and released == row:
@@ -457,6 +469,7 @@ class Account:
         # The caller may have closed a ledger of its own.
         with suppress(LedgerError):
             if self._run is not None:
+                self._run.give_back()
                 self._last = self.saved()
                 self._last_spent = self.spent_so_far()
         if self._ledger is not None and not isinstance(self._given, Ledger):
@@ -518,15 +531,13 @@ class Account:
         return ledger
 
 
-def _charge(run: Run, event: Event) -> Ticket:
+def charge(run: Run, event: Event) -> Ticket:
     """Charge a round of a run, or reject one after the last of its plan."""
     plan = run.plan
 
     def goes_on(state: RunState) -> None:
-        if plan is not None and state.on_plan and state.rounds >= plan.rounds:
-            raise BudgetExceeded(
-                f"all {plan.rounds} rounds of the plan are charged, those that a crash lost among "
-                "them"
-            )
+        if plan is not None and state.on_plan and state.cursor >= plan.rounds:
+            lost = ", those that a crash lost among them" if state.committed < state.rounds else ""
+            raise BudgetExceeded(f"all {plan.rounds} rounds of the plan are charged{lost}")
 
     return run.reserve(event, asks=goes_on)

@@ -1,7 +1,7 @@
 """Draw the batches of an Opacus loader, and charge them to a run of a ledger.
 
 Rule 1: A batch is reserved before it is drawn. The loader ends without an error if a batch does not
-    fit or the plan of the run is at its end. Batches drawn before that are still delivered.
+    fit or the whole plan of the run is charged. Batches drawn before that are still delivered.
 Rule 2: A step is committed after the noise is drawn and before the model changes.
 Rule 3: A step that the reservation may not cover raises before the model changes.
 Rule 4: A batch without a step stays spent.
@@ -28,7 +28,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 from dpacct import validate
 from dpacct.epochs import Epoch
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsupported
-from dpacct.fl.privacy.account import OpenEpoch
+from dpacct.fl.privacy.account import OpenEpoch, charge
 from dpacct.fl.privacy.allocation import Allocation, Allocator
 from dpacct.fl.privacy.randomness import Randomness, Seeded, draw_cohort
 from dpacct.fl.tensors import numbers
@@ -119,11 +119,8 @@ class CheckedSampler(_samplers.UniformWithReplacementSampler):
         run = self._run
         if self.ended or run is None:
             return None
-        if run.plan is not None and run.on_plan and not run.held:
-            self.ended = "the plan of the run is at its end"
-            return None
         try:
-            ticket = run.reserve(event)
+            ticket = charge(run, event)
         except BudgetExceeded as refusal:
             self.ended = str(refusal)
             return None
