@@ -239,6 +239,12 @@ class Train(MechanismKeys):
     groups: NotRequired[int]
     public_size: int | None
     test_accuracy: float
+    validation_accuracy: NotRequired[float]
+    unprotected_train_accuracy: NotRequired[float]
+    unprotected_gap: NotRequired[float]
+    rounds_to_target: NotRequired[int | None]
+    bytes_per_client: int
+    runs: NotRequired[list[Object]]
     test_data: str
     label_set: str
     seconds: float

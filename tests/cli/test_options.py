@@ -126,7 +126,7 @@ TYPED = {
     "--project": "p", "--part": "country=DE", "--run": "2", "--bits": "300",
     "--output": "out.md", "explore --output": "out.csv", "plot --output": "out.svg",
     "--clients": "50", "--json": "", "--quiet": "", "--certify": "", "--by-theorem": "",
-    "--adjacency": "replace-one",
+    "--adjacency": "replace-one", "--against": "round",
 }  # fmt: skip
 NEEDS = {"certify": "flint", "claims check": "flint", "plot": "plotext"}
 # Times, dates and hashes differ from run to run.

@@ -215,6 +215,24 @@ def test_runs_are_read_from_reports(tmp_path: Path) -> None:
     assert runs_picture([run]).panels[0].curves[0].name == "one"
 
 
+def test_runs_are_drawn_against_rounds_and_communication(tmp_path: Path) -> None:
+    file = tmp_path / "one.report.jsonl"
+    steps = [{"round": n, "bytes_down": 4 * 10**6, "bytes_up": 10**6} for n in (1, 2, 3, 4)]
+    seen = [row | ({"validation_accuracy": row["round"] / 10} if row["round"] % 2 == 0 else {})
+            for row in steps]  # fmt: skip
+    file.write_text(rows(*seen))
+    for against, xs in (("round", (2, 4)), ("megabytes", (10, 20))):
+        [panel] = runs_picture([read_run(file, against)], against).panels
+        assert (panel.curves[0].x, panel.curves[0].y) == (xs, [0.2, 0.4])
+        assert panel.y == "accuracy on the validation set"
+    # Without noise there is no epsilon.
+    with pytest.raises(InvalidParameter, match="no validation accuracy with a bounded epsilon"):
+        read_run(file)
+    file.write_text(rows(*({"test_accuracy": 0.5, "round": bad} for bad in (None, "1", 10**400))))
+    with pytest.raises(InvalidParameter, match="no test accuracy with a place by round"):
+        read_run(file, "round")
+
+
 def test_repeats_of_a_run_are_a_mean_in_a_band() -> None:
     low = [TrainedRun(f"one-{n}", (0.5, 1.0), (0.5, 0.6 + 0.1 * n), 1e-5) for n in range(3)]
     high = [TrainedRun("eight", (4.0, 8.0), (0.8, 0.9), 1e-5)]

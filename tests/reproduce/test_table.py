@@ -171,6 +171,8 @@ def words(**changes: Any) -> dict[str, Any]:
         ({"schedule": "/dev/zero"}, "the file of a table cannot set it"),
         ({"device": "cuda"}, "the file of a table cannot set it"),
         ({"ledger": "x"}, "'ledger' is no key of it"),
+        ({"repeats": 3}, "the file of a table has seeds"),
+        ({"init": "/dev/zero"}, "the file of a table cannot set it"),
         ({"config": "x"}, "'config' is no key of it"),
         ({"rho": 0.5}, "'rho' is no key of it"),
         ({"rounds": [1]}, "rounds is a number or a text"),

@@ -54,8 +54,8 @@ than = "two"
 def played(table: PaperTable, records: Records, value: Any) -> None:
     for cell, setting in table.settings():
         accuracy = value(cell, setting["public_seed"])
-        history = [{"round": 1, "epsilon": 1.0, "accuracy": accuracy - 5},
-                   {"round": 2, "epsilon": 1.5, "accuracy": accuracy}]  # fmt: skip
+        history = [{"round": n, "megabytes": n, "epsilon": 0.5 + n / 2, "accuracy": at}
+                   for n, at in ((1, accuracy - 5), (2, accuracy))]  # fmt: skip
         result = {"accuracy": accuracy, "train_accuracy": accuracy + 3, "history": history}
         records.need([setting], lambda _, found=result: found)
 
@@ -113,7 +113,8 @@ def test_a_verdict_needs_three_runs_and_claims_are_paired(table, tmp_path):
 @pytest.mark.parametrize(
     ("measure", "target", "expected"),
     [("accuracy", None, 50), ("best_accuracy", None, 50), ("train_accuracy", None, 53),
-     ("gap", None, 3), ("rounds_to", 45, 1), ("rounds_to", 47, 2), ("rounds_to", 60, None)],
+     ("gap", None, 3), ("validation_accuracy", None, 50),
+     ("rounds_to", 45, 1), ("rounds_to", 47, 2), ("rounds_to", 60, None)],
 )  # fmt: skip
 def test_measures_are_read_off_a_run(table, tmp_path, measure, target, expected):
     records = Records(tmp_path / "runs.jsonl")
@@ -122,7 +123,7 @@ def test_measures_are_read_off_a_run(table, tmp_path, measure, target, expected)
     assert found == ({} if expected is None else dict.fromkeys(table.seeds, expected))
 
 
-@pytest.mark.parametrize("figure", ["column", "round", "epsilon", "messages"])
+@pytest.mark.parametrize("figure", ["column", "round", "epsilon", "messages", "megabytes"])
 def test_each_figure_has_a_curve_for_each_row(table, tmp_path, figure):
     records = Records(tmp_path / "runs.jsonl")
     played(table, records, lambda _, seed: 50.0 + seed)

@@ -112,9 +112,9 @@ def attack(
         note = limit.because or "one model; the limit is proven on average over trainings"
         curves = [(f"{ATTACK}, by {unit}", roc) for unit, roc in by_unit.items()]
         to.write(roc_picture(curves, None if limit.auc is None else limit.tpr, note), file)
-    data = _data(target, limit, by_unit, left_out)
+    found = _data(target, limit, by_unit, left_out)
     number = repr(by_unit["client"].auc.value)
-    show(Answer(data, number, lambda: _page(target, limit, data)), style)
+    show(Answer(found, number, lambda: _page(target, limit, found)), style)
     if file is not None and style is Style.HUMAN:
         print(f"picture: {file}", file=sys.stderr)
 

@@ -224,9 +224,18 @@ def ledger(
 def train(
     files: Annotated[str, argument("FILE,...", "Reports of dpacct train (.report.jsonl).")],
     *,
+    against: Annotated[
+        str,
+        option(
+            "--against",
+            "epsilon|round|megabytes",
+            options.OUTPUT,
+            "The horizontal axis; default epsilon.",
+        ),
+    ] = "epsilon",
     to: PictureOptions,
 ) -> None:
-    """Draw accuracy against epsilon, from the reports of dpacct train.
+    """Draw accuracy against epsilon, rounds or communication, from the reports of dpacct train.
 
     Example:
       dpacct plot train one.report.jsonl,two.report.jsonl -o accuracy.png
@@ -236,7 +245,7 @@ def train(
         raise InvalidParameter("FILE", None, "name a report, or several separated by commas")
     to.put(
         dpacct.pictures.runs_picture(
-            [dpacct.pictures.read_run(part.strip()) for part in files.split(",")]
+            [dpacct.pictures.read_run(part.strip(), against) for part in files.split(",")], against
         )
     )
 

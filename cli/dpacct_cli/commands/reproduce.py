@@ -24,7 +24,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported, located
@@ -49,14 +49,10 @@ from dpacct_cli.train.defaults import DEFAULTS
 from dpacct_cli.train.options import METHODS, DataDir, Device, Init
 from dpacct_cli.train.settings import RunSettings, from_words
 
-if TYPE_CHECKING:
-    from dpacct.fl.clients import ClientData
-
 # Options that name files, or belong to one machine.
 FOREIGN = ("schedule", "hold_out", "data_dir", "device", "label", "owner", "classes", "init")
-OURS = ("evaluate_every", "init")  # In the setting of a run: how it is looked at, a file's content
+REPEATED = ("repeats", "target_accuracy", "train_accuracy")  # A table has keys of its own for them
 FOLDER = "reproduced"
-TRAINED_ON = 10_000  # Training examples whose accuracy is computed
 MOST = 100_000  # Rounds, or steps of a client (Rule 5)
 # fmt: off
 Name = Annotated[Text, argument("[TABLE]",
@@ -105,6 +101,9 @@ def reproduce(
     chosen = read_table(table)
     if playing.repeats is not None:
         chosen = replace(chosen, seeds=_first_seeds(chosen, number(playing.repeats)))
+    for cell, setting in chosen.settings(tiny=playing.tiny):
+        with located("table", f"row {cell.row}, column {cell.column}: ", chosen.name):
+            settings_of(setting)
     if init is not None:
         own = {"init": _identity(Path(init))}
         cells = (replace(cell, options=cell.options | own) for cell in chosen.cells)
@@ -115,9 +114,6 @@ def reproduce(
         raise InvalidParameter("only", unknown[0], rule)
     settings = [s for cell, s in chosen.settings(tiny=playing.tiny) if cell.row in only]
     machine = {"data_dir": data_dir, "device": device, "init": init}
-    for cell, setting in chosen.settings(tiny=playing.tiny):
-        with located("table", f"row {cell.row}, column {cell.column}: ", chosen.name):
-            settings_of({k: v for k, v in setting.items() if k not in OURS})
     errors.require_torch("training needs")
     folder = Path(playing.folder or FOLDER)
     name = chosen.name if table in shipped_names() else Path(chosen.name).stem
@@ -168,6 +164,10 @@ def settings_of(words: Mapping[str, Any]) -> RunSettings:
         if key in words:
             rule = "the file of a table cannot set it: it names a file or a machine"
             raise InvalidParameter(key, words[key], rule)
+    for key in REPEATED:
+        if key in words:
+            rule = "the file of a table has seeds, measure and target for it"
+            raise InvalidParameter(key, words[key], rule)
     method, data = words["method"], words.get("data")
     if not isinstance(method, str) or method not in METHODS:
         raise InvalidParameter("method", method, f"a method is one of {', '.join(METHODS)}")
@@ -196,21 +196,15 @@ def play(
     shares are not private. Seconds are those of the processor, without evaluations.
 
     Args:
-        words: options of `dpacct train`, ``method``, and ``evaluate_every`` if it is not a tenth of
-            the rounds. With ``init``, the name and digest of its file.
+        words: options of `dpacct train`, and ``method``; ``init``: name and digest of its file.
         folder: keeps the run until it is finished. A run that stopped there goes on.
     """
-    from dpacct.fl.models import cross_entropy, evaluate
     from dpacct_cli.train.job import build_job
     from dpacct_cli.train.run import federation
 
-    settings = settings_of({key: value for key, value in words.items() if key not in OURS})
+    settings = settings_of({key: value for key, value in words.items() if key != "init"})
     machine = {k: v for k, v in {"data_dir": data_dir, "device": device, "init": init}.items() if v}
     job = build_job(replace(settings, values=settings.values | machine))
-
-    def accuracy(data: ClientData) -> float:
-        return 100 * evaluate(job.model, cross_entropy, data).accuracy
-
     place = _unfinished(folder, words)
     place.mkdir(parents=True, exist_ok=True)
     checkpoint, history = place / "run.checkpoint", place / "history.json"
@@ -221,27 +215,30 @@ def play(
             run.resume()
             if history.exists():
                 rows = [row for row in read_history(history) if row["round"] <= run.round]
-        every = words.get("evaluate_every") or max(1, run.rounds // 10)
+        every, plan = settings.every(run.rounds), run.engine.plan
+        receivers = len(job.clients) if run.engine.method.everyone_computes else plan.cohort_size
+        sent = rows[-1].get("megabytes", 0.0) if rows else 0.0
         first, began = run.round, time.process_time()
         for report in run:
             seconds += time.process_time() - began
+            sent += (receivers * report.bytes_down + plan.cohort_size * report.bytes_up) / 1e6
             if report.round % every == 0 or report.round == run.rounds:
                 seen = report.diagnostics
                 rows.append({
                     "round": report.round, "epsilon": report.epsilon.upper,
-                    "accuracy": accuracy(job.tested), "norm_median": seen.norm_median,
+                    "accuracy": 100 * job.accuracy(run.model, job.validated),
+                    "megabytes": sent, "norm_median": seen.norm_median,
                     "clipped": seen.clipped_fraction, "signal_to_noise": seen.signal_to_noise,
                 })  # fmt: skip
                 write_output(json.dumps(rows), history, force=True)
             began = time.process_time()
         result = {
-            "accuracy": accuracy(job.tested), "epsilon": run.epsilon.upper,
+            "accuracy": 100 * job.accuracy(run.model), "epsilon": run.epsilon.upper,
             "epsilon_achieved": run.epsilon.lower, "noise_multiplier": run.noise_multiplier,
             "rounds": run.round, "cohort": run.engine.plan.cohort_size,
             "seconds_per_round": seconds / max(run.round - first, 1), "history": rows,
         }  # fmt: skip
-    seen = job.dataset.train.to(job.tested.targets.device).batch(slice(0, TRAINED_ON))
-    result["train_accuracy"] = accuracy(type(job.tested)(*seen))
+    result["train_accuracy"] = 100 * job.train_accuracy(job.model)
     shutil.rmtree(place)
     return result
 

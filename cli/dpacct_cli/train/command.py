@@ -7,18 +7,43 @@ import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
+import dpacct
+from dpacct import validate
 from dpacct.errors import BudgetExceeded, InvalidParameter
-from dpacct.ledger import EXAMPLE, Terms
+from dpacct.ledger import EXAMPLE, Terms, as_place
 from dpacct.outputs import mechanism_of, noise_multiplier
 from dpacct.rounds import Schedule, first_rounds
 from dpacct_cli import errors, mechanism, outputs
-from dpacct_cli.errors import OptionConflict
+from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import Style, StyleOptions
 from dpacct_cli.output import is_there
-from dpacct_cli.render import Answer, Page, Row, down, plain, print_note, safe, seconds, show, up
-from dpacct_cli.train.files import Begun, RunFiles, begin, find_run, other_ledgers, unfinished
+from dpacct_cli.render import (
+    Answer,
+    Grid,
+    Page,
+    Row,
+    down,
+    plain,
+    print_note,
+    safe,
+    seconds,
+    show,
+    up,
+)
+from dpacct_cli.train.files import (
+    SUFFIX,
+    Begun,
+    RunFiles,
+    begin,
+    find_run,
+    ledger_of_data,
+    other_ledgers,
+    unfinished,
+)
 from dpacct_cli.train.options import METHODS, MethodName, Record, Training
 from dpacct_cli.train.settings import (
     FREE,
@@ -67,15 +92,10 @@ def train(
       dpacct train dp-fedavg --examples --batch 128 --epochs 20
       dpacct train dp-fedavg --config run.toml --json
       dpacct train mymethods:Proximal --set strength=0.1
+      dpacct train dp-fedavg --validation 0.4 --target-accuracy 0.8 --repeats 3
       dpacct train --ledger mnist.ledger --resume
     """
-    if record.run is not None and not record.resume:
-        raise OptionConflict(f"--run {record.run} needs --resume; a new run is named by itself.")
-    if record.distributed and "RANK" not in os.environ:
-        raise OptionConflict(
-            "--distributed needs torchrun, which starts the processes: "
-            "torchrun --nproc-per-node 2 -m dpacct_cli train ..."
-        )
+    _check_record(record)
     begun = None
     if record.resume:
         begun = find_run(record.ledger, record.run, method, training.data)
@@ -88,21 +108,71 @@ def train(
         values = {**begun.settings.values, **moved}
         settings = replace(begun.settings, values=values, chosen=frozenset())
     check_unit(settings)
+    settings.every(10)
+    if (target := settings.number("target_accuracy")) is not None:
+        validate.positive_probability("target_accuracy", target, "an accuracy", below_one=True)
     if settings.number("noise") == 0 and record.ledger is None and begun is None:
         raise OptionConflict(
             "--noise 0 needs --ledger FILE: without noise epsilon is infinite, of all its runs."
         )
     errors.require_torch("training needs")
     if begun is not None:
-        files = begun.files
+        jobs = [(settings, begun.files)]
     else:
-        data = settings.values["data"]
         _propose_schema(settings)
-        files = begin(record.ledger, settings.method, data)
+        runs = (
+            _repeated(settings, record) if settings.get("repeats") else [(settings, record.ledger)]
+        )
+        jobs = [(one, begin(at, one.method, one.values["data"])) for one, at in runs]
     from dpacct_cli.train.own_code import OwnErrors
 
+    style_, how = style.style, {"resume": record.resume, "distributed": record.distributed}
     with OwnErrors(settings.method):
-        _run(settings, files, style.style, resume=record.resume, distributed=record.distributed)
+        done = [end for one, files in jobs if (end := _run(one, files, style_, **how))]
+    if len(done) > 1:
+        show(_together(done), style_)
+    elif done:
+        show(
+            Answer(done[0].data, repr(done[0].data["test_accuracy"]), lambda: done[0].page), style_
+        )
+
+
+def _repeated(settings: RunSettings, record: Record) -> list[tuple[RunSettings, str]]:
+    """Return the settings of each repeat, with a ledger that does not exist yet."""
+    count = validate.count("repeats", settings.number("repeats"), "the number of runs", 100)
+    first, data = settings.number("public_seed") or 0, settings.values["data"]
+    place = as_place(record.ledger) if record.ledger else None
+    if place is not None and not isinstance(place, Path):
+        raise InvalidParameter(
+            "ledger", record.ledger, "each of several runs has a file of its own"
+        )
+    usual = ledger_of_data(data)
+    base = place or usual.with_name(f"{settings.method.rpartition(':')[2]}-{usual.name}")
+    runs: list[tuple[RunSettings, str]] = []
+    for number in range(1, count + 1):
+        file = base.with_name(f"{base.name.removesuffix(SUFFIX)}-{number}{SUFFIX}")
+        if file.exists():
+            rule = "each of several runs begins a ledger, and this file is there"
+            raise InvalidParameter("ledger", str(file), rule, "Give another name by --ledger.")
+        kept = {key: text for key, text in settings.values.items() if key != "repeats"}
+        own = replace(settings, values=kept | {"public_seed": str(first + number - 1)})
+        runs.append((own, str(file)))
+    return runs
+
+
+def _check_record(record: Record) -> None:
+    """Reject options about the run and its processes that contradict each other."""
+    if record.run is not None and not record.resume:
+        raise OptionConflict(f"--run {record.run} needs --resume; a new run is named by itself.")
+    if record.distributed and "RANK" not in os.environ:
+        raise OptionConflict(
+            "--distributed needs torchrun, which starts the processes: "
+            "torchrun --nproc-per-node 2 -m dpacct_cli train ..."
+        )
+    if record.repeats is not None and (record.resume or record.distributed):
+        why = "a stopped run goes on alone" if record.resume else "its processes share one run"
+        other = "--resume" if record.resume else "--distributed"
+        raise conflict(f"--repeats {record.repeats}", other, why)
 
 
 def read_settings(
@@ -158,7 +228,8 @@ def _propose_schema(settings: RunSettings) -> None:
 
 def _run(
     settings: RunSettings, files: RunFiles, style: Style, *, resume: bool, distributed: bool
-) -> None:
+) -> Ended | None:
+    """Return the end of a run, None in the processes that follow another one."""
     # PyTorch is imported here, after everything that can be checked without it.
     from dpacct.fl.engine.ranks import join_torchrun
     from dpacct.ledger import known_terms
@@ -175,7 +246,7 @@ def _run(
             with orderly_stop():
                 for _ in run:
                     pass
-            return
+            return None
         if style is Style.HUMAN:
             for note in _notes(settings, files, job, terms, run):
                 print_note(note)
@@ -187,7 +258,7 @@ def _run(
             line = f"plan: {what.value}{noises}, epsilon {spent} at the end"
             print(line, file=sys.stderr, flush=True)
         try:
-            outcome = train(run, job, files, style)
+            outcome = train(run, job, files, settings, style)
         except BudgetExceeded as refusal:
             if not run.noise_multiplier:
                 way = "Give --noise above 0, or the name of a new ledger by --ledger."
@@ -210,7 +281,7 @@ def _run(
             )
             raise SystemExit(INTERRUPTED)
         done = Done(settings, files, job, run, outcome)
-        show(Answer(_data(done), repr(outcome.accuracy), lambda: _page(done)), style)
+        return Ended(_data(done), _page(done), run.schedule)
 
 
 def again_command(begun: Begun) -> str:
@@ -268,6 +339,43 @@ class Done(NamedTuple):
         return first_rounds(plan, max(1, -(-self.run.round // rounds_of(plan.phases[0].round))))
 
 
+class Ended(NamedTuple):
+    """What is printed of a run that has ended, and its whole plan."""
+
+    data: outputs.Train
+    page: Page
+    plan: Schedule
+
+
+def _together(runs: list[Ended]) -> Answer:
+    """Return the answer about several runs. The epsilon is that of all their models together.
+
+    The runs were planned before the first one began, so their plans compose like one schedule.
+    """
+    first, accuracies = runs[0].data, [run.data["test_accuracy"] for run in runs]
+    plan = sum((run.plan for run in runs[1:]), runs[0].plan)
+    ends = (None, None)
+    if all(run.data["private"] for run in runs):
+        spent = dpacct.epsilon(plan, delta=first["delta"])
+        ends = spent.lower, spent.upper
+    data = {**first, **mechanism_of(plan), "runs": [run.data for run in runs]}
+    data["epsilon"] = outputs.Target(*ends, None)
+    data["test_accuracy"], data["seconds"] = fmean(accuracies), sum(r.data["seconds"] for r in runs)
+    told = f"{down(fmean(accuracies), 4)} ±{up(stdev(accuracies), 2)}"
+    each, spent = first["epsilon"][1], ends[1]
+    whole = Row("epsilon", "infinite", first["not_private_because"] or "")
+    if spent is not None and each is not None:
+        note = f"of all {len(runs)} models together; {up(each, 4)} of each"
+        whole = Row("epsilon", f"<= {up(spent, 4)}", note)
+    rows = [Row("test accuracy", told, f"mean and deviation of {len(runs)} runs"), whole]
+    head = ["ledger", "test accuracy", "model"]
+    lines = [
+        [r.data["ledger"], down(r.data["test_accuracy"], 4), r.data["model_file"]] for r in runs
+    ]
+    page = Page(rows, [Grid(head, lines)], remarks=runs[0].page.remarks)
+    return Answer(data, repr(fmean(accuracies)), lambda: page)
+
+
 def _level(run: Federation, plan: Schedule) -> float | None:
     """Return the noise multiplier of all rounds, which a schedule has also without noise."""
     return noise_multiplier(plan) if run.noise_multiplier else 0.0
@@ -293,6 +401,7 @@ def _data(done: Done) -> outputs.Train:
         "clip_norm": run.bound.clip_norm,
         "public_size": job.keywords["public_size"],
         "test_accuracy": outcome.accuracy,
+        "bytes_per_client": outcome.bytes,
         "test_data": job.dataset.test_data,
         "label_set": job.dataset.label_set,
         "seconds": outcome.seconds,
@@ -309,6 +418,13 @@ def _data(done: Done) -> outputs.Train:
         "report": str(files.report),
         "checkpoint": str(files.checkpoint),
     }
+    if outcome.validation is not None:
+        data["validation_accuracy"] = outcome.validation
+    if outcome.train_accuracy is not None:
+        data["unprotected_train_accuracy"] = outcome.train_accuracy
+        data["unprotected_gap"] = outcome.train_accuracy - outcome.accuracy
+    if settings.get("target_accuracy"):
+        data["rounds_to_target"] = outcome.reached
     data["noise_multiplier"] = _level(run, done.plan)
     data["examples" if settings.get("examples") else "clients"] = job.public.size
     if isinstance(sampling, Cyclic | Allocation):
@@ -333,6 +449,7 @@ def _page(done: Done) -> Page:
     size = f"{job.public.size:,}{' declared' if job.public.stated else ''}"
     tested = on_test_data(len(job.tested), data.test_data)
     rows = [Row("test accuracy", down(outcome.accuracy, 4), tested), spent]
+    rows += _looks(done)
     if run.stopped_because is not None:
         rows.append(Row("stopped early", run.stopped_because))
     if data.label_set == "unprotected":
@@ -356,6 +473,7 @@ def _page(done: Done) -> Page:
     model, took = settings.values["model"], seconds(outcome.seconds)
     rows += [
         Row("training", f"{model} on {data.name}, {size} {who}, {took}"),
+        *_traffic(done),
         Row("ledger", str(files.ledger)),
         Row("model", str(files.model)),
         Row("report", str(files.report), "  one line a round; unprotected_... in it: not private"),
@@ -369,6 +487,27 @@ def _page(done: Done) -> Page:
         note=mechanism.delta_note(delta, job.public.size),
         remarks=remarks,
     )
+
+
+def _looks(done: Done) -> Iterator[Row]:
+    """Yield the rows that were asked for: other accuracies, and rounds to a target."""
+    job, outcome = done.job, done.outcome
+    if outcome.validation is not None and job.validated is not None:
+        what = on_test_data(len(job.validated), job.dataset.test_data)
+        yield Row("validation", down(outcome.validation, 4), what.replace("test", "validation"))
+    if outcome.train_accuracy is not None:
+        gap = f"{outcome.train_accuracy - outcome.accuracy:+.4f} above the test accuracy"
+        why = f"{gap}; without noise: epsilon does not cover it"
+        yield Row("training accuracy", f"{outcome.train_accuracy:.4f}", why)
+    if (target := done.settings.get("target_accuracy")) is not None:
+        reached = "not reached" if outcome.reached is None else f"round {outcome.reached}"
+        yield Row("target", reached, f"first evaluated round with accuracy {target}")
+
+
+def _traffic(done: Done) -> Iterator[Row]:
+    if done.job.unit != EXAMPLE:
+        what = "sent and received by a client that is in every round, uncompressed"
+        yield Row("communication", f"{done.outcome.bytes / 1e6:,.3g} MB", what)
 
 
 def on_test_data(count: int, test_data: str) -> str:

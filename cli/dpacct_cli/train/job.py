@@ -21,7 +21,7 @@ from dpacct.fl.data.partitions import Partition, dirichlet, divided, iid, natura
 from dpacct.fl.local.sgd import SGD, LocalAdam
 from dpacct.fl.methods import METHODS
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.models import Model, build_model, load_parameters
+from dpacct.fl.models import Model, build_model, cross_entropy, evaluate, load_parameters
 from dpacct.fl.postprocess import Adam, Momentum, ServerOptimizer
 from dpacct.fl.privacy.allocation import Allocation, rounds_of, sampling_of
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, PerLayerClip
@@ -40,6 +40,7 @@ from dpacct_cli.words import text_of
 # The names of ``SERVERS`` and ``OPTIMIZERS`` in `dpacct_cli.train.options`.
 SERVERS: dict[str, Callable[..., ServerOptimizer]] = {"momentum": Momentum, "adam": Adam}
 LOCAL: dict[str, type[SGD]] = {"sgd": SGD, "adam": LocalAdam}
+TRAINED_ON = 10_000  # Training examples whose accuracy is computed
 Made = TypeVar("Made")
 # The settings that are arguments of `SGD`, there without the prefix.
 _LOCAL = (
@@ -58,6 +59,7 @@ class Job:
     # Clients that take no part, drawn at random, or None if all may take part
     held_out: PartitionedClients | None
     tested: ClientData  # The examples for testing, on the device
+    validated: ClientData | None  # Those that are looked at while training, instead
     model: Model
     # Of the cohorts. With a schedule, those of the first round.
     sampling: Sampling | Allocation | Cyclic
@@ -70,6 +72,15 @@ class Job:
     def unit(self) -> str:
         """The privacy unit of the run."""
         return self.clients.unit if isinstance(self.clients, Examples) else CLIENT
+
+    def accuracy(self, model: Model, part: ClientData | None = None) -> float:
+        """Return the accuracy on test data, or on another part: 0 to 1."""
+        return evaluate(model, cross_entropy, self.tested if part is None else part).accuracy
+
+    def train_accuracy(self, model: Model) -> float:
+        """Return the accuracy on the first `TRAINED_ON` training examples. It is not private."""
+        seen = self.dataset.train.to(self.tested.targets.device).batch(slice(0, TRAINED_ON))
+        return self.accuracy(model, ClientData(*seen))
 
     @property
     def simulated(self) -> bool:
@@ -104,6 +115,8 @@ def build_job(settings: RunSettings, terms: Terms | None = None) -> Job:
     vectorize = _vectorize(settings, repeatable=seed is not None)
     public_seed = _seed(settings, "public_seed") or 0
     dataset = read_data(settings)
+    if (share := settings.number("validation")) is not None:
+        dataset = dataset.validated(share, seed=public_seed)
     clients, held_out = _population(settings, dataset, public_seed, device)
     declared = _public_size(settings)
     typed = _mechanism(settings, declared or len(clients))
@@ -120,7 +133,6 @@ def build_job(settings: RunSettings, terms: Terms | None = None) -> Job:
     model = build_model(settings.values["model"], dataset, seed=public_seed)
     if (file := settings.get("init")) is not None:
         load_parameters(model, file)
-    inputs, targets = dataset.test.batch(slice(None))
     keywords: dict[str, Any] = {
         "method": method,
         "server": server,
@@ -141,10 +153,14 @@ def build_job(settings: RunSettings, terms: Terms | None = None) -> Job:
         "public_size": declared,
         "ahead": 1 if settings.get("ahead") is None else settings.number("ahead"),
     }
-    tested, model = ClientData(inputs.to(device), targets.to(device)), model.to(device)
-    return Job(
-        dataset, clients, held_out, tested, model, sampling, adjacency, public, delta, keywords
+    tested, validated = (
+        None if part is None else ClientData(*part.to(device).batch(slice(None)))
+        for part in (dataset.test, dataset.validation)
     )
+    return Job(
+        dataset, clients, held_out, cast("ClientData", tested), validated, model.to(device),
+        sampling, adjacency, public, delta, keywords,
+    )  # fmt: skip
 
 
 # The data and the clients.

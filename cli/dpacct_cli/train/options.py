@@ -160,6 +160,20 @@ class Record(NamedTuple):
     hold_out: Annotated[Text, option("--hold-out", "S", DATA,
         "Fraction of clients held out as non-members for dpacct attack, chosen by a hash of each "
         "client's identity.", advanced=True)] = None
+    validation: Annotated[Text, option("--validation", "S", RECORD,
+        "Look at this random share of the test examples while training, and at the others only at "
+        "the end.", advanced=True)] = None
+    evaluate_every: Annotated[Text, option("--evaluate-every", "K", RECORD,
+        "Rounds between evaluations; default a tenth of the run.", advanced=True)] = None
+    target_accuracy: Annotated[Text, option("--target-accuracy", "A", RECORD,
+        "Print the first evaluated round with this accuracy, in (0, 1).", advanced=True)] = None
+    train_accuracy: Annotated[bool, flag("--train-accuracy", RECORD,
+        "Print the accuracy on training examples, too. It is computed without noise, and epsilon "
+        "does not cover it.", advanced=True)] = False
+    repeats: Annotated[Text, option("--repeats", "N", RECORD,
+        "Train N times, with public seeds from --public-seed on, each run on a ledger of its own. "
+        "The models of all runs together cost more than one: both epsilons are printed.",
+        advanced=True)] = None
     ledger: Annotated[Text, option("--ledger", "FILE", RECORD,
         "File that records the spent budget; model, report and checkpoint stand beside it. "
         "Default one for each data set: DATA.ledger here, or beside FILE.csv.")] = None

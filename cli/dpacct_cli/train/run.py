@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, cast
 from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import Population
 from dpacct.fl.federation import Federation
-from dpacct.fl.models import cross_entropy, evaluate, save_parameters
+from dpacct.fl.models import cross_entropy, save_parameters
 from dpacct.fl.report import Callback, RoundReport, open_report
 from dpacct.items import count_of
 from dpacct_cli import waiting
@@ -41,6 +41,11 @@ class Outcome(NamedTuple):
     """The end of a run, beside what its `Federation` says."""
 
     accuracy: float  # On the test set
+    # On the validation part, and on training examples (not private), if they were asked for
+    validation: float | None
+    train_accuracy: float | None
+    reached: int | None  # The first evaluated round with the target accuracy
+    bytes: int  # That one client sent and received in all rounds, if it was in each of them
     seconds: float  # Of this part of the run
     interrupted: bool  # Ctrl-C or SIGTERM stopped it
 
@@ -86,18 +91,17 @@ def federation(job: Job, clients: Population, **recorded: Any) -> Federation:
     )
 
 
-def train(run: Federation, job: Job, files: RunFiles, style: Style) -> Outcome:
+def train(
+    run: Federation, job: Job, files: RunFiles, settings: RunSettings, style: Style
+) -> Outcome:
     """Run all rounds that are left, or stop in order."""
     started = time.perf_counter()
-    # The test set is looked at ten times.
-    eval_every = max(1, run.rounds // 10)
+    eval_every = settings.every(run.rounds)
+    looked = "test_accuracy" if job.validated is None else "validation_accuracy"
     test_data, budget = job.dataset.test_data, job.keywords["budget"]
     target = None if budget is None else budget.epsilon
     accuracy: float | None = None
     evaluated, began = -1, started
-
-    def evaluation() -> float:
-        return evaluate(run.model, cross_entropy, job.tested).accuracy
 
     try:
         # Text output alone has a bar. It takes the place of the one that every command has.
@@ -108,8 +112,9 @@ def train(run: Federation, job: Job, files: RunFiles, style: Style) -> Outcome:
             for number, report in enumerate(run):
                 due = report.round % eval_every == 0 or report.round == run.rounds
                 if due:
-                    accuracy, evaluated = evaluation(), report.round
-                tested = {"test_accuracy": accuracy if due else None, "test_data": test_data}
+                    accuracy = job.accuracy(run.model, job.validated)
+                    evaluated = report.round
+                tested = {looked: accuracy if due else None, "test_data": test_data}
                 _append(files.report, report, tested)
                 described = describe(report, target, accuracy, test_data)
                 waiting.say(described, report.round, report.rounds)
@@ -132,8 +137,24 @@ def train(run: Federation, job: Job, files: RunFiles, style: Style) -> Outcome:
     run.save()
     save_parameters(run.model, files.model)
     if accuracy is None or evaluated != run.round:
-        accuracy = evaluation()
-    return Outcome(accuracy, time.perf_counter() - started, interrupted)
+        accuracy = job.accuracy(run.model, job.validated)
+    rows = read_rows(files.report)
+    target = settings.number("target_accuracy")
+    return Outcome(
+        accuracy if job.validated is None else job.accuracy(run.model),
+        None if job.validated is None else accuracy,
+        job.train_accuracy(run.model) if settings.get("train_accuracy") else None,
+        next((row["round"] for row in rows if target and (row.get(looked) or 0) >= target), None),
+        sum(row.get("bytes_down", 0) + row.get("bytes_up", 0) for row in rows),
+        time.perf_counter() - started,
+        interrupted,
+    )
+
+
+def read_rows(file: Path) -> list[dict[str, Any]]:
+    """Return the rows of this run's own report."""
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def _append(file: Path, report: RoundReport, tested: dict[str, Any]) -> None:

@@ -31,14 +31,16 @@ from dpacct_cli.words import spelling
 
 # Fields that are no settings of their own: they bring other settings.
 _LAYERS = ("config", "schema", "assignments", "server_assignments")
-KEYS = (
-    *(key for key in Training._fields if key not in _LAYERS),
-    "schedule", "hold_out", "ahead",
-)  # fmt: skip
-FLAGS = ("secure_noise", "examples", "as_printed")
+# Options of one command line, which its settings do not hold.
+_PLACES = ("ledger", "resume", "run", "distributed")
+KEYS = tuple(key for key in (*Training._fields, *Record._fields) if key not in (*_LAYERS, *_PLACES))
+FLAGS = ("secure_noise", "examples", "as_printed", "train_accuracy")
 TABLES = ("method_options", "data_options", "server_options")
 # A resumed run may have other values of these.
-FREE = ("device", "data_dir", "vectorize", "ahead")
+FREE = (
+    "device", "data_dir", "vectorize", "ahead", "evaluate_every", "target_accuracy",
+    "train_accuracy",
+)  # fmt: skip
 # At most one key of each pair is needed. Two would say the same thing twice.
 ALTERNATIVES = (
     ("eps", "noise"),
@@ -103,6 +105,12 @@ class RunSettings:
     def number(self, key: str) -> Any:
         """Return the number of a key, its text for the library to refuse, or None."""
         return number(self.values.get(key))
+
+    def every(self, rounds: int) -> int:
+        """Return the number of rounds between evaluations: ten in a run, unless it was said."""
+        if (given := self.number("evaluate_every")) is None:
+            return max(1, rounds // 10)
+        return validate.count("evaluate_every", given, "the number of rounds between evaluations")
 
     def dump(self) -> str:
         """Return the settings as JSON, for `load`."""

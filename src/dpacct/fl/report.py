@@ -29,7 +29,7 @@ UNPROTECTED = "unprotected_"
 RELEASED = frozenset((
     "round", "rounds", "spent", "epsilon_lower", "epsilon_upper", "delta", "not_private_because",
     "private", "noise_multiplier", "noise_std", "clip_norm", "released", "unit", "adjacency",
-    "test_accuracy", "test_data",
+    "test_accuracy", "validation_accuracy", "test_data", "bytes_down", "bytes_up",
 ))  # fmt: skip
 
 
@@ -70,6 +70,8 @@ class RoundReport:
         noise_std: standard deviation of the noise on each coordinate of the sum of updates.
         clip_norm: norm bound of one update in this round (of the whole update).
         released: False where a round released nothing (too few noise shares arrived).
+        bytes_down, bytes_up: values that a client of this round receives (trained parameters and
+            the method's public state) and sends (kept coordinates), uncompressed. Public.
         unit, adjacency: the difference of neighboring data sets. One ``unit`` ("client",
             "example") is added or removed, or replaced, or its contribution becomes zero.
         diagnostics: not private, and left out of ``repr``.
@@ -84,6 +86,8 @@ class RoundReport:
     noise_std: float
     clip_norm: float
     released: bool
+    bytes_down: int
+    bytes_up: int
     unit: str
     adjacency: str
     diagnostics: Diagnostics = field(repr=False)
@@ -129,6 +133,8 @@ class RoundReport:
             "noise_std": self.noise_std,
             "clip_norm": self.clip_norm,
             "released": self.released,
+            "bytes_down": self.bytes_down,
+            "bytes_up": self.bytes_up,
         }
         bare = asdict(self.diagnostics)
         bare["seconds"] = self.seconds

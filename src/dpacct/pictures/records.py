@@ -139,16 +139,32 @@ def _levels(report: Mapping[str, Any]) -> list[Level]:
 
 @dataclass(frozen=True, slots=True)
 class TrainedRun:
-    """Epsilon and accuracy after the rounds in which a run was evaluated."""
+    """Epsilon and accuracy after the rounds in which a run was evaluated.
+
+    ``at`` has their places on another axis of `AXES`, and is empty for epsilon. ``part`` is the
+    part of the data that was looked at.
+    """
 
     name: str
     epsilon: tuple[float, ...]
     accuracy: tuple[float, ...]
     delta: float
+    at: tuple[float, ...] = ()
+    part: str = "test"
 
 
-def read_run(path: str | os.PathLike[str]) -> TrainedRun:
+# Axes of trained runs, with their labels and how a title says a place on them.
+AXES = {
+    "epsilon": ("epsilon, as the reports state it", "at epsilon {}"),
+    "round": ("round", "after {} rounds"),
+    "megabytes": ("megabytes sent and received by a client in every round", "after {} MB"),
+}  # fmt: skip
+
+
+def read_run(path: str | os.PathLike[str], against: str = "epsilon") -> TrainedRun:
     """Read a report of `dpacct train`, which has one JSON object a line.
+
+    ``against`` is one of `AXES`.
 
     Raises:
         InvalidParameter: the file cannot be read, is not such a report, or holds no accuracy
@@ -161,19 +177,34 @@ def read_run(path: str | os.PathLike[str]) -> TrainedRun:
     except (ValueError, RecursionError):
         rule = "a report holds one JSON object a line, as dpacct train writes it"
         raise InvalidParameter("report", str(file), rule) from None
-    keys = ("epsilon_upper", "test_accuracy", "delta")
+    validate.one_of("against", against, "the axis", AXES)
     tables = [cast("dict[str, Any]", row) for row in rows if isinstance(row, dict)]
-    rounds = [row for row in tables if all(isinstance(row.get(key), int | float) for key in keys)]
+    sent = 0.0
+    for row in tables:
+        sent += sum(_figure(row.get(key), 0.0) for key in ("bytes_down", "bytes_up")) / 1e6
+        row["megabytes"] = sent or None
+    part = "validation" if any("validation_accuracy" in row for row in tables) else "test"
+    seen = f"{part}_accuracy"
+    keys = ("epsilon_upper", "delta") if against == "epsilon" else (against,)
+    rounds = [row for row in tables if all(_figure(row.get(k)) is not None for k in (*keys, seen))]
     if not rounds:
-        rule = "it holds no test accuracy with a bounded epsilon"
-        raise InvalidParameter("report", str(file), rule)
+        wanted = "bounded epsilon" if against == "epsilon" else f"place by {against}"
+        raise InvalidParameter("report", str(file), f"it holds no {part} accuracy with a {wanted}")
     name = file.name.removesuffix(".jsonl").removesuffix(".report")
-    epsilon, accuracy = (tuple(float(row[key]) for row in rounds) for key in keys[:2])
-    return TrainedRun(line(name, 32), epsilon, accuracy, float(rounds[-1]["delta"]))
+    # Without noise, epsilon and delta are null.
+    epsilon = tuple(_figure(row.get("epsilon_upper"), math.inf) for row in rounds)
+    accuracy, delta = tuple(float(row[seen]) for row in rounds), rounds[-1].get("delta")
+    at = () if against == "epsilon" else tuple(float(row[against]) for row in rounds)
+    return TrainedRun(line(name, 32), epsilon, accuracy, _figure(delta, math.inf), at, part)
 
 
-def runs_picture(runs: Sequence[TrainedRun]) -> Picture:
-    """Draw accuracy against the epsilon spent so far.
+def _figure(value: object, otherwise: Any = None) -> Any:
+    """Return a number of a report, which may be anything, as a float."""
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e300 else otherwise
+
+
+def runs_picture(runs: Sequence[TrainedRun], against: str = "epsilon") -> Picture:
+    """Draw accuracy against the epsilon spent so far, or another axis of `AXES`.
 
     Runs whose names differ by a number at the end, such as ``a-1`` and ``a-2``, are repeats: their
     line is the mean, in a band from the worst to the best of them.
@@ -182,31 +213,37 @@ def runs_picture(runs: Sequence[TrainedRun]) -> Picture:
     for run in runs:
         name = _NUMBERED.sub("", run.name)
         groups.setdefault(
-            name if groups.get(name, [run])[0].epsilon == run.epsilon else run.name, []
+            name if _places(groups.get(name, [run])[0]) == _places(run) else run.name, []
         ).append(run)
     curves: list[Curve] = []
     for name, repeats in groups.items():
         columns = list(zip(*(run.accuracy for run in repeats), strict=True))
         low, high = ([of(each) for each in columns] for of in (min, max))
         band = (low, high) if len(repeats) > 1 else (None, None)
-        epsilon = repeats[0].epsilon
-        curves.append(Curve(name, epsilon, [*map(fmean, columns)], *band, points=len(epsilon) == 1))
+        xs = _places(repeats[0])
+        curves.append(Curve(name, xs, [*map(fmean, columns)], *band, points=len(xs) == 1))
     best = max(curves, key=lambda curve: curve.y[-1])
     few, many = (of(curves, key=lambda curve: curve.x[-1]) for of in (min, max))
     title = f"{best.name} ends best, with accuracy {chosen(best.y[-1], 3, least=True)}"
-    title += f" at epsilon {chosen(best.x[-1], 4)}"
-    if best is many and few.x[-1] < 0.9 * many.x[-1]:
+    label, place = AXES[against]
+    title += f" {place.format(chosen(best.x[-1], 4))}"
+    if against == "epsilon" and best is many and few.x[-1] < 0.9 * many.x[-1]:
         points = 100 * (many.y[-1] - few.y[-1])
         ends = f"{chosen(few.x[-1], 3)} instead of {chosen(many.x[-1], 3)}"
         title = f"Epsilon {ends} costs {points:.0f} points of accuracy"
     deltas = {run.delta for run in runs}
     at = f"at delta {chosen(deltas.pop(), 3)}" if len(deltas) == 1 else "each at its own delta"
-    label = f"epsilon, as the reports state it, {at}"
-    panel = Panel(label, "accuracy on the test set", curves, from_zero=False)
+    label += f", {at}" if against == "epsilon" else ""
+    looked = "accuracy on " + " and ".join(f"the {part} set" for part in {r.part: 0 for r in runs})
+    panel = Panel(label, looked, curves, from_zero=False)
     note = "epsilon of a run that was planned to stop there; test data are not protected"
     if len(runs) > len(curves):
         note = f"lines: means of repeats, in a band from the worst to the best; {note}"
     return Picture(title, [panel], note)
+
+
+def _places(run: TrainedRun) -> tuple[float, ...]:
+    return run.at or run.epsilon
 
 
 def roc_picture(

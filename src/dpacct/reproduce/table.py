@@ -31,7 +31,8 @@ Options = dict[str, Any]
 
 MEASURES = {
     "accuracy": "test accuracy [%]",
-    "best_accuracy": "best test accuracy of all evaluations [%]",
+    "best_accuracy": "best accuracy of all evaluations [%]",
+    "validation_accuracy": "validation accuracy at the end [%]",
     "train_accuracy": "training accuracy [%]",
     "gap": "training accuracy - test accuracy [%]",
     "rounds_to": "rounds to the target accuracy",
@@ -40,6 +41,7 @@ MEASURES = {
 # Horizontal axes of figures, with their labels.
 FIGURES = {
     "column": "", "round": "round", "epsilon": "epsilon spent, proven", "messages": "messages",
+    "megabytes": "megabytes sent and received by all clients",
 }  # fmt: skip
 MOST_RUNS, MOST_SEEDS, LONGEST = 10_000, 100, 1000
 # Tables whose keys are merged one by one.

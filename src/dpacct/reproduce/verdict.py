@@ -127,6 +127,8 @@ def measure(table: PaperTable, result: Mapping[str, Any]) -> float | None:
     match table.measure:
         case "best_accuracy":
             return max((row["accuracy"] for row in history), default=None)
+        case "validation_accuracy":
+            return history[-1]["accuracy"] if history else None
         case "gap":
             seen, unseen = result.get("train_accuracy"), result.get("accuracy")
             return None if seen is None or unseen is None else seen - unseen

@@ -347,7 +347,7 @@ def test_examples_of_the_help_mean_something(
     (folder / "mnist.settings.json").write_text(saved.dump(), encoding="utf-8")
     for example in found:
         assert dpacct(example).code == 0
-    assert len(seen) == len(found)
+    assert len(seen) == len(found) + 2  # One example has three runs.
 
 
 # Stopping and going on.
@@ -413,6 +413,8 @@ SHOWN = RoundReport(
     noise_std=1.0,
     clip_norm=1.0,
     released=True,
+    bytes_down=8,
+    bytes_up=8,
     unit="client",
     adjacency="add-remove",
     diagnostics=Diagnostics(10, 0.625, 1.0, 1.0, 1.0, 0, 1.0),
@@ -457,6 +459,76 @@ def test_a_model_is_looked_at_by_its_settings(dpacct):
         ran = dpacct(f"plot norms {file}")
         assert ran.code == 2
         assert "NAME.model.pt" in ran.err
+
+
+def test_a_run_is_looked_at_as_asked(dpacct, folder):
+    words = "--validation 0.5 --evaluate-every 1 --target-accuracy 0.2 --train-accuracy"
+    data = dpacct(f"{SMALL} {words} --json").json
+    rows = [json.loads(line) for line in Path(data["report"]).read_text("utf-8").splitlines()]
+    looked = [row["validation_accuracy"] for row in rows]
+    assert (len(looked), looked[-1]) == (3, data["validation_accuracy"])
+    reached = [row["round"] for row in rows if row["validation_accuracy"] >= 0.2]
+    assert data["rounds_to_target"] == (reached[0] if reached else None)
+    # Both sides come from the 360 test examples, and the model sees none of them.
+    model, digits = build_model("logistic", load_digits()), load_digits()
+    model.load_state_dict(torch.load(data["model_file"], weights_only=True))
+    sides = digits.validated(0.5, seed=0)
+    for part, accuracy in (
+        (sides.test, "test_accuracy"),
+        (sides.validation, "validation_accuracy"),
+    ):
+        assert len(part) == 180
+        found = evaluate(
+            model, torch.nn.functional.cross_entropy, ClientData(*part.batch(slice(None)))
+        )
+        assert found.accuracy == data[accuracy]
+    assert not {*map(bytes, sides.test.inputs.numpy())} & {
+        *map(bytes, sides.validation.inputs.numpy())
+    }
+    seen = digits.train.batch(slice(None))
+    found = evaluate(model, torch.nn.functional.cross_entropy, ClientData(*seen)).accuracy
+    assert data["unprotected_train_accuracy"] == found
+    assert data["unprotected_gap"] == found - data["test_accuracy"]
+    # 650 weights of four bytes, there and back.
+    assert data["bytes_per_client"] == 3 * 2 * 4 * 650
+    assert [row["bytes_up"] for row in rows] == [2600] * 3
+    text = dpacct(f"{SMALL} --ledger b.ledger {words}").text
+    assert "epsilon does not cover it" in text
+    assert "0.0156 MB" in text
+    bad = {"--validation 0": "(0, 1)", "--validation 0.001": "each side has at least one",
+           "--target-accuracy 80": "(0, 1)", "--evaluate-every 0": "from 1"}  # fmt: skip
+    for typed, told in bad.items():
+        ran = dpacct(f"{SMALL} {typed} --ledger c.ledger")
+        assert (ran.code, told in ran.err) == (2, True), ran.err
+    assert not (folder / "c.ledger").exists()
+
+
+def test_repeats_are_runs_of_their_own_that_cost_more_together(dpacct, folder):
+    data = dpacct(f"{SMALL} --repeats 3 --eps 2 --public-seed 5 --json").json
+    runs = data["runs"]
+    assert [run["test_accuracy"] for run in runs] != [runs[0]["test_accuracy"]] * 3
+    assert data["test_accuracy"] == pytest.approx(sum(r["test_accuracy"] for r in runs) / 3)
+    plan = 9 * library.Round(data["noise_multiplier"], library.Poisson(0.5), "zero-out")
+    together = library.epsilon(plan, delta=1e-5)
+    assert data["epsilon"]["upper"] == pytest.approx(together.upper, rel=1e-9)
+    assert data["epsilon"]["upper"] > runs[0]["epsilon"]["upper"] > 1.99
+    for number, run in enumerate(runs, 1):
+        assert run["ledger"] == f"dp-fedavg-digits-{number}.ledger"
+        saved = json.loads((folder / f"dp-fedavg-digits-{number}.settings.json").read_text("utf-8"))
+        assert (saved["public_seed"], "repeats" in saved) == (str(4 + number), False)
+    ran = dpacct(f"{SMALL} --repeats 2")
+    assert (ran.code, "this file is there" in ran.err) == (2, True)
+    assert "of all 2 models together" in dpacct(f"{SMALL} --repeats 2 --ledger x.ledger").text
+    assert "null" in json.dumps(
+        dpacct(f"{SMALL} --repeats 2 --ledger y.ledger --noise 0 --json").json["epsilon"]
+    )
+    for typed, told in {
+        "--repeats 0 --ledger z.ledger": "from 1 to 100",
+        "--repeats 2 --ledger postgresql://h/d#l": "a file of its own",
+        "--repeats 2 --ledger x-1.ledger --resume": "a stopped run goes on alone",
+    }.items():
+        ran = dpacct(f"{SMALL} {typed}")
+        assert (ran.code, told in ran.err) == (2, True), ran.err
 
 
 FOREIGN = [

@@ -258,6 +258,7 @@ OTHERS = {
     "max_grad_norm": "2", "server_lr": "0.5", "server": "adam", "as_printed": "yes",
     "device": "cuda:99", "seed": "3", "public_seed": "5", "vectorize": "no",
     "precision": "tf32", "schedule": "plan.csv", "hold_out": "0.2", "ahead": "2",
+    "validation": "0.5",
 }  # fmt: skip
 
 
@@ -272,14 +273,16 @@ def made(**typed: str) -> str:
     sums = [float(part.detach().double().sum()) for part in job.model.parameters()]
     sums += [float(job.clients[place].targets.double().sum()) for place in range(3)]
     return repr((job.sampling, job.adjacency, job.public, job.delta, dict(job.keywords),
-                 len(job.clients), held, job.dataset.name, sums))  # fmt: skip
+                 len(job.clients), held, len(job.tested), job.dataset.name, sums))  # fmt: skip
 
 
 @pytest.mark.needs("torch")
 def test_no_option_of_training_is_without_effect(folder: Path) -> None:
     """It changes the job, or is rejected."""
     (folder / "plan.csv").write_text("rounds,noise_multiplier,sampling_rate\n2,9,0.5\n")
-    assert OTHERS.keys() == {*KEYS}
+    # These change how a run is looked at, and how often it is played.
+    looks = {"evaluate_every", "target_accuracy", "train_accuracy", "repeats"}
+    assert OTHERS.keys() | looks == {*KEYS}
     usual = made()
     for key, value in OTHERS.items():
         try:

@@ -112,6 +112,8 @@ class Dataset:
         test_owners: likewise of the test examples, in the same numbers, or None.
         test_data: "public", or "unprotected" if a figure computed on the test examples is a
             release about private examples, which epsilon does not cover.
+        validation: test examples that are looked at while a model trains, or None. What is said
+            of test data holds for them.
         label_set: "public", or "unprotected" if the classes were read off private examples.
 
     Raises:
@@ -126,6 +128,7 @@ class Dataset:
     test_owners: Indices | None = None
     test_data: Protection = "public"
     label_set: Protection = "public"
+    validation: Examples | None = None
 
     def __post_init__(self) -> None:
         for part in (self.train, self.test):
@@ -182,6 +185,30 @@ class Dataset:
             rule = f"{self.name} has {len(self.train)} training examples"
             raise InvalidParameter("num_train", count, rule)
         return replace(self, train=self.train.select(torch.arange(count)))
+
+    def validated(self, share: float, *, seed: int = 0) -> Dataset:
+        """Return the same data set with a random share of its test examples for validation.
+
+        Raises:
+            InvalidParameter: the share is not in (0, 1), leaves no example on a side, or the data
+                set has a validation part of its own.
+        """
+        noun = "the share of test examples for validation"
+        share = validate.positive_probability("validation", share, noun, below_one=True)
+        if self.validation is not None:
+            rule = f"{self.name} has a validation part of its own, {len(self.validation)} examples"
+            raise InvalidParameter("validation", share, rule, "Leave it out.")
+        count = round(share * len(self.test))
+        if not 0 < count < len(self.test):
+            rule = f"there are {len(self.test)} test examples, and each side has at least one"
+            raise InvalidParameter("validation", share, rule)
+        order = torch.randperm(len(self.test), generator=torch.Generator().manual_seed(seed))
+        looked, tested = order[:count], order[count:].sort().values
+        owners = None if self.test_owners is None else self.test_owners[tested.numpy()]
+        return replace(
+            self, test=self.test.select(tested), validation=self.test.select(looked),
+            test_owners=owners,
+        )  # fmt: skip
 
 
 class PartitionedClients(LazyClients):

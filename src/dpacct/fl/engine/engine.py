@@ -80,6 +80,16 @@ class Engine:
         norm = state.bound.clip_norm
         return Broadcast(state.round + 1, dict(state.params), server, self.local, norm)
 
+    def traffic(self, state: TrainingState, collected: Collected) -> tuple[int, int]:
+        """Return the bytes of the values that a client of the round receives, and that it sends.
+
+        Places of kept coordinates are public, and are not counted.
+        """
+        public = self.broadcast(state)
+        received = [*public.anchor.values(), *public.server_state.values()]
+        sent = len(collected.total) + (collected.indicators is not None)
+        return sum(value.nbytes for value in received), sent * received[0].element_size()
+
     def draw(self, row: int | None = None) -> Draw:
         """Draw the cohort of a round from the run's randomness, or that of a row of noise.
 

@@ -348,7 +348,7 @@ class OpenRound:
             self.settled = True
         run, engine, state, collected = self._run, self._engine, self._state, self.found
         self._check_unchanged()
-        bound = state.bound
+        bound, (down, up) = state.bound, engine.traffic(state, collected)
         release = engine.release(state, collected, self._row)
         std = drawn_std(engine.noise, engine.plan.update_std(bound), collected.arrived) or 0.0
         charged = noise_of(self._event.charged) if engine.plan.noise_multiplier else 0.0
@@ -377,6 +377,8 @@ class OpenRound:
             noise_std=std,
             clip_norm=bound.clip_norm,
             released=release is not None,
+            bytes_down=down,
+            bytes_up=up,
             unit=run.account.unit,
             adjacency=str(engine.plan.adjacency),
             diagnostics=diagnose(collected, std),
