@@ -87,7 +87,6 @@ pictures: tools
 site: tools
 	$(call group,site)
 	$(PYTHON) -m website
-	$(PYTHON) -m website.notebooks build/site/notebooks
 
 # What a group of pyproject.toml asks for, if it is missing.
 define group

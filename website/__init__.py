@@ -1,1 +1,5 @@
-"""The documentation site: its pages, their order, and how they are built without a network."""
+"""The documentation site, built by Sphinx from the repository's pages without a network."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]

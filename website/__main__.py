@@ -7,19 +7,16 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from website.pages import ROOT, all_pages, broken_links, misplaced
-from website.stage import contents, write
+from website import ROOT
+from website.source import write
 
 
 def main() -> None:
-    """Check the pages, put them together, and let Sphinx build them."""
+    """Put the pages together, and let Sphinx build them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--into", type=Path, default=ROOT / "build" / "site")
     folder: Path = parser.parse_args().into.resolve()
-    wrong = [*misplaced(), *(line for page in all_pages() for line in broken_links(page))]
-    if wrong:
-        sys.exit("\n".join(wrong))
-    write(contents(), folder / "source")
+    write(folder / "source")
     sphinx = import_module("sphinx.cmd.build").main
     words = ["-b", "html", "-q", "-W", "--keep-going", "-c", str(Path(__file__).parent)]
     sys.exit(sphinx([*words, str(folder / "source"), str(folder / "html")]))

@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from rich.text import Text
+
 from dpacct_cli.app import ENTRIES, load
 
-PAGE = "reference/commands"
+PAGE = "docs/reference/commands.md"
 HEAD = """\
 # Every command and option
 
@@ -27,9 +29,14 @@ def commands() -> Iterator[tuple[str, Any]]:
             yield f"dpacct {name} {below}", member
 
 
+def plain(text: str) -> str:
+    """Return a help without Rich's markup, which a help has where Rich would see an emoji."""
+    return Text.from_markup(text, emoji=False).plain
+
+
 def _cell(text: str) -> str:
     """Return a line that a table can hold, in which nothing is markup."""
-    return re.sub(r"([|*_<>`\[\]\\])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([|*_<>`\[\]\\])", r"\\\1", " ".join(plain(text).split()))
 
 
 def _table(heading: str, rows: list[tuple[str, str]]) -> str:
@@ -47,7 +54,7 @@ def section(path: str, command: Any) -> str:
             names = []
         panel = found.rich_help_panel or ("Options" if names else "Arguments")
         panels.setdefault(panel, []).append((f"{', '.join(names)} {value}".strip(), found.help))
-    parts = [f"## {path}", (command.help or "").replace("\\[", "[")]
+    parts = [f"## {path}", plain(command.help or "")]
     examples = getattr(command, "examples", ())
     if examples:
         parts.append("```text\n" + "\n".join(examples) + "\n```")

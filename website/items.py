@@ -7,7 +7,7 @@ import inspect
 from dpacct.items import NEEDED, RELEASES, ROUND, SAMPLINGS, Item, Key
 from dpacct_cli.outputs import NAMES
 
-PAGE = "reference/items"
+PAGE = "docs/reference/items.md"
 HEAD = """\
 # Everything that a schedule holds
 

@@ -1,20 +1,19 @@
-"""A tutorial as a notebook: its Python and commands are cells, with its prose between them.
-
-`python -m website.notebooks FOLDER` writes all of them. `--run` also runs each from top to bottom.
-"""
+"""A tutorial as a notebook: its Python and commands are cells with the page's outputs."""
 
 from __future__ import annotations
 
-import argparse
+import ast
+import base64
+import doctest
 import json
+import posixpath
 import re
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from website.pages import ROOT
+from website import ROOT
 
 TUTORIALS = ROOT / "docs" / "tutorials"
 FENCE = re.compile(
@@ -22,76 +21,93 @@ FENCE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 FILE = re.compile(r"\bfile=(?P<name>\S+)")
+LINK = re.compile(r"\]\((?!https?:|#)(?P<path>[^)#]+)(?P<anchor>#[^)]*)?\)")
+# Jupyter knows the kernel's program, and a shell that it starts may find another environment.
+PROGRAMS = """\
+# Commands are those of this notebook's environment.
+import os, sys
+os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]"""
 SECONDS = 300
 
 
 def cells(page: str) -> Iterator[dict[str, Any]]:
     """Yield the cells of a page in their order."""
-    last = 0
-    for number, fence in enumerate(FENCE.finditer(page)):
-        source = _source(fence)
-        if source is None:
-            continue
-        yield from _prose(page[last : fence.start()], number)
-        yield {
-            "cell_type": "code",
-            "execution_count": None,
-            "id": f"code-{number}",
-            "metadata": {},
-            "outputs": [],
-            "source": source.rstrip("\n"),
-        }
-        last = fence.end()
-    yield from _prose(page[last:], -1)
+    last, count = 0, 0
+    if "\n```console" in page:
+        yield _code(count := count + 1, PROGRAMS, [])
+    for fence in FENCE.finditer(page):
+        found = _source(fence)
+        if found:
+            yield from _prose(page[last : fence.start()], count)
+            yield _code(count := count + 1, *found)
+            last = fence.end()
+    yield from _prose(page[last:], count)
 
 
-def _prose(text: str, number: int) -> Iterator[dict[str, Any]]:
+def _code(count: int, source: str, outputs: list[dict[str, Any]]) -> dict[str, Any]:
+    numbered = [each | {"execution_count": count} if "data" in each else each for each in outputs]
+    return {
+        "cell_type": "code", "execution_count": count, "id": f"code-{count}", "metadata": {},
+        "outputs": numbered, "source": source.rstrip("\n"),
+    }  # fmt: skip
+
+
+def _prose(text: str, count: int) -> Iterator[dict[str, Any]]:
+    """Yield a cell of text. It holds its pictures. Its links lead from the site's downloads."""
+    pictures: dict[str, dict[str, str]] = {}
+
+    def moved(link: re.Match[str]) -> str:
+        place = posixpath.normpath(f"docs/tutorials/{link['path']}")
+        if place.endswith(".png"):
+            data = base64.b64encode((ROOT / place).read_bytes()).decode()
+            pictures[posixpath.basename(place)] = {"image/png": data}
+            return f"](attachment:{posixpath.basename(place)})"
+        return f"](../../{re.sub('[.]md$', '.html', place)}{link['anchor'] or ''})"
+
     if text.strip():
+        # Jupyter has no `$`...`$`.
+        source = LINK.sub(moved, re.sub(r"\$`([^`]+)`\$", r"$\1$", text.strip("\n")))
         yield {
-            "cell_type": "markdown",
-            "id": f"text-{number}" if number >= 0 else "text-last",
-            "metadata": {},
-            # Jupyter has no `$`...`$`, and no links into the repository.
-            "source": re.sub(
-                r"\]\((?!https?:|#)[^)]*\)",
-                "]",
-                re.sub(r"\$`([^`]+)`\$", r"$\1$", text.strip("\n")),
-            ),
-        }
+            "cell_type": "markdown", "id": f"text-{count}", "metadata": {}, "source": source,
+        } | ({"attachments": pictures} if pictures else {})  # fmt: skip
 
 
-def _source(fence: re.Match[str]) -> str | None:
-    """Return the code of a cell for a block, or None if the block is not run."""
+def _source(fence: re.Match[str]) -> tuple[str, list[dict[str, Any]]] | None:
+    """Return the code of a block and its outputs, or None if the block is not run."""
     body = fence["body"]
     if named := FILE.search(fence["options"]):
-        return f"%%writefile {named['name']}\n{body}"
+        return f"%%writefile {named['name']}\n{body}", []
     match fence["language"]:
         case "python" if "skip=" not in fence["options"]:
-            return _without_prompts(body) if ">>>" in body else body
+            return _statements(body) if ">>>" in body else (body, [])
         case "console":
-            commands = (line[2:] for line in body.splitlines() if line.startswith("$ "))
-            return "\n".join(f"!{command}" for command in commands)
+            lines = body.splitlines(keepends=True)
+            source = "".join(f"!{line[2:]}" for line in lines if line.startswith("$ "))
+            return source, _printed("".join(line for line in lines if not line.startswith("$ ")))
         case _:
             return None
 
 
-def _without_prompts(body: str) -> str:
-    """Return the statements of a doctest. The cell will show the answers."""
-    lines = [line[4:] for line in body.splitlines() if line.startswith((">>> ", "... "))]
-    if len(lines) > 1:
-        lines = [
-            f"print({line})" if _is_asked(line, body) and at < len(lines) - 1 else line
-            for at, line in enumerate(lines)
-        ]
-    return "\n".join(lines)
+def _printed(text: str) -> list[dict[str, Any]]:
+    return [{"output_type": "stream", "name": "stdout", "text": text}] if text.strip() else []
 
 
-def _is_asked(line: str, body: str) -> bool:
-    """Return True if a statement is an expression with an answer below it."""
-    rows = body.splitlines()
-    at = rows.index(f">>> {line}") if f">>> {line}" in rows else -1
-    answered = 0 <= at < len(rows) - 1 and rows[at + 1].strip() != ""
-    return answered and not rows[at + 1].startswith((">>> ", "... "))
+def _statements(body: str) -> tuple[str, list[dict[str, Any]]]:
+    """Return the statements of a doctest and its answers. All but the last answer are printed."""
+    examples = doctest.DocTestParser().get_examples(body)
+    sources: list[str] = []
+    printed, value = "", list[dict[str, Any]]()
+    for example in examples:
+        source = example.source.rstrip("\n")
+        asked = example.want and isinstance(ast.parse(source).body[-1], ast.Expr)
+        if asked and not source.startswith("print(") and example is examples[-1]:
+            data = {"text/plain": example.want.rstrip("\n")}
+            value = [{"output_type": "execute_result", "data": data, "metadata": {}}]
+        else:
+            printed += example.want
+            source = f"print({source})" if asked and not source.startswith("print(") else source
+        sources.append(source)
+    return "\n".join(sources), [*_printed(printed), *value]
 
 
 def notebook_of(page: str) -> str:
@@ -117,22 +133,3 @@ def run(file: Path) -> None:
     )  # fmt: skip
     client.execute()
     nbformat.write(notebook, file)
-
-
-def main() -> None:
-    """Write the notebooks of all tutorials, and run them if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--run", action="store_true")
-    asked = parser.parse_args()
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    for page in sorted(TUTORIALS.glob("*.md")):
-        file = asked.folder / f"{page.stem}.ipynb"
-        file.write_text(notebook_of(page.read_text(encoding="utf-8")), encoding="utf-8")
-        if asked.run:
-            run(file)
-        sys.stdout.write(f"{file}\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -18,7 +18,7 @@ import dpacct
 from dpacct import Poisson, Round, Uniform
 from dpacct.display import down, up
 from dpacct.interop import DpAccountingRdp
-from website.pages import ROOT
+from website import ROOT
 
 FOLDER = ROOT / "docs" / "pictures"
 SAMPLING_CHART = "epsilon-by-sampling.png"

@@ -14,7 +14,7 @@ import dpacct
 from dpacct import Budget, Poisson, Round, Schedule, Uniform, risk
 from dpacct.display import down, up
 from dpacct.renyi.odometer import Odometer
-from website.pages import ROOT
+from website import ROOT
 from website.pictures import sampling_figures
 
 pytestmark = pytest.mark.slow

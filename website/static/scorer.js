@@ -4,7 +4,7 @@ const asked = (new URLSearchParams(location.search).get("q") || "").toLowerCase(
 var Scorer = {
   score: ([page, title, , , score]) =>
     score + 4 * asked.filter(word => title.toLowerCase().includes(word)).length
-      + (/^(tutorials|how-to|explanation)\//.test(page) ? 5 : 0),
+      + (/^docs\/(tutorials|how-to|explanation)\//.test(page) ? 5 : 0),
   objNameMatch: 11, objPartialMatch: 6, objPrio: { 0: 15, 1: 5, 2: -5 }, objPrioDefault: 0,
   title: 15, partialTitle: 7, term: 5, partialTerm: 2,
 };

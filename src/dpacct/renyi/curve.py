@@ -1,7 +1,9 @@
 """Renyi curves of whole schedules, their conversion to (epsilon, delta), and the accountant `rdp`.
 
 For order alpha and b = alpha - 1, one sampled Gaussian round has
+
     remove:  R(alpha) = log I(alpha) / b,        add:  R(alpha) = log I(-b) / b.
+
 The other pairs have their moments in `pairs.moments`, where rounds add up. Each direction is summed
 separately, and the larger sum is the curve. For fixed-size sampling the bound of Wang et al. is
 reported together with that of the pair of C_q.

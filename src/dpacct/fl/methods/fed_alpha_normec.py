@@ -104,8 +104,9 @@ class FedAlphaNormEC(ZeroMemory):
 class AlphaNormEC(FedAlphaNormEC):
     """Fed-alpha-NormEC with one full gradient per round: P_i(x) = grad f_i(x), for any rate.
 
-    Args, Raises: as `FedAlphaNormEC`. One step on all examples replaces the run's local steps and
-    batches.
+    Its arguments and errors are those of `FedAlphaNormEC`. One step on all examples replaces the
+    run's local steps and batches.
+
     Source: "Smoothed normalization for efficient distributed private optimization"
         (arXiv:2502.13482), as a special case of `FedAlphaNormEC`.
     """
