@@ -482,7 +482,7 @@ TYPES: dict[str, tuple[Any, ...]] = {
     "rdp": (Rdp,),
     "compare": (Compare,),
     "explore": (Explore,),
-    "train": (Train,),
+    "train": (Train, Reproduced),
     "audit": (Audit,),
     "attack": (Attack,),
     "ledger-init": (LedgerSummary,),

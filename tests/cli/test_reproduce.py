@@ -195,3 +195,50 @@ def test_options_of_all_cells_are_checked_before_the_first_run(dpacct):
     assert ran.code == 2
     assert "row bad, column c: 'clip_norms' is no key of it" in ran.err
     assert not Path("reproduced").exists()
+
+
+def test_methods_are_compared_with_the_same_options(dpacct, monkeypatch):
+    drawn: list[str] = []
+    monkeypatch.setattr(
+        "dpacct.pictures.Drawing.save", lambda self, *_, **__: drawn.append(self.picture.title)
+    )
+    words = "train dp-fedavg,scaffold --rounds 2 --clients 30 --q 0.3 --noise 1.2"
+    shown = dpacct(f"{words} --repeats 2").text
+    assert "Methods on digits" in shown
+    assert "digits, noise 1.2" in shown
+    means = [float(line) for line in dpacct(f"{words} --repeats 2 -q").text.split()]
+    data = dpacct(f"{words} --repeats 2 --json").json
+    assert [cell["row"] for cell in data["cells"]] == ["dp-fedavg", "scaffold"]
+    assert means == pytest.approx([sum(cell["values"]) / 2 for cell in data["cells"]])
+    records = Path("compared/runs.jsonl").read_text(encoding="utf-8").splitlines()
+    runs = [json.loads(line) for line in records]
+    # Nothing is played again, and runs are paired by their seeds.
+    assert len(runs) == 4
+    assert sorted(run["setting"]["public_seed"] for run in runs) == [0, 0, 1, 1]
+    assert len({run["result"]["epsilon"] for run in runs}) == 1
+    assert drawn[-1] == (
+        f"Methods on digits: {'scaffold' if means[1] > means[0] else 'dp-fedavg'} ends best, "
+        f"with {max(means):.1f} %"
+    )
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("dp-fedavg,nosuch", "METHOD is 'nosuch'; a method is one of"),
+        ("dp-fedavg,own:Method", "METHOD is 'own:Method'"),
+        ("dp-fedavg,", "METHOD is ''"),
+        (
+            "dp-fedavg,scaffold --data own.csv",
+            "--data is 'own.csv'; a comparison",
+        ),
+        ("dp-fedavg,scaffold --ledger a.ledger", "--ledger contradicts"),
+        ("dp-fedavg,scaffold --target-accuracy 0.5", "--target-accuracy contradicts"),
+        ("dp-fedavg,scaffold --public-seed 1", "--public-seed 1 contradicts"),
+        ("dp-fedavg,scaffold --repeats 0", "--repeats is 0"),
+    ],
+)
+def test_what_is_not_of_several_runs_is_refused(dpacct, typed, said):
+    ran = dpacct(f"train {typed}")
+    assert (ran.code, said in ran.err) == (2, True), ran.err
+    assert not Path("compared").exists()

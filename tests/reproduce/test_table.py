@@ -164,9 +164,9 @@ def words(**changes: Any) -> dict[str, Any]:
     ("changes", "said"),
     [
         ({"method": "evil:Class"}, "method is 'evil:Class'; a method is one of"),
-        ({"data": "/dev/zero.npz"}, "the data of a table are public"),
-        ({"data": "../secret.csv"}, "dpacct train --config trains on your own data"),
-        ({"data": ["digits"]}, "the data of a table are public"),
+        ({"data": "/dev/zero.npz"}, "a comparison takes public data"),
+        ({"data": "../secret.csv"}, "On your own data each run costs budget"),
+        ({"data": ["digits"]}, "a comparison takes public data"),
         ({"data_dir": "/etc"}, "the file of a table cannot set it"),
         ({"schedule": "/dev/zero"}, "the file of a table cannot set it"),
         ({"device": "cuda"}, "the file of a table cannot set it"),

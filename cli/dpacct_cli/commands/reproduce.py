@@ -19,16 +19,18 @@ import shutil
 import sqlite3
 import sys
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any, NamedTuple
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported, located
 from dpacct.reproduce import (
+    Cell,
     Judged,
     PaperTable,
     Records,
@@ -41,18 +43,19 @@ from dpacct.reproduce import (
 )
 from dpacct.reproduce.verdict import CLAIM_HEADER, TINY, claim_row
 from dpacct_cli import errors, waiting
+from dpacct_cli.errors import conflict
 from dpacct_cli.options import OUTPUT, StyleOptions, Text, argument, flag, number, option
 from dpacct_cli.output import names_a_file, write_output
 from dpacct_cli.outputs import PaperTables, Reproduced
 from dpacct_cli.render import Answer, Grid, Page, Row, Style, print_note, show, wrapped
 from dpacct_cli.train.defaults import DEFAULTS
 from dpacct_cli.train.options import METHODS, DataDir, Device, Init
-from dpacct_cli.train.settings import RunSettings, from_words
+from dpacct_cli.train.settings import TABLES, RunSettings, from_words
 
 # Options that name files, or belong to one machine.
 FOREIGN = ("schedule", "hold_out", "data_dir", "device", "label", "owner", "classes", "init")
 REPEATED = ("repeats", "target_accuracy", "train_accuracy")  # A table has keys of its own for them
-FOLDER = "reproduced"
+FOLDER, COMPARED = "reproduced", "compared"
 MOST = 100_000  # Rounds, or steps of a client (Rule 5)
 # fmt: off
 Name = Annotated[Text, argument("[TABLE]",
@@ -98,7 +101,24 @@ def reproduce(
     if table is None:
         _list(style)
         return
-    chosen = read_table(table)
+    name = table if table in shipped_names() else Path(table).stem
+    machine = {"data_dir": data_dir, "device": device, "init": init}
+    play_table(read_table(table), name, playing, style, machine)
+
+
+def play_table(
+    chosen: PaperTable,
+    name: str,
+    playing: Playing,
+    style: Style,
+    machine: Mapping[str, str | None],
+) -> None:
+    """Play what is not finished of a table, and show it beside its printed values.
+
+    Args:
+        name: of its files. machine: options that belong to this machine, and ``init``.
+    """
+    init = machine["init"]
     if playing.repeats is not None:
         chosen = replace(chosen, seeds=_first_seeds(chosen, number(playing.repeats)))
     for cell, setting in chosen.settings(tiny=playing.tiny):
@@ -113,10 +133,8 @@ def reproduce(
         rule = f"a row of {chosen.name} is one of {', '.join(chosen.rows)}"
         raise InvalidParameter("only", unknown[0], rule)
     settings = [s for cell, s in chosen.settings(tiny=playing.tiny) if cell.row in only]
-    machine = {"data_dir": data_dir, "device": device, "init": init}
     errors.require_torch("training needs")
     folder = Path(playing.folder or FOLDER)
-    name = chosen.name if table in shipped_names() else Path(chosen.name).stem
     place = folder / (f"{name}-tiny" if playing.tiny else name)
     place.parent.mkdir(parents=True, exist_ok=True)
     kept = place.parent / ("tiny.jsonl" if playing.tiny else "runs.jsonl")
@@ -133,7 +151,7 @@ def reproduce(
 
     if not playing.page:
         if style is Style.HUMAN and left:
-            cost = "" if playing.tiny else f". {chosen.cost}"
+            cost = f". {chosen.cost}" if chosen.cost and not playing.tiny else ""
             print(f"{left} runs{cost}", file=sys.stderr, flush=True)
         records.need(settings, one, lambda setting: alone_at(place.parent, setting))
     judged = judge(chosen, records, tiny=playing.tiny)
@@ -148,7 +166,35 @@ def reproduce(
     except Unsupported as error:
         print_note(f"no figure was drawn: {error}")
     words = [one.verdict for one in judged.cells]
+    if not judged.counts():
+        words = [repr(fmean(one.values.values())) for one in judged.cells if one.values]
     show(Answer(_data(judged, files), "\n".join(words), lambda: _page(judged, files)), style)
+
+
+def compare_methods(
+    methods: Sequence[str], settings: RunSettings, repeats: str | None, style: Style
+) -> None:
+    """Play methods with the same options, several times each, as the rows of one table."""
+    given = {key: settings.values[key] for key in sorted(settings.chosen)}
+    machine = {key: given.pop(key, None) for key in ("data_dir", "device", "init")}
+    if "public_seed" in given:
+        why = "each repeat has a partition and an initial model of its own"
+        raise conflict(f"--public-seed {given['public_seed']}", "several runs", why)
+    tables = {name: dict(getattr(settings, name)) for name in TABLES if getattr(settings, name)}
+    data, known = settings.values["data"], settings.values
+    # The epsilon of a plan, or the noise that decides it.
+    limit = f"epsilon {known['eps']}" if known.get("eps") else f"noise {known.get('noise')}"
+    column = f"{data}, {limit}"
+    each = [{**given, **tables, "method": one, "data": data} for one in methods]
+    for words in each:
+        settings_of(words)
+    table = PaperTable(
+        name="methods", title=f"Methods on {data}", source="dpacct train", note="", cost="",
+        measure="accuracy", target=None, every=None, figure="round", seeds=(0, 1, 2),
+        printed_runs=1, rows=tuple(methods), columns=(column,), values=(), claims=(), tiny={},
+        cells=tuple(Cell(one, column, words) for one, words in zip(methods, each, strict=True)),
+    )  # fmt: skip
+    play_table(table, table.name, Playing(repeats=repeats, folder=COMPARED), style, machine)
 
 
 def read_table(name: str) -> PaperTable:
@@ -172,8 +218,8 @@ def settings_of(words: Mapping[str, Any]) -> RunSettings:
     if not isinstance(method, str) or method not in METHODS:
         raise InvalidParameter("method", method, f"a method is one of {', '.join(METHODS)}")
     if not isinstance(data, str) or data not in DEFAULTS:
-        rule = f"the data of a table are public, one of {', '.join(DEFAULTS)}"
-        hint = "dpacct train --config trains on your own data."
+        rule = f"a comparison takes public data, one of {', '.join(DEFAULTS)}"
+        hint = "On your own data each run costs budget: train once, by dpacct train METHOD --data."
         raise InvalidParameter("data", data, rule, hint)
     settings = from_words(words)
     for key in ("rounds", "epochs", "steps", "local_epochs", "local_steps"):
@@ -314,7 +360,7 @@ def _page(judged: Judged, files: list[str]) -> Page:
     told = [f"{count} {word}" for word, count in judged.counts().items()]
     rows = [
         *wrapped("table", f"{table.title} ({table.source})"),
-        Row("cells", ", ".join(told) or "no printed values"),
+        *([Row("cells", ", ".join(told))] if told else []),
         *(Row("" if place else "files", file) for place, file in enumerate(files)),
     ]
     grids = [Grid(*judged.grid())]

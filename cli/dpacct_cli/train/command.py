@@ -51,6 +51,7 @@ from dpacct_cli.train.settings import (
     check_folder,
     check_unchanged,
     combine,
+    option,
     typed_values,
 )
 from dpacct_cli.words import about_examples, in_units, spelling, text_of
@@ -93,8 +94,12 @@ def train(
       dpacct train dp-fedavg --config run.toml --json
       dpacct train mymethods:Proximal --set strength=0.1
       dpacct train dp-fedavg --validation 0.4 --target-accuracy 0.8 --repeats 3
+      dpacct train dp-fedavg,dp-fed-ls,scaffold --rounds 20 --repeats 3
       dpacct train --ledger mnist.ledger --resume
     """
+    if method is not None and "," in method:
+        _compare(method, training, record, style.style)
+        return
     _check_record(record)
     begun = None
     if record.resume:
@@ -173,6 +178,20 @@ def _check_record(record: Record) -> None:
         why = "a stopped run goes on alone" if record.resume else "its processes share one run"
         other = "--resume" if record.resume else "--distributed"
         raise conflict(f"--repeats {record.repeats}", other, why)
+
+
+def _compare(methods: str, training: Training, record: Record, style: Style) -> None:
+    """Play several methods, each several times, on public data."""
+    from dpacct_cli.commands.reproduce import compare_methods
+
+    shared = ("repeats", "validation", "evaluate_every")
+    for key, value in record._asdict().items():
+        if value and key not in shared:
+            raise conflict(option(key), methods, "it belongs to a single run")
+    names = list(dict.fromkeys(name.strip() for name in methods.split(",")))
+    settings = read_settings(names[0], training, record._replace(repeats=None))
+    check_unit(settings)
+    compare_methods(names, settings, record.repeats, style)
 
 
 def read_settings(

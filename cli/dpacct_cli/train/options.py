@@ -33,7 +33,8 @@ DATA, LOCAL, SETTINGS = "Data and model", "Local training", "Settings"
 RECORD, MACHINE = "The run and its record", "Machine and randomness"
 
 MethodName = Annotated[Text, argument("[METHOD]",
-    f"One of {', '.join(METHODS)}; or package.module:Class, your own method.",
+    f"One of {', '.join(METHODS)}; or package.module:Class, your own method. Several with commas "
+    "are compared on public data.",
     known=lambda: METHODS)]
 Data = Annotated[Text, option(
     "--data", "|".join((*DEFAULTS, "FILE.csv", "FILE.npz", "FOLDER")), DATA,
@@ -172,8 +173,8 @@ class Record(NamedTuple):
         "does not cover it.", advanced=True)] = False
     repeats: Annotated[Text, option("--repeats", "N", RECORD,
         "Train N times, with public seeds from --public-seed on, each run on a ledger of its own. "
-        "The models of all runs together cost more than one: both epsilons are printed.",
-        advanced=True)] = None
+        "The models of all runs together cost more than one: both epsilons are printed. Several "
+        "methods have 3 runs by default.", advanced=True)] = None
     ledger: Annotated[Text, option("--ledger", "FILE", RECORD,
         "File that records the spent budget; model, report and checkpoint stand beside it. "
         "Default one for each data set: DATA.ledger here, or beside FILE.csv.")] = None

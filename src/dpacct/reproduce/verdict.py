@@ -211,7 +211,12 @@ def picture(judged: Judged) -> Picture:
             panels.append(Panel(FIGURES[table.figure], label, curves, from_zero=False))
     counts = judged.counts()
     told = f"{counts.get(AGREES, 0)} of {sum(counts.values()) - counts.get(OPEN, 0)} verdicts agree"
-    note = "Lines are means over runs, bands reach down to the worst run. Thin lines are printed."
+    means = [(statistics.mean(one.values.values()), one.cell) for one in judged.cells if one.values]
+    if means and not counts and "accuracy" in table.measure:
+        best, cell = max(means, key=lambda pair: pair[0])
+        told = f"{cell.row} ends best, with {best:.1f} %"
+    note = "Lines are means over runs, bands reach down to the worst run."
+    note += " Thin lines are printed." if counts else ""
     return Picture(f"{table.title}: {told}", panels, TINY if judged.tiny else note)
 
 

@@ -342,6 +342,8 @@ def test_examples_of_the_help_mean_something(
     assert len(found) >= 4
     seen: list[RunSettings] = []
     monkeypatch.setattr(command, "_run", lambda settings, *_, **__: seen.append(settings))
+    several = "dpacct_cli.commands.reproduce.compare_methods"
+    monkeypatch.setattr(several, lambda _, settings, *__: seen.append(settings))
     (folder / "run.toml").write_text("rounds = 3\n", encoding="utf-8")
     saved = RunSettings("dp-fedavg", {"data": "mnist"}, ledger="mnist.ledger")
     (folder / "mnist.settings.json").write_text(saved.dump(), encoding="utf-8")
