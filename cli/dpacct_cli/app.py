@@ -20,7 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from dpacct import __version__
 from dpacct.errors import DpacctError
-from dpacct_cli import INTERRUPTED, UNREAD, errors, suggestions, words
+from dpacct_cli import INTERRUPTED, UNREAD, errors, words
 from dpacct_cli.waiting import waiting
 
 # The base of all of Click's complaints, wherever this version of Typer keeps Click.
@@ -241,7 +241,7 @@ def usage_line(error: Any, given: Sequence[str]) -> str:
         # Click reports a mistyped cluster such as -eps by its first letter.
         name = next((w for w in given if w.partition("=")[0] == error.option_name), None)
         name = name or next((w for w in given if w.startswith(error.option_name)), "")
-        return suggestions.unknown_option(name.partition("=")[0], program, known)
+        return errors.unknown_option(name.partition("=")[0], program, known)
     if kind == "MissingParameter" and error.param is not None:
         name = error.param.metavar or error.param.opts[0]
         return f"{name} is missing. {program} --help shows its arguments."
@@ -253,5 +253,5 @@ def usage_line(error: Any, given: Sequence[str]) -> str:
         return f"'{stray}' stands where {program} expects an option. {program} --help lists all."
     if "No such command" in message:
         name = message.partition("'")[2].partition("'")[0]
-        return suggestions.unknown_command(name, program, command.list_commands(error.ctx))
+        return errors.unknown_command(name, program, command.list_commands(error.ctx))
     return f"{program}: {message}"

@@ -492,7 +492,7 @@ class MechanismOptions:
     def read_correlated(self, noise: float, adjacency: Adjacency | None = None) -> Correlated:
         """Return the run with correlated noise that the options describe."""
         from dpacct.correlated import buffered_toeplitz, optimized
-        from dpacct.correlated.entries import make_strategy
+        from dpacct.correlated.strategy import make_strategy
 
         kind, rounds, rate = self["strategy"], self.read_rounds(), self.value("sampling_rate")
         if "min_separation" not in self:

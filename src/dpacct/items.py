@@ -25,9 +25,8 @@ from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 from dpacct import validate
-from dpacct.correlated.entries import MAKERS, described, make_strategy
 from dpacct.correlated.release import Correlated
-from dpacct.correlated.strategy import Strategy
+from dpacct.correlated.strategy import MAKERS, Strategy, described, make_strategy
 from dpacct.display import chosen, line, safe
 from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.errors import InvalidParameter

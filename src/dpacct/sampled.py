@@ -35,7 +35,7 @@ from dpacct.epochs import ShuffledEpoch
 from dpacct.errors import InvalidParameter, NotConverged
 from dpacct.mechanisms.pure import Promise
 from dpacct.numerics.rounding import UNIT, Bounds
-from dpacct.pairs.atoms import AtomicPair
+from dpacct.pairs.atoms import AtomicPair, HullPair
 from dpacct.pairs.dominating import (
     Direction,
     DominatingPair,
@@ -47,7 +47,6 @@ from dpacct.pairs.dominating import (
     pairs_of,
     proven_pairs,
 )
-from dpacct.pairs.hulls import HullPair
 from dpacct.renyi.curve import RenyiCurve
 from dpacct.rounds import Adjacency, Poisson, Release, Round, Schedule, Uniform, as_schedule
 from dpacct.tight.composition import Composition

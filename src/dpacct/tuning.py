@@ -47,7 +47,7 @@ from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter
 from dpacct.numerics.rounding import FUNCTION_ERROR, Array, Bounds
 from dpacct.numerics.search import bisect
-from dpacct.pairs.atoms import AtomicPair, lower_hull, profile_of_knots
+from dpacct.pairs.atoms import AtomicPair, HullPair, lower_hull, profile_of_knots
 from dpacct.pairs.dominating import (
     Direction,
     DominatingPair,
@@ -57,7 +57,6 @@ from dpacct.pairs.dominating import (
     pairs_of,
     proven_pairs,
 )
-from dpacct.pairs.hulls import HullPair
 from dpacct.renyi.curve import RenyiCurve, best_order
 from dpacct.rounds import Release, Schedule, as_schedule
 from dpacct.tight.profiles import ReleaseOfSchedule, finite_pairs

@@ -11,7 +11,7 @@ import pytest
 
 from dpacct import Budget, Ledger, Poisson, Round, validate
 from dpacct.errors import InvalidParameter
-from dpacct_cli import suggestions
+from dpacct_cli import errors
 from dpacct_cli.app import ENTRIES, load
 from tests.cli.conftest import Ran
 
@@ -262,7 +262,7 @@ def test_every_synonym_leads_to_an_option_that_exists() -> None:
     groups = {name: loaded.pop(name).commands for name in ("ledger", "claims", "plot")}
     commands = [*loaded.values(), *groups["ledger"].values()]
     known = {name for command in commands for param in command.params for name in param.opts}
-    assert {*suggestions.MEANINGS.values()} <= known
+    assert {*errors.MEANINGS.values()} <= known
 
 
 def test_no_screen_is_written_on_by_what_was_typed(dpacct: Any) -> None:

@@ -15,7 +15,7 @@ from dpacct.correlated import (
     square_root,
     toeplitz,
 )
-from dpacct.correlated.errors import inverse_norm_gradient, inverse_norm_squared
+from dpacct.correlated.matrix import inverse_norm_gradient, inverse_norm_squared
 
 Array = NDArray[np.float64]
 RATES = tuple(1.0 / (1 + t) for t in range(40))

@@ -28,7 +28,7 @@ from dpacct.empirical.audits import (
     refutes,
     smallest_tail,
 )
-from dpacct.empirical.noise import NoiseEvidence
+from dpacct.empirical.confidence import NoiseEvidence
 from dpacct.errors import InvalidParameter
 
 DELTA = 1e-5

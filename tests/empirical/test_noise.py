@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from dpacct.empirical import noise
-from dpacct.empirical.noise import NoiseEvidence
+from dpacct.empirical import confidence as noise
+from dpacct.empirical.confidence import NoiseEvidence
 
 # What an audit has for one of its three tests.
 ERROR = 1e-6 / 3

@@ -11,8 +11,8 @@ import pytest
 
 from dpacct.epochs import averages, ratios
 from dpacct.epochs.averages import epoch_law
+from dpacct.epochs.epoch import largest_entry_law
 from dpacct.epochs.ratios import RatioLaw, merge_by_loss, spread, spread_to_losses
-from dpacct.epochs.shuffled import largest_entry_law
 from dpacct.tight import self_composition
 from dpacct.tight.self_composition import Repeated
 from tests.oracles import allocation

@@ -23,10 +23,10 @@ from dpacct import (
     Round,
     Uniform,
 )
+from dpacct.ledger.ledger import Terms
 from dpacct.ledger.record.entries import canonical, link
 from dpacct.ledger.record.events import in_adjacency
 from dpacct.ledger.record.replay import Replay
-from dpacct.ledger.terms import Terms
 from dpacct.renyi.odometer import design_mixture
 from dpacct.rounds import Adjacency
 from forgeries import BUDGET

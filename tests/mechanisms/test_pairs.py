@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mp, mpf
 
-from dpacct.mechanisms.discrete import discrete_laplace_pair
+from dpacct.mechanisms.discrete import DiscreteGaussianPair, discrete_laplace_pair
+from dpacct.mechanisms.laplace import HalfPowerPair
 from dpacct.pairs.atoms import (
     AtomicPair,
     concentrated_delta,
@@ -18,8 +19,6 @@ from dpacct.pairs.atoms import (
     convolved,
     profile_of_knots,
 )
-from dpacct.pairs.discrete_gaussian import DiscreteGaussianPair
-from dpacct.pairs.half_power import HalfPowerPair
 from dpacct.pairs.one_round import gaussian_delta
 from tests.strategies import FEWER, log_uniform
 

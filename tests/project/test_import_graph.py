@@ -56,7 +56,6 @@ ROOMS = {
         {"writing", "verify"},
         {"run", "report"},
         {"ledger"},
-        {"terms"},
     ],
     "dpacct.fl": [
         {"tensors", "clients", "public"},

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpacct import Poisson, Round, Schedule, risk
-from dpacct.report.risks import (
+from dpacct.report.front import (
     FPRS,
     MOST_KINDS,
     PRIORS,

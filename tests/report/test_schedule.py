@@ -23,8 +23,14 @@ from dpacct import (
     Unsupported,
     report,
 )
-from dpacct.report.front import Promise, front_page, one_in
-from dpacct.report.words import COHORTS, NO_MEMORY, schedule_assumptions
+from dpacct.report.front import (
+    COHORTS,
+    NO_MEMORY,
+    Promise,
+    front_page,
+    one_in,
+    schedule_assumptions,
+)
 from tests.ledger.report.test_compose import Checker, text_of
 
 PLAN = 300 * Round(1.0, Poisson(0.1))

@@ -21,7 +21,7 @@ from dpacct.outputs import LedgerSummary
 from dpacct.packages import import_package
 from dpacct.pictures import Setting, compare_picture, epsilon_picture, ledger_picture
 from dpacct.pictures.schedules import describe
-from dpacct.report.risks import chosen_of_thousand, of_thousand, risks_of_rounds
+from dpacct.report.front import chosen_of_thousand, of_thousand, risks_of_rounds
 from dpacct_cli import words
 from dpacct_cli.app_page import calculate, draw
 from dpacct_cli.app_page.calculate import Job

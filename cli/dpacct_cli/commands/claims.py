@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from dpacct.certificates import certified, in_words
-from dpacct.claims.claim import Claim, Claims, NoiseBy
-from dpacct.claims.files import load_claims, shipped_claims
+from dpacct.claims.files import Claim, Claims, NoiseBy, load_claims, shipped_claims
 from dpacct.claims.judge import Judged, Judgment, Verdict, facts_of, judge
 from dpacct.claims.stored import shipped_verdicts
 from dpacct.display import down, safe, up

@@ -6,7 +6,7 @@
 <Verdict.PROVEN: 'proven'>
 """
 
-from dpacct.claims.claim import (
+from dpacct.claims.files import (
     Claim,
     Claims,
     ClipFrom,
@@ -16,8 +16,10 @@ from dpacct.claims.claim import (
     Role,
     Source,
     Statement,
+    load_claims,
+    parse_claims,
+    shipped_claims,
 )
-from dpacct.claims.files import load_claims, parse_claims, shipped_claims
 from dpacct.claims.judge import Judged, Judgment, Verdict, judge
 
 __all__ = [

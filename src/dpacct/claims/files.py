@@ -1,4 +1,7 @@
-"""Claim files in TOML: read and checked, with errors that name the claim and its reading.
+"""Claims as data, and their files in TOML: checked, with errors that name claim and reading.
+
+A claim has a stated epsilon, a source, and the possible readings of its text. A value that exists
+is valid. Whether a claim holds is decided in `judge.py`.
 
 A file has a table ``[source]`` and a table ``[[claim]]`` for each claim. The mechanism stands in
 the claim itself, or in tables ``[[claim.reading]]`` below it, which inherit every key that they do
@@ -19,23 +22,13 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cache
 from importlib.resources import files
 from typing import Any, Self, cast
 
 from dpacct import validate
-from dpacct.claims.claim import (
-    Claim,
-    Claims,
-    ClipFrom,
-    Divisor,
-    NoiseBy,
-    Reading,
-    Role,
-    Source,
-    Statement,
-)
 from dpacct.errors import InvalidParameter, located
 from dpacct.items import (
     COUNT,
@@ -49,18 +42,145 @@ from dpacct.items import (
     read_release,
     read_sampling,
 )
-from dpacct.outputs import schema_around
+from dpacct.outputs import schema_around, single
 from dpacct.rounds import (
     Adjacency,
     Full,
     Phase,
     Poisson,
+    Release,
     Repeated,
     Round,
     Sampling,
     Schedule,
     Uniform,
 )
+
+
+class Role(StrEnum):
+    """The subject of a reading."""
+
+    STATED = "stated"  # the mechanism for which the text computed its epsilon
+    RUN = "run"  # the mechanism that its algorithm or code runs
+
+
+class NoiseBy(StrEnum):
+    """The party that adds the noise of a round."""
+
+    SERVER = "server"  # once, to the sum
+    CLIENTS = "clients"  # a fixed number of clients add a share each; only their sum is released
+    PARTICIPANTS = "participants"  # each client of the cohort, so that larger cohorts add more
+
+
+class ClipFrom(StrEnum):
+    """The origin of the clip norm."""
+
+    CONSTANT = "constant"
+    RELEASED = "released"  # a function of earlier releases
+    PRIVATE_QUANTILE = "private-quantile"  # a quantile that is released with its own noise
+    MEDIAN = "median"  # of the clients' own norms, without noise
+
+
+class Divisor(StrEnum):
+    """The number by which the noisy sum is divided."""
+
+    PLANNED = "planned"  # the expected cohort size
+    REALIZED = "realized"  # the size of the cohort that was drawn
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The text that makes the claims. ``link`` leads to it or to its code."""
+
+    name: str
+    about: str = ""
+    link: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One mechanism that the text may mean.
+
+    Attributes:
+        words: a description of the reading.
+        schedule: the charged rounds, and other releases.
+        num_clients: the population, if known.
+        unprotected: anything released without noise, in words, or empty.
+    """
+
+    words: str
+    role: Role
+    schedule: Schedule
+    num_clients: int | None = None
+    noise_by: NoiseBy = NoiseBy.SERVER
+    clip_from: ClipFrom = ClipFrom.CONSTANT
+    divisor: Divisor = Divisor.PLANNED
+    unprotected: str = ""
+
+    @property
+    def only(self) -> Release | None:
+        """The release, if all are of one kind."""
+        return single(self.schedule)
+
+    @property
+    def population(self) -> int | None:
+        """The number of clients, if the sampling or the text gives it."""
+        sampling = getattr(self.only, "sampling", None)
+        return sampling.num_clients if isinstance(sampling, Uniform) else self.num_clients
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A stated epsilon at a delta, with at least one reading of the mechanism that has it.
+
+    Attributes:
+        id: a short name that never changes.
+        place: a table, section or page of the source.
+        epsilon: the stated epsilon, None if the text gives the setting alone.
+        printed: epsilon as the text prints it, with its decimals.
+        data: the data set, or empty.
+        delta_words: delta as the text gives it, such as ``num_clients^-1.1``, or empty.
+        accountant: the method by which the text computed epsilon, or empty.
+        note: one or two sentences for readers.
+    """
+
+    id: str
+    source: Source
+    place: str
+    epsilon: float | None
+    delta: float
+    readings: tuple[Reading, ...]
+    data: str = ""
+    delta_words: str = ""
+    printed: str = ""
+    accountant: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A sentence about privacy without a figure to compute, judged by hand.
+
+    Attributes:
+        text: the sentence.
+        holds: "yes", "no" or "in part".
+        why: the reason in one or two sentences.
+    """
+
+    source: Source
+    place: str
+    text: str
+    holds: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """The claims and statements of one or more files."""
+
+    claims: tuple[Claim, ...]
+    statements: tuple[Statement, ...] = ()
+
 
 LONGEST = 600
 

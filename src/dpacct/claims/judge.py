@@ -17,7 +17,7 @@ from dpacct import validate
 from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 from dpacct.budget import Interval
 from dpacct.calibration.calibrate import Calibration, calibrate
-from dpacct.claims.claim import Claim, ClipFrom, Divisor, NoiseBy, Reading, Role
+from dpacct.claims.files import Claim, ClipFrom, Divisor, NoiseBy, Reading, Role
 from dpacct.display import chosen, down
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
 from dpacct.numerics.rounding import below

@@ -15,8 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
-from dpacct.claims.claim import Claim
-from dpacct.claims.files import shipped_claims
+from dpacct.claims.files import Claim, shipped_claims
 from dpacct.claims.judge import Judgment, facts_of, judge
 from dpacct.outputs import JudgedClaim
 

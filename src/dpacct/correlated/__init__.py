@@ -1,6 +1,6 @@
 """Correlated noise (matrix mechanisms, DP-FTRL): strategies, their sensitivity and their error."""
 
-from dpacct.correlated.errors import Workload
+from dpacct.correlated.matrix import Workload
 from dpacct.correlated.optimize import buffered_toeplitz, optimized
 from dpacct.correlated.release import Correlated
 from dpacct.correlated.strategy import (

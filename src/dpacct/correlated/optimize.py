@@ -2,7 +2,7 @@
 
 * `optimized`: any matrix with b bands. Its columns have norm 1, so that k participations at least b
   rounds apart have the sensitivity sqrt(k). Only |A C^{-1}| is left to minimize, over all entries,
-  with exact derivatives (`errors`).
+  with exact derivatives (`matrix`).
 * `buffered_toeplitz`: c_j = sum_i a_i d_i^{j-1} with few buffers, of which a server keeps one row
   each. It minimizes sens |A C^{-1}| for running sums.
 
@@ -20,8 +20,14 @@ from typing import Any, cast
 import numpy as np
 
 from dpacct import validate
-from dpacct.correlated.errors import Workload, as_workload, banded_product, inverse_norm_gradient
-from dpacct.correlated.matrix import MAX_ROUNDS, LowerTriangular
+from dpacct.correlated.matrix import (
+    MAX_ROUNDS,
+    LowerTriangular,
+    Workload,
+    as_workload,
+    banded_product,
+    inverse_norm_gradient,
+)
 from dpacct.correlated.sensitivity import bound_sensitivity, check_participation
 from dpacct.correlated.strategy import Strategy, from_buffers, square_root
 from dpacct.errors import InvalidParameter

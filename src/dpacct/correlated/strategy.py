@@ -11,12 +11,18 @@ noise. Every released row is a function of C G + Z, a Gaussian mechanism (`relea
 
 Source: Denisov et al. 2022 (arXiv:2202.08312), Choquette-Choo et al. 2023 (arXiv:2306.08153),
 Dvijotham et al. 2024 (arXiv:2404.16706). Proofs: docs/derivations/correlated-noise.md.
+
+In the words of files, ledgers and the command line:
+
+Rule 1: a strategy has the name of its maker, and a number of rounds.
+Rule 2: the keys of each maker are in `MAKERS`. Another one is an error.
+Rule 3: a strategy without a maker of its own is written with all its numbers, to the last bit.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeVar, cast
@@ -25,8 +31,13 @@ import numpy as np
 
 from dpacct import validate
 from dpacct.budget import Interval
-from dpacct.correlated.errors import Workload, workload_norm
-from dpacct.correlated.matrix import MAX_ROUNDS, LowerTriangular, coefficients_of
+from dpacct.correlated.matrix import (
+    MAX_ROUNDS,
+    LowerTriangular,
+    Workload,
+    coefficients_of,
+    workload_norm,
+)
 from dpacct.correlated.sensitivity import bound_sensitivity, check_participation
 from dpacct.errors import InvalidParameter
 from dpacct.numerics.rounding import Numbers
@@ -220,3 +231,53 @@ def from_buffers(rounds: int, buffers: Numbers) -> Strategy:
     column = np.concatenate([[1.0], pairs[:, 0] @ powers])
     kept = tuple((float(scale), float(decay)) for scale, decay in pairs)
     return Strategy(n, column, kept, name="buffered-toeplitz")
+
+
+def _toeplitz(rounds: int, coefficients: Any) -> Strategy:
+    return toeplitz(coefficients, rounds)
+
+
+def _banded(rounds: int, diagonals: Any) -> Strategy:
+    return Strategy(rounds, diagonals, name="banded")
+
+
+# The keys that each maker takes, and the maker: of the rounds and the values of these keys.
+MAKERS: dict[str, tuple[tuple[str, ...], Callable[..., Strategy]]] = {
+    "independent": ((), independent),
+    "square-root": (("bands",), square_root),
+    "toeplitz": (("coefficients",), _toeplitz),
+    "buffered-toeplitz": (("buffers",), from_buffers),
+    "banded": (("diagonals",), _banded),
+}
+_OPTIONAL = ("bands",)
+
+
+def make_strategy(name: object, rounds: object, values: dict[str, Any]) -> Strategy:
+    """Return the strategy that ``name`` and the values of its keys describe.
+
+    Raises:
+        InvalidParameter: no maker has that name, a key is missing or belongs to another maker, or
+            a value is out of range.
+    """
+    keys, make = MAKERS[validate.one_of("strategy", name, "a strategy", MAKERS)]
+    for key, value in values.items():
+        if key not in keys:
+            raise InvalidParameter(key, value, f"the strategy {name} takes no {key}", "Drop it.")
+    for key in keys:
+        if key not in values and key not in _OPTIONAL:
+            raise InvalidParameter(key, None, f"the strategy {name} needs {key}")
+    return make(validate.count("steps", rounds, "the number of rounds", MAX_ROUNDS), **values)
+
+
+def described(strategy: Strategy) -> tuple[str, dict[str, Any]]:
+    """Return the name of a maker, and what it takes."""
+    n, bands, numbers = strategy.rounds, strategy.bands, strategy.diagonals
+    if strategy.buffers:
+        return "buffered-toeplitz", {"buffers": [list(pair) for pair in strategy.buffers]}
+    if not strategy.is_toeplitz:
+        return "banded", {"diagonals": numbers.tolist()}
+    if np.array_equal(numbers, [1.0]):
+        return "independent", {}
+    if strategy == square_root(n, bands):
+        return "square-root", {} if bands == n else {"bands": bands}
+    return "toeplitz", {"coefficients": numbers.tolist()}

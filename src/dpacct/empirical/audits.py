@@ -18,7 +18,7 @@ docs/derivations/auditing.md.
 direction of each canary and divided by the clip norm. The result x is shift + noise if the canary
 took part, and noise alone if it did not, or along a direction that no canary has. Three tests may
 err: guesses against the whole promise (sound for any mechanism), the noise in all parts of the
-releases (`dpacct.empirical.noise`), and the size of a contribution. The last two are sound for
+releases (`dpacct.empirical.confidence`), and the size of a contribution. The last two are sound for
 Gaussian noise, and other clients can only hide a fault there.
 """
 

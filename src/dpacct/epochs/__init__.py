@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dpacct.epochs.epoch import Epoch
-from dpacct.epochs.shuffled import ShuffledEpoch
+from dpacct.epochs.epoch import Epoch, ShuffledEpoch
 
 __all__ = ["Epoch", "ShuffledEpoch"]

@@ -9,7 +9,7 @@ This is its front: other rooms import from here, and from no room of the ledger.
 
 from dpacct.ledger.disk.place import sync_folder
 from dpacct.ledger.disk.rows import begins_as_ledger
-from dpacct.ledger.ledger import Ledger, as_place, is_there
+from dpacct.ledger.ledger import CLIENT, EXAMPLE, Ledger, Terms, as_place, is_there, known_terms
 from dpacct.ledger.postgres.address import Address
 from dpacct.ledger.readings import Guarantee
 from dpacct.ledger.record.entries import MOST_AHEAD, Position
@@ -34,7 +34,6 @@ from dpacct.ledger.record.plans import (
 )
 from dpacct.ledger.record.state import RunState
 from dpacct.ledger.run import Run, Ticket
-from dpacct.ledger.terms import CLIENT, EXAMPLE, Terms, known_terms
 
 __all__ = [
     "Address",

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dpacct.mechanisms.discrete import DiscreteGaussian, DiscreteLaplace
-from dpacct.mechanisms.exponential import ExponentialMechanism
-from dpacct.mechanisms.foreign import ApproximateDP, ZeroConcentratedDP
-from dpacct.mechanisms.laplace import Laplace
-from dpacct.mechanisms.pure import PureDP, RandomizedResponse
+from dpacct.mechanisms.laplace import ExponentialMechanism, Laplace
+from dpacct.mechanisms.pure import ApproximateDP, PureDP, RandomizedResponse, ZeroConcentratedDP
 
 __all__ = [
     "ApproximateDP",

@@ -37,7 +37,7 @@ from dpacct.numerics.fourier import shift_of_nodes
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
 from dpacct.numerics.search import bracket_root
 from dpacct.numerics.special import ndtr
-from dpacct.pairs.hulls import Side
+from dpacct.pairs.atoms import Side
 from dpacct.pairs.kinds import Direction, GeneralPair
 
 # Tails and discretization may add e^-44, relative to the result. Terms of r below e^-46 of the

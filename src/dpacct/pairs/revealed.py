@@ -36,8 +36,7 @@ from dpacct.budget import Interval
 from dpacct.numerics.binomial import log_masses
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds
 from dpacct.numerics.special import ndtr
-from dpacct.pairs.atoms import AtomicPair
-from dpacct.pairs.hulls import HullPair, Side, between
+from dpacct.pairs.atoms import AtomicPair, HullPair, Side, between
 from dpacct.pairs.kinds import Direction
 from dpacct.rounds import Adjacency, Poisson, Round
 

@@ -14,7 +14,7 @@ from dpacct.display import chosen, escaped, trimmed, up
 from dpacct.errors import Unsupported
 from dpacct.items import KEYS, parts_in_words, read_part
 from dpacct.report.document import Report, bullets, filled, template
-from dpacct.report.words import gdp_in_words, neighbors
+from dpacct.report.front import gdp_in_words, neighbors
 from dpacct.rounds import Schedule
 
 _MOST_PHASES = 5

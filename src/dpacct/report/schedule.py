@@ -13,13 +13,16 @@ from dpacct.gaussian_dp import gdp
 from dpacct.items import all_in_words, count_of, noun_of, parts_in_words
 from dpacct.outputs import Point, ScheduleReport, mechanism_of
 from dpacct.report.document import Report, chart, filled, heading, table
-from dpacct.report.front import Promise, front_page, nothing_promised, risk_to_json
-from dpacct.report.risks import risks_of_rounds
-from dpacct.report.words import (
+from dpacct.report.front import (
+    Promise,
     bracket,
+    front_page,
     gdp_in_words,
     glossary,
     neighbors,
+    nothing_promised,
+    risk_to_json,
+    risks_of_rounds,
     schedule_assumptions,
     to_sign,
 )

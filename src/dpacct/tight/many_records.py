@@ -1,7 +1,7 @@
 """Users with many records: finite pairs compose where contours decay too slowly.
 
 One round has delta in closed form at the loss of any point of the line. These are the knots of two
-finite pairs (`dpacct.pairs.hulls`), 1e-4 apart in compositions.
+finite pairs (`dpacct.pairs.atoms`), 1e-4 apart in compositions.
 
 Derivation: docs/derivations/epochs.md.
 """
@@ -14,9 +14,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from dpacct.budget import Interval
-from dpacct.pairs.atoms import AtomicPair
+from dpacct.pairs.atoms import AtomicPair, HullPair, between
 from dpacct.pairs.dominating import Direction, DominatingPair, achieved_pairs, proven_pairs
-from dpacct.pairs.hulls import HullPair, between
 from dpacct.pairs.records import RecordsPair
 from dpacct.rounds import Release
 

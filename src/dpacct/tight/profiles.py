@@ -7,7 +7,7 @@ Both are built from bounds of delta at many epsilons, the knots.
 H(k) = E_Q(L - k)_+ is delta(log k) for k >= 1. For k < 1 it is 1 - k + k S(1/k), S that of the
 other direction. It is convex in k.
 
-`dpacct.pairs.hulls` makes pairs of the knots.
+`dpacct.pairs.atoms` makes pairs of the knots.
 
 Derivation: docs/derivations/profiles.md.
 """
@@ -25,7 +25,7 @@ from dpacct.budget import Interval
 from dpacct.errors import NotConverged, Unsupported
 from dpacct.numerics.rounding import UNIT
 from dpacct.numerics.search import bisect
-from dpacct.pairs.atoms import AtomicPair
+from dpacct.pairs.atoms import AtomicPair, Side, between
 from dpacct.pairs.dominating import (
     Direction,
     Mechanism,
@@ -34,7 +34,6 @@ from dpacct.pairs.dominating import (
     is_exact,
     proven_pairs,
 )
-from dpacct.pairs.hulls import Side, between
 from dpacct.rounds import Adjacency, Release, Schedule
 from dpacct.tight.closed_forms import closed_form_delta, is_repeated, only_pair
 from dpacct.tight.composition import Composition, is_same_both_ways

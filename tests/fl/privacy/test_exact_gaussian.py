@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtri
 
-from dpacct.fl.privacy.exact_gaussian import GUARD, decide, rounded_gaussian, upper_tail
+from dpacct.fl.privacy.noise import GUARD, decide, rounded_gaussian, upper_tail
 from dpacct.fl.privacy.randomness import Randomness, Seeded
 
 mpmath = pytest.importorskip("mpmath")

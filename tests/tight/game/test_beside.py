@@ -26,7 +26,7 @@ from dpacct import (
 )
 from dpacct.pairs.dominating import Direction, Mechanism, achieved_pairs
 from dpacct.tight.accountant import TightAccountant
-from dpacct.tight.game import beside
+from dpacct.tight.game import rounds as beside
 from dpacct.tight.game.bounds import game_delta, game_epsilon
 from dpacct.tight.profiles import finite_pairs
 from tests.oracles.fixed_size_game import fixed_size_last, two_rounds

@@ -26,10 +26,10 @@ from dpacct.tight.game.bounds import (
     prefix_upper_epsilons,
     upper_epsilon,
 )
+from dpacct.tight.game.kernels import add_pair
 from dpacct.tight.game.laws import Kernel
 from dpacct.tight.game.plan import fewer_kinds, plan_at_delta, plan_at_epsilon, window_above
 from dpacct.tight.game.rounds import moment_law
-from dpacct.tight.game.strategies import add_pair
 from dpacct.tight.game.theorem import Triangle, not_too_flat, profile
 from tests.oracles.answers import known
 from tests.oracles.fixed_size_game import fixed_size_last, line_then, one_pair_last, two_rounds

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 from mpmath import mp, mpf
 
-from dpacct.tight.game.kernels import Grid, cell_kernel, fixed_above, fixed_below
+from dpacct.tight.game.kernels import (
+    Grid,
+    add_pair,
+    cell_kernel,
+    fixed_above,
+    fixed_below,
+    gaussian_pair,
+    remove_pair,
+)
 from dpacct.tight.game.laws import (
     Kernel,
     dominated_side,
@@ -16,7 +24,6 @@ from dpacct.tight.game.laws import (
     grid_points,
     profile_below,
 )
-from dpacct.tight.game.strategies import add_pair, gaussian_pair, remove_pair
 from dpacct.tight.game.theorem import Cell, Triangle, profile
 
 SETTINGS = [(0.05, 2.4, 2.0**-7), (0.3, 0.8, 2.0**-5), (0.01, 6.0, 2.0**-10), (0.5, 1.0, 0.5)]

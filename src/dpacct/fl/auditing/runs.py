@@ -23,7 +23,7 @@ from dpacct import validate
 from dpacct.accountant import find_accountant
 from dpacct.budget import Spent
 from dpacct.empirical.audits import Promise, Seen, Shown, best_number, judge
-from dpacct.empirical.noise import NoiseEvidence
+from dpacct.empirical.confidence import NoiseEvidence
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.auditing.canaries import Aimed, Canaries, with_canaries
 from dpacct.fl.clients import Examples, Population

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from dpacct.fl.layout import Noised, Params, State
-from dpacct.fl.methods.parameters import whole_norm
-from dpacct.fl.methods.protocol import Cohort, Context, Method
+from dpacct.fl.methods.protocol import Cohort, Context, Method, whole_norm
 from dpacct.fl.postprocess import AXES, DENOISERS, check_order, check_strength, smooth
 from dpacct.validate import one_of
 

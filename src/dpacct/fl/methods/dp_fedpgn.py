@@ -10,14 +10,15 @@ from torch import Tensor
 from dpacct.fl.layout import Noised, Params, State
 from dpacct.fl.local.losses import Loss
 from dpacct.fl.local.sgd import Batch
-from dpacct.fl.methods.parameters import (
+from dpacct.fl.methods.protocol import (
+    Cohort,
+    Context,
     PlainSteps,
     ZeroState,
     one_if_any,
     step_along,
     steps_with_momentum,
 )
-from dpacct.fl.methods.protocol import Cohort, Context
 from dpacct.fl.postprocess import check_strength, smooth
 from dpacct.fl.tensors import norm
 from dpacct.validate import at_least_zero, probability

@@ -9,8 +9,7 @@ from torch import Tensor
 from dpacct.fl.layout import Layout, Noised, Params, State
 from dpacct.fl.local.losses import Loss
 from dpacct.fl.local.sgd import Batch
-from dpacct.fl.methods.parameters import largest_of_each, step_along
-from dpacct.fl.methods.protocol import Cohort, Context, Method
+from dpacct.fl.methods.protocol import Cohort, Context, Method, largest_of_each, step_along
 from dpacct.fl.postprocess import keep_largest
 from dpacct.fl.privacy.masks import Dense, Mask, PublicTopK, fraction_kept
 from dpacct.validate import at_least_zero, flag, one_of

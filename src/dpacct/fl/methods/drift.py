@@ -16,8 +16,9 @@ from torch import Tensor
 from dpacct.fl.layout import Noised, Params, State
 from dpacct.fl.local.losses import Loss
 from dpacct.fl.local.sgd import Batch
-from dpacct.fl.methods.parameters import (
+from dpacct.fl.methods.protocol import (
     MEMORY,
+    Context,
     PlainSteps,
     ZeroMemory,
     ZeroState,
@@ -25,7 +26,6 @@ from dpacct.fl.methods.parameters import (
     one_if_any,
     steps_taken,
 )
-from dpacct.fl.methods.protocol import Context
 from dpacct.validate import above_zero, probability
 
 

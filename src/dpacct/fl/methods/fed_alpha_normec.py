@@ -10,8 +10,7 @@ from torch import Tensor
 from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import Noised, Params, State
 from dpacct.fl.local.sgd import SGD, LocalAdam
-from dpacct.fl.methods.parameters import MEMORY, ZeroMemory, step_along, steps_taken
-from dpacct.fl.methods.protocol import Cohort, Context
+from dpacct.fl.methods.protocol import MEMORY, Cohort, Context, ZeroMemory, step_along, steps_taken
 from dpacct.fl.privacy.bounds import Bound, SmoothedNormalization
 from dpacct.validate import above_zero, flag, one_of
 

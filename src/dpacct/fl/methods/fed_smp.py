@@ -9,8 +9,7 @@ from torch import Tensor
 
 from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import Noised, State
-from dpacct.fl.methods.parameters import largest_of_each
-from dpacct.fl.methods.protocol import Cohort, Method
+from dpacct.fl.methods.protocol import Cohort, Method, largest_of_each
 from dpacct.fl.privacy.masks import Dense, Mask, PublicTopK, RandomK
 from dpacct.validate import flag
 

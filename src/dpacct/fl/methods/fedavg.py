@@ -10,8 +10,7 @@ from torch import Tensor
 from dpacct.fl.layout import Layout, Noised, Params, State
 from dpacct.fl.local.losses import Loss
 from dpacct.fl.local.sgd import Batch
-from dpacct.fl.methods.parameters import whole_norm
-from dpacct.fl.methods.protocol import Context, Method
+from dpacct.fl.methods.protocol import Context, Method, whole_norm
 from dpacct.fl.postprocess import keep_largest
 from dpacct.fl.privacy.bounds import Bound, SmoothedNormalization
 from dpacct.fl.privacy.masks import fraction_kept

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri  # pyright: ignore[reportMissingTypeStubs]
 from torch import Tensor
 
-from dpacct.empirical.noise import NoiseEvidence
+from dpacct.empirical.confidence import NoiseEvidence
 from dpacct.errors import DpacctError, InvalidParameter
 from dpacct.fl.layout import Layout
 from dpacct.fl.privacy.account import RoundNoise

@@ -20,12 +20,14 @@ from dpacct.ledger.verify import Verification
 from dpacct.ledger.writing import above
 from dpacct.outputs import LedgerReport, ReleaseKeys, ReportedRun
 from dpacct.report.document import Report, bullets, chart, filled, heading, paragraph, table
-from dpacct.report.front import Promise, front_page, nothing_promised
-from dpacct.report.words import (
+from dpacct.report.front import (
     LEDGER_ASSUMPTIONS,
+    Promise,
     bracket,
+    front_page,
     glossary,
     neighbors,
+    nothing_promised,
     to_sign,
 )
 

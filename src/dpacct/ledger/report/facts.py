@@ -197,8 +197,7 @@ def _run(now: Snapshot, number: int) -> LedgerRun:
 def promise_of(now: Snapshot, found: LedgerTotals) -> Promise | None:
     """Return the promise of a ledger with this summary (Rule 2), or None if it keeps none."""
     # A summary needs no report: only its writers import it.
-    from dpacct.report.front import Promise  # noqa: PLC0415
-    from dpacct.report.risks import risks_of_rounds  # noqa: PLC0415
+    from dpacct.report.front import Promise, risks_of_rounds  # noqa: PLC0415
 
     epsilon, budget = found["epsilon_any_stop"], found["budget"]["epsilon"]
     if epsilon is None or not found["rounds"]:
@@ -213,8 +212,7 @@ def promise_of(now: Snapshot, found: LedgerTotals) -> Promise | None:
 
 def report_of(now: Snapshot, store: Store, reporter: str) -> tuple[LedgerReport, Verification]:
     """Return the summary of a ledger with the facts that only all entries show, and their check."""
-    from dpacct.report.front import risk_to_json  # noqa: PLC0415
-    from dpacct.report.words import LEDGER_ASSUMPTIONS  # noqa: PLC0415
+    from dpacct.report.front import LEDGER_ASSUMPTIONS, risk_to_json  # noqa: PLC0415
 
     found, history = summarize(now), History(now)
     checked = verify(now, store, watch=history.step)

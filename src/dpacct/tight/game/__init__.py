@@ -1,9 +1,8 @@
 """The adaptive game of fixed-size sampling, and the test whether a schedule needs it.
 
 In every round the adversary chooses a triangle again (`theorem`). Laws on a grid bound it from
-above and below (`laws`, `strategies`, `kernels`, `positions`, `rounds`), and other releases
-(`beside`). The game is solved backward (`play`) on a grid that a plan sets (`plan`, `choose`).
-`bounds` reads epsilon and delta.
+above and below (`laws`, `kernels`, `positions`), and other releases (`rounds`). The game is solved
+backward (`play`) on a grid that a plan sets (`plan`, `choose`). `bounds` reads epsilon and delta.
 Statement, proofs and error bounds: docs/derivations/fixed-size-game.md.
 
 Only this module decides about schedules, without importing the modules that solve the game.
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, TypeGuard
 from dpacct.rounds import Adjacency, Poisson, Round, Schedule, Uniform
 
 if TYPE_CHECKING:
-    from dpacct.mechanisms.exponential import ExponentialMechanism
+    from dpacct.mechanisms.laplace import ExponentialMechanism
 
 # The largest shift of a Gaussian over its deviation for which profiles are computed.
 LARGEST_SHIFT = 7.0

@@ -25,14 +25,15 @@ from dpacct.tight.contour import (
 )
 from dpacct.tight.engines import composed_epsilon
 from dpacct.tight.game import has_choice, is_game
-from dpacct.tight.game.beside import RANGES, beside
 from dpacct.tight.game.kernels import TurnGuide, Turns
 from dpacct.tight.game.laws import Kernel
 from dpacct.tight.game.play import Frame, Stage, length_of, prepare, reach_of_laws, repeated_below
 from dpacct.tight.game.positions import USUAL_SHARE, Thinned
 from dpacct.tight.game.rounds import (
+    RANGES,
     Played,
     Positions,
+    beside,
     heavy_pairs,
     in_order,
     laws_above,
