@@ -227,5 +227,5 @@ def test_the_noise_of_a_theorem_is_printed_with_its_true_epsilon(dpacct):
     assert noises == pytest.approx([2.6934, 2.2122, 1.9404, 1.7524], abs=6e-5)
     data = dpacct(f"{words} --delta {1000**-1.1} --eps 6 --json").json
     assert 0.75 < data["epsilon"]["lower"] < data["epsilon"]["upper"] < 0.82
-    assert data["accountant"] == "closed-form"
+    assert data["accountant"] == "tight"
     assert "true epsilon" in dpacct(f"{words} --delta {1000**-1.1} --eps 6").text

@@ -150,7 +150,7 @@ def _by_theorem(target: float, typed: MechanismOptions, at: ReadDelta) -> Answer
     data: outputs.Calibrate = {
         "solved_for": "noise",
         **typed.described(rule.schedule),
-        "accountant": "closed-form",
+        "accountant": DEFAULT_ACCOUNTANT,
         "delta": at.value,
         "epsilon": outputs.Target(spent.lower, spent.upper, target),
     }

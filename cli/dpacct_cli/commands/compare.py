@@ -24,11 +24,7 @@ from dpacct_cli.words import called, in_units
 WARM_UP_NOISE = 1.23456789
 RELATION = Adjacency.ZERO_OUT
 # Why one of our accountants does not apply. Its error names the rounds as Python prints them.
-COVERS = {
-    "gdp": "it covers full participation only",
-    "closed-form": "no published closed form covers these rounds "
-    "(docs/derivations/closed-forms.md)",
-}
+COVERS = {"gdp": "it covers full participation only"}
 
 
 class Way(NamedTuple):

@@ -201,34 +201,25 @@ def _log_deltas(order: float, renyi: float, epsilons: Array) -> Array:
     return np.asarray(sum(fixed) - falling + slack)
 
 
-def best_epsilon(
-    renyi: Callable[[float], float], delta: float, start: float, tolerance: float = _LOG_TOLERANCE
-) -> AtOrder:
+def best_epsilon(renyi: Callable[[float], float], delta: float, start: float) -> AtOrder:
     """Return the smallest epsilon over all orders, by the improved conversion.
 
     Args:
         renyi: upper bound of the Renyi divergence as a function of the order.
         delta: in (0, 1).
         start: an order near the best one, on which only the time depends.
-        tolerance: of the search, in log(alpha - 1).
     Error:
-        Proven from above for any result of the search. It ends within the tolerance. Where epsilon
-        is flat, the default leaves it about 1e-9 above the minimum over orders.
+        Proven from above for any result of the search. Where epsilon is flat, it ends about 1e-9
+        above the minimum over orders.
     """
-    order = best_order(
-        lambda order: improved_epsilon(order, renyi(order), delta), start, tolerance=tolerance
-    )
+    order = best_order(lambda order: improved_epsilon(order, renyi(order), delta), start)
     return AtOrder(improved_epsilon(order, renyi(order), delta), order)
 
 
-def best_delta(
-    renyi: Callable[[float], float], epsilon: float, start: float, tolerance: float = _LOG_TOLERANCE
-) -> AtOrder:
+def best_delta(renyi: Callable[[float], float], epsilon: float, start: float) -> AtOrder:
     """Return the smallest delta over all orders, by the improved conversion, as `best_epsilon`."""
     at = np.array([epsilon])
-    order = best_order(
-        lambda order: float(_log_deltas(order, renyi(order), at)[0]), start, tolerance=tolerance
-    )
+    order = best_order(lambda order: float(_log_deltas(order, renyi(order), at)[0]), start)
     return AtOrder(improved_delta(order, renyi(order), epsilon), order)
 
 
@@ -247,33 +238,9 @@ def best_order(
     return 1 + math.exp(log_best)
 
 
-class ByOrder:
-    """An accountant whose upper bounds come from Renyi orders. `achieved` has the lower ones."""
-
-    __slots__ = ()
-
-    def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
-        """Return the proven epsilon. See `Accountant`."""
-        raise NotImplementedError
-
-    def upper_delta(self, schedule: Schedule, epsilon: float) -> float:
-        """Return the proven delta at a valid epsilon."""
-        raise NotImplementedError
-
-    def epsilon(self, schedule: Schedule, delta: float) -> Interval:
-        """Return the achieved and proven epsilon. See `Accountant`."""
-        upper = self.upper_epsilon(schedule, delta)
-        return Interval.bracket(achieved_epsilon(schedule, delta), upper)
-
-    def delta(self, schedule: Schedule, epsilon: float) -> Interval:
-        """Return the achieved and proven delta. See `Accountant`."""
-        upper = self.upper_delta(schedule, epsilon)
-        return Interval.bracket(achieved_delta(schedule, epsilon), upper)
-
-
 @dataclass(frozen=True, slots=True)
-class RenyiAccountant(ByOrder):
-    """Numeric Renyi moments at continuous orders, improved conversion."""
+class RenyiAccountant:
+    """Numeric Renyi moments at continuous orders, improved conversion. Lower ends: `achieved`."""
 
     name: AccountantName = "rdp"
 
@@ -282,7 +249,7 @@ class RenyiAccountant(ByOrder):
         return _best_order(RenyiCurve(schedule), delta)
 
     def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
-        """See `ByOrder`."""
+        """See `Accountant`."""
         if not schedule.rounds:
             return 0.0
         curve = RenyiCurve(schedule)
@@ -290,12 +257,22 @@ class RenyiAccountant(ByOrder):
         return improved_epsilon(order, curve.upper(order), delta)
 
     def upper_delta(self, schedule: Schedule, epsilon: float) -> float:
-        """See `ByOrder`."""
+        """Return the proven delta at a valid epsilon."""
         if not schedule.rounds:
             return 0.0
         curve = RenyiCurve(schedule)
         order = best_delta(curve.search, epsilon, _gaussian_order(curve, 1 + epsilon)).order
         return improved_delta(order, curve.upper(order), epsilon)
+
+    def epsilon(self, schedule: Schedule, delta: float) -> Interval:
+        """See `Accountant`."""
+        upper = self.upper_epsilon(schedule, delta)
+        return Interval.bracket(achieved_epsilon(schedule, delta), upper)
+
+    def delta(self, schedule: Schedule, epsilon: float) -> Interval:
+        """See `Accountant`."""
+        upper = self.upper_delta(schedule, epsilon)
+        return Interval.bracket(achieved_delta(schedule, epsilon), upper)
 
 
 def _best_order(curve: RenyiCurve, delta: float) -> float:
