@@ -262,7 +262,6 @@ def test_no_word_or_number_of_a_table_is_broken_at_80_columns(
     if words == "reproduce":
         pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dpacct.interop.installed_peers", lambda: ())
     with library.Ledger.open("year.ledger", library.Budget(8, 1e-5)) as ledger:
         step = library.Round(4.0, library.Poisson(0.1))
         ledger.charge("regional statistics", 20 * step, project="statistics")

@@ -151,11 +151,8 @@ def own_options() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("door", "option"), [*own_options()])
-def test_no_option_of_a_command_is_without_effect(
-    dpacct: Any, door: str, option: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_option_of_a_command_is_without_effect(dpacct: Any, door: str, option: str) -> None:
     """It changes what is printed, a file or the ledger, or the command is refused."""
-    monkeypatch.setattr("dpacct.interop.installed_peers", lambda: ())
     report = '{"epsilon_upper": 2.0, "test_accuracy": 0.5, "delta": 1e-5}\n'
     value = TYPED.get(f"{door.split(maxsplit=1)[0]} {option}", TYPED.get(option))
     assert value is not None, f"{option} has no value in this table"
