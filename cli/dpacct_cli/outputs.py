@@ -90,12 +90,12 @@ class Certify(Described):
 
 
 class Divergence(NamedTuple):
-    """A Renyi divergence at an order, with each proven bound by its name."""
+    """A Renyi divergence at an order, with the proven bound of each direction."""
 
     order: float
     lower: float
     upper: float
-    routes: dict[str, float | None]
+    routes: dict[str, float]
 
 
 class Rdp(MechanismKeys):

@@ -58,7 +58,7 @@ def find_accountant(name: str) -> Accountant:
         InvalidParameter: no accountant has the name.
     """
     # Published closed forms were an accountant up to 0.3, above `rdp` wherever they held.
-    hint = "Take rdp, which is never above them." if name == "closed-form" else ""
+    hint = "Take rdp, which is never above them." if str(name) == "closed-form" else ""
     return ACCOUNTANTS[validate.one_of("accountant", name, "an accountant", ACCOUNTANTS, hint)]
 
 

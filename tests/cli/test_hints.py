@@ -21,8 +21,7 @@ SUGGESTED = re.compile(
 def epsilon_of(data: dict[str, Any]) -> tuple[float, float]:
     """(epsilon, delta) that an answer promises."""
     if "results" in data:
-        ours = [row["epsilon"]["upper"] for row in data["results"]
-                if row["kind"] == "ours" and row["epsilon"]]  # fmt: skip
+        ours = [row["epsilon"]["upper"] for row in data["results"] if row["epsilon"]]
         return min(ours), data["delta"]
     if isinstance(data["delta"], dict):
         return data["epsilon"], data["delta"]["upper"]

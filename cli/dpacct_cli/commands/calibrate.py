@@ -272,7 +272,7 @@ def _rdp_rows(solution: dpacct.Calibration, asked: dict[str, Any]) -> list[Row]:
     except DpacctError:
         return rows
     more = 100 * (theirs / ours.noise_multiplier - 1)
-    return [Row("RDP would need", up(theirs, 7), f"{more:.1f} % more noise")]
+    return [Row("RDP would need", up(theirs, 7), f"{more:.1f} % more noise"), *rows[1:]]
 
 
 def _closing(typed: MechanismOptions, solution: dpacct.Calibration, at: ReadDelta) -> str:

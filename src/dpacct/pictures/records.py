@@ -21,7 +21,7 @@ from dpacct.empirical.roc import Roc
 from dpacct.errors import InvalidParameter
 from dpacct.pictures.picture import Curve, Level, Panel, Picture
 from dpacct.pictures.schedules import rates_panel
-from dpacct.report.risks import of_thousand
+from dpacct.report.front import of_thousand
 
 # Parts of a stack. Smaller ones are summed up.
 MOST_NAMES = 5

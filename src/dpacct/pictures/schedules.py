@@ -18,7 +18,7 @@ from dpacct.items import all_in_words, count_of, in_words, noun_of
 from dpacct.pairs.dominating import Direction
 from dpacct.pictures.picture import Bar, Curve, Level, Mark, Panel, Picture
 from dpacct.renyi.curve import RenyiAccountant, rdp
-from dpacct.report.risks import chosen_of_thousand, of_thousand
+from dpacct.report.front import chosen_of_thousand, of_thousand
 from dpacct.risk.attacks import Attacks, PrivacyProfile
 from dpacct.rounds import AccountantName, Round, Schedule, first_rounds
 from dpacct.tight.accountant import TightAccountant

@@ -5,8 +5,7 @@ For order alpha and b = alpha - 1, one sampled Gaussian round has
     remove:  R(alpha) = log I(alpha) / b,        add:  R(alpha) = log I(-b) / b.
 
 The other pairs have their moments in `pairs.moments`, where rounds add up. Each direction is summed
-separately, and the larger sum is the curve. For fixed-size sampling the bound of Wang et al. is
-reported together with that of the pair of C_q.
+separately, and the larger sum is the curve.
 
 The conversion holds for every order alpha > 1, every delta in (0, 1) and every mechanism:
 
@@ -34,7 +33,7 @@ from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Numbers, above
 from dpacct.numerics.search import minimize_unimodal
 from dpacct.pairs.achieved import achieved_delta, achieved_epsilon
 from dpacct.pairs.dominating import Direction, achieved_pairs, has_renyi, pairs_of, proven_pairs
-from dpacct.pairs.moments import PairMoments, symmetrized_log_moment, wang_log_moment
+from dpacct.pairs.moments import PairMoments
 from dpacct.rounds import (
     NOT_GIVEN,
     AccountantName,
@@ -55,7 +54,7 @@ class RenyiValue:
         order: alpha > 1.
         lower: reached by explicit neighboring data sets.
         upper: proven for all neighboring data sets.
-        routes: each upper bound by its name, from which ``upper`` follows.
+        routes: the bound of each direction, of which ``upper`` is the larger one.
     """
 
     order: float
@@ -107,17 +106,6 @@ class RenyiCurve:
         """
         return float(self._proven[0].log_moment(order).upper) / (order - 1)
 
-    def routes(self, order: float) -> tuple[tuple[str, float], ...]:
-        """Return upper bounds by name: the two directions, or both bounds of C_q's pairs."""
-        part = self._proven[0]
-        if not part.pairs or len(part.symmetrized) < len(part.pairs):
-            return tuple((str(direction), value) for direction, value in self.directions(order))
-        factor = (1 + 8 * UNIT * len(part.symmetrized)) / (order - 1)
-        settings = [(p.sampling_rate, p.noise_std, count) for p, count in part.symmetrized]
-        direct = [n * float(symmetrized_log_moment(order, q, s).upper) for q, s, n in settings]
-        wang = [n * wang_log_moment(order, q, s) for q, s, n in settings]
-        return ("C_q pair", factor * sum(direct)), ("Wang et al. 2019", factor * sum(wang))
-
 
 def rdp(
     schedule: Schedule | Round | None = None,
@@ -144,11 +132,12 @@ def rdp(
     if schedule is None and rounds is None:
         rounds = 1
     plan = build_schedule(schedule, noise_multiplier, rounds, sampling_rate, sampling, adjacency)
-    curve = RenyiCurve(plan)
-    return tuple(
-        RenyiValue(order, curve.lower(order), curve.upper(order), curve.routes(order))
-        for order in checked
-    )
+    curve, found = RenyiCurve(plan), list[RenyiValue]()
+    for order in checked:
+        routes = tuple((str(direction), value) for direction, value in curve.directions(order))
+        upper = max(value for _, value in routes)
+        found.append(RenyiValue(order, curve.lower(order), upper, routes))
+    return tuple(found)
 
 
 # b in [e^-34, e^16] = [2e-15, 9e6]: below, 1 + b loses its digits. Above, epsilon is next to 0.
