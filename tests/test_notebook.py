@@ -40,6 +40,7 @@ def test_a_data_set_and_a_federation_are_small_tables() -> None:
 
     digits = load("digits")
     assert "data set digits 10 classes" in words(digits)
+    assert repr(digits.train) == "<Examples, 1,437 of 1 x 8 x 8>"
     run = fl.Federation(
         build_model("logistic", digits), torch.nn.functional.cross_entropy,
         PartitionedClients(digits.train, iid(len(digits.train), 20)),

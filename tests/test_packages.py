@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from dpacct import packages
+from dpacct import Ledger, Unsupported, packages
 from dpacct.packages import install_command
 
 REQUIRES = [
@@ -93,3 +94,14 @@ def test_every_hint_is_made_by_this_command() -> None:
 @pytest.mark.parametrize("extra", ["fl", "plot", "report", "dp-accounting", "flower,fl"])
 def test_each_extra_of_this_installation_has_packages(extra: str) -> None:
     assert ">=" in install_command(extra)
+
+
+def test_a_database_without_its_package_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    with pytest.raises(Unsupported, match="psycopg is not installed"):
+        Ledger.open("postgresql://localhost/none#census", read_only=True)
+    # An error in `__del__` of what was half made is a warning, and warnings are errors.
+    gc.collect()

@@ -139,7 +139,9 @@ def read_target(text: str, moved: Mapping[str, str | None], method: str | None =
     path = Path(text)
     if path.suffix != _SUFFIX and path.is_file():
         rule = f"a checkpoint of dpacct train ends in {_SUFFIX}"
-        raise InvalidParameter(ARGUMENT, text, rule)
+        meant = path.with_name(path.name.removesuffix(".model.pt") + _SUFFIX)
+        hint = f"Did you mean {meant}?" if meant.is_file() else ""
+        raise InvalidParameter(ARGUMENT, text, rule, hint)
     stem = path.name.removesuffix(_SUFFIX)
     beside = path.with_name(stem + SETTINGS)
     if path.is_file() and not beside.is_file():

@@ -105,12 +105,13 @@ def explore(
     file = read_output(output, force=force)
     suffix = "" if file is None else file.suffix.lower()
     if file is not None and suffix not in SUFFIXES:
-        from dpacct.pictures.drawing import FORMATS
+        from dpacct.pictures.drawing import FORMATS, check_packages
 
         if suffix not in FORMATS:
             endings = ", ".join((*SUFFIXES, *FORMATS))
             raise InvalidParameter(LABEL, str(file), f"a sweep ends in one of {endings}")
         check_picture(settings, budget)
+        check_packages(suffix[1:])
     elif budget is not None:
         raise OptionConflict(f"--eps {target} needs -o FILE.png, the picture that it is drawn in.")
     rows: list[dict[str, Any]] = []

@@ -58,13 +58,18 @@ class PictureOptions(NamedTuple):
     as_json: Annotated[bool, flag("--json", options.OUTPUT,
         "Print the data of the picture.")] = False  # fmt: skip
 
-    def file(self) -> Path | None:
-        """Return the file, if a picture may be written there, before anything is computed."""
-        file = read_output(self.output, force=self.force)
-        if file is not None:
-            from dpacct.pictures.drawing import format_of
+    def file(self, *, curves: bool = True) -> Path | None:
+        """Return the file, if a picture can be written there, before anything is computed.
 
-            format_of(file, LABEL)
+        Without a file, check that the terminal can show ``curves``.
+        """
+        file = read_output(self.output, force=self.force)
+        from dpacct.pictures.drawing import check_packages, format_of
+
+        if file is not None:
+            check_packages(format_of(file, LABEL))
+        elif curves and not self.as_json:
+            check_packages("text")
         return file
 
     def write(self, picture: Picture, file: Path) -> None:
@@ -79,7 +84,7 @@ class PictureOptions(NamedTuple):
         """Draw a picture, and write or print it."""
         from dpacct.pictures import Drawing
 
-        file = self.file()
+        file = self.file(curves=False)
         if file is not None:
             self.write(picture, file)
         if self.as_json:
@@ -176,7 +181,7 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, to: Picture
     Example:
       dpacct plot compare --noise 1 --rounds 300 --q 0.1
     """
-    to.file()
+    to.file(curves=False)
     at = typed.read_delta(delta)
     typed.refuse_unused_clients()
     plan = typed.read_schedule()
@@ -194,7 +199,7 @@ def samplings(*, typed: MechanismOptions, delta: options.Delta = None, to: Pictu
     Example:
       dpacct plot samplings --examples 60000 --batch 600 --epochs 10 --noise 1
     """
-    to.file()
+    to.file(curves=False)
     at = typed.read_delta(delta)
     ways = read_ways(typed)
     costs = read_costs(ways, at.value)

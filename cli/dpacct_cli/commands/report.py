@@ -82,6 +82,10 @@ def read_target(output: str | None, form: str | None, *, as_json: bool, force: b
         raise InvalidParameter("--output", output, rule, "--format says it otherwise.")
     if form == "pdf" and file is None:
         raise OptionConflict("a PDF goes to a file: -o report.pdf")
+    if form == "pdf":
+        from dpacct.report.document import pdf_packages
+
+        pdf_packages()
     return Target(file, form, force, file is None and asked is None and on_terminal())
 
 

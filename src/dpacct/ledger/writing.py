@@ -346,10 +346,10 @@ def admitted(now: Snapshot, start: Start) -> Start:
     return replace(start, plan=plan, rounds=rounds, cost=cost, room=room)
 
 
-# The errors for a round or a plan that does not fit. Each states the reading that
-# `dpacct ledger show` prints first, which holds for every rule of stopping. If another bound
-# decides, it gives that bound and the reason. Runs that hold room for planned rounds are named,
-# with the ways to free it.
+# The errors for a round or a plan that does not fit. The ways out come first. Then each states the
+# reading that `dpacct ledger show` prints first, which holds for every rule of stopping. If another
+# bound decides, it gives that bound and the reason. Runs that hold room for planned rounds are
+# named, with the ways to free it.
 
 
 def above(value: float | None) -> str:
@@ -378,9 +378,8 @@ def plan_refused(now: Snapshot, plan: Plan, cost: Totals) -> BudgetExceeded:
         )
     others = " with the plans that were registered before" if any(ledger.held) else ""
     return BudgetExceeded(
-        f"{what}{others}: alone it needs epsilon {above(alone)} of {_budget(now)}, and "
-        f"{_reading(now)}. {way}"
-        f"{_ways_out(now, enough=alone <= budget.epsilon)}"
+        f"{what}{others}. {way}{_ways_out(now, enough=alone <= budget.epsilon)} Why: alone it "
+        f"needs epsilon {above(alone)} of {_budget(now)}, and {_reading(now)}."
     )
 
 
@@ -434,7 +433,8 @@ def _exceeded(now: Snapshot, what: str, cost: Totals, own: Totals, fits: str) ->
             "Rounds with at least a plan's noise and at most its rate still run."
         )
     enough = epsilon(add(ledger.spent, cost)) <= budget.epsilon
-    return BudgetExceeded(f"{what}: {_reading(now)}.{why}{fits}{_ways_out(now, enough=enough)}")
+    ways = _ways_out(now, enough=enough)
+    return BudgetExceeded(f"{what}.{fits}{ways} Why: {_reading(now)}.{why}")
 
 
 def _budget(now: Snapshot) -> str:

@@ -79,6 +79,16 @@ class Drawing:
         return f"<Drawing {self.picture.title!r}>"
 
 
+def check_packages(form: str) -> None:
+    """Check that a picture can be drawn as png, svg or pdf, or as curves in ``text``.
+
+    Raises:
+        Unsupported: matplotlib or plotext is missing.
+    """
+    name, least = ("plotext", "5.2.8") if form == "text" else ("matplotlib", "3.8")
+    import_package(name, name, least, "plot")
+
+
 def format_of(file: Path, name: str) -> str:
     """Return png, svg or pdf, by the name of a file.
 

@@ -194,8 +194,7 @@ class Report:
         Raises:
             Unsupported: fpdf2 or matplotlib is missing.
         """
-        fpdf = import_package("fpdf", "fpdf2", "2.8.9", "report")
-        matplotlib = import_package("matplotlib", "matplotlib", "3.8", "report")
+        fpdf, matplotlib = pdf_packages()
         # matplotlib brings a font with the letters of most languages. The fonts of PDF have few.
         fonts = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
         title = escaped(self.title)
@@ -253,6 +252,14 @@ class Report:
             else:
                 parts.append(parser.render(block))
         return _NO_HEADER.sub(_NAMES, "".join(parts))
+
+
+def pdf_packages() -> tuple[Any, Any]:
+    """Return fpdf2 and matplotlib, which a PDF needs, or raise Unsupported."""
+    return (
+        import_package("fpdf", "fpdf2", "2.8.9", "report"),
+        import_package("matplotlib", "matplotlib", "3.8", "report"),
+    )
 
 
 def _image(points: dict[str, Any] | None, form: str, kind: str) -> str:

@@ -131,7 +131,7 @@ def test_non_members_are_held_out_at_random(dpacct: Any, folder: Path) -> None:
         ("attack", "CHECKPOINT is missing"),
         ("attack ''", "CHECKPOINT is missing"),
         ("attack digits.ledger", "ends in .checkpoint"),
-        ("attack dp-fedavg-digits.model.pt", "ends in .checkpoint"),
+        ("attack dp-fedavg-digits.model.pt", "Did you mean dp-fedavg-digits.checkpoint?"),
     ],
 )
 def test_nonsense_is_told_in_words(dpacct: Any, trained: Any, words: str, told: str) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from dpacct_cli.options import MechanismOptions
 
 PLAN = "--noise 1 --rounds 30 --q 0.1"
 KINDS = ["eps", "delta", "tradeoff", "rdp", "schedule", "compare"]
@@ -64,3 +67,30 @@ def test_a_ledger_and_runs_are_drawn(dpacct: Any, tmp_path: Path) -> None:
     report = tmp_path / "one.report.jsonl"
     report.write_text('{"epsilon_upper": 2.0, "test_accuracy": 0.5, "delta": 1e-5}\n')
     assert "accuracy 0.5 at epsilon 2" in dpacct(f"plot train {report}").text
+
+
+@pytest.mark.parametrize(
+    ("words", "package"),
+    [
+        ("plot eps --noise 9 --rounds 5 --q 0.1", "plotext"),
+        ("plot eps --noise 9 --rounds 5 --q 0.1 -o a.png", "matplotlib"),
+        ("plot compare --noise 9 --rounds 5 --q 0.1 -o a.png", "matplotlib"),
+        ("explore --noise 8,9 --rounds 5 --q 0.1 -o a.png", "matplotlib"),
+        ("report --noise 9 --rounds 5 --q 0.1 -o a.pdf", "fpdf2"),
+    ],
+)
+def test_a_missing_package_is_named_before_anything_is_computed(
+    dpacct: Any, monkeypatch: pytest.MonkeyPatch, words: str, package: str
+) -> None:
+    def version(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(MechanismOptions, "read_schedule", lambda *_: pytest.fail("computed"))
+    if words.startswith("explore"):  # It reads its schedules to check them.
+        monkeypatch.undo()
+        monkeypatch.setattr(metadata, "version", version)
+        monkeypatch.setattr("dpacct_cli.commands.explore.compute", lambda *_: pytest.fail("done"))
+    ran = dpacct(words)
+    assert ran.code == 1
+    assert f"{package} is not installed: " in ran.err

@@ -54,6 +54,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"post": lambda *given: given[1].vector},
         r"Mine.post returned a tensor of shape \(21,\). Expected: noised.map",
     ),
+    "a release that is a number": (
+        {"post": gives(3)},
+        "Mine.post returned an int. Expected: noised.map",
+    ),
     "a server without state": (
         {"server": lambda *given: given[1]},
         "Mine.server returned a dict. Expected: a pair",

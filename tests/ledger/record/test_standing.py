@@ -51,7 +51,7 @@ def test_rounds_chosen_one_by_one_are_refused_by_the_bound_that_is_read(ledger: 
     with pytest.raises(BudgetExceeded) as refused:
         run.reserve(round_)
     found = re.search(
-        r"reads epsilon (\S+) of 8 at delta 1e-05 now\. With it, it would read (\S+)\. ",
+        r"reads epsilon (\S+) of 8 at delta 1e-05 now\. With it, it would read (\S+)\.$",
         str(refused.value),
     )
     assert found is not None

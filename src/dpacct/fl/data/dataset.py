@@ -85,6 +85,10 @@ class Examples:
     def __len__(self) -> int:
         return len(self.targets)
 
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.inputs.shape[1:])) or "one number"
+        return f"<Examples, {len(self):,} of {shape}>"
+
     def batch(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
         """Return model inputs and targets of some rows."""
         inputs = self.inputs[rows]

@@ -296,7 +296,7 @@ def _counts(num_examples: int, num_clients: int) -> tuple[int, int]:
     clients = validate.count("num_clients", num_clients, "the number of clients")
     if clients > examples:
         rule = f"each client holds at least one of the {examples} examples"
-        raise InvalidParameter("num_clients", clients, rule)
+        raise InvalidParameter("num_clients", clients, rule, "Ask for fewer (--clients N).")
     return examples, clients
 
 

@@ -261,7 +261,9 @@ def _check_params(
 
 def _refuse(method: Method, member: str, returned: Any, expected: str, where: str = "") -> NoReturn:
     shown = f"a tensor of shape {tuple(returned.shape)}" if isinstance(returned, Tensor) else None
-    shown = shown or ("nothing" if returned is None else f"a {type(returned).__name__}")
+    kind = type(returned).__name__
+    article = "an" if kind[0] in "aeio" else "a"
+    shown = shown or ("nothing" if returned is None else f"{article} {kind}")
     place = f" for {where}" if where else ""
     raise Unsupported(
         f"{type(method).__name__}.{member} returned {shown}{place}. Expected: {expected}."

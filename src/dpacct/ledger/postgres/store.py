@@ -137,6 +137,8 @@ class PostgresEntries(StoredEntries):
 class Store:
     """An open ledger of a database. `make_file` makes a new ledger."""
 
+    _closed = True  # Until there is a connection to close
+
     def __init__(self, address: Address, *, read_only: bool) -> None:
         self.address = address
         self.path: Any = address
