@@ -10,15 +10,9 @@ from typing import Any
 
 import dpacct
 from benchmarks.measure import processor_seconds, table
-from benchmarks.second_opinions import (
-    DpAccountingPld,
-    DpAccountingRdp,
-    OpacusPrv,
-    OpacusRdp,
-    installed_peers,
-)  # fmt: skip
 from dpacct import Poisson, Round, Schedule
 from dpacct.budget import Budget
+from dpacct.interop import DpAccountingPld, DpAccountingRdp, OpacusPrv, OpacusRdp, installed_peers
 from dpacct.packages import install_command
 from dpacct.rounds import AccountantName, Phase
 from dpacct.schedules.shapes import linear

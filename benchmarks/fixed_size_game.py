@@ -18,13 +18,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from dpacct.renyi.curve import best_epsilon
+from dpacct.renyi.curve import RenyiCurve, best_epsilon
 from dpacct.rounds import Adjacency, Round, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.game.bounds import lower_epsilon, upper_epsilon
 from dpacct.tight.game.choose import guided_cover
 from dpacct.tight.game.plan import plan_at_delta
 
+WANG = "Wang et al. 2019"
 _MOST_CELLS = 70
 
 
@@ -104,11 +105,8 @@ def rows(settings: Sequence[Setting]) -> Iterator[str]:
 
 def wang(setting: Setting) -> float:
     """Return epsilon by their bound of the Renyi divergence."""
-    bound = import_module("tests.oracles.uniform").wang_renyi
-    rate, shifted = setting.cohort / setting.clients, setting.noise / 2
-    return best_epsilon(
-        lambda order: setting.rounds * float(bound(order, rate, shifted)), setting.delta, 4.0
-    ).value
+    curve = RenyiCurve(setting.schedule)
+    return best_epsilon(lambda order: dict(curve.routes(order))[WANG], setting.delta, 4.0).value
 
 
 @dataclass(frozen=True, slots=True)

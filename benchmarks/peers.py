@@ -14,8 +14,8 @@ from importlib import import_module
 import dpacct
 from benchmarks.calibration import BUDGET, RATE, ROUNDS, dp_accounting_noise, opacus_noise, ours
 from benchmarks.measure import processor_seconds
-from benchmarks.second_opinions import DpAccountingPld, DpAccountingRdp, OpacusPrv, OpacusRdp
 from dpacct import Schedule, Uniform
+from dpacct.interop import DpAccountingPld, DpAccountingRdp, OpacusPrv, OpacusRdp
 from dpacct.rounds import Poisson, Round
 from dpacct.schedules.shapes import linear
 

@@ -171,7 +171,7 @@ def test_accountants_are_found_by_their_name(name):
 
 
 def test_one_accountant_is_the_default():
-    assert list(ACCOUNTANTS) == ["tight", "rdp", "gdp", "pairs"]
+    assert list(ACCOUNTANTS) == ["tight", "rdp", "closed-form", "gdp", "pairs"]
     assert DEFAULT_ACCOUNTANT == "tight"
     plan = {"noise_multiplier": 1.0, "sampling_rate": 0.1, "rounds": 10}
     named = {**plan, "accountant": DEFAULT_ACCOUNTANT}

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import dpacct
-from benchmarks.second_opinions import DpAccountingRdp
 from dpacct import Poisson, Round, Uniform
 from dpacct.display import down, up
+from dpacct.interop import DpAccountingRdp
 from website import ROOT
 
 FOLDER = ROOT / "docs" / "pictures"

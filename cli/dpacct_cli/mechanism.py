@@ -19,7 +19,7 @@ from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.errors import Unsupported
 from dpacct.items import count_of, counted, noun_of, parts_in_words
 from dpacct.outputs import single
-from dpacct.renyi.curve import RenyiAccountant
+from dpacct.renyi.curve import RenyiAccountant, RenyiCurve, best_epsilon
 from dpacct.rounds import AccountantName, Adjacency, Poisson, Release, Round, Schedule, Uniform
 from dpacct.sampled import Sampled
 from dpacct.tight.accountant import TightAccountant
@@ -34,6 +34,7 @@ NEIGHBORS = {
     Adjacency.REPLACE_ONE: "replace one client",
     Adjacency.ZERO_OUT: "zero out one client",
 }
+PUBLISHED = "Wang et al. 2019"
 # Up to this number of distinct rounds, Renyi takes a few thousandths of a second.
 MOST_KINDS = 4
 # A relative difference that is worth a line.
@@ -142,23 +143,44 @@ def epsilon_row(spent: Spent, origin: str = "", *, lead: str = "", proven: str =
 def epsilon_rows(
     plan: Schedule, delta: float, accountant: AccountantName, spent: Interval
 ) -> list[Row]:
-    """Return other values of epsilon: the bound by Renyi, and that of mistaken cohorts."""
-    compared: list[Row] = []
-    # Of an epoch Renyi knows one participation, and no more.
-    epoch = isinstance(single(plan), Epoch | ShuffledEpoch)
-    if accountant == DEFAULT_ACCOUNTANT and len(plan.distinct()) <= MOST_KINDS and not epoch:
-        with suppress(Unsupported):
-            renyi = RenyiAccountant().upper_epsilon(plan, delta)
-            if (1 + WORTH_A_LINE) * spent.upper < renyi < math.inf:
-                compared.append(Row(BY_RDP, up(renyi), "for the same rounds"))
+    """Return other bounds on epsilon: by Renyi, or the published one of fixed-size cohorts."""
     only = single_round(plan)
     replaced = plan.adjacency is Adjacency.REPLACE_ONE
     if replaced and only is not None and isinstance(only.sampling, Uniform):
-        poisson = plan.rounds * Round(only.noise_multiplier, Poisson(only.sampling_rate))
-        with suppress(Unsupported):
-            mistaken = dpacct.epsilon(poisson, delta=delta, accountant=accountant).upper
-            words = "if the cohorts were Poisson (add-remove)"
-            compared.append(Row("for comparison", up(mistaken), words))
+        return _fixed_size_rows(plan, only, delta, accountant, spent)
+    if accountant != DEFAULT_ACCOUNTANT or len(plan.distinct()) > MOST_KINDS:
+        return []
+    if isinstance(single(plan), Epoch | ShuffledEpoch):
+        # Renyi knows one participation an epoch, and no more.
+        return []
+    try:
+        renyi = RenyiAccountant().upper_epsilon(plan, delta)
+    except Unsupported:
+        return []
+    if not (1 + WORTH_A_LINE) * spent.upper < renyi < math.inf:
+        return []
+    return [Row(BY_RDP, up(renyi), "for the same rounds")]
+
+
+def _fixed_size_rows(
+    plan: Schedule, only: Round, delta: float, accountant: AccountantName, spent: Interval
+) -> list[Row]:
+    compared: list[Row] = []
+    if accountant in (DEFAULT_ACCOUNTANT, RenyiAccountant().name):
+        curve = RenyiCurve(plan)
+        published = math.inf
+        # A cohort of all clients is not sampled, and has no such route.
+        if PUBLISHED in dict(curve.routes(2.0)):
+            published = best_epsilon(
+                lambda order: dict(curve.routes(order))[PUBLISHED], delta, 4.0
+            ).value
+        if (1 + WORTH_A_LINE) * spent.upper < published < math.inf:
+            compared.append(Row("for comparison", up(published), f"Renyi by {PUBLISHED}"))
+    poisson = plan.rounds * Round(only.noise_multiplier, Poisson(only.sampling_rate))
+    with suppress(Unsupported):
+        mistaken = dpacct.epsilon(poisson, delta=delta, accountant=accountant).upper
+        label = "" if compared else "for comparison"
+        compared.append(Row(label, up(mistaken), "if the cohorts were Poisson (add-remove)"))
     return compared
 
 

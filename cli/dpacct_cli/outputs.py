@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 from dpacct.budget import Interval
 from dpacct.outputs import (
@@ -90,12 +90,12 @@ class Certify(Described):
 
 
 class Divergence(NamedTuple):
-    """A Renyi divergence at an order, with the proven bound of each direction."""
+    """A Renyi divergence at an order, with each proven bound by its name."""
 
     order: float
     lower: float
     upper: float
-    routes: dict[str, float]
+    routes: dict[str, float | None]
 
 
 class Rdp(MechanismKeys):
@@ -178,12 +178,19 @@ class Risk(MechanismKeys):
 
 
 class Answered(NamedTuple):
-    """The answer of one accountant."""
+    """The answer of one accountant: ours has both bounds, a peer's number is its upper bound."""
 
     name: str
+    kind: Literal["ours", "peer"]
     epsilon: Interval | None = None
     seconds: float = 0.0
     note: str = ""  # Why there is no epsilon
+    call: str = ""  # Of a peer, behind its answer
+
+    @property
+    def shown_name(self) -> str:
+        """The name, with the package that it belongs to."""
+        return f"dpacct {self.name}" if self.kind == "ours" else self.name
 
     @property
     def ends(self) -> tuple[float | None, float | None]:

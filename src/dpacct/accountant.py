@@ -6,6 +6,7 @@ from typing import Protocol
 
 from dpacct import validate
 from dpacct.budget import Interval, Spent
+from dpacct.renyi.closed_form import ClosedFormAccountant
 from dpacct.renyi.curve import RenyiAccountant
 from dpacct.rounds import (
     NOT_GIVEN,
@@ -44,6 +45,7 @@ class Accountant(Protocol):
 _ALL: tuple[Accountant, ...] = (
     TightAccountant(),
     RenyiAccountant(),
+    ClosedFormAccountant(),
     GaussianAccountant(),
     TightAccountant("pairs", "pairs"),
 )
@@ -57,9 +59,7 @@ def find_accountant(name: str) -> Accountant:
     Raises:
         InvalidParameter: no accountant has the name.
     """
-    # Published closed forms were an accountant up to 0.3, above `rdp` wherever they held.
-    hint = "Take rdp, which is never above them." if str(name) == "closed-form" else ""
-    return ACCOUNTANTS[validate.one_of("accountant", name, "an accountant", ACCOUNTANTS, hint)]
+    return ACCOUNTANTS[validate.one_of("accountant", name, "an accountant", ACCOUNTANTS)]
 
 
 def epsilon(
@@ -78,7 +78,7 @@ def epsilon(
     Args:
         schedule: a schedule, or else its parts as in `build_schedule`.
         delta: in (0, 1).
-        accountant: "tight", "rdp", "gdp" (full participation only) or "pairs".
+        accountant: "tight", "rdp", "closed-form", "gdp" (full participation only) or "pairs".
     Returns:
         Achieved lower and proven upper epsilon.
     Raises:

@@ -49,7 +49,7 @@ class Adjacency(StrEnum):
 
 # The names, for editors. At run time `Adjacency.parse` and `find_accountant` check them.
 AdjacencyName = Literal["add-remove", "replace-one", "zero-out"]
-AccountantName = Literal["tight", "rdp", "gdp", "pairs"]
+AccountantName = Literal["tight", "rdp", "closed-form", "gdp", "pairs"]
 
 
 def _check_cohort(scheme: Poisson | Uniform, name: str, noun: str) -> None:

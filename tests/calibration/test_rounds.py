@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import dpacct
 from dpacct.calibration.calibrate import SOLVE_FOR
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
-from dpacct.rounds import Adjacency, Full, Round, Schedule, Uniform
+from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
 from dpacct.validate import MAX_ROUNDS
 from tests.strategies import FEWER, log_uniform
 
@@ -68,6 +68,7 @@ def test_rounds_of_every_scheme():
         (Uniform(5, 100), "rdp"),
         (Full(), "gdp"),
         (Full(), "rdp"),
+        (Poisson(1e-3), "closed-form"),
     ):
         parts = {"noise_multiplier": 9.0, "sampling": scheme, "accountant": accountant}
         found = calibrate(epsilon=3, delta=1e-5, solve="rounds", **parts)
@@ -150,6 +151,13 @@ def test_rates_and_cohorts_that_do_not_exist():
     assert caught.value.name == "sampling"
 
 
+def test_the_closed_form_finds_a_rate_though_it_is_silent_about_most():
+    parts = {"noise_multiplier": 5.0, "rounds": 1000, "accountant": "closed-form"}
+    found = calibrate(epsilon=2, delta=1e-5, solve="sampling_rate", **parts)
+    assert found.epsilon.upper <= 2
+    assert 1e-4 < found.sampling_rate < 0.2
+
+
 MEETS = {"epsilon": 8, "delta": 1e-5}
 CONSTANT = {"noise_multiplier": 1.0, "rounds": 300, "sampling_rate": 0.1}
 
@@ -206,3 +214,5 @@ def test_an_accountant_that_knows_no_bound_says_so(solve):
     parts: dict[str, object] = {"rounds": 10} if solve == "noise" else {"noise_multiplier": 3.0}
     with pytest.raises(Unsupported, match="full participation"):
         calibrate(**MEETS, **parts, sampling_rate=0.1, accountant="gdp", solve=solve)
+    with pytest.raises(Unsupported, match="no closed form"):
+        calibrate(**MEETS, **parts, sampling_rate=0.9, accountant="closed-form", solve=solve)

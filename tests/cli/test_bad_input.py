@@ -75,7 +75,7 @@ epsilon --noise 1 --sampling allocation --steps 0 => --steps is 0; the number of
 epsilon --noise 1 --rounds 3 --q 0.1 --records x => --records is 'x', which is not a
 epsilon --noise 1 --rounds 3 --q 0.1 --sampling posson => Did you mean poisson?
 epsilon --noise 1 --rounds 3 --q 0.1 --adjacency add_remove => Did you mean add-remove?
-epsilon --noise 1 --rounds 3 --q 0.1 --accountant closed-form => Take rdp, which is never above them.
+epsilon --noise 1 --rounds 3 --q 0.1 --accountant closed => Did you mean closed-form?
 epsilon --noise 0 --rounds 3 --q 0.1 => --noise is 0; | lies in [
 epsilon --noise 1 --q 0.1 => --rounds is missing; | whole number
 epsilon --noise 1 --rounds 3 --sampling full --q 1 => --q 1 contradicts --sampling full
@@ -323,8 +323,9 @@ def test_line_breaks_in_values_stay_in_the_line(dpacct: Any) -> None:
     ("words", "name"),
     [
         ("--noise 1 --rounds 3 --q 0.1", "gdp"),
-        ("--noise 1 --rounds 3 --q 0.1 --records 3", "gdp"),
-        ("--noise 1 --sampling allocation --steps 5", "gdp"),
+        ("--noise 0.5 --rounds 3 --q 0.5", "closed-form"),
+        ("--noise 1 --rounds 3 --q 0.1 --records 3", "closed-form"),
+        ("--noise 1 --sampling allocation --steps 5", "closed-form"),
     ],
 )
 def test_an_accountant_that_does_not_fit_is_bad_input(dpacct: Any, words: str, name: str) -> None:

@@ -75,6 +75,7 @@ def test_overall_help_lists_every_command(dpacct: Any) -> None:
 def test_help_has_examples_that_run(
     dpacct: Any, door: str, schedule_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("dpacct.interop.installed_peers", lambda: ())
     monkeypatch.chdir(Path(schedule_file).parent)
     with library.Ledger.open("census.ledger", library.Budget(8, 1e-5)) as ledger:
         if door in ("certify", "ledger finish", "plot ledger"):

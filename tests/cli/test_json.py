@@ -52,7 +52,8 @@ def test_each_command_has_its_keys_and_the_numbers_of_the_library(dpacct: Any) -
         assert shown["routes"] == dict(value.routes)
     words = "rdp --noise 1 --q 0.05 --sampling uniform --orders 1e7 --json"
     [value] = dpacct(words).json["rdp"]
-    assert value["routes"] == {"remove": value["upper"], "add": value["upper"]}
+    assert value["routes"]["Wang et al. 2019"] is None
+    assert value["upper"] == pytest.approx(value["routes"]["C_q pair"], rel=1e-12)
 
 
 @pytest.mark.parametrize(

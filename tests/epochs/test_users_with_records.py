@@ -248,7 +248,7 @@ def test_special_poisson_rounds_survive_files_and_ledgers_and_are_not_taken_for_
         assert not covers(Round(1.0, Poisson(0.1)), round_)
         assert covers(round_, round_)
         with pytest.raises(Unsupported):
-            dpacct.epsilon(100 * round_, delta=1e-5, accountant="gdp")
+            dpacct.epsilon(100 * round_, delta=1e-5, accountant="closed-form")
     found = dpacct.calibrate(
         epsilon=4, delta=1e-5, noise_multiplier=1.0, rounds=50, solve="sampling_rate",
         sampling=Poisson(0.1, records=3),

@@ -11,9 +11,9 @@ import pytest
 import dpacct
 from benchmarks.calibration import BUDGET, RATE, ROUNDS, dp_accounting_noise, opacus_noise
 from benchmarks.peers import DISTINCT
-from benchmarks.second_opinions import DpAccountingPld, DpAccountingRdp, OpacusPrv, OpacusRdp
 from dpacct import Full, Poisson, Round, Uniform
 from dpacct.display import down, up
+from dpacct.interop import DpAccountingPld, DpAccountingRdp, OpacusPrv, OpacusRdp
 from dpacct.tuning import best_of
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,21 +6,19 @@ import warnings
 import pytest
 
 import dpacct
-from benchmarks import second_opinions
-from benchmarks.second_opinions import (
+from dpacct.budget import Budget
+from dpacct.errors import Unsupported
+from dpacct.interop import (
     DpAccountingPld,
     DpAccountingRdp,
     OpacusPrv,
     OpacusRdp,
     Peer,
-    ask,
-    import_peer,
     installed_peers,
+    peers,
     to_dp_event,
 )
-from dpacct.accountant import find_accountant
-from dpacct.budget import Budget
-from dpacct.errors import Unsupported
+from dpacct.interop.peers import ask, import_peer
 from dpacct.rounds import Full, Phase, Poisson, Round, Schedule, Uniform
 
 DELTA = 1e-5
@@ -167,10 +165,8 @@ def test_calibration_by_peers(peer: DpAccountingRdp | OpacusRdp, expected: float
 
 def test_the_installed_ones_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [peer.name for peer in installed_peers()] == [peer.name for peer in PEERS]
-    there = second_opinions.find_spec
-    monkeypatch.setattr(
-        second_opinions, "find_spec", lambda name: there(name) if name != "opacus" else None
-    )
+    there = peers.find_spec
+    monkeypatch.setattr(peers, "find_spec", lambda name: there(name) if name != "opacus" else None)
     assert [peer.name for peer in installed_peers()] == ["dp-accounting RDP", "dp-accounting PLD"]
 
 
@@ -229,18 +225,3 @@ def test_the_peers_of_the_page_are_below_an_epsilon_that_is_achieved(
     # Rounding decides the figure of the page: on another processor it has other digits.
     assert theirs == pytest.approx(shown, rel=0.03)
     assert theirs < dpacct.epsilon(rounds * Round(noise, Poisson(rate)), delta=delta).lower
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("accountant", "peer"), [("rdp", DpAccountingRdp()), ("tight", DpAccountingPld())]
-)
-def test_ours_is_never_above_theirs(accountant: str, peer: Peer) -> None:
-    ours = find_accountant(accountant).epsilon(KNOWN, DELTA).upper
-    assert ours <= peer.epsilon(KNOWN, DELTA) <= 1.01 * ours
-
-
-def test_the_old_names_name_the_way_out() -> None:
-    with pytest.raises(ImportError, match=r"Peer is gone: .*event_of_schedule"):
-        _ = dpacct.interop.Peer
-    assert not hasattr(dpacct.interop, "peer")

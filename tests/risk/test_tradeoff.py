@@ -151,10 +151,11 @@ def test_uniform_brackets_what_its_achieved_pair_reaches():
 
 
 @pytest.mark.sampled(1)
-def test_the_renyi_accountant_proves_less():
+@pytest.mark.parametrize("accountant", ["rdp", "closed-form"])
+def test_other_accountants_prove_less(accountant):
     plan = 500 * Round(4.0, Poisson(0.02))
     for fpr in (0.001, 0.2):
-        loose = tradeoff(plan, fpr=[fpr], accountant="rdp").tpr[0]
+        loose = tradeoff(plan, fpr=[fpr], accountant=accountant).tpr[0]
         sharp = tradeoff(plan, fpr=[fpr]).tpr[0]
         assert loose.upper > sharp.upper
         assert loose.lower == pytest.approx(sharp.lower, rel=1e-6)

@@ -150,7 +150,7 @@ def _by_theorem(target: float, typed: MechanismOptions, at: ReadDelta) -> Answer
     data: outputs.Calibrate = {
         "solved_for": "noise",
         **typed.described(rule.schedule),
-        "accountant": DEFAULT_ACCOUNTANT,
+        "accountant": "closed-form",
         "delta": at.value,
         "epsilon": outputs.Target(spent.lower, spent.upper, target),
     }
@@ -272,7 +272,7 @@ def _rdp_rows(solution: dpacct.Calibration, asked: dict[str, Any]) -> list[Row]:
     except DpacctError:
         return rows
     more = 100 * (theirs / ours.noise_multiplier - 1)
-    return [Row("RDP would need", up(theirs, 7), f"{more:.1f} % more noise"), *rows[1:]]
+    return [Row("RDP would need", up(theirs, 7), f"{more:.1f} % more noise")]
 
 
 def _closing(typed: MechanismOptions, solution: dpacct.Calibration, at: ReadDelta) -> str:

@@ -1,16 +1,17 @@
-"""`dpacct compare`: our accountants side by side on one setting."""
+"""`dpacct compare`: our accountants, and installed peers, side by side on one setting."""
 
 import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from dpacct import validate
-from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT, Accountant
-from dpacct.budget import Spent
+from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT
+from dpacct.budget import Interval, Spent
 from dpacct.epochs import Epoch, ShuffledEpoch
 from dpacct.errors import NotConverged, Unsupported
+from dpacct.packages import install_command
 from dpacct.rounds import Adjacency, Poisson, Round, Schedule, Uniform
 from dpacct_cli import mechanism, options, outputs, waiting
 from dpacct_cli.errors import OptionConflict
@@ -22,9 +23,12 @@ from dpacct_cli.words import called, in_units
 # An unusual noise multiplier, so that no cache holds an answer afterwards.
 WARM_UP_NOISE = 1.23456789
 RELATION = Adjacency.ZERO_OUT
-COLUMNS = ("epsilon", "achieved", "time")
 # Why one of our accountants does not apply. Its error names the rounds as Python prints them.
-COVERS = {"gdp": "it covers full participation only"}
+COVERS = {
+    "gdp": "it covers full participation only",
+    "closed-form": "no published closed form covers these rounds "
+    "(docs/derivations/closed-forms.md)",
+}
 
 
 class Way(NamedTuple):
@@ -38,8 +42,9 @@ class Way(NamedTuple):
 def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: StyleOptions) -> None:
     """Compare all accountants, with the time that each one takes.
 
-    --quiet prints the smallest epsilon. Examples, batch and epochs without --sampling describe a
-    training job: a second table shows its cost by each way of drawing the batches.
+    dp-accounting and Opacus join if they are installed. --quiet prints the smallest epsilon that
+    is proven here. Examples, batch and epochs without --sampling describe a training job: a second
+    table shows its cost by each way of drawing the batches.
 
     Examples:
       dpacct compare --noise 1.36 --rounds 300 --q 0.1 --delta 1e-5
@@ -48,11 +53,15 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: Styl
     style = shown.style
     at = typed.read_delta(delta)
     plan = typed.read_schedule()
-    entries = read_entries(plan, at.value)
+    from dpacct import interop
+
+    # The number alone is ours, so a peer would only cost time.
+    peers = () if style is Style.QUIET else interop.installed_peers()
+    entries = read_entries(plan, at.value, peers)
     proven = [
         (entry.epsilon.upper, entry.epsilon.lower, entry.name)
         for entry in entries
-        if entry.epsilon is not None
+        if entry.kind == "ours" and entry.epsilon is not None
     ]
     if not proven:
         raise Unsupported(f"no accountant applies: {entries[0].note}")
@@ -70,13 +79,18 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: Styl
         ]
         again = f"{typed.retyped()}{at.retyped} --accountant {best}"
         closing = f"dpacct epsilon {again} shows details of the smallest one."
+        if not peers:
+            closing = f"{install_command('interop')} adds dp-accounting and Opacus to the table."
+        reasons = [f"{entry.shown_name}: {entry.note}" for entry in entries if entry.note]
         note = mechanism.delta_note(at.value, typed.num_clients)
-        reasons = [f"{one.name}: {one.note}" for one in (*entries, *costs) if one.note]
-        grids = [Grid(["accountant", *COLUMNS], _lines(entries))]
+        reasons += [f"{cost.name}: {cost.note}" for cost in costs if cost.note]
+        first = f"sampling ({RELATION})"
+        proofs = ["proven" if entry.kind == "ours" else "not proven here" for entry in entries]
+        calls = [f"{entry.shown_name}: {entry.call}" for entry in entries if entry.call]
+        reasons = [*calls, *reasons]
+        grids = [_grid("accountant", entries, proofs)]
         if costs:
-            told = {way.name: way.words for way in ways}
-            lines = [[*cells, told[cells[0]]] for cells in _lines(costs)]
-            grids.append(Grid([f"sampling ({RELATION})", *COLUMNS, ""], lines))
+            grids.append(_grid(first, costs, [way.words for way in ways]))
         return Page(rows, grids, reasons, closing, note)
 
     data: outputs.Compare = {"results": entries, "delta": at.value, **typed.described(plan)}
@@ -90,13 +104,14 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: Styl
     show(Answer(data, repr(smallest.upper), page), style)
 
 
-def read_entries(plan: Schedule, delta: float) -> list[Answered]:
-    """Return the answers of all accountants."""
+def read_entries(plan: Schedule, delta: float, peers: Sequence[Any]) -> list[Answered]:
+    """Return the answers of all our accountants, and of these peers."""
+    asked: list[Any] = [*ACCOUNTANTS.values(), *peers]
     entries: list[Answered] = []
-    for done, engine in enumerate(ACCOUNTANTS.values()):
-        waiting.say(f"dpacct compare: {engine.name}", done, len(ACCOUNTANTS))
-        entry = _measure(engine.name, engine, plan, delta)
-        entries.append(entry._replace(note=entry.note and COVERS.get(entry.name, entry.note)))
+    for done, engine in enumerate(asked):
+        waiting.say(f"dpacct compare: {engine.name}", done, len(asked))
+        kind = "ours" if done < len(ACCOUNTANTS) else "peer"
+        entries.append(_measure(engine.name, kind, engine, plan, delta))
     return entries
 
 
@@ -137,11 +152,13 @@ def read_costs(ways: Sequence[Way], delta: float) -> list[Answered]:
     for done, way in enumerate(ways):
         waiting.say(f"dpacct compare: {way.name}", done, len(ways))
         engine = ACCOUNTANTS[DEFAULT_ACCOUNTANT]
-        costs.append(_measure(way.name, engine, way.schedule, delta))
+        costs.append(_measure(way.name, "peer", engine, way.schedule, delta))
     return costs
 
 
-def _measure(name: str, engine: Accountant, plan: Schedule, delta: float) -> Answered:
+def _measure(
+    name: str, kind: Literal["ours", "peer"], engine: Any, plan: Schedule, delta: float
+) -> Answered:
     # One easy question first, so that imports are not part of the time.
     first = plan.phases[0].round
     easy = first
@@ -152,15 +169,24 @@ def _measure(name: str, engine: Accountant, plan: Schedule, delta: float) -> Ans
     try:
         start = time.perf_counter()
         answer = engine.epsilon(plan, delta)
-        return Answered(name, answer, time.perf_counter() - start)
-    except (Unsupported, NotConverged) as error:
-        return Answered(name, note=str(error))
+        elapsed = time.perf_counter() - start
+    except Unsupported as error:
+        why = COVERS.get(name, str(error)) if kind == "ours" else str(error)
+        return Answered(name, kind, note=why)
+    except NotConverged as error:
+        return Answered(name, kind, note=str(error))
+    if isinstance(answer, Interval):
+        return Answered(name, kind, answer, elapsed)
+    if not math.isfinite(answer):
+        return Answered(name, kind, seconds=elapsed, note=f"it answers {answer}")
+    return Answered(name, kind, Interval(-math.inf, answer), elapsed, call=engine.call(plan))
 
 
-def _lines(entries: Sequence[Answered]) -> list[list[str]]:
-    """Return the lines of a table, one for each answer that exists."""
-    return [
-        [entry.name, up(entry.epsilon.upper), down(entry.epsilon.lower), seconds(entry.seconds)]
-        for entry in entries
-        if entry.epsilon is not None
-    ]
+def _grid(first: str, entries: Sequence[Answered], last: Sequence[str]) -> Grid:
+    """Return a table of answers, with a name for the first column and the cells of the last one."""
+    lines: list[list[str]] = []
+    for entry, cell in zip(entries, last, strict=True):
+        if (bracket := entry.epsilon) is not None:
+            lower = down(bracket.lower) if math.isfinite(bracket.lower) else "-"
+            lines.append([entry.shown_name, up(bracket.upper), lower, seconds(entry.seconds), cell])
+    return Grid([first, "epsilon", "achieved", "time", ""], lines)

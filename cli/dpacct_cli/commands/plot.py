@@ -176,7 +176,7 @@ def schedule(*, typed: MechanismOptions, to: PictureOptions) -> None:
 
 
 def compare(*, typed: MechanismOptions, delta: options.Delta = None, to: PictureOptions) -> None:
-    """Draw epsilon by accountant.
+    """Draw epsilon by accountant, with other packages if they are installed.
 
     Example:
       dpacct plot compare --noise 1 --rounds 300 --q 0.1
@@ -188,7 +188,7 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, to: Picture
     # dpacct compare says why an accountant does not apply.
     answers = [
         (entry.name, *entry.ends, NONE if entry.epsilon is None else "")
-        for entry in read_entries(plan, at.value)
+        for entry in read_entries(plan, at.value, dpacct.interop.installed_peers())
     ]
     to.put(dpacct.pictures.compare_picture(plan, at.value, answers))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated
 
 import dpacct
@@ -226,7 +227,9 @@ def rdp(*, typed: MechanismOptions, orders: Orders = DEFAULT_ORDERS, shown: Styl
         lines: list[list[str]] = []
         for value in curve:
             figures = [plain(value.order), up(value.upper, DIGITS), down(value.lower, DIGITS)]
-            lines.append([*figures, *(up(value.routes[name], DIGITS) for name in names)])
+            # A published route may be out of reach at high orders.
+            bounds = [value.routes.get(name) or math.inf for name in names]
+            lines.append([*figures, *("-" if b == math.inf else up(b, DIGITS) for b in bounds)])
         return Page(
             mechanism.rows(plan, ratio_only=typed.ratio_only),
             grids=[Grid(["order", "proven", "achieved", *names], lines)],

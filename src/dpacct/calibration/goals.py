@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from dpacct import validate
 from dpacct.accountant import Accountant
 from dpacct.budget import Interval
-from dpacct.errors import InvalidParameter, NotConverged
+from dpacct.errors import InvalidParameter, NotConverged, Unsupported
 from dpacct.items import all_in_words
 from dpacct.numerics.search import bracket_root, corrected_largest, corrected_root, largest, settle
 from dpacct.pairs.achieved import loss_variance
@@ -303,14 +303,26 @@ def _log_noise_factor(goal: Goal, unit: Schedule) -> float:
 
     @cache
     def excess_at(log_factor: float) -> float:
-        return excess(goal, unit.scale_noise(math.exp(log_factor)))
+        try:
+            return excess(goal, unit.scale_noise(math.exp(log_factor)))
+        except Unsupported:
+            # Closed forms hold only from some noise on: less noise counts as too little.
+            if log_factor >= ends[1] - 1.0:
+                raise
+            return math.inf
 
     if sketch is unit:
         guess = line.estimated(_about_log_factor(goal, unit))
     else:
         # The proven cost of a few kinds of rounds is quick, and hardly differs.
         guess = min(max(_log_noise_factor(goal, sketch), ends[0]), ends[1])
-    good = line.around_root(excess_at, guess)[1]
+    bad, good = line.around_root(excess_at, guess)
+    if math.isinf(excess_at(bad)):
+        # No bound holds for a little less noise, but one may hold for still less.
+        below = (bad - 0.05 * k for k in range(1, 80))
+        island = next((t for t in below if t > ends[0] and excess_at(t) <= 0), None)
+        if island is not None:
+            good = bracket_root(excess_at, island, (ends[0], island), _TOLERANCE)[1]
     if excess_at(good) > 0:
         high = validate.NOISE_MULTIPLIER_RANGE[1]
         least = goal.cost(unit.scale_noise(math.exp(good)))

@@ -5,15 +5,12 @@ For a share lambda in (0, 1) of epsilon and alpha = 1 + log(1/delta) / ((1 - lam
     T c q^2 alpha / nu^2 <= lambda epsilon      with c = 3.5, nu = z/2 (theorem 1, fixed size)
                                                 or  c = 2, nu = z (theorem 2, Poisson)
 
-gives (epsilon, delta)-DP by the classic conversion, if lemma 3 or 4 holds at alpha: with nu the
-noise std per unit of shift, R(alpha) <= c q^2 alpha / nu^2 where
+gives (epsilon, delta)-DP by the classic conversion, if lemma 3 or 4 of `renyi.closed_form` holds at
+alpha. The rule takes the lambda with the least noise. It has no answer where no lambda meets the
+conditions. The publication proves the lemmas at integer alpha only, and uses others:
+docs/derivations/closed-forms.md has the proof at every alpha.
 
-    alpha - 1 <= (2 nu^2 / 3) log(1 / (q alpha (1 + nu^2))),        (S)
-
-and nu^2 >= 2/3 (lemma 3, fixed size) or nu^2 >= 5/9 (lemma 4, Poisson). The rule takes the lambda
-with the least noise. It has no answer where no lambda meets the conditions. The publication proves
-the lemmas at integer alpha only, and uses others: docs/derivations/closed-forms.md has the proof at
-every alpha, and lists the errors of the publication.
+The accountant `closed-form` uses the same lemmas with the improved conversion: it needs less noise.
 """
 
 from __future__ import annotations
@@ -26,40 +23,9 @@ from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, epsilon
 from dpacct.budget import Interval
 from dpacct.errors import Unsupported
-from dpacct.numerics.rounding import FUNCTION_ERROR
 from dpacct.numerics.search import minimize_unimodal
+from dpacct.renyi.closed_form import LEMMA_3, LEMMA_4, order_limit
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule
-
-
-@dataclass(frozen=True, slots=True)
-class Lemma:
-    """R(alpha) <= coefficient q^2 alpha / nu^2 where ``violations(alpha, q, nu)`` is empty."""
-
-    coefficient: float
-    least_variance: float
-
-    def renyi(self, order: float, sampling_rate: float, noise_std: float) -> float:
-        """Return the bound, rounded up. It holds only if nothing is violated."""
-        value = self.coefficient * sampling_rate**2 * order / noise_std**2
-        return value * (1 + FUNCTION_ERROR)
-
-    def violations(self, order: float, q: float, nu: float) -> tuple[str, ...]:
-        """Return the conditions that fail, in words."""
-        failed, limit = list[str](), order_limit(order, q, nu)
-        if nu * nu < self.least_variance:
-            failed.append(f"nu^2 is {nu * nu:.6g} and must be at least {self.least_variance:.6g}")
-        if order - 1 > limit:
-            failed.append(f"order - 1 is {order - 1:.6g} and must be at most {limit:.6g}")
-        return tuple(failed)
-
-
-def order_limit(order: float, sampling_rate: float, noise_std: float) -> float:
-    """Return (2 nu^2 / 3) log(1 / (q alpha (1 + nu^2))), at least alpha - 1 by condition (S)."""
-    variance = noise_std**2
-    return -2 * variance / 3 * math.log(sampling_rate * order * (1 + variance))
-
-
-LEMMA_3, LEMMA_4 = Lemma(3.5, 2 / 3), Lemma(2.0, 5 / 9)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,20 @@
-"""Plug-ins for other libraries, each imported by its name: ours in theirs.
+"""Plug-ins for other libraries, each imported by its name, and their accountants as peers.
 
 `dpacct.interop.opacus`, `dpacct.interop.dp_accounting`, `dpacct.interop.jax_privacy` and
-`dpacct.interop.flower`.
+`dpacct.interop.flower` put ours into theirs. `peers` asks theirs about our schedules.
 """
 
-from typing import TYPE_CHECKING, NoReturn
+from dpacct.interop.peers import (
+    DpAccountingPld,
+    DpAccountingRdp,
+    OpacusPrv,
+    OpacusRdp,
+    Peer,
+    installed_peers,
+    to_dp_event,
+)
 
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> NoReturn:
-        gone = {"DpAccountingPld", "DpAccountingRdp", "OpacusPrv", "OpacusRdp", "Peer"}
-        if name in gone | {"installed_peers", "to_dp_event"}:
-            raise ImportError(
-                f"{name} is gone: ask the library itself, with the event that "
-                "dpacct.interop.dp_accounting.event_of_schedule returns"
-            )
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = [
+    "DpAccountingPld", "DpAccountingRdp", "OpacusPrv", "OpacusRdp", "Peer", "installed_peers",
+    "to_dp_event",
+]  # fmt: skip

@@ -5,7 +5,8 @@ For order alpha and b = alpha - 1, one sampled Gaussian round has
     remove:  R(alpha) = log I(alpha) / b,        add:  R(alpha) = log I(-b) / b.
 
 The other pairs have their moments in `pairs.moments`, where rounds add up. Each direction is summed
-separately, and the larger sum is the curve.
+separately, and the larger sum is the curve. For fixed-size sampling the bound of Wang et al. is
+reported together with that of the pair of C_q.
 
 The conversion holds for every order alpha > 1, every delta in (0, 1) and every mechanism:
 
@@ -33,7 +34,7 @@ from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Numbers, above
 from dpacct.numerics.search import minimize_unimodal
 from dpacct.pairs.achieved import achieved_delta, achieved_epsilon
 from dpacct.pairs.dominating import Direction, achieved_pairs, has_renyi, pairs_of, proven_pairs
-from dpacct.pairs.moments import PairMoments
+from dpacct.pairs.moments import PairMoments, symmetrized_log_moment, wang_log_moment
 from dpacct.rounds import (
     NOT_GIVEN,
     AccountantName,
@@ -54,7 +55,7 @@ class RenyiValue:
         order: alpha > 1.
         lower: reached by explicit neighboring data sets.
         upper: proven for all neighboring data sets.
-        routes: the bound of each direction, of which ``upper`` is the larger one.
+        routes: each upper bound by its name, from which ``upper`` follows.
     """
 
     order: float
@@ -106,6 +107,17 @@ class RenyiCurve:
         """
         return float(self._proven[0].log_moment(order).upper) / (order - 1)
 
+    def routes(self, order: float) -> tuple[tuple[str, float], ...]:
+        """Return upper bounds by name: the two directions, or both bounds of C_q's pairs."""
+        part = self._proven[0]
+        if not part.pairs or len(part.symmetrized) < len(part.pairs):
+            return tuple((str(direction), value) for direction, value in self.directions(order))
+        factor = (1 + 8 * UNIT * len(part.symmetrized)) / (order - 1)
+        settings = [(p.sampling_rate, p.noise_std, count) for p, count in part.symmetrized]
+        direct = [n * float(symmetrized_log_moment(order, q, s).upper) for q, s, n in settings]
+        wang = [n * wang_log_moment(order, q, s) for q, s, n in settings]
+        return ("C_q pair", factor * sum(direct)), ("Wang et al. 2019", factor * sum(wang))
+
 
 def rdp(
     schedule: Schedule | Round | None = None,
@@ -132,12 +144,11 @@ def rdp(
     if schedule is None and rounds is None:
         rounds = 1
     plan = build_schedule(schedule, noise_multiplier, rounds, sampling_rate, sampling, adjacency)
-    curve, found = RenyiCurve(plan), list[RenyiValue]()
-    for order in checked:
-        routes = tuple((str(direction), value) for direction, value in curve.directions(order))
-        upper = max(value for _, value in routes)
-        found.append(RenyiValue(order, curve.lower(order), upper, routes))
-    return tuple(found)
+    curve = RenyiCurve(plan)
+    return tuple(
+        RenyiValue(order, curve.lower(order), curve.upper(order), curve.routes(order))
+        for order in checked
+    )
 
 
 # b in [e^-34, e^16] = [2e-15, 9e6]: below, 1 + b loses its digits. Above, epsilon is next to 0.
@@ -190,25 +201,34 @@ def _log_deltas(order: float, renyi: float, epsilons: Array) -> Array:
     return np.asarray(sum(fixed) - falling + slack)
 
 
-def best_epsilon(renyi: Callable[[float], float], delta: float, start: float) -> AtOrder:
+def best_epsilon(
+    renyi: Callable[[float], float], delta: float, start: float, tolerance: float = _LOG_TOLERANCE
+) -> AtOrder:
     """Return the smallest epsilon over all orders, by the improved conversion.
 
     Args:
         renyi: upper bound of the Renyi divergence as a function of the order.
         delta: in (0, 1).
         start: an order near the best one, on which only the time depends.
+        tolerance: of the search, in log(alpha - 1).
     Error:
-        Proven from above for any result of the search. Where epsilon is flat, it ends about 1e-9
-        above the minimum over orders.
+        Proven from above for any result of the search. It ends within the tolerance. Where epsilon
+        is flat, the default leaves it about 1e-9 above the minimum over orders.
     """
-    order = best_order(lambda order: improved_epsilon(order, renyi(order), delta), start)
+    order = best_order(
+        lambda order: improved_epsilon(order, renyi(order), delta), start, tolerance=tolerance
+    )
     return AtOrder(improved_epsilon(order, renyi(order), delta), order)
 
 
-def best_delta(renyi: Callable[[float], float], epsilon: float, start: float) -> AtOrder:
+def best_delta(
+    renyi: Callable[[float], float], epsilon: float, start: float, tolerance: float = _LOG_TOLERANCE
+) -> AtOrder:
     """Return the smallest delta over all orders, by the improved conversion, as `best_epsilon`."""
     at = np.array([epsilon])
-    order = best_order(lambda order: float(_log_deltas(order, renyi(order), at)[0]), start)
+    order = best_order(
+        lambda order: float(_log_deltas(order, renyi(order), at)[0]), start, tolerance=tolerance
+    )
     return AtOrder(improved_delta(order, renyi(order), epsilon), order)
 
 
@@ -227,9 +247,33 @@ def best_order(
     return 1 + math.exp(log_best)
 
 
+class ByOrder:
+    """An accountant whose upper bounds come from Renyi orders. `achieved` has the lower ones."""
+
+    __slots__ = ()
+
+    def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
+        """Return the proven epsilon. See `Accountant`."""
+        raise NotImplementedError
+
+    def upper_delta(self, schedule: Schedule, epsilon: float) -> float:
+        """Return the proven delta at a valid epsilon."""
+        raise NotImplementedError
+
+    def epsilon(self, schedule: Schedule, delta: float) -> Interval:
+        """Return the achieved and proven epsilon. See `Accountant`."""
+        upper = self.upper_epsilon(schedule, delta)
+        return Interval.bracket(achieved_epsilon(schedule, delta), upper)
+
+    def delta(self, schedule: Schedule, epsilon: float) -> Interval:
+        """Return the achieved and proven delta. See `Accountant`."""
+        upper = self.upper_delta(schedule, epsilon)
+        return Interval.bracket(achieved_delta(schedule, epsilon), upper)
+
+
 @dataclass(frozen=True, slots=True)
-class RenyiAccountant:
-    """Numeric Renyi moments at continuous orders, improved conversion. Lower ends: `achieved`."""
+class RenyiAccountant(ByOrder):
+    """Numeric Renyi moments at continuous orders, improved conversion."""
 
     name: AccountantName = "rdp"
 
@@ -238,7 +282,7 @@ class RenyiAccountant:
         return _best_order(RenyiCurve(schedule), delta)
 
     def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
-        """See `Accountant`."""
+        """See `ByOrder`."""
         if not schedule.rounds:
             return 0.0
         curve = RenyiCurve(schedule)
@@ -246,22 +290,12 @@ class RenyiAccountant:
         return improved_epsilon(order, curve.upper(order), delta)
 
     def upper_delta(self, schedule: Schedule, epsilon: float) -> float:
-        """Return the proven delta at a valid epsilon."""
+        """See `ByOrder`."""
         if not schedule.rounds:
             return 0.0
         curve = RenyiCurve(schedule)
         order = best_delta(curve.search, epsilon, _gaussian_order(curve, 1 + epsilon)).order
         return improved_delta(order, curve.upper(order), epsilon)
-
-    def epsilon(self, schedule: Schedule, delta: float) -> Interval:
-        """See `Accountant`."""
-        upper = self.upper_epsilon(schedule, delta)
-        return Interval.bracket(achieved_epsilon(schedule, delta), upper)
-
-    def delta(self, schedule: Schedule, epsilon: float) -> Interval:
-        """See `Accountant`."""
-        upper = self.upper_delta(schedule, epsilon)
-        return Interval.bracket(achieved_delta(schedule, epsilon), upper)
 
 
 def _best_order(curve: RenyiCurve, delta: float) -> float:

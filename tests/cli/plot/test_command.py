@@ -14,6 +14,11 @@ PLAN = "--noise 1 --rounds 30 --q 0.1"
 KINDS = ["eps", "delta", "tradeoff", "rdp", "schedule", "compare"]
 
 
+@pytest.fixture(autouse=True)
+def _no_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpacct.interop.installed_peers", lambda: ())
+
+
 @pytest.mark.needs("plotext")
 @pytest.mark.parametrize("kind", KINDS)
 def test_text_is_drawn_without_a_file(

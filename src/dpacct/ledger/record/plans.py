@@ -43,7 +43,7 @@ from dpacct.validate import MAX_ROUNDS
 PAIRS: AccountantName = "pairs"
 TIGHT: AccountantName = "tight"
 # Accountants tried after `PAIRS` and `TIGHT`, in this order. Each upper bound is proven.
-_OTHERS: tuple[AccountantName, ...] = ("rdp", "gdp")
+_OTHERS: tuple[AccountantName, ...] = ("rdp", "closed-form", "gdp")
 # A report asks for the same schedule several times.
 _KEPT = 256
 _GAME = TightAccountant()
