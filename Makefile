@@ -52,9 +52,8 @@ bench: tools
 gpu: tools
 	$(PYTHON) -m benchmarks.device
 
-docs: tools
-	$(call group,site)
-	DPACCT_TESTS=thorough $(PYTHON) -m pytest -n auto tests/project/test_docs_examples.py tests/project/test_site_build.py
+docs: site
+	DPACCT_SITE=build/site DPACCT_TESTS=thorough $(PYTHON) -m pytest -n auto tests/project/test_docs_examples.py tests/project/test_site_build.py
 
 # The archives of a release, in $(DIST).
 release: tools

@@ -29,6 +29,7 @@ def delta_of(mu: float, epsilon: float) -> float:
     return float(norm.cdf(half - epsilon / mu) - math.exp(epsilon) * norm.cdf(-half - epsilon / mu))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("plan", "slack", "mu"),
     [

@@ -117,10 +117,10 @@ def random_setting(rng: random.Random) -> tuple[list[float], list[float], Runs, 
 
 
 def test_no_order_of_a_finite_mechanism_exceeds_the_proven_end() -> None:
-    """200 mechanisms, all orders with ties, infinite losses included."""
+    """100 mechanisms, all orders with ties, infinite losses included."""
     rng = random.Random(7)  # noqa: S311 - a test has no secrets
     closest, reached = 0.0, 0
-    for _ in range(200):
+    for _ in range(100):
         p, q, runs, epsilon = random_setting(rng)
         finite = [(a, b) for a, b in zip(p, q, strict=True) if a and b]
         infinite = sum(a for a, b in zip(p, q, strict=True) if not b)
@@ -142,7 +142,7 @@ def test_no_order_of_a_finite_mechanism_exceeds_the_proven_end() -> None:
         closest = max(closest, worst / max(proven.upper, 1e-12))
     # The bound is attained by some mechanism, and the order is the best one for many.
     assert closest > 1 - 1e-4
-    assert reached > 40
+    assert reached > 20
 
 
 def test_an_order_is_achieved_by_the_outcomes_that_it_describes() -> None:

@@ -50,6 +50,7 @@ def test_both_ends_of_the_accountant_are_proven(seed: int) -> None:
         assert certify(plan, epsilon=below, delta=delta).finding is Finding.REFUTED
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("tilt", [1.02, 3.5, -0.05, -6.0])
 @pytest.mark.parametrize(("rate", "noise", "u"), [("0.1", "1", 3.0), ("0.9", "0.4", 20.0)])
 def test_moments_hold_the_truth(proof: Any, tilt: float, rate: str, noise: str, u: float) -> None:
@@ -193,6 +194,8 @@ EDGES = [
 ]
 
 
+# Each plan, and each number of bits with several of them.
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("bits", [2, 10, 128])
 @pytest.mark.parametrize("plan", EDGES)
 def test_nothing_false_is_proven_at_the_edges(

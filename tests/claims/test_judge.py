@@ -97,8 +97,9 @@ def test_a_known_size_of_a_cohort_has_a_bound(more, kind, relation):
     assert one.only.noise_multiplier == pytest.approx(level)
     sampling = Poisson(0.1, num_clients=100, reveals_size=kind)
     assert one.only == Round(one.only.noise_multiplier, sampling, relation)
-    (judged,) = judge(found, quick=True).readings
-    assert judged.epsilon == dpacct.epsilon(one.schedule, delta=1e-5)
+    if relation == "zero-out":
+        (judged,) = judge(found, quick=True).readings
+        assert judged.epsilon == dpacct.epsilon(one.schedule, delta=1e-5)
     assert "all other clients contribute -C" in witness(one.schedule)
 
 

@@ -43,6 +43,7 @@ def test_the_list_names_every_table_and_what_it_needs(dpacct):
     assert "needs svhn" in dpacct("reproduce").text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "table",
     ["dp-fed-ls/table-h8", "dp-fedpgn/table-2-cifar10-rounds", "dp-fedsam/table-4",

@@ -166,7 +166,7 @@ def test_epochs_that_hardly_differ_cost_what_equal_ones_do(relation):
     ),
     st.floats(1e-9, 1e-3),
 )
-@settings(max_examples=8)
+@settings(max_examples=max(2, settings.default.max_examples // 5))
 def test_a_mixture_of_epochs_agrees_with_contours(parts, delta):
     plan = functools.reduce(operator.add, (n * Epoch(z, steps) for z, steps, n in parts))
     found = dpacct.epsilon(plan, delta=delta)

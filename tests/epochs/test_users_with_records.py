@@ -15,7 +15,7 @@ import dpacct
 from dpacct import InvalidParameter, Poisson, Round, ShuffledEpoch, Unsupported
 from dpacct.items import read_alone, release_entry
 from dpacct.ledger.record.events import covers
-from dpacct.pairs.dominating import Direction, achieved_pairs, proven_pairs
+from dpacct.pairs.dominating import Direction, achieved_pairs
 from dpacct.pairs.records import ChoicePair, RecordsPair
 from dpacct.schedules import dump_schedule, load_schedule
 from dpacct.tight.composition import Composition
@@ -192,23 +192,24 @@ def test_truncated_cohorts_cost_no_more_than_the_peer_says(cohort, peer):
     assert 1.82 < found.lower < 1.83
 
 
-def test_a_truncated_pair_without_its_full_cohorts_would_be_too_small():
-    cut = Round(1.0, Poisson(0.1, max_cohort=10, num_clients=100))
-    assert dpacct.epsilon(20 * cut, delta=1e-5).upper > 1.5 * (
-        dpacct.epsilon(20 * Round(1.0, Poisson(0.1)), delta=1e-5).upper
-    )
-    # The others send the opposite: whether the client displaced one of them moves the sum by 2.
-    assert isinstance(next(iter(proven_pairs(cut, Direction.REMOVE))), ChoicePair)
-
-
-def test_a_cohort_that_is_always_full_costs_what_half_the_noise_does():
-    """The client always displaces another one. This ended in a math domain error."""
-    cut = Round(3.0, Poisson(0.036, max_cohort=341, num_clients=18950))
-    found = dpacct.epsilon(300 * cut, delta=1e-5)
-    half = dpacct.epsilon(300 * Round(1.5, Poisson(0.036)), delta=1e-5)
-    usual = dpacct.epsilon(300 * Round(3.0, Poisson(0.036)), delta=1e-5)
+@pytest.mark.parametrize(
+    ("rounds", "rate", "cohort", "clients", "least"),
+    [
+        (30, 0.36, 34, 190, 0.79),
+        # This ended in a math domain error.
+        pytest.param(300, 0.036, 341, 18950, 0.85, marks=pytest.mark.slow),
+    ],
+)
+def test_a_cohort_that_is_always_full_costs_what_half_the_noise_does(
+    rounds, rate, cohort, clients, least
+):
+    """The client always displaces another one."""
+    cut = Round(3.0, Poisson(rate, max_cohort=cohort, num_clients=clients))
+    found = dpacct.epsilon(rounds * cut, delta=1e-5)
+    half = dpacct.epsilon(rounds * Round(1.5, Poisson(rate)), delta=1e-5)
+    usual = dpacct.epsilon(rounds * Round(3.0, Poisson(rate)), delta=1e-5)
     # Sizes at which it is always full keep the client less often.
-    assert 0.85 * half.lower <= found.upper <= half.upper
+    assert least * half.lower <= found.upper <= half.upper
     # A smaller data set whose cohorts are nearly always full costs more than one without any.
     assert 1.5 * usual.upper <= found.lower <= found.upper
 
@@ -249,11 +250,6 @@ def test_special_poisson_rounds_survive_files_and_ledgers_and_are_not_taken_for_
         assert covers(round_, round_)
         with pytest.raises(Unsupported):
             dpacct.epsilon(100 * round_, delta=1e-5, accountant="closed-form")
-    found = dpacct.calibrate(
-        epsilon=4, delta=1e-5, noise_multiplier=1.0, rounds=50, solve="sampling_rate",
-        sampling=Poisson(0.1, records=3),
-    )  # fmt: skip
-    assert next(iter(found.schedule.distinct())).sampling.records == 3
 
 
 @pytest.mark.parametrize(

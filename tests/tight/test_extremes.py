@@ -86,7 +86,9 @@ def test_delta_of_next_to_nothing_is_next_to_nothing(rate):
     assert walk * (1 - 1e-8) <= found.upper < 1.3 * walk
 
 
-@pytest.mark.parametrize("scale", [1e-12, 1e-40, 1e-150])
+@pytest.mark.parametrize(
+    "scale", [pytest.param(1e-12, marks=SLOW), 1e-40, pytest.param(1e-150, marks=SLOW)]
+)
 def test_delta_of_different_rounds_with_next_to_no_loss(scale):
     plan = 150 * Round(19.6, Poisson(scale)) + 50 * Round(25.0, Poisson(3 * scale))
     variance = 150 * math.expm1(19.6**-2) + 50 * 9 * math.expm1(25.0**-2)

@@ -25,6 +25,8 @@ PLANS = {
 }
 
 
+# Each plan, and one of them in both directions.
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("direction", list(Direction))
 def test_delta_lies_between_both_pairs(name: str, direction: Direction) -> None:

@@ -61,7 +61,7 @@ def truth(kind: Kind, first: tuple, second: tuple, at: float, **options: float) 
     return known(contour.two_rounds, at, first, second, remove=kind is REMOVE, **options)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("kind", "first", "second", "at", "options"),
     [

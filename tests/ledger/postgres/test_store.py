@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.postgres_server import Server
@@ -71,6 +71,7 @@ def act(ledger: Ledger, action: str) -> str:
     return ""
 
 
+@settings(max_examples=max(4, settings.default.max_examples // 2))
 @given(
     actions=st.lists(st.sampled_from(sorted(WAYS)), min_size=1, max_size=8),
     epsilon=st.sampled_from([0.5, 2.0, 8.0]),

@@ -17,6 +17,7 @@ from dpacct import Budget, DpacctError, Ledger, LedgerError, Poisson, Round
 from dpacct.items import read_alone
 from dpacct.ledger.record.plans import left_of
 from forgeries import BUDGET, QUICK, Row, read, write
+from ledgers import MANY
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -249,7 +250,7 @@ def test_a_value_of_another_type_is_refused_in_words_wherever_it_stands(
         if len(place) > 1
     }
     wrong = (None, "x", [], {"a": 1}, True, -1, 0.5, 10**300, deep)
-    for turn, (number, place) in enumerate(places.values()):
+    for turn, (number, place) in enumerate([*places.values()][:: 3 if MANY == 1 else 1]):
         changed = copy.deepcopy(rows)
         put(wrong[turn % len(wrong)], *place)(changed[number].content)
         write(path, changed)

@@ -183,8 +183,7 @@ def test_a_stage_costs_less_than_adding_up(releases: Schedule, most: float) -> N
     assert TightAccountant().of_pairs.epsilon(plan, 1e-5).lower <= found.lower
 
 
-@pytest.mark.sampled(4)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=max(2, settings.default.max_examples // 10))
 @given(
     loss=log_uniform(0.01, 3.0),
     count=st.integers(1, 6),
