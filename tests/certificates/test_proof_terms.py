@@ -349,7 +349,10 @@ TERMS: dict[str, Term] = {
 }
 
 
-@pytest.mark.parametrize("check", [moments, cuts, sums, decays, answers])
+# `test_settings_do_no_harm` has decays on fewer cells.
+@pytest.mark.parametrize(
+    "check", [moments, cuts, sums, pytest.param(decays, marks=pytest.mark.slow), answers]
+)
 def test_the_file_passes(check: Callable[[Any], Iterator[bool]]) -> None:
     assert all(check(copy()))
 

@@ -257,7 +257,7 @@ METHODS = {
     for way in ("one by one", "in groups")
 }
 # Daily tests take one part of the methods, in both ways.
-PARTS = 5
+PARTS = 11
 OTHERS: dict[str, Callable[[str], Tensor]] = {
     "adaptive": partial(trained, bound=fl.AdaptiveClip(0.5, indicator_noise=5.0)),
     "per layer": partial(trained, bound=fl.PerLayerClip((0.3, 0.1, 0.4, 0.2))),

@@ -189,7 +189,7 @@ def test_special_events_cost_what_dp_accounting_says() -> None:
     from dp_accounting.pld import PLDAccountant
 
     for event, count, relation in (
-        (T(4, 0.5, 2, 1.0), 5, RELATIONS.ADD_OR_REMOVE_ONE),
+        (T(20, 0.3, 15, 2.0), 10, RELATIONS.ADD_OR_REMOVE_ONE),
         (M(1.0, [0.0, 1.0, 2.0], [0.81, 0.18, 0.01]), 10, RELATIONS.ADD_OR_REMOVE_ONE),
         (dp_accounting.dp_event.DiscreteLaplaceDpEvent(0.5, 2), 5, RELATIONS.ADD_OR_REMOVE_ONE),
         # Its accountant counts several of these as one.

@@ -146,7 +146,7 @@ def test_grids_of_another_accountant_enclose_ours(rate, noise, rounds, delta, ad
         assert grid(pessimistic=False) <= found.upper * (1 + 1e-9)
 
 
-@settings(max_examples=max(4, settings.default.max_examples // 2))
+@settings(max_examples=max(3, settings.default.max_examples // 3))
 @given(schedule=schedules(), delta=log_uniform(1e-12, 0.1))
 @example(poisson(0.1, 0.5, 20), 1e-5)
 @example(poisson(1e-7, 1.0, 1), 1e-5)

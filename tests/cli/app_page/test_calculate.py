@@ -66,6 +66,8 @@ def shown(html: str) -> str:
     return unescape(re.sub(r"<[^>]*>", " ", html))
 
 
+# Each way to take part, with two of the questions.
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("solve", ["epsilon", "noise", "rounds"])
 @pytest.mark.parametrize(
     "more",
