@@ -200,7 +200,7 @@ def served(device: str) -> Tensor:
 def privatized(device: str) -> Tensor:
     """Sums of updates that are long, short, or not finite; the noise is left out."""
     # Long enough for several pieces of a norm.
-    deltas = torch.randn(9, 5000, generator=torch.Generator().manual_seed(3)) / 20
+    deltas = torch.randn(9, 40000, generator=torch.Generator().manual_seed(3)) / 56
     deltas[3], deltas[5, 7] = 1e20, torch.nan
     plan = fl.AggregationPlan(1.0, 0.5, num_clients=9, noise=Silent())
     with (

@@ -106,8 +106,11 @@ class LocalLoss:
 
     def __call__(self, params: Params, batch: Batch) -> Tensor:
         """Return the mean loss of the batch."""
+        return self.of_outputs(self.outputs(params, batch.inputs), batch)
+
+    def of_outputs(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """Return the mean loss of the model's outputs of the batch."""
         with self._reduced_precision(batch.targets.device.type):
-            outputs = self._called(params, batch.inputs)
             if batch.weights is None:
                 value = self.function(outputs, batch.targets)
             else:

@@ -38,7 +38,7 @@ CLIP_NORM_RANGE = (1e-8, 1e12)
 ALPHA_RANGE = (1e-12, 1e12)
 # Columns that are converted to float64 at a time: few enough for a cache. The number is fixed, so
 # that the last bits of a row's norm do not depend on how many rows there are.
-_COLUMNS = 1 << 11
+_COLUMNS = 1 << 14
 
 # Norm limits (start, stop, limit) on slices of an update.
 Limits = Sequence[tuple[int, int, float]]

@@ -98,11 +98,10 @@ def synthetic_clients(
     """
     device = next(iter(params.values())).device
 
-    def tried(make: Callable[[int, int], ClientData]) -> Synthetic:
-        data = make(_TRIED, 0)
-        data = data.map(lambda values: values.to(device))
-        outputs = loss.outputs(copies(params), data.inputs)
-        loss(copies(params), Batch(data.inputs, data.targets, None))
+    def tried(make: Callable[[int, int], ClientData], outputs: Tensor | None = None) -> Synthetic:
+        data = make(_TRIED, 0).map(lambda values: values.to(device))
+        outputs = loss.outputs(copies(params), data.inputs) if outputs is None else outputs
+        loss.of_outputs(outputs, Batch(data.inputs, data.targets, None))
         return Synthetic(make, kind, Labels.of(loss, outputs, data.targets))
 
     if example is not None:
@@ -133,7 +132,7 @@ def synthetic_clients(
         outputs = loss.outputs(copies(params), tried_inputs)
         many = outputs.ndim == kind.none.targets.ndim + 1
         classes = outputs.shape[1] if many else 1
-        return tried(lambda count, seed: random(count, seed, classes))
+        return tried(lambda count, seed: random(count, seed, classes), outputs)
 
     def zeros(count: int, seed: int) -> ClientData:
         del seed

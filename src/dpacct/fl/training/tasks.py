@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from dpacct.errors import Unsupported
 from dpacct.fl.clients import ClientData
-from dpacct.fl.layout import Layout, Params, State, copies
+from dpacct.fl.layout import Layout, Params, State, copies, type_of_updates
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.local.sgd import SGD, Batch, Batches, shortened
 from dpacct.fl.methods.protocol import Context, Method, overrides
@@ -181,6 +181,7 @@ class Trainer:
     def __init__(self, method: Method, loss: LocalLoss, layout: Layout) -> None:
         self.method, self._loss, self._layout = method, loss, layout
         self._isolation = Isolation(loss)
+        self._transforms = overrides(method, "local_update")
 
     def admit(self, data: ClientData) -> bool:
         """Return whether a client may be trained in a group, judged by its own data alone.
@@ -200,8 +201,8 @@ class Trainer:
 
     def _no_updates(self, count: int, broadcast: Broadcast) -> Tensor:
         """Return rows [count, d] of NaN, in the type of the parameters."""
-        start = self._layout.flatten(broadcast.anchor)
-        return start.new_full((count, self._layout.size), torch.nan)
+        kind, size = type_of_updates(broadcast.anchor), self._layout.size
+        return torch.full((count, size), torch.nan, dtype=kind, device=broadcast.device)
 
     def remember(
         self, tasks: Sequence[Task], rows: Tensor, broadcast: Broadcast
@@ -268,21 +269,25 @@ class SequentialTrainer(Trainer):
         rows = self._no_updates(len(tasks), broadcast)
         if all(task.failed for task in tasks):
             return rows
+        start = self._layout.flatten(broadcast.anchor)
         with self._isolation.around(broadcast) as shown:
             for row, task in zip(rows, tasks, strict=True):
                 if not task.failed:
                     with Trial() if attempt else nullcontext():
-                        row.copy_(self._update(task, shown))
+                        self._update(task, shown, start, row)
         return rows
 
-    def _update(self, task: Task, shown: Broadcast) -> Tensor:
-        """Return the update [d] of one client."""
+    def _update(self, task: Task, shown: Broadcast, start: Tensor, row: Tensor) -> None:
+        """Write the update [d] of one client, who begins at ``start``."""
         if task.seed is not None:
             seed_generators(task.seed, shown.device)
         context = shown.context_of(task)
-        end = self._layout.flatten(self._descend(task, context))
-        delta = end - self._layout.flatten(shown.anchor)
-        return self.method.local_update(delta, task.state, context).detach()
+        end = self._layout.flatten(self._descend(task, context)).detach()
+        if self._transforms:
+            # In storage of its own: a row of a matrix leads to all other rows.
+            row.copy_(self.method.local_update(end - start, task.state, context).detach())
+        else:
+            torch.sub(end, start, out=row)
 
     def _descend(self, task: Task, context: Context) -> Params:
         """Return the parameters after the local steps."""

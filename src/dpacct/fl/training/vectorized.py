@@ -46,7 +46,6 @@ class VectorizedTrainer(Trainer):
         super().__init__(method, loss, layout)
         self.group = group
         self._projects = overrides(method, "after_step")
-        self._transforms = overrides(method, "local_update")
         self._steers = overrides(method, "gradient")
 
     def train(self, tasks: Sequence[Task], broadcast: Broadcast) -> Tensor:
