@@ -165,3 +165,47 @@ def test_bad_input_is_named(noise, strength):
 def test_steps_and_rate_are_checked(lr, steps):
     with pytest.raises(InvalidParameter, match="lr" if steps == 1 else "steps"):
         inspect.update_norms(linear(), cross_entropy, make_clients([3]), lr=lr, steps=steps)
+
+
+FROZEN = linear().requires_grad_(False)
+[SIX] = make_clients([6])
+
+
+@pytest.mark.parametrize(
+    ("look", "name"),
+    [
+        *[
+            (look, name)
+            for values in (torch.zeros(0), torch.tensor([1.0, math.nan]), torch.ones(2) * 1j, [1.0])
+            for look, name in (
+                (lambda values=values: inspect.power_spectrum(values), "values"),
+                (lambda values=values: inspect.smoothing_of(values, 1.0, 1.0), "signal"),
+            )
+        ],
+        (lambda: inspect.top_eigenvalue(FROZEN, cross_entropy, SIX), "model"),
+        (lambda: inspect.update_norms(FROZEN, cross_entropy, [SIX], lr=0.1, steps=1), "model"),
+        (
+            lambda: inspect.top_eigenvalue(
+                linear(), lambda out, y: cross_entropy(out.detach(), y), SIX
+            ),
+            "model",
+        ),
+    ],
+)
+def test_what_cannot_be_looked_at_is_named(look, name):
+    with pytest.raises(InvalidParameter, match=f"^{name} is "):
+        look()
+
+
+def test_a_loss_of_some_parameters_or_without_curvature_has_an_answer():
+    model = torch.nn.ModuleDict({"used": linear(), "other": linear()})
+    model.forward = model["used"]
+    assert inspect.top_eigenvalue(linear(), lambda out, _: out.mean(), SIX) == 0.0
+    assert inspect.top_eigenvalue(model, cross_entropy, SIX) == pytest.approx(
+        inspect.top_eigenvalue(linear(), cross_entropy, SIX), rel=0.05
+    )
+    [alone], [both] = (
+        inspect.update_norms(each, cross_entropy, [SIX], lr=0.1, steps=2)
+        for each in (linear(), model)
+    )
+    assert both == pytest.approx(alone)

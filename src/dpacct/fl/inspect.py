@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from dpacct import validate
+from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import ClientData, arguments
 from dpacct.fl.local.losses import LossFunction
 from dpacct.fl.models import evaluate
@@ -117,7 +118,7 @@ def top_eigenvalue(
         value = loss(model.eval()(*places, **named), data.targets)
     finally:
         model.train(training)
-    slope = torch.autograd.grad(value, params, create_graph=True)
+    slope = _slope(value, params, create_graph=True)
     quotient = 0.0
     for _ in range(steps):
         length = math.sqrt(sum(float(part.square().sum()) for part in vector))
@@ -125,10 +126,31 @@ def top_eigenvalue(
             return 0.0
         vector = [part / length for part in vector]
         along = torch.stack([(g * v).sum() for g, v in zip(slope, vector, strict=True)]).sum()
+        if not along.requires_grad:  # A loss that is linear in the parameters.
+            return 0.0
         image = torch.autograd.grad(along, params, retain_graph=True, materialize_grads=True)
         quotient = sum(float((h * v).sum()) for h, v in zip(image, vector, strict=True))
         vector = [part.detach() for part in image]
     return quotient
+
+
+def _slope(
+    value: Tensor, params: list[nn.Parameter], *, create_graph: bool = False
+) -> tuple[Tensor, ...]:
+    """Return the gradients of a loss, zero for parameters that it does not depend on."""
+    if not params or not value.requires_grad:
+        rule = "its loss depends on parameters that require a gradient"
+        raise InvalidParameter("model", "frozen, or apart from its loss", rule)
+    return torch.autograd.grad(value, params, create_graph=create_graph, materialize_grads=True)
+
+
+def _signal(name: str, values: Tensor) -> Tensor:
+    """Return a flattened tensor of finite real numbers, at least one, as float64 on the CPU."""
+    real = isinstance(values, Tensor) and values.numel() > 0 and not values.is_complex()
+    if not real or not bool(torch.isfinite(values).all()):
+        shown = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise InvalidParameter(name, shown, "it is a tensor of finite numbers, at least one")
+    return values.detach().flatten().double().cpu()
 
 
 def power_spectrum(values: Tensor, bands: int = 32) -> list[float]:
@@ -141,8 +163,8 @@ def power_spectrum(values: Tensor, bands: int = 32) -> list[float]:
         values: a released update, or a tensor of it, in the order in which it is smoothed.
         bands: of equal width, at most half the number of values.
     """
-    flat = values.detach().flatten().double().cpu()
-    power = np.square(np.abs(np.fft.rfft(flat.numpy(), norm="ortho")))
+    flat = _signal("values", values).numpy()
+    power = np.square(np.abs(np.fft.rfft(flat, norm="ortho")))
     count = min(validate.count("bands", bands, "the number of bands"), len(power))
     return [float(part.mean()) for part in np.array_split(power, count)]
 
@@ -162,7 +184,7 @@ def update_norms(
         with _Moved(model) as move:
             params = [p for p in model.parameters() if p.requires_grad]
             for _ in range(steps):
-                slope = torch.autograd.grad(loss(model(*places, **named), data.targets), params)
+                slope = _slope(loss(model(*places, **named), data.targets), params)
                 with torch.no_grad():
                     for value, part in zip(params, slope, strict=True):
                         value.sub_(lr * part)
@@ -204,7 +226,7 @@ def smoothing_of(signal: Tensor, noise_std: float, strength: float) -> Smoothing
     1 + 4 s sin^2(pi k / d).
     """
     std = validate.above_zero("noise_std", noise_std, "the noise")
-    v, s = signal.detach().flatten().double(), check_strength(strength)
+    v, s = _signal("signal", signal), check_strength(strength)
     smoothed = smooth(v, s)
     sines = torch.sin(torch.arange(len(v), dtype=torch.float64) * (math.pi / len(v))).square()
     bias, left = float((smoothed - v).square().mean()), noise_gain(len(v), s)
