@@ -35,18 +35,24 @@ def import_package(module: str, distribution: str, at_least: str, extra: str) ->
     return importlib.import_module(module)
 
 
-def import_other(package: str, at_least: str) -> Any:
-    """Return a package that no extra of dpacct brings, untyped.
+def import_other(package: str, at_least: str, *names: str) -> list[Any]:
+    """Return names of a package that no extra of dpacct brings, untyped.
 
     Raises:
-        Unsupported: it is not installed, or older than that.
+        Unsupported: it is not installed, older than that, or does not import. Packages of Hugging
+            Face do not import beside a torchvision that was built for another PyTorch.
     """
     try:
-        return import_package(package, package, at_least, "")
+        module = import_package(package, package, at_least, "")
+        return [getattr(module, name) for name in names]
     except Unsupported as error:
         why = str(error).partition(":")[0]
         wanted = install_command(packages=(f'"{package}>={at_least}"',))
         raise Unsupported(f"{why}: {wanted}") from None
+    except (ImportError, RuntimeError) as error:
+        cause = " ".join(str(error.__cause__ or error).split())
+        hint = "Does torchvision fit PyTorch? Uninstall it, or install both from one index."
+        raise Unsupported(f"{package} is installed and does not import ({cause}). {hint}") from None
 
 
 def install_command(extra: str = "", packages: tuple[str, ...] = ()) -> str:

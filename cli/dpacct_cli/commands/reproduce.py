@@ -50,10 +50,12 @@ from dpacct_cli.outputs import PaperTables, Reproduced
 from dpacct_cli.render import Answer, Grid, Page, Row, Style, print_note, show, wrapped
 from dpacct_cli.train.defaults import DEFAULTS
 from dpacct_cli.train.options import METHODS, DataDir, Device, Init
-from dpacct_cli.train.settings import TABLES, RunSettings, from_words
+from dpacct_cli.train.settings import TABLES, RunSettings, from_words, is_table
 
 # Options that name files, or belong to one machine.
-FOREIGN = ("schedule", "hold_out", "data_dir", "device", "label", "owner", "classes", "init")
+FOREIGN = (
+    "schedule", "hold_out", "data_dir", "device", "label", "columns", "owner", "classes", "init",
+)  # fmt: skip
 REPEATED = ("repeats", "target_accuracy", "train_accuracy")  # A table has keys of its own for them
 FOLDER, COMPARED = "reproduced", "compared"
 MOST = 100_000  # Rounds, or steps of a client (Rule 5)
@@ -217,7 +219,7 @@ def settings_of(words: Mapping[str, Any]) -> RunSettings:
     method, data = words["method"], words.get("data")
     if not isinstance(method, str) or method not in METHODS:
         raise InvalidParameter("method", method, f"a method is one of {', '.join(METHODS)}")
-    if not isinstance(data, str) or data not in DEFAULTS:
+    if not isinstance(data, str) or is_table(data) or data.split(":")[0] not in DEFAULTS:
         rule = f"a comparison takes public data, one of {', '.join(DEFAULTS)}"
         hint = "On your own data each run costs budget: train once, by dpacct train METHOD --data."
         raise InvalidParameter("data", data, rule, hint)

@@ -43,6 +43,9 @@ DEFAULTS: Mapping[str, Values] = {
         "local_epochs=1 batch_size=4"
     ),
     "adult": _values("clients=1000 q=0.1 clip_norm=0.5 batch_size=32"),
+    "glue": _values(
+        "clients=500 model=roberta-base-lora q=0.1 clip_norm=0.2 local_epochs=1 batch_size=16"
+    ),
 }
 
 
@@ -64,4 +67,5 @@ EXAMPLES_DEFAULTS: Mapping[str, Values] = {
     "femnist": _IMAGES,
     "shakespeare": _values("model=lstm-small"),
     "adult": {},
+    "glue": _values("model=roberta-base-lora"),
 }

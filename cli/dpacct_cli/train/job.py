@@ -41,6 +41,8 @@ from dpacct_cli.words import text_of
 SERVERS: dict[str, Callable[..., ServerOptimizer]] = {"momentum": Momentum, "adam": Adam}
 LOCAL: dict[str, type[SGD]] = {"sgd": SGD, "adam": LocalAdam}
 TRAINED_ON = 10_000  # Training examples whose accuracy is computed
+# Options of data whose value may stand behind their name, as in emnist:letters.
+PARTS = {"emnist": "split", "svhn": "extra", "glue": "task"}
 Made = TypeVar("Made")
 # The settings that are arguments of `SGD`, there without the prefix.
 _LOCAL = (
@@ -170,16 +172,18 @@ def read_data(settings: RunSettings) -> Dataset:
     """Return the data set that the settings name."""
     name, _, split = settings.values["data"].partition(":")
     options = dict(settings.data_options)
-    if split and name == "emnist":
-        options["split"] = split
+    if split and name in PARTS:
+        key = PARTS[name]
+        validate.one_of("data", split, "a part", ("extra",)) if key == "extra" else None
+        options[key] = split if key != "extra" else True
     else:
         name = settings.values["data"]
     if is_table(name):
         return load_table(name, _schema(settings, options))
     first = options.pop("num_train", None)
-    for key in ("label", "owner", "classes"):
+    for key in ("label", "columns", "owner", "classes"):
         if settings.get(key) is not None:
-            noun = key if key == "classes" else f"{key}s"
+            noun = key if key[-1] == "s" else f"{key}s"
             raise conflict(option(key), f"--data {name}", f"its {noun} are known")
     known = ["num_train"]
     if name in DATASETS:
@@ -193,9 +197,9 @@ def _schema(settings: RunSettings, options: dict[str, Any]) -> TableSchema:
     known = [item.name for item in fields(TableSchema)]
     _check_data_options(options, known, Path(settings.values["data"]).name)
     options |= {key: settings.values[key] for key in ("label", "owner") if settings.get(key)}
-    classes = settings.get("classes")
-    if classes is not None:
-        options["classes"] = [word.strip() for word in classes.split(",")]
+    for key in ("classes", "columns"):
+        if (listed := settings.get(key)) is not None:
+            options[key] = [word.strip() for word in listed.split(",")]
     for key in ("numeric", "missing", "categorical"):
         if not isinstance(options.get(key, {}), dict):
             raise InvalidParameter("data_options", key, "it is a table from column to values")

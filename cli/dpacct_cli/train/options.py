@@ -18,7 +18,8 @@ SAMPLINGS = (Poisson.name, Uniform.name, Full.name, "allocation")
 
 MODELS = (
     "logistic", "cnn-small", "cnn", "cnn-wide", "resnet10", "resnet18", "resnet20", "lstm-small",
-    "lstm", "vit-base", "vit-base-lora", "roberta-base", "roberta-base-lora",
+    "lstm", "vit-base", "vit-base-lora", "roberta-base", "roberta-base-lora", "roberta-tiny",
+    "roberta-tiny-lora",
 )
 METHODS = (
     "dp-fedavg", "blur", "blurs", "fed-smp-randk", "fed-smp-topk", "dp-fedsam", "dp-fedsam-topk",
@@ -38,8 +39,8 @@ MethodName = Annotated[Text, argument("[METHOD]",
     known=lambda: METHODS)]
 Data = Annotated[Text, option(
     "--data", "|".join((*DEFAULTS, "FILE.csv", "FILE.npz", "FOLDER")), DATA,
-    "A data set by name (emnist:letters is a split of EMNIST), or your own: a table, arrays, or "
-    "a folder of images for each class. "
+    "A data set by name (emnist:letters, svhn:extra, glue:sst2 are parts), or your own: a table, "
+    "arrays, a folder of images for each class, or one that Hugging Face datasets has saved. "
     "[default: digits, which needs no download]")]
 DataDir = Annotated[Text, option("--data-dir", "DIR", DATA,
     "Folder with the files of --data; default $DPACCT_DATA, or ./data.")]
@@ -57,6 +58,10 @@ class Training(NamedTuple):
     data_dir: DataDir = None
     label: Annotated[Text, option("--label", "COLUMN", DATA,
         "Column of labels of FILE.csv; default label.", advanced=True)] = None
+    columns: Annotated[Text, option("--columns", "A[,B]", DATA,
+        "Columns of a saved Hugging Face data set to train on: numbers or images, a text, or a "
+        "pair of texts. Text needs tokenizer.json of the model in the folder.",
+        advanced=True)] = None
     owner: Annotated[Text, option("--owner", "COLUMN", DATA,
         "Column of FILE.csv with the person a row belongs to. Each person is a client.",
         advanced=True)] = None

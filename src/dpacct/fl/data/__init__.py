@@ -14,12 +14,12 @@ from dpacct.fl.data.dataset import Dataset, Examples, PartitionedClients, Scalin
 from dpacct.fl.data.files import Folder, find
 from dpacct.fl.data.images import IMAGES, image_files, load_digits, load_femnist, load_images
 from dpacct.fl.data.shakespeare import load_shakespeare
-from dpacct.fl.data.table import TableSchema, load_adult, load_table
+from dpacct.fl.data.table import TableSchema, load_adult, load_glue, load_table
 
 __all__ = [
     "DATASETS", "Dataset", "Examples", "PartitionedClients", "Scaling", "TableSchema",
-    "from_columns", "load", "load_adult", "load_digits", "load_femnist", "load_shakespeare",
-    "load_table",
+    "from_columns", "load", "load_adult", "load_digits", "load_femnist", "load_glue",
+    "load_shakespeare", "load_table",
 ]  # fmt: skip
 
 DATASETS: dict[str, Callable[..., Dataset]] = {
@@ -27,6 +27,7 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "femnist": load_femnist,
     "shakespeare": load_shakespeare,
     "adult": load_adult,
+    "glue": load_glue,
 }
 
 
@@ -38,8 +39,10 @@ _FILES = {
 
 def is_there(name: str, folder: Folder = None) -> bool:
     """Return True if a file of the data set lies in the folder (see `load`). It is not read."""
+    name, _, part = name.partition(":")
+    glue = [f"glue-{part or 'sst2'}", part or "sst2"] if name == "glue" else []
     try:
-        find(folder, name, [_FILES[name]] if name in _FILES else image_files(name))
+        find(folder, name, glue or ([_FILES[name]] if name in _FILES else image_files(name)))
     except (InvalidParameter, KeyError):
         return name == "digits"
     return True

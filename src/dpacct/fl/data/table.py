@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.data.dataset import Dataset, Examples, Scaling
 from dpacct.fl.data.files import Folder, find, invalid, read_archive
+from dpacct.fl.data.hugging_face import is_saved, read_saved
 from dpacct.fl.data.partitions import Indices, assign_owners, canonical
 from dpacct.fl.tensors import from_array
 from dpacct.packages import import_package, install_command
@@ -71,6 +73,8 @@ class TableSchema:
         classes: the labels in their order, public. Empty takes those that occur, sorted. Then the
             label set is read off private rows and marked as unprotected.
         unused: columns that are left out.
+        columns: of a saved data set of Hugging Face, one of numbers or images, or one or two of
+            text. length: tokens of a text, at most 512.
         test_share: the probability with which an owner is test data, if there is no column
             ``split`` with ``train`` or ``test``.
         seed: public, for that choice.
@@ -88,6 +92,8 @@ class TableSchema:
     categorical: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     classes: Sequence[str] = ()
     unused: Sequence[str] = ()
+    columns: Sequence[str] = ()
+    length: int = 128
     test_share: float = 0.2
     seed: int = 0
 
@@ -137,6 +143,7 @@ def load_table(path: str | os.PathLike[str], schema: TableSchema | None = None) 
       [n], ``split`` [n], and by the schema an owner's name [n].
     - a folder with a subfolder of images for each class, all of one size. Each
       image is its own owner, named by its path. ``train/CLASS`` and ``test/CLASS`` declare a split.
+    - a folder that Hugging Face `datasets` has saved (`dpacct.fl.data.hugging_face`).
 
     Returns:
         The data set. Its owners are hashes of the names of owners, if there are any. Its test data
@@ -148,7 +155,9 @@ def load_table(path: str | os.PathLike[str], schema: TableSchema | None = None) 
     file, meaning = Path(path), schema or TableSchema()
     if not file.exists():
         raise _invalid(file, "it does not exist")
-    read = _folder_rows if file.is_dir() else _npz_rows if file.suffix == ".npz" else _csv_rows
+    read = _npz_rows if file.suffix == ".npz" else _csv_rows
+    if file.is_dir():
+        read = _saved_rows if is_saved(file) else _folder_rows
     rows = read(file, meaning)
     labels, num_classes = _labels(file, rows.labels, meaning)
     owners, tested = assign_owners(rows.names, meaning.test_share, seed=meaning.seed)
@@ -223,6 +232,21 @@ def _npz_rows(file: Path, meaning: TableSchema) -> _RawTable:
     else:
         names = _owner_names(file, meaning.owner, cells[meaning.owner])
     return _RawTable(inputs, cells[meaning.label], names, cells.get(SPLIT_COLUMN), scaling)
+
+
+def _saved_rows(file: Path, meaning: TableSchema) -> _RawTable:
+    if not meaning.columns:
+        hint = "--columns A[,B] names those to train on, --label that of labels."
+        raise _invalid(file, "its columns are not named", hint)
+    others = [meaning.owner] if meaning.owner else []
+    rows = read_saved(file, meaning.columns, meaning.label, others, meaning.length)
+    names = [sha256(row.tobytes()).hexdigest() for row in rows.inputs]
+    if meaning.owner is not None:
+        names = _owner_names(file, meaning.owner, np.array(rows.cells[meaning.owner], str))
+    split = None if rows.split is None else np.array(rows.split, str)
+    return _RawTable(
+        rows.inputs, np.array(rows.cells[meaning.label], str), names, split, rows.scaling
+    )
 
 
 def _folder_rows(file: Path, meaning: TableSchema) -> _RawTable:
@@ -493,6 +517,27 @@ GAPS = (
     "# it. Choose without these rows (a normal value, or 0). Their mean would be a leak.",
 )
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+GLUE = {
+    "cola": ("sentence",), "sst2": ("sentence",), "mrpc": ("sentence1", "sentence2"),
+    "qqp": ("question1", "question2"), "qnli": ("question", "sentence"),
+    "rte": ("sentence1", "sentence2"), "wnli": ("sentence1", "sentence2"),
+    "mnli": ("premise", "hypothesis"),
+}  # fmt: skip
+
+
+def load_glue(folder: Folder = None, *, task: str = "sst2") -> Dataset:
+    """Read a task of GLUE, one of `GLUE`, which Hugging Face `datasets` has saved as ``glue-TASK``.
+
+    ``load_dataset("glue", "sst2").save_to_disk("data/glue-sst2")``, with ``tokenizer.json`` of
+    RoBERTa in it or in ``data``. Tests are on its validation part: its test part has no labels.
+    """
+    validate.one_of("task", task, "a task of GLUE", GLUE)
+    place = find(folder, "glue", [f"glue-{task}", task])
+    classes = ("0", "1", "2")[: 3 if task == "mnli" else 2]
+    read = load_table(place, TableSchema(columns=GLUE[task], classes=classes))
+    return replace(read, name=f"glue:{task}", test_data="public")
 
 
 def propose_schema(path: str | os.PathLike[str], label: str, owner: str | None) -> str | None:

@@ -93,36 +93,47 @@ def _vit(dataset: Dataset) -> nn.Module:
 
 
 class _Roberta(nn.Module):
-    """RoBERTa-Base of transformers with random weights. The token 1 is padding."""
+    """RoBERTa of transformers with random weights, by default Base. The token 1 is padding."""
 
-    def __init__(self, num_classes: int) -> None:
+    def __init__(self, num_classes: int, vocabulary: int, **shape: int) -> None:
         super().__init__()
-        library: Any = import_other("transformers", "4.50")
-        config = library.RobertaConfig(num_labels=num_classes, hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0, attn_implementation="eager")  # fmt: skip
-        self.inner = library.RobertaForSequenceClassification(config)
+        names = ("RobertaConfig", "RobertaForSequenceClassification")
+        make_config, make_model = import_other("transformers", "4.50", *names)
+        config = make_config(num_labels=num_classes, vocab_size=vocabulary, hidden_dropout_prob=0.0,
+            max_position_embeddings=514, attention_probs_dropout_prob=0.0,
+            attn_implementation="eager", **shape)  # fmt: skip
+        self.inner = make_model(config)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return logits [n, classes] of tokens [n, length]."""
         return self.inner(input_ids=tokens, attention_mask=(tokens != 1).long()).logits
 
 
-def _roberta(dataset: Dataset) -> nn.Module:
+_VOCABULARY = 50_265
+_TINY = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
+}  # fmt: skip
+
+
+def _roberta(name: str, shape: dict[str, int], dataset: Dataset) -> nn.Module:
     if dataset.train.inputs.dtype is not torch.int64 or dataset.train.targets.ndim != 1:
         rule = f"it reads tokens with one label for each text, which {dataset.name} has not"
-        raise InvalidParameter("model", "roberta-base", rule)
-    return _Roberta(dataset.num_classes)
+        raise InvalidParameter("model", name, rule)
+    if max(int(part.inputs.max()) for part in (dataset.train, dataset.test)) >= _VOCABULARY:
+        rule = f"it knows {_VOCABULARY:,} tokens, and {dataset.name} has more"
+        raise InvalidParameter("model", name, rule, "Use the tokenizer of RoBERTa.")
+    return _Roberta(dataset.num_classes, _VOCABULARY, **shape)
 
 
 def _with_lora(model: nn.Module) -> nn.Module:
     """Return a model of which low-rank changes of attention and the last layer are trained."""
-    peft: Any = import_other("peft", "0.15")
+    adapted, make_config = import_other("peft", "0.15", "get_peft_model", "LoraConfig")
     layers = cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
     named = [name for name, layer in layers if isinstance(layer, nn.Linear)]
     attention = [name for name in named if name.rsplit(".", 1)[-1] in ("query", "value")]
     chosen = attention or [name for name in named if ".mlp." in name]
     heads = [name for name in named if "head" in name or "classifier" in name]
-    return peft.get_peft_model(model, peft.LoraConfig(target_modules=chosen, modules_to_save=heads))
+    return adapted(model, make_config(target_modules=chosen, modules_to_save=heads))
 
 
 MODELS: dict[str, _Builder] = {
@@ -136,10 +147,11 @@ MODELS: dict[str, _Builder] = {
     "lstm-small": partial(_lstm, "lstm-small", 64, 1),
     "lstm": partial(_lstm, "lstm", 256, 2),
     "vit-base": _vit,
-    "vit-base-lora": lambda dataset: _with_lora(_vit(dataset)),
-    "roberta-base": _roberta,
-    "roberta-base-lora": lambda dataset: _with_lora(_roberta(dataset)),
+    "roberta-base": partial(_roberta, "roberta-base", {}),
+    "roberta-tiny": partial(_roberta, "roberta-tiny", _TINY),
 }
+for _name in ("vit-base", "roberta-base", "roberta-tiny"):
+    MODELS[f"{_name}-lora"] = lambda dataset, build=MODELS[_name]: _with_lora(build(dataset))
 
 
 def build_model(name: str, dataset: Dataset, *, seed: int = 0) -> nn.Module:
@@ -150,8 +162,8 @@ def build_model(name: str, dataset: Dataset, *, seed: int = 0) -> nn.Module:
             channels, 64 dense). ``cnn`` (two 5 x 5 of 32 and 64, 512 dense). ``cnn-wide`` (two
             5 x 5 of 64 and 128, 384 and 192 dense). ``resnet10``, ``resnet18``, ``resnet20``.
             ``lstm-small`` (embedding 8, one layer of 64). ``lstm`` (two layers of 256).
-            ``vit-base`` and ``roberta-base`` with random weights, by torchvision and transformers;
-            with ``-lora``, low-rank changes of them, by peft.
+            ``vit-base``, ``roberta-base`` and ``roberta-tiny`` (two layers of 32) with random
+            weights, by torchvision and transformers; with ``-lora``, low-rank changes, by peft.
         dataset: has the shape of inputs and the number of classes.
         seed: public, for the initial parameters. They do not depend on the data.
 

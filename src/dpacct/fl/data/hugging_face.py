@@ -1,0 +1,149 @@
+"""Read a data set that Hugging Face `datasets` has saved in a folder (`save_to_disk`), by columns.
+
+Rule 1: nothing is fetched. Data and tokenizer are files that the user has put into the folder.
+Rule 2: the folder may come from somebody else: of its files only those that lie in it are read.
+Rule 3: text becomes tokens by ``tokenizer.json`` of the model, in the folder or the one above it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpacct import validate
+from dpacct.errors import InvalidParameter
+from dpacct.fl.data.dataset import Scaling, from_columns
+from dpacct.packages import import_other
+
+# Of RoBERTa, whose models read what is made here.
+PADDING, LONGEST = 1, 512
+TOKENIZER, _MOST_BYTES = "tokenizer.json", 1 << 26
+# Parts to test on, the first one with labels: GLUE hides those of its test part (-1).
+_TESTED = ("test", "validation", "validation_matched")
+
+
+class SavedRows(NamedTuple):
+    """The rows of all parts, one below the other.
+
+    ``inputs`` have shape (n, ...), ``split`` is train or test, None without parts. ``cells`` has
+    the other columns as text.
+    """
+
+    inputs: NDArray[Any]
+    scaling: Scaling | None
+    split: list[str] | None
+    cells: dict[str, list[str]]
+
+
+def is_saved(folder: Path) -> bool:
+    """Return True for a folder that `save_to_disk` has written."""
+    return any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
+
+
+def read_saved(
+    folder: Path, inputs: Sequence[str], label: str, others: Sequence[str], length: int
+) -> SavedRows:
+    """Read columns of a saved data set.
+
+    Args:
+        folder: its place.
+        inputs: one column of numbers, arrays or images, or one or two of text.
+        label, others: columns whose cells are kept as text.
+        length: tokens of a text, which is cut or padded.
+
+    Raises:
+        InvalidParameter: a column is missing, or its cells are no inputs.
+        Unsupported: the packages ``datasets``, or for text ``tokenizers``, are not installed.
+    """
+    parts = _parts(folder, label)
+    wanted = [*inputs, label, *others]
+    for rows in parts.values():
+        if lacking := [column for column in wanted if column not in rows.column_names]:
+            rule = f"it has no column {lacking[0]}. Its columns are {', '.join(rows.column_names)}"
+            raise _invalid(folder, rule, "--columns A[,B] and --label name them.")
+    arrays: list[NDArray[Any]] = []
+    for rows in parts.values():
+        columns: list[list[Any]] = [list(rows[column]) for column in inputs]
+        if any(isinstance(cell, str) for column in columns for cell in column[:1]):
+            arrays.append(_tokens(folder, columns, length))
+        else:
+            if len(columns) > 1:
+                raise _invalid(folder, "two columns are a pair of texts, and these hold none")
+            arrays.append(from_columns([(cell, 0) for cell in columns[0]], 0, 1).inputs.numpy())
+    if len({array.shape[1:] for array in arrays}) > 1:
+        raise _invalid(folder, "inputs of all parts have one shape")
+    values = np.concatenate(arrays)
+    split = [name for name, rows in parts.items() for _ in range(len(rows))]
+    return SavedRows(
+        values,
+        Scaling.divided_by(255) if values.dtype == np.uint8 else None,
+        split if len(parts) > 1 else None,
+        {
+            c: [str(cell) for rows in parts.values() for cell in rows[c]]
+            for c in wanted[len(inputs) :]
+        },
+    )
+
+
+def _parts(folder: Path, label: str) -> dict[str, Any]:
+    """Return the parts for training and testing, or all rows without a name. Rule 2."""
+    [load_from_disk] = import_other("datasets", "3", "load_from_disk")
+    for state in sorted(folder.rglob("state.json")):
+        try:
+            listed: Any = json.loads(validate.file_text("data", state, "a saved data set"))
+            names = [str(one["filename"]) for one in listed["_data_files"]]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise _invalid(folder, f"{state.name} lists no files") from None
+        for file in (state.parent / name for name in names):
+            if file.parent != state.parent or file.is_symlink():
+                raise _invalid(folder, f"its files lie in it, and {file.name} does not")
+            validate.check_regular("data", file, "a file of a saved data set")
+    try:
+        saved: Any = load_from_disk(str(folder))
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise _invalid(folder, f"datasets cannot read it ({type(error).__name__})") from None
+    if not isinstance(saved, dict):
+        return {"": saved}
+    held = cast("dict[str, Any]", saved)
+    tested = [n for n in _TESTED if n in held and label in held[n].column_names]
+    labeled = [name for name in tested if {*held[name][label]} - {-1}]
+    if "train" not in held or not labeled:
+        rule = f"it has parts train and one of {', '.join(_TESTED)} with the column {label}"
+        raise _invalid(folder, f"{rule}. Its parts are {', '.join(held)}", "--label names it.")
+    return {"train": held["train"], "test": held[labeled[0]]}
+
+
+def _tokens(folder: Path, columns: list[list[Any]], length: int) -> NDArray[np.int64]:
+    """Return tokens [n, length] of texts, or of pairs. Rule 3."""
+    count = validate.count("length", length, "the tokens of a text", LONGEST)
+    rows = list(zip(*columns, strict=True))
+    if wrong := [n for n, row in enumerate(rows, 1) if not all(isinstance(t, str) for t in row)]:
+        raise _invalid(folder, f"its texts are text, and row {wrong[0]} has none")
+    if len(columns) > 2:
+        raise _invalid(folder, "a model reads one text, or a pair of them")
+    file = next((p for p in (folder / TOKENIZER, folder.parent / TOKENIZER) if p.exists()), None)
+    if file is None:
+        hint = f"Copy {TOKENIZER} of the model there. Nothing is fetched."
+        raise _invalid(folder, f"its text needs {TOKENIZER}, in it or in the folder above", hint)
+    validate.check_regular("data", file, "a tokenizer", _MOST_BYTES)
+    [kind] = import_other("tokenizers", "0.20", "Tokenizer")
+    text, known = validate.file_text("data", file, "a tokenizer"), False
+    with suppress(ValueError, KeyError, TypeError, RecursionError):
+        known = isinstance(json.loads(text)["model"]["vocab"], dict)
+    tokenizer: Any = kind.from_str(text) if known else None
+    if tokenizer is None or tokenizer.token_to_id("<pad>") != PADDING:
+        raise _invalid(file, f"it is a tokenizer of RoBERTa, whose token <pad> is {PADDING}")
+    tokenizer.enable_truncation(count)
+    tokenizer.enable_padding(length=count, pad_id=PADDING, pad_token="<pad>")  # noqa: S106
+    read = tokenizer.encode_batch([row if len(row) == 2 else row[0] for row in rows])
+    return np.array([one.ids for one in read], np.int64)
+
+
+def _invalid(file: Path, rule: str, hint: str = "") -> InvalidParameter:
+    return InvalidParameter("data", str(file), rule, hint)
