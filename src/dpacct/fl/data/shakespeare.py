@@ -21,6 +21,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from dpacct import validate
+from dpacct.errors import InvalidParameter
 from dpacct.fl.data.dataset import Dataset, Examples
 from dpacct.fl.data.files import Folder, find, invalid
 from dpacct.fl.data.partitions import Indices, assign_owners
@@ -40,6 +41,7 @@ def load_shakespeare(
     min_windows: int = 1,
     test_share: float = 0.2,
     test_roles: str = "new",
+    validation_share: float = 0.0,
 ) -> Dataset:
     """Read windows of text as int64 characters, owned by their roles.
 
@@ -53,6 +55,7 @@ def load_shakespeare(
         test_share: the probability with which a role is tested on, or the part of each role's text.
         test_roles: the tested text: that of ``new`` roles, or (unprotected) the end of the text of
             all ``training`` roles, as LEAF splits the data.
+        validation_share: the part of each training role's text between training and testing.
     """
     length = validate.count("window", window, "the window", 10**6)
     step = length if stride is None else validate.count("stride", stride, "the stride", 10**6)
@@ -60,6 +63,10 @@ def load_shakespeare(
     noun = "the share for testing"
     share = validate.positive_probability("test_share", test_share, noun, below_one=True)
     validate.one_of("test_roles", test_roles, "it", TEST_ROLES)
+    looked = validate.within("validation_share", validation_share, noun, (0.0, 1.0 - share))
+    if looked and test_roles == "new":
+        rule = "new roles are tested on as a whole"
+        raise InvalidParameter("validation_share", looked, rule, "Use test_roles training.")
     file = find(folder, "shakespeare", ["shakespeare_roles.json"])
     roles = _read_roles(file)
     owners, fresh = assign_owners(list(roles), share)
@@ -76,15 +83,18 @@ def load_shakespeare(
 
     train: list[Indices] = [none]
     test: list[Indices] = [none]
+    between: list[Indices] = [none]
     for text, tested in zip(roles.values(), fresh.tolist(), strict=True):
         codes = encode(text)
         cut = len(codes) - int(share * len(codes))
         if test_roles == "new":
             cut = 0 if tested else len(codes)
-        seen, unseen = windows(codes[:cut]), windows(codes[cut:])
+        start = cut - int(looked * len(codes))
+        seen, unseen = windows(codes[:start]), windows(codes[cut:])
         # A role without training windows is tested on only if it is a new one.
         client = len(seen) >= least
         train.append(seen if client else none)
+        between.append(windows(codes[start:cut]) if client else none)
         test.append(unseen if client or (test_roles == "new" and tested) else none)
     if not sum(map(len, train)) or not sum(map(len, test)):
         raise invalid(file, f"no role has {least} windows of {length} characters, and some to test")
@@ -99,6 +109,7 @@ def load_shakespeare(
         owners=owners,
         test_owners=test_owners,
         test_data="public" if test_roles == "new" else "unprotected",
+        validation=examples(between) if sum(map(len, between)) else None,
     )
 
 
