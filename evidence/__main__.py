@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dpacct.reproduce import Records
 from evidence.pages import EVIDENCE, put_tables
-from evidence.replay import PAGES, played
+from evidence.replay import PAGES, played, words_of
 
 
 def main() -> None:
@@ -28,8 +28,8 @@ def main() -> None:
         if given.replay is not None:
             given.replay.mkdir(parents=True, exist_ok=True)
             again = Records(given.replay / "runs.jsonl")
-            settings = [one.setting for one in recorded]
-            again.need(settings, lambda one: played(name, one, given.replay, given.data_dir))  # noqa: B023
+            words = [own for one in recorded if (own := words_of(one)) is not None]
+            again.need(words, lambda one: played(dict(one), given.replay, given.data_dir))
             continue
         module = import_module(f"evidence.{name}.tables")
         put_tables(EVIDENCE / name / "README.md", module.tables(recorded))
