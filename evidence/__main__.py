@@ -28,8 +28,9 @@ def main() -> None:
         if given.replay is not None:
             given.replay.mkdir(parents=True, exist_ok=True)
             again = Records(given.replay / "runs.jsonl")
-            words = [own for one in recorded if (own := words_of(one)) is not None]
-            again.need(words, lambda one: played(dict(one), given.replay, given.data_dir))
+            words = {repr(one.setting): words_of(one) for one in recorded}
+            settings = [one.setting for one in recorded if words_of(one) is not None]
+            again.need(settings, lambda one: played(words[repr(one)], given.replay, given.data_dir))  # noqa: B023
             continue
         module = import_module(f"evidence.{name}.tables")
         put_tables(EVIDENCE / name / "README.md", module.tables(recorded))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from dpacct import Full, Poisson, Round, Schedule, calibrate, epsilon
 from dpacct.display import up
 from dpacct.reproduce import Record, Records, spread
-from evidence.pages import markdown
+from evidence.pages import bracket, markdown
 
 BETAS = (0.001, 0.01, 0.1)
 GAMMAS = (0.001, 0.01, 0.1)
@@ -40,6 +42,99 @@ CELLS: tuple[tuple[str, str, float, float], ...] = (
     ("printed", NORMEC, 0.01, 0.01), ("std on D", NORMEC, 0.1, 0.01),
     ("epsilon 8", NORMEC, 0.01, 0.01), ("std on D", NORMEC, 0.001, 0.1),
 )  # fmt: skip
+
+
+# The accounting. With S = sqrt(T ln(1/delta)) / epsilon, the theory gives each of p N participants
+# noise of standard deviation p S on its contribution D. The sum then has z = p S sqrt(p N).
+ROUNDS, CLIENTS, DELTA, TARGET = 300, 20, 1e-5, 8.0
+SCALE = math.sqrt(ROUNDS * math.log(1 / DELTA)) / TARGET
+MODELS = {"small CNN": 3962, "logistic": 7850, "ResNet-20": 272_474}
+
+
+def plan(noise: float, p: float, adjacency: Any) -> Schedule:
+    """Return the rounds of the experiments with a noise multiplier on the sum."""
+    return ROUNDS * Round(noise, Full() if p == 1 else Poisson(p), adjacency)
+
+
+def printed_noise() -> str:
+    """Return what the noise of the theory costs, on each participant and once on the sum."""
+    rows: list[list[str]] = []
+    for p in (1.0, 0.5, 0.25):
+        once = p * SCALE
+        total, costs, needed = once * math.sqrt(p * CLIENTS), list[str](), list[str]()
+        for adjacency in ("add-remove", "replace-one"):
+            for noise in (total, once):
+                spent = epsilon(plan(noise, p, adjacency), delta=DELTA)
+                costs.append(bracket(spent.lower, spent.upper, 4))
+            z = needed_noise(p, adjacency)
+            needed.append(f"{up(z, 4)} ({z / total:.2f}, {z / once:.2f})")
+        rows.append([f"{p:g}", f"{once:.3f}", f"{total:.2f}", *costs, *needed])
+    costs = [f"{a}, {noise}" for a in ("add-remove", "replace-one") for noise in ("sum", "once")]
+    needed = ["z for 8, add-remove", "z for 8, replace-one"]
+    return markdown(["p", "std a client", "z on the sum", *costs, *needed], rows)
+
+
+def needed_noise(p: float, adjacency: Any) -> float:
+    """Return the noise multiplier on the sum that meets the stated epsilon."""
+    return calibrate(
+        epsilon=TARGET, delta=DELTA, rounds=ROUNDS, sampling=Full() if p == 1 else Poisson(p),
+        adjacency=adjacency,
+    ).noise_multiplier  # fmt: skip
+
+
+def readings() -> str:
+    """Return noise and proven epsilon of readings of the printed noise, by beta, for p = 1."""
+    stds = {
+        "std p S on D (theory)": lambda _: SCALE, "std p S on beta D": lambda beta: SCALE / beta,
+        "variance p beta S on beta D": lambda beta: math.sqrt(beta * SCALE) / beta,
+        "variance p beta S on D": lambda beta: math.sqrt(beta * SCALE),
+        "std p beta S on D": lambda beta: beta * SCALE,
+    }  # fmt: skip
+    rows: list[list[str]] = []
+    for name, std in stds.items():
+        levels = [std(beta) * math.sqrt(CLIENTS) for beta in BETAS]
+        ends = [epsilon(plan(z, 1, "add-remove"), delta=DELTA).upper for z in levels]
+        cells = [(f"{z:.4g}", up(end, 4)) for z, end in zip(levels, ends, strict=True)]
+        rows.append([name, *(cell for pair in cells for cell in pair)])
+    return markdown(["reading", *(c for b in BETAS for c in (f"z, beta {b:g}", "epsilon"))], rows)
+
+
+def reach(noise: float, weights: int) -> float:
+    """Return the longest push by all clients over the expected path of the noise, for p = 1.
+
+    Each of T contributions has norm 1 and moves all later iterates: a push of T (T + 1) / 2 steps,
+    and noise of z / N sqrt(d T (T + 1) (2 T + 1) / 6).
+    """
+    pushed = math.sqrt(3 * ROUNDS * (ROUNDS + 1) / (2 * (2 * ROUNDS + 1)))
+    return CLIENTS / noise * pushed / math.sqrt(weights)
+
+
+def paths() -> str:
+    """Return the reach of each model, and the number of clients with which it is 1."""
+    printed, least = SCALE * math.sqrt(CLIENTS), needed_noise(1, "add-remove")
+    rows: list[list[str]] = []
+    for name, weights in MODELS.items():
+        # The noise on the sum grows with the root of the clients as printed, and not at all else.
+        ends = [(reach(printed, weights), 2), (reach(least, weights), 1)]
+        cells = [(f"{x:.4f}", str(math.ceil(CLIENTS / x**power))) for x, power in ends]
+        by_beta = [f"{reach(printed * beta, weights):.2f}" for beta in reversed(BETAS)]
+        rows.append([f"{name}, {weights}", *(c for pair in cells for c in pair), *by_beta])
+    head = ["printed", "clients for 1", "epsilon 8", "clients for 1", "std on D, beta 0.1"]
+    return markdown(["model, weights", *head, "beta 0.01", "beta 0.001"], rows)
+
+
+def lengths() -> str:
+    """Return the longest push in ResNet-20, and the paths of noises, by beta and gamma."""
+    grid = [(beta, gamma) for beta in BETAS for gamma in GAMMAS]
+    printed, weights = SCALE * math.sqrt(CLIENTS), MODELS["ResNet-20"]
+    levels = {"printed": lambda _: printed, "epsilon 8": lambda _: needed_noise(1, "add-remove"),
+              "std on D": lambda beta: beta * printed}  # fmt: skip
+    pushes = [beta * gamma * ROUNDS * (ROUNDS + 1) / 2 for beta, gamma in grid]
+    rows = [["longest push", *(f"{push:.3g}" for push in pushes)]]
+    for name, noise in levels.items():
+        cells = zip(pushes, grid, strict=True)
+        rows.append([name, *(f"{push / reach(noise(b), weights):.3g}" for push, (b, _) in cells)])
+    return markdown(["beta, gamma", *(f"{beta:g}, {gamma:g}" for beta, gamma in grid)], rows)
 
 
 def pixel_table(records: Records) -> str:
@@ -185,4 +280,6 @@ def tables(records: Records) -> dict[str, str]:
     }
     found = {"best": best_table(records), "partial": partial_table(records)}
     found["pixels"] = pixel_table(records)
+    found |= {"printed noise": printed_noise(), "readings": readings()}
+    found |= {"paths": paths(), "lengths": lengths()}
     return {**found, "scale": scale_table(records), **grids}

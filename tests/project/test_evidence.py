@@ -31,9 +31,7 @@ def records_of(name: str) -> Records:
 def test_tables_of_the_page_are_those_of_the_runs(name):
     module = import_module(f"evidence.{name}.tables")
     shown, made = tables_of(EVIDENCE / name / "README.md"), module.tables(records_of(name))
-    # Tables of accounting alone stand as they were made.
-    by_hand = {"printed noise", "readings", "paths", "lengths"} if name == "normec_beta" else set()
-    assert {key: table for key, table in shown.items() if key not in by_hand} == made
+    assert shown == made
 
 
 @pytest.mark.parametrize("name", PAGES)
