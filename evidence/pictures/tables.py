@@ -1,11 +1,12 @@
-"""The tables of `pictures`: norms of updates, and the loss around models."""
+"""Tables and pictures of `pictures`: norms of updates, and the loss around models."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from dpacct.pictures import Curve, Drawing, Panel, Picture
 from dpacct.reproduce import Record, Records, spread
 from evidence.pages import EVIDENCE, markdown
 
@@ -96,3 +97,67 @@ def _on_the_way(records: Records) -> str:
         if own:
             rows.append(_around(f"`{method}`, round {number}", own))
     return markdown(["run 1", *AROUND], rows)
+
+
+LED = ("dp-fedpgn", "dp-fedavg", "dp-fedsam", "fed-smp-topk")
+SCALE = "CIFAR-10, a CNN of 10,986 weights (papers: ResNets), 3 runs"
+
+
+def _panels(x: str, y: str, curves: Callable[[float], Iterable[Curve]]) -> tuple[Panel, ...]:
+    """Return a panel for each partition."""
+    skews = {0.6: "label ratios Dirichlet(0.6)", 0.1: "label ratios Dirichlet(0.1), more skewed"}
+    return tuple(
+        Panel(x, f"{words}: {y}", tuple(curves(skew)), from_zero=False)
+        for skew, words in skews.items()
+    )
+
+
+def draw_accuracy(_: Records) -> Drawing:
+    """Draw accuracy over epsilon, a line for each of four methods."""
+
+    def curves(skew: float) -> Iterable[Curve]:
+        for method in LED:
+            wanted = {"role": "main", "method": method, "concentration": skew}
+            own = [one.result["history"] for one in trained_runs() if one.matches(**wanted)]
+            steps = [[row["accuracy"] for row in step] for step in zip(*own, strict=True)]
+            spent = [row["epsilon"] for row in own[0]]
+            yield Curve(method, spent, [*map(statistics.mean, steps)], [*map(min, steps)])
+
+    title = "DP-FedPGN leads DP-FedAvg by 2 to 3 points; DP-FedSAM and top-k trail it"
+    panels = _panels("epsilon spent, proven", "test accuracy [%]", curves)
+    return Drawing(Picture(title, panels, f"{SCALE}. Bands reach down to the worst run."))
+
+
+def draw_norms(_: Records) -> Drawing:
+    """Draw the share of late updates above a length, in lengths of the clip norm."""
+    places = [step / 20 for step in range(10, 51)]
+
+    def curves(skew: float) -> Iterable[Curve]:
+        for method in PICTURED[:3]:
+            wanted = {"role": "main", "method": method, "concentration": skew}
+            own = [one for one in trained_runs() if one.matches(**wanted)]
+            norms = [n / r.setting["clip_norm"] for r in own for n in r.result["norms_late"]]
+            shares = [100 * statistics.mean(norm > place for norm in norms) for place in places]
+            yield Curve(method, places, shares)
+
+    title = "Nearly all late updates are clipped, and DP-FedSAM's are not shorter"
+    panels = _panels("length / clip norm", "longer updates [%]", curves)
+    return Drawing(Picture(title, panels, f"{SCALE}, rounds 38 to 40. Beyond 1, clipped."))
+
+
+def draw_lines(records: Records) -> Drawing:
+    """Draw the mean rise of the loss along random directions."""
+
+    def curves(skew: float) -> Iterable[Curve]:
+        for method in PICTURED[:3]:
+            wanted = {"method": method, "concentration": skew, "round": 40}
+            own = [one.result for one in records if one.matches(**wanted)]
+            lines = [[v - r["loss"] for v in line] for r in own for line in r["lines"]]
+            yield Curve(method, LENGTHS, [*map(statistics.mean, zip(*lines, strict=True))])
+
+    title = "DP-FedSAM is a little flatter than DP-FedAvg, DP-FedPGN sharper"
+    panels = _panels("distance, in lengths of the filters", "rise of the training loss", curves)
+    return Drawing(Picture(title, panels, f"{SCALE}, means over 10 directions."))
+
+
+PICTURES = {"accuracy.png": draw_accuracy, "norms.png": draw_norms, "lines.png": draw_lines}
