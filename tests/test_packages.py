@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dpacct import Ledger, Unsupported, packages
-from dpacct.packages import install_command
+from dpacct.packages import import_other, install_command
 
 REQUIRES = [
     "numpy>=1.26",
@@ -105,3 +105,24 @@ def test_a_database_without_its_package_is_one_error(monkeypatch: pytest.MonkeyP
         Ledger.open("postgresql://localhost/none#census", read_only=True)
     # An error in `__del__` of what was half made is a warning, and warnings are errors.
     gc.collect()
+
+
+def test_a_package_of_no_extra_is_named_with_what_is_wrong(monkeypatch, tmp_path):
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/__init__.py").write_text("raise RuntimeError('operator a::b is missing')")
+    monkeypatch.syspath_prepend(tmp_path)
+    versions = {"broken": "2.0"}
+
+    def version(name):
+        if name not in versions:
+            raise metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr("dpacct.packages.metadata.version", version)
+    for package, at_least, said in (
+        ("nowhere", "1", r'nowhere is not installed: .*"nowhere>=1"'),
+        ("broken", "3", r"broken 2\.0 is too old"),
+        ("broken", "1", r"installed and does not import \(operator a::b is missing\).*torchvision"),
+    ):
+        with pytest.raises(Unsupported, match=said):
+            import_other(package, at_least, "name")

@@ -18,7 +18,7 @@ SAMPLINGS = (Poisson.name, Uniform.name, Full.name, "allocation")
 
 MODELS = (
     "logistic", "cnn-small", "cnn", "cnn-wide", "resnet10", "resnet18", "resnet20", "lstm-small",
-    "lstm", "vit-base", "vit-base-lora", "roberta-base", "roberta-base-lora", "roberta-tiny",
+    "lstm", "vit-base", "roberta-base", "roberta-tiny", "vit-base-lora", "roberta-base-lora",
     "roberta-tiny-lora",
 )
 METHODS = (

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.errors import InvalidParameter
 from dpacct.fl.data import TableSchema, load, load_table
 from dpacct_cli.train.job import read_data
 from dpacct_cli.train.settings import RunSettings
@@ -140,13 +140,6 @@ def test_a_folder_of_somebody_else_reads_nothing_outside_it_and_ends(tmp_path):
     (folder / "train/state.json").write_text("{", encoding="utf-8")
     with pytest.raises(InvalidParameter, match="lists no files"):
         load_table(folder, meaning)
-
-
-def test_a_package_that_is_missing_or_broken_is_named(tmp_path, monkeypatch):
-    folder = saved(tmp_path / "d", train=films(4), test=films(4))
-    monkeypatch.setattr("importlib.metadata.version", lambda _: "1.0")
-    with pytest.raises(Unsupported, match=r"datasets 1\.0 is too old"):
-        load_table(folder, TableSchema(columns=["sentence"]))
 
 
 @pytest.mark.parametrize("model", ["roberta-tiny", "roberta-tiny-lora"])

@@ -245,9 +245,29 @@ def test_ledgers_need_a_folder(tmp_path: Path) -> None:
         assert refused.value.name == "ledger"
 
 
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    ("data", "option"),
+    [("emnist:letters", {"split": "letters"}), ("svhn:extra", {"extra": True}),
+     ("glue:mrpc", {"task": "mrpc"})],
+)  # fmt: skip
+def test_a_part_of_the_data_stands_behind_its_name(monkeypatch, data, option) -> None:
+    from dpacct_cli.train import job
+
+    read: list[tuple[object, ...]] = []
+    monkeypatch.setattr(job, "load", lambda *given, **options: read.append((*given, options)))
+    job.read_data(RunSettings("dp-fedavg", {"data": data}))
+    assert read == [(data.partition(":")[0], None, option)]
+    monkeypatch.undo()
+    for wrong in ("svhn:more", "mnist:letters"):
+        with pytest.raises(InvalidParameter, match=r"more|mnist:letters"):
+            job.read_data(RunSettings("dp-fedavg", {"data": wrong}))
+
+
 # A value of each option that is not its default.
 OTHERS = {
-    "data": "adult", "data_dir": "x", "label": "y", "owner": "y", "classes": "0,1",
+    "data": "adult", "data_dir": "x", "label": "y", "columns": "y", "owner": "y",
+    "classes": "0,1",
     "clients": "50", "public_size": "90", "partition": "dirichlet:1", "examples": "yes",
     "model": "cnn-small", "init": "x.pt", "correlated": "square-root", "bands": "3",
     "separation": "5", "rounds": "7", "epochs": "2", "q": "0.2", "cohort": "20", "steps": "4",

@@ -97,11 +97,28 @@ def test_new_roles_are_nobody_that_trains(tmp_path: Path) -> None:
     assert 10 <= len(set(data.test_owners)) <= 30
 
 
+def test_each_role_is_split_in_time_into_training_validation_and_test(tmp_path: Path) -> None:
+    folder, parts = write_roles(tmp_path, ROLES), {"test_share": 0.3, "validation_share": 0.2}
+    data = load_shakespeare(folder, window=10, test_roles="training", **parts)
+    assert data.validation is not None
+    seen, looked, tested = ([decode(r) for r in part.inputs]
+                            for part in (data.train, data.validation, data.test))  # fmt: skip
+    texts = [text for text in ROLES.values() if len(text) > 10]
+    for text in texts:
+        last = len(text) - int(0.3 * len(text))
+        first = last - int(0.2 * len(text))
+        cut = {"seen": text[:first], "looked": text[first:last], "tested": text[last:]}
+        for name, windows in (("seen", seen), ("looked", looked), ("tested", tested)):
+            assert [w for w in windows if w in cut[name]], name
+    assert len(seen) > len(tested) > len(looked) > 0
+
+
 def test_windows_have_ranges(tmp_path: Path) -> None:
     folder = write_roles(tmp_path, ROLES)
     for name, value in (
         ("window", 0), ("stride", 0), ("min_windows", 0), ("test_roles", "all"),
         ("test_share", 0.0), ("test_share", 1.0), ("test_share", float("nan")),
+        ("validation_share", -0.1), ("validation_share", 0.9), ("validation_share", 0.1),
     ):  # fmt: skip
         refusal(load_shakespeare, folder, **{name: value}, name=name)
 
