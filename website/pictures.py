@@ -1,16 +1,19 @@
 """Rebuild the pictures of the documentation: `python -m website.pictures`, or `make pictures`.
 
 A page that shows `../pictures/NAME.png` makes NAME.png in one of its examples. So the examples of
-the page are run in an empty folder, and the file is copied. The chart of the README is drawn here.
+the page are run in an empty folder, and the file is copied. The chart of the README is drawn here,
+and the page of `dpacct app` is photographed.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from website import ROOT
 
 FOLDER = ROOT / "docs" / "pictures"
 SAMPLING_CHART = "epsilon-by-sampling.png"
+SCREENS = ("app-calculator.png", "app-ledgers.png")
 SHOWN = re.compile(r"\]\(\.\./pictures/([\w-]+\.png)\)")
 
 
@@ -82,6 +86,38 @@ def sampling_chart(file: Path) -> None:
     figure.savefig(file)
 
 
+def app_screens(folder: Path) -> bool:
+    """Photograph the page of `dpacct app`. Return False without Chromium and playwright."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None or find_spec("playwright") is None:
+        return False
+    sync_api: Any = import_module("playwright.sync_api")
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "registry.ledger"
+        with dpacct.Ledger.open(file, dpacct.Budget(8, 1e-5), unit="patient") as ledger:
+            for project, rounds in (("cardiology", 60), ("imaging", 40), ("cardiology", 50)):
+                ledger.charge(
+                    f"{rounds} rounds", rounds * Round(1.3, Poisson(0.05)), project=project
+                )
+        command = [sys.executable, "-m", "dpacct_cli", "app", "--no-open", str(file)]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdout=pipe, text=True) as server:  # noqa: S603 - our own
+            output: Any = server.stdout
+            address = output.readline().split()[2]
+            with sync_api.sync_playwright() as playwright:
+                flags = ["--headless", "--no-sandbox", "--disable-gpu"]
+                browser = playwright.chromium.launch(executable_path=chromium, args=flags)
+                page = browser.new_page(viewport={"width": 1280, "height": 900})
+                page.goto(address)
+                page.get_by_text("The smallest epsilon is").wait_for(timeout=120_000)
+                page.screenshot(path=folder / SCREENS[0], full_page=True)
+                page.get_by_role("tab", name="Ledgers").click()
+                page.wait_for_selector("#timeline .wide")
+                page.screenshot(path=folder / SCREENS[1], full_page=True)
+            server.terminate()
+    return True
+
+
 def main() -> None:
     """Rebuild every picture, or the pictures of the named pages."""
     run = import_module("tests.project.test_docs_examples").complaints_about
@@ -89,9 +125,11 @@ def main() -> None:
     named = [Path(word).resolve() for word in sys.argv[1:]]
     if not named:
         sampling_chart(FOLDER / SAMPLING_CHART)
+        if not app_screens(FOLDER):
+            sys.stdout.write("the pictures of dpacct app need Chromium and playwright\n")
     for page in named or sorted((ROOT / "docs").rglob("*.md")):
         text = page.read_text(encoding="utf-8")
-        wanted = set(SHOWN.findall(text)) - {SAMPLING_CHART}
+        wanted = set(SHOWN.findall(text)) - {SAMPLING_CHART, *SCREENS}
         if not wanted:
             continue
         with tempfile.TemporaryDirectory() as scratch:

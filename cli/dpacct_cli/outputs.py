@@ -357,6 +357,7 @@ class LedgerRemaining(MechanismKeys):
     remaining: int
     remaining_as_plan: int
     remaining_one_by_one: int
+    would_read: Ends | None  # Epsilon after one of them
     epsilon: Ends
     budget: BudgetKeys
 

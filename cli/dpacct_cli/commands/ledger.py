@@ -220,11 +220,13 @@ def remaining(
         plan = schedule_in_adjacency(plan, ledger.adjacency or "")
         chosen = ledger.remaining_one_by_one(plan)
         planned = ledger.remaining_as_plan(plan, cast("AccountantName", accountant))
+        after = None if not planned else ledger.would_read(plan, cast("AccountantName", accountant))
         summary = ledger.summary()
     data: outputs.LedgerRemaining = {
         "remaining": planned,
         "remaining_as_plan": planned,
         "remaining_one_by_one": chosen,
+        "would_read": None if after is None else outputs.Ends(lower=after.lower, upper=after.upper),
         "epsilon": summary["epsilon"],
         "budget": summary["budget"],
         **mechanism_of(plan),
@@ -234,6 +236,8 @@ def remaining(
     rows = [Row("remaining", str(planned), f"more such {noun}, planned or charged at once")]
     if planned > chosen:
         rows.append(Row("", str(chosen), "if they are chosen one by one, as results come in"))
+    if after is not None:
+        rows.append(Row("would read", up(after.upper), "epsilon after one of them"))
     rows += [*mechanism.rows(plan), *_spent_rows(summary), _budget_row(summary)]
     if summary["held"]:
         rows.append(Row("", "epsilon reserved for plans is not available"))

@@ -134,10 +134,11 @@ def test_verify(dpacct: Any, file: str) -> None:
 def test_remaining(dpacct: Any, file: str) -> None:
     words = f"ledger remaining {file} --noise 1.3 --q 0.1"
     with Ledger.open(file) as ledger:
-        expected = ledger.remaining(ROUND)
+        expected, after = ledger.remaining(ROUND), ledger.would_read(1 * ROUND)
     assert dpacct(words, "-q").text == f"{expected}\n"
     data = dpacct(words, "--json").json
     assert (data["remaining"], data["remaining_as_plan"]) == (expected, expected)
+    assert data["would_read"] == {"lower": after.lower, "upper": after.upper}
     assert "more such rounds" in dpacct(words).text
     dpacct("ledger init fresh.ledger --eps 8")
     fresh = dpacct("ledger remaining fresh.ledger --noise 1.3 --q 0.1").text
