@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from dpacct.accountant import find_accountant
@@ -113,19 +113,15 @@ def epsilon_picture(
     by_round = [epsilon_by_round(setting, delta) for setting in settings]
     ends = [up(points[-1][1].upper, 4) for points in by_round]
     for setting, points, end in zip(settings, by_round, ends, strict=True):
-        # A lower bound holds for the schedule, whoever found it.
-        same = [
-            other
+        name = f"{setting.name}: {end}" if several else ""
+        curve = _curve(name, [(0, Interval(0.0, 0.0)), *points])
+        # The doubt about a schedule reaches from its least upper bound down, not from looser ones.
+        least = min(
+            other[-1][1].upper
             for one, other in zip(settings, by_round, strict=True)
             if one.schedule == setting.schedule
-        ]
-        lowers = [max(point[1].lower for point in at) for at in zip(*same, strict=True)]
-        band = [
-            (n, Interval.bracket(low, bound.upper))
-            for (n, bound), low in zip(points, lowers, strict=True)
-        ]
-        name = f"{setting.name}: {end}" if several else ""
-        curves.append(_curve(name, [(0, Interval(0.0, 0.0)), *band]))
+        )
+        curves.append(curve if points[-1][1].upper <= least else replace(curve, lower=None))
     levels = [] if target is None else [Level(target, f"budget {chosen(target)}")]
     rounds = {setting.schedule.rounds for setting in settings}
     noun = noun_of(*(setting.schedule for setting in settings))
