@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import csv
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dpacct.display import down, up
+from dpacct.pictures import Curve
+from dpacct.reproduce import Record
 
 EVIDENCE = Path(__file__).parent
 _PLACE = re.compile(r"<!-- table: (?P<name>.+?) -->\n(?P<table>.*?)<!-- end -->", flags=re.DOTALL)
@@ -66,3 +69,11 @@ def put_tables(page: Path, tables: Mapping[str, str]) -> None:
         return f"<!-- table: {name} -->\n{table}\n<!-- end -->"
 
     page.write_text(_PLACE.sub(filled, page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def accuracy_curve(name: str, runs: Sequence[Record], axis: str = "round") -> Curve:
+    """Return the mean accuracy of runs, in a band down to the worst of them."""
+    own = [record.result["history"] for record in runs]
+    steps = [[row["accuracy"] for row in step] for step in zip(*own, strict=True)]
+    places = [row[axis] for row in own[0]]
+    return Curve(name, places, [*map(statistics.mean, steps)], [*map(min, steps)])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from dpacct.pictures import Drawing, Panel, Picture
 from dpacct.reproduce import Records, spread
-from evidence.pages import markdown
+from evidence.pages import accuracy_curve, markdown
 
 ROUNDS = 64
 # A client takes part 8 times, or 4 times.
@@ -54,3 +55,24 @@ def tables(records: Records) -> dict[str, str]:
         "accuracy": markdown([*header, "accuracy"], compared),
         "tuning": markdown([*tuning_header, "accuracy"], tuned),
     }
+
+
+def draw(records: Records) -> Drawing:
+    """Draw accuracy over rounds at epsilon 2, for both numbers of participations."""
+    panels: list[Panel] = []
+    for groups in GROUPS:
+        curves = [
+            accuracy_curve(title, [r for r in records if r.matches(stage="comparison", **wanted)])
+            for method, title in METHODS.items()
+            for wanted in [{"groups": groups, "method": method, "epsilon": EPSILONS[0]}]
+        ]
+        label = f"{ROUNDS // groups} participations: test accuracy [%]"
+        panels.append(Panel("round", label, curves, from_zero=False))
+    title = "Without correlation, taking turns costs 18 to 26 points; with it, none"
+    note = (
+        "FEMNIST, 105 writers, epsilon 2. Lines are means of three runs, bands reach to the worst."
+    )
+    return Drawing(Picture(title, panels, note))
+
+
+PICTURES = {"picture.png": draw}

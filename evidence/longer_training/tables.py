@@ -5,9 +5,10 @@ from __future__ import annotations
 import statistics
 from typing import NamedTuple
 
+from dpacct.pictures import Drawing, Panel, Picture
 from dpacct.reproduce import Record, Records, spread
 from evidence.natural_clients.tables import difference
-from evidence.pages import bracket, markdown
+from evidence.pages import accuracy_curve, bracket, markdown
 
 EVERY = 10
 
@@ -124,3 +125,19 @@ def _accuracy_table(records: Records, name: str, claim: Claim) -> str:
     header = ["method", "runs", *(f"round {after}" for after in looks(claim))]
     header += [f"over {first}, round {after}" for after in (looks(claim)[0], claim.rounds)]
     return markdown([*header, "median norm", "clipped", "signal to noise"], rows)
+
+
+def draw(records: Records) -> Drawing:
+    """Draw accuracy over rounds, a line for each method of both claims."""
+    panels: list[Panel] = []
+    for name, claim in CLAIMS.items():
+        curves = [accuracy_curve(method, of(records, name, method)) for method in claim.methods]
+        label = f"{claim.title}: test accuracy [%]"
+        panels.append(Panel("round", label, curves, from_zero=False))
+    title = "Smoothing costs 4 to 6 points at each round; only plain SAM with rho 0.5 fails"
+    return Drawing(
+        Picture(title, panels, "Lines are means over runs, bands reach to the worst run.")
+    )
+
+
+PICTURES = {"picture.png": draw}

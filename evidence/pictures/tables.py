@@ -8,7 +8,7 @@ from typing import Any
 
 from dpacct.pictures import Curve, Drawing, Panel, Picture
 from dpacct.reproduce import Record, Records, spread
-from evidence.pages import EVIDENCE, markdown
+from evidence.pages import EVIDENCE, accuracy_curve, markdown
 
 PICTURED = ("dp-fedavg", "dp-fedsam", "dp-fedpgn", "dp-fedpgn-ls")
 ON_THE_WAY = (10, 20, 30)
@@ -118,10 +118,8 @@ def draw_accuracy(_: Records) -> Drawing:
     def curves(skew: float) -> Iterable[Curve]:
         for method in LED:
             wanted = {"role": "main", "method": method, "concentration": skew}
-            own = [one.result["history"] for one in trained_runs() if one.matches(**wanted)]
-            steps = [[row["accuracy"] for row in step] for step in zip(*own, strict=True)]
-            spent = [row["epsilon"] for row in own[0]]
-            yield Curve(method, spent, [*map(statistics.mean, steps)], [*map(min, steps)])
+            own = [one for one in trained_runs() if one.matches(**wanted)]
+            yield accuracy_curve(method, own, "epsilon")
 
     title = "DP-FedPGN leads DP-FedAvg by 2 to 3 points; DP-FedSAM and top-k trail it"
     panels = _panels("epsilon spent, proven", "test accuracy [%]", curves)
