@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpacct import fl
 from dpacct.correlated import square_root
-from dpacct.errors import InvalidParameter, LedgerError, Unsupported
+from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.training.messages import pack
 from dpacct.ledger import Ledger
 from tests.fl.auditing.test_runs import SURE, Quieter
@@ -895,22 +895,6 @@ def test_a_bound_of_ones_own_is_not_sent():
     refused("cannot be sent", lambda: opened.assignment(0), Unsupported)
     steps_of(opened)
     assert opened.found.arrived == 1
-
-
-def test_memories_of_clients_follow_the_commit(monkeypatch):
-    with server(sampling=fl.Full(), method=fl.FedAlphaNormEC(alpha=0.1)) as run:
-        opened = next(iter(run))
-        steps_of(opened, 2)
-        assert not run.state.client_states
-
-        def fails(*_: object) -> None:
-            raise LedgerError("the disk is full")
-
-        monkeypatch.setattr("dpacct.ledger.writing.Transaction.commit", fails)
-        before = flat(run.model)
-        refused("disk", opened.release, LedgerError)
-        assert not run.state.client_states
-        assert torch.equal(flat(run.model), before)
 
 
 @pytest.mark.needs("posix")

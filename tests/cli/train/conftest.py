@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _digits_are_read_once() -> Iterator[None]:
+    """Nearly every run trains on them, and a tenth of its time would be reading their text."""
+    if find_spec("sklearn") is None:
+        yield
+        return
+    datasets = import_module("sklearn.datasets")
+    read = datasets.load_digits()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets, "load_digits", lambda: copy.deepcopy(read))
+        yield
+
 
 StopAfter = Callable[..., AbstractContextManager[None]]
 
