@@ -244,7 +244,6 @@ class Train(MechanismKeys):
     unprotected_gap: NotRequired[float]
     rounds_to_target: NotRequired[int | None]
     bytes_per_client: int
-    runs: NotRequired[list[Object]]
     test_data: str
     label_set: str
     seconds: float

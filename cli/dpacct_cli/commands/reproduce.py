@@ -173,11 +173,10 @@ def play_table(
     show(Answer(_data(judged, files), "\n".join(words), lambda: _page(judged, files)), style)
 
 
-def compare_methods(
-    methods: Sequence[str], settings: RunSettings, repeats: str | None, style: Style
-) -> None:
+def compare_methods(methods: Sequence[str], settings: RunSettings, style: Style) -> None:
     """Play methods with the same options, several times each, as the rows of one table."""
     given = {key: settings.values[key] for key in sorted(settings.chosen)}
+    repeats = given.pop("repeats", None)
     machine = {key: given.pop(key, None) for key in ("data_dir", "device", "init")}
     if "public_seed" in given:
         why = "each repeat has a partition and an initial model of its own"

@@ -7,14 +7,11 @@ import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from statistics import fmean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
-import dpacct
 from dpacct import validate
 from dpacct.errors import BudgetExceeded, InvalidParameter
-from dpacct.ledger import EXAMPLE, Terms, as_place
+from dpacct.ledger import EXAMPLE, Terms
 from dpacct.outputs import mechanism_of, noise_multiplier
 from dpacct.rounds import Schedule, first_rounds
 from dpacct_cli import errors, mechanism, outputs
@@ -23,7 +20,6 @@ from dpacct_cli.options import Style, StyleOptions
 from dpacct_cli.output import is_there
 from dpacct_cli.render import (
     Answer,
-    Grid,
     Page,
     Row,
     down,
@@ -35,12 +31,10 @@ from dpacct_cli.render import (
     up,
 )
 from dpacct_cli.train.files import (
-    SUFFIX,
     Begun,
     RunFiles,
     begin,
     find_run,
-    ledger_of_data,
     other_ledgers,
     unfinished,
 )
@@ -93,19 +87,20 @@ def train(
       dpacct train dp-fedavg --examples --batch 128 --epochs 20
       dpacct train dp-fedavg --config run.toml --json
       dpacct train mymethods:Proximal --set strength=0.1
-      dpacct train dp-fedavg --validation 0.4 --target-accuracy 0.8 --repeats 3
+      dpacct train dp-fedavg --validation 0.4 --repeats 3
       dpacct train dp-fedavg,dp-fed-ls,scaffold --rounds 20 --repeats 3
       dpacct train --ledger mnist.ledger --resume
     """
-    if method is not None and "," in method:
-        _compare(method, training, record, style.style)
-        return
     _check_record(record)
+    names = list(dict.fromkeys(name.strip() for name in (method or "").split(",")))
     begun = None
-    if record.resume:
+    if record.resume and len(names) == 1:
         begun = find_run(record.ledger, record.run, method, training.data)
         method = method or begun.settings.method
-    settings = read_settings(method, training, record)
+    settings = read_settings(names[0] if len(names) > 1 else method, training, record)
+    if len(names) > 1 or (settings.get("repeats") and begun is None):
+        _compare(names, settings, record, style.style)
+        return
     if begun is not None:
         check_unchanged(begun.settings, settings)
         # A resumed run may have another device and data folder. Nothing else counts as chosen.
@@ -122,47 +117,14 @@ def train(
         )
     errors.require_torch("training needs")
     if begun is not None:
-        jobs = [(settings, begun.files)]
+        files = begun.files
     else:
         _propose_schema(settings)
-        runs = (
-            _repeated(settings, record) if settings.get("repeats") else [(settings, record.ledger)]
-        )
-        jobs = [(one, begin(at, one.method, one.values["data"])) for one, at in runs]
+        files = begin(record.ledger, settings.method, settings.values["data"])
     from dpacct_cli.train.own_code import OwnErrors
 
-    style_, how = style.style, {"resume": record.resume, "distributed": record.distributed}
     with OwnErrors(settings.method):
-        done = [end for one, files in jobs if (end := _run(one, files, style_, **how))]
-    if len(done) > 1:
-        show(_together(done), style_)
-    elif done:
-        show(
-            Answer(done[0].data, repr(done[0].data["test_accuracy"]), lambda: done[0].page), style_
-        )
-
-
-def _repeated(settings: RunSettings, record: Record) -> list[tuple[RunSettings, str]]:
-    """Return the settings of each repeat, with a ledger that does not exist yet."""
-    count = validate.count("repeats", settings.number("repeats"), "the number of runs", 100)
-    first, data = settings.number("public_seed") or 0, settings.values["data"]
-    place = as_place(record.ledger) if record.ledger else None
-    if place is not None and not isinstance(place, Path):
-        raise InvalidParameter(
-            "ledger", record.ledger, "each of several runs has a file of its own"
-        )
-    usual = ledger_of_data(data)
-    base = place or usual.with_name(f"{settings.method.rpartition(':')[2]}-{usual.name}")
-    runs: list[tuple[RunSettings, str]] = []
-    for number in range(1, count + 1):
-        file = base.with_name(f"{base.name.removesuffix(SUFFIX)}-{number}{SUFFIX}")
-        if file.exists():
-            rule = "each of several runs begins a ledger, and this file is there"
-            raise InvalidParameter("ledger", str(file), rule, "Give another name by --ledger.")
-        kept = {key: text for key, text in settings.values.items() if key != "repeats"}
-        own = replace(settings, values=kept | {"public_seed": str(first + number - 1)})
-        runs.append((own, str(file)))
-    return runs
+        _run(settings, files, style.style, resume=record.resume, distributed=record.distributed)
 
 
 def _check_record(record: Record) -> None:
@@ -180,18 +142,16 @@ def _check_record(record: Record) -> None:
         raise conflict(f"--repeats {record.repeats}", other, why)
 
 
-def _compare(methods: str, training: Training, record: Record, style: Style) -> None:
-    """Play several methods, each several times, on public data."""
+def _compare(names: list[str], settings: RunSettings, record: Record, style: Style) -> None:
+    """Play methods, each several times, on public data."""
     from dpacct_cli.commands.reproduce import compare_methods
 
     shared = ("repeats", "validation", "evaluate_every")
     for key, value in record._asdict().items():
         if value and key not in shared:
-            raise conflict(option(key), methods, "it belongs to a single run")
-    names = list(dict.fromkeys(name.strip() for name in methods.split(",")))
-    settings = read_settings(names[0], training, record._replace(repeats=None))
+            raise conflict(option(key), "several runs", "it belongs to a single run")
     check_unit(settings)
-    compare_methods(names, settings, record.repeats, style)
+    compare_methods(names, settings, style)
 
 
 def read_settings(
@@ -247,8 +207,7 @@ def _propose_schema(settings: RunSettings) -> None:
 
 def _run(
     settings: RunSettings, files: RunFiles, style: Style, *, resume: bool, distributed: bool
-) -> Ended | None:
-    """Return the end of a run, None in the processes that follow another one."""
+) -> None:
     # PyTorch is imported here, after everything that can be checked without it.
     from dpacct.fl.engine.ranks import join_torchrun
     from dpacct.ledger import known_terms
@@ -265,7 +224,7 @@ def _run(
             with orderly_stop():
                 for _ in run:
                     pass
-            return None
+            return
         if style is Style.HUMAN:
             for note in _notes(settings, files, job, terms, run):
                 print_note(note)
@@ -300,7 +259,7 @@ def _run(
             )
             raise SystemExit(INTERRUPTED)
         done = Done(settings, files, job, run, outcome)
-        return Ended(_data(done), _page(done), run.schedule)
+        show(Answer(_data(done), repr(outcome.accuracy), lambda: _page(done)), style)
 
 
 def again_command(begun: Begun) -> str:
@@ -356,43 +315,6 @@ class Done(NamedTuple):
 
         plan = self.run.schedule
         return first_rounds(plan, max(1, -(-self.run.round // rounds_of(plan.phases[0].round))))
-
-
-class Ended(NamedTuple):
-    """What is printed of a run that has ended, and its whole plan."""
-
-    data: outputs.Train
-    page: Page
-    plan: Schedule
-
-
-def _together(runs: list[Ended]) -> Answer:
-    """Return the answer about several runs. The epsilon is that of all their models together.
-
-    The runs were planned before the first one began, so their plans compose like one schedule.
-    """
-    first, accuracies = runs[0].data, [run.data["test_accuracy"] for run in runs]
-    plan = sum((run.plan for run in runs[1:]), runs[0].plan)
-    ends = (None, None)
-    if all(run.data["private"] for run in runs):
-        spent = dpacct.epsilon(plan, delta=first["delta"])
-        ends = spent.lower, spent.upper
-    data = {**first, **mechanism_of(plan), "runs": [run.data for run in runs]}
-    data["epsilon"] = outputs.Target(*ends, None)
-    data["test_accuracy"], data["seconds"] = fmean(accuracies), sum(r.data["seconds"] for r in runs)
-    told = f"{down(fmean(accuracies), 4)} ±{up(stdev(accuracies), 2)}"
-    each, spent = first["epsilon"][1], ends[1]
-    whole = Row("epsilon", "infinite", first["not_private_because"] or "")
-    if spent is not None and each is not None:
-        note = f"of all {len(runs)} models together; {up(each, 4)} of each"
-        whole = Row("epsilon", f"<= {up(spent, 4)}", note)
-    rows = [Row("test accuracy", told, f"mean and deviation of {len(runs)} runs"), whole]
-    head = ["ledger", "test accuracy", "model"]
-    lines = [
-        [r.data["ledger"], down(r.data["test_accuracy"], 4), r.data["model_file"]] for r in runs
-    ]
-    page = Page(rows, [Grid(head, lines)], remarks=runs[0].page.remarks)
-    return Answer(data, repr(fmean(accuracies)), lambda: page)
 
 
 def _level(run: Federation, plan: Schedule) -> float | None:

@@ -177,9 +177,8 @@ class Record(NamedTuple):
         "Print the accuracy on training examples, too. It is computed without noise, and epsilon "
         "does not cover it.", advanced=True)] = False
     repeats: Annotated[Text, option("--repeats", "N", RECORD,
-        "Train N times, with public seeds from --public-seed on, each run on a ledger of its own. "
-        "The models of all runs together cost more than one: both epsilons are printed. Several "
-        "methods have 3 runs by default.", advanced=True)] = None
+        "Train N times on public data, and show mean and deviation. Epsilon is that of one run. "
+        "Several methods have 3 runs by default.", advanced=True)] = None
     ledger: Annotated[Text, option("--ledger", "FILE", RECORD,
         "File that records the spent budget; model, report and checkpoint stand beside it. "
         "Default one for each data set: DATA.ledger here, or beside FILE.csv.")] = None

@@ -349,7 +349,7 @@ def test_examples_of_the_help_mean_something(
     (folder / "mnist.settings.json").write_text(saved.dump(), encoding="utf-8")
     for example in found:
         assert dpacct(example).code == 0
-    assert len(seen) == len(found) + 2  # One example has three runs.
+    assert len(seen) == len(found)
 
 
 # Stopping and going on.
@@ -505,29 +505,21 @@ def test_a_run_is_looked_at_as_asked(dpacct, folder):
     assert not (folder / "c.ledger").exists()
 
 
-def test_repeats_are_runs_of_their_own_that_cost_more_together(dpacct, folder):
-    data = dpacct(f"{SMALL} --repeats 3 --eps 2 --public-seed 5 --json").json
-    runs = data["runs"]
-    assert [run["test_accuracy"] for run in runs] != [runs[0]["test_accuracy"]] * 3
-    assert data["test_accuracy"] == pytest.approx(sum(r["test_accuracy"] for r in runs) / 3)
-    plan = 9 * library.Round(data["noise_multiplier"], library.Poisson(0.5), "zero-out")
-    together = library.epsilon(plan, delta=1e-5)
-    assert data["epsilon"]["upper"] == pytest.approx(together.upper, rel=1e-9)
-    assert data["epsilon"]["upper"] > runs[0]["epsilon"]["upper"] > 1.99
-    for number, run in enumerate(runs, 1):
-        assert run["ledger"] == f"dp-fedavg-digits-{number}.ledger"
-        saved = json.loads((folder / f"dp-fedavg-digits-{number}.settings.json").read_text("utf-8"))
-        assert (saved["public_seed"], "repeats" in saved) == (str(4 + number), False)
-    ran = dpacct(f"{SMALL} --repeats 2")
-    assert (ran.code, "this file is there" in ran.err) == (2, True)
-    assert "of all 2 models together" in dpacct(f"{SMALL} --repeats 2 --ledger x.ledger").text
-    assert "null" in json.dumps(
-        dpacct(f"{SMALL} --repeats 2 --ledger y.ledger --noise 0 --json").json["epsilon"]
-    )
+def test_repeats_are_the_runs_of_a_table_on_public_data(dpacct, folder):
+    (folder / "several.toml").write_text("repeats = 3\nrounds = 1\n", encoding="utf-8")
+    words = "--clients 20 --q 0.5 --local-epochs 1 --eps 2 --json"
+    for typed in ("--rounds 1 --repeats 3", "--config several.toml"):
+        data = dpacct(f"train dp-fedavg {words} {typed}").json
+        assert [len(cell["values"]) for cell in data["cells"]] == [3]
+    # The runs of the file are those that were typed, so they are played once.
+    runs = Path("compared/runs.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(run)["setting"]["public_seed"] for run in runs] == [0, 1, 2]
+    (folder / "a.csv").write_text("x,label\n1,0\n2,1\n" * 20, encoding="utf-8")
     for typed, told in {
-        "--repeats 0 --ledger z.ledger": "from 1 to 100",
-        "--repeats 2 --ledger postgresql://h/d#l": "a file of its own",
-        "--repeats 2 --ledger x-1.ledger --resume": "a stopped run goes on alone",
+        "--repeats 0": "from 1 to 100",
+        "--repeats 2 --data a.csv": "each run costs budget",
+        "--repeats 2 --ledger x.ledger": "it belongs to a single run",
+        "--repeats 2 --ledger x.ledger --resume": "a stopped run goes on alone",
     }.items():
         ran = dpacct(f"{SMALL} {typed}")
         assert (ran.code, told in ran.err) == (2, True), ran.err
