@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from dpacct.pictures import Curve, Drawing, Panel, Picture
@@ -83,14 +84,16 @@ def accuracies(
     }
 
 
-def paired(records: Records, one: Mapping[str, Any], other: Mapping[str, Any]) -> list[float]:
-    """Return accuracy of one choice minus that of the other, in runs of the same number."""
-
-    def by_run(choice: Mapping[str, Any]) -> dict[int, float]:
-        return {r.setting["run"]: r.result["accuracy"] for r in records if r.matches(**choice)}
-
-    base = by_run(other)
-    return [value - base[run] for run, value in by_run(one).items() if run in base]
+def together(records: Records, pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> str:
+    """Return accuracy of the first choices minus that of the others, in runs of one number."""
+    values: list[float] = []
+    for pair in pairs:
+        one, base = (
+            {r.setting["run"]: r.result["accuracy"] for r in records if r.matches(**choice)}
+            for choice in pair
+        )
+        values += [value - base[run] for run, value in one.items() if run in base]
+    return difference(values)
 
 
 def difference(values: Sequence[float]) -> str:
@@ -113,20 +116,19 @@ def published_difference(sampling: str, smoothing: int) -> str:
 
 def noise_table(records: Records) -> str:
     """Return the true cost of the theorem's noise, and the noise that costs the target."""
-    rows: list[list[str]] = []
-    for name in SAMPLINGS:
-        for target in (*SMALL_EPSILONS, *PRINTED_EPSILONS):
-            row = [name, f"{target:g}"]
-            for key in (THEOREM, TIGHT):
-                runs = [r.result for r in records if r.matches(sampling=name, **{key: target})]
-                if not runs:
-                    row += ["-", "-"]
-                    continue
-                noise = runs[0]["noise_multiplier"]
-                row.append(f"{noise:.4f}")
-                spent = known_cost(records, name, noise)
-                row.append(bracket(spent["epsilon_achieved"], spent["epsilon"], 4))
-            rows.append(row)
+
+    def cells(name: str, key: str, target: float) -> list[str]:
+        runs = [r.result for r in records if r.matches(sampling=name, **{key: target})]
+        if not runs:
+            return ["-", "-"]
+        noise = runs[0]["noise_multiplier"]
+        spent = known_cost(records, name, noise)
+        return [f"{noise:.4f}", bracket(spent["epsilon_achieved"], spent["epsilon"], 4)]
+
+    rows = [
+        [name, f"{target:g}", *cells(name, THEOREM, target), *cells(name, TIGHT, target)]
+        for name, target in product(SAMPLINGS, (*SMALL_EPSILONS, *PRINTED_EPSILONS))
+    ]
     header = ["cohorts", "epsilon", "z of the theorem", "[achieved, proven]"]
     return markdown([*header, "z, tight", "[achieved, proven]"], rows)
 
@@ -147,15 +149,14 @@ def accuracy_table(records: Records, sampling: str) -> str:
 
 def small_table(records: Records) -> str:
     """Return tight noise for small budgets."""
-    rows: list[list[str]] = []
-    for name in SAMPLINGS:
-        for smoothing, label in LABELS.items():
-            cells = [
-                spread(found)
-                for group in (*list(GROUPS)[-2:], "tight 0.5, standardized")
-                for found in accuracies(records, smoothing, group, name).values()
-            ]
-            rows.append([name, label, *cells])
+    groups = (*list(GROUPS)[-2:], "tight 0.5, standardized")
+    rows = [
+        [name, label, *(
+            spread(found) for group in groups
+            for found in accuracies(records, smoothing, group, name).values()
+        )]
+        for name, (smoothing, label) in product(SAMPLINGS, LABELS.items())
+    ]  # fmt: skip
     header = [*(f"{target:g}" for target in SMALL_EPSILONS), "0.5, standardized"]
     return markdown(["cohorts", "", *header], rows)
 
@@ -164,19 +165,14 @@ def gains(
     records: Records, sampling: str, inputs: str, key: str, targets: Sequence[float]
 ) -> list[str]:
     """Return paired differences to smoothing 0, all targets together."""
-    cells: list[str] = []
-    for smoothing in (*SMOOTHINGS[1:], None):
-        values = [
-            value
-            for target in targets
-            for value in paired(
-                records,
-                cell(sampling, smoothing, key, target, inputs=inputs),
-                cell(sampling, 0, key, target, inputs=inputs),
-            )
-        ]
-        cells.append(difference(values))
-    return cells
+
+    def one(smoothing: int | None, target: float) -> dict[str, Any]:
+        return cell(sampling, smoothing, key, target, inputs=inputs)
+
+    return [
+        together(records, [(one(smoothing, target), one(0, target)) for target in targets])
+        for smoothing in (*SMOOTHINGS[1:], None)
+    ]
 
 
 def gain_table(records: Records) -> str:
@@ -191,40 +187,31 @@ def gain_table(records: Records) -> str:
 
 def tight_table(records: Records) -> str:
     """Return accuracy with tight noise minus that with the theorem's, at one stated epsilon."""
-    rows: list[list[str]] = []
-    for name in SAMPLINGS:
-        for inputs in INPUTS:
-            for target in PRINTED_EPSILONS:
-                values = [
-                    paired(
-                        records,
-                        cell(name, smoothing, TIGHT, target, inputs=inputs),
-                        cell(name, smoothing, THEOREM, target, inputs=inputs),
-                    )
-                    for smoothing in SMOOTHINGS
-                ]
-                rows.append([name, inputs, str(target), *map(difference, values)])
+
+    def gain(name: str, inputs: str, target: float, smoothing: int) -> str:
+        both = [cell(name, smoothing, key, target, inputs=inputs) for key in (TIGHT, THEOREM)]
+        return together(records, [(both[0], both[1])])
+
+    rows = [
+        [name, inputs, str(target), *(gain(name, inputs, target, s) for s in SMOOTHINGS)]
+        for name, inputs, target in product(SAMPLINGS, INPUTS, PRINTED_EPSILONS)
+    ]
     return markdown(["cohorts", "inputs", "epsilon", *(LABELS[s] for s in SMOOTHINGS)], rows)
 
 
 def rate_table(records: Records) -> str:
     """Return a smaller server rate instead of smoothing: differences to DP-Fed with rate 1."""
-    rows: list[list[str]] = []
-    for name in SAMPLINGS:
-        row = [name]
-        for rate in SERVER_RATES:
-            values = [
-                value
-                for target in PRINTED_EPSILONS
-                for value in paired(
-                    records,
-                    slower(name, rate, target),
-                    cell(name, 0, THEOREM, target, inputs="standardized"),
-                )
-            ]
-            row.append(difference(values))
-        row += gains(records, name, "standardized", THEOREM, PRINTED_EPSILONS)[:-1]
-        rows.append(row)
+
+    def over(name: str, rate: float) -> str:
+        base = [cell(name, 0, THEOREM, t, inputs="standardized") for t in PRINTED_EPSILONS]
+        slow = [slower(name, rate, target) for target in PRINTED_EPSILONS]
+        return together(records, list(zip(slow, base, strict=True)))
+
+    smooth = "standardized", THEOREM, PRINTED_EPSILONS
+    rows = [
+        [name, *(over(name, rate) for rate in SERVER_RATES), *gains(records, name, *smooth)[:-1]]
+        for name in SAMPLINGS
+    ]
     header = [f"server rate {rate:g}" for rate in SERVER_RATES]
     return markdown(["cohorts", *header, *(LABELS[s] for s in SMOOTHINGS[1:])], rows)
 
@@ -232,11 +219,10 @@ def rate_table(records: Records) -> str:
 def order_table(records: Records) -> str:
     """Return neighbors in an image, or neighboring classes of one pixel, at epsilon 1."""
     rows: list[list[str]] = []
-    for name in SAMPLINGS:
-        for smoothing in (1, 3):
-            both = [cell(name, smoothing, TIGHT, 1, order=order) for order in ("OIHW", "IOHW")]
-            values = [spread(records.values("accuracy", **one)) for one in both]
-            rows.append([name, str(smoothing), *values, difference(paired(records, *both))])
+    for name, smoothing in product(SAMPLINGS, (1, 3)):
+        one, other = (cell(name, smoothing, TIGHT, 1, order=order) for order in ("OIHW", "IOHW"))
+        values = [spread(records.values("accuracy", **each)) for each in (one, other)]
+        rows.append([name, str(smoothing), *values, together(records, [(one, other)])])
     return markdown(["cohorts", "smoothing", "pixels", "classes", "pixels - classes"], rows)
 
 
