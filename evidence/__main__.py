@@ -28,8 +28,8 @@ def main() -> None:
         if given.replay is not None:
             given.replay.mkdir(parents=True, exist_ok=True)
             again = Records(given.replay / "runs.jsonl")
-            words = {repr(one.setting): words_of(one) for one in recorded}
-            settings = [one.setting for one in recorded if words_of(one) is not None]
+            words = {repr(one.setting): own for one in recorded if (own := words_of(one))}
+            settings = [one.setting for one in recorded if repr(one.setting) in words]
             again.need(settings, lambda one: played(words[repr(one)], given.replay, given.data_dir))  # noqa: B023
             continue
         module = import_module(f"evidence.{name}.tables")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from dpacct import Full, Poisson, Round, Schedule, calibrate, epsilon
@@ -84,7 +85,7 @@ def needed_noise(p: float, adjacency: Any) -> float:
 
 def readings() -> str:
     """Return noise and proven epsilon of readings of the printed noise, by beta, for p = 1."""
-    stds = {
+    stds: dict[str, Callable[[float], float]] = {
         "std p S on D (theory)": lambda _: SCALE, "std p S on beta D": lambda beta: SCALE / beta,
         "variance p beta S on beta D": lambda beta: math.sqrt(beta * SCALE) / beta,
         "variance p beta S on D": lambda beta: math.sqrt(beta * SCALE),
@@ -126,14 +127,13 @@ def paths() -> str:
 def lengths() -> str:
     """Return the longest push in ResNet-20, and the paths of noises, by beta and gamma."""
     grid = [(beta, gamma) for beta in BETAS for gamma in GAMMAS]
-    printed, weights = SCALE * math.sqrt(CLIENTS), MODELS["ResNet-20"]
-    levels = {"printed": lambda _: printed, "epsilon 8": lambda _: needed_noise(1, "add-remove"),
-              "std on D": lambda beta: beta * printed}  # fmt: skip
-    pushes = [beta * gamma * ROUNDS * (ROUNDS + 1) / 2 for beta, gamma in grid]
-    rows = [["longest push", *(f"{push:.3g}" for push in pushes)]]
-    for name, noise in levels.items():
-        cells = zip(pushes, grid, strict=True)
-        rows.append([name, *(f"{push / reach(noise(b), weights):.3g}" for push, (b, _) in cells)])
+    printed, least = SCALE * math.sqrt(CLIENTS), needed_noise(1, "add-remove")
+    rows = [["longest push"], ["printed"], ["epsilon 8"], ["std on D"]]
+    for beta, gamma in grid:
+        push = beta * gamma * ROUNDS * (ROUNDS + 1) / 2
+        ratios = [1.0, *(reach(z, MODELS["ResNet-20"]) for z in (printed, least, beta * printed))]
+        for row, ratio in zip(rows, ratios, strict=True):
+            row.append(f"{push / ratio:.3g}")
     return markdown(["beta, gamma", *(f"{beta:g}, {gamma:g}" for beta, gamma in grid)], rows)
 
 
