@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.budget import DEFAULT_DELTA
-from dpacct.display import chosen
+from dpacct.display import chosen, escaped
 from dpacct.errors import DpacctError, InvalidParameter
 from dpacct.items import COUNT, NUMBER, OPTIONS, RATE
 from dpacct.outputs import mechanism_of
@@ -118,14 +118,14 @@ def explore(
     for row_typed, row_delta in settings:
         waiting.say("dpacct explore", len(rows), len(settings))
         rows.append(compute(row_typed, row_delta, accountant))
-    if file is not None:
-        if suffix in SUFFIXES:
-            content = to_bytes(rows, suffix)
-        else:
-            from dpacct.pictures import Drawing
+    if file is not None and suffix in SUFFIXES:
+        write_output(to_bytes(rows, suffix), file, force=force)
+    elif file is not None:
+        from dpacct.pictures import Drawing
 
-            content = Drawing(to_picture(settings, rows, budget)).to_bytes(suffix[1:])
-        write_output(content, file, force=force)
+        picture = to_picture(settings, rows, budget)
+        write_output(Drawing(picture).to_bytes(suffix[1:]), file, force=force)
+        print(f"{escaped(picture.title)}: {file}")
     else:
         numbers = "\n".join("inf" if row["error"] else repr(row["epsilon_upper"]) for row in rows)
         render.show(render.Answer(to_data(rows), numbers, lambda: to_page(rows)), style)
