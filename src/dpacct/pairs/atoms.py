@@ -132,22 +132,6 @@ class AtomicPair(GeneralPair):
         upper = (total + slack + self.infinite_mass) * (1 + 4 * UNIT)
         return Interval(max(0.0, total - slack), min(1.0, upper))
 
-    def falling(self, epsilon: float) -> float:
-        """Return about minus the derivative of delta, e^eps Q(L > eps)."""
-        beyond = self.losses > epsilon
-        return float(self.masses[beyond] @ np.exp(epsilon - self.losses[beyond]))
-
-    def atoms(self) -> AtomicPair:
-        """See `GeneralPair`: all but infinite losses."""
-        if not self.infinite_mass:
-            return self
-        return AtomicPair(self.losses, self.masses, 0.0, *self.errors)
-
-    def density_decay(self, tilt: float, frequencies: Array) -> Array:
-        """See `GeneralPair`."""
-        del tilt
-        return np.zeros_like(frequencies)
-
     def _tilted(self, tilt: float) -> tuple[float, Array, Array]:
         """Return log M(c), and weights of e^{cL} P with their relative errors, shape (n,)."""
         log_mass = self._log_masses
@@ -475,10 +459,6 @@ class HullPair(GeneralPair):
         """The atoms."""
         raise NotImplementedError
 
-    def atoms(self) -> AtomicPair:
-        """See `GeneralPair`."""
-        return self.hull.atoms()
-
     def log_moment(self, tilts: Array) -> Bounds:
         """See `GeneralPair`."""
         return self.hull.log_moment(tilts)
@@ -490,7 +470,3 @@ class HullPair(GeneralPair):
     def characteristic(self, tilt: float, frequencies: Array) -> tuple[ComplexArray, Array]:
         """See `GeneralPair`."""
         return self.hull.characteristic(tilt, frequencies)
-
-    def density_decay(self, tilt: float, frequencies: Array) -> Array:
-        """See `GeneralPair`."""
-        return self.hull.density_decay(tilt, frequencies)
