@@ -18,7 +18,6 @@ from dpacct.pictures import (
     Setting,
     as_data,
     compare_picture,
-    correlated_picture,
     delta_picture,
     epsilon_picture,
     ledger_picture,
@@ -114,20 +113,6 @@ def test_the_best_order_is_marked_on_the_renyi_curve() -> None:
     assert f"epsilon {dpacct.display.up(epsilon, 4)}" in mark.words
     (curve,) = picture.panels[0].curves
     assert min(curve.x) < mark.x < max(curve.x)
-
-
-def test_bands_are_compared_at_one_budget() -> None:
-    picture = as_json(correlated_picture(60, [5, 20], epsilon=8, delta=1e-5))
-    (panel,) = picture.panels
-    assert [curve.name for curve in panel.curves] == ["separation 5", "separation 20"]
-    for curve, mark in zip(panel.curves, panel.marks, strict=True):
-        assert mark.y == min(curve.y)
-        assert mark.x == curve.x[list(curve.y).index(mark.y)]
-    # One band is independent noise, which the level shows.
-    assert panel.curves[0].y[0] == pytest.approx(panel.levels[0].y, rel=1e-9)
-    assert "error" in picture.title
-    with pytest.raises(InvalidParameter, match="a curve for each separation"):
-        correlated_picture(60, [], epsilon=8, delta=1e-5)
 
 
 def test_a_schedule_has_noise_and_rate() -> None:

@@ -4,7 +4,6 @@ Each ``..._picture`` function returns a `Picture`, which is data. `Drawing` show
 """
 
 from dpacct.outputs import as_data
-from dpacct.pictures.correlated import correlated_picture
 from dpacct.pictures.drawing import Drawing
 from dpacct.pictures.picture import Bar, Cells, Curve, Level, Mark, Panel, Picture
 from dpacct.pictures.records import (
@@ -28,7 +27,7 @@ from dpacct.pictures.schedules import (
 
 __all__ = [
     "Bar", "Cells", "Curve", "Drawing", "Level", "Mark", "Panel", "Picture", "Setting",
-    "TrainedRun", "as_data", "compare_picture", "correlated_picture", "delta_picture",
+    "TrainedRun", "as_data", "compare_picture", "delta_picture",
     "epsilon_chart", "epsilon_picture", "ledger_picture", "rdp_picture", "read_run",
     "roc_picture", "runs_picture", "schedule_picture", "spent_panel", "tradeoff_picture",
 ]  # fmt: skip
