@@ -7,7 +7,7 @@
 
       I_C(a) - 1 = integral over x > 1/2 of phi (1 - e^{-(a-1) l}) (e^{a l} - 1),
 
-* `wang_log_moment`: the published bound of the same rounds, which is sometimes smaller,
+* `wang_log_moment`: the published bound of the same rounds, larger in all comparisons,
 * `PairMoments`: the sum over all rounds of a direction.
 
 The first two integrands are analytic on the whole line, where the trapezoid rule converges
