@@ -11,7 +11,7 @@ LOWEST_VENV ?= .venv-lowest
 LOWEST := $(LOWEST_VENV)/bin/python
 PYTEST_LOWEST := -m pytest -n auto -W default::DeprecationWarning
 
-.PHONY: tools flower-tools test slow app thorough explore flower lint bench gpu docs pictures release lowest site
+.PHONY: tools flower-tools test slow app texts thorough explore flower lint bench gpu docs pictures release lowest site
 
 test: tools
 	$(PYTHON) -m pytest -n auto
@@ -34,6 +34,11 @@ flower: flower-tools
 app: tools
 	$(call group,app-test)
 	$(PYTHON) -m pytest tests/cli/app_page
+
+# Texts, adapters and saved data sets of Hugging Face, whose packages take 400 MB.
+texts: tools
+	$(call group,text-test)
+	$(PYTHON) -m pytest tests/cli/train/test_hugging_face.py tests/fl/models tests/fl/data/test_columns.py
 
 # New examples each time; what fails is printed with the line that repeats it.
 explore: tools

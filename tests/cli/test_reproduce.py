@@ -81,6 +81,9 @@ def test_a_stopped_run_goes_on_and_loses_no_evaluation(dpacct, monkeypatch):
     dpacct("reproduce mine.toml --quiet")
     row = json.loads(Path("reproduced/runs.jsonl").read_text("utf-8"))
     assert [step["round"] for step in row["result"]["history"]] == [1, 2, 3, 4, 5, 6]
+    # 650 weights of 4 bytes for each of 9 clients, there and back, in each round.
+    sent = [step["megabytes"] for step in row["result"]["history"]]
+    assert sent == pytest.approx([round_ * 9 * 2 * 2600 / 1e6 for round_ in range(1, 7)])
     assert row["result"]["epsilon"] > row["result"]["history"][2]["epsilon"]
     assert 0 <= row["result"]["train_accuracy"] <= 100
     assert not kept.exists()

@@ -44,9 +44,18 @@ Target = Annotated[Text, option("--eps", "E", options.PRIVACY, "A budget, drawn 
 At = Annotated[Text, option("--eps", "E", options.PRIVACY, "An epsilon to mark.")]
 Marked = Annotated[str, option("--fpr", "A,...", options.PRIVACY,
     f"False positive rates to mark; default {FPR_MARKED}.")]
+Against = Annotated[str, option("--against", "epsilon|round|megabytes", options.OUTPUT,
+    "The horizontal axis; default epsilon.")]
 ModelFile = Annotated[str, argument("FILE",
     "A model of dpacct train (.model.pt), beside its settings.")]
 # fmt: on
+
+
+class DataOptions(NamedTuple):
+    """The data of a trained model, if they do not lie beside it."""
+
+    data: Data = None
+    data_dir: DataDir = None
 
 
 class PictureOptions(NamedTuple):
@@ -229,15 +238,7 @@ def ledger(
 def train(
     files: Annotated[str, argument("FILE,...", "Reports of dpacct train (.report.jsonl).")],
     *,
-    against: Annotated[
-        str,
-        option(
-            "--against",
-            "epsilon|round|megabytes",
-            options.OUTPUT,
-            "The horizontal axis; default epsilon.",
-        ),
-    ] = "epsilon",
+    against: Against = "epsilon",
     to: PictureOptions,
 ) -> None:
     """Draw accuracy against epsilon, rounds or communication, from the reports of dpacct train.
@@ -255,9 +256,7 @@ def train(
     )
 
 
-def landscape(
-    model: ModelFile, *, data: Data = None, data_dir: DataDir = None, to: PictureOptions
-) -> None:
+def landscape(model: ModelFile, *, where: DataOptions, to: PictureOptions) -> None:
     """Draw the loss along random directions around a trained model, on its test data.
 
     Example:
@@ -267,7 +266,7 @@ def landscape(
     from dpacct.fl.models import cross_entropy
 
     to.file()
-    job, _ = _trained(model, data=data, data_dir=data_dir)
+    job, _ = _trained(model, **where._asdict())
     lengths = [step / 4 for step in range(-4, 5)]
     tested = job.tested.map(lambda values: values[:1000])
     lines = inspect.losses_on_lines(job.model, cross_entropy, tested, lengths, directions=5)
@@ -277,12 +276,7 @@ def landscape(
 
 
 def spectrum(
-    model: ModelFile,
-    *,
-    data: Data = None,
-    data_dir: DataDir = None,
-    init: Init = None,
-    to: PictureOptions,
+    model: ModelFile, *, where: DataOptions, init: Init = None, to: PictureOptions
 ) -> None:
     """Draw the Fourier spectrum of what training changed. White noise is level.
 
@@ -292,7 +286,7 @@ def spectrum(
     from dpacct.fl import inspect
 
     to.file()
-    job, start = _trained(model, begun=True, data=data, data_dir=data_dir, init=init)
+    job, start = _trained(model, begun=True, init=init, **where._asdict())
     changes = [value.detach().cpu() - start[name] for name, value in job.model.named_parameters()]
     power = inspect.power_spectrum(max(changes, key=lambda change: change.numel()), 64)
     frequencies = [(place + 0.5) / (2 * len(power)) for place in range(len(power))]
@@ -300,9 +294,7 @@ def spectrum(
     _put(job, model, to, label, "power", (frequencies, power, None))
 
 
-def norms(
-    model: ModelFile, *, data: Data = None, data_dir: DataDir = None, to: PictureOptions
-) -> None:
+def norms(model: ModelFile, *, where: DataOptions, to: PictureOptions) -> None:
     """Draw a histogram of unbounded updates from a trained model, of its test data as 50 clients.
 
     Example:
@@ -312,7 +304,7 @@ def norms(
     from dpacct.fl.models import cross_entropy
 
     to.file()
-    job, _ = _trained(model, data=data, data_dir=data_dir)
+    job, _ = _trained(model, **where._asdict())
     count = min(50, len(job.tested))
     clients = [job.tested.map(lambda values: values[place::count]) for place in range(count)]  # noqa: B023
     rate = job.keywords["local"].lr if job.keywords["local"] else 1.0

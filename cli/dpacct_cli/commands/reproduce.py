@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import sqlite3
 import sys
@@ -264,7 +265,10 @@ def play(
                 rows = [row for row in read_history(history) if row["round"] <= run.round]
         every, plan = settings.every(run.rounds), run.engine.plan
         receivers = len(job.clients) if run.engine.method.everyone_computes else plan.cohort_size
-        sent = rows[-1].get("megabytes", 0.0) if rows else 0.0
+        # Of a run that stopped between evaluations, by its mean round until the latest one.
+        last = rows[-1] if rows else {"round": 1}
+        each = (last.get("megabytes") or math.nan) / max(last["round"], 1)
+        sent = each * run.round if run.round else 0.0
         first, began = run.round, time.process_time()
         for report in run:
             seconds += time.process_time() - began

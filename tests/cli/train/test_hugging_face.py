@@ -1,4 +1,7 @@
-"""Folders that Hugging Face `datasets` has saved, GLUE among them. Nothing is fetched."""
+"""Folders that Hugging Face `datasets` has saved, GLUE among them. Nothing is fetched.
+
+`pip install --group text-test` brings the packages.
+"""
 
 from __future__ import annotations
 
