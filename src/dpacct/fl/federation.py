@@ -17,12 +17,12 @@ from torch import nn
 
 from dpacct.errors import BudgetExceeded, InvalidParameter
 from dpacct.fl.clients import Population, check_population
-from dpacct.fl.engine.ranks import HOST, Ranks, follower_settings, moved, moved_value
+from dpacct.fl.engine.ranks import Ranks, follower_settings, moved, moved_value
 from dpacct.fl.engine.rehearsal import Rehearsal
 from dpacct.fl.engine.rounds import OpenRound, no_ledger
 from dpacct.fl.engine.run import PrivateRun
 from dpacct.fl.engine.setup import choose_chooser, prepare
-from dpacct.fl.engine.states import Collected, Draw, TrainingState
+from dpacct.fl.engine.states import HOST, Collected, Draw, TrainingState
 from dpacct.fl.layout import set_training_mode
 from dpacct.fl.local.losses import LossFunction, check_loss
 from dpacct.fl.report import RoundReport

@@ -18,13 +18,14 @@ from torch import Tensor
 from dpacct.errors import Unsupported
 from dpacct.fl.clients import Canary, Examples, Population, checked
 from dpacct.fl.engine.states import (
+    HOST,
     Collected,
     Contributions,
     Draw,
     Released,
     TrainingState,
     client_seed,
-    on_host,
+    together,
 )
 from dpacct.fl.layout import Layout, Noised, State, copies, scatter
 from dpacct.fl.local.sgd import SGD, RoundValues, chunks, plan_batches
@@ -145,7 +146,7 @@ class Engine:
                     self._add_group(collected, self.clients, group, part[done : done + len(group)])
                     done += len(group)
                 continue
-            tasks = [self.task(client, state, draw.order, trainer) for client in part]
+            tasks = self.tasks(part, state, draw.order, trainer)
             rows = trainer.train(tasks, broadcast)
             for row, task in zip(rows, tasks, strict=True):
                 if task.planted is not None:
@@ -156,8 +157,9 @@ class Engine:
                 inside = scatter(contributions.rows, collected.kept, self.layout.size)
                 memories = zip(part, trainer.remember(tasks, inside, broadcast) or [], strict=True)
                 # Memories of all clients may be too many for a device.
-                own = {(c, name): v for c, new in memories for name, v in copies(new).items()}
-                for (client, name), value in on_host(own).items():
+                held = {(c, name): v for c, new in memories for name, v in new.items()}
+                own = {k: v.clone() if v.device == HOST else v for k, v in held.items()}
+                for (client, name), value in together(own).items():
                     collected.memories.setdefault(client, {})[name] = value
         return collected
 
@@ -308,16 +310,33 @@ class Engine:
             state.noise,
         )
 
-    def task(
-        self, client: int, state: TrainingState, order: int, trainer: Trainer | None = None
-    ) -> Task:
-        """Return a client with its batches and a copy of its memory, which is on the device.
+    def tasks(
+        self,
+        clients: Sequence[int],
+        state: TrainingState,
+        order: int,
+        trainer: Trainer | None = None,
+    ) -> list[Task]:
+        """Return clients with their batches and copies of their memories, which are on the device.
 
         ``order`` is the seed of the round's batches. Those of a client do not depend on others. A
         trainer judges its data. None admits all.
         """
-        own, seed, clients = self.memory(client, state), client_seed(order, client), self.clients
-        own = None if own is None else {n: v.to(self.device) for n, v in copies(own).items()}
+        memories = {client: self.memory(client, state) for client in clients}
+        # One upload for all of them.
+        own = {(c, n): v for c, held in memories.items() for n, v in copies(held or {}).items()}
+        there = together(own, self.device)
+        return [
+            self._task(c, h and {n: there[c, n] for n in h}, client_seed(order, c), trainer)
+            for c, h in memories.items()
+        ]
+
+    def task(self, client: int, state: TrainingState, order: int) -> Task:
+        """Return one client, see `tasks`."""
+        return self.tasks([client], state, order)[0]
+
+    def _task(self, client: int, own: State | None, seed: int, trainer: Trainer | None) -> Task:
+        clients = self.clients
         planted = clients.planted(client) if isinstance(clients, Examples) else None
         with Trial():
             data = checked(clients[client])

@@ -30,7 +30,6 @@ from dpacct.fl.settings import LocalSettings
 from dpacct.validate import LEAST_NOISE
 
 Held = TypeVar("Held", TrainingState, Collected)
-HOST = torch.device("cpu")
 
 
 class Ranks:

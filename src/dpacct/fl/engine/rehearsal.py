@@ -38,6 +38,7 @@ from dpacct.fl.tensors import (
 from dpacct.fl.training.choose import Choice, TrainerChooser, TrainingMode
 from dpacct.fl.training.synthetic import Kind, synthetic_clients, usual_kind
 from dpacct.fl.training.tasks import Isolation, Trainer
+from dpacct.rounds import Full, Uniform
 
 # Examples of the two synthetic clients: two batches, of which one is not full, and one batch. None
 # holds a single example, which not every model takes.
@@ -97,6 +98,8 @@ class Rehearsal:
                 self._synthetic,
                 engine.broadcast(self._state),
                 max(1, round(workers)),
+                # Only these cohorts have one size.
+                varies=not (everyone or isinstance(engine.plan.sampling, Full | Uniform)),
                 timed=engine.source.private,
                 before=self._before,
             )

@@ -30,7 +30,7 @@ from dpacct.budget import Budget, Spent
 from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
 from dpacct.fl.data.dataset import PartitionedClients
 from dpacct.fl.engine.setup import Parts
-from dpacct.fl.engine.states import Collected, Contributions, Draw, Released, diagnose, on_host
+from dpacct.fl.engine.states import Collected, Contributions, Draw, Released, diagnose, together
 from dpacct.fl.layout import State, copies
 from dpacct.fl.local.losses import LocalLoss, LossFunction
 from dpacct.fl.privacy.account import Account, RowTicket
@@ -360,7 +360,7 @@ class OpenRound:
             if not self._committed:  # Rule 4.
                 self._ticket.commit()
             # Memories of all clients may be too many for a device.
-            state.client_states |= {c: on_host(own) for c, own in collected.memories.items()}
+            state.client_states |= {c: together(own) for c, own in collected.memories.items()}
             run.state = engine.apply(state, release)
             run.write_model()
             self.released = release

@@ -19,7 +19,7 @@ from dpacct.errors import BudgetExceeded, InvalidParameter
 from dpacct.fl.engine.checkpoint import read_checkpoint, saved_in, tensors_of, write_checkpoint
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.setup import Parts, has_memories
-from dpacct.fl.engine.states import TrainingState, on_host
+from dpacct.fl.engine.states import TrainingState, together
 from dpacct.fl.postprocess import ServerState
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound
 from dpacct.fl.privacy.masks import reads_release
@@ -154,9 +154,9 @@ class PrivateRun(Rounds):
         content = {
             "setting": self.setting,
             "round": state.round,
-            "params": on_host(state.params),
-            "server_state": on_host(state.server_state),
-            "client_states": {client: on_host(own) for client, own in state.client_states.items()},
+            "params": together(state.params),
+            "server_state": together(state.server_state),
+            "client_states": {client: together(own) for client, own in state.client_states.items()},
             # Memories belong to places among the clients. Without any, their number is not written.
             "num_clients": self.engine.num_clients if state.client_states else None,
             "clip_norm": state.bound.clip_norm,

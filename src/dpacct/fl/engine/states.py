@@ -47,13 +47,16 @@ def client_seed(order: int, client: int) -> int:
     return (word ^ (word >> 31)) % 2**63
 
 
-def on_host(tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
-    """Return the tensors on the CPU, from a device by one copy for each type of numbers."""
+HOST = torch.device("cpu")
+
+
+def together(tensors: Mapping[Key, Tensor], device: torch.device = HOST) -> dict[Key, Tensor]:
+    """Return the tensors on a device, from another one by one copy for each type of numbers."""
     copies = {key: value.detach() for key, value in tensors.items()}
-    away = {key: value for key, value in copies.items() if value.device.type != "cpu"}
+    away = {key: value for key, value in copies.items() if value.device.type != device.type}
     for dtype in {value.dtype for value in away.values()}:
         own = {key: value for key, value in away.items() if value.dtype == dtype}
-        whole = torch.cat([value.flatten() for value in own.values()]).cpu()
+        whole = torch.cat([value.flatten() for value in own.values()]).to(device)
         parts = split(whole, [value.numel() for value in own.values()])
         # In storage of its own: one that is kept would keep all.
         copies |= {k: p.view(own[k].shape).clone() for k, p in zip(own, parts, strict=True)}

@@ -25,11 +25,11 @@ from dpacct.fl.layout import Layout, copies, set_training_mode
 from dpacct.fl.local.losses import LocalLoss, LossFunction
 from dpacct.fl.local.sgd import SGD, Batch, LocalAdam, padded_width
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.tensors import listed, norm
+from dpacct.fl.tensors import norm
 from dpacct.fl.training.examples import STEP, ExampleTrainer, largest_group
 from dpacct.fl.training.synthetic import Synthetic, synthetic_task
 from dpacct.fl.training.tasks import Broadcast, SequentialTrainer, Task, Trainer, Trial
-from dpacct.fl.training.vectorized import VectorizedTrainer
+from dpacct.fl.training.vectorized import VectorizedTrainer, put_rows
 
 # Memory for the clients that are trained at a time: this, or a share of a GPU's free memory.
 _MEMORY, _FREE_SHARE = 1 << 30, 0.4
@@ -116,7 +116,7 @@ class RoundTrainer(Trainer):
             return
         with Trial() as trial:
             updates = self.together.train([tasks[place] for place in places], broadcast)
-            rows[listed(places, rows.device)] = updates
+            put_rows(rows, places, updates)
         if trial.error is not None and len(places) > 1:
             half = len(places) // 2
             self._train_groups(tasks, places[:half], broadcast, rows)
@@ -179,6 +179,7 @@ class TrainerChooser:
         broadcast: Broadcast,
         cohort: int,
         *,
+        varies: bool = True,
         timed: bool = True,
         before: TrainingMode | None = None,
     ) -> Choice:
@@ -187,7 +188,7 @@ class TrainerChooser:
         ``vectorize=True`` is Unsupported if this model or method cannot be batched.
 
         Args:
-            cohort: planned number of workers in a round.
+            cohort: planned number of workers in a round. varies: whether it is a mean.
             timed: whether the speed may be measured.
             before: the choice of another rank, or before a resume. It is kept where it is possible.
         """
@@ -203,7 +204,9 @@ class TrainerChooser:
             return self._build(sequential, synthetic)
         tasks = self._tasks(synthetic, broadcast)
         fitting = self._limit // max(self._bytes_each(tasks[0], broadcast), 1)
-        plan = self._grouped(broadcast, cohort, fitting)
+        # A standard deviation above the mean of a Poisson cohort.
+        most = math.ceil(cohort + math.sqrt(cohort)) if varies else cohort
+        plan = self._grouped(broadcast, most, fitting)
         complaint = "" if fitting >= 2 else "memory has no room for two at once"
         # Rounding may decide on which side of its kink an activation lies, and then two correct
         # results differ visibly. That hardly happens twice.
@@ -272,12 +275,10 @@ class TrainerChooser:
         clients = [synthetic.make(size, seed) for seed, size in enumerate(sizes, start=first)]
         return [synthetic_task(data, self._method, broadcast) for data in clients]
 
-    def _grouped(self, broadcast: Broadcast, cohort: int, fitting: int) -> TrainingMode:
+    def _grouped(self, broadcast: Broadcast, most: int, fitting: int) -> TrainingMode:
         """Return the plan of as few equal groups as hold most cohorts and fit into memory."""
         device = broadcast.device.type
         largest = largest_group(self._layout) if self._examples else min(_MOST, max(fitting, 2))
-        # A standard deviation above the mean of a Poisson cohort.
-        most = math.ceil(cohort + math.sqrt(cohort))
         groups = -(-most // largest)
         group = min(-(-most // (groups * STEP)) * STEP, largest)
         if self._examples:

@@ -53,8 +53,8 @@ class VectorizedTrainer(Trainer):
         rows = self._no_updates(len(tasks), broadcast)
         with self._isolation.around(broadcast) as shown:
             for places, group in self._groups(tasks, shown.local):
-                updates = self._train_group(group, shown)
-                rows[listed(places, rows.device)] = updates[: len(places)].to(rows.dtype)
+                updates = self._train_group(group, shown)[: len(places)].to(rows.dtype)
+                put_rows(rows, places, updates)
         return rows
 
     def _groups(self, tasks: Sequence[Task], local: SGD) -> Iterator[tuple[list[int], list[Task]]]:
@@ -131,8 +131,7 @@ class VectorizedTrainer(Trainer):
         """Return the stacked parameters after the local steps of all clients."""
         local, like = shown.local, next(iter(params.values()))
         known = _Known.of(tasks, shown, like)
-        group = _GroupData.of(tasks, local, like)
-        seeds = listed([task.seed or 0 for task in tasks], like.device)
+        group, seeds = _GroupData.of(tasks, local, like), known.seeds
         rate, limit = shown.step_size(0), local.max_grad_norm
         optimizer: State = {}
         for step, seed in enumerate(seeds_of_steps(seeds, len(group.rows))):
@@ -176,11 +175,12 @@ class VectorizedTrainer(Trainer):
 
 
 class _Known(NamedTuple):
-    """Learning rates [c], numbers of steps [c] and memories [c, ...] of the clients of a group."""
+    """Learning rates [c], numbers of steps [c], memories [c, ...] and seeds [c] of a group."""
 
     rates: Tensor
     counts: Tensor
     memories: State | None
+    seeds: Tensor
 
     @classmethod
     def of(cls, tasks: Sequence[Task], shown: Broadcast, like: Tensor) -> _Known:
@@ -188,7 +188,9 @@ class _Known(NamedTuple):
         rates = listed([shown.step_size(n) for n in steps], like.device, like.dtype)
         states = [cast("State", task.state) for task in tasks]
         memories = tasks[0].state and {n: torch.stack([s[n] for s in states]) for n in states[0]}
-        return cls(rates, listed(steps, like.device), memories)
+        # One upload for both.
+        counts, seeds = listed([*steps, *(t.seed or 0 for t in tasks)], like.device).view(2, -1)
+        return cls(rates, counts, memories, seeds)
 
     @property
     def dims(self) -> tuple[int, int, int | None]:
@@ -206,7 +208,7 @@ def _separately(
     def one(own: tuple[*Own], *of: Any) -> Made:
         return call(shown.context(*of), *own)
 
-    return vmap(one, in_dims=(0, *known.dims))(values, *known)
+    return vmap(one, in_dims=(0, *known.dims))(values, *known[:3])
 
 
 class _GroupData(NamedTuple):
@@ -266,6 +268,14 @@ class _GroupData(NamedTuple):
             weights[..., 0] > 0,
             numbers((active | idle).all(dim=1)),
         )
+
+
+def put_rows(rows: Tensor, places: list[int], values: Tensor) -> None:
+    """Write rows to their places, all of them in order without an index on the device."""
+    if places == list(range(len(rows))):
+        rows.copy_(values)
+    else:
+        rows[listed(places, rows.device)] = values
 
 
 def _taken(values: Tensor, rows: Tensor) -> Tensor:
