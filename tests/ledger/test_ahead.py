@@ -1,4 +1,4 @@
-"""Fewer writes: the release of a round with the next reservation, and rounds reserved ahead."""
+"""Fewer writes: rounds reserved ahead."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 import dpacct
-from dpacct import Budget, BudgetExceeded, InvalidParameter, Ledger, LedgerError, Poisson, Round
+from dpacct import InvalidParameter, Ledger, LedgerError, Round
 from dpacct.ledger import Event, NoisySum
-from dpacct.ledger.record.state import RunState
 from ledgers import BUDGET, play
 
 FULL, MORE = Round(30.0), Round(40.0)
@@ -105,7 +104,8 @@ def test_while_a_round_is_not_settled_the_next_one_is_reserved_alone(ledger: Led
     third = run.reserve(FULL)
     assert (run.rounds, run.reserved_ahead) == (10, 7)
     first.commit()
-    third.commit_and_reserve(FULL).commit()
+    third.commit()
+    run.reserve(FULL).commit()
     assert (run.committed, run.reserved_ahead, ledger.verify().sound) == (4, 6, True)
 
 
@@ -129,47 +129,6 @@ def test_rounds_of_several_releases_go_ahead_too(ledger: Ledger) -> None:
         run.reserve(event, ahead=4).commit()
     assert (run.committed, run.on_plan, kinds(ledger).count("kind")) == (6, True, 1)
     assert ledger.verify().sound
-
-
-@pytest.mark.parametrize("ahead", [1, 4])
-def test_a_release_and_the_next_reservation_are_one_write(ledger: Ledger, ahead: int) -> None:
-    run = ledger.start_run("x", 12 * FULL)
-    ticket = run.reserve(FULL, ahead=ahead)
-    for _ in range(11):
-        before = ledger.position.entry
-        following = ticket.commit_and_reserve(FULL, ahead=ahead, details={"loss": 1})
-        assert (ticket.state, following.state) == ("committed", "reserved")
-        assert ledger.position.entry - before in (1, 2)
-        ticket = following
-    ticket.commit()
-    with pytest.raises(LedgerError, match="is committed"):
-        ticket.commit_and_reserve(FULL)
-    assert (run.rounds, run.committed, run.held) == (12, 12, 0)
-    assert ledger.verify().sound
-
-
-def test_a_round_is_released_even_if_the_next_one_does_not_fit(path: Path) -> None:
-    with Ledger.open(path, Budget(1, 1e-5)) as ledger:
-        run = ledger.start_run("x")
-        ticket = run.reserve(Round(10.0))
-        with pytest.raises(BudgetExceeded, match="the round does not fit"):
-            ticket.commit_and_reserve(Round(0.5))
-        assert (ticket.state, run.rounds, run.committed) == ("committed", 1, 1)
-
-        def never(_state: RunState) -> None:
-            raise BudgetExceeded("no more")
-
-        ticket = run.reserve(Round(20.0))
-        with pytest.raises(BudgetExceeded, match="no more"):
-            ticket.commit_and_reserve(Round(20.0), asks=never)
-        assert (ticket.state, run.rounds) == ("committed", 2)
-        # What is no round is refused before anything is written.
-        ticket = run.reserve(Round(20.0))
-        with pytest.raises(InvalidParameter):
-            ticket.commit_and_reserve(Round(20.0, Poisson(0.1), "replace-one"))
-        assert (ticket.state, run.committed) == ("drawn", 2)
-        ticket.commit()
-        assert ledger.verify().sound
 
 
 def test_a_kept_journal_is_gone_when_the_ledger_is_at_rest(path: Path) -> None:

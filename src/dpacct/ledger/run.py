@@ -6,11 +6,11 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from dpacct import validate
 from dpacct.budget import Spent
-from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
+from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger import writing
 from dpacct.ledger.postgres.address import Address
 from dpacct.ledger.readings import Guarantee, Snapshot
@@ -20,8 +20,6 @@ from dpacct.ledger.record.plans import PAIRS, plan_room
 from dpacct.ledger.record.state import Charge, RunState, settled_by
 from dpacct.ledger.writing import LedgerFile, Reservation, Transaction
 from dpacct.rounds import Release, Schedule
-
-T = TypeVar("T")
 
 
 class Ticket:
@@ -72,59 +70,12 @@ class Ticket:
                 Then nothing may be released, and the round stays spent.
             InvalidParameter: the details are not JSON.
         """
-        self._commit(details, lambda _: None)
-
-    def commit_and_reserve(
-        self,
-        event: Event | Release,
-        *,
-        details: Mapping[str, Any] | None = None,
-        ahead: int | None = None,
-        asks: Callable[[RunState], None] | None = None,
-    ) -> Ticket:
-        """Release the round and charge the next one of its run, by one write.
-
-        Call it before the noisy value of this round leaves, and before data is touched for the next
-        one. `state` tells whether this round is on disk: it is, even if the next one does not fit.
-
-        Args:
-            details: as for `commit`.
-            event, ahead, asks: of the next round, as for `Run.reserve`.
-        Raises:
-            BudgetExceeded: this round is released, and the next one does not fit.
-            LedgerError, InvalidParameter: as for `commit` and `Run.reserve`.
-        """
-        run = self._run
-        whole, count = run.asked(event, ahead, closes=self)
-
-        def then(opened: Transaction) -> list[Reservation]:
-            try:
-                return run.charge_next(opened, whole, count, asks)
-            except BudgetExceeded:
-                return []
-
-        if run.has_ahead(whole, closes=self):
-            self._commit(details, lambda _: None)
-            return run.reserve(whole, ahead=ahead, asks=asks)
-        following: Ticket | None = None
-        try:
-            following = run.ticket_of(self._commit(details, then), whole)
-        except BudgetExceeded:
-            # A database refused the next round, and with it the whole write.
-            self._commit(details, lambda _: None)
-        return following or run.reserve(whole, ahead=ahead, asks=asks)
-
-    def _commit(self, details: Mapping[str, Any] | None, then: Callable[[Transaction], T]) -> T:
-        """Release the round, and return the result of what follows in the same transaction."""
         self._require("committed", "reserved", "drawn")
         kept = checked_details(details)
         # From here on it cannot be abandoned, even if writing fails.
         self._state = "drawn"
-        self.totals, found = self._file.write(
-            lambda opened: (opened.commit(self._reservation, kept), then(opened))
-        )
+        self.totals = self._file.write(lambda opened: opened.commit(self._reservation, kept))
         self._state = "committed"
-        return found
 
     def abandon(self, reason: str) -> None:
         """Give a round back for which nothing was drawn. The ledger keeps it, with the reason.
@@ -257,14 +208,34 @@ class Run:
             InvalidParameter: its adjacency is not the ledger's, or a private run has no noise.
             LedgerError: the run is finished, or the file cannot be written. Nothing counts then.
         """
-        whole, count = self.asked(event, ahead)
-        if self.has_ahead(whole):
+        ahead = self.ahead if ahead is None else ahead
+        ahead = validate.count("ahead", ahead, "the number of rounds ahead", MOST_AHEAD)
+        whole = event if isinstance(event, Event) else Event(event)
+        if whole.is_bare and self.private:
+            rule = "no epsilon covers a sum without noise: start its run with private=False"
+            raise InvalidParameter("noise_multiplier", 0.0, rule)
+        # What its admission needs is computed before the file is locked.
+        self._file.prepare(whole.charged)
+        settled = self._latest is None or self._latest.state in ("committed", "abandoned")
+        if self.reserved_ahead and settled and self._ahead_of == whole:
             self._latest = Ticket(self, self._ahead.pop(0), whole)
             return self._latest
+
+        def charge(opened: Transaction) -> list[Reservation]:
+            self._give_back(opened)
+            state = opened.open_run(self.id)
+            if asks is not None:
+                asks(state)
+            return opened.reserve(self.id, whole, ahead if settled else 1)
+
         while True:
-            found = self._file.write(lambda opened: self.charge_next(opened, whole, count, asks))
-            if ticket := self.ticket_of(found, whole):
-                return ticket
+            reserved = self._file.write(charge)
+            self._ahead, self._ahead_of, self._process = reserved[1:], whole, os.getpid()
+            if self._ahead:
+                self._file.give_back.add(self.give_back)
+            if reserved:
+                self._latest = Ticket(self, reserved[0], whole)
+                return self._latest
             # A rejection takes a while. Other processes may free some room meanwhile.
             now = self._file.now()
             charged = in_adjacency(whole.charged, now.state.adjacency)
@@ -272,55 +243,10 @@ class Run:
                 now.mixture.check_promises(now.state.charged, 1 * charged)
                 raise writing.round_refused(now, self.id, charged)
 
-    def asked(
-        self, event: Event | Release, ahead: int | None, closes: Ticket | None = None
-    ) -> tuple[Event, int]:
-        """Return a round to be reserved, once what its admission needs is computed, and how many.
-
-        ``closes``: the ticket that is settled before.
-        """
-        ahead = self.ahead if ahead is None else ahead
-        ahead = validate.count("ahead", ahead, "the number of rounds ahead", MOST_AHEAD)
-        whole = event if isinstance(event, Event) else Event(event)
-        if whole.is_bare and self.private:
-            rule = "no epsilon covers a sum without noise: start its run with private=False"
-            raise InvalidParameter("noise_multiplier", 0.0, rule)
-        self._file.prepare(whole.charged)
-        return whole, ahead if self._is_settled(closes) else 1
-
-    def has_ahead(self, event: Event, closes: Ticket | None = None) -> bool:
-        """Return whether such a round was reserved ahead by this process, and may be taken."""
-        return bool(self.reserved_ahead) and self._ahead_of == event and self._is_settled(closes)
-
-    def _is_settled(self, closes: Ticket | None) -> bool:
-        latest = self._latest
-        return latest in (None, closes) or latest.state in ("committed", "abandoned")
-
     @property
     def reserved_ahead(self) -> int:
         """The number of rounds that are reserved and not taken. They count as spent until then."""
         return len(self._ahead) if os.getpid() == self._process else 0
-
-    def charge_next(
-        self, opened: Transaction, event: Event, ahead: int,
-        asks: Callable[[RunState], None] | None,
-    ) -> list[Reservation]:  # fmt: skip
-        """Charge a round, or nothing if it does not fit, and give back what is left ahead."""
-        self._give_back(opened)
-        state = opened.open_run(self.id)
-        if asks is not None:
-            asks(state)
-        return opened.reserve(self.id, event, ahead)
-
-    def ticket_of(self, reserved: list[Reservation], event: Event) -> Ticket | None:
-        """Return the ticket of the first of some reservations, and keep the others."""
-        self._ahead, self._ahead_of, self._process = reserved[1:], event, os.getpid()
-        if not reserved:
-            return None
-        if self._ahead:
-            self._file.give_back.add(self.give_back)
-        self._latest = Ticket(self, reserved[0], event)
-        return self._latest
 
     def give_back(self) -> None:
         """Give back the rounds that are reserved ahead and not taken.

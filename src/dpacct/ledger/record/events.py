@@ -17,13 +17,13 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, cast
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
-from dpacct.items import phase_entry, read_alone, release_entry
+from dpacct.items import phase_entry, read_alone
 from dpacct.numerics.rounding import UNIT
 from dpacct.rounds import Adjacency, Phase, Poisson, Release, Round, Schedule, Uniform
 from dpacct.tight.profiles import ReleaseOfSchedule
@@ -267,12 +267,3 @@ def schedule_to_json(schedule: Schedule) -> list[dict[str, Any]]:
 def schedule_from_json(value: list[dict[str, Any]]) -> Schedule:
     """Return the schedule that `schedule_to_json` wrote."""
     return Schedule(Phase(read_alone(entry, ("rounds",)), entry["rounds"]) for entry in value)
-
-
-def event_to_json(event: Event, charged: Release) -> dict[str, Any]:
-    """Return the event with the charged round: its own, in the ledger's adjacency."""
-    entry: dict[str, Any] = {"charged": release_entry(charged, alone=True)}
-    if event.releases:
-        entry["noise_multiplier"] = event.noise_multiplier
-        entry["releases"] = list(map(asdict, event.releases))
-    return entry | ({"details": dict(event.details)} if event.details else {})
