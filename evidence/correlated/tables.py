@@ -68,7 +68,7 @@ def draw(records: Records) -> Drawing:
         ]
         label = f"{ROUNDS // groups} participations: test accuracy [%]"
         panels.append(Panel("round", label, curves, from_zero=False))
-    title = "Without correlation, taking turns costs 18 to 26 points; with it, none"
+    title = "Without correlation, taking turns costs 18 to 26 points; with bands, none"
     note = (
         "FEMNIST, 105 writers, epsilon 2. Lines are means of three runs, bands reach to the worst."
     )
