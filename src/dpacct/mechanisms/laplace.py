@@ -156,14 +156,25 @@ class HalfPowerPair(GeneralPair):
             shift = np.conj(shift)
         return shift, UNIT * (48 * size / whole + 16 * t * eps * (1 + size / whole))
 
-    def decay(self, tilt: float, frequencies: Array) -> Array:
-        """See `GeneralPair`. Only the part between the atoms decays.
+    def atoms(self) -> AtomicPair | None:
+        """See `GeneralPair`."""
+        if self.top == 0.0:
+            return None
+        losses = np.array([self.epsilon, -self.epsilon])
+        masses = self.top * np.array([1.0, max(math.exp(-self.epsilon), 1e-300)])
+        error = 2 * FUNCTION_ERROR + 4 * UNIT * self.epsilon
+        return AtomicPair(losses, masses, 0.0, 2 * UNIT * self.epsilon, error)
 
-        There |sinh(z eps) / z| <= cosh(a eps) / |z|.
-        """
+    def decay(self, tilt: float, frequencies: Array) -> Array:
+        """See `GeneralPair`. Only the part between the atoms decays."""
+        ch, _, whole = self._parts(max(abs(tilt + 0.5), _LEAST))
+        return np.minimum(self.top * ch / whole + self.density_decay(tilt, frequencies), 1.0)
+
+    def density_decay(self, tilt: float, frequencies: Array) -> Array:
+        """See `GeneralPair`: |sinh(z eps) / z| <= cosh(a eps) / |z|."""
         a = max(abs(tilt + 0.5), _LEAST)
         ch, _, whole = self._parts(a)
-        return np.minimum((self.top + self._density / np.hypot(a, frequencies)) * ch / whole, 1.0)
+        return self._density / np.hypot(a, frequencies) * ch / whole
 
 
 @dataclass(frozen=True, init=False, repr=False, slots=True)

@@ -132,6 +132,22 @@ class AtomicPair(GeneralPair):
         upper = (total + slack + self.infinite_mass) * (1 + 4 * UNIT)
         return Interval(max(0.0, total - slack), min(1.0, upper))
 
+    def falling(self, epsilon: float) -> float:
+        """Return about minus the derivative of delta, e^eps Q(L > eps)."""
+        beyond = self.losses > epsilon
+        return float(self.masses[beyond] @ np.exp(epsilon - self.losses[beyond]))
+
+    def atoms(self) -> AtomicPair:
+        """See `GeneralPair`: all but infinite losses."""
+        if not self.infinite_mass:
+            return self
+        return AtomicPair(self.losses, self.masses, 0.0, *self.errors)
+
+    def density_decay(self, tilt: float, frequencies: Array) -> Array:
+        """See `GeneralPair`."""
+        del tilt
+        return np.zeros_like(frequencies)
+
     def _tilted(self, tilt: float) -> tuple[float, Array, Array]:
         """Return log M(c), and weights of e^{cL} P with their relative errors, shape (n,)."""
         log_mass = self._log_masses
@@ -186,6 +202,8 @@ _UNEVEN = 1e-14
 def convolved(pairs: tuple[tuple[AtomicPair, int], ...]) -> AtomicPair | None:
     """Return the composition of pairs with few, equally spaced losses, or None for others.
 
+    None as well if all its masses are below 1e-300: then no loss is left to count.
+
     Error: masses are sums of positive products, each rounded. Masses below 1e-300 count as infinite
         losses.
     """
@@ -212,6 +230,8 @@ def convolved(pairs: tuple[tuple[AtomicPair, int], ...]) -> AtomicPair | None:
         mass_error += count * pair.errors[1] + UNIT * 4 * len(some) * (math.log2(count) + 2)
         kept += count * math.log1p(-min(pair.infinite_mass, 1 - UNIT))
     held = masses >= _LEAST_MASS
+    if not held.any():
+        return None
     infinite = -math.expm1(kept) * (1 + 16 * UNIT * (len(pairs) + 1))
     infinite += _LEAST_MASS * int(np.sum(~held))
     return AtomicPair(losses[held], masses[held], min(infinite, 1.0), loss_error, mass_error)
@@ -459,6 +479,10 @@ class HullPair(GeneralPair):
         """The atoms."""
         raise NotImplementedError
 
+    def atoms(self) -> AtomicPair:
+        """See `GeneralPair`."""
+        return self.hull.atoms()
+
     def log_moment(self, tilts: Array) -> Bounds:
         """See `GeneralPair`."""
         return self.hull.log_moment(tilts)
@@ -470,3 +494,7 @@ class HullPair(GeneralPair):
     def characteristic(self, tilt: float, frequencies: Array) -> tuple[ComplexArray, Array]:
         """See `GeneralPair`."""
         return self.hull.characteristic(tilt, frequencies)
+
+    def density_decay(self, tilt: float, frequencies: Array) -> Array:
+        """See `GeneralPair`."""
+        return self.hull.density_decay(tilt, frequencies)

@@ -108,6 +108,14 @@ class GeneralPair:
         del tilt
         return np.ones_like(frequencies)
 
+    def atoms(self) -> GeneralPair | None:
+        """Return the finite losses that have a mass, as an `AtomicPair`, or None if not known."""
+        return None
+
+    def density_decay(self, tilt: float, frequencies: Array) -> Array:
+        """Return bounds of the part of phi(t') without `atoms`, for all t' >= t, of shape (k,)."""
+        return self.decay(tilt, frequencies)
+
 
 class AdditivePair(GeneralPair):
     """A pair for all releases with some ``rho``, where rhos of releases add up."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +35,7 @@ from dpacct.pairs.dominating import Direction, PairsOf, proven_pairs
 from dpacct.pairs.one_round import one_round_delta
 from dpacct.rounds import Schedule
 from dpacct.tight.closed_forms import (
+    alone_epsilon,
     closed_form_delta,
     closed_form_epsilon,
     is_repeated,
@@ -321,10 +322,14 @@ def inversion_epsilon(composition: Composition, delta: float, mass: float = 0.0)
         # The part that is cut off is no small share of this delta. A smaller delta costs no less.
         lower = inversion_epsilon(composition, least).lower
         best = Interval.bracket(lower, best.upper)
-    with suppress(NotConverged):
-        best = _intersection(best, _plain(question, composition, 0.0))
-        if best.width <= _WIDE * best.upper:
-            return best
+    attempts = [partial(_plain, question, composition, 0.0)]
+    if composition.general:
+        attempts.append(partial(_atoms_apart_epsilon, question, composition, delta))
+    for attempt in attempts:
+        with suppress(NotConverged):
+            best = _intersection(best, attempt())
+            if best.width <= _WIDE * best.upper:
+                return best
     rest, lost = truncated(composition, _LOST * delta)
     if not lost < _WIDE * delta:
         # Of so small a delta nothing that is lost is hardly any.
@@ -350,7 +355,7 @@ def inversion_delta(
     if epsilon >= composition.largest_loss:
         return Interval(0.0, 0.0)
     question, best = AtEpsilon(epsilon, made), Interval(0.0, 1.0)
-    for attempt in (_unblurred, _quickly, _without_far_tail, _left_of_zero):
+    for attempt in (_unblurred, _quickly, _without_far_tail, _with_atoms_apart, _left_of_zero):
         with suppress(NotConverged):
             best = _intersection(best, attempt(composition, epsilon, best))
         if best.width <= _WIDE * best.upper or best.upper <= NEXT_TO_NOTHING:
@@ -382,6 +387,32 @@ def _without_far_tail(composition: Composition, epsilon: float, best: Interval) 
         return best
     rest = truncated(composition, _FAR * max(best.upper, 1e-250))
     return _plain(AtEpsilon(epsilon), *rest)
+
+
+def _with_atoms_apart(composition: Composition, epsilon: float, best: Interval) -> Interval:
+    """Return delta with the atoms of general pairs counted apart."""
+    if not composition.general:
+        return best
+    # Hardly any contour gets here, and none pays for the import before.
+    from dpacct.tight.atoms_apart import AtomsApart  # noqa: PLC0415 - as said
+
+    return AtomsApart(composition, epsilon).delta(epsilon)
+
+
+def _atoms_apart_epsilon(question: AtDelta, composition: Composition, delta: float) -> Interval:
+    """Return one contour of all but the atoms, and their exact part."""
+    from dpacct.tight.atoms_apart import AtomsApart, atoms_alone  # noqa: PLC0415 - as above
+
+    # Next to the largest loss atoms alone say where epsilon is, and they bound it from below.
+    least = alone_epsilon(atoms_alone(composition), delta).lower
+    place = question.saddle(composition)[2]
+    guess = max(least, min(place.epsilon, composition.largest_loss * (1 - 1e-9)))
+    bracket = Interval(least, math.inf)
+    with suppress(NotConverged):
+        contour = AtomsApart(composition, guess)
+        answer = question.bracket(contour, place._replace(epsilon=guess), 0.0)
+        bracket = _intersection(bracket, answer)
+    return bracket
 
 
 def _left_of_zero(composition: Composition, epsilon: float, best: Interval) -> Interval:
