@@ -351,7 +351,7 @@ RELEASES: dict[str, Item] = {item.name: item for item in (
         _RATE._replace(default=None, words="Poisson sampling at rate {sampling_rate} in groups"),
     ), (), _correlated, _of_run, "--correlated"),
     Item(BestOf, "best-of", "the best of {runs} runs", (
-        Key("runs", RUNS, NEEDED, "", "--best-of", "LAW:MEAN", "The best of a random number of "
+        Key("runs", RUNS, NEEDED, "", "--best-of", "KIND:MEAN", "The best of a random number of "
             "such runs: poisson:10, geometric:10 or negative-binomial:10,0.5."),
         Key("schedule", SCHEDULE, words="each {schedule}", help="One run."),
     ), chosen_by="--best-of"),

@@ -78,7 +78,7 @@ _LARGEST = 700.0
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The law of the number of runs: "poisson", or "negative-binomial" with at least one run.
+    """The distribution of the number of runs: "poisson", or "negative-binomial" (at least one).
 
     Args:
         kind: one of these names. ``Runs.parse`` also knows "geometric" (shape 1) and "logarithmic"
@@ -101,12 +101,14 @@ class Runs:
         noun = "the mean number of runs"
         mean = validate.within("best_of", self.mean, noun, (least, MOST_RUNS))
         object.__setattr__(self, "mean", mean)
-        shape = validate.within("best_of", self.shape, "the shape of the law", (0.0, 100.0))
+        shape = validate.within(
+            "best_of", self.shape, "the shape of the distribution", (0.0, 100.0)
+        )
         object.__setattr__(self, "shape", shape)
 
     @classmethod
     def parse(cls, text: Runs | str) -> Runs:
-        """Return the law called "poisson:10", "geometric:10" or "negative-binomial:10,0.5"."""
+        """Return the distribution that is called "poisson:10", "geometric:10" and the like."""
         if isinstance(text, Runs):
             return text
         kind, _, rest = str(text).partition(":")
@@ -118,7 +120,9 @@ class Runs:
         if kind in shapes and len(numbers) == 1:
             return cls("negative-binomial", numbers[0], shapes[kind])
         if len(numbers) != (2 if kind == "negative-binomial" else 1):
-            rule = "the number of runs has a law and a mean, such as poisson:10 or geometric:10"
+            rule = (
+                "the number of runs is a distribution and its mean, as poisson:10 or geometric:10"
+            )
             raise InvalidParameter("best_of", text, rule)
         return cls(kind, *numbers)
 
@@ -129,7 +133,7 @@ class Runs:
 
     @property
     def parameter(self) -> float:
-        """The parameter g in (0, 1) of the negative binomial law, by which K is drawn."""
+        """The parameter g in (0, 1) of the negative binomial distribution, by which K is drawn."""
         if self.kind == "poisson":
             raise InvalidParameter("best_of", self.kind, "only negative binomial laws have one")
 
@@ -193,7 +197,7 @@ class BestOf(ReleaseOfSchedule):
 
     Attributes:
         schedule: one run.
-        runs: the law of the number of runs.
+        runs: the distribution of the number of runs.
     """
 
     schedule: Schedule
@@ -244,7 +248,7 @@ def best_of(schedule: Schedule | Release, runs: Runs | str) -> BestOf:
 
     Args:
         schedule: one run. Where hyper-parameters change the cost, the most expensive choice.
-        runs: the law of the number of runs by its mean: "poisson:10", "geometric:10", or
+        runs: the distribution of the number of runs by its mean: "poisson:10", "geometric:10", or
             "negative-binomial:10,0.5" with a shape. The number is drawn in secret, once, before the
             first run.
     Returns:
@@ -253,7 +257,7 @@ def best_of(schedule: Schedule | Release, runs: Runs | str) -> BestOf:
     Error: often 1e-4 of epsilon between both ends, for a release alone. Beside other releases the
         profile is the convex hull of `_POINTS` proven points.
     Raises:
-        InvalidParameter: the law is unknown, or its mean is out of range.
+        InvalidParameter: the distribution is unknown, or its mean is out of range.
     Source: docs/derivations/tuning.md.
     """
     return BestOf(schedule, runs)
@@ -456,7 +460,7 @@ def _has_achieved(release: BestOf) -> bool:
 
 @lru_cache(maxsize=64)
 def _largest_loss(release: BestOf) -> AtomicPair:
-    """Return the law of the best of K losses, in intervals. The largest loss is the best one."""
+    """Return the distribution of the largest of K losses, which is the best, in intervals."""
     pair = finite_pairs(release.schedule, achieved_pairs)[Direction.REMOVE][1]
     order = np.argsort(pair.losses)[::-1]
     p = pair.masses[order]

@@ -222,7 +222,7 @@ def test_room_is_held_for_a_plan_until_its_run_is_finished(path: Path) -> None:
         play(planned, ROUND, 5)
         assert ledger.remaining(ROUND) == free
         play(other, ROUND, free)
-        with pytest.raises(BudgetExceeded, match="with the room held for plans"):
+        with pytest.raises(BudgetExceeded, match="with the budget held for plans"):
             other.reserve(ROUND)
         play(planned, ROUND, 5)
         planned.finish()

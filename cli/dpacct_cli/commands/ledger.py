@@ -171,7 +171,7 @@ def verify(
         where = "in the chain" if checked.head_found else "not in the chain"
         rows.append(Row("", f"the head you kept is {where}"))
     elif checked.sound:
-        closing = "Keep the head elsewhere: --head HASH then shows if entries were dropped."
+        closing = "Store the head elsewhere: --head HASH then exposes a truncated file."
     page = Page(rows, remarks=[*checked.problems, *checked.remarks], closing=closing)
     show(Answer(data, checked.head, lambda: page), style)
     if not checked.sound:

@@ -19,10 +19,10 @@ from dpacct.numerics.special import ndtr
 from dpacct.pairs.dominating import Direction, DominatingPair, Mechanism, SampledGaussianPair
 from dpacct.rounds import Adjacency, AdjacencyName
 
-# Outside these ranges the law of an epoch is not computed, and the bounds of full participation
-# and of one step hold.
+# Outside these ranges the distribution of an epoch is not computed, and the bounds of full
+# participation and of one step hold.
 NOISE_OF_LAWS, STEPS_OF_LAWS = (0.05, 1e5), 10**7
-# Laws that are kept: one bracket needs four of each kind of epoch.
+# Distributions that are kept: one bracket needs four of each kind of epoch.
 _REMEMBERED = 64
 
 
@@ -85,7 +85,7 @@ class Epoch(Mechanism):
 
     @property
     def is_narrow(self) -> bool:
-        """True if the law of the epoch is computed, False if simple bounds stand for it."""
+        """True if the distribution of the epoch is computed, False if simple bounds replace it."""
         low, high = NOISE_OF_LAWS
         within = low * math.sqrt(self.passes) <= self.noise_multiplier <= high
         return self.steps == 1 or (within and self.steps <= STEPS_OF_LAWS)
@@ -100,7 +100,7 @@ class Epoch(Mechanism):
     def achieved_pairs(self, direction: Direction) -> Mapping[DominatingPair, int]:
         """Return the same, rounded down: only the target has a gradient, always the same.
 
-        Where the law is not computed, only the first step is looked at.
+        Where the distribution is not computed, only the first step is looked at.
         """
         noise = self._noise_of_one_pass(4 * UNIT)
         if self.steps == 1 or not self.is_narrow:
@@ -136,7 +136,7 @@ class AllocationPair(RatioPair):
 
 @lru_cache(maxsize=_REMEMBERED)
 def _proven_pair(noise: float, steps: int, direction: Direction) -> AllocationPair:
-    # Both directions share one law.
+    # Both directions share one distribution.
     law = _law(noise, steps, proven=True)
     return AllocationPair((law.swapped() if direction is Direction.ADD else law).trimmed(), noise)
 

@@ -11,7 +11,7 @@ Rule 1: An example that a member also has is not held out. It is left out. If mo
 Rule 2: A model runs in evaluation mode, without gradients, and keeps its mode. Outputs are read in
     double precision, because losses that are equal in float32 are ties.
 Rule 3: No shadow model was trained on a client that is compared, member or not. If the attacked
-    model was not either, the scores of both sides have one law, and the AUC is one half.
+    model was not either, the scores of both sides have one distribution, and the AUC is one half.
 """
 
 from __future__ import annotations

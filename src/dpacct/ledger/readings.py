@@ -66,8 +66,8 @@ WORDS = {
         "plan."
     ),
     Guarantee.ADAPTIVE: (
-        "Rounds were chosen as results came in. The Renyi odometer covers every rule of choosing "
-        "them and of stopping."
+        "Rounds were chosen as results came in. The epsilon holds however they were chosen and "
+        "whenever the process stops (Renyi odometer)."
     ),
 }
 

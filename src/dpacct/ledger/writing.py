@@ -415,21 +415,21 @@ def _exceeded(now: Snapshot, what: str, cost: Totals, own: Totals, fits: str) ->
     before, after = above(epsilon(base)), above(epsilon(add(base, cost)))
     why = f" With it, it would read {after}."
     if before != above(now.any_stop()):
-        held = ", with the room held for plans," if any(subtract(ledger.held, own)) else ""
+        held = ", with the budget held for plans" if any(subtract(ledger.held, own)) else ""
         why = (
-            " What is chosen after rounds have run may depend on them, and is charged by the "
-            f"adaptive bound. That{held} is epsilon {before} now and would be {after} with it."
+            " What comes after rounds have run may depend on them, so it is charged by the "
+            f"adaptive bound{held}: epsilon {before} now, {after} with this charge."
         )
         if pure:
             why = (
-                " What is chosen after rounds have run may depend on them. So delta is divided "
-                f"between the plans and the rest. Then epsilon is {before}, and would be {after} "
-                "with it."
+                " What comes after rounds have run may depend on them, so delta is divided "
+                f"between the plans and other charges: epsilon {before} now, {after} with this "
+                "charge."
             )
     if ledger.plan_delta and not pure:
         left = budget.delta - ledger.plan_delta
         why += (
-            f" Both are at delta {left:.2g}: the earlier plans use the rest of the budget's delta. "
+            f" Both are at delta {left:.2g}, since the plans hold the rest of the budget's delta. "
             "Rounds with at least a plan's noise and at most its rate still run."
         )
     enough = epsilon(add(ledger.spent, cost)) <= budget.epsilon

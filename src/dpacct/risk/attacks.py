@@ -369,7 +369,7 @@ def gaussian_mu(advantage: float) -> float:
 
 
 def normal_quantile(probability: float) -> float:
-    """Estimate the quantile of the standard normal law, for starting points of searches only.
+    """Estimate the quantile of the standard normal distribution, as a starting point of searches.
 
     Source: Abramowitz, Stegun 1964, 26.2.23, absolute error 5e-4. Linear next to 1/2.
     """

@@ -38,8 +38,8 @@ def test_after_a_plan_was_played_a_refusal_reads_what_the_ledger_does(ledger: Le
     for refused in (plan, single):
         assert upper <= stated(refused.value) <= upper * (1 + 1e-4)
         words = str(refused.value)
-        assert "may depend on them, and is charged by the adaptive bound" in words
-        sentence = r"is epsilon \d\d\.\d+ now and would be \d\d\.\d+ with it\. Both"
+        assert "may depend on them, so it is charged by the adaptive bound" in words
+        sentence = r": epsilon \d\d\.\d+ now, \d\d\.\d+ with this charge\. Both"
         assert re.search(sentence, words)
         assert "held by" not in words
 

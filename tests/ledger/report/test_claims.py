@@ -92,7 +92,7 @@ def test_the_odometer_holds_in_any_case(ledger: Ledger) -> None:
     late.reserve(ROUND).commit()
     summary = ledger.summary()
     assert summary["epsilon_any_stop"] == summary["epsilon"]["upper"] == ledger.epsilon_any_stop()
-    assert "every rule of choosing" in summary["claim"]
+    assert "however they were chosen" in summary["claim"]
     # The late run by itself follows a plan, given what was before.
     assert summary["runs"][1]["part_of_plan"]
     assert summary["runs"][1]["epsilon_any_stop"] == pytest.approx(tight(9), rel=1e-9)

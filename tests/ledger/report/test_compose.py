@@ -167,7 +167,8 @@ def test_planned_ledgers_say_so(path: Path) -> None:
         text = ledger.report_markdown()
     assert "planned before the first one ran" in text
     assert "tight composition" in text
-    assert "The whole plan (20 rounds, registered before the first round) costs" in text
+    assert "The plan of 20 rounds costs epsilon" in text
+    assert "It was registered before the first round." in text
     assert "Renyi odometer" not in text
 
 

@@ -271,7 +271,7 @@ def _check_sensitivity(rounds: _Rounds) -> Finding:
 
 
 def _check_noise(rounds: _Rounds, draws: int) -> list[Finding]:
-    """Check spread, law and freshness of the noise, with all clients and with none."""
+    """Check spread, distribution and freshness of the noise, with all clients and with none."""
     findings: list[Finding] = []
     again = ""
     for name, cohort in (("noise", rounds.everybody), ("empty cohort", list[int]())):

@@ -237,10 +237,10 @@ def missing_noise(draws: Draws, std: float, rounding: Draws | float) -> str:
 def check_noise(
     name: str, draws: Draws, std: float, exact: Draws | None = None, grid: float = 0.0
 ) -> Finding:
-    """Check residuals [rounds, k] of releases: their spread, mean and law, and every part's noise.
+    """Check residuals [rounds, k] of releases: spread, mean, distribution, and every part's noise.
 
     ``exact`` is the sum [k] of which no part may be left in them. ``grid`` is the distance of
-    values that the noise can have. One number a round has no law.
+    values that the noise can have. One number a round has no distribution.
     """
     if not np.isfinite(draws).all():
         return Finding(name, passed=False, detail="nothing was released")

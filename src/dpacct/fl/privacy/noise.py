@@ -1,4 +1,4 @@
-"""The noise on a sum: its place, its source and its law.
+"""The noise on a sum: its place, its source and its distribution.
 
 Rule 1: one draw per round, on the sum, also if the cohort is empty. Rule 2: the standard deviation
 that is drawn is at least the one that was charged.
@@ -248,9 +248,9 @@ def sums_as_they_are(noise: Noise) -> bool:
 class GaussianNoise(Noise):
     """Gaussian noise in floating point, added once by the trusted server.
 
-    Its law is Gaussian up to the resolution of doubles, for which delta does not pay. It proves
-    nothing against an attacker with the last bits of a release and the generator's algorithm
-    (Mironov 2012, 10.1145/2382196.2382264). `SecureGaussianNoise` does.
+    Its distribution is Gaussian up to the resolution of doubles, which delta does not cover. So it
+    proves nothing against an attacker with the last bits of a release and the generator's algorithm
+    (Mironov 2012, 10.1145/2382196.2382264). `SecureGaussianNoise` protects against that too.
     """
 
     name = "gaussian"
@@ -351,7 +351,7 @@ class NoiseShares(Noise):
         return None if arrived < self.minimum else std * (arrived / self.minimum) ** 0.5
 
     def add(self, total: Tensor, limits: Limits, std: float, source: Randomness) -> Tensor:
-        """Return the sum plus one draw with the law of the sum of all shares that arrived."""
+        """Return the sum plus one draw, distributed as the sum of all shares that arrived."""
         return GaussianNoise().add(total, limits, std, source)
 
 

@@ -11,7 +11,7 @@ the guarantee in full, and a way to check it.
 from __future__ import annotations
 
 from dpacct.display import chosen, down, line, up
-from dpacct.items import in_words, read_alone
+from dpacct.items import count_of, in_words, read_alone
 from dpacct.ledger.disk.store import Store
 from dpacct.ledger.readings import Snapshot
 from dpacct.ledger.record.events import MAX_DETAILS
@@ -177,8 +177,9 @@ def _one_run(run: ReportedRun) -> list[str]:
         when = "before the first round" if run["planned_first"] else "after other rounds had run"
         blocks.append(
             paragraph(
-                f"The whole plan ({run['planned_rounds']} rounds, registered {when}) costs epsilon "
-                f"{above(run['planned_epsilon'])}, which covers stopping early for any reason."
+                f"The plan of {count_of(run['planned_rounds'], 'round')} costs epsilon "
+                f"{above(run['planned_epsilon'])}, even if it is stopped early. It was registered "
+                f"{when}."
             )
         )
     details = sorted(run["details"].items())
