@@ -207,7 +207,7 @@ _PREFIX, _AVERAGE = "server optimizer: ", "average: "
 
 
 class ServerOptimizer(Protocol):
-    """Turns the displacement that a method asks for into the one that is made."""
+    """An optimizer of the server: it turns a method's displacement of the model into a step."""
 
     def step(self, moves: Params, state: State) -> tuple[Params, State]:
         """Return the displacement of the model, and the next state.

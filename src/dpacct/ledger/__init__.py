@@ -1,9 +1,9 @@
 """The ledger: the spent and the remaining privacy budget of a data set, on disk, for all runs.
 
-This is its front: other rooms import from here, and from no room of the ledger. What is in
-``__all__`` is for users.
+A `Ledger` records each round before it runs, and rejects a round that would exceed the budget.
 """
 
+# The ledger's front: other rooms import from here, and from no room of the ledger.
 # ruff: noqa: F401 - names that are not in `__all__` are for other rooms
 # pyright: reportUnusedImport=false
 

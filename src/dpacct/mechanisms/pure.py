@@ -99,7 +99,7 @@ class RandomizedResponse(Mechanism):
 
 
 class Promise(Mechanism):
-    """A bound that somebody else proved. It is an upper one, and may be far above the truth."""
+    """An upper bound that was proven elsewhere. It may be far above the truth."""
 
     __slots__ = ()
 
@@ -111,7 +111,7 @@ class Promise(Mechanism):
 
 @dataclass(frozen=True, init=False, repr=False, slots=True)
 class PureDP(Promise):
-    """A release that somebody else proved epsilon-DP. It has an upper bound only.
+    """A release that was proven epsilon-DP elsewhere. It has an upper bound only.
 
     Args:
         epsilon: of one release, 1e-10 to 600, under ``adjacency``.
@@ -155,7 +155,7 @@ def source_of_promise(source: object) -> str:
 
 @dataclass(frozen=True, init=False, repr=False, slots=True)
 class ApproximateDP(Promise):
-    """A release that somebody else proved (epsilon, delta)-DP. It has an upper bound only.
+    """A release that was proven (epsilon, delta)-DP elsewhere. It has an upper bound only.
 
     Args:
         epsilon: of one release, 0 to 600, under ``adjacency``.
@@ -199,7 +199,7 @@ class ApproximateDP(Promise):
 
 @dataclass(frozen=True, init=False, repr=False, slots=True)
 class ZeroConcentratedDP(Promise):
-    """A release that somebody else proved rho-zCDP. It has an upper bound only.
+    """A release that was proven rho-zCDP elsewhere. It has an upper bound only.
 
     Args:
         rho: of one release, 1e-8 to 150, under ``adjacency``.

@@ -19,7 +19,7 @@ from dpacct.validate import above_zero, at_least_zero
 
 @dataclass(frozen=True)
 class DPFedAvg(Method):
-    """Every part as in `Method`: plain SGD, whole updates, no memory, the mean added to the model.
+    """DP-FedAvg, the plain `Method`: SGD, whole updates, no memory, the mean moves the model.
 
     Source: McMahan, Ramage, Talwar, Zhang 2018, arXiv:1710.06963.
     """
