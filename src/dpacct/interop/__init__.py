@@ -1,7 +1,8 @@
 """Plug-ins for other libraries, each imported by its name, and their accountants as peers.
 
 `dpacct.interop.opacus`, `dpacct.interop.dp_accounting`, `dpacct.interop.jax_privacy` and
-`dpacct.interop.flower` put ours into theirs. `peers` asks theirs about our schedules.
+`dpacct.interop.flower` give these libraries the accountant of dpacct. `peers` runs their
+accountants on schedules of dpacct.
 """
 
 from dpacct.interop.peers import (
