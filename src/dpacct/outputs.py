@@ -371,7 +371,6 @@ def _table(kind: Any, more: dict[str, Any]) -> dict[str, Any]:
 
 
 def _schema(hint: Any) -> dict[str, Any]:
-    """Return the schema of a type."""
     of, schema = get_args(hint), dict[str, Any]()
     if hint is Interval:
         schema = _table(Ends, {})

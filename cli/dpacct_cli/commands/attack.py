@@ -275,7 +275,6 @@ def _bounded(value: Estimate, limit: float | None) -> outputs.Limited:
 
 
 def _data(target: Target, limit: Limit, rocs: Mapping[str, Roc], left_out: int) -> outputs.Attack:
-    """Return the keys of --json."""
     attacks = [
         outputs.AttackKeys(
             ATTACK,

@@ -108,7 +108,6 @@ def _plan(job: Job, audit: RunAudit) -> Schedule:
 
 
 def _data(settings: RunSettings, job: Job, audit: RunAudit) -> outputs.Audit:
-    """Return the keys of --json."""
     tested, guesses = audit.shown, audit.shown.guesses
     data: outputs.Audit = {
         "passed": audit.passed,

@@ -194,7 +194,6 @@ def _refuse_what_is_solved(typed: MechanismOptions, solve: str, delta: str | Non
 
 
 def _read_fixed(file: str) -> Schedule:
-    """Return the rounds of --fixed."""
     try:
         return MechanismOptions(schedule=file).read_schedule()
     except InvalidParameter as error:

@@ -116,7 +116,6 @@ def _answer(verdicts: list[JudgedClaim], page: Page) -> Answer:
 
 
 def _page(judged: Judgment, facts: JudgedClaim) -> Page:
-    """Return the page of one claim."""
     claim = judged.claim
     weakest = "" if judged.agreed else ". Readings differ. The weakest of the actual run decides"
     epsilon = "no epsilon" if claim.epsilon is None else f"epsilon {plain(claim.epsilon)}"
@@ -166,7 +165,6 @@ def _reading_rows(claim: Claim, judged: Judged, number: int, count: int) -> list
 
 
 def _table(verdicts: list[JudgedClaim]) -> Page:
-    """Return one line a claim."""
     lines: list[list[str]] = []
     for one in verdicts:
         readings = one["readings"]

@@ -379,7 +379,6 @@ def _data(done: Done) -> outputs.Train:
 
 
 def _page(done: Done) -> Page:
-    """Return the rows for people."""
     settings, files, job, run, outcome = done
     plan, data, delta = done.plan, job.dataset, run.epsilon.delta
     spent = mechanism.epsilon_row(run.epsilon, job.delta.origin)

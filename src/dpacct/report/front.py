@@ -323,7 +323,6 @@ def one_in(delta: float) -> str:
 
 
 def _attacks(promise: Promise, asked: dict[str, str]) -> str:
-    """Return the table of attacks."""
     member, (half, few) = asked["member"], map(chosen_of_thousand, PRIORS)
     header = [
         f"wrongly accused, of 1,000 who {asked['other']}",

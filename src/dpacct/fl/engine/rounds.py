@@ -420,7 +420,6 @@ class OpenRound:
 
 
 def _listed(clients: Sequence[int]) -> list[int]:
-    """Return numbers of clients."""
     listed = validate.several("clients", clients, "numbers of clients")
     if not all(isinstance(client, Integral) for client in listed):
         raise InvalidParameter("clients", clients, "clients are whole numbers")

@@ -139,7 +139,6 @@ def _signed(report: LedgerReport) -> str:
 
 
 def _runs(report: LedgerReport) -> str:
-    """Return the table of all runs."""
     header = ("run", "name", "rounds", "released", "lost", "abandoned", "epsilon", "claim")
     rows: list[tuple[str, ...]] = []
     for run in report["runs"]:
