@@ -61,20 +61,28 @@ def test_garbage_is_collected_while_a_command_runs() -> None:
     assert set(ran.stderr.split()) == {"True"}
 
 
-@pytest.mark.parametrize("said", [None, "ACTIVE"])
-def test_threads_wait_without_spinning_unless_told_otherwise(
-    said: str | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "said", "held"),
+    [
+        ("OMP_WAIT_POLICY", None, "PASSIVE"),
+        ("OMP_WAIT_POLICY", "ACTIVE", "ACTIVE"),
+        ("OPENBLAS_NUM_THREADS", None, "1"),
+        ("OPENBLAS_NUM_THREADS", "4", "4"),
+    ],
+)
+def test_threads_do_not_spin_unless_told_otherwise(
+    name: str, said: str | None, held: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OMP_WAIT_POLICY", said or "")
+    monkeypatch.setenv(name, said or "")
     if said is None:
-        del os.environ["OMP_WAIT_POLICY"]
+        del os.environ[name]
     monkeypatch.setattr("sys.argv", ["dpacct", "--version"])
     monkeypatch.setattr("dpacct_cli.__main__.prepare", lambda: None)
     monkeypatch.setattr("gc.disable", lambda: None)
     monkeypatch.setattr("gc.freeze", lambda: None)
     with pytest.raises(SystemExit):
         main()
-    assert os.environ["OMP_WAIT_POLICY"] == (said or "PASSIVE")
+    assert os.environ[name] == held
 
 
 @pytest.mark.slow

@@ -196,8 +196,9 @@ class _Gather:
 
     def __init__(self, bins: NDArray[np.int64], length: int) -> None:
         block = max(1, math.isqrt(len(bins)))
-        turns = np.flatnonzero(np.diff(bins)) + 1
-        self._starts = np.union1d(turns, np.arange(0, len(bins), block))
+        starts = np.append(True, np.diff(bins) != 0)
+        starts[::block] = True
+        self._starts = np.flatnonzero(starts)
         self._bins, self._length = bins[self._starts], length
         per_bin = int(np.bincount(self._bins).max())
         self.rounding = UNIT * (block + per_bin)
