@@ -173,6 +173,23 @@ def test_after_an_error_of_a_client_nothing_ahead_is_taken_that_a_crash_could_lo
         assert run.run().round == ROUNDS - 1
 
 
+def test_epsilon_counts_places_of_the_plan_that_are_lost_without_a_round(tmp_path: Path) -> None:
+    """Rounds that are given back behind another process's round leave their places unused."""
+    plan = 5 * dpacct.Round(4.0, POISSON, "zero-out") + 5 * dpacct.Round(1.0, POISSON, "zero-out")
+    with run_of(tmp_path, "two", schedule=plan) as run:
+        play(run, 1)
+        with Ledger.open(tmp_path / "run.ledger") as other:
+            other.runs[0].reserve(plan.phases[0].round).commit()
+        run.resume()
+        next(iter(run))
+        # Two rounds of the first phase and one of the second ran.
+        ran = 2 * plan.phases[0].round + 1 * plan.phases[1].round
+        assert run.account.spent_so_far()().upper >= dpacct.epsilon(ran, delta=1e-5).lower
+        position = run.account.position
+        run.account.finish()
+        assert run.account.position == position == 6
+
+
 @pytest.mark.parametrize(
     "options",
     [

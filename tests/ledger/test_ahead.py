@@ -74,11 +74,50 @@ def test_a_crash_loses_the_round_that_may_have_been_drawn_and_gives_the_others_b
         assert kinds(ledger).count("reserve") == 1 + 5
         # The first process was alive after all. What it has drawn, it may release, and no more.
         drawn.commit()
-        lost = run.reserve(FULL)
-        with pytest.raises(LedgerError, match="committed or abandoned before"):
-            lost.commit()
+        assert run.reserved_ahead == 0
         assert (again.rounds, again.committed, ledger.verify().sound) == (20, 20, True)
     alive.close()
+
+
+@pytest.mark.parametrize("settled", [False, True], ids=["in a round", "between rounds"])
+@pytest.mark.parametrize("way", ["goes on", "another round", "abandons", "finish", "give back"])
+def test_a_process_takes_no_round_that_another_one_has_given_back(
+    path: Path,
+    way: str,
+    settled: bool,  # noqa: FBT001 - of the table above
+) -> None:
+    """A drawn round that was given back would be below the truth, even if it is not released."""
+    with Ledger.open(path, BUDGET) as one, Ledger.open(path) as two:
+        run = one.start_run("x", 20 * FULL, ahead=6)
+        ticket = run.reserve(FULL)
+        if settled:
+            ticket.commit()
+        two.resume_run(1)
+        if not settled:
+            ticket.abandon("no client came") if way == "abandons" else ticket.commit()
+        given_back = {entry["closes"] for entry in two.export() if entry["kind"] == "abandon"}
+        if way in ("finish", "give back"):
+            run.finish() if way == "finish" else run.give_back()
+            assert (run.rounds, run.reserved_ahead) == (1, 0)
+        for _ in range(0 if way == "finish" else 3):
+            drawn = run.reserve(FULL if way != "another round" else Round(35.0))
+            assert drawn._reservation.closes not in given_back
+            drawn.commit()
+        assert two.verify().sound
+
+
+def test_an_abandoned_round_is_reserved_again_behind_those_ahead_of_it(ledger: Ledger) -> None:
+    run = ledger.start_run("x", 20 * FULL, ahead=6)
+    run.reserve(FULL).abandon("no client came")
+    assert (run.rounds, run.held, run.reserved_ahead) == (0, 20, 0)
+    assert ledger.verify().sound
+
+
+def test_a_round_that_costs_less_than_the_plan_is_reserved_alone(ledger: Ledger) -> None:
+    """Its place in the plan would not come back with it."""
+    run = ledger.start_run("x", 20 * FULL, ahead=6)
+    run.reserve(MORE).commit()
+    assert (run.rounds, run.held, run.reserved_ahead) == (1, 19, 0)
 
 
 @pytest.mark.parametrize("way", ["close", "give back", "finish"])

@@ -74,11 +74,19 @@ class Ticket:
         kept = checked_details(details)
         # From here on it cannot be abandoned, even if writing fails.
         self._state = "drawn"
-        self.totals = self._file.write(lambda opened: opened.commit(self._reservation, kept))
+
+        def write(opened: Transaction) -> RunState:
+            self._run.forget_given_back(opened)
+            return opened.commit(self._reservation, kept)
+
+        self.totals = self._file.write(write)
         self._state = "committed"
 
     def abandon(self, reason: str) -> None:
         """Give a round back for which nothing was drawn. The ledger keeps it, with the reason.
+
+        Those that its run has reserved ahead are given back first: a plan gets only its latest
+        round back.
 
         Args:
             reason: one line of at most 200 printable characters.
@@ -88,6 +96,7 @@ class Ticket:
         """
         self._require("abandoned", "reserved")
         validate.line("reason", reason, "a reason")
+        self._run.give_back()
         self._file.write(lambda opened: opened.abandon(self._reservation, reason))
         self._state = "abandoned"
 
@@ -261,7 +270,16 @@ class Run:
     def _give_back(self, opened: Transaction) -> None:
         if os.getpid() == self._process:
             for reservation in reversed(self._ahead):
-                opened.abandon(reservation, "reserved ahead, and not needed")
+                if not opened.is_settled(reservation):
+                    opened.abandon(reservation, "reserved ahead, and not needed")
+
+    def forget_given_back(self, opened: Transaction) -> None:
+        """Take none of the rounds ahead if a process that resumed the run has given them back.
+
+        It leaves the first open one to this process, which looks here before it takes the second.
+        """
+        if self.reserved_ahead and opened.is_settled(self._ahead[-1]):
+            self._ahead = []
 
     def take_row(self) -> int:
         """Take the next row of correlated noise, 1, 2, ..., which is on disk when this returns.

@@ -118,8 +118,11 @@ class Transaction(Snapshot):
         state, plan = self.open_run(run), self.plan(run)
         charged = events.in_adjacency(event.charged, self.state.adjacency)
         slot = plan.covering(charged, state.cursor) if plan and state.on_plan else None
-        next_ = plan is not None and slot == state.cursor
-        count = min(ahead, plan.alike(state.cursor)) if plan and next_ else 1
+        # A plan does not get the round back that a cheaper one took.
+        exact = plan is not None and slot is not None and plan.round_at(slot) == charged
+        count = (
+            min(ahead, plan.alike(state.cursor)) if plan and exact and slot == state.cursor else 1
+        )
         noise = event.noise_multiplier if event.releases else None
         kind = Kind(charged, noise, event.releases, self.mixture.cost(charged))
         charge = rules.charge_of(self.mixture, plan, state, kind, 0, slot, count)
@@ -210,7 +213,7 @@ class Transaction(Snapshot):
             return
         whole = Charge(said.cost, said.slot, said.freed, rounds=said.count, kind=said.kind)
         places = [Reservation(number, run, whole.one(n), n) for n in range(said.count)]
-        open_ = [p for p in places if not self.read(lambda rows: rows.is_closed(p.closes))]  # noqa: B023 - used at once
+        open_ = [place for place in places if not self.is_settled(place)]
         for reservation in reversed(open_[1:]):
             self.abandon(reservation, "reserved ahead by a process that ended")
 
@@ -226,9 +229,13 @@ class Transaction(Snapshot):
         totals = rules.finished(self.state, self.open_run(run), room)
         self.append("finish", run, chain.room_to_json(room), totals)
 
+    def is_settled(self, reservation: Reservation) -> bool:
+        """Return whether a round was committed or abandoned."""
+        return self.read(lambda rows: rows.is_closed(reservation.closes))
+
     def _unsettled(self, reservation: Reservation) -> RunState:
         """Return the totals of the run of a round that is not settled (Rule 6)."""
-        if self.read(lambda rows: rows.is_closed(reservation.closes)):
+        if self.is_settled(reservation):
             raise LedgerError(
                 f"{self.path}: round {reservation.number} was committed or abandoned before."
             )

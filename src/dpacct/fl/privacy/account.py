@@ -338,7 +338,8 @@ class Account:
             now = self.epsilon()
             return lambda: now
         plan, committed = run.plan or Schedule(), state.committed
-        rounds = state.rounds - run.reserved_ahead
+        # Places of the plan, since one may be lost without a round: the next may cost more.
+        rounds = state.cursor - run.reserved_ahead
 
         @cache
         def spent() -> Spent:
@@ -458,6 +459,7 @@ class Account:
     def finish(self) -> None:
         """End the run: it takes no more rounds."""
         if self._run is not None and not self._run.finished:
+            self._ticket = None  # Its totals have the rounds ahead, which are given back here.
             self._run.finish()
 
     def close(self) -> None:
