@@ -145,6 +145,51 @@ def test_a_folder_of_somebody_else_reads_nothing_outside_it_and_ends(tmp_path):
         load_table(folder, meaning)
 
 
+@pytest.mark.needs("posix")
+@pytest.mark.parametrize("place", ["secret.png", "pipe", "https://evil.example/p.png"])
+def test_an_image_that_lies_elsewhere_is_neither_opened_nor_fetched(tmp_path, monkeypatch, place):
+    arrow, image = pytest.importorskip("pyarrow"), pytest.importorskip("PIL.Image")
+    image.new("L", (4, 4)).save(tmp_path / "secret.png")
+    os.mkfifo(tmp_path / "pipe")
+    names = {"x": [image.new("L", (4, 4))] * 4, "label": [0, 1, 0, 1]}
+    folder = saved(tmp_path / "i", tokenizer=False, **{"": names})
+    [file] = folder.glob("*.arrow")
+    elsewhere = [{"bytes": None, "path": place if ":" in place else str(tmp_path / place)}] * 4
+    schema = arrow.ipc.open_stream(file.read_bytes()).schema
+    rows = arrow.table({"x": elsewhere, "label": names["label"]}, schema=schema)
+    with arrow.OSFile(str(file), "wb") as out, arrow.ipc.new_stream(out, rows.schema) as stream:
+        stream.write_table(rows)
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_: pytest.fail("it fetches"))
+    with in_time(), pytest.raises(InvalidParameter, match="its images lie in it as bytes"):
+        load_table(folder, TableSchema(columns=["x"]))
+
+
+@pytest.mark.needs("posix")
+def test_what_a_folder_asks_of_its_reader_is_not_done(tmp_path):
+    """A format is a call, parts may be named elsewhere, and a pattern of text may take forever."""
+    pytest.importorskip("tokenizers")
+    meaning = TableSchema(columns=["sentence"])
+    folder = saved(tmp_path / "d", train=films(4), test=films(4))
+    saved(tmp_path / "other", **{"": films(4)})
+    (folder / "dataset_dict.json").write_text('{"splits": ["train", "test", "../other"]}', "utf-8")
+    state = folder / "train/state.json"
+    asked = {"_format_type": "custom", "_format_kwargs": {"transform": "os.system"}}
+    state.write_text(json.dumps(json.loads(state.read_text("utf-8")) | asked), encoding="utf-8")
+    (folder / "train/dataset_info.json").unlink()
+    os.mkfifo(folder / "train/dataset_info.json")
+    with in_time():
+        assert len(load_table(folder, meaning).train) == 4
+    pattern = {"type": "Split", "pattern": {"Regex": "(a|aa)+$"}, "behavior": "Isolated",
+               "invert": False}  # fmt: skip
+    (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER | {"pre_tokenizer": pattern}))
+    with pytest.raises(InvalidParameter, match="a tokenizer of RoBERTa"):
+        load_table(folder, meaning)
+    (folder / "test").rename(tmp_path / "test")
+    (folder / "test").symlink_to(tmp_path / "test")
+    with pytest.raises(InvalidParameter, match="its files lie in it, and test does not"):
+        load_table(folder, meaning)
+
+
 @pytest.mark.parametrize("model", ["roberta-tiny", "roberta-tiny-lora"])
 @pytest.mark.usefixtures("one_thread", "folder")
 def test_a_small_roberta_trains_privately_from_the_command_line(dpacct, model):

@@ -1,7 +1,9 @@
 """Read a data set that Hugging Face `datasets` has saved in a folder (`save_to_disk`), by columns.
 
 Rule 1: nothing is fetched. Data and tokenizer are files that the user has put into the folder.
-Rule 2: the folder may come from somebody else: of its files only those that lie in it are read.
+Rule 2: the folder may come from somebody else: of its files only those that lie in it are read. So
+    the tables are read by Arrow alone. `datasets` would follow the paths and addresses that stand
+    in cells of images, and the formats that the folder asks for.
 Rule 3: text becomes tokens by ``tokenizer.json`` of the model, in the folder or the one above it.
 """
 
@@ -10,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -19,10 +22,12 @@ from numpy.typing import NDArray
 from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.fl.data.dataset import Scaling, from_columns
-from dpacct.packages import import_other
+from dpacct.packages import import_other, import_package
 
 # Of RoBERTa, whose models read what is made here.
 PADDING, LONGEST = 1, 512
+# Some other formats of Pillow call a program (EPS).
+FORMATS = ("PNG", "JPEG", "BMP", "PPM", "TIFF", "WEBP")
 TOKENIZER, _MOST_BYTES = "tokenizer.json", 1 << 26
 # Parts to test on, the first one with labels: GLUE hides those of its test part (-1).
 _TESTED = ("test", "validation", "validation_matched")
@@ -59,23 +64,23 @@ def read_saved(
 
     Raises:
         InvalidParameter: a column is missing, or its cells are no inputs.
-        Unsupported: the packages ``datasets``, or for text ``tokenizers``, are not installed.
+        Unsupported: the packages ``pyarrow``, or for text ``tokenizers``, are not installed.
     """
-    parts = _parts(folder, label)
-    wanted = [*inputs, label, *others]
+    parts = _parts(folder, label, wanted := [*inputs, label, *others])
     for rows in parts.values():
         if lacking := [column for column in wanted if column not in rows.column_names]:
             rule = f"it has no column {lacking[0]}. Its columns are {', '.join(rows.column_names)}"
             raise _invalid(folder, rule, "--columns A[,B] and --label name them.")
     arrays: list[NDArray[Any]] = []
     for rows in parts.values():
-        columns: list[list[Any]] = [list(rows[column]) for column in inputs]
+        columns: list[list[Any]] = [rows[column].to_pylist() for column in inputs]
         if any(isinstance(cell, str) for column in columns for cell in column[:1]):
             arrays.append(_tokens(folder, columns, length))
         else:
             if len(columns) > 1:
                 raise _invalid(folder, "two columns are a pair of texts, and these hold none")
-            arrays.append(from_columns([(cell, 0) for cell in columns[0]], 0, 1).inputs.numpy())
+            cells = [(cell, 0) for cell in _pictures(folder, columns[0])]
+            arrays.append(from_columns(cells, 0, 1).inputs.numpy())
     if len({array.shape[1:] for array in arrays}) > 1:
         raise _invalid(folder, "inputs of all parts have one shape")
     values = np.concatenate(arrays)
@@ -85,38 +90,89 @@ def read_saved(
         Scaling.divided_by(255) if values.dtype == np.uint8 else None,
         split if len(parts) > 1 else None,
         {
-            c: [str(cell) for rows in parts.values() for cell in rows[c]]
+            c: [str(cell) for rows in parts.values() for cell in rows[c].to_pylist()]
             for c in wanted[len(inputs) :]
         },
     )
 
 
-def _parts(folder: Path, label: str) -> dict[str, Any]:
-    """Return the parts for training and testing, or all rows without a name. Rule 2."""
-    [load_from_disk] = import_other("datasets", "3", "load_from_disk")
-    for state in sorted(folder.rglob("state.json")):
-        try:
-            listed: Any = json.loads(validate.file_text("data", state, "a saved data set"))
-            names = [str(one["filename"]) for one in listed["_data_files"]]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise _invalid(folder, f"{state.name} lists no files") from None
-        for file in (state.parent / name for name in names):
-            if file.parent != state.parent or file.is_symlink():
-                raise _invalid(folder, f"its files lie in it, and {file.name} does not")
-            validate.check_regular("data", file, "a file of a saved data set")
-    try:
-        saved: Any = load_from_disk(str(folder))
-    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
-        raise _invalid(folder, f"datasets cannot read it ({type(error).__name__})") from None
-    if not isinstance(saved, dict):
-        return {"": saved}
-    held = cast("dict[str, Any]", saved)
-    tested = [n for n in _TESTED if n in held and label in held[n].column_names]
-    labeled = [name for name in tested if {*held[name][label]} - {-1}]
+def _parts(folder: Path, label: str, wanted: Sequence[str]) -> dict[str, Any]:
+    """Return the tables for training and testing, or all rows without a name."""
+    if not (folder / "dataset_dict.json").is_file():
+        return {"": _table(folder, wanted)}
+    known = ("train", *_TESTED)
+    held = {name: _table(folder / name, wanted) for name in known if (folder / name).is_dir()}
+    tested = [name for name in _TESTED if name in held and label in held[name].column_names]
+    labeled = [name for name in tested if {*held[name][label].to_pylist()} - {-1}]
     if "train" not in held or not labeled:
         rule = f"it has parts train and one of {', '.join(_TESTED)} with the column {label}"
-        raise _invalid(folder, f"{rule}. Its parts are {', '.join(held)}", "--label names it.")
+        raise _invalid(folder, f"{rule}. Of these it has {', '.join(held)}", "--label names it.")
     return {"train": held["train"], "test": held[labeled[0]]}
+
+
+def _table(folder: Path, wanted: Sequence[str]) -> Any:
+    """Return the rows of a part as a table of Arrow. Rule 2."""
+    names = "ipc", "types", "memory_map", "concat_tables", "table", "ArrowException"
+    ipc, types, memory_map, concat, table, failure = import_other("pyarrow", "15", *names)
+    state = folder / "state.json"
+    try:
+        listed: Any = json.loads(validate.file_text("data", state, "a saved data set"))
+        files = [folder / str(one["filename"]) for one in listed["_data_files"]]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise _invalid(folder, f"{state.name} lists no files") from None
+    for file in (folder, state, *files):
+        if file.is_symlink() or (file is not folder and file.parent != folder):
+            raise _invalid(folder, f"its files lie in it, and {file.name} does not")
+        validate.check_regular("data", file, "a file of a saved data set")
+    try:
+        read = concat([ipc.open_stream(memory_map(str(file))).read_all() for file in files])
+        read.validate(full=True)
+        stored = [getattr(kind, "storage_type", kind) for kind in read.schema.types]
+        columns = [part.cast(kind) for part, kind in zip(read.columns, stored, strict=True)]
+    except (OSError, failure) as error:
+        raise _invalid(folder, f"Arrow cannot read it ({type(error).__name__})") from None
+    named = [kind for name, kind in zip(read.column_names, stored, strict=True) if name in wanted]
+    if unknown := [kind for kind in named if not _is_plain(types, kind)]:
+        raise _invalid(folder, f"it holds numbers, text, lists and images, and here {unknown[0]}")
+    # Rows of no bytes, or shared ones, would become far longer than the files.
+    packed = sum(file.stat().st_size for file in files)
+    validate.unpacked("data", folder, packed, max(read.nbytes, 8 * read.num_rows))
+    return table(columns, read.column_names)
+
+
+def _is_plain(types: Any, kind: Any) -> bool:
+    """Return whether cells of a type of Arrow have bytes of their own."""
+    if types.is_struct(kind) or types.is_list(kind) or types.is_large_list(kind):
+        return all(_is_plain(types, kind.field(n).type) for n in range(kind.num_fields))
+    if types.is_fixed_size_list(kind):
+        return _is_plain(types, kind.value_type)
+    text = types.is_string(kind) or types.is_large_string(kind)
+    return text or types.is_primitive(kind) or types.is_binary(kind) or types.is_large_binary(kind)
+
+
+def _pictures(folder: Path, cells: list[Any]) -> list[Any]:
+    """Return cells, with an image for each that holds the bytes of one."""
+    if not any(isinstance(cell, dict) for cell in cells):
+        return cells
+    pillow = import_package("PIL.Image", "pillow", "11.3", "fl")
+    images: list[Any] = []
+    packed = whole = 0
+    for row, cell in enumerate(cells, 1):
+        held = cast("Any", cell).get("bytes") if isinstance(cell, dict) else None
+        if not isinstance(held, bytes):
+            rule = f"its images lie in it as bytes, and that of row {row} does not"
+            raise _invalid(folder, rule, "Save it again by `save_to_disk` of datasets.")
+        try:
+            image = pillow.open(BytesIO(held), formats=FORMATS)
+            packed, whole = packed + len(held), whole + 3 * image.width * image.height
+            validate.unpacked("data", folder, packed, whole)
+            image.load()
+        except InvalidParameter:
+            raise
+        except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
+            raise _invalid(folder, f"row {row} is not an image ({error})") from None
+        images.append(image)
+    return images
 
 
 def _tokens(folder: Path, columns: list[list[Any]], length: int) -> NDArray[np.int64]:
@@ -134,8 +190,11 @@ def _tokens(folder: Path, columns: list[list[Any]], length: int) -> NDArray[np.i
     validate.check_regular("data", file, "a tokenizer", _MOST_BYTES)
     [kind] = import_other("tokenizers", "0.20", "Tokenizer")
     text, known = validate.file_text("data", file, "a tokenizer"), False
-    with suppress(ValueError, KeyError, TypeError, RecursionError):
-        known = isinstance(json.loads(text)["model"]["vocab"], dict)
+    with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        said: Any = json.loads(text)
+        known = isinstance(said.pop("model")["vocab"], dict)
+        # A pattern of somebody else may take without end.
+        known = known and '"Regex"' not in json.dumps(said)
     tokenizer: Any = kind.from_str(text) if known else None
     if tokenizer is None or tokenizer.token_to_id("<pad>") != PADDING:
         raise _invalid(file, f"it is a tokenizer of RoBERTa, whose token <pad> is {PADDING}")

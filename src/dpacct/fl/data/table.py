@@ -31,7 +31,7 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.data.dataset import Dataset, Examples, Scaling
 from dpacct.fl.data.files import Folder, find, invalid, read_archive
-from dpacct.fl.data.hugging_face import is_saved, read_saved
+from dpacct.fl.data.hugging_face import FORMATS, is_saved, read_saved
 from dpacct.fl.data.partitions import Indices, assign_owners, canonical
 from dpacct.fl.tensors import from_array
 from dpacct.packages import import_package, install_command
@@ -44,7 +44,6 @@ _INPUTS = "inputs"
 _MISSING = ("", "?", "na", "n/a", "nan", "none", "null")
 _DELIMITERS = ",;\t|"
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".pgm", ".ppm", ".tif", ".tiff", ".webp")
-_FORMATS = ("PNG", "JPEG", "BMP", "PPM", "TIFF", "WEBP")
 # Errors name the file, not its folder.
 _invalid = partial(invalid, name="data")
 _HINT = "Declare a column of words with its categories (--schema)."
@@ -263,8 +262,7 @@ def _folder_rows(file: Path, meaning: TableSchema) -> _RawTable:
         for label, place in _image_files(half):
             validate.check_regular("data", place, "an image")
             try:
-                # Some other formats of Pillow call a program (EPS).
-                with pillow.open(place, formats=_FORMATS) as image:
+                with pillow.open(place, formats=FORMATS) as image:
                     whole += 3 * image.width * image.height
                     packed += place.stat().st_size
                     validate.unpacked("data", file, packed, whole)
