@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import dpacct
-from dpacct import InvalidParameter, Ledger, LedgerError, Round
+from dpacct import InvalidParameter, Ledger, Round
 from dpacct.ledger import Event, NoisySum
 from ledgers import BUDGET, play
 
