@@ -94,7 +94,7 @@ def test_what_fits_beside_a_plan_fits_at_the_delta_that_is_set_aside(tmp_path: P
         count = ledger.remaining(Laplace(epsilon=0.01))
         assert count == math.floor(room / 0.01)
         ledger.charge(count * Laplace(epsilon=0.01), name="statistics")
-        with pytest.raises(BudgetExceeded, match="delta is divided between the plans and the rest"):
+        with pytest.raises(BudgetExceeded, match="between the plans and other charges"):
             ledger.charge(Laplace(epsilon=0.01), name="one more")
         assert ledger.upper_epsilon() <= 2
         assert ledger.verify().sound
