@@ -441,7 +441,8 @@ def _looks(done: Done) -> Iterator[Row]:
         yield Row("training accuracy", f"{outcome.train_accuracy:.4f}", why)
     if (target := done.settings.get("target_accuracy")) is not None:
         reached = "not reached" if outcome.reached is None else f"round {outcome.reached}"
-        yield Row("target", reached, f"first evaluated round with accuracy {target}")
+        why = "" if job.dataset.test_data == "public" else "; from private examples: not covered"
+        yield Row("target", reached, f"first evaluated round with accuracy {target}{why}")
 
 
 def _traffic(done: Done) -> Iterator[Row]:

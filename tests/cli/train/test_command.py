@@ -249,8 +249,9 @@ def test_a_table_of_ones_own_by_owner(dpacct: Any, folder: Path) -> None:
 def test_owner_and_classes_can_be_typed(dpacct: Any, folder: Path) -> None:
     write_people(folder)
     words = "train dp-fedavg --data people.csv --label answer --owner who --rounds 1 --noise 9"
-    shown = dpacct(words, "--classes no,yes").text
+    shown = dpacct(words, "--classes no,yes --target-accuracy 0.01").text
     assert "private examples, without noise: epsilon does not cover it" in shown
+    assert "with accuracy 0.01; from private examples: not covered" in shown
     assert "7 clients (natural)" in shown
     assert "label set" not in shown
     assert "simulat" not in shown
