@@ -236,8 +236,8 @@ def check_regular(name: str, file: Path, noun: str, most: int = 2**63) -> None:
     """Reject a pipe, a device and a file that is too long: reading it might not end."""
     try:
         facts = file.stat()
-    except OSError as error:
-        rule = f"it cannot be read ({error.strerror or 'unknown reason'})"
+    except (OSError, ValueError) as error:  # a ValueError for a zero byte in a name
+        rule = f"it cannot be read ({getattr(error, 'strerror', None) or error})"
         raise InvalidParameter(name, str(file), rule) from None
     if not stat.S_ISREG(facts.st_mode) and not stat.S_ISDIR(facts.st_mode):
         raise InvalidParameter(name, str(file), f"{noun} is a file, and this is a pipe or a device")

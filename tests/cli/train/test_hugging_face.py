@@ -140,9 +140,11 @@ def test_a_folder_of_somebody_else_reads_nothing_outside_it_and_ends(tmp_path):
     folder = saved(tmp_path / "t", tokenizer=False, train=films(4), test=films(4))
     with pytest.raises(InvalidParameter, match=r"Copy tokenizer\.json of the model there"):
         load_table(folder, meaning)
-    (folder / "train/state.json").write_text("{", encoding="utf-8")
-    with pytest.raises(InvalidParameter, match="lists no files"):
-        load_table(folder, meaning)
+    for named in ("a\0b", "x" * 5000, None):
+        content = "{" if named is None else json.dumps({"_data_files": [{"filename": named}]})
+        (folder / "train/state.json").write_text(content, encoding="utf-8")
+        with pytest.raises(InvalidParameter, match=r"lists no files|cannot be read"):
+            load_table(folder, meaning)
 
 
 @pytest.mark.needs("posix")

@@ -112,16 +112,19 @@ def _parts(folder: Path, label: str, wanted: Sequence[str]) -> dict[str, Any]:
 
 def _table(folder: Path, wanted: Sequence[str]) -> Any:
     """Return the rows of a part as a table of Arrow. Rule 2."""
-    names = "ipc", "types", "memory_map", "concat_tables", "table", "ArrowException"
-    ipc, types, memory_map, concat, table, failure = import_other("pyarrow", "15", *names)
+    parts = "ipc", "types", "memory_map", "concat_tables", "table", "ArrowException"
+    ipc, types, memory_map, concat, table, failure = import_other("pyarrow", "15", *parts)
     state = folder / "state.json"
     try:
         listed: Any = json.loads(validate.file_text("data", state, "a saved data set"))
         files = [folder / str(one["filename"]) for one in listed["_data_files"]]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        links = [file for file in (folder, state, *files) if file.is_symlink()]
+    except InvalidParameter:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise _invalid(folder, f"{state.name} lists no files") from None
     for file in (folder, state, *files):
-        if file.is_symlink() or (file is not folder and file.parent != folder):
+        if file in links or (file is not folder and file.parent != folder):
             raise _invalid(folder, f"its files lie in it, and {file.name} does not")
         validate.check_regular("data", file, "a file of a saved data set")
     try:
@@ -129,15 +132,16 @@ def _table(folder: Path, wanted: Sequence[str]) -> Any:
         read.validate(full=True)
         stored = [getattr(kind, "storage_type", kind) for kind in read.schema.types]
         columns = [part.cast(kind) for part, kind in zip(read.columns, stored, strict=True)]
-    except (OSError, failure) as error:
+        names = read.column_names
+    except (OSError, UnicodeDecodeError, failure) as error:
         raise _invalid(folder, f"Arrow cannot read it ({type(error).__name__})") from None
-    named = [kind for name, kind in zip(read.column_names, stored, strict=True) if name in wanted]
+    named = [kind for name, kind in zip(names, stored, strict=True) if name in wanted]
     if unknown := [kind for kind in named if not _is_plain(types, kind)]:
         raise _invalid(folder, f"it holds numbers, text, lists and images, and here {unknown[0]}")
     # Rows of no bytes, or shared ones, would become far longer than the files.
     packed = sum(file.stat().st_size for file in files)
     validate.unpacked("data", folder, packed, max(read.nbytes, 8 * read.num_rows))
-    return table(columns, read.column_names)
+    return table(columns, names)
 
 
 def _is_plain(types: Any, kind: Any) -> bool:
