@@ -86,11 +86,11 @@ class TightAccountant:
         """
         times = validate.count("count", count, "a number of rounds")
         round_ = self.round_of(event)
-        run = self._run
-        for left in range(0 if run is None else times, 0, -1):
-            ticket = run.reserve(round_, ahead=max(run.ahead, min(left, MOST_AHEAD)))
-            ticket.draw()
-            ticket.commit()
+        if (run := self._run) is not None:
+            for left in range(times, 0, -1):
+                ticket = run.reserve(round_, ahead=max(run.ahead, min(left, MOST_AHEAD)))
+                ticket.draw()
+                ticket.commit()
         self._events.append((event, times))
 
     def get_epsilon(self, delta: float) -> float:
