@@ -172,7 +172,7 @@ def _one_run(run: ReportedRun) -> list[str]:
     if run["more_rounds"]:
         more = f"And {run['more_rounds']} more rounds."
         blocks.append(f"{more} `dpacct ledger export FILE` lists them all.")
-    if run["planned_epsilon"] is not None:
+    if run["planned_epsilon"] is not None and run["planned_rounds"] is not None:
         when = "before the first round" if run["planned_first"] else "after other rounds had run"
         blocks.append(
             paragraph(
