@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("torch")
+
 from dpacct.errors import InvalidParameter
 from dpacct.fl.data import TableSchema, load, load_table
 from dpacct_cli.train.job import read_data
