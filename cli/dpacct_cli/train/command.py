@@ -18,26 +18,8 @@ from dpacct_cli import errors, mechanism, outputs
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import Style, StyleOptions
 from dpacct_cli.output import is_there
-from dpacct_cli.render import (
-    Answer,
-    Page,
-    Row,
-    down,
-    plain,
-    print_note,
-    safe,
-    seconds,
-    show,
-    up,
-)
-from dpacct_cli.train.files import (
-    Begun,
-    RunFiles,
-    begin,
-    find_run,
-    other_ledgers,
-    unfinished,
-)
+from dpacct_cli.render import Answer, Page, Row, down, plain, print_note, safe, seconds, show, up
+from dpacct_cli.train.files import Begun, RunFiles, begin, find_run, other_ledgers, unfinished
 from dpacct_cli.train.options import METHODS, MethodName, Record, Training
 from dpacct_cli.train.settings import (
     FREE,
