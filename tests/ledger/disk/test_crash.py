@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -158,6 +159,37 @@ def test_a_write_that_was_cut_short_is_undone_whatever_reached_the_disk(cut: Cut
         for read_only in (True, False):
             cut.put(data, None)
             assert not fewer(read(cut.path, read_only=read_only), cut.then)
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("copies", [0, 1, 2])
+def test_a_write_that_goes_on_is_not_taken_for_one_that_was_cut_short(
+    cut: Cut, monkeypatch: pytest.MonkeyPatch, copies: int, *, read_only: bool
+) -> None:
+    """Without flock, another process may finish writes before, amid or behind the copies."""
+    cut.put(cut.before, None)
+    with Ledger.open(cut.path) as ledger:
+        play(ledger.start_run("y"), SMALL, 2)
+        then = facts(ledger)
+    behind, witness = cut.path.read_bytes(), beside(cut.path).read_bytes()
+    cut.put(next(cut.states()), cut.journal)
+    copy, done = shutil.copyfile, []
+
+    def finish() -> None:
+        cut.put(behind, bytes(28) + cut.journal[28:])
+        beside(cut.path).write_bytes(witness)
+
+    def copyfile(source: Path, target: Path) -> None:
+        if len(done) == copies:
+            finish()
+        copy(source, target)
+        done.append(source)
+        if len(done) == copies == 2:
+            finish()
+
+    monkeypatch.setattr(shutil, "copyfile", copyfile)
+    assert read(cut.path, read_only=read_only) == then
+    assert len(done) == 2
 
 
 def test_a_journal_that_was_not_completed_undoes_nothing(cut: Cut) -> None:

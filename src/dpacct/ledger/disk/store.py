@@ -58,8 +58,10 @@ from dpacct.ledger.disk.witness import (
 )
 from dpacct.ledger.record.entries import Entry
 
-# Of the file and its journal: inode, length, and time of the last change.
-_Files = list[tuple[int, int, int]]
+# The beginning of a journal; of the file and its journal: inode, length, time of the last change.
+_Files = tuple[bytes, list[tuple[int, int, int]]]
+# Bytes of a journal up to the random number of its write (SQLite's file format, section 3).
+_BEGINNING = 16
 # The last bytes of a journal that names a further file (SQLite's file format, section 3).
 _NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")
 # Bytes for the headers of a journal and the numbers of its pages.
@@ -99,7 +101,11 @@ class Store:
             _check_usable(place, os.read(descriptor, 72), writing=not read_only)
             store = cls(place, lock, read_only=read_only)
             # A first write makes the witness, if there is none.
-            (store.read if read_only else store.write)(partial(compare, place))
+            if read_only:
+                # A copy was compared when it was made.
+                store.read(lambda rows: None if store._copied else compare(place, rows))
+            else:
+                store.write(partial(compare, place))
         except BaseException:
             lock.close()
             raise
@@ -244,8 +250,10 @@ class Store:
 
     # What a crash left (Rule 5)
 
-    def _left_over(self) -> bool:
-        """Return whether the file has a journal that undoes an interrupted write.
+    def _left_over(self) -> bytes:
+        """Return the beginning of a journal that undoes an interrupted write, or nothing.
+
+        It holds a random number of that write.
 
         SQLite deletes the file that a journal names at its end, as that of a write to several
         databases. No write of a ledger names one, so such a journal is not one of a ledger.
@@ -256,36 +264,61 @@ class Store:
                 # It holds pages of the file as they were, each once.
                 most = 2 * self.place.file.stat().st_size + _MORE_IN_A_JOURNAL
                 if stat.S_ISREG(state.st_mode) and state.st_size <= most:
-                    first = os.read(descriptor, 1)
+                    first = os.read(descriptor, _BEGINNING)
                     os.lseek(descriptor, max(0, state.st_size - len(last)), os.SEEK_SET)
                     last = os.read(descriptor, len(last))
         except FileNotFoundError:
-            return False
+            return b""
         if last == _NAMES_ANOTHER:
             raise LedgerError(
                 f"{self.path}: {self.place.journal.name} is no journal of a ledger: it is no file, "
                 f"or far longer than the ledger, or names another file, which SQLite would delete. "
                 f"Move it away."
             )
-        return first not in (b"", b"\x00")
+        return b"" if first.startswith(b"\x00") else first
 
     def _put_right(self) -> None:
         """Undo a half-done write after a crash, under the exclusive lock."""
         check_still_there(self.place, self._lock.descriptor)
-        if self._left_over():
-            self._repaired_copy().close()
+        copy, _ = self._left_copy()
+        if copy is not None:
+            copy.close()
         self._connect("rw")
 
     def _choose(self) -> None:
         """Connect a reader to the file, or to a copy into which its journal is played."""
-        files: _Files | None = None
-        if self._left_over():
-            states = self.place.file.stat(), self.place.journal.stat()
-            files = [(state.st_ino, state.st_size, state.st_mtime_ns) for state in states]
-        if files != self._copied:
-            self._lock.connect(self._repaired_copy() if files else None)
-            self._copied = files
+        if self._left_files() != self._copied:
+            copy, self._copied = self._left_copy()
+            self._lock.connect(copy)
         self._connect("ro")
+
+    def _left_files(self) -> _Files | None:
+        """Return what a crash left, or None if no journal undoes a write."""
+        if begin := self._left_over():
+            with suppress(FileNotFoundError):
+                states = self.place.file.stat(), self.place.journal.stat()
+                return begin, [(state.st_ino, state.st_size, state.st_mtime_ns) for state in states]
+        return None
+
+    def _left_copy(self) -> tuple[sqlite3.Connection | None, _Files | None]:
+        """Return a repaired copy of what a crash left, and the files that were copied.
+
+        Where there is no flock, another process may be writing: its journal undoes a write that
+        goes on, and file, journal and witness may be of different times. So a copy counts, whole or
+        damaged, only if the files are the same afterwards. Otherwise it is made again.
+        """
+        while files := self._left_files():
+            with ExitStack() as undo:
+                try:
+                    copy = undo.enter_context(closing(self._repaired_copy()))
+                except LedgerError:
+                    if self._left_files() == files:
+                        raise
+                    continue
+                if self._left_files() == files:
+                    undo.pop_all()
+                    return copy, files
+        return None, None
 
     def _connect(self, mode: str) -> None:
         """Connect to the file, unless there is a connection."""
