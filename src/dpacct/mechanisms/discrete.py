@@ -117,9 +117,9 @@ class DiscreteGaussianPair(GeneralPair):
                 ratio = math.log(self._sum(mean)) - math.log(self._sum(0.0))
                 error = self._sum_error(mean) + self._sum_error(0.0)
             else:
-                whole = 1 + self._ripple(0.0)
-                change = self._ripple(mean - round(mean)) - (whole - 1)
-                ratio = math.log1p(change / whole)
+                still = self._ripple(0.0)
+                change = self._ripple(mean - round(mean)) - still
+                ratio = math.log1p(change / (1 + still))
                 error = ripple_error(self.scale, mean)
             values[k] = exponent + ratio
             errors[k] = error + FUNCTION_ERROR * (2 * abs(exponent) + 4 * abs(ratio))
