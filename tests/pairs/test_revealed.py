@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.special import ndtr
@@ -85,6 +85,7 @@ def test_no_cohort_exceeds_the_proven_pair(
     others=st.lists(st.sampled_from([-1.0, 0.0, 0.4, 1.0]), max_size=3),
     target=st.sampled_from([-1.0, 0.3, 1.0]), epsilon=st.floats(0.0, 4.0),
 )  # fmt: skip
+@example(noise=1.5, rate=0.75, kind="sum", others=[], target=-1.0, epsilon=1.0)
 def test_a_client_that_comes_or_goes(
     noise: float, rate: float, kind: str, others: list[float], target: float, epsilon: float
 ) -> None:
@@ -110,7 +111,10 @@ def test_a_client_that_comes_or_goes(
         assert achieved.delta(epsilon).lower <= true + 1e-6
         assert proven.delta(epsilon).upper == pytest.approx(true, abs=1e-6)
         assert achieved.hull.delta(epsilon).lower <= true + 1e-6
-        assert achieved.hull.delta(epsilon).lower == pytest.approx(true, abs=2e-3)
+        # An empty cohort bends the profile at the loss -log(1 - rate). Knots there are 1.5 % of it
+        # apart, and the lower hull loses up to a quarter of that.
+        near = 2e-3 - 0.004 * math.log1p(-rate) * (1 - rate) ** len(others)
+        assert achieved.hull.delta(epsilon).lower == pytest.approx(true, abs=near)
 
 
 @pytest.mark.parametrize(
