@@ -85,6 +85,8 @@ def test_help_has_examples_that_run(
     for name in ("one", "two"):
         Path(f"{name}.report.jsonl").write_text(report, encoding="utf-8")
     Path("paper.toml").write_text(GOOD, encoding="utf-8")
+    if door in ("plot landscape", "plot spectrum", "plot norms"):
+        assert dpacct("train dp-fedavg --eps 8 --rounds 1 --clients 40 --q 0.5").code == 0
     found = examples(dpacct(door, "--help").text)
     assert found
     for example in found:
