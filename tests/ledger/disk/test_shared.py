@@ -390,3 +390,42 @@ def test_ctrl_c_anywhere_leaves_neither_lock_nor_transaction(
             assert run.committed >= released
             assert witness.committed == released
         assert at > 60
+
+
+# Without flock, as on Windows
+
+
+def test_a_writer_that_was_overtaken_does_not_set_the_witness_back(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "fcntl", None)
+    with Ledger.open(path, WIDE) as one, Ledger.open(path) as two:
+        first, second, commit = one.start_run("one"), two.start_run("two"), store.Store._commit
+
+        def overtaken(writer: store.Store) -> None:
+            commit(writer)
+            if writer is one._file.store:
+                second.reserve(SMALL)
+
+        monkeypatch.setattr(store.Store, "_commit", overtaken)
+        first.reserve(SMALL)
+        witness = two._file.store.witness()
+        assert witness is not None
+        assert witness.position == one.position == two.position
+
+
+def test_a_ledger_that_another_process_makes_meanwhile_counts(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Windows, a rename replaces nothing."""
+    other = tmp_path / "other.ledger"
+    spend(other, 1)
+
+    def rename(_: Path, target: Path) -> None:
+        shutil.copyfile(other, target)
+        raise FileExistsError
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with Ledger.open(path, WIDE) as ledger:
+        assert ledger.rounds == 1
+    assert not list(tmp_path.glob(".*draft*"))

@@ -84,6 +84,11 @@ class Lock:
         """True in the process and the thread that opened it."""
         return self._owner == (os.getpid(), threading.get_ident())
 
+    @property
+    def excludes(self) -> bool:
+        """True if it keeps other processes out. Else SQLite's own locks do."""
+        return fcntl is not None
+
     def check_owner(self) -> None:
         """Reject all processes and threads but those that opened it."""
         if not self.owned:

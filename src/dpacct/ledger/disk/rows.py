@@ -22,6 +22,7 @@ from typing import Any
 
 from dpacct.display import line
 from dpacct.errors import LedgerError
+from dpacct.ledger.disk.lock import BUSY_SECONDS, fcntl
 from dpacct.ledger.disk.place import reason_of
 from dpacct.ledger.record.entries import GENESIS, Entry, digest_of, link, reading
 
@@ -58,8 +59,9 @@ _MOST_PROBLEMS = 20
 _OTHER_TABLES = "the tables are not those of a ledger"
 # Rows read at once: a few milliseconds, for which writers wait.
 CHUNK = 500
-# Seconds to wait for a program that locks the file by SQLite alone.
-PATIENCE = 10.0
+# Seconds to wait for a program that locks the file by SQLite alone: without flock, any. SQLite lets
+# none of them be next, so that a writer among busy ones may wait long.
+PATIENCE = 10.0 if fcntl else BUSY_SECONDS
 # Steps of SQLite that a page of the file explains: it holds at most hundreds of rows, each of which
 # takes at most tens of steps.
 _STEPS_A_PAGE = 20_000

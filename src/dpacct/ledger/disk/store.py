@@ -118,6 +118,8 @@ class Store:
             try:
                 with suppress(LedgerError, OSError):
                     check_still_there(self.place, lock.descriptor)
+                    # Windows deletes no open file: neither this connection's, nor a writer's.
+                    lock.connect(None)
                     if not self._left_over():
                         self.place.journal.unlink(missing_ok=True)
             finally:
@@ -163,6 +165,10 @@ class Store:
             self._commit()
             self._seen = rows.head()
             if now != witness:
+                if not self._lock.excludes:
+                    # Another process may have written since. Its witness is not set back.
+                    self.connection.execute("BEGIN IMMEDIATE")
+                    now = next_witness(StoredEntries(self.path, self.connection), now)
                 update_witness(self.place, now)
             return answer
 
@@ -379,9 +385,10 @@ def make_file(place: Place, first: Entry, totals: str) -> None:
             make_tables(connection, place.path, first, totals)
             connection.execute("COMMIT")
         with alone_in(place.file.parent):
-            # No ledger is ever replaced.
+            # No ledger is ever replaced. Where there is no flock, a rename replaces no file.
             if not os.path.lexists(place.file):
-                draft.rename(place.file)
+                with suppress(FileExistsError):
+                    draft.rename(place.file)
                 sync_folder(place.file.parent)
     except (sqlite3.Error, OSError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else reason_of_sqlite(error)
