@@ -62,11 +62,13 @@ class Roster:
         """Wait until ``enough`` clients have answered, and check them."""
         deadline = time.monotonic() + patience
         while True:
+            # Before a last look: a busy server may be late, and not the answers.
+            late = time.monotonic() > deadline
             # A run that needs every client cannot start with one that does not fit.
             self._take(grid, strict=enough == self._num_clients)
             if len(self.nodes) >= enough:
                 break
-            if time.monotonic() > deadline:
+            if late:
                 rule = f"{enough} clients answer within {patience:g} s"
                 hint = "Start more SuperNodes, or set PrivateStrategy(min_clients=...)."
                 raise InvalidParameter("clients", len(self.nodes), rule, hint)
@@ -178,11 +180,12 @@ def exchange(
         # Alone: whether it is too large for the network must not depend on how many there are.
         waiting |= {number for number in grid.push_messages([message]) if number}
     while waiting:
+        late = time.monotonic() > end
         for reply in pull(grid, list(waiting)):
             if reply.metadata.reply_to_message_id in waiting:
                 waiting.remove(reply.metadata.reply_to_message_id)
                 yield reply
-        if not waiting or time.monotonic() > end:
+        if not waiting or late:
             return
         time.sleep(poll)
 
