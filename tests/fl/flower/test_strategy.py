@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import time
+
 import pytest
 import torch
 
@@ -69,6 +72,13 @@ def cohorts(run: fl.Server, network: FakeGrid, after=lambda _: None, **options) 
 
     play(run, network, on_round=note, **options)
     return sizes
+
+
+def test_a_server_that_is_kept_from_running_misses_no_answer(monkeypatch):
+    hours = itertools.count(step=3600.0)
+    monkeypatch.setattr(time, "monotonic", lambda: next(hours))
+    with server(**FULL) as run:
+        assert cohorts(run, grid()) == [6]
 
 
 @pytest.mark.parametrize(
