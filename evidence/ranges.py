@@ -1,8 +1,9 @@
-"""Widths and costs of brackets at random settings of the whole range.
+"""Widths and costs of bounds at random settings of the whole range.
 
-``python -m evidence.ranges poisson|epochs [SETTINGS] [FOLDER] [SEED]`` writes range.csv to FOLDER
-and prints quantiles. Settings are drawn evenly on logarithmic axes. Warnings are errors. Times are
-processor times. Ctrl-C ends a scan with partial results.
+``python -m evidence.ranges poisson|epochs [SETTINGS] [FOLDER] [SEED]`` writes range.csv to FOLDER,
+draws range.png and prints quantiles. Settings are drawn evenly on logarithmic axes. Warnings are
+errors. Times are processor times. Ctrl-C ends a scan with partial results. With 0 settings,
+range.csv is read and drawn again.
 
 - ``poisson``: rates, noises, rounds and deltas whose achieved epsilon lies between 1e-4 and 1e4.
   The calibration finds the noise for this epsilon.
@@ -22,9 +23,11 @@ from contextlib import suppress
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import dpacct
 from dpacct import DpacctError, Epoch, Poisson, Round
+from dpacct.pictures import Curve, Drawing, Level, Panel, Picture
 from tests.oracles.allocation import epoch_delta
 
 RATES, NOISES, ROUNDS = (1e-7, 1.0), (0.1, 1000.0), (1.0, 1e7)
@@ -123,6 +126,42 @@ def scan_epochs(count: int, seed: int) -> Iterator[ScannedEpochs]:
         )  # fmt: skip
 
 
+def points(rows: Sequence[dict[str, str]], x: str, y: str, noises: tuple[float, float]) -> Any:
+    """Return two curves of points: settings with other noise, then those with noise in a range."""
+    parted: tuple[list[Any], list[Any]] = [], []
+    for row in rows:
+        parted[noises[0] <= float(row["noise"]) <= noises[1]].append((float(row[x]), float(row[y])))
+    return [Curve("", *zip(*part, strict=True), points=True) for part in parted]
+
+
+def drawing(kind: str, rows: Sequence[dict[str, str]]) -> Drawing:
+    """Draw the relative widths of the bounds, and of Poisson sampling the times of calibrations."""
+    width = "width of the bounds: (upper - lower) / upper of epsilon"
+    if kind == "epochs":
+        wide = max(float(row["width"]) for row in rows)
+        title = (
+            f"Random allocation: in {len(rows)} settings the bounds are at most {wide:.1g} apart"
+        )
+        note = "Circles: noise multipliers below 2; squares: from 2. 1 to 100 epochs, add-remove."
+        x, noises, axes = "steps", (2.0, math.inf), [("steps of an epoch", width, "width", GOAL)]
+    else:
+        sharp = sum(float(row["width"]) <= 1e-6 for row in rows)
+        title = f"In {sharp} of {len(rows)} settings the bounds agree to 1e-6; the others "
+        title += "have rates below 0.01"
+        note = "Squares: noise multipliers from 0.3 to 3; circles: others. Poisson, add-remove."
+        x, noises = "rate", (0.3, 3.0)
+        seconds = "processor time of a calibration [s]", "calibration_seconds", 1.0
+        axes = [("sampling rate", width, "width", 1e-6), ("sampling rate", *seconds)]
+    panels = [
+        Panel(
+            across, up, points(rows, x, y, noises),
+            levels=[Level(goal, "goal")], log_x=True, log_y=True,
+        )
+        for across, up, y, goal in axes
+    ]  # fmt: skip
+    return Drawing(Picture(title, panels, note))
+
+
 def main(arguments: Sequence[str]) -> None:
     """Scan, print and write."""
     kind, count, folder, seed = [*arguments, *("poisson", "200", ".", "1")[len(arguments) :]]
@@ -131,15 +170,19 @@ def main(arguments: Sequence[str]) -> None:
     with warnings.catch_warnings(), suppress(KeyboardInterrupt):
         warnings.simplefilter("error")
         found.extend(scan(int(count), int(seed)))
-    with Path(folder, "range.csv").open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file)
-        rows.writerow(field.name for field in fields(found[0]))
-        rows.writerows(astuple(setting) for setting in found)
+    if found:
+        with Path(folder, "range.csv").open("w", newline="", encoding="utf-8") as file:
+            rows = csv.writer(file)
+            rows.writerow(field.name for field in fields(found[0]))
+            rows.writerows(astuple(setting) for setting in found)
+    with Path(folder, "range.csv").open(newline="", encoding="utf-8") as file:
+        read = list(csv.DictReader(file))
+    drawing(kind, read).save(Path(folder, "range.png"), replace=True)
     for name in ("width", "seconds", "calibration_seconds"):
-        values = sorted(getattr(one, name) for one in found if hasattr(one, name))
+        values = sorted(float(row[name]) for row in read if name in row)
         cuts = [values[math.ceil(share * len(values)) - 1] for share in QUANTILES if values]
         print(name, *(f"{cut:.2g}" for cut in cuts))
-    print(*sorted(found, key=lambda one: -one.width)[:5], sep="\n")
+    print(*sorted(read, key=lambda row: -float(row["width"]))[:5], sep="\n")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from dpacct.pictures import Curve, Drawing, Panel, Picture
@@ -158,4 +161,41 @@ def draw_lines(records: Records) -> Drawing:
     return Drawing(Picture(title, panels, f"{SCALE}, means over 10 directions."))
 
 
-PICTURES = {"accuracy.png": draw_accuracy, "norms.png": draw_norms, "lines.png": draw_lines}
+@dataclass(frozen=True)
+class Planes:
+    """Contours of the rise of the loss in one plane, for each method."""
+
+    records: Records
+
+    def save(self, path: Path, *, replace: bool) -> None:
+        """Draw to a file, over one that is there."""
+        if path.exists() and not replace:
+            raise FileExistsError(path)
+        figure: Any = import_module("matplotlib.figure").Figure(
+            figsize=(7.2, 7.0), dpi=110, layout="constrained"
+        )
+        levels = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+        for axes, method in zip(
+            figure.subplots(2, 2, sharex=True, sharey=True).flat, PICTURED, strict=True
+        ):
+            (own,) = (one.result for one in self.records if one.matches(method=method, plane=True))
+            rise = [[value - own["loss"] for value in row] for row in own["plane"]]
+            ends = [2 * step / (len(rise) - 1) - 1 for step in range(len(rise))]
+            lines = axes.contour(ends, ends, rise, levels, colors="#0072B2", linewidths=1.4)
+            axes.clabel(lines, fmt="%g", fontsize=9, colors="#1c1c1c")
+            axes.plot([0], [0], "+", color="#1c1c1c", markersize=9)
+            axes.set_title(method, loc="left", fontsize=10.5)
+            axes.set(xticks=[-1, 0, 1], yticks=[-1, 0, 1], aspect="equal")
+        figure.supxlabel(
+            "distance along the first direction, in lengths of the filters", fontsize=10
+        )
+        figure.supylabel("distance along the second direction", fontsize=10)
+        title = "Rise of the training loss: the valleys of DP-FedPGN are narrower"
+        figure.suptitle(title, x=0.012, ha="left", fontsize=11.5, fontweight="bold")
+        figure.savefig(path)
+
+
+PICTURES = {
+    "accuracy.png": draw_accuracy, "norms.png": draw_norms, "lines.png": draw_lines,
+    "planes.png": Planes,
+}  # fmt: skip

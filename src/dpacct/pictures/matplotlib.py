@@ -83,7 +83,7 @@ def draw(picture: Picture, width: float = WIDTH) -> Any:
         title = _lines(picture.title, int(74 * share))
         figure.suptitle(title, fontsize=SIZE + 1.5, fontweight="bold", **edge)
     if picture.note:
-        note = _lines(picture.note, int(116 * share))
+        note = _lines(picture.note, int(108 * share))
         figure.supxlabel(note, fontsize=SMALL, color=FAINT, **edge)
     return figure
 
