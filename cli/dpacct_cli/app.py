@@ -57,7 +57,7 @@ ENTRIES = {
     "attack": Entry("commands.attack", RUNNING,
         "Run membership-inference attacks on a trained model."),
     "reproduce": Entry("commands.reproduce", RUNNING,
-        "Play a table of a paper, and show it beside the printed one."),
+        "Repeat the runs of a paper's table, and compare with its values."),
     "ledger": Entry("commands.ledger", RECORDS, "Track the privacy budget of a data set."),
     "report": Entry("commands.report", RECORDS, "Write a privacy report for reviewers."),
     "claims": Entry("commands.claims", RECORDS, "Check published privacy claims."),

@@ -53,6 +53,8 @@ EPOCHS = tuple(name for name, item in RELEASES.items() if item.chosen_by == "--s
 number = words.number
 Text = str | None
 Known = Callable[[], Iterable[str]] | None
+# A longer list of values stands in the text: at 80 columns its own column would break words.
+LONGEST_METAVAR = 24
 
 
 def option(
@@ -64,9 +66,12 @@ def option(
     values, which are completed, unless ``known`` returns them. An advanced option is shown by
     --help-all only.
     """
+    completion = _completion(metavar, known)
+    if len(metavar) > LONGEST_METAVAR:
+        text, metavar = f"{text} One of {metavar.replace('|', ', ')}.", "NAME"
     return typer.Option(
         *names.split(), metavar=metavar, help=text, rich_help_panel=panel or None,
-        show_default=False, autocompletion=_completion(metavar, known), hidden=advanced,
+        show_default=False, autocompletion=completion, hidden=advanced,
     )  # fmt: skip
 
 
@@ -164,17 +169,17 @@ Rounds = Annotated[Text, option("--rounds", "T", WHAT_RUNS, "Number of rounds.")
 ScheduleFile = Annotated[Text, option("--schedule", "FILE", WHAT_RUNS,
     "Rounds from a .toml, .csv or .json file, instead of --rounds, --q and --noise.")]
 SamplingName = Annotated[Text, option("--sampling", "|".join((*SAMPLINGS, *EPOCHS)), WHAT_RUNS,
-    "How a round picks its clients; default poisson. With --epochs: allocation, a random step for "
-    "each client, or shuffle, batches of a shuffled list.")]
+    "How a round draws its clients; default poisson. With --epochs also allocation (each client in "
+    "one random step of an epoch) and shuffle (batches of a shuffled list).")]
 Epochs = Annotated[Text, option("--epochs", "E", WHAT_RUNS,
     "Epochs instead of --rounds: how often each example takes part on average. E / rate rounds "
     "run, rounded up.", advanced=True)]
 AdjacencyName = Annotated[Text, option("--adjacency", "|".join(Adjacency), WHAT_RUNS,
-    "When two data sets are neighbors; default add-remove, for uniform replace-one.",
+    "How neighboring data sets differ; default replace-one for uniform, else add-remove.",
     advanced=True)]
-ReleaseText = Annotated[Text, option("--release", "NAME:KEY=VALUE,...", WHAT_RUNS,
-    "Any other release, e.g. laplace:epsilon=0.1, approximate-dp:epsilon=0.2,delta=1e-7 or "
-    "discrete-gaussian:scale=2,shift=1;-1.", advanced=True)]
+ReleaseText = Annotated[Text, option("--release", "RELEASE", WHAT_RUNS,
+    "Any other release, as NAME:KEY=VALUE,KEY=VALUE, e.g. laplace:epsilon=0.1 or "
+    "discrete-gaussian:scale=2. Lists have ; between their values.", advanced=True)]
 Laplace = Annotated[Text, option("--laplace", "E", WHAT_RUNS,
     "A release with Laplace noise, by its own epsilon.", advanced=True)]
 Times = Annotated[Text, option("--times", "N", WHAT_RUNS,

@@ -269,22 +269,23 @@ _EPSILON = Key("epsilon", NUMBER, help="Epsilon of one release.")
 _SOURCE = Key("source", TEXT, "", "of {source}", help="Where the promise was found.")
 _SCALE = Key("scale", NUMBER, help="Scale of the noise on each number.")
 _SHIFT = Key("shift", SHIFT, 1, "shift {shift}", written="always",
-    help="The integer by which each number moves at most: a list for a vector.")
+    help="The most by which each number moves, an integer; a list for a vector.")
 _BY_SAMPLING = "--sampling"
 
 SAMPLINGS: dict[str, Item] = {item.name: item for item in (
     Item(Poisson, "poisson", "Poisson sampling at rate {sampling_rate}", (
         _RATE,
         Key("records", COUNT, 1, "up to {records} records a user", "--records", "K",
-            "Records of one user at most: each joins a Poisson round by itself and is clipped "
-            "alone."),
+            "The most records of one user. Each joins a Poisson round independently, and is "
+            "clipped by itself."),
         Key("max_cohort", COUNT, None, "at most {max_cohort} in a round", "--max-cohort", "B",
-            "With --clients: of a larger Poisson cohort, a random part of this size is kept.",
+            "With --clients: the largest cohort. If more are drawn, this many are kept at random.",
             needs="num_clients"),
         Key("reveals_size", _named(REVEALS_SIZE), None, "size revealed, fixed noise on the "
             "{reveals_size}", "--reveals-size", "|".join(REVEALS_SIZE), "With --clients: the size "
-            "of a Poisson cohort becomes known, as the noise is fixed on the sum, which is divided "
-            "by it, of each client, or on the mean. --noise is that at the expected size.",
+            "of a Poisson cohort becomes known, because the noisy sum is divided by it (sum), each "
+            "client adds noise (client), or the noise on the mean is fixed (mean). --noise is that "
+            "at the expected size.",
             needs="num_clients"),
         _CLIENTS._replace(words="of {num_clients} clients"),
     ), chosen_by=_BY_SAMPLING),
@@ -306,7 +307,7 @@ RELEASES: dict[str, Item] = {item.name: item for item in (
     Item(Laplace, "laplace", "Laplace noise {noise_multiplier}", (
         Key("noise_multiplier", NUMBER, None,
             help="Scale of the noise / largest l1 norm of one client's contribution."),
-        Key("epsilon", NUMBER, None, written="never", help="Instead, its own epsilon."),
+        Key("epsilon", NUMBER, None, written="never", help="Instead, the epsilon of one release."),
     )),
     Item(RandomizedResponse, "randomized-response", "randomized response, epsilon {epsilon}", (
         _EPSILON,
@@ -356,7 +357,7 @@ RELEASES: dict[str, Item] = {item.name: item for item in (
         Key("schedule", SCHEDULE, words="each {schedule}", help="One run."),
     ), chosen_by="--best-of"),
     Item(Sampled, "sampled", "one sample at rate {rate}", (
-        Key("rate", RATE, NEEDED, "", "--one-sample", "Q", "All of it is computed on one secret "
+        Key("rate", RATE, NEEDED, "", "--one-sample", "Q", "Compute everything on one secret "
             "Poisson sample of the clients, drawn once at this rate."),
         Key("schedule", SCHEDULE, words="of it {schedule}", help="What is computed on the sample."),
     ), (), _sampled, chosen_by="--one-sample"),

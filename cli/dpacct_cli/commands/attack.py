@@ -46,7 +46,7 @@ _SUFFIX = ".checkpoint"
 
 # fmt: off
 Checkpoint = Annotated[str, argument(ARGUMENT,
-    "Of a run of dpacct train; its settings stand beside it.")]
+    "Checkpoint of a run of dpacct train, with its settings file in the same folder.")]
 Confidence = Annotated[str, option("--confidence", "C", THE_ATTACK,
     "Confidence of each interval, in (0, 1); default 0.95.")]
 Rates = Annotated[str, option("--fpr", "A,...", THE_ATTACK,
@@ -76,8 +76,8 @@ def attack(
 ) -> None:
     """Run membership-inference attacks on a trained model, and show their proven limit.
 
-    Train with --hold-out first: the held-out clients are the non-members. A small loss makes a
-    member. -q prints the AUC by client alone.
+    Train with --hold-out first: the held-out clients are the non-members. The attack takes a
+    client with a small loss for a member. -q prints the AUC by client alone.
 
     Examples:
       dpacct attack dp-fedavg-digits.checkpoint

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 FAULTY = 1
 THE_AUDIT = "The audit"
 UNSEEN = (
-    "An audit finds faults. Finding none proves nothing: it does not see what clients send beside "
-    "their update, the use of data outside of training, or the quality of the randomness."
+    "An audit can find faults, and cannot prove that there are none. It does not test what clients "
+    "send beside their update, the use of data outside of training, or the random generator."
 )
 
 # fmt: off
 Canaries = Annotated[str, option("--canaries", "N", THE_AUDIT,
-    "Number of planted clients, each in or out by a coin; default 200.")]
+    "Number of planted clients, each included by a coin flip; default 200.")]
 Error = Annotated[str, option("--error", "P", THE_AUDIT,
-    "Probability that a sound run is called faulty; default 1e-6.")]
+    "Probability that a correct run is reported as faulty; default 1e-6.")]
 Confidence = Annotated[str, option("--confidence", "P", THE_AUDIT,
     "Confidence of the shown epsilons; default 0.95.")]
 # fmt: on
@@ -49,8 +49,8 @@ def audit(
 ) -> None:
     """Test a training run for privacy bugs, using canaries.
 
-    The other clients send nothing, as for an attacker who knows their updates. The exit code is 1
-    if something contradicts the charge. -q prints passed or failed.
+    The other clients send nothing, as if the attacker knew their updates. The exit code is 1 if
+    the releases contradict the charge. -q prints passed or failed.
 
     Examples:
       dpacct audit dp-fedavg

@@ -56,10 +56,10 @@ Advantage = Annotated[Text, option("--advantage", "A", options.PRIVACY,
 TruePositives = Annotated[Text, option("--tpr", "B", options.PRIVACY,
     "Instead of --eps, with --fpr: the largest true positive rate of any attack.", advanced=True)]
 Fixed = Annotated[Text, option("--fixed", "FILE", options.WHAT_RUNS,
-    "A schedule file with rounds that are spent or decided: they count, and stay as they are.",
+    "A schedule file with rounds that are fixed: they count, and keep their noise.",
     advanced=True)]
 ByTheorem = Annotated[bool, flag("--by-theorem", options.FIND,
-    "The noise that the theorems of DP-Fed-LS ask for, with its true epsilon.", advanced=True)]
+    "Print the noise that the theorems of DP-Fed-LS require, and its true epsilon.", advanced=True)]
 FalsePositives = Annotated[Text, option("--fpr", "A", options.PRIVACY,
     "The false positive rate at which --tpr holds.", advanced=True)]
 # fmt: on

@@ -176,16 +176,16 @@ def _table(verdicts: list[JudgedClaim]) -> Page:
             [
                 one["id"],
                 "-" if one["stated"] is None else plain(one["stated"]),
-                "-" if worst is None else f"[{down(worst[0])}, {up(worst[1])}]",
+                "-" if worst is None else f"[{down(worst[0])},{up(worst[1])}]",
                 one["verdict"],
-                "" if agreed else f"{len(readings)} readings differ",
+                "" if agreed else str(len(readings)),
             ]
         )
     words = [one["verdict"] for one in verdicts]
     counts = [f"{words.count(each)} {each}" for each in Verdict if each in words]
     return Page(
         [Row("claims", str(len(verdicts)), ", ".join(counts))],
-        grids=[Grid(["claim", "stated", "as run", "verdict", ""], lines)],
+        grids=[Grid(["claim", "stated", "as run", "verdict", "readings that differ"], lines)],
         closing="dpacct claims check ID shows one with all its readings.",
     )
 

@@ -40,26 +40,26 @@ Name = Annotated[Text, option("--name", "NAME", "", "Name of the run; default el
 AllEntries = Annotated[bool, flag("--all", "",
     "Verify all entries, and not only those since the latest verification.")]
 OverBudget = Annotated[bool, flag("--over-budget", "",
-    "Record rounds that have happened, even if they exceed the budget. No further round is "
-    "admitted then.", advanced=True)]
+    "Record rounds that already ran, even if they exceed the budget. The ledger then admits no "
+    "further round.", advanced=True)]
 Project = Annotated[Text, option("--project", "NAME", "",
-    "Group of runs that it belongs to.", advanced=True)]
+    "Group of runs that this run belongs to.", advanced=True)]
 Part = Annotated[Text, option("--part", "NAME=PART", "",
     "Part of the data that it uses, e.g. country=DE. A partition costs as much as its worst part.",
     advanced=True)]
 ChargedBy = Annotated[str, option("--accountant", "pairs|tight", "",
-    "tight states that no client remembers whether it took part, and charges cohorts of fixed size "
-    "as calibrate does; default pairs.", advanced=True)]
+    "How plans are charged; default pairs. tight charges cohorts of fixed size as calibrate does, "
+    "and requires that no client remembers whether it took part.", advanced=True)]
 PromisedDelta = Annotated[str, option("--promised-delta", "D", options.PRIVACY,
-    "Part of delta for promises whose loss may be infinite, such as (epsilon, delta)-DP. All of "
-    "it allows promises and pure releases alone.", advanced=True)]
+    "Part of delta for promises with a delta of their own, such as (epsilon, delta)-DP. If it is "
+    "all of delta, the ledger takes only promises and pure releases.", advanced=True)]
 Partition = Annotated[list[str] | None, option("--partition", "NAME=PART,PART,...", options.PRIVACY,
-    "Parts of the data, of which each client belongs to one by a public rule. Repeatable.",
+    "Parts of the data. A public rule assigns each client to one of them. Repeatable.",
     advanced=True)]
 Address = Annotated[str, argument("ADDRESS", "postgresql://USER@HOST/DATABASE#NAME, a ledger.")]
 Role = Annotated[str, argument("ROLE", "A role of the database: a person, or a group of them.")]
 Right = Annotated[str, option("--as", "reader|requester|writer|approver|none", "",
-    "What the role may do; default writer.")]
+    "What the role is allowed to do; default writer.")]
 Teams = Annotated[list[str] | None, option("--team", "TEAM", "",
     "Team that pays for what the role charges; default one of its name. Repeatable.")]
 OneTeam = Annotated[Text, option("--team", "TEAM", "", "Team that pays; default the only one.")]
@@ -133,9 +133,9 @@ def verify(
 ) -> None:
     """Recompute the chain, every cost and every total.
 
-    A ledger with its witness keeps up to where it is sound, and the next verification goes on from
-    there. --all begins with the first entry. Exit code 1 if anything is wrong. Entries that were
-    dropped from the end leave no trace unless a head hash was kept elsewhere: --quiet prints it.
+    The witness file keeps the last entry that was verified, and the next verification continues
+    there. --all begins with the first entry. Exit code 1 if anything is wrong. Entries cut off at
+    the end are noticed only with --head, the hash of the last entry: --quiet prints it to be kept.
 
     Example:
       dpacct ledger verify census.ledger
@@ -257,7 +257,7 @@ def charge(
 ) -> None:
     """Charge releases: rounds that ran elsewhere, a statistic, a promise.
 
-    All of them are recorded, by one entry, or none. Releases that exceed the budget may be a
+    All of them are recorded in one entry, or none. Releases that exceed the budget may be a
     mistake and are rejected. --over-budget records them. -q prints the epsilon afterwards.
 
     Examples:
@@ -311,8 +311,8 @@ def _read_partition(text: str) -> tuple[str, list[str]]:
 def finish(file: File, *, run: RunNumber = None, shown: StyleOptions) -> None:
     """End a run that will not go on, so that its planned rounds are free again.
 
-    What it has spent stays spent, rounds that a crash lost among it. -q prints how many rounds of
-    its plan are free again.
+    The rounds that it spent stay spent, also those that a crash interrupted. -q prints how many
+    rounds of its plan are free again.
 
     Example:
       dpacct ledger finish census.ledger --run 1

@@ -47,7 +47,7 @@ Marked = Annotated[str, option("--fpr", "A,...", options.PRIVACY,
 Against = Annotated[str, option("--against", "epsilon|round|megabytes", options.OUTPUT,
     "The horizontal axis; default epsilon.")]
 ModelFile = Annotated[str, argument("FILE",
-    "A model of dpacct train (.model.pt), beside its settings.")]
+    "A model of dpacct train (.model.pt), with its settings file in the same folder.")]
 # fmt: on
 
 
@@ -278,7 +278,7 @@ def landscape(model: ModelFile, *, where: DataOptions, to: PictureOptions) -> No
 def spectrum(
     model: ModelFile, *, where: DataOptions, init: Init = None, to: PictureOptions
 ) -> None:
-    """Draw the Fourier spectrum of what training changed. White noise is level.
+    """Draw the Fourier spectrum of the trained changes. White noise is a flat line.
 
     Example:
       dpacct plot spectrum dp-fedavg-digits.model.pt
@@ -295,7 +295,7 @@ def spectrum(
 
 
 def norms(model: ModelFile, *, where: DataOptions, to: PictureOptions) -> None:
-    """Draw a histogram of unbounded updates from a trained model, of its test data as 50 clients.
+    """Draw a histogram of the norms of updates before clipping, of 50 clients of test data.
 
     Example:
       dpacct plot norms dp-fedavg-digits.model.pt

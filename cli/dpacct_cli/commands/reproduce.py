@@ -71,13 +71,13 @@ class Playing(NamedTuple):
     """The options that say what is played, and where it is kept."""
 
     tiny: Annotated[bool, flag("--tiny", OUTPUT,
-        "Play it in about a minute, on digits, to see that it runs.")] = False  # fmt: skip
+        "Run a small version on digits, in about a minute, as a test.")] = False  # fmt: skip
     repeats: Annotated[Text, option("--repeats", "N", OUTPUT,
         "Runs of each cell; default those of the table. A verdict needs 3.")] = None  # fmt: skip
     only: Annotated[Text, option("--only", "ROW;...", OUTPUT,
-        "Play these rows alone.")] = None  # fmt: skip
+        "Run only these rows.")] = None  # fmt: skip
     page: Annotated[bool, flag("--page", OUTPUT,
-        "Play nothing: write table and figure of the finished runs.")] = False  # fmt: skip
+        "Run nothing, and write table and figure of the finished runs.")] = False  # fmt: skip
     folder: Annotated[Text, option("--folder", "DIR", OUTPUT,
         f"Where runs and pages are kept; default {FOLDER}.")] = None  # fmt: skip
 
@@ -90,9 +90,9 @@ def reproduce(
     device: Device = None,
     init: Init = None,
 ) -> None:
-    """Play a table of a paper, and show it beside the printed one. Without a name, list all.
+    """Repeat the runs of a paper's table, and compare with its values. Without a name, list all.
 
-    Finished runs are kept, so a stopped command goes on where it was. -q prints a verdict a cell.
+    Finished runs are kept, so a stopped command can be continued. -q prints the verdict per cell.
 
     Examples:
       dpacct reproduce
@@ -377,11 +377,11 @@ def _page(judged: Judged, files: list[str]) -> Page:
 def _list(style: Style) -> None:
     tables = [shipped_table(name) for name in shipped_names()]
     lines = [
-        [t.name, f"{len(t.cells)} x {len(t.seeds)}", _needs(t) or "yes", t.title] for t in tables
+        [t.name, f"{len(t.cells)}x{len(t.seeds)}", _needs(t) or "yes", t.title] for t in tables
     ]
     data: PaperTables = {"tables": [t.name for t in tables]}
-    rows = [Row("tables", str(len(tables)), "rows x columns, and runs of each")]
-    closing = "dpacct reproduce TABLE --tiny plays one in a minute."
+    rows = [Row("tables", str(len(tables)), "of papers; runs: cells x repeats")]
+    closing = "dpacct reproduce TABLE --tiny runs a small version in a minute."
     page = Page(rows, [Grid(["table", "runs", "can run here", ""], lines)], closing=closing)
     show(Answer(data, "\n".join(t.name for t in tables), lambda: page), style)
 
@@ -399,4 +399,4 @@ def _needs(table: PaperTable) -> str:
     for model in {str(cell.options.get("model")).partition("-")[0] for cell in table.cells}:
         package = {"vit": "torchvision", "roberta": "transformers"}.get(model)
         lacking += [package] if package and find_spec(package) is None else []
-    return ", ".join(f"needs {name}" for name in lacking)
+    return f"needs {', '.join(lacking)}" if lacking else ""

@@ -32,8 +32,8 @@ FalsePositiveRates = Annotated[str, option("--fpr", "A,...", options.FIND,
 Prior = Annotated[str, option("--prior", "P", options.FIND,
     "Probability in (0, 1) that the attacker assumes beforehand; default 0.5.", advanced=True)]
 Guarantee = Annotated[Text, option("--eps", "E", options.PRIVACY,
-    "Show the risk of any mechanism with this epsilon, alone or beside the rounds. Without "
-    "--noise, the noise is calibrated to it.")]
+    "Show the largest risk of any mechanism with this epsilon, alone or with that of the rounds. "
+    "Without --noise, the noise is calibrated to it.")]
 # fmt: on
 
 

@@ -88,7 +88,7 @@ class Training(NamedTuple):
         "transformers; -lora trains low-rank changes alone, and needs peft.")] = None
     init: Init = None
     config: Annotated[Text, option("--config", "FILE.toml", SETTINGS,
-        "Options from a file, named as here without leading dashes, with _ for -.")] = None
+        "Read options from a file. Their names have no leading dashes, and _ for -.")] = None
     correlated: Annotated[Text, of_key("strategy")] = None
     bands: Annotated[Text, of_key("bands")] = None
     separation: Annotated[Text, of_key("min_separation")] = None
@@ -99,10 +99,10 @@ class Training(NamedTuple):
     steps: Annotated[Text, of_key("steps")] = None
     records: Annotated[Text, of_key("records")] = None
     sampling: Annotated[Text, option("--sampling", "|".join(SAMPLINGS), WHAT_RUNS,
-        "How a round picks its clients; default poisson. allocation: each client is in one random "
+        "How a round draws its clients; default poisson. allocation: each client is in one random "
         "round of every epoch.")] = None
     adjacency: Annotated[Text, option("--adjacency", "|".join(Adjacency), WHAT_RUNS,
-        "When two data sets are neighbors; default replace-one for uniform sampling, add-remove "
+        "How neighboring data sets differ; default replace-one for uniform sampling, add-remove "
         "with --public-size, else zero-out.", advanced=True)] = None
     eps: options.Eps = None
     noise: Annotated[Text, of_key("noise_multiplier")] = None
@@ -111,10 +111,10 @@ class Training(NamedTuple):
     clip_norm: Annotated[Text, option("--clip-norm --clip", "C[,C2,...]", PRIVACY,
         "Bound on the norm of a client's update, or a bound for each trained tensor.")] = None
     adaptive_clip: Annotated[Text, option("--adaptive-clip", "QUANTILE", PRIVACY,
-        "Let the clip norm follow this quantile of the updates' norms, e.g. 0.5, from --clip-norm "
-        "on. The noise covers what the norm learns.", advanced=True)] = None
+        "Let the clip norm follow this quantile of the updates' norms, e.g. 0.5, beginning with "
+        "--clip-norm. Epsilon includes the noisy counts that this needs.", advanced=True)] = None
     secure_noise: Annotated[bool, flag("--secure-noise", PRIVACY,
-        "Noise that withstands attacks on its last digits.", advanced=True)] = False
+        "Use noise whose last digits reveal nothing.", advanced=True)] = False
     local_optimizer: Annotated[Text, option("--local-optimizer", "|".join(OPTIMIZERS), LOCAL,
         "Optimizer of the clients; default sgd.", advanced=True)] = None
     local_lr: Annotated[Text, option("--local-lr", "R", LOCAL,
@@ -142,7 +142,7 @@ class Training(NamedTuple):
     assignments: Annotated[list[str] | None, option("--set", "NAME=VALUE", SETTINGS,
         "An option of the method, e.g. rho=0.5.")] = None
     as_printed: Annotated[bool, flag("--as-printed", SETTINGS,
-        "The method's printed form, which is not private: epsilon is infinite. For comparisons.",
+        "Run the method as its paper prints it, which is not private: epsilon is infinite.",
         advanced=True)] = False
     device: Device = None
     seed: Annotated[Text, option("--seed", "S", MACHINE,
@@ -167,8 +167,8 @@ class Record(NamedTuple):
         "Fraction of clients held out as non-members for dpacct attack, chosen by a hash of each "
         "client's identity.", advanced=True)] = None
     validation: Annotated[Text, option("--validation", "S", RECORD,
-        "Look at this random share of the test examples while training, and at the others only at "
-        "the end.", advanced=True)] = None
+        "Evaluate on this random fraction of the test examples during training, and on the others "
+        "only at the end.", advanced=True)] = None
     evaluate_every: Annotated[Text, option("--evaluate-every", "K", RECORD,
         "Rounds between evaluations; default a tenth of the run.", advanced=True)] = None
     target_accuracy: Annotated[Text, option("--target-accuracy", "A", RECORD,
@@ -180,11 +180,11 @@ class Record(NamedTuple):
         "Train N times on public data, and show mean and deviation. Epsilon is that of one run. "
         "Several methods have 3 runs by default.", advanced=True)] = None
     ledger: Annotated[Text, option("--ledger", "FILE", RECORD,
-        "File that records the spent budget; model, report and checkpoint stand beside it. "
-        "Default one for each data set: DATA.ledger here, or beside FILE.csv.")] = None
+        "File that records the spent budget. Model, report and checkpoint go to the same folder. "
+        "Default: one file for each data set, DATA.ledger here, or beside FILE.csv.")] = None
     ahead: Annotated[Text, option("--ahead", "N", RECORD,
-        "Reserve up to N equal rounds by one entry of the ledger, which saves a disk flush a "
-        "round; default 1.", advanced=True)] = None
+        "Reserve up to N equal rounds in one ledger entry, which saves a disk flush per round; "
+        "default 1.", advanced=True)] = None
     resume: Annotated[bool, flag("--resume", RECORD, "Continue a run that was stopped.")] = False
     run: Annotated[Text, option("--run", "NAME", RECORD,
         "The run that --resume continues: the beginning of its file names.", advanced=True)] = None
