@@ -142,7 +142,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
         parse_claims(GOOD + again, "a.toml")
     for name, content, words in (
         ("bytes.toml", b"\xff\xfe\x00", "UTF-8"),
-        ("empty.toml", b'[source]\nname = "A"\n', "there is no claim"),
+        ("empty.toml", b'[source]\nname = "A"\n', "has no claim"),
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(InvalidParameter, match=words):

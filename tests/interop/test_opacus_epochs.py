@@ -76,7 +76,7 @@ def test_an_epoch_is_charged_at_its_start_and_committed_with_its_last_step(ledge
     assert job.loader.ended.startswith("all 3 rounds of the plan are charged")
     assert run.epsilon().upper == pytest.approx(dpacct.epsilon(3 * EPOCH, delta=DELTA).upper)
     assert ledger.verify().sound
-    with pytest.raises(Unsupported, match="no Poisson steps"):
+    with pytest.raises(Unsupported, match="not Poisson steps"):
         job.engine.get_epsilon(DELTA)
 
 

@@ -98,7 +98,7 @@ def calibrate(
     limit = _read_limit(eps, advantage, tpr, fpr)
     if by_theorem:
         if eps is None or solve != "noise":
-            raise OptionConflict("--by-theorem needs --eps, and gives the noise alone.")
+            raise OptionConflict("--by-theorem needs --eps, and finds only the noise.")
         other = [name for name in typed.by_option() if name not in OF_THEOREMS]
         other += ["--fixed"] * (fixed is not None)
         other += ["--accountant"] * (accountant != DEFAULT_ACCOUNTANT)

@@ -95,7 +95,7 @@ def train(
         validate.positive_probability("target_accuracy", target, "an accuracy", below_one=True)
     if settings.number("noise") == 0 and record.ledger is None and begun is None:
         raise OptionConflict(
-            "--noise 0 needs --ledger FILE: without noise epsilon is infinite, of all its runs."
+            "--noise 0 needs --ledger FILE: without noise, epsilon of all runs in it is infinite."
         )
     errors.require_torch("training needs")
     if begun is not None:

@@ -189,7 +189,7 @@ def _find_goal(
         rule = f"{given[0]} is given too, and a calibration has one target"
         raise InvalidParameter(given[1], targets[given[1]], rule, "Drop one of them.")
     if tpr is None and fpr is not None:
-        raise InvalidParameter("fpr", fpr, "it belongs to a target for tpr, and there is none")
+        raise InvalidParameter("fpr", fpr, "it needs tpr, the true positive rate allowed there")
     if advantage is not None:
         noun = "a target for the advantage"
         value = validate.positive_probability("advantage", advantage, noun, below_one=True)

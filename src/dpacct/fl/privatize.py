@@ -69,7 +69,7 @@ class AggregationPlan:
         put(self, "noise_multiplier", validate.noise_multiplier(self.noise_multiplier))
         if isinstance(self.noise, CorrelatedNoise):
             raise Unsupported(
-                "correlated noise belongs to all rounds of a run, and privatize knows one. Take "
+                "correlated noise: it covers all rounds of a run, and privatize releases one. Take "
                 "fl.Server, which opens the rounds of a loop of your own"
             )
         sampling = choose_independent(self.sampling)

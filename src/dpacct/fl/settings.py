@@ -349,7 +349,7 @@ def choose_bound(bound: Bound | None, clip_norm: Any, method: Method | None = No
 def place(model: nn.Module, device: torch.device | str | None) -> nn.Module:
     """Return the model on the device, by default its own."""
     if not isinstance(model, nn.Module):
-        raise InvalidParameter("model", model, "a model is a torch.nn.Module, made")
+        raise InvalidParameter("model", model, "a model is an instance of torch.nn.Module")
     own = next(model.parameters(), torch.empty(0)).device
     try:
         return model.to(torch.device(own if device is None else device))

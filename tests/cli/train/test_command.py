@@ -164,7 +164,7 @@ def test_a_run_without_noise_says_that_its_epsilon_is_infinite(dpacct: Any) -> N
     # Another ledger keeps its budget.
     dpacct(SMALL, "--ledger kept.ledger --eps 4")
     refused = dpacct(f"{SMALL} --noise 0 --ledger kept.ledger").err
-    assert "a budget needs noise, and kept.ledger has one" in refused
+    assert "a run without noise exceeds any budget, and kept.ledger has one" in refused
     assert refused.endswith("Give --noise above 0, or the name of a new ledger by --ledger.\n")
 
 

@@ -242,7 +242,7 @@ def test_a_run_that_goes_on_is_refused(tmp_path):
         next(iter(first))
         first.save()
     build = builder(**files)
-    with pytest.raises(Unsupported, match="from its beginning"):
+    with pytest.raises(Unsupported, match="begins with the first round"):
         audited(build=lambda people: build(people).resume())
 
 

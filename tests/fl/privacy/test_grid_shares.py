@@ -135,7 +135,7 @@ def test_a_sum_is_taken_once_committed_of_members_once_and_where_clients_add_the
         ):
             refused(InvalidParameter, words, lambda: opened.add_sum(who, what))  # noqa: B023
         row = opened.bound(torch.zeros(1, 21))
-        refused(Unsupported, "hidden until", lambda: opened.add([0], row))
+        refused(Unsupported, "only their sum", lambda: opened.add([0], row))
         opened.add_sum(everybody, total)
         refused(InvalidParameter, "contributed", lambda: opened.add_sum([0], total))
         opened.release()

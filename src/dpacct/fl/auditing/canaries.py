@@ -188,7 +188,9 @@ def with_canaries(clients: Population, canaries: Canaries, *, silent: bool) -> P
         rule = "a sequence of clients, each with its data"
         raise InvalidParameter("clients", type(clients).__name__, rule)
     if not len(clients):
-        raise InvalidParameter("clients", 0, "a canary borrows the data of a client")
+        raise InvalidParameter(
+            "clients", 0, "canaries copy the data of a client, and there is none"
+        )
     if isinstance(clients, Examples):
         return _CanaryExamples(clients, canaries, silent=silent)
     return _CanaryClients(clients, canaries, silent=silent)

@@ -117,7 +117,9 @@ class CanaryAudit:
         least = least_canaries(error)
         if number < least:
             words = f"with an error of {error:g} an audit needs at least {least}"
-            raise InvalidParameter("canaries", number, f"{words}: luck guesses fewer coins")
+            raise InvalidParameter(
+                "canaries", number, f"{words}: random guesses can do as well with fewer"
+            )
         self.canaries, self._error, self._confidence = Canaries(number, generator), wrong, sure
         self.people = with_canaries(clients, self.canaries, silent=others == OTHERS[0])
         self._clients = len(clients)
@@ -133,7 +135,7 @@ class CanaryAudit:
         """
         if run.round:
             raise Unsupported(
-                "a run is audited from its beginning, and this one goes on from another"
+                "an audit begins with the first round, and this run continues another one"
             )
         if run.state.noise is not None:
             raise Unsupported(
@@ -141,9 +143,7 @@ class CanaryAudit:
                 "rounds one by one"
             )
         if run.not_private_because is not None:
-            raise Unsupported(
-                f"nothing is promised that could be tested: {run.not_private_because}"
-            )
+            raise Unsupported(f"the run has no guarantee to test: {run.not_private_because}")
         if run.engine.allocator is not None:
             raise Unsupported(
                 "an audit of random allocation: its epochs are charged as a whole, and the audit "

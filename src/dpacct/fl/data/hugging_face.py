@@ -78,7 +78,7 @@ def read_saved(
             arrays.append(_tokens(folder, columns, length))
         else:
             if len(columns) > 1:
-                raise _invalid(folder, "two columns are a pair of texts, and these hold none")
+                raise _invalid(folder, "two columns have to be a pair of texts")
             cells = [(cell, 0) for cell in _pictures(folder, columns[0])]
             arrays.append(from_columns(cells, 0, 1).inputs.numpy())
     if len({array.shape[1:] for array in arrays}) > 1:

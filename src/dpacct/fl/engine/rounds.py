@@ -249,7 +249,9 @@ class OpenRound:
         clients = _listed(clients)
         noise, own = self._engine.noise, self.found.total
         if not isinstance(noise, SharesElsewhere):
-            raise Unsupported(f"a sum with noise in it: {noise.name} noise is added here")
+            raise Unsupported(
+                f"a sum that contains its noise: this run adds {noise.name} noise itself"
+            )
         if not self._committed:
             raise Unsupported(
                 "the sum can be read before the round is committed. Call commit() first"
@@ -399,7 +401,7 @@ class OpenRound:
 
     def _require_open(self) -> None:
         if self.settled:
-            raise Unsupported(f"round {self.number} was released. Nothing is added to it any more")
+            raise Unsupported(f"round {self.number} was released. No update can be added to it")
 
     def _require_ours(self, name: str, token: bytes) -> None:
         if not token.startswith(self.draw.token):

@@ -303,7 +303,7 @@ def _check_correlated(
         )
     if correlation.cohorts.sampling_rate is not None and adjacency is Adjacency.REPLACE_ONE:
         raise Unsupported(
-            "replace-one with secret draws within groups, which are proven for zero-out"
+            "replace-one with secret draws within groups. Their bound is proven for zero-out only"
         )
 
 
@@ -336,9 +336,9 @@ def plan_accountant(
         return accountant
     if not method.everyone_computes and isinstance(sampling, Uniform):
         raise Unsupported(
-            f"clients of {method.name or type(method).__name__} remember when they took part, and "
-            f"in cohorts of fixed size one takes part in the place of another: what others "
-            f"remember tells of each, which no bound covers. Take Poisson("
+            f"clients of {method.name or type(method).__name__} remember when they took part. In "
+            "cohorts of fixed size a client takes the place of another, so what the others "
+            "remember depends on it, and no bound covers that. Take Poisson("
             f"{sampling.sampling_rate:g}), or let all clients update their memory in every round "
             "(everyone_computes = True)"
         )
@@ -409,8 +409,8 @@ def check_shares(parts: Parts) -> None:
         return
     if method.everyone_computes or has_memories(method):
         raise Unsupported(
-            f"{method.name or type(method).__name__} with noise shares: the server keeps its "
-            "clients' memories, which no noise covers. Take a method without memories"
+            f"{method.name or type(method).__name__} with noise shares: the server would keep the "
+            "clients' memories without noise. Take a method without memories"
         )
     if isinstance(bound, AdaptiveClip):
         raise Unsupported(

@@ -387,8 +387,8 @@ class Account:
             if not event.is_bare:
                 raise
             raise BudgetExceeded(
-                f"a budget needs noise, and {ledger.path} has one ({ledger.budget}). A run without "
-                "noise takes a ledger of its own."
+                f"a run without noise exceeds any budget, and {ledger.path} has one "
+                f"({ledger.budget}). Give such a run a ledger of its own."
             ) from None
         self.begun = True
 
@@ -492,7 +492,7 @@ class Account:
             raise BudgetExceeded("no run of the ledger was started")
         if rows is not None and self._run.latest_row >= rows:
             raise BudgetExceeded(
-                f"all {rows} rounds of the plan are taken, those that a crash lost among them"
+                f"all {rows} rounds of the plan are used, including those that a crash lost"
             )
         return self._run
 

@@ -324,7 +324,7 @@ class NoiseStream:
         if row != self.row or row >= self._strategy.rounds:
             raise Unsupported(
                 f"row {row + 1} of the noise where row {self.row + 1} of {self._strategy.rounds} "
-                "is next: another round was opened meanwhile, and this one releases nothing"
+                "is next: another round was opened in the meantime, so this one cannot be released"
             )
         return self._next()
 

@@ -393,8 +393,8 @@ class SharesElsewhere(NoiseShares):
         """Reject single updates, which the server must not receive."""
         del rows, limits, std
         raise Unsupported(
-            "single updates of clients that add their own noise: they are hidden until they are "
-            "summed. Take dpacct.fl.flower, or add a sum yourself: OpenRound.add_sum"
+            "single updates of clients that add their own noise: only their sum has enough noise. "
+            "Take dpacct.fl.flower, or add a sum yourself: OpenRound.add_sum"
         )
 
     def add(self, total: Tensor, limits: Limits, std: float, source: Randomness) -> Tensor:

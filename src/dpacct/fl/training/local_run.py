@@ -103,7 +103,7 @@ class LocalRun:
         """Begin with the client's own seed. Rule 1."""
         given = self._given
         if self._stack is not None:
-            raise Unsupported(f"client {given.client} trains in one block, which is over")
+            raise Unsupported(f"client {given.client} has trained: its block ended before")
         if not _ONE.acquire(blocking=False):
             rule = "one client trains at a time: end the block of the other one before"
             raise Unsupported(f"{rule}, or train in several processes")
@@ -145,7 +145,7 @@ class LocalRun:
         """
         batch = self._batch(inputs, targets)
         if self._leaves:
-            raise Unsupported("parameters() gave the steps to an optimizer: call backward()")
+            raise Unsupported("after parameters() your optimizer makes the steps: call backward()")
         rate = self._rate if lr is None else validate.above_zero("lr", lr, "a learning rate")
         if rate != self._rate:
             changed = replace(self._shown.local, total_lr=True)

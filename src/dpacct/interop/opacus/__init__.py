@@ -96,8 +96,8 @@ class TightAccountant(_accountants.IAccountant):
         delta = validate.delta(delta)
         if self._by_epoch:
             raise Unsupported(
-                "epochs by random allocation are no Poisson steps: the run "
-                "of attach_ledger has their epsilon, run.epsilon()"
+                "epochs of random allocation are not Poisson steps. Their epsilon is that of the "
+                "run of attach_ledger: run.epsilon()"
             )
         if any(noise == 0 for noise, _, _ in self.history):
             return math.inf

@@ -380,7 +380,7 @@ def _known_sampler(loader: Any) -> Any:
         return sampler
     if type(sampler) is BatchSampler and type(sampler.sampler) is RandomSampler:
         raise Unsupported(
-            "the loader shuffles, and Poisson sampling bounds nothing here. Ways out: "
+            "the loader shuffles, so the bound of Poisson sampling does not hold. Ways out: "
             "allocate(loader) draws batches by random allocation, and "
             "make_private(poisson_sampling=True) by Poisson. What an epoch of shuffled batches "
             "costs: dpacct.epsilon(dpacct.ShuffledEpoch(noise, steps), delta=...)."

@@ -435,9 +435,9 @@ def refuse_adaptive(optimizer: Any) -> None:
         optimizer, "_adjusted_noise_multiplier"
     ):
         raise Unsupported(
-            f"{type(optimizer).__name__} chooses its clip norm by a count of the data: Opacus "
-            "charges the count at half its sensitivity, and divides it by the size of the batch, "
-            "which nothing charges. Use clipping='flat'."
+            f"{type(optimizer).__name__} chooses its clip norm by a count of the data. Opacus "
+            "charges the count at half its sensitivity, and divides it by the size of the batch "
+            "without a charge. Use clipping='flat'."
         )
 
 
