@@ -66,7 +66,7 @@ class Interval:
 
     @staticmethod
     def bracket(lower: float, upper: float) -> Interval:
-        """Return the interval of two bounds that were computed apart.
+        """Return the interval of two bounds that were computed separately.
 
         Raises:
             NotConverged: the lower bound lies above the upper one by more than rounding, or a
@@ -140,17 +140,17 @@ class Spent(Interval):
 
     @classmethod
     def at(cls, delta: float, interval: Interval) -> Spent:
-        """Return the bracket that was computed at a delta."""
+        """Return an interval with the delta at which it was computed."""
         return cls(interval.lower, interval.upper, delta)
 
     @property
     def interval(self) -> Interval:
-        """The bracket without its delta."""
+        """The interval without its delta."""
         return Interval(self.lower, self.upper)
 
     @property
     def without_privacy(self) -> Spent:
-        """The same with no upper end, since nothing is promised."""
+        """The same without an upper bound, for a run without a guarantee."""
         return Spent(self.lower, math.inf, self.delta)
 
     def __str__(self) -> str:

@@ -92,7 +92,7 @@ class WrongAccountant(InvalidParameter, Unsupported):
 
 
 class NotConverged(DpacctError):
-    """A solver met its limits. The message carries the best bracket that it reached."""
+    """A solver ended without an answer. The message has the best bounds that it found."""
 
 
 class BudgetExceeded(DpacctError):

@@ -37,7 +37,7 @@ _STEEP = 37.0
 
 @dataclass(frozen=True, slots=True)
 class GaussianDP(Interval):
-    """mu with its slack: ``upper`` is proven for all epsilons, and below ``lower`` none is."""
+    """Bounds of mu at a slack: ``upper`` is proven, and no mu below ``lower`` is enough."""
 
     slack: float
 

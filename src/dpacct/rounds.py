@@ -31,7 +31,7 @@ MAX_CLIENTS = 10**30
 
 
 class Adjacency(StrEnum):
-    """When two data sets are neighbors. The unit is one client."""
+    """How neighboring data sets differ. The privacy unit is one client."""
 
     ADD_REMOVE = "add-remove"
     REPLACE_ONE = "replace-one"

@@ -75,7 +75,7 @@ class Epoch(Mechanism):
 
     @property
     def sampling_rate(self) -> float:
-        """The share of an epoch's steps in which an example takes part."""
+        """The fraction of an epoch's steps in which an example takes part."""
         return 1 / self.steps
 
     def scale_noise(self, factor: float) -> Epoch:
@@ -204,7 +204,7 @@ class ShuffledEpoch(Mechanism):
 
     @property
     def sampling_rate(self) -> float:
-        """The share of an epoch's batches in which an example takes part."""
+        """The fraction of an epoch's batches in which an example takes part."""
         return 1 / self.steps
 
     def scale_noise(self, factor: float) -> ShuffledEpoch:

@@ -209,7 +209,7 @@ class Ledger:
         return Run(self._file, self._file.write_computed(compute), ahead=ahead)
 
     def resume_run(self, run_id: int, *, ahead: int = 1) -> Run:
-        """Go on with a run after a crash. Rounds that may have been drawn stay spent.
+        """Continue a run after a crash. Rounds that may have been drawn stay spent.
 
         Rounds that the earlier process had reserved ahead of these are given back, and it can
         release none of them any more. ``ahead`` is as for `start_run`.
@@ -296,7 +296,7 @@ class Ledger:
 
     @property
     def head(self) -> str:
-        """The hash of the latest entry, in hex. A copy elsewhere witnesses all earlier entries."""
+        """The hash of the latest entry, in hex. A copy of it elsewhere exposes a truncated file."""
         return self._file.now().head.hash.hex()
 
     @property
@@ -334,7 +334,7 @@ class Ledger:
         return self._file.now().interval()
 
     def upper_epsilon(self) -> float:
-        """Return the upper end of `epsilon` alone: quicker, for once a round."""
+        """Return only the upper bound of `epsilon`. This is quicker, for use in every round."""
         return self._file.now().upper()
 
     def epsilon_any_stop(self) -> float:
@@ -356,7 +356,7 @@ class Ledger:
         return self._file.tried(lambda opened: (opened.record(start), opened.interval())[1])
 
     def remaining(self, round_: Release | Schedule | Event) -> int:
-        """Return the number of such rounds that one `charge` may hold now. Plans keep their room.
+        """Return the number of such rounds that one `charge` may hold now, beside all plans.
 
         With a schedule, it is the number of its repetitions. It is `remaining_as_plan` by pairs.
         Rounds that are reserved one by one may be fewer.
@@ -421,7 +421,7 @@ class Ledger:
         return drawn("ledger_picture", self.report())
 
     def export(self) -> Iterator[dict[str, Any]]:
-        """Yield every entry of the file, with its time and what its hash is made of.
+        """Yield every entry of the file, with its time and the text that its hash is of.
 
         ``data`` is what happened. The charged round stands in each reservation.
         """

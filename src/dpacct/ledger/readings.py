@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 class Guarantee(StrEnum):
-    """The kind of claim that a reading is."""
+    """The kind of claim that an epsilon read from a ledger is."""
 
     PLANNED = "planned"
     ADAPTIVE = "adaptive"

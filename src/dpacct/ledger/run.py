@@ -116,7 +116,7 @@ class Ticket:
 
 
 class Run:
-    """A run of a ledger, by `Ledger.start_run` or `Ledger.resume_run`.
+    """A run of a ledger. `Ledger.start_run` and `Ledger.resume_run` return it.
 
     Attributes:
         id: its number in the ledger, from 1.
@@ -178,7 +178,7 @@ class Run:
 
     @property
     def held(self) -> int:
-        """The number of rounds of its plan for which room is held."""
+        """The number of rounds of its plan for which budget is held."""
         state = self.totals()
         if self.plan is None or not state.on_plan or state.finished:
             return 0
@@ -331,7 +331,7 @@ class Run:
         return ticket
 
     def finish(self) -> None:
-        """End the run: it takes no more rounds, and the room held for its plan is free again.
+        """End the run: it takes no more rounds, and the budget held for its plan is free again.
 
         Raises:
             LedgerError: it is finished already, or the file cannot be written.
@@ -365,7 +365,7 @@ class Run:
         return found if self.private else found.without_privacy
 
     def upper_epsilon(self) -> float:
-        """Return the upper end of `epsilon` alone: quicker, for once a round."""
+        """Return only the upper bound of `epsilon`. This is quicker, for use in every round."""
         return self._file.now().upper(self.id) if self.private else math.inf
 
     def nominal_epsilon(self) -> Spent:

@@ -241,7 +241,7 @@ class _IntegerNoise(Mechanism):
 
 
 class DiscreteGaussian(_IntegerNoise):
-    """Integers + noise with masses proportional to e^{-x^2 / (2 scale^2)}, scale 0.03 to 1e5.
+    """Integers with noise of masses proportional to e^{-x^2 / (2 scale^2)}, scale 0.03 to 1e5.
 
     The unit of the sensitivity is ``shift``: the integer by which each number moves at most between
     neighbors, a tuple for a vector. The cost of a vector is that of all its coordinates. One number
@@ -263,7 +263,7 @@ class DiscreteGaussian(_IntegerNoise):
 
 
 class DiscreteLaplace(_IntegerNoise):
-    """Integers + noise with masses proportional to e^{-|x| / scale}, scale 0.01 to 1e8.
+    """Integers with noise of masses proportional to e^{-|x| / scale}, scale 0.01 to 1e8.
 
     The unit of the sensitivity is ``shift``: the integer by which each number moves at most between
     neighbors, a tuple for a vector. This is the two-sided geometric mechanism with

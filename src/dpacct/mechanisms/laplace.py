@@ -179,7 +179,7 @@ class HalfPowerPair(GeneralPair):
 
 @dataclass(frozen=True, init=False, repr=False, slots=True)
 class Laplace(Mechanism):
-    """One release of a sum of vectors + independent Laplace noise on each number.
+    """One release of a sum of vectors, with independent Laplace noise on each number.
 
     The unit of the sensitivity is the largest l1 norm of one client's contribution: 1 for a
     histogram to which a client adds one entry. A contribution that comes or goes moves the sum by
@@ -265,7 +265,7 @@ _SHARE = 0.6
 
 @dataclass(frozen=True, init=False, repr=False, slots=True)
 class ExponentialMechanism(Mechanism):
-    """One candidate y, chosen with probability proportional to e^{epsilon u(y) / (2 D)}.
+    """A choice of one candidate y, with probability proportional to e^{epsilon u(y) / (2 D)}.
 
     The unit of the sensitivity is D: the score u of a candidate differs by at most D between
     neighbors. Where all scores rise or fall together, e^{epsilon u(y) / D} has the same cost.

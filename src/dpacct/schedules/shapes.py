@@ -40,7 +40,7 @@ def constant(
 
 
 def steps(phases: Sequence[Step], adjacency: Adjacency | AdjacencyName | None = None) -> Schedule:
-    """Return constant stretches one after the other.
+    """Return stretches of constant rounds, one after the other.
 
     Args:
         phases: ``(rounds, noise_multiplier)`` or ``(rounds, noise_multiplier, sampling)`` each.
@@ -65,7 +65,7 @@ def linear(
     sampling: Sampling | None = None,
     adjacency: Adjacency | AdjacencyName | None = None,
 ) -> Schedule:
-    """Return a noise multiplier from ``start`` in the first round to ``end`` in the last.
+    """Return rounds with a noise multiplier from ``start`` in the first to ``end`` in the last.
 
     Raises:
         InvalidParameter: a value out of range.
@@ -81,7 +81,7 @@ def geometric(
     sampling: Sampling | None = None,
     adjacency: Adjacency | AdjacencyName | None = None,
 ) -> Schedule:
-    """Return a noise multiplier that changes by the same factor from each round to the next.
+    """Return rounds whose noise multiplier changes by the same factor each time.
 
     The first round has ``start``, the last has ``end``. ``end`` below ``start`` is a decay.
 
@@ -100,7 +100,7 @@ def warm_up(
     sampling: Sampling | None = None,
     adjacency: Adjacency | AdjacencyName | None = None,
 ) -> Schedule:
-    """Return a noise multiplier that goes from ``start`` to its final value and stays there.
+    """Return rounds whose noise multiplier goes from ``start`` to its final value and stays there.
 
     Round t (from 0) has ``start + (noise_multiplier - start) * t / warm_up_rounds`` while
     t < warm_up_rounds, and ``noise_multiplier`` afterwards.

@@ -223,7 +223,7 @@ def save_parameters(model: nn.Module, path: str | os.PathLike[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Mean ``loss``, and ``accuracy`` in [0, 1]: the share of targets that the argmax meets."""
+    """Mean ``loss``, and ``accuracy`` in [0, 1]: how often the argmax is the target."""
 
     loss: float
     accuracy: float

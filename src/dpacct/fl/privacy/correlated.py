@@ -66,7 +66,7 @@ class Cyclic:
     name = "cyclic"
 
     def participation(self, rounds: int, num_clients: int) -> tuple[int, int]:
-        """Return a client's least separation and most participations, or refuse the promise."""
+        """Return a client's least separation and most participations, or reject the settings."""
         if self.groups > num_clients:
             rule = f"{num_clients} clients make at most {num_clients} groups"
             raise InvalidParameter("groups", self.groups, rule)
@@ -87,7 +87,7 @@ class Cyclic:
 
 @dataclass(frozen=True, slots=True)
 class MinSeparation:
-    """Cohorts of one size from a queue of all clients: those whose turn is longest ago.
+    """Cohorts of one size from a queue of all clients: those that have waited longest.
 
     Args:
         separation: the least number of rounds from one participation of a client to its next.

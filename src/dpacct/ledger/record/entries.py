@@ -178,7 +178,7 @@ def new_entry(
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in one ledger, as a checkpoint or a witness keeps it.
+    """A position in a ledger, which a checkpoint or a witness stores.
 
     Two files are the same ledger if they have the same first entry. A ledger has lost nothing up to
     a position if its entry of that number has that hash, which covers all entries before it.
