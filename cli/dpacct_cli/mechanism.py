@@ -25,7 +25,7 @@ from dpacct.sampled import Sampled
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tuning import BestOf
 from dpacct_cli.options import MechanismOptions
-from dpacct_cli.render import Row, bracket, down, plain, rate, shown_delta, up
+from dpacct_cli.render import Row, bracket, down, plain, safe, shown_delta, up
 from dpacct_cli.words import in_units
 
 MAX_PHASES_SHOWN = 6
@@ -57,7 +57,7 @@ def rows(schedule: Schedule, *, ratio_only: bool = False) -> list[Row]:
         words = f"the best of a random number of such runs, {only.runs!r}, as one release"
         return [*rows(only.schedule, ratio_only=ratio_only), Row("", words)]
     if isinstance(only, Sampled) and schedule.rounds == 1:
-        words = f"all of it on one sample, in which a client is with probability {rate(only.rate)}"
+        words = f"all on one sample of the clients, at rate {safe('sampling_rate', only.rate)}"
         return [*rows(only.schedule, ratio_only=ratio_only), Row("", words)]
     if only is None:
         count = count_of(schedule.rounds, noun_of(schedule))
@@ -65,9 +65,9 @@ def rows(schedule: Schedule, *, ratio_only: bool = False) -> list[Row]:
     else:
         what = counted(only, schedule.rounds, noise=not hasattr(only, "noise_multiplier"))
     if ratio_only and isinstance(only, Round) and isinstance(only.sampling, Uniform):
-        share = rate(only.sampling_rate)
+        share = safe("sampling_rate", only.sampling_rate)
         count = count_of(schedule.rounds, "round")
-        what = f"{count}, a fixed share {share} without replacement"
+        what = f"{count}, a fixed fraction {share} without replacement"
     texts = [f"{what}, {neighbors}"]
     if only is None:
         phases = parts_in_words(schedule)

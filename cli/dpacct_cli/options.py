@@ -53,8 +53,6 @@ EPOCHS = tuple(name for name, item in RELEASES.items() if item.chosen_by == "--s
 number = words.number
 Text = str | None
 Known = Callable[[], Iterable[str]] | None
-# A longer list of values stands in the text: at 80 columns its own column would break words.
-LONGEST_METAVAR = 24
 
 
 def option(
@@ -67,7 +65,7 @@ def option(
     --help-all only.
     """
     completion = _completion(metavar, known)
-    if len(metavar) > LONGEST_METAVAR:
+    if len(metavar) > 24:  # Its column would break words at 80 columns
         text, metavar = f"{text} One of {metavar.replace('|', ', ')}.", "NAME"
     return typer.Option(
         *names.split(), metavar=metavar, help=text, rich_help_panel=panel or None,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from textwrap import wrap
 from typing import Any, NamedTuple
 
@@ -22,11 +23,6 @@ from dpacct_cli import waiting
 LABEL_WIDTH = 17
 WIDTH = 100
 VALUE_WIDTH = 12
-
-
-def rate(value: float) -> str:
-    """Return a sampling rate with at most seven digits, never above its shortest decimal."""
-    return safe("sampling_rate", value)
 
 
 def shown_delta(value: float) -> str:
@@ -223,11 +219,13 @@ def _table_of(grid: Grid, most: int) -> Any:
 
 def _print_plain(page: Page) -> None:
     lines = [""]
+    # A break at a dash would tear an option, such as --max-cohort, apart.
+    whole = partial(wrap, width=WIDTH, break_on_hyphens=False)
     for row in page.rows:
         label = f"  {row.label:<{LABEL_WIDTH}}  "
         if row.prose:
             below = " " * len(label)
-            lines += wrap(row.value, WIDTH, initial_indent=label, subsequent_indent=below)
+            lines += whole(row.value, initial_indent=label, subsequent_indent=below)
             continue
         value = f"{row.value:<{VALUE_WIDTH}}  {row.meaning}" if row.meaning else row.value
         lines.append(f"{label}{value}")
@@ -241,7 +239,7 @@ def _print_plain(page: Page) -> None:
     if page.remarks:
         lines.append("")
     for remark in page.remarks:
-        lines += wrap(remark, WIDTH, initial_indent="  ", subsequent_indent="    ")
+        lines += whole(remark, initial_indent="  ", subsequent_indent="    ")
     if page.closing:
         lines += ["", f"  {page.closing}"]
     for line in lines:

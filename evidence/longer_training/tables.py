@@ -132,9 +132,9 @@ def draw(records: Records) -> Drawing:
     panels: list[Panel] = []
     for name, claim in CLAIMS.items():
         curves = [accuracy_curve(method, of(records, name, method)) for method in claim.methods]
-        label = f"{claim.title}: test accuracy [%]"
+        label = f'claim "{claim.title}": test accuracy [%]'
         panels.append(Panel("round", label, curves, from_zero=False))
-    title = "Smoothing costs 4 to 6 points at each round; only plain SAM with rho 0.5 fails"
+    title = "Smoothing costs 4 to 6 points in every round; plain SAM with rho 0.5 fails"
     return Drawing(
         Picture(title, panels, "Lines are means over runs, bands reach to the worst run.")
     )

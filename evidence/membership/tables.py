@@ -103,16 +103,16 @@ def draw(records: Records) -> Drawing:
     tpr = [proven.tpr(rate) for rate in GRID]
     curves.append(Curve(f"limit, epsilon {largest:g}", GRID, tpr))
     panel = Panel(
-        "false positive rate: clients accused who took no part",
-        "true positive rate: members found",
+        "false positive rate: non-members who are accused",
+        "true positive rate: members who are found",
         tuple(curves),
         log_x=True,
         log_y=True,
         y_max=1.0,
     )
     best = ", ".join(f"{name} {mean:.2f}" for name, mean in means.items())
-    title = f"By the loss of a client, AUC {best}"
-    note = "mean over runs; the limit is proven on average over trainings, for the private ones"
+    title = f"Privacy lowers the AUC of an attack by the loss: {best}"
+    note = "Mean over runs. The limit is proven for the private methods, on average over trainings."
     return Drawing(Picture(title, (panel,), note))
 
 

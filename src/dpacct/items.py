@@ -283,9 +283,8 @@ SAMPLINGS: dict[str, Item] = {item.name: item for item in (
             needs="num_clients"),
         Key("reveals_size", _named(REVEALS_SIZE), None, "size revealed, fixed noise on the "
             "{reveals_size}", "--reveals-size", "|".join(REVEALS_SIZE), "With --clients: the size "
-            "of a Poisson cohort becomes known, because the noisy sum is divided by it (sum), each "
-            "client adds noise (client), or the noise on the mean is fixed (mean). --noise is that "
-            "at the expected size.",
+            "of a cohort becomes known, because the noisy sum is divided by it (sum), each client "
+            "adds noise, or the noise on the mean is fixed. --noise is for the expected size.",
             needs="num_clients"),
         _CLIENTS._replace(words="of {num_clients} clients"),
     ), chosen_by=_BY_SAMPLING),

@@ -135,9 +135,7 @@ class Runs:
     def parameter(self) -> float:
         """The parameter g in (0, 1) of the negative binomial distribution, by which K is drawn."""
         if self.kind == "poisson":
-            raise InvalidParameter(
-                "best_of", self.kind, "only negative binomial distributions have one"
-            )
+            raise InvalidParameter("best_of", self.kind, "only a negative binomial has one")
 
         # The mean falls in g = e^-t.
         def is_below(t: float) -> bool:

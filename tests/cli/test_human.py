@@ -83,7 +83,7 @@ PAGES: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ),
     (
         "epsilon --noise 9 --rounds 20 --sampling uniform --q 0.05",
-        ("a fixed share 0.05 without replacement", "moves the sum by up to 2 x clip norm"),
+        ("a fixed fraction 0.05 without replacement", "moves the sum by up to 2 x clip norm"),
         (" of 20 clients",),
     ),
     (

@@ -311,8 +311,7 @@ def _read_partition(text: str) -> tuple[str, list[str]]:
 def finish(file: File, *, run: RunNumber = None, shown: StyleOptions) -> None:
     """End a run that will not go on, so that its planned rounds are free again.
 
-    The rounds that it spent stay spent, also those that a crash interrupted. -q prints how many
-    rounds of its plan are free again.
+    Spent rounds stay spent, also interrupted ones. -q prints how many planned rounds are free.
 
     Example:
       dpacct ledger finish census.ledger --run 1

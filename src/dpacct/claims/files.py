@@ -281,9 +281,7 @@ def _claims(data: Table) -> Claims:
         with located("claims", f"statement {number}: "):
             statements.append(Statement(source=source, **_checked(one, _STATEMENT, _STATEMENT)))
     if not claims and not statements:
-        raise InvalidParameter(
-            "claim", None, "the file has no claim; each claim is a table [[claim]]"
-        )
+        raise InvalidParameter("claim", None, "it has no claim; each is a table [[claim]]")
     return Claims(tuple(claims.values()), tuple(statements))
 
 

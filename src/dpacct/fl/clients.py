@@ -98,9 +98,7 @@ class ClientData:
                 hint = "Several tensors are a tuple or a dictionary."
                 raise InvalidParameter(name, type(value).__name__, rule, hint)
             if value.is_meta and type(value) is Tensor:
-                raise InvalidParameter(
-                    name, "on the meta device", "a client's tensors have to hold values"
-                )
+                raise InvalidParameter(name, "on the meta device", "a client's tensors hold values")
         for value in inputs:
             if len(value) != len(self.targets):
                 rule = f"there are as many targets as inputs ({len(value)})"

@@ -96,7 +96,7 @@ def _height(panel: Panel, curves: float) -> float:
 
 
 def _lines(words: str, width: int) -> str:
-    return "\n".join(wrap(escaped(words), width))
+    return "\n".join(wrap(escaped(words), width, break_on_hyphens=False))
 
 
 def _draw_curves(axes: Any, panel: Panel) -> None:

@@ -188,9 +188,7 @@ def with_canaries(clients: Population, canaries: Canaries, *, silent: bool) -> P
         rule = "a sequence of clients, each with its data"
         raise InvalidParameter("clients", type(clients).__name__, rule)
     if not len(clients):
-        raise InvalidParameter(
-            "clients", 0, "canaries copy the data of a client, and there is none"
-        )
+        raise InvalidParameter("clients", 0, "canaries copy the data of a client")
     if isinstance(clients, Examples):
         return _CanaryExamples(clients, canaries, silent=silent)
     return _CanaryClients(clients, canaries, silent=silent)

@@ -249,9 +249,7 @@ class OpenRound:
         clients = _listed(clients)
         noise, own = self._engine.noise, self.found.total
         if not isinstance(noise, SharesElsewhere):
-            raise Unsupported(
-                f"a sum that contains its noise: this run adds {noise.name} noise itself"
-            )
+            raise Unsupported(f"a sum that has its noise: this run adds {noise.name} noise")
         if not self._committed:
             raise Unsupported(
                 "the sum can be read before the round is committed. Call commit() first"
