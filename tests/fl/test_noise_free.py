@@ -132,7 +132,7 @@ def test_it_goes_on_where_it_stopped(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"budget": Budget(8, 1e-5)}, "exceeds any budget"),
+        ({"budget": Budget(8, 1e-5)}, "a budget needs noise"),
         ({"secure_noise": True}, "secure gaussian noise needs"),
         ({"noise": fl.NoiseShares(3)}, "shares noise needs"),
         (

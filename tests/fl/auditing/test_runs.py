@@ -219,7 +219,7 @@ def test_noise_that_is_missing_in_one_place_is_seen(noise, options, where):
         ({"error": 0.0}, InvalidParameter, "error"),
         ({"confidence": 1.0}, InvalidParameter, "confidence"),
         ({"build": lambda _: builder()(make_clients([5, 3, 4]))}, InvalidParameter, "build"),
-        ({"seed": 1}, Unsupported, "promised"),
+        ({"seed": 1}, Unsupported, "no guarantee"),
         ({"others": "loud"}, InvalidParameter, "others"),
         ({"generator": 7}, InvalidParameter, "is 'int'; it is"),
     ],

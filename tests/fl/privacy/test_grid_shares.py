@@ -142,4 +142,4 @@ def test_a_sum_is_taken_once_committed_of_members_once_and_where_clients_add_the
     with server(noise=fl.GaussianNoise()) as run:
         opened = next(iter(run))
         opened.commit()
-        refused(Unsupported, "added here", lambda: opened.add_sum(everybody, total))
+        refused(Unsupported, "adds gaussian noise", lambda: opened.add_sum(everybody, total))
