@@ -288,7 +288,7 @@ def test_an_older_checkpoint_takes_no_row_again(tmp_path: Path):
     again.open = opened
     again.run()
     assert [each.draw.members for each in rows] == [range(row % 4, 12, 4) for row in range(4, 12)]
-    assert "are taken" in str(again.stopped_because)
+    assert "are used" in str(again.stopped_because)
     again.close()
 
 

@@ -631,7 +631,7 @@ def test_nothing_is_done_outside_of_the_block():
             local.step(x, y)
         for late in (lambda: local.step(x, y), lambda: local.backward(x, y), local.parameters):
             refused("with-block", late, Unsupported)
-        refused("one block", run_there.__enter__, Unsupported)
+        refused("its block ended", run_there.__enter__, Unsupported)
         broken = fl.LocalRun(opened.assignment(2), perceptron(), cross_entropy)
         fails(ZeroDivisionError, broken, lambda local: local.step(x, y))
         refused("no answer", lambda: broken.answer, Unsupported)
