@@ -20,7 +20,7 @@ from evidence.pages import EVIDENCE, bracket, markdown, put_tables
 
 PAGE = "published/README.md"
 HEAD = (
-    "claim", "place", "data", "stated", "delta", "reading", "what runs", "bracket", "verdict",
+    "claim", "place", "data", "stated", "delta", "reading", "what runs", "bounds", "verdict",
     "noise that would do",
 )  # fmt: skip
 STATEMENTS = ["place", "what it says", "holds", "why"]
