@@ -23,7 +23,6 @@ from contextlib import suppress
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import dpacct
 from dpacct import DpacctError, Epoch, Poisson, Round
@@ -126,12 +125,19 @@ def scan_epochs(count: int, seed: int) -> Iterator[ScannedEpochs]:
         )  # fmt: skip
 
 
-def points(rows: Sequence[dict[str, str]], x: str, y: str, noises: tuple[float, float]) -> Any:
+def points(
+    rows: Sequence[dict[str, str]], x: str, y: str, noises: tuple[float, float]
+) -> list[Curve]:
     """Return two curves of points: settings with other noise, then those with noise in a range."""
-    parted: tuple[list[Any], list[Any]] = [], []
-    for row in rows:
-        parted[noises[0] <= float(row["noise"]) <= noises[1]].append((float(row[x]), float(row[y])))
-    return [Curve("", *zip(*part, strict=True), points=True) for part in parted]
+    inside = [noises[0] <= float(row["noise"]) <= noises[1] for row in rows]
+    parts = [
+        [row for row, kept in zip(rows, inside, strict=True) if kept is one]
+        for one in (False, True)
+    ]
+    return [
+        Curve("", [float(row[x]) for row in part], [float(row[y]) for row in part], points=True)
+        for part in parts
+    ]
 
 
 def drawing(kind: str, rows: Sequence[dict[str, str]]) -> Drawing:
