@@ -60,10 +60,8 @@ class Roster:
 
     def gather(self, grid: Grid, enough: int, patience: float, poll: float) -> None:
         """Wait until ``enough`` clients have answered, and check them."""
-        deadline = time.monotonic() + patience
+        deadline, late = time.monotonic() + patience, False
         while True:
-            # Before a last look: a busy server may be late, and not the answers.
-            late = time.monotonic() > deadline
             # A run that needs every client cannot start with one that does not fit.
             self._take(grid, strict=enough == self._num_clients)
             if len(self.nodes) >= enough:
@@ -74,6 +72,8 @@ class Roster:
                 raise InvalidParameter("clients", len(self.nodes), rule, hint)
             self._ask(grid)
             time.sleep(poll)
+            # Before a last look: a busy server may be late, and not the answers.
+            late = time.monotonic() > deadline
         # Otherwise each round would be charged, and none would hold an update.
         if self.nodes and self._failing.keys() >= self.nodes.keys():
             client, kind = min(self._failing.items())
@@ -172,7 +172,7 @@ def exchange(
     Flower's own ``send_and_receive`` looks every three seconds, longer than a small round takes.
     The messages live for ``timeout`` seconds, the longest wait. ``poll`` is the time between looks.
     """
-    end = time.monotonic() + timeout
+    end, late = time.monotonic() + timeout, False
     waiting: set[str] = set()
     for message in messages:
         # A client that begins later would train in vain.
@@ -180,7 +180,6 @@ def exchange(
         # Alone: whether it is too large for the network must not depend on how many there are.
         waiting |= {number for number in grid.push_messages([message]) if number}
     while waiting:
-        late = time.monotonic() > end
         for reply in pull(grid, list(waiting)):
             if reply.metadata.reply_to_message_id in waiting:
                 waiting.remove(reply.metadata.reply_to_message_id)
@@ -188,6 +187,7 @@ def exchange(
         if not waiting or late:
             return
         time.sleep(poll)
+        late = time.monotonic() > end
 
 
 class PrivateStrategy(Strategy):
