@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -189,6 +190,56 @@ def test_attention_is_that_of_torch(monkeypatch: pytest.MonkeyPatch):
             found = attend(query, key, value, dropout_p=0.2, **options)
         torch.testing.assert_close(found, expected)
     assert rates == [0.2] * 5
+
+
+@pytest.mark.parametrize("own_weights", [True, False])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_layers": 2, "batch_first": True},
+        {"num_layers": 2, "bidirectional": True},
+        {"bias": False, "bidirectional": True, "batch_first": True},
+    ],
+)
+def test_an_lstm_of_a_group_is_that_of_torch(options: Any, *, own_weights: bool):
+    torch.manual_seed(5)
+    layer, inputs = nn.LSTM(3, 4, **options), torch.randn(5, 6, 2, 3)
+    params = {name: value.detach() for name, value in layer.named_parameters()}
+    each = {n: v + 0.1 * torch.randn(5, *v.shape) for n, v in params.items()}
+
+    def value(params: Any, own: Tensor, seed: Tensor | None) -> Tensor:
+        with nullcontext() if seed is None else OwnFunctions(seed, own_weights=own_weights):
+            outputs, (hidden, cell) = torch.func.functional_call(layer, params, (own,))
+        return outputs.square().sum() + hidden.sum() + cell.square().sum()
+
+    slope, seeds = torch.func.grad(value), torch.arange(5)
+    if own_weights:
+        found = torch.func.vmap(slope)(each, inputs, seeds)
+    else:
+        found = torch.func.vmap(slope, (None, 0, 0))(params, inputs, seeds)
+    for place, own in enumerate(inputs):
+        theirs = {n: v[place] for n, v in each.items()} if own_weights else params
+        expected = slope(theirs, own, None)
+        for name, gradient in expected.items():
+            torch.testing.assert_close(found[name][place], gradient, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_clients_with_an_lstm_train_in_groups(rate: float):
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.LSTM(2, 4, 2, dropout=rate, batch_first=True), linear(4, 3)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.head(self.body(inputs.view(-1, 3, 2))[0][:, -1])
+
+    with federation(Reader(), make_clients([4] * 6), vectorize=True) as run:
+        report = next(iter(run))
+        assert "at once" in run.training_path
+    assert report.diagnostics.norm_mean > 0
+    assert not report.diagnostics.dropped_updates
 
 
 @pytest.mark.parametrize("kind", ["attention", "heads"])

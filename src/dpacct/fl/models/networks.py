@@ -182,18 +182,28 @@ class LSTMLayer(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return hidden states [n, length, num_units] of inputs [n, length, num_inputs]."""
-        gates = inputs @ self.from_inputs.T + self.bias
-        transposed = self.from_state.T
-        hidden = cell = None
-        states: list[Tensor] = []
-        for position in gates.unbind(1):
-            total = position if hidden is None else position + hidden @ transposed
-            enter, keep, new, out = total.chunk(4, dim=-1)
-            cell_input = torch.sigmoid(enter) * torch.tanh(new)
-            cell = cell_input if cell is None else torch.sigmoid(keep) * cell + cell_input
-            hidden = torch.sigmoid(out) * torch.tanh(cell)
-            states.append(hidden)
-        return torch.stack(states, dim=1)
+        gates = (inputs @ self.from_inputs.T + self.bias).transpose(0, 1)
+        zeros = gates.new_zeros(len(inputs), self.from_state.shape[1])
+        states, _ = lstm_states(gates, self.from_state, zeros, zeros)
+        return states.transpose(0, 1)
+
+
+def lstm_states(
+    gates: Tensor, from_state: Tensor, hidden: Tensor, cell: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return hidden states [length, n, u] and the last cell [n, u] of a layer, step by step.
+
+    Args:
+        gates: what the inputs add to input, forget, cell and output gate, [length, n, 4 u].
+        from_state: weights of the state, [4 u, u]. hidden, cell: at the start, [n, u].
+    """
+    transposed, states = from_state.mT, list[Tensor]()
+    for position in gates.unbind(0):
+        enter, keep, new, out = (position + hidden @ transposed).chunk(4, dim=-1)
+        cell = torch.sigmoid(keep) * cell + torch.sigmoid(enter) * torch.tanh(new)
+        hidden = torch.sigmoid(out) * torch.tanh(cell)
+        states.append(hidden)
+    return torch.stack(states), cell
 
 
 class CharacterLSTM(nn.Module):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, cast
 
 import torch
@@ -44,6 +45,8 @@ SINGLE_ROWS = 16
 MAX_CONTRIBUTIONS = 2**33
 # Coordinates that are added at a time: as many as a cache holds.
 _SLAB = 1 << 17
+# Columns of a tensor up to which a copy beside its neighbors costs less than calls of its own.
+_SMALL = 1 << 13
 # Share of the noise that the cut to a float32 grid may take from a coordinate of the sum.
 _CUT = 1 / 16
 # A unit in which float32 still has all its bits. A larger unit makes a contribution shorter.
@@ -94,7 +97,7 @@ def add_clipped(
 
     Args:
         total: float64 [k], the concatenation of the parts.
-        parts: tensors [c, ...] that lie side by side in a row. Overwritten.
+        parts: tensors [c, ...] that lie side by side in a row. They may be overwritten.
         bound: of the round. contributions: the most that one round can hold, a public number.
         coarsest: the largest grid that may be taken, by `coarsest_grid`. If the grid of
             float32 is coarser, rows are divided in float64, on the grid of the whole population.
@@ -102,7 +105,11 @@ def add_clipped(
     Returns:
         The raw norms [c], zero for rows that were not finite, and bool [c] for these.
     """
-    rows = [at_least_single(part.flatten(1)) for part in parts]
+    rows: list[Tensor] = []
+    given = (at_least_single(part.flatten(1)) for part in parts)
+    for small, neighbors in groupby(given, lambda part: part.shape[1] <= _SMALL):
+        side_by_side = list(neighbors)
+        rows += [torch.cat(side_by_side, dim=1)] if small else side_by_side
     norms = abs(scale) * norm(torch.stack([_quick_norms(part) for part in rows], 1), dim=1)
     bad = ~torch.isfinite(norms)
     dropped = may_hold(bad)
@@ -112,8 +119,8 @@ def add_clipped(
     fine = unit(limit, contributions + 1)
     # A public constant: a grid that followed from c would cut other rows in another way.
     grid = max(fine, unit(limit, SINGLE_ROWS, SINGLE))
-    wide = grid > coarsest
-    grid = fine if wide else grid
+    in_double = grid > coarsest
+    grid = fine if in_double else grid
     # However large the scale, the factor is that of a norm which underflow has not shortened.
     lost = abs(scale) * _UNDERFLOW * math.sqrt(len(total))
     factors = cast("ScaledRows", bound).factors(norms + lost, _QUICK_MARGIN)
@@ -122,7 +129,7 @@ def add_clipped(
     start = 0
     for part in rows:
         stop = start + part.shape[1]
-        values = part.double() if wide else part
+        values = part.double() if in_double else part
         if dropped:
             values.masked_fill_(bad.unsqueeze(1), 0.0)
         # A unit beyond float32 is infinite, and its row contributes zero.

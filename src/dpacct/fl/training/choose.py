@@ -33,6 +33,7 @@ from dpacct.fl.training.vectorized import VectorizedTrainer, put_rows
 
 # Memory for the clients that are trained at a time: this, or a share of a GPU's free memory.
 _MEMORY, _FREE_SHARE = 1 << 30, 0.4
+_BLOCK = (1 << 25) - (1 << 16)
 # Clients in a group, at most.
 _MOST = 128
 # Copies of the parameters that a client in a group takes, with its gradient and momentum, and the
@@ -160,6 +161,9 @@ class TrainerChooser:
             raise InvalidParameter("vectorize", vectorize, rule)
         if chunk is not None:
             chunk = validate.count("chunk_size", chunk, "the chunk size")
+        # The C library of Linux gives freed memory back to the system, and each step would fault it
+        # in again. After a block of almost 32 MiB was freed, it keeps twice as much (mallopt(3)).
+        torch.empty(_BLOCK, dtype=torch.uint8)
         self._limit, device = _MEMORY, next(model.parameters()).device
         if device.type == "cuda":
             self._limit = max(_MEMORY, int(_FREE_SHARE * torch.cuda.mem_get_info(device)[0]))
@@ -204,8 +208,9 @@ class TrainerChooser:
             return self._build(sequential, synthetic)
         tasks = self._tasks(synthetic, broadcast)
         fitting = self._limit // max(self._bytes_each(tasks[0], broadcast), 1)
-        # A standard deviation above the mean of a Poisson cohort.
-        most = math.ceil(cohort + math.sqrt(cohort)) if varies else cohort
+        # Of a Poisson cohort N, groups of g that hold mean + 1.5 standard deviations have about the
+        # least expected work E[ceil(N / g)] (g + 32): calls of a group cost as much as 32 members.
+        most = int(cohort + 1.5 * math.sqrt(cohort)) if varies else cohort
         plan = self._grouped(broadcast, most, fitting)
         complaint = "" if fitting >= 2 else "memory has no room for two at once"
         # Rounding may decide on which side of its kink an activation lies, and then two correct

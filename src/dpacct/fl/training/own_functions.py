@@ -3,8 +3,8 @@
 Random numbers that vmap draws for a group depend on a client's place in it. One client more or less
 would change all dropout masks, and the sum would move by more than one contribution. Here dropout
 follows from the client's seed, the step and the place in the model. So does that of attention,
-which is computed by its formula: torch cannot batch its own kernel. All other random operations
-are errors under vmap, and their models are trained one by one.
+and of an LSTM, which are computed by their formulas: torch cannot batch its own kernels. All other
+random operations are errors under vmap, and their models are trained one by one.
 
 For an embedding with a table per client, torch reads the tables of all clients, one behind the
 other. An index out of range would read another client's weights. Here its row is NaN, so
@@ -21,6 +21,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from dpacct.fl.models.networks import lstm_states
+
 _GOLDEN = 0x9E3779B97F4A7C15
 # Bits of a random number in [0, 1).
 _BITS = 24
@@ -30,11 +32,14 @@ _DROPOUT = functional.dropout
 
 
 class OwnFunctions(TorchFunctionMode):
-    """A context in which dropout (by a seed []), attention and embeddings are one client's own."""
+    """A context in which dropout (by a seed []), attention and embeddings are one client's own.
 
-    def __init__(self, seed: Tensor) -> None:
+    With ``own_weights`` each client has weights of its own, and autograd is outside of vmap.
+    """
+
+    def __init__(self, seed: Tensor, *, own_weights: bool = False) -> None:
         super().__init__()
-        self._seed, self._calls = seed, 0
+        self._seed, self._own_weights, self._calls = seed, own_weights, 0
 
     def __torch_function__(
         self,
@@ -43,20 +48,13 @@ class OwnFunctions(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Replace dropout, attention and embeddings, and call all other functions."""
-        named = dict(kwargs or {})
-        if func is _DROPOUT:
-            return self._dropout(*args, **named)
-        if func is cast("Any", torch).dropout:
-            values = dict(zip(("input", "p", "train"), args, strict=False)) | named
-            return self._dropout(values["input"], values["p"], values["train"])
-        if func is functional.embedding:
-            return _embedding(*args, **named)
-        if func is functional.scaled_dot_product_attention:
-            return self._attention(*args, **named)
-        if func is functional.multi_head_attention_forward:
-            return self._heads(*args, **named)
-        return func(*args, **named)
+        """Call the method that replaces a function, or the function."""
+        method = _REPLACED.get(func)
+        if method is None or (method == "_linear" and not self._own_weights):
+            return func(*args, **(kwargs or {}))
+        # torch.dropout has another name for it.
+        named = {"training" if n == "train" else n: value for n, value in (kwargs or {}).items()}
+        return getattr(self, method)(*args, **named)
 
     def _dropout(
         self,
@@ -92,9 +90,12 @@ class OwnFunctions(TorchFunctionMode):
             scores = scores.masked_fill(~attn_mask, -torch.inf)
         elif attn_mask is not None:
             scores = scores + attn_mask
-        # As in torch, a query that may see nothing reads zeros.
-        blind = (scores == -torch.inf).all(dim=-1, keepdim=True)
-        weights = scores.masked_fill(blind, 0.0).softmax(dim=-1).masked_fill(blind, 0.0)
+        if attn_mask is None:
+            weights = scores.softmax(dim=-1)
+        else:
+            # As in torch, a query that may see nothing reads zeros.
+            blind = (scores == -torch.inf).all(dim=-1, keepdim=True)
+            weights = scores.masked_fill(blind, 0.0).softmax(dim=-1).masked_fill(blind, 0.0)
         return (self._dropout(weights, dropout_p) if dropout_p else weights) @ value
 
     def _heads(self, *args: Any, **named: Any) -> Any:
@@ -108,16 +109,68 @@ class OwnFunctions(TorchFunctionMode):
             for name, value in before.items():
                 setattr(module, name, value)
 
+    def _lstm(self, *given: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Return outputs, last hidden states and last cells as `torch.lstm`, step by step.
 
-def _embedding(
-    input: Tensor,  # noqa: A002 - the name of the parameter that is replaced
-    weight: Tensor,
-    *args: Any,
-    **named: Any,
-) -> Tensor:
-    inside = (input >= 0) & (input < weight.shape[0])
-    vectors = functional.embedding(torch.where(inside, input, 0), weight, *args, **named)
-    return torch.where(inside.unsqueeze(-1), vectors, torch.nan)
+        Packed sequences, and projections of the hidden state, are left to torch.
+        """
+        inputs, start, weights, biased, layers, dropout, training, both_ways, batch_first = given
+        ways = 2 if both_ways is True else 1
+        if isinstance(start, Tensor) or len(weights) != layers * ways * (4 if biased else 2):
+            return cast("Any", torch).lstm(*given)
+        linear = self._linear if self._own_weights else functional.linear
+        own, ends = iter(weights), list[tuple[Tensor, Tensor]]()
+        values = inputs.transpose(0, 1) if batch_first else inputs
+        for layer in range(layers):
+            values = self._dropout(values, dropout, training) if layer else values
+            outputs: list[Tensor] = []
+            for way in range(ways):
+                from_inputs, from_state = next(own), next(own)
+                bias = next(own) + next(own) if biased else None
+                hidden, cell = (part[layer * ways + way] for part in start)
+                gates = linear(values, from_inputs, bias)
+                gates = gates.flip(0) if way else gates
+                states, cell = lstm_states(gates, from_state, hidden, cell)
+                outputs.append(states.flip(0) if way else states)
+                ends.append((states[-1], cell))
+            values = torch.cat(outputs, dim=-1)
+        hidden, cells = (torch.stack(parts) for parts in zip(*ends, strict=True))
+        return values.transpose(0, 1) if batch_first else values, hidden, cells
+
+    @staticmethod
+    def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002 - as in torch
+        """Return the outputs as (W x^T)^T, whose gradient lies in memory as the weights do.
+
+        That of x W^T comes transposed, and a step along it takes four times as long.
+        """
+        if input.ndim == 1:
+            return functional.linear(input, weight, bias)
+        rows = input.flatten(0, -2)
+        outputs: Tensor = cast("Any", (weight @ rows.mT).mT).unflatten(0, input.shape[:-1])
+        return outputs if bias is None else outputs + bias
+
+    @staticmethod
+    def _embedding(
+        input: Tensor,  # noqa: A002 - the name of the parameter that is replaced
+        weight: Tensor,
+        *args: Any,
+        **named: Any,
+    ) -> Tensor:
+        inside = (input >= 0) & (input < weight.shape[0])
+        vectors = functional.embedding(torch.where(inside, input, 0), weight, *args, **named)
+        return torch.where(inside.unsqueeze(-1), vectors, torch.nan)
+
+
+# The method for each function that is replaced.
+_REPLACED: dict[Any, str] = {
+    _DROPOUT: "_dropout",
+    cast("Any", torch).dropout: "_dropout",
+    cast("Any", torch).lstm: "_lstm",
+    functional.embedding: "_embedding",
+    functional.linear: "_linear",
+    functional.multi_head_attention_forward: "_heads",
+    functional.scaled_dot_product_attention: "_attention",
+}
 
 
 def seeds_of_steps(seeds: Tensor, steps: int) -> Tensor:

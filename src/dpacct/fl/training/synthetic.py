@@ -54,7 +54,7 @@ class Kind:
 
 def _forms(data: ClientData) -> tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]:
     tensors = [*parts_of(data.inputs), (type(data.inputs).__name__, data.targets)]
-    return tuple((name, value.dtype, tuple(value.shape[1:])) for name, value in tensors)
+    return tuple((name, value.dtype, value.shape[1:]) for name, value in tensors)
 
 
 def usual_kind(clients: Population) -> Kind:

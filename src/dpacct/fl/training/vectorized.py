@@ -21,6 +21,8 @@ from typing import Any, NamedTuple, TypeVar, TypeVarTuple, cast
 import torch
 from torch import Tensor
 from torch.func import vmap
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 from dpacct.fl.clients import Inputs, each, joined
 from dpacct.fl.layout import Layout, Params, State
@@ -110,11 +112,11 @@ class VectorizedTrainer(Trainer):
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
 
         def outputs(own: Params, x: Inputs, seed: Tensor) -> Tensor:
-            with OwnFunctions(seed):
+            with OwnFunctions(seed, own_weights=True):
                 return self._loss.outputs(own, x)
 
         def loss(own: Params, x: Inputs, y: Tensor, weight: Tensor, seed: Tensor) -> Tensor:
-            with OwnFunctions(seed):
+            with OwnFunctions(seed, own_weights=True):
                 return self._loss(own, Batch(x, y, weight))
 
         if self._loss.takes_classes(targets):
@@ -132,7 +134,7 @@ class VectorizedTrainer(Trainer):
         local, like = shown.local, next(iter(params.values()))
         known = _Known.of(tasks, shown, like)
         group, seeds = _GroupData.of(tasks, local, like), known.seeds
-        rate, limit = shown.step_size(0), local.max_grad_norm
+        rate, limit = 1.0 if local.total_lr else shown.step_size(0), local.max_grad_norm
         optimizer: State = {}
         for step, seed in enumerate(seeds_of_steps(seeds, len(group.rows))):
             rows = group.rows[step]
@@ -146,16 +148,18 @@ class VectorizedTrainer(Trainer):
                 grads = vmap(partial(shortened, limit=limit))(grads)
             grads, optimizer = local.direction(grads, params, optimizer)
             if local.total_lr:
-                moved = {n: v - grads[n] * _like(known.rates, v) for n, v in params.items()}
-            else:
-                moved = {n: v.sub(grads[n], alpha=rate) for n, v in params.items()}
+                grads = {n: g * _like(known.rates, g) for n, g in grads.items()}
+            active = None if group.all_active[step] else group.active[step]
+            if not (self._steers or self._projects):
+                _move(params, grads, rate, active)
+                continue
+            moved = {n: v.sub(grads[n], alpha=rate) for n, v in params.items()}
             if self._projects:
                 moved = _separately(
                     lambda own, point: self.method.after_step(point, own), known, shown, moved
                 )
-            if not group.all_active[step]:
+            if active is not None:
                 # Rule 2. The old value itself: zero times a gradient that overflowed is no number.
-                active = group.active[step]
                 moved = {n: torch.where(_like(active, v), v, params[n]) for n, v in moved.items()}
             params = moved
         if not all(task.plan.steps for task in tasks):
@@ -172,6 +176,16 @@ class VectorizedTrainer(Trainer):
         """Return the direction of `Method.gradient` of one client."""
         with OwnFunctions(seed):
             return self.method.gradient(self._loss, params, Batch(x, y, weights), own)
+
+
+def _move(params: Params, grads: Params, rate: float, active: Tensor | None) -> None:
+    """Take a step of active clients (None: of all) in place, so no method holds these tensors."""
+    for name, value in params.items():
+        move = grads[name]
+        if active is not None:
+            # Rule 2: v - 0 is v, also after a gradient that overflowed.
+            move = torch.where(_like(active, value), move, 0.0)
+        value.sub_(move, alpha=rate)
 
 
 class _Known(NamedTuple):
@@ -235,22 +249,19 @@ class _GroupData(NamedTuple):
         nothing = first.map(lambda values: values.new_zeros(1, *values.shape[1:]))
         parts = [(task.data if task.plan.steps else nothing, task.plan) for task in tasks]
         starts = list(accumulate((len(data) for data, _ in parts), initial=0))
-        steps = max(plan.steps for _, plan in parts)
         width = padded_width(len(first), local)
         width = max(width, *(plan.indices.shape[1] for _, plan in parts))
-        rows = torch.zeros(steps, len(parts), width, dtype=torch.int64)
-        counts = torch.zeros(steps, len(parts), dtype=torch.int64)
-        for place, ((_, plan), start) in enumerate(zip(parts, starts, strict=False)):
-            rows[:, place] = start
-            used = plan.indices.shape[1]
-            if plan.steps:
-                inside = torch.arange(used) < plan.counts.unsqueeze(1)
-                # Padding is the client's own first example: with weight zero, the data of another
-                # client would still reach it if they are infinite.
-                own = torch.where(inside, plan.indices, plan.indices[:, :1]) + start
-                rows[: plan.steps, place] = own[:, :1]
-                rows[: plan.steps, place, :used] = own
-                counts[: plan.steps, place] = plan.counts
+        # Padding is the client's own first example: with weight zero, the data of another client
+        # would still reach it if they are infinite.
+        missing = [width - plan.indices.shape[1] for _, plan in parts]
+        rows = pad_sequence(
+            [
+                functional.pad(plan.indices, (0, none)) if none else plan.indices
+                for (_, plan), none in zip(parts, missing, strict=True)
+            ]
+        )
+        rows += torch.tensor(starts[:-1]).unsqueeze(1)
+        counts = pad_sequence([plan.counts for _, plan in parts])
         # In double precision until the model's is known: float32 thirds are off by 1e-8.
         inside = (torch.arange(width) < counts.unsqueeze(-1)).double()
         weights = inside / counts.clamp(min=1).unsqueeze(-1)
@@ -271,9 +282,10 @@ class _GroupData(NamedTuple):
 
 
 def put_rows(rows: Tensor, places: list[int], values: Tensor) -> None:
-    """Write rows to their places, all of them in order without an index on the device."""
-    if places == list(range(len(rows))):
-        rows.copy_(values)
+    """Write rows to their places, neighbors in order without an index on the device."""
+    first, end = places[0], places[0] + len(places)
+    if places == list(range(first, end)):
+        rows[first:end].copy_(values)
     else:
         rows[listed(places, rows.device)] = values
 
