@@ -12,7 +12,7 @@ import torch
 
 import dpacct
 from dpacct import fl
-from dpacct.errors import InvalidParameter
+from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.methods import METHODS
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.privacy.bounds import MARGIN
@@ -78,7 +78,11 @@ def test_a_method_is_a_frozen_value_that_says_what_it_is(name):
 )
 def test_the_audit_passes(name, options, mechanism):
     # Uniform cohorts are audited for the replacement of a client, Poisson ones for adding one.
-    fl.audit(build(name, options), draws=6, **mechanism).require()
+    if name in ("scaffold", "feddyn") and isinstance(mechanism["sampling"], fl.Uniform):
+        with pytest.raises(Unsupported, match="remember when they took part"):
+            fl.audit(build(name, options), draws=6, **mechanism)
+    else:
+        fl.audit(build(name, options), draws=6, **mechanism).require()
 
 
 @pytest.mark.sampled(2)
