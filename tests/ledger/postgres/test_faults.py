@@ -173,13 +173,12 @@ def test_killed_writers_lose_no_released_round(address: str, seed: int):
     with Ledger.open(address, WIDE) as ledger:
         ledger.start_run("x").reserve(SMALL).commit()
     reader, writer = os.pipe()
-    # On a busy machine, few writers get to a release.
-    for turn in range(40):
-        if turn >= (40 if MANY > 1 else 4) and len(released) > 10:
-            break
+    turn, longest = 0, 0.12
+    while turn < (40 if MANY > 1 else 4) or len(released) <= 10:
+        turn, before = turn + 1, len(released)
         crowd = [start(_write, address, writer, 0) for _ in range(8)]
         for process in crowd:
-            time.sleep(draws.uniform(0.0, 0.12))
+            time.sleep(draws.uniform(0.0, longest))
             os.kill(process.pid or 0, signal.SIGKILL)
         for process in crowd:
             process.join()
@@ -188,10 +187,11 @@ def test_killed_writers_lose_no_released_round(address: str, seed: int):
         while not text.endswith(b"end\n"):
             text += os.read(reader, 1 << 16)
         released |= {int(line) for line in text.split()[:-1]}
+        # On a busy machine, few writers get to a release.
+        longest *= 1 if len(released) > before else 2
         with Ledger.open(address, read_only=True) as ledger:
             assert released <= set(commits(ledger))
             assert ledger.rounds >= len(released)
-    assert len(released) > 10
     with Ledger.open(address) as ledger:
         assert ledger.verify().problems == ()
         # Others go on, and the ticket of a killed writer is found.
@@ -355,7 +355,7 @@ def test_a_writer_that_hangs_in_a_transaction_stops_nobody_for_long(server: Serv
         holder.execute(f'SELECT "{Address.parse(address).schema}".take()')
         # The database ends it by itself after 30 s, and here after less.
         holder.execute("SET LOCAL idle_in_transaction_session_timeout = '300ms'")
-        began = time.monotonic()
         play(run, SMALL, 1)
-        assert time.monotonic() - began < 10
+        with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout):
+            holder.execute("SELECT 1")
         holder.close()
