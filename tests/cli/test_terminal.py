@@ -58,7 +58,7 @@ def run(
         stderr=subprocess.PIPE,
         encoding="utf-8",
         check=False,
-        timeout=300,
+        timeout=3600,
         # A shell's background jobs ignore Ctrl-C, and their children inherit it.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )

@@ -36,7 +36,7 @@ QUICK = {"README.md"}
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^`]*)$")
 OPTION = re.compile(r"""(?P<name>\w+)(?:=(?:"(?P<quoted>[^"]*)"|(?P<bare>\S*)))?""")
 # What takes longer hangs, on a slow and busy machine too.
-COMMAND_SECONDS = 300
+COMMAND_SECONDS = 3600
 
 
 @dataclass(frozen=True)

@@ -284,7 +284,7 @@ def loaded_by(code: str) -> set[str]:
     """The modules in memory after ``code`` ran in an interpreter of its own."""
     script = f"import sys\n{code}\nprint('\\n'.join(sorted(sys.modules)), file=sys.stderr)"
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=3600
     )
     return set(done.stderr.splitlines())
 

@@ -55,7 +55,7 @@ def start(code: str, folder: Path) -> subprocess.Popen[str]:
 
 def test_commands_and_ledgers_work_without_fork_flock_and_modes(tmp_path: Path) -> None:
     running = start(COMMANDS, tmp_path)
-    out, err = running.communicate(timeout=300)
+    out, err = running.communicate(timeout=3600)
     assert running.returncode == 0, out + err
     assert "1.28601" in out
     with Ledger.open(tmp_path / "a.ledger") as ledger:
@@ -67,7 +67,7 @@ def test_writers_without_flock_never_exceed_the_budget_together(tmp_path: Path) 
     with Ledger.open(tmp_path / "shared.ledger", Budget(1, 1e-5)) as ledger:
         fitting = ledger.remaining_one_by_one(Round(2.0, Poisson(0.05)))
     writers = [start(WRITER, tmp_path) for _ in range(2)]
-    answers = [writer.communicate(timeout=300) for writer in writers]
+    answers = [writer.communicate(timeout=3600) for writer in writers]
     assert [writer.returncode for writer in writers] == [0, 0], answers
     assert sum(int(out) for out, _ in answers) == fitting > 6
     with Ledger.open(tmp_path / "shared.ledger") as ledger:

@@ -32,7 +32,7 @@ def not_typeset(formulas: list[tuple[str, bool]]) -> list[list[object]]:
     mathjax = str(files("mathjax") / "static" / "mathjax" / "es5")
     done = node(
         [str(Path(__file__).with_name("formulas.js")), mathjax], return_completed_process=True,
-        input=json.dumps(formulas), capture_output=True, text=True, timeout=300,
+        input=json.dumps(formulas), capture_output=True, text=True, timeout=3600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -74,7 +74,7 @@ def test_a_link_that_leads_nowhere_stops_the_build(tmp_path, text, fault):
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", "-qW", "--keep-going", "-c", str(ROOT / "website"),
          str(tmp_path), str(tmp_path / "html")],
-        check=False, capture_output=True, text=True, timeout=600,
+        check=False, capture_output=True, text=True, timeout=3600,
     )  # fmt: skip
     assert (done.returncode == 0) == (not fault), done.stderr
     assert fault in done.stderr
@@ -88,7 +88,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "website", "--into", str(folder)],
-        cwd=ROOT, check=False, capture_output=True, text=True, timeout=600,
+        cwd=ROOT, check=False, capture_output=True, text=True, timeout=3600,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "html"
@@ -198,7 +198,7 @@ def test_every_notebook_runs_from_top_to_bottom(page, tmp_path):
     file.write_text(notebooks.notebook_of(page.read_text(encoding="utf-8")), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", RUN, str(file)],
-        cwd=ROOT, check=False, capture_output=True, text=True, timeout=600,
+        cwd=ROOT, check=False, capture_output=True, text=True, timeout=3600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     outputs = [cell for cell in json.loads(file.read_text())["cells"] if cell.get("outputs")]

@@ -234,7 +234,7 @@ def test_the_process_answers_by_lines():
     request = json.dumps({"tab": "sweep", "fields": SWEEP | {"cohort_size": "300"}})
     command = [sys.executable, "-P", "-m", parts.__name__]
     ran = subprocess.run(
-        command, input=f"{request}\n", capture_output=True, text=True, check=True, timeout=120
+        command, input=f"{request}\n", capture_output=True, text=True, check=True, timeout=3600
     )
     lines = [*map(json.loads, ran.stdout.splitlines())]
     assert {name for name, _ in lines} == {"heat"}

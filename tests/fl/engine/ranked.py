@@ -193,7 +193,7 @@ def main(known: Mapping[str, Callable[[Path, int], None]]) -> None:
     meeting, folder, rank, size, *cases = sys.argv[1:]
     distributed.init_process_group(
         "gloo", init_method=meeting, rank=int(rank), world_size=int(size),
-        timeout=timedelta(seconds=60),
+        timeout=timedelta(minutes=30),
     )  # fmt: skip
     for case in cases:
         known[case](Path(folder), int(rank))

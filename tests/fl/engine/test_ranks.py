@@ -24,7 +24,7 @@ def played(folder: Path, size: int, *cases: str) -> list[int]:
     ranks = [
         subprocess.Popen([*command, str(rank), str(size), *cases], cwd=ROOT) for rank in range(size)
     ]
-    return [rank.wait(timeout=300) for rank in ranks]
+    return [rank.wait(timeout=3600) for rank in ranks]
 
 
 @pytest.fixture(scope="module")

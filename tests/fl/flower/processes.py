@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -29,24 +31,24 @@ QUIET = {
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [found.getsockname()[1] for found in sockets]
-    for found in sockets:
-        found.close()
-    return ports
+    """Ports that nobody listens at, below those that systems give to others by themselves."""
+    ports = set[int]()
+    while len(ports) < count:
+        port = random.SystemRandom().randrange(10_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            ports.add(port)
+    return list(ports)
 
 
 class Deployment:
     """The processes, each in a session of its own, with their logs in a folder.
 
     Args:
-        folder: empty; ledger, checkpoint and logs go there. timeout: of a round, in seconds.
+        folder: empty; ledger, checkpoint and logs go there.
     """
 
-    def __init__(self, folder: Path, timeout: float) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._timeout = timeout
         self._link, *self._ports = free_ports(1 + CLIENTS)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         home = folder / "home"
@@ -84,12 +86,14 @@ class Deployment:
 
     def run(self, **config: object) -> None:
         """``flwr run``, which returns when the run has been taken up."""
-        config = {"folder": str(self.folder), "timeout": self._timeout} | config
+        config = {"folder": str(self.folder)} | config
         words = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
         command = [self._tool("flwr"), "run", str(APP), "here", "--run-config", words]
-        subprocess.run(command, check=True, env=self._env("home"), capture_output=True, timeout=300)
+        subprocess.run(
+            command, check=True, env=self._env("home"), capture_output=True, timeout=3600
+        )
 
-    def wait(self, name: str, seconds: float = 600.0) -> Path:
+    def wait(self, name: str, seconds: float = 3600.0) -> Path:
         """Until a file is there.
 
         Raises:
@@ -121,7 +125,7 @@ class Deployment:
         own = {"PATH": path, "PYTHONPATH": modules, "FLWR_HOME": str(self.folder / home)}
         return os.environ | QUIET | own
 
-    def _listening(self, port: int, seconds: float = 120.0) -> None:
+    def _listening(self, port: int, seconds: float = 3600.0) -> None:
         end = time.monotonic() + seconds
         while True:
             try:
@@ -141,9 +145,9 @@ class Deployment:
         return found
 
 
-def play(folder: Path, timeout: float) -> list[dict[str, float]]:
+def play(folder: Path) -> list[dict[str, float]]:
     """All faults in one run, in rounds 2 to 6."""
-    with Deployment(folder, timeout) as found:
+    with Deployment(folder) as found:
         found.run()
         found.wait("asked-2-5")
         found.kill("node2")
@@ -159,5 +163,5 @@ def play(folder: Path, timeout: float) -> list[dict[str, float]]:
 
 
 if __name__ == "__main__":
-    for played in play(Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 60.0):
+    for played in play(Path(sys.argv[1])):
         sys.stdout.write(f"{json.dumps(played)}\n")

@@ -49,7 +49,7 @@ def main() -> None:
             began[0] = now
 
         with server:
-            PrivateStrategy(server, on_round=note, poll=0.05).start(grid, timeout=120)
+            PrivateStrategy(server, on_round=note, poll=0.05).start(grid, timeout=3600)
 
     resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"num_cpus": 2}}
     run_simulation(app, clients, num_supernodes=CLIENTS, backend_config=resources)

@@ -18,13 +18,12 @@ from tests.fl.flower.processes import play
 
 pytestmark = pytest.mark.needs("posix")
 
-TIMEOUT = 90.0
 ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.slow
 def test_faults_cost_contributions_and_nothing_else(tmp_path):
-    rounds = play(tmp_path / "run", TIMEOUT)
+    rounds = play(tmp_path / "run")
     came = [(line["round"], line["came"], line["bad"]) for line in rounds]
     # Client 1 sends NaN, answers to another round, is late; node 2 is killed, and comes back under
     # another id. The round that was open when the server was killed is lost and stays spent.
@@ -49,7 +48,7 @@ def test_the_simulation_runtime_plays_it():
     done = subprocess.run(
         [sys.executable, "-m", "tests.fl.flower.simulation"],
         cwd=ROOT, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True,
-        check=True, timeout=600,
+        check=True, timeout=3600,
     )  # fmt: skip
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"round"')]
     assert [(line["round"], line["came"]) for line in lines] == [(n, 7) for n in (1, 2, 3, 4)]
