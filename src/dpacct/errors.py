@@ -72,11 +72,13 @@ def shown(value: object) -> str:
 def located(name: str, where: str = "", file: str | None = None) -> Generator[None]:
     """Add a place in a file to an `InvalidParameter`, and at last the file itself.
 
-    A parameter without a value is named in its rule, and is not repeated.
+    A parameter without a value is named in its rule, and is not repeated, nor is the file.
     """
     try:
         yield
     except InvalidParameter as error:
+        if file is not None and error.value == file:
+            raise
         fault = error.rule
         if error.value is not None:
             fault = f"{error.name} is {shown(error.value)}: {fault}"

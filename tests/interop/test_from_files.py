@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import dpacct as library
-from dpacct import Full, Poisson, Round, Uniform
+from dpacct import Full, Poisson, Round, Uniform, Unsupported
 from tests.cli.conftest import Ran
 from tests.cli.test_bad_input import assert_refused
 
@@ -64,3 +64,41 @@ def test_an_event_of_dp_accounting(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert_refused(Ran(["epsilon", "--from", "bad.json"]), "'os' is not an event of dp-accounting")
     Path("bad.json").write_text('{"class_name": "GaussianDpEvent", "x": 1}', encoding="utf-8")
     assert_refused(Ran(["epsilon", "--from", "bad.json"]), "GaussianDpEvent", "'x'")
+
+
+RELEASE = {"class_name": "DiscreteLaplaceDpEvent", "noise_parameter": 1.0, "sensitivity": 1}
+SAMPLE = {
+    "class_name": "TruncatedSubsampledGaussianDpEvent", "dataset_size": 1000,
+    "sampling_probability": 0.01, "truncated_batch_size": 30, "noise_multiplier": 2.0,
+}  # fmt: skip
+MIXTURE = {
+    "class_name": "MixtureOfGaussiansDpEvent", "standard_deviation": 2.0, "sensitivities": [0, 1],
+    "sampling_probs": [0.9, 0.1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("event", "key", "value"),
+    [
+        *((RELEASE, "sensitivity", value) for value in ("", [], False, {}, -1.0)),
+        *((SAMPLE, "truncated_batch_size", value) for value in ("9", None, [], False, -1)),
+        *((SAMPLE, "dataset_size", value) for value in ("9", None, {}, -5)),
+        *((MIXTURE, "sensitivities", value) for value in (5, "ab", {"0": 1}, [*range(50_000)])),
+        *((MIXTURE, "sampling_probs", value) for value in (5, ["a", "b"], [2.0, -1.0])),
+    ],
+)
+def test_an_event_of_somebody_else_is_charged_or_rejected_in_one_line(
+    tmp_path: Path, event: dict[str, object], key: str, value: object
+) -> None:
+    pytest.importorskip("dp_accounting")
+    file = tmp_path / "event.json"
+    file.write_text(json.dumps(event | {key: value}), encoding="utf-8")
+    assert_refused(Ran(["epsilon", "--from", str(file)]), str(file))
+
+
+def test_a_mixture_of_a_thousand_records_is_the_largest(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    from dpacct.interop.dp_accounting import event_of_schedule
+
+    with pytest.raises(Unsupported, match="1,000 records of a user, and here are 1,100"):
+        event_of_schedule(2 * Round(4, Poisson(1e-4, records=1100)))

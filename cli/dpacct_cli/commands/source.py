@@ -59,8 +59,8 @@ def read_source(file: str, typed: MechanismOptions) -> tuple[str, Schedule] | An
         return _of_report(path)
     if kind in ("event", "checkpoint"):
         relation = typed.relation or Adjacency.ADD_REMOVE
-        plan = _of_event(path, relation) if kind == "event" else _of_checkpoint(path)
         with located(LABEL, file=file):
+            plan = _of_event(path, relation) if kind == "event" else _of_checkpoint(path)
             return kind, check_kinds(plan)
     try:
         return kind, MechanismOptions(schedule=file).read_schedule()

@@ -405,6 +405,7 @@ def _delta(given: float | str, clients: int | None) -> float:
         return validate.delta(given)
     if clients is None:
         raise _missing("num_clients", "delta is given in terms of it")
+    clients = validate.count("num_clients", clients, "the number of clients")
     power = re.fullmatch(r"num_clients\s*\^\s*-\s*(\d+(?:\.\d+)?)", given.strip())
     over = re.fullmatch(r"(\d+(?:\.\d+)?)\s*/\s*num_clients", given.strip())
     if power:

@@ -70,6 +70,8 @@ _MECHANISMS: tuple[Any, ...] = (
 
 # The relative rounding of the probability and of the epsilon of randomized response.
 _ROUNDED = 1e-14
+# Binomial coefficients beyond are no floats.
+_MOST_RECORDS = 1000
 
 
 class UnmappedEvent(Unsupported):
@@ -310,7 +312,8 @@ def _discrete_laplace(event: Any, adjacency: Adjacency) -> Release | None:
     rate = validate.real("noise_parameter", _plain(event.noise_parameter), "it is a number")
     if rate <= 0.0:
         raise _NotPrivate(event, "its noise is not defined")
-    shift = _plain(event.sensitivity) * _moves(adjacency)
+    shift = validate.at_least_zero("sensitivity", _plain(event.sensitivity), "it")
+    shift *= _moves(adjacency)
     return DiscreteLaplace(1 / rate * (1 - _ROUNDED), shift, adjacency) if shift else None
 
 
@@ -367,13 +370,14 @@ def _truncated(event: Any, adjacency: Adjacency) -> Round | None:
     """Return a round with a largest cohort, or None if none is ever drawn."""
     given = _plain(event.sampling_probability)
     rate = validate.probability("sampling_probability", given, "it")
-    most, clients = _plain(event.truncated_batch_size), _plain(event.dataset_size)
+    sizes = {"truncated_batch_size": event.truncated_batch_size, "dataset_size": event.dataset_size}
+    most, clients = (validate.at_least_zero(n, _plain(size), "it") for n, size in sizes.items())
     if 0 in (rate, most, clients):
         return None
     # A cohort of all clients is not truncated.
     cut = most < clients
-    scheme = Poisson(rate, max_cohort=most, num_clients=clients) if cut else Poisson(rate)
-    return Round(_noise(event), scheme, adjacency)
+    cohort: Any = {"max_cohort": most, "num_clients": clients} if cut else {}
+    return Round(_noise(event), Poisson(rate, **cohort), adjacency)
 
 
 def _records(event: Any, adjacency: Adjacency) -> Round | None:
@@ -382,7 +386,11 @@ def _records(event: Any, adjacency: Adjacency) -> Round | None:
     The cost grows if shifts grow in distribution (Choquette-Choo et al. 2023, arXiv:2310.15526),
     so q is taken large enough that no tail of the given distribution is above the binomial one.
     """
-    shifts, drawn = list(event.sensitivities), list(event.sampling_probs)
+    shifts, drawn = (
+        [*validate.several(name, getattr(event, name), "numbers")]
+        for name in ("sensitivities", "sampling_probs")
+    )
+    drawn = [validate.probability("sampling_probs", _plain(one), "each") for one in drawn]
     k, noise = len(shifts) - 1, _noise(event, event.standard_deviation)
     if shifts != [*range(k + 1)] or len(drawn) != k + 1 or k < 1:
         raise UnmappedEvent(event, "the shifts of a mixture are known as 0, 1, ..., k")
@@ -399,6 +407,9 @@ def _records(event: Any, adjacency: Adjacency) -> Round | None:
 
 def _drawn(records: int, rate: float) -> list[float]:
     """Return the probabilities that 0, 1, ... of k records are drawn."""
+    if records > _MOST_RECORDS:
+        rule = f"are known up to {_MOST_RECORDS:,} records of a user, and here are {records:,}"
+        raise Unsupported(f"mixtures of Gaussians {rule}")
     return [
         math.comb(records, j) * rate**j * (1 - rate) ** (records - j) for j in range(records + 1)
     ]

@@ -5,6 +5,8 @@ Rule 2: the folder may come from somebody else: of its files only those that lie
     the tables are read by Arrow alone. `datasets` would follow the paths and addresses that stand
     in cells of images, and the formats that the folder asks for.
 Rule 3: text becomes tokens by ``tokenizer.json`` of the model, in the folder or the one above it.
+Rule 4: of that file, words, merges and the kinds of parts that RoBERTa has are taken. Other parts
+    could repeat a text without end (replacements, templates), or search it by a slow pattern.
 """
 
 from __future__ import annotations
@@ -28,6 +30,12 @@ from dpacct.packages import import_other, import_package
 PADDING, LONGEST = 1, 512
 # Some other formats of Pillow call a program (EPS).
 FORMATS = ("PNG", "JPEG", "BMP", "PPM", "TIFF", "WEBP")
+# Kinds of the normalizer, the post-processor, the pre-tokenizer and the model. Rule 4.
+_KINDS = {
+    (None, "RobertaProcessing", splitter, model)
+    for splitter in ("ByteLevel", "Whitespace")
+    for model in ("BPE", "WordLevel")
+}
 TOKENIZER, _MOST_BYTES = "tokenizer.json", 1 << 26
 # Parts to test on, the first one with labels: GLUE hides those of its test part (-1).
 _TESTED = ("test", "validation", "validation_matched")
@@ -191,21 +199,61 @@ def _tokens(folder: Path, columns: list[list[Any]], length: int) -> NDArray[np.i
     if file is None:
         hint = f"Copy {TOKENIZER} of the model there. Nothing is fetched."
         raise _invalid(folder, f"its text needs {TOKENIZER}, in it or in the folder above", hint)
-    validate.check_regular("data", file, "a tokenizer", _MOST_BYTES)
+    made = tokenizer_of(file)
     [kind] = import_other("tokenizers", "0.20", "Tokenizer")
-    text, known = validate.file_text("data", file, "a tokenizer"), False
-    with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        said: Any = json.loads(text)
-        known = isinstance(said.pop("model")["vocab"], dict)
-        # A pattern of somebody else may take without end.
-        known = known and '"Regex"' not in json.dumps(said)
-    tokenizer: Any = kind.from_str(text) if known else None
-    if tokenizer is None or tokenizer.token_to_id("<pad>") != PADDING:
-        raise _invalid(file, f"it is a tokenizer of RoBERTa, whose token <pad> is {PADDING}")
+    tokenizer: Any = kind.from_str(made)
     tokenizer.enable_truncation(count)
     tokenizer.enable_padding(length=count, pad_id=PADDING, pad_token="<pad>")  # noqa: S106
     read = tokenizer.encode_batch([row if len(row) == 2 else row[0] for row in rows])
     return np.array([one.ids for one in read], np.int64)
+
+
+def tokenizer_of(file: Path) -> str:
+    """Return RoBERTa's tokenizer in a file, as JSON of its known parts alone. Rule 4.
+
+    Raises:
+        InvalidParameter: the file holds something else.
+    """
+    validate.check_regular("data", file, "a tokenizer", _MOST_BYTES)
+    text = validate.file_text("data", file, "a tokenizer")
+    with suppress(
+        ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError
+    ):
+        said: Any = json.loads(text)
+        given, splits = said["model"], said["pre_tokenizer"]
+        places = {word: int(place) for word, place in given["vocab"].items()}
+        pairs = [one.split(" ") if isinstance(one, str) else one for one in given.get("merges", [])]
+        added = {one["content"]: one["lstrip"] is True for one in said["added_tokens"]}
+        # Older files do not name the kind.
+        sort = given.get("type") or ("BPE" if pairs else "WordLevel")
+        words = {"<s>", "</s>", "<unk>", *added, *(w for a, b in pairs for w in (a, b, a + b))}
+        kinds = [part and part["type"] for part in (said["normalizer"], said["post_processor"])]
+        if (
+            (*kinds, splits["type"], sort) in _KINDS
+            and (places["<pad>"], sorted(places.values())) == (PADDING, [*range(len(places))])
+            and words <= places.keys() - {""}
+        ):
+            model = {"type": sort, "vocab": places, "unk_token": "<unk>"}
+            ends = {key: [word, places[word]] for key, word in (("cls", "<s>"), ("sep", "</s>"))}
+            space = splits.get("add_prefix_space") is True
+            flags = {"add_prefix_space": space, "trim_offsets": True}
+            off = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
+            whole: dict[str, Any] = {
+                "version": "1.0", "truncation": None, "padding": None, "normalizer": None,
+                "decoder": None,
+                "added_tokens": [
+                    {"id": places[word], "content": word, "lstrip": strip, **off}
+                    for word, strip in added.items()
+                ],
+                "pre_tokenizer": {"type": splits["type"], **flags, "use_regex": True},
+                "post_processor": {"type": "RobertaProcessing", **ends, **flags},
+                "model": model | ({"merges": pairs} if sort == "BPE" else {}),
+            }  # fmt: skip
+            made = json.dumps(whole, ensure_ascii=False)
+            made.encode()  # Half a character is no text.
+            return made
+    rule = f"it is a tokenizer of RoBERTa, whose token <pad> is {PADDING}"
+    raise _invalid(file, rule, f"Copy {TOKENIZER} of RoBERTa there.")
 
 
 def _invalid(file: Path, rule: str, hint: str = "") -> InvalidParameter:
