@@ -239,10 +239,13 @@ class Train(MechanismKeys):
     groups: NotRequired[int]
     public_size: int | None
     test_accuracy: float
+    # Computed from public examples, or else unprotected
     validation_accuracy: NotRequired[float]
+    unprotected_validation_accuracy: NotRequired[float]
     unprotected_train_accuracy: NotRequired[float]
     unprotected_gap: NotRequired[float]
     rounds_to_target: NotRequired[int | None]
+    unprotected_rounds_to_target: NotRequired[int | None]
     bytes_per_client: int
     test_data: str
     label_set: str

@@ -79,7 +79,7 @@ def real(
     return number
 
 
-def count(name: str, value: object, noun: str, maximum: int = MAX_ROUNDS) -> int:
+def count(name: str, value: object, noun: str, maximum: int = MAX_ROUNDS, hint: str = "") -> int:
     """Return a whole number from 1 to ``maximum``."""
     most = str(maximum) if maximum < 10**6 else f"{maximum:.0e}"
     rule = f"{noun} is a whole number from 1 to {most}"
@@ -87,7 +87,7 @@ def count(name: str, value: object, noun: str, maximum: int = MAX_ROUNDS) -> int
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, Integral) or not 1 <= int(value) <= maximum:
-        raise InvalidParameter(name, value, rule)
+        raise InvalidParameter(name, value, rule, hint)
     return int(value)
 
 

@@ -66,6 +66,20 @@ def test_an_event_of_dp_accounting(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert_refused(Ran(["epsilon", "--from", "bad.json"]), "GaussianDpEvent", "'x'")
 
 
+def test_a_damaged_checkpoint_is_rejected_in_one_line(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("opacus")
+    file = tmp_path / "opacus.pt"
+    torch.save({"privacy_accountant_state_dict": {"history": [(1.1, 0.01, 5)]}}, file)
+    sound = file.read_bytes()
+    for place in range(0, len(sound), 7):
+        file.write_bytes(sound[:place] + bytes([sound[place] ^ 0x55]) + sound[place + 1 :])
+        ran = Ran(["epsilon", "--from", str(file), "--delta", "1e-5"])
+        assert ran.code in (0, 1, 2)
+        if ran.code:
+            assert_refused(ran, str(file))
+
+
 RELEASE = {"class_name": "DiscreteLaplaceDpEvent", "noise_parameter": 1.0, "sensitivity": 1}
 SAMPLE = {
     "class_name": "TruncatedSubsampledGaussianDpEvent", "dataset_size": 1000,
@@ -96,7 +110,7 @@ def test_an_event_of_somebody_else_is_charged_or_rejected_in_one_line(
     assert_refused(Ran(["epsilon", "--from", str(file)]), str(file))
 
 
-def test_a_mixture_of_a_thousand_records_is_the_largest(tmp_path: Path) -> None:
+def test_a_mixture_of_a_thousand_records_is_the_largest() -> None:
     pytest.importorskip("dp_accounting")
     from dpacct.interop.dp_accounting import event_of_schedule
 

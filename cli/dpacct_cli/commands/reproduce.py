@@ -8,7 +8,7 @@ a line of ``runs.jsonl``.
 Rule 4: one process plays a run, until its line is written. Two would share its checkpoint. Its lock
 file is never removed: two processes could hold a removed file and its successor at once.
 Rule 5: a file of a table cannot ask for runs without an end. There are at most as many clients as
-examples, and at most ``MOST`` rounds and local steps.
+examples, and at most `MOST_WORK` rounds and local steps.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from dpacct_cli.outputs import PaperTables, Reproduced
 from dpacct_cli.render import Answer, Grid, Page, Row, Style, print_note, show, wrapped
 from dpacct_cli.train.defaults import DEFAULTS
 from dpacct_cli.train.options import METHODS, DataDir, Device, Init
-from dpacct_cli.train.settings import TABLES, RunSettings, from_words, is_table
+from dpacct_cli.train.settings import TABLES, RunSettings, check_work, from_words, is_table
 
 # Options that name files, or belong to one machine.
 FOREIGN = (
@@ -59,7 +59,6 @@ FOREIGN = (
 )  # fmt: skip
 REPEATED = ("repeats", "target_accuracy", "train_accuracy")  # A table has keys of its own for them
 FOLDER, COMPARED = "reproduced", "compared"
-MOST = 100_000  # Rounds, or steps of a client (Rule 5)
 # fmt: off
 Name = Annotated[Text, argument("[TABLE]",
     "A table by its name, e.g. dp-fed-ls/table-2, or a file of your own (.toml). Without it, all "
@@ -224,9 +223,7 @@ def settings_of(words: Mapping[str, Any]) -> RunSettings:
         hint = "On your own data each run costs budget: train once, by dpacct train METHOD --data."
         raise InvalidParameter("data", data, rule, hint)
     settings = from_words(words)
-    for key in ("rounds", "epochs", "steps", "local_epochs", "local_steps"):
-        if (value := settings.number(key)) is not None:
-            validate.count(key, value, "a number in the file of a table", MOST)
+    check_work(settings.values, "")
     return settings
 
 

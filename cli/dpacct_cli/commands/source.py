@@ -8,9 +8,8 @@ statement of the file, and is not called proven.
 from __future__ import annotations
 
 import json
-import pickle
-import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -59,7 +58,7 @@ def read_source(file: str, typed: MechanismOptions) -> tuple[str, Schedule] | An
         return _of_report(path)
     if kind in ("event", "checkpoint"):
         relation = typed.relation or Adjacency.ADD_REMOVE
-        with located(LABEL, file=file):
+        with located(LABEL, file=str(path)):
             plan = _of_event(path, relation) if kind == "event" else _of_checkpoint(path)
             return kind, check_kinds(plan)
     try:
@@ -160,17 +159,19 @@ def _of_event(path: Path, adjacency: Adjacency) -> Schedule:
 
 
 def _of_checkpoint(path: Path) -> Schedule:
-    if not zipfile.is_zipfile(path):
+    head = b""
+    with suppress(OSError), path.open("rb") as stream:
+        head = stream.read(2)
+    if head != b"PK":  # A zip archive, as PyTorch writes it
         raise _refused(path, f"it is not {KNOWN}")
-    validate.archive(LABEL, path, "a checkpoint")
+    import_torch()
+    from dpacct.fl.tensors import load_saved
     from dpacct.interop.opacus import TightAccountant
 
-    torch = import_torch()
-    accountant = TightAccountant()
+    saved, accountant = load_saved(LABEL, path, "a checkpoint"), TightAccountant()
     try:
-        saved: Any = torch.load(path, map_location="cpu", weights_only=True)
         accountant.load_state_dict(saved["privacy_accountant_state_dict"])
-    except (pickle.UnpicklingError, RuntimeError, TypeError, KeyError, ValueError):
+    except (TypeError, KeyError, ValueError):
         hint = "PrivacyEngine.save_checkpoint writes it."
         raise _refused(path, "it has no history of an accountant of Opacus", hint) from None
     if any(noise == 0 for noise, _, _ in accountant.history):

@@ -342,12 +342,13 @@ def _data(done: Done) -> outputs.Train:
         "checkpoint": str(files.checkpoint),
     }
     if outcome.validation is not None:
-        data["validation_accuracy"] = outcome.validation
+        data[job.looked] = outcome.validation
     if outcome.train_accuracy is not None:
         data["unprotected_train_accuracy"] = outcome.train_accuracy
         data["unprotected_gap"] = outcome.train_accuracy - outcome.accuracy
     if settings.get("target_accuracy"):
-        data["rounds_to_target"] = outcome.reached
+        public = job.dataset.test_data == "public"
+        data["rounds_to_target" if public else "unprotected_rounds_to_target"] = outcome.reached
     data["noise_multiplier"] = _level(run, done.plan)
     data["examples" if settings.get("examples") else "clients"] = job.public.size
     if isinstance(sampling, Cyclic | Allocation):

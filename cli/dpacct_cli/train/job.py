@@ -44,6 +44,7 @@ TRAINED_ON = 10_000  # Training examples whose accuracy is computed
 # Options of data whose value may stand behind their name, as in emnist:letters.
 PARTS = {"emnist": "split", "svhn": "extra", "glue": "task"}
 Made = TypeVar("Made")
+Looked = Literal["test_accuracy", "validation_accuracy", "unprotected_validation_accuracy"]
 # The settings that are arguments of `SGD`, there without the prefix.
 _LOCAL = (
     "local_lr", "local_epochs", "local_steps", "momentum", "weight_decay", "lr_decay",
@@ -83,6 +84,14 @@ class Job:
         """Return the accuracy on the first `TRAINED_ON` training examples. It is not private."""
         seen = self.dataset.train.to(self.tested.targets.device).batch(slice(0, TRAINED_ON))
         return self.accuracy(model, ClientData(*seen))
+
+    @property
+    def looked(self) -> Looked:
+        """The field of the accuracy that is computed while training, by the data behind it."""
+        if self.validated is None:
+            return "test_accuracy"
+        public = self.dataset.test_data == "public"
+        return "validation_accuracy" if public else "unprotected_validation_accuracy"
 
     @property
     def simulated(self) -> bool:
@@ -200,14 +209,6 @@ def _schema(settings: RunSettings, options: dict[str, Any]) -> TableSchema:
     for key in ("classes", "columns"):
         if (listed := settings.get(key)) is not None:
             options[key] = [word.strip() for word in listed.split(",")]
-    for key in ("numeric", "missing", "categorical"):
-        if not isinstance(options.get(key, {}), dict):
-            raise InvalidParameter("data_options", key, "it is a table from column to values")
-    ranges = cast("dict[str, Any]", options.get("numeric", {}))
-    for column, bounds in ranges.items():
-        if not isinstance(bounds, list) or len(cast("list[Any]", bounds)) != 2:
-            rule = f"the range of column {column} is [low, high]"
-            raise InvalidParameter("numeric", repr(cast("object", bounds)), rule)
     return TableSchema(**options)
 
 

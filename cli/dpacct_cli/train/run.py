@@ -97,7 +97,6 @@ def train(
     """Run all rounds that are left, or stop in order."""
     started = time.perf_counter()
     eval_every = settings.every(run.rounds)
-    looked = "test_accuracy" if job.validated is None else "validation_accuracy"
     test_data, budget = job.dataset.test_data, job.keywords["budget"]
     target = None if budget is None else budget.epsilon
     accuracy: float | None = None
@@ -114,7 +113,7 @@ def train(
                 if due:
                     accuracy = job.accuracy(run.model, job.validated)
                     evaluated = report.round
-                tested = {looked: accuracy if due else None, "test_data": test_data}
+                tested = {job.looked: accuracy if due else None, "test_data": test_data}
                 _append(files.report, report, tested)
                 described = describe(report, target, accuracy, test_data)
                 waiting.say(described, report.round, report.rounds)
@@ -144,7 +143,9 @@ def train(
         accuracy if job.validated is None else job.accuracy(run.model),
         None if job.validated is None else accuracy,
         job.train_accuracy(run.model) if settings.get("train_accuracy") else None,
-        next((row["round"] for row in rows if target and (row.get(looked) or 0) >= target), None),
+        next(
+            (row["round"] for row in rows if target and (row.get(job.looked) or 0) >= target), None
+        ),
         sum(row.get("bytes_down", 0) + row.get("bytes_up", 0) for row in rows),
         time.perf_counter() - started,
         interrupted,

@@ -8,6 +8,7 @@ Rule 5: an example takes one step in a round, of the server's length. Options of
 rejected with --examples, not ignored.
 Rule 6: settings may come from somebody else. To look at their run opens no path that they name, but
 for a file in their own folder, or one that was typed (`looked_at`).
+Rule 7: a file asks for at most `MOST_WORK`. More is typed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dpacct import validate
-from dpacct.errors import InvalidParameter
+from dpacct.errors import InvalidParameter, located
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import number
 from dpacct_cli.train import defaults
@@ -65,6 +66,10 @@ REPLACED = (
     ("local_optimizer", "adam", ("local_lr", "momentum")),
     ("sampling", "allocation", ("q",)),
 )
+# Numbers that decide how long a run or one of its rounds takes, and the most that a file asks for.
+MOST_WORK = dict.fromkeys(("rounds", "epochs", "steps", "local_steps"), 100_000) | {
+    "local_epochs": 1_000
+}
 # Settings of clients and their local training. An example takes one step in a round.
 FOR_CLIENTS = (
     "clients", "partition", "local_optimizer", "local_lr", "local_epochs", "local_steps",
@@ -181,6 +186,8 @@ def combine(
         tables = _tables(content, "config", Path(config))
         written = _texts(content, "config", Path(config))
     _check_layer(written, dashes=False)
+    with located("config", file=config):
+        check_work({key: text for key, text in written.items() if key not in words})
     if schema is not None:
         tables["data_options"] |= read_toml("schema", Path(schema))
     examples = bool(words.get("examples") or written.get("examples"))
@@ -265,6 +272,13 @@ def looked_at(settings: RunSettings, file: Path, typed: Mapping[str, str | None]
             raise InvalidParameter(key, text, rule, f"Type {option(key)} FILE, or copy it there.")
         values[key] = str(place)
     return replace(settings, values=values | given)
+
+
+def check_work(values: Values, way_out: str = "Type {} for more.") -> None:
+    """Reject numbers of a file that are out of range or above `MOST_WORK` (Rule 7)."""
+    for key, most in MOST_WORK.items():
+        if (value := number(values.get(key))) is not None:
+            validate.count(key, value, "a number in a file", most, way_out.format(option(key)))
 
 
 def check_folder(settings: RunSettings) -> None:

@@ -1,7 +1,7 @@
 """Reports of a run's rounds, and the part of them that epsilon covers.
 
 Rule 1: `RELEASED` is the one list of fields that follow from plan, releases and test data. Test
-data are public, or the field ``test_data`` is "unprotected".
+data are public, or the field ``test_data`` is "unprotected". Validation data are public.
 Rule 2: everything else is not private. If it leaves this process as a column of a file, as a curve
 or as text, its name begins with `UNPROTECTED`. The duration of a round is of that kind: it grows
 with the cohort.

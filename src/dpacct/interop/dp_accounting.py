@@ -312,7 +312,7 @@ def _discrete_laplace(event: Any, adjacency: Adjacency) -> Release | None:
     rate = validate.real("noise_parameter", _plain(event.noise_parameter), "it is a number")
     if rate <= 0.0:
         raise _NotPrivate(event, "its noise is not defined")
-    shift = validate.at_least_zero("sensitivity", _plain(event.sensitivity), "it")
+    validate.at_least_zero("sensitivity", shift := _plain(event.sensitivity), "it")
     shift *= _moves(adjacency)
     return DiscreteLaplace(1 / rate * (1 - _ROUNDED), shift, adjacency) if shift else None
 

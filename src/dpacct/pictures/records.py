@@ -183,8 +183,9 @@ def read_run(path: str | os.PathLike[str], against: str = "epsilon") -> TrainedR
     for row in tables:
         sent += sum(_figure(row.get(key), 0.0) for key in ("bytes_down", "bytes_up")) / 1e6
         row["megabytes"] = sent or None
-    part = "validation" if any("validation_accuracy" in row for row in tables) else "test"
-    seen = f"{part}_accuracy"
+    names = ("validation_accuracy", "unprotected_validation_accuracy", "test_accuracy")
+    seen = next((name for name in names if any(name in row for row in tables)), names[-1])
+    part = seen.removesuffix("_accuracy").replace("_", " ")
     keys = ("epsilon_upper", "delta") if against == "epsilon" else (against,)
     rounds = [row for row in tables if all(_figure(row.get(k)) is not None for k in (*keys, seen))]
     if not rounds:

@@ -25,7 +25,7 @@ from dpacct.fl.models import build_model
 from dpacct.fl.report import RELEASED, UNPROTECTED
 from dpacct.ledger import Ledger
 from dpacct.packages import install_command
-from dpacct_cli.train import command
+from dpacct_cli.train import command, job
 from dpacct_cli.train.run import describe
 from dpacct_cli.train.settings import RunSettings
 from hostile import in_time
@@ -462,6 +462,22 @@ def test_a_model_is_looked_at_by_its_settings(dpacct):
         ran = dpacct(f"plot norms {file}")
         assert ran.code == 2
         assert "NAME.model.pt" in ran.err
+
+
+@pytest.mark.parametrize(("test_data", "guard"), [("public", ""), ("unprotected", "unprotected_")])
+def test_what_is_computed_from_private_examples_is_called_unprotected(
+    dpacct, monkeypatch, test_data, guard
+):
+    monkeypatch.setattr(job, "load", lambda *_: replace(load_digits(), test_data=test_data))
+    words = "--validation 0.5 --evaluate-every 1 --target-accuracy 0.2"
+    data = dpacct(f"{SMALL} {words} --json").json
+    rows = [json.loads(line) for line in Path(data["report"]).read_text("utf-8").splitlines()]
+    seen = f"{guard}validation_accuracy"
+    assert rows[-1][seen] == data[seen]
+    for name in ("validation_accuracy", "rounds_to_target"):
+        assert {key for key in (*data, *rows[-1]) if name in key} <= {f"{guard}{name}"}
+    [panel] = dpacct(f"plot train {data['report']} --json").json["panels"]
+    assert panel["y"] == f"accuracy on the {guard.replace('_', ' ')}validation set"
 
 
 def test_a_run_is_looked_at_as_asked(dpacct, folder):

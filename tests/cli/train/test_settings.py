@@ -309,3 +309,22 @@ def test_no_option_of_training_is_without_effect(folder: Path) -> None:
             assert made(**{key: value}) != usual, key
         except DpacctError:
             continue
+
+
+@pytest.mark.parametrize(
+    ("key", "most"),
+    [
+        *((key, 100_000) for key in ("rounds", "local_steps", "epochs", "steps")),
+        ("local_epochs", 1000),
+    ],
+)
+def test_a_file_asks_for_so_much_work_and_more_is_typed(
+    tmp_path: Path, key: str, most: int
+) -> None:
+    typed = {"examples": "yes"} if key == "epochs" else {}
+    assert settings(f"{key} = {most}", tmp_path, **typed).values[key] == str(most)
+    option = f"--{key.replace('_', '-')}"
+    with pytest.raises(InvalidParameter, match=rf"config is '.*from 1 to .*Type {option} for more"):
+        settings(f"{key} = {most + 1}", tmp_path, **typed)
+    typed[key] = "1000000"
+    assert settings(f"{key} = {10**8}", tmp_path, **typed).values[key] == "1000000"

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpacct.errors import InvalidParameter
 from dpacct.fl.data import TableSchema, load_adult, load_shakespeare, load_table
 from dpacct.fl.data.partitions import owner_number
 from dpacct.fl.data.shakespeare import ALPHABET, encode
@@ -339,3 +340,29 @@ def test_adult_reads_rows_of_its_form(tmp_path: Path) -> None:
     assert seen[0] == 0.0
     assert unknown[0] == 1.0
     assert (data.train.targets.tolist(), data.test.targets.tolist()) == ([0], [1])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(
+            (name, value)
+            for name in ("numeric", "missing", "categorical")
+            for value in (5, "a", ["a"])
+        ),
+        *(
+            (name, value)
+            for name in ("classes", "unused", "columns")
+            for value in (5, "ab", {"a": 1})
+        ),
+        *((name, [["a"], {"b": 1}]) for name in ("classes", "unused", "columns")),
+        *((name, value) for name in ("label", "owner") for value in ([], ["a"], {})),
+        *(("numeric", {"a": ends}) for ends in (3, "ab", [1], [0, 1, 2], ["a", "b"], [[0], 1])),
+        *(("missing", {"a": value}) for value in ([], {}, None, "5")),
+        *(("categorical", {"a": words}) for words in (5, "ab", {"a": 1}, [["a"]], [])),
+    ],
+)
+def test_a_schema_of_somebody_else_is_rejected_by_its_key(name: str, value: object) -> None:
+    with pytest.raises(InvalidParameter) as refused:
+        TableSchema(**{"numeric": {"a": (0, 9)}, name: value})  # type: ignore[arg-type]
+    assert refused.value.name == name

@@ -97,25 +97,43 @@ class TableSchema:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for column, (low, high) in self.numeric.items():
-            if not (math.isfinite(low) and math.isfinite(high) and low < high):
-                rule = f"the range of column {column} is [low, high] with low < high"
-                raise InvalidParameter("numeric", f"[{low}, {high}]", rule)
+        for name in ("numeric", "missing", "categorical"):
+            if not isinstance(table := getattr(self, name), Mapping):
+                raise InvalidParameter(name, table, "it is a table from column to values")
+        for column, ends in self.numeric.items():
+            rule = f"the range of column {column} is [low, high] with low < high"
+            edges = [
+                validate.real("numeric", v, rule) for v in validate.several("numeric", ends, rule)
+            ]
+            if len(edges) != 2 or not edges[0] < edges[1]:
+                raise InvalidParameter("numeric", [*ends], rule)
         for column, value in self.missing.items():
             low, high = self.numeric.get(column, (math.nan, math.nan))
-            if isinstance(value, bool | str) or not low <= value <= high:
-                rule = f"column {column} is numeric, and the value of an empty cell is in its range"
-                raise InvalidParameter("missing", value, rule)
+            rule = f"column {column} is numeric, and the value of an empty cell is in its range"
+            validate.real("missing", value, rule, lambda number: low <= number <= high)  # noqa: B023
         for column, words in self.categorical.items():
-            if not words or len(set(words)) != len(words):
+            listed = _words("categorical", words)
+            if not listed or len({*listed}) != len(listed):
                 rule = f"the categories of column {column} are different words, at least one"
                 raise InvalidParameter("categorical", list(words), rule)
-        different = len({canonical(str(word)) for word in self.classes})
+        named = {"label": [self.label], "owner": [] if self.owner is None else [self.owner]}
+        for name, names in {**named, "unused": self.unused, "columns": self.columns}.items():
+            _words(name, names)
+        different = len({canonical(word) for word in _words("classes", self.classes)})
         if different != len(self.classes) or different == 1:
             rule = "there are at least two classes, which differ from each other"
             raise InvalidParameter("classes", list(self.classes), rule)
         noun = "the share for testing"
         validate.positive_probability("test_share", self.test_share, noun, below_one=True)
+
+
+def _words(name: str, values: object) -> list[str]:
+    """Return several words as text, which may be numbers."""
+    listed = validate.several(name, values, "words")
+    for word in listed:
+        if isinstance(word, Sequence | Mapping) and not isinstance(word, str):
+            raise InvalidParameter(name, str(values), "each is a word or a number")
+    return [str(word) for word in listed]
 
 
 class _RawTable(NamedTuple):
