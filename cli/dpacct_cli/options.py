@@ -60,9 +60,8 @@ def option(
 ) -> Any:
     """Declare an option with a value.
 
-    ``names`` has spaces between them, the documented one first. ``a|b`` as metavar lists all
-    values, which are completed, unless ``known`` returns them. An advanced option is shown by
-    --help-all only.
+    ``names`` has spaces between them, the documented one first. ``a|b`` as metavar lists values to
+    complete, unless ``known`` returns them. Only --help-all shows an advanced option.
     """
     completion = _completion(metavar, known)
     if len(metavar) > 24:  # Its column would break words at 80 columns
@@ -626,9 +625,12 @@ def read_one(option: str, text: str, adjacency: Adjacency | None) -> Release:
     try:
         return read_release(entry, adjacency)
     except InvalidParameter as error:
-        label = f"{option}: {error.name}" if option == "--release" else option
-        name = error.name if error.name == "adjacency" else label
-        raise InvalidParameter(name, error.value, error.rule, error.hint) from None
+        if error.name == "adjacency":
+            raise
+        unknown = error.value is None and error.name in entry  # Its rule names the key
+        label = option if unknown or option == "--laplace" else f"{option}: {error.name}"
+        value = text if unknown else error.value
+        raise InvalidParameter(label, value, error.rule, error.hint) from None
 
 
 def _listed(text: str) -> Any:

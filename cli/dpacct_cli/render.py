@@ -219,8 +219,7 @@ def _table_of(grid: Grid, most: int) -> Any:
 
 def _print_plain(page: Page) -> None:
     lines = [""]
-    # A break at a dash would tear an option, such as --max-cohort, apart.
-    whole = partial(wrap, width=WIDTH, break_on_hyphens=False)
+    whole = partial(wrap, width=WIDTH, break_on_hyphens=False)  # Options stay whole
     for row in page.rows:
         label = f"  {row.label:<{LABEL_WIDTH}}  "
         if row.prose:

@@ -133,9 +133,8 @@ def verify(
 ) -> None:
     """Recompute the chain, every cost and every total.
 
-    The witness file keeps the last entry that was verified, and the next verification continues
-    there. --all begins with the first entry. Exit code 1 if anything is wrong. Entries cut off at
-    the end are noticed only with --head, the hash of the last entry: --quiet prints it to be kept.
+    It continues after the entry that was verified last, or with --all begins with the first. Exit
+    code 1 if anything is wrong. Only --head, the hash that -q prints, shows if the end is missing.
 
     Example:
       dpacct ledger verify census.ledger
