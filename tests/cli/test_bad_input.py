@@ -86,7 +86,7 @@ epsilon --noise 1 --rounds 3 --q 0.1 --times 2 => --times 2 needs --release or -
 epsilon --laplace 0.1 --q 0.1 => --q 0.1 contradicts --laplace 0.1 (it says what runs)
 epsilon --release laplace:epsilon=-1 => --release: epsilon is -1; | lies in [
 epsilon --release laplce:epsilon=1 => --release: mechanism is 'laplce'; | laplace
-epsilon --release zcdp:rho=1,q=2 => --release is 'zcdp:rho=1,q=2'; the key 'q' is not one of |
+epsilon --release zcdp:rho=1,q=2 => --release is 'zcdp:rho=1,q=2'; the key 'q' is not one of | rho
 epsilon --noise 1 --rounds 3 --sampling uniform => --q is missing | --cohort with
 epsilon --noise 1 --rounds 3 --cohort 30 --clients 9 => --cohort is 30; | clients (9)
 epsilon --noise 1 --rounds 3 --cohort 3 => --cohort 3 | --clients

@@ -14,7 +14,7 @@ from dpacct.display import up
 from dpacct_cli import mechanism
 
 SUGGESTED = re.compile(
-    r"dpacct ((?:epsilon|compare|ledger) .*?)(?= (?:shows|asks|lists|turns|writes)\b)"
+    r"dpacct ((?:epsilon|compare|ledger) .*?)(?= (?:shows|computes|lists|turns|writes)\b)"
 )
 
 

@@ -192,7 +192,7 @@ def delta(
         rows += [*mechanism.all_rows(plan, typed), Row("accountant", accountant)]
         closing = ""
         if 0.0 < spent.upper < 1.0:
-            again = f"{typed.retyped()} --delta {up(spent.upper)}"
+            again = f"{typed.retyped()} --delta {spent.upper!r}"
             closing = f"dpacct epsilon {again} computes epsilon at this delta."
         return Page(rows, closing=closing)
 
