@@ -533,7 +533,7 @@ def read_release(
         check_known(entry, tuple(dict.fromkeys((*also, *_ROUND_KEYS, called))))
         check_needed(entry, ("noise_multiplier",))
         return Round(entry["noise_multiplier"], read_sampling(entry), adjacency)
-    hint = "A round has no such key."
+    hint = "" if meant_name(str(entry[called]), RELEASES) else "Gaussian noise is a round."
     name = validate.one_of("mechanism", entry[called], "a mechanism", RELEASES, hint)
     item = RELEASES[name]
     check_known(entry, (*also, called, *item.names))
