@@ -105,7 +105,7 @@ def test_a_planned_gaussian_counts_before_it_has_run(tmp_path: Path) -> None:
     with Ledger.open(tmp_path / "x", BUDGET) as ledger:
         run = ledger.start_run("planned", plan)
         assert ledger.remaining_one_by_one(HISTOGRAM) == 0
-        with pytest.raises(BudgetExceeded, match="Room for rounds to come is held by run 1"):
+        with pytest.raises(BudgetExceeded, match="Budget for planned rounds is held by run 1"):
             ledger.start_run("statistics").reserve(HISTOGRAM)
         run.finish()
         # Nothing has run, so all of the budget is there again.

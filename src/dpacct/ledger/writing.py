@@ -373,7 +373,7 @@ def plan_refused(now: Snapshot, plan: Plan, cost: Totals) -> BudgetExceeded:
         if len(kinds) == 1:
             each = mixture.cost(kinds[0])
             most = count_fitting(now.fits, ledger.charged, each)
-            fewer = f" What fits: {most} such rounds." if most else " Not one such round fits."
+            fewer = f" What fits: {most} such rounds." if most else " Not a single such round fits."
         return _exceeded(now, what, cost, mixture.zero(), fewer)
     alone = proven_epsilon(plan, budget.delta, budget.epsilon)
     way = "dpacct.calibrate finds the noise with which it fits."
@@ -424,20 +424,20 @@ def _exceeded(now: Snapshot, what: str, cost: Totals, own: Totals, fits: str) ->
     if before != above(now.any_stop()):
         held = ", with the budget held for plans" if any(subtract(ledger.held, own)) else ""
         why = (
-            " What comes after rounds have run may depend on them, so it is charged by the "
+            " A charge after rounds have run may depend on them, so it is charged by the "
             f"adaptive bound{held}: epsilon {before} now, {after} with this charge."
         )
         if pure:
             why = (
-                " What comes after rounds have run may depend on them, so delta is divided "
+                " A charge after rounds have run may depend on them, so delta is divided "
                 f"between the plans and other charges: epsilon {before} now, {after} with this "
                 "charge."
             )
     if ledger.plan_delta and not pure:
         left = budget.delta - ledger.plan_delta
         why += (
-            f" Both are at delta {left:.2g}, since the plans hold the rest of the budget's delta. "
-            "Rounds with at least a plan's noise and at most its rate still run."
+            f" Both are at delta {left:.2g}, because the registered plans hold the rest of the "
+            "budget's delta. The rounds of these plans can still run."
         )
     enough = epsilon(add(ledger.spent, cost)) <= budget.epsilon
     ways = _ways_out(now, enough=enough)
@@ -468,7 +468,7 @@ def _ways_out(now: Snapshot, *, enough: bool) -> str:
     file = shlex.quote(str(now.path))
     less = "" if enough else ", which would not be enough here"
     return (
-        f" Room for rounds to come is held by {', '.join(named)}: "
+        f" Budget for planned rounds is held by {', '.join(named)}: "
         f"`dpacct ledger finish {file} --run {holders[0]}` frees it{less}, and "
-        f"`dpacct train --resume --ledger {file}` goes on with it."
+        f"`dpacct train --resume --ledger {file}` continues the run."
     )
