@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dpacct.empirical.confidence import (
@@ -62,17 +64,26 @@ def test_known_limits():
 
 
 @given(st.integers(1, 10**6), st.floats(0, 1), st.floats(0.5, 0.999999))
+@example(draws=9587, mean=0.99999, sure=0.5)
 def test_the_interval_of_a_mean_ends_where_the_divergence_reaches_its_limit(draws, mean, sure):
     found = mean_in_unit_interval(mean, draws, sure)
     assert 0 <= found.lower <= mean <= found.upper <= 1
     with mpmath.workdps(40):
         limit = -mpmath.log((1 - mpmath.mpf(sure)) / 2) / draws
+
+        def divergence(other: float) -> mpmath.mpf:
+            both = (
+                (mpmath.mpf(mean), mpmath.mpf(other)),
+                (1 - mpmath.mpf(mean), 1 - mpmath.mpf(other)),
+            )
+            return mpmath.fsum(a * mpmath.log(a / b) for a, b in both if a)
+
         for end in (found.lower, found.upper):
             if 0 < end < 1:
-                other = mpmath.mpf(end)
-                parts = [(mpmath.mpf(mean), other), (1 - mpmath.mpf(mean), 1 - other)]
-                divergence = mpmath.fsum(a * mpmath.log(a / b) for a, b in parts if a)
-                assert limit <= divergence <= limit * (1 + 1e-6) + mpmath.mpf(10) ** -14
+                # Next to 1, neighboring doubles are far apart.
+                inside = divergence(math.nextafter(end, mean))
+                assert limit <= divergence(end)
+                assert inside <= limit * (1 + 1e-6) + mpmath.mpf(10) ** -14
 
 
 @pytest.mark.parametrize("probability", [0.002, 0.3, 0.97])

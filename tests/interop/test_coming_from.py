@@ -137,7 +137,7 @@ def test_tuning_beside_dp_accounting() -> None:
         event = library.dp_event.RepeatAndSelectDpEvent(library.GaussianDpEvent(z), 10, shape)
         theirs = RdpAccountant().compose(event).get_epsilon(DELTA)
         ours = dpacct.epsilon(1 * best_of(Round(z), f"{runs}:10"), delta=DELTA)
-        says(f"| {down(ours.lower)} | {up(ours.upper)} | {theirs:.4f} |")
+        says(f"| {down(ours.lower, 6)} | {up(ours.upper, 6)} |", f" | {theirs:.4f} |")
 
 
 @pytest.mark.parametrize("most", [550, 600, 650])
