@@ -65,6 +65,8 @@ def test_everybody_every_round(fpr, noise, rounds, adjacency, mu):
     edge=st.floats(-3.0, 4.0),
     presence=st.booleans(),
 )
+@example(q=0.36787944117144233, s=0.36787944117144233, edge=-1.0, presence=False)
+@example(q=0.08479508526555633, s=0.5309077727117234, edge=-2.9474669589660363, presence=False)
 def test_one_round(q, s, edge, *, presence):
     rates = neyman_pearson.one_round(s * edge, q, s, accuse_presence=presence)
     direction = Direction.REMOVE if presence else Direction.ADD

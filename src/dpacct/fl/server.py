@@ -136,6 +136,7 @@ class Server(PrivateRun):
         self._rehearsed = False
         self._looks: list[Callable[[], None]] = []
 
+    @undisturbed()
     def rehearsal(self, client: int = 0) -> TriedRound:
         """Return a round of one client, in which a loop of your own is tried before any charge.
 
