@@ -82,7 +82,7 @@ def test_a_round_that_is_left_is_charged_and_shows_nothing():
         ({"played": lambda *_: None}, Unsupported, "nothing was released"),
         ({"played": 5}, InvalidParameter, "play is 'int'"),
         ({"canaries": 3}, InvalidParameter, "canaries"),
-        ({"seed": 1}, Unsupported, "promised"),
+        ({"seed": 1}, Unsupported, "no guarantee"),
         ({"build": 5}, InvalidParameter, "build is 'int'"),
         ({"build": lambda _: None}, InvalidParameter, "build is 'NoneType'"),
         ({"build": lambda _: serving()(7)}, InvalidParameter, "build is 7"),

@@ -12,6 +12,7 @@ the noise.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -22,7 +23,7 @@ from dpacct.fl.clients import ClientData
 from dpacct.fl.engine.engine import Engine, for_rehearsal
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.layout import copies
-from dpacct.fl.local.sgd import SGD, Batch
+from dpacct.fl.local.sgd import SHORT_BATCH, Batch
 from dpacct.fl.methods.protocol import check_client, check_server, moves_plainly, overrides
 from dpacct.fl.privacy.bounds import PerLayerClip
 from dpacct.fl.privacy.findings import Audit, check_bound
@@ -42,8 +43,7 @@ from dpacct.rounds import Full, Uniform
 
 # Examples of the two synthetic clients: two batches, of which one is not full, and one batch. None
 # holds a single example, which not every model takes.
-_SIZES = (5, 3)
-_BATCH = 3
+_SIZES = (5, 2)
 # Coordinates of all updates of the bound's check, and the least number of updates.
 _COORDINATES, _LEAST = 1 << 21, 2
 # Coordinates of a tensor on which a bound of this package is tried. Others are tried on all.
@@ -80,7 +80,7 @@ class Rehearsal:
         # The first two populations share their second client. In the third another client is last
         # as well: a method may keep something of the last client alone.
         self._worlds = [
-            replace(for_rehearsal(engine), clients=clients, local=_short(engine.local))
+            replace(for_rehearsal(engine), clients=clients, local=engine.local.short())
             for clients in ([first, second], [other, second], [other, last])
         ]
 
@@ -90,7 +90,8 @@ class Rehearsal:
         with _Noted():
             self._try_model()
             require_bound(self._engine, self._state)
-            self._check_alone(chooser.alone)
+            # Nobody is before the last client, and then somebody.
+            self._check_alone(chooser.alone, [1])
             engine = self._engine
             everyone = engine.method.everyone_computes
             workers = engine.plan.public.size if everyone else engine.plan.cohort_size
@@ -105,7 +106,7 @@ class Rehearsal:
             )
             trainer = chooser.vectorized if choice.plan.vectorized else chooser.alone
             if choice.plan.vectorized:
-                self._check_alone(trainer)
+                self._check_alone(trainer, [0, 1])
             self._check_rounds(trainer)
         return choice
 
@@ -115,7 +116,7 @@ class Rehearsal:
         Then the method's own members answer.
         """
         engine, loss = self._engine, self._chooser.loss
-        size = min(_BATCH, engine.local.batch_size or _BATCH)
+        size = min(_SIZES[-1], engine.local.batch_size or SHORT_BATCH)
         data = self._synthetic.make(size, 0).map(lambda values: values.to(engine.device))
         batch = Batch(data.inputs, data.targets, None)
         broadcast = engine.broadcast(self._state)
@@ -126,13 +127,13 @@ class Rehearsal:
             task = self._worlds[0].task(0, self._state, 0)
             check_client(engine.method, loss, batch, shown.context_of(task))
 
-    def _check_alone(self, trainer: Trainer) -> None:
-        """Refuse training in which one client's update depends on another client. Rule 2."""
-        before, beside = self._rows(0, trainer), self._rows(1, trainer)[1]
-        if same_numbers(before[1], beside):
+    def _check_alone(self, trainer: Trainer, clients: Sequence[int]) -> None:
+        """Refuse training in which the update of the last client depends on another one. Rule 2."""
+        before, beside = self._rows(0, trainer, clients)[-1], self._rows(1, trainer, [0, 1])[-1]
+        if same_numbers(before, beside):
             # Trained again, and behind another client, it has sent the same bits.
             return
-        again = self._rows(0, trainer)
+        again = self._rows(0, trainer, clients)[-1]
         if not near_numbers(before, again):
             raise Unsupported(
                 "the same client sends another update when it is trained again: the model, the "
@@ -140,7 +141,7 @@ class Rehearsal:
                 "own. Draw them from the global generators, which are seeded for each client"
             )
         same = same_numbers if same_numbers(before, again) else near_numbers
-        if not same(before[1], beside):
+        if not same(before, beside):
             raise Unsupported(
                 "a client sends another update when the client before it is another one: the "
                 "model, the loss or the method keeps something between clients, or mixes them, and "
@@ -186,18 +187,10 @@ class Rehearsal:
             after.client_states = state.client_states | collected.memories
             state = after
 
-    def _rows(self, world: int, trainer: Trainer) -> Tensor:
+    def _rows(self, world: int, trainer: Trainer, clients: Sequence[int]) -> Tensor:
         engine, state = self._worlds[world], self._state
-        tasks = [engine.task(client, state, 0) for client in range(len(_SIZES))]
+        tasks = [engine.task(client, state, 0) for client in clients]
         return trainer.train(tasks, engine.broadcast(state))
-
-
-def _short(local: SGD) -> SGD:
-    """Return the same training in few and small steps."""
-    size = local.batch_size and min(local.batch_size, _BATCH)
-    if local.steps is None:
-        return replace(local, epochs=1, batch_size=size)
-    return replace(local, steps=min(local.steps, 2), batch_size=size)
 
 
 def moves_alone(engine: Engine) -> bool:

@@ -32,6 +32,8 @@ from dpacct.fl.tensors import norm
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 _PRECISIONS = ("float32", "tf32", "bfloat16")
+# Examples in a step of a trial.
+SHORT_BATCH = 3
 
 
 class Scheduler(Protocol):
@@ -210,6 +212,13 @@ class SGD:
             return self.steps
         size = examples if self.batch_size is None else self.batch_size
         return (self.epochs or 1) * math.ceil(examples / size)
+
+    def short(self) -> SGD:
+        """Return the same training in few and small steps, for trials on synthetic clients."""
+        size = self.batch_size and min(self.batch_size, SHORT_BATCH)
+        if self.steps is None:
+            return replace(self, epochs=1, batch_size=size)
+        return replace(self, steps=min(self.steps, 2), batch_size=size)
 
     @property
     def keeps_state(self) -> bool:

@@ -23,7 +23,7 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
 from dpacct.fl.layout import Layout, copies, set_training_mode
 from dpacct.fl.local.losses import LocalLoss, LossFunction
-from dpacct.fl.local.sgd import SGD, Batch, LocalAdam, padded_width
+from dpacct.fl.local.sgd import SGD, SHORT_BATCH, Batch, LocalAdam, padded_width
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.tensors import norm
 from dpacct.fl.training.examples import STEP, ExampleTrainer, largest_group
@@ -206,23 +206,32 @@ class TrainerChooser:
         few = not self._examples and (cohort < 2 or self._chunk == 1)
         if self._vectorize is False or (self._vectorize == "auto" and few):
             return self._build(sequential, synthetic)
-        tasks = self._tasks(synthetic, broadcast)
-        fitting = self._limit // max(self._bytes_each(tasks[0], broadcast), 1)
+        width = min(self._local.batch_size or _BATCH, _BATCH)
+        size = 1 if self._examples else 2 * width - width // 3
+        task = synthetic_task(synthetic.make(size, 0), self._method, broadcast)
+        fitting = self._limit // max(self._bytes_each(task, broadcast), 1)
         # Of a Poisson cohort N, groups of g that hold mean + 1.5 standard deviations have about the
         # least expected work E[ceil(N / g)] (g + 32): calls of a group cost as much as 32 members.
         most = int(cohort + 1.5 * math.sqrt(cohort)) if varies else cohort
         plan = self._grouped(broadcast, most, fitting)
         complaint = "" if fitting >= 2 else "memory has no room for two at once"
+        measured = self._vectorize == "auto" and timed and not self._examples
+        alone = _seconds(self.alone, [task], broadcast) if measured and not complaint else 0.0
+        if alone > _SLOW and here == "cpu":
+            complaint = "a client takes long enough for its arithmetic alone"
         # Rounding may decide on which side of its kink an activation lies, and then two correct
         # results differ visibly. That hardly happens twice.
-        if not complaint and (complaint := self.compare(tasks, broadcast)):
-            complaint = self.compare(self._tasks(synthetic, broadcast, 10), broadcast)
+        short = replace(broadcast, local=broadcast.local.short())
+        if not complaint and (complaint := self.compare(self._tasks(synthetic, short), short)):
+            complaint = self.compare(self._tasks(synthetic, short, 10), short)
         if complaint and self._vectorize is True:
             raise Unsupported(
                 f"vectorize=True, but {complaint}. vectorize=False trains one at a time"
             )
-        if not complaint and self._vectorize == "auto" and timed and not self._examples:
-            ratio = self._speedup(plan, tasks[0], broadcast, cohort)
+        if measured and not complaint:
+            trainer = VectorizedTrainer(self._method, self._batched, self._layout, plan.group)
+            together = _seconds(trainer, [task] * plan.group, broadcast)
+            ratio = alone * cohort / (together * math.ceil(cohort / plan.group))
             if ratio < 1:
                 complaint = f"{plan.group} at once take {1 / ratio:.1f} times as long"
             else:
@@ -273,7 +282,7 @@ class TrainerChooser:
 
     def _tasks(self, synthetic: Synthetic, broadcast: Broadcast, first: int = 0) -> list[Task]:
         """Return clients of two batches (the second not full), one batch, and a few examples."""
-        width = min(self._local.batch_size or _BATCH, _BATCH)
+        width = broadcast.local.batch_size or SHORT_BATCH
         sizes = (2 * width - width // 3, width, min(width, 2))
         if self._examples:
             sizes = (1, 1, 1)
@@ -298,6 +307,11 @@ class TrainerChooser:
 
     def _bytes_each(self, task: Task, broadcast: Broadcast) -> int:
         """Return the memory that one more client, or example, takes apart from its data."""
+        held = _COPIES + (_ADAM_COPIES if isinstance(self._local, LocalAdam) else 0)
+        held *= sum(value.nbytes for value in broadcast.anchor.values())
+        if 2 * held > self._limit:
+            # There is no room for two whatever is saved for the backward pass.
+            return held
         rows = task.plan.indices[0]
         data = task.data.map(lambda values: values[rows])
         saved: list[int] = []
@@ -311,22 +325,11 @@ class TrainerChooser:
         with Trial(), cast("Any", hooks):
             self.loss.gradient(copies(broadcast.anchor), Batch(data.inputs, data.targets, None))
         full = 1 if self._examples else (self._local.batch_size or len(rows))
-        held = _COPIES + (_ADAM_COPIES if isinstance(self._local, LocalAdam) else 0)
-        parameters = sum(value.nbytes for value in broadcast.anchor.values())
-        return held * parameters + 2 * sum(saved) * full // len(rows)
-
-    def _speedup(self, plan: TrainingMode, task: Task, broadcast: Broadcast, cohort: int) -> float:
-        """Return how many times as fast as one by one a cohort is trained in groups. Rule 2."""
-        alone = _seconds(self.alone, [task], broadcast)
-        if alone > _SLOW and broadcast.device.type == "cpu":
-            return 0.5
-        trainer = VectorizedTrainer(self._method, self._batched, self._layout, plan.group)
-        together = _seconds(trainer, [task] * plan.group, broadcast)
-        return alone * cohort / (together * math.ceil(cohort / plan.group))
+        return held + 2 * sum(saved) * full // len(rows)
 
 
 def _seconds(trainer: Trainer, tasks: Sequence[Task], broadcast: Broadcast) -> float:
-    """Return the least time of three trainings. The first one also warms up."""
+    """Return the least time of three trainings, or that of a slow one. The first also warms up."""
     cuda, times = broadcast.device.type == "cuda", list[float]()
     # On a shared machine the clock also counts the time of other processes.
     clock = time.perf_counter if cuda else time.process_time
@@ -336,4 +339,6 @@ def _seconds(trainer: Trainer, tasks: Sequence[Task], broadcast: Broadcast) -> f
         if cuda:
             torch.cuda.synchronize(broadcast.device)
         times.append(clock() - began)
+        if times[-1] > _SLOW and not cuda:
+            break
     return max(min(times), 1e-9)

@@ -62,7 +62,8 @@ class VectorizedTrainer(Trainer):
     def _groups(self, tasks: Sequence[Task], local: SGD) -> Iterator[tuple[list[int], list[Task]]]:
         """Yield the places of clients of one width, and these clients, filled up. Rules 1, 2.
 
-        Clients with about equally many steps share a group, for which the longest decides.
+        Clients with about equally many steps share a group, for which the longest decides. Those
+        with fewer steps come first.
         """
         widths: dict[int, list[int]] = {}
         for place, task in enumerate(tasks):
@@ -149,17 +150,20 @@ class VectorizedTrainer(Trainer):
             grads, optimizer = local.direction(grads, params, optimizer)
             if local.total_lr:
                 grads = {n: g * _like(known.rates, g) for n, g in grads.items()}
-            active = None if group.all_active[step] else group.active[step]
+            through = group.through[step]
             if not (self._steers or self._projects):
-                _move(params, grads, rate, active)
+                # No method holds these tensors. Rule 2: those of clients that are through stay.
+                for name, value in params.items():
+                    value[through:].sub_(grads[name][through:], alpha=rate)
                 continue
             moved = {n: v.sub(grads[n], alpha=rate) for n, v in params.items()}
             if self._projects:
                 moved = _separately(
                     lambda own, point: self.method.after_step(point, own), known, shown, moved
                 )
-            if active is not None:
+            if through:
                 # Rule 2. The old value itself: zero times a gradient that overflowed is no number.
+                active = group.active[step]
                 moved = {n: torch.where(_like(active, v), v, params[n]) for n, v in moved.items()}
             params = moved
         if not all(task.plan.steps for task in tasks):
@@ -176,16 +180,6 @@ class VectorizedTrainer(Trainer):
         """Return the direction of `Method.gradient` of one client."""
         with OwnFunctions(seed):
             return self.method.gradient(self._loss, params, Batch(x, y, weights), own)
-
-
-def _move(params: Params, grads: Params, rate: float, active: Tensor | None) -> None:
-    """Take a step of active clients (None: of all) in place, so no method holds these tensors."""
-    for name, value in params.items():
-        move = grads[name]
-        if active is not None:
-            # Rule 2: v - 0 is v, also after a gradient that overflowed.
-            move = torch.where(_like(active, value), move, 0.0)
-        value.sub_(move, alpha=rate)
 
 
 class _Known(NamedTuple):
@@ -231,7 +225,8 @@ class _GroupData(NamedTuple):
     Attributes:
         inputs: [n, ...], in each of their tensors. targets: [n, ...].
         rows: int64 [steps, c, width]. weights: [steps, c, width] as in `Batch`.
-        active: bool [steps, c], whether a client still trains. all_active: for each step.
+        active: bool [steps, c], whether a client still trains.
+        through: for each step, how many of the first clients have taken all their steps.
     """
 
     inputs: Inputs
@@ -239,7 +234,7 @@ class _GroupData(NamedTuple):
     rows: Tensor
     weights: Tensor
     active: Tensor
-    all_active: list[bool]
+    through: list[int]
 
     @classmethod
     def of(cls, tasks: Sequence[Task], local: SGD, like: Tensor) -> _GroupData:
@@ -265,9 +260,9 @@ class _GroupData(NamedTuple):
         # In double precision until the model's is known: float32 thirds are off by 1e-8.
         inside = (torch.arange(width) < counts.unsqueeze(-1)).double()
         weights = inside / counts.clamp(min=1).unsqueeze(-1)
-        active = counts > 0
         # Empty clients may move: they are put back to where they began.
         idle = torch.tensor([not plan.steps for _, plan in parts])
+        places = torch.arange(1, len(parts) + 1)
         # One upload each for a whole group.
         weights = weights.to(like.dtype).to(like.device)
         inputs = joined([data.inputs for data, _ in parts], torch.cat)
@@ -277,7 +272,7 @@ class _GroupData(NamedTuple):
             rows.to(like.device),
             weights,
             weights[..., 0] > 0,
-            numbers((active | idle).all(dim=1)),
+            numbers((places * ((counts == 0) & ~idle)).amax(dim=1)),
         )
 
 
