@@ -151,3 +151,12 @@ def test_bars_are_as_long_as_their_values() -> None:
     lines = Drawing(Picture("t", (Panel("epsilon", "", bars=bars),))).text(72).splitlines()
     assert f"    {'#' * 10}{'=' * 10} 2.0000 (1.0000)" in lines
     assert f"    {'#' * 40} 4.0000" in lines
+
+
+@pytest.mark.parametrize("value", [0.0, 7e22, -3e299, 1e300])
+def test_a_level_curve_of_any_height_is_drawn(value: float) -> None:
+    pytest.importorskip("plotext")
+    panel = Panel("x", "y", (Curve("", [0, 1], [value, value]),), from_zero=False)
+    low, high = panel.limits()[2:]
+    assert low < value < high
+    assert Drawing(Picture("t", (panel,))).text()

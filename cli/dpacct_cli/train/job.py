@@ -247,7 +247,7 @@ def _population(
 
 
 def _partition(settings: RunSettings, dataset: Dataset, seed: int) -> Partition:
-    text, typed = settings.values["partition"], settings.get("clients")
+    text, typed = settings.values.get("partition", ""), settings.get("clients")
     kind, colon, strength = text.partition(":")
     if kind == "natural" and not colon:
         if dataset.owners is None:

@@ -134,9 +134,9 @@ def load(file: Path) -> RunSettings:
         content: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidParameter("resume", str(file), f"{rule}, as JSON ({error})") from None
-    if not isinstance(content, dict) or not isinstance(cast("Any", content).get("method"), str):
-        raise InvalidParameter("resume", str(file), rule)
-    values = cast("dict[str, Any]", content)
+    values = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
+    if not all(isinstance(values.get(key), str) for key in ("method", "data", "model")):
+        raise InvalidParameter("resume", str(file), f"{rule}, with method, data and model")
     tables = _tables(values, "resume", file)
     method, ledger = values.pop("method"), values.pop("ledger", None)
     if ledger is not None and not (

@@ -140,7 +140,8 @@ def _widened(low: float, high: float, *, log: bool) -> tuple[float, float]:
     """Return a range that is not empty."""
     if high > low:
         return low, high
-    return (low / 2, 2 * low) if log else (low - 0.5, low + 0.5)
+    margin = max(0.5, abs(low) / 1000)
+    return (low / 2, 2 * low) if log else (low - margin, low + margin)
 
 
 def log_ticks(low: float, high: float) -> list[float]:

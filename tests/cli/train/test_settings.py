@@ -179,7 +179,19 @@ def test_settings_survive_the_disk(tmp_path: Path) -> None:
     assert read.method_options == {"rho": 0.5}
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"method": 3}', '{"method": "m", "x": 1}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"method": 3}',
+        '{"method": "m", "x": 1}',
+        '{"method": "m", "data": "digits"}',
+        '{"method": "m", "model": "cnn"}',
+        '{"method": "m", "model": "cnn", "data": 3}',
+    ],
+)
 def test_damaged_settings(content: str, tmp_path: Path) -> None:
     file = tmp_path / "run.settings.json"
     file.write_text(content, encoding="utf-8")
