@@ -236,6 +236,8 @@ class Snapshot:
             raise LedgerError(
                 f"{self.path}: there is no run {run!r:.40} (runs are 1 to {self.state.runs})."
             )
+        if run not in self._states:
+            raise LedgerError(f"{self.path}: the ledger is damaged: run {run} has no totals.")
         return self._states[run]
 
     def behind(self, run: int) -> Snapshot:
@@ -249,7 +251,7 @@ class Snapshot:
 
     def _as_it_was(self, run: int, number: int) -> Latest:
         """Return the totals of a run behind an earlier entry, as far as plans need them."""
-        latest, ledger, state = self._states[run]
+        latest, ledger, state = self.latest_of(run)
         if latest > number and state.initial:
             last = self.read(lambda rows: rows.of_run(run, kind="reserve", until=number))
             said = last and chain.read(last)

@@ -9,6 +9,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from sqlite3 import IntegrityError
 from typing import Any
 
 import pytest
@@ -260,6 +261,23 @@ def test_a_value_of_another_type_is_refused_in_words_wherever_it_stands(
                     list(found) if isinstance(found := reading(), Iterator) else None
             for run in ledger.runs:
                 run.unsettled()
+
+
+@pytest.mark.parametrize("run", [0, 1, 2, 9])
+def test_an_entry_of_another_run_is_read_or_refused_in_words(
+    path: Path, originals: list[list[Row]], run: int
+) -> None:
+    for rows in originals:
+        for number in range(1, len(rows)):
+            changed = copy.deepcopy(rows)
+            changed[number].content["run"] = run
+            # Two totals of one run are no table that could be read.
+            with suppress(IntegrityError):
+                write(path, changed)
+            with suppress(DpacctError), Ledger.open(path, read_only=True) as ledger:
+                for reading in (ledger.verify, ledger.report, ledger.summary):
+                    with suppress(DpacctError):
+                        reading()
 
 
 def places_of(content: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
