@@ -259,6 +259,10 @@ def looked_at(settings: RunSettings, file: Path, typed: Mapping[str, str | None]
         rule = f"{file.name} names it, and dpacct connects to what is typed alone"
         raise InvalidParameter("ledger", settings.ledger, rule, "If it is yours, type --ledger.")
     values = {key: text for key, text in settings.values.items() if key != "data_dir"}
+    if settings.get("correlated"):
+        # The strategy is made anew, in a time that grows with the rounds.
+        with located("resume", file=str(file)):
+            check_work(values, "")
     own = {place.name: place for place in file.parent.iterdir()}
     for key in ("data", "schedule", "init"):
         text = values.get(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from dpacct_cli.train.settings import (
     check_unchanged,
     combine,
     load,
+    looked_at,
     merge,
 )
 
@@ -340,3 +342,11 @@ def test_a_file_asks_for_so_much_work_and_more_is_typed(
         settings(f"{key} = {most + 1}", tmp_path, **typed)
     typed[key] = "1000000"
     assert settings(f"{key} = {10**8}", tmp_path, **typed).values[key] == "1000000"
+
+
+def test_a_run_of_others_with_correlated_noise_has_so_many_rounds(tmp_path: Path) -> None:
+    own = settings(correlated="square-root", separation="2", rounds="100000")
+    file = tmp_path / "run.settings.json"
+    assert looked_at(own, file, {}).get("rounds") == "100000"
+    with pytest.raises(InvalidParameter, match=r"run\.settings\.json'; rounds is 100001"):
+        looked_at(replace(own, values=own.values | {"rounds": "100001"}), file, {})
