@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dpacct import InvalidParameter, Ledger, Round
+from dpacct.ledger import Address
 from forgeries import Row, read, write
 from ledgers import BUDGET
 
@@ -91,3 +92,21 @@ def test_an_old_ledger_with_such_words_still_opens_and_its_pages_are_clean(path:
     # Beside the words an HTML page holds its style and its chart.
     assert len(pages[0]) < 40_000
     assert "<script" not in pages[1]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://host/d?sslmode=\ud800#census",
+        "postgresql://\udfffhost/d#census",
+        "postgresql://host/d?x=%ff%fe#\x1b[2J",
+        "postgresql://host/dsslmode=require&password=s3cret#census",
+        "postgresql://u:s3cret@host#census",
+        "postgresql://u:s3cret@host/d#a b",
+        "postgresql://u:s3cret@[host/d#census",
+    ],
+)
+def test_an_address_of_somebody_else_is_rejected_without_its_password(address: str) -> None:
+    with pytest.raises(InvalidParameter) as refused:
+        Address.parse(address)
+    assert "s3cret" not in str(refused.value)

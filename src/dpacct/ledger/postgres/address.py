@@ -45,6 +45,7 @@ class Address:
             return text
         url, _, name = text.partition("#")
         try:
+            url.encode()  # Half a character is no text.
             parts = urlsplit(url)
             options = parse_qsl(
                 parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)
@@ -52,6 +53,8 @@ class Address:
         except ValueError:
             # The text may hold a password.
             raise _invalid("postgresql://...", "it cannot be read") from None
+        if "password=" in parts.path:
+            raise _invalid("postgresql://...", "options stand behind a ?")
         user, at, host = parts.netloc.rpartition("@")
         user, _, password = user.partition(":")
         kept = urlencode([(key, value) for key, value in options if key not in _SECRETS], safe="/,")
