@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import struct
 import subprocess
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile
 
 import numpy as np
@@ -17,6 +19,7 @@ import pytest
 from dpacct.errors import InvalidParameter
 from dpacct.fl.data import load_shakespeare, table
 from dpacct.fl.data.files import read_archive
+from dpacct.fl.data.hugging_face import tokenizer_of
 from hostile import in_time
 
 # Bytes of memory that a file of some kilobytes may not take.
@@ -137,3 +140,69 @@ def test_a_picture_runs_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a program ran"))
     with pytest.raises(InvalidParameter, match="not an image"):
         table.load_table(tmp_path)
+
+
+WORDS = ["<s>", "<pad>", "</s>", "<unk>", "g", "o", "go", "<mask>"]
+# As the file of roberta-base, which names no kind of its model.
+TOKENIZER: dict[str, Any] = {
+    "version": "1.0", "truncation": None, "padding": None, "normalizer": None, "decoder": None,
+    "added_tokens": [{"id": 7, "content": "<mask>", "lstrip": True, "special": True}],
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
+    "post_processor": {"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0]},
+    "model": {"unk_token": None, "vocab": {w: n for n, w in enumerate(WORDS)}, "merges": ["g o"]},
+}  # fmt: skip
+REPEATED = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
+TEMPLATE = {
+    "type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}] * 10**5,
+}  # fmt: skip
+MODEL = TOKENIZER["model"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"normalizer": {"type": "Sequence", "normalizers": [REPEATED] * 9}},
+        {"normalizer": 5},
+        {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a|aa)+$"}}},
+        {"pre_tokenizer": None},
+        {"post_processor": TEMPLATE},
+        {"post_processor": {"type": "Nope"}},
+        {"added_tokens": None},
+        {"added_tokens": [{"id": 9, "content": "new", "lstrip": False}]},
+        {"added_tokens": [{"id": 0, "content": [], "lstrip": False}]},
+        {"model": MODEL | {"type": "Unigram"}},
+        {"model": MODEL | {"merges": ["g x"]}},
+        {"model": MODEL | {"merges": ["g o o"]}},
+        {"model": MODEL | {"merges": [["g", 5]]}},
+        {"model": MODEL | {"vocab": MODEL["vocab"] | {"go": 2**40}}},
+        {"model": MODEL | {"vocab": MODEL["vocab"] | {"<pad>": 0, "<s>": 1}}},
+        {"model": MODEL | {"vocab": MODEL["vocab"] | {"go": float("nan")}}},
+        {"model": MODEL | {"vocab": MODEL["vocab"] | {"\ud800": 8}}},
+        {"model": MODEL | {"vocab": [["<pad>", 0]]}},
+        {"model": None},
+    ],
+)
+def test_a_tokenizer_of_somebody_else_is_named_with_the_way_out(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(TOKENIZER | changes), encoding="utf-8")
+    with (
+        in_time(),
+        pytest.raises(InvalidParameter, match=r"Copy tokenizer\.json of RoBERTa") as said,
+    ):
+        tokenizer_of(file)
+    assert said.value.value == str(file)
+
+
+def test_a_tokenizer_keeps_its_known_parts_alone(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    cut = {"truncation": {"max_length": 1}, "padding": {"pad_to_multiple_of": 2**40}, "more": [1]}
+    file.write_text(json.dumps(TOKENIZER | cut | {"version": "9"}), encoding="utf-8")
+    made = json.loads(tokenizer_of(file))
+    assert (made["version"], made["truncation"], made["padding"]) == ("1.0", None, None)
+    assert made["model"]["vocab"] == MODEL["vocab"]
+    assert (made["model"]["type"], made["model"]["merges"]) == ("BPE", [["g", "o"]])
+    [added] = made["added_tokens"]
+    assert (added["content"], added["id"], added["lstrip"]) == ("<mask>", 7, True)
+    assert made.keys() <= TOKENIZER.keys()
