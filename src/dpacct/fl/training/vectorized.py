@@ -55,7 +55,7 @@ class VectorizedTrainer(Trainer):
         rows = self._no_updates(len(tasks), broadcast)
         with self._isolation.around(broadcast) as shown:
             for places, group in self._groups(tasks, shown.local):
-                updates = self._train_group(group, shown)[: len(places)].to(rows.dtype)
+                updates = self._train_group(group, shown)[-len(places) :].to(rows.dtype)
                 put_rows(rows, places, updates)
         return rows
 
@@ -63,7 +63,7 @@ class VectorizedTrainer(Trainer):
         """Yield the places of clients of one width, and these clients, filled up. Rules 1, 2.
 
         Clients with about equally many steps share a group, for which the longest decides. Those
-        with fewer steps come first.
+        with fewer steps come first, and empty ones before them.
         """
         widths: dict[int, list[int]] = {}
         for place, task in enumerate(tasks):
@@ -81,7 +81,7 @@ class VectorizedTrainer(Trainer):
         like = tasks[0]
         data = like.data.map(lambda values: values[:0])
         state = like.state and {n: torch.zeros_like(v) for n, v in like.state.items()}
-        return [*tasks, *[Task(data, NO_STEPS, state)] * (self.group - len(tasks))]
+        return [*[Task(data, NO_STEPS, state)] * (self.group - len(tasks)), *tasks]
 
     def _train_group(self, tasks: Sequence[Task], shown: Broadcast) -> Tensor:
         """Return the updates [c, d] of a group."""
@@ -161,17 +161,8 @@ class VectorizedTrainer(Trainer):
                 moved = _separately(
                     lambda own, point: self.method.after_step(point, own), known, shown, moved
                 )
-            if through:
-                # Rule 2. The old value itself: zero times a gradient that overflowed is no number.
-                active = group.active[step]
-                moved = {n: torch.where(_like(active, v), v, params[n]) for n, v in moved.items()}
-            params = moved
-        if not all(task.plan.steps for task in tasks):
-            idle = known.counts == 0
-            params = {
-                name: torch.where(_like(idle, value), shown.anchor[name], value)
-                for name, value in params.items()
-            }
+            # The old value itself: zero times a gradient that overflowed is no number.
+            params = {n: torch.cat([params[n][:through], v[through:]]) for n, v in moved.items()}
         return params
 
     def _direction(
@@ -225,15 +216,13 @@ class _GroupData(NamedTuple):
     Attributes:
         inputs: [n, ...], in each of their tensors. targets: [n, ...].
         rows: int64 [steps, c, width]. weights: [steps, c, width] as in `Batch`.
-        active: bool [steps, c], whether a client still trains.
-        through: for each step, how many of the first clients have taken all their steps.
+        through: for each step, how many of the first clients have taken all their steps before.
     """
 
     inputs: Inputs
     targets: Tensor
     rows: Tensor
     weights: Tensor
-    active: Tensor
     through: list[int]
 
     @classmethod
@@ -260,9 +249,6 @@ class _GroupData(NamedTuple):
         # In double precision until the model's is known: float32 thirds are off by 1e-8.
         inside = (torch.arange(width) < counts.unsqueeze(-1)).double()
         weights = inside / counts.clamp(min=1).unsqueeze(-1)
-        # Empty clients may move: they are put back to where they began.
-        idle = torch.tensor([not plan.steps for _, plan in parts])
-        places = torch.arange(1, len(parts) + 1)
         # One upload each for a whole group.
         weights = weights.to(like.dtype).to(like.device)
         inputs = joined([data.inputs for data, _ in parts], torch.cat)
@@ -271,8 +257,7 @@ class _GroupData(NamedTuple):
             torch.cat([data.targets for data, _ in parts]).to(like.device),
             rows.to(like.device),
             weights,
-            weights[..., 0] > 0,
-            numbers((places * ((counts == 0) & ~idle)).amax(dim=1)),
+            numbers((counts == 0).sum(dim=1)),
         )
 
 
