@@ -168,6 +168,12 @@ def look(ledgers: Sequence[str]) -> list[tuple[int, int]]:
     return [(one.st_mtime_ns, one.st_size) for one in stats]
 
 
+def fields_of(given: Any, tab: str) -> Mapping[str, Any]:
+    """Return the fields of a tab that a browser sends. What is no table has none."""
+    sent = given[tab]()
+    return cast("Mapping[str, Any]", sent) if isinstance(sent, Mapping) else {}
+
+
 def window(ledgers: Sequence[str], given: Inputs, output: Outputs, session: Session) -> None:
     """Serve a window of the browser."""
     files = reactive.poll(partial(look, ledgers), EVERY)(partial(look, ledgers))
@@ -181,7 +187,7 @@ def window(ledgers: Sequence[str], given: Inputs, output: Outputs, session: Sess
 
         @reactive.effect
         async def answer() -> None:
-            request: dict[str, Any] = {"fields": given[tab](), "ledgers": ledgers}
+            request: dict[str, Any] = {"fields": fields_of(given, tab), "ledgers": ledgers}
             if tab == "ledgers":
                 files()
             worker.begin(**request)
@@ -194,7 +200,7 @@ def window(ledgers: Sequence[str], given: Inputs, output: Outputs, session: Sess
         keep(tab)
 
     def file() -> str:
-        return parts.path_of(ledgers, given.ledgers())
+        return parts.path_of(ledgers, fields_of(given, "ledgers"))
 
     # A link that is hidden at first works when it is shown.
     @output(suspend_when_hidden=False)

@@ -178,3 +178,9 @@ def test_the_page_shows_no_password_of_an_address():
     assert "secret" not in shown
     assert ">census</option>" in shown
     assert ">b.ledger</option>" in shown
+
+
+@pytest.mark.parametrize("sent", [5, None, "x", (), [1, 2], {"ledger": "0"}])
+def test_fields_are_a_table_whatever_a_message_holds(sent: Any) -> None:
+    given = {"ledgers": lambda: sent}
+    assert serve.fields_of(given, "ledgers") == (sent if isinstance(sent, dict) else {})
