@@ -66,6 +66,7 @@ def test_everybody_every_round(fpr, noise, rounds, adjacency, mu):
     presence=st.booleans(),
 )
 @example(q=0.36787944117144233, s=0.36787944117144233, edge=-1.0, presence=False)
+@example(q=0.78, s=0.316, edge=-2.836, presence=False)
 @example(q=0.08479508526555633, s=0.5309077727117234, edge=-2.9474669589660363, presence=False)
 def test_one_round(q, s, edge, *, presence):
     rates = neyman_pearson.one_round(s * edge, q, s, accuse_presence=presence)
@@ -77,7 +78,8 @@ def test_one_round(q, s, edge, *, presence):
     slack = mpf(2) ** -52 * (1 + rates.tpr / rates.fpr)
     found = attack(1 * Round(s, Poisson(q)), direction).tpr(fpr)
     assert found.lower - slack <= rates.tpr <= found.upper + slack
-    assert found.width <= WIDTH * found.upper
+    # Little noise makes atoms of the losses, at the largest one.
+    assert found.width <= (WIDTH if s >= 0.5 else 1e-5) * found.upper
     worse = tradeoff(Round(s, Poisson(q)), fpr=[fpr]).tpr[0]
     assert worse.upper >= rates.tpr - slack
 

@@ -174,8 +174,8 @@ class _Engine:
 # Below e^-40 = 4e-18 the second bound is within rounding of 1.
 LEAST_EPSILON = -40.0
 # Accuracy of eps where the bound is least, in units of the width of delta(eps). The bound is off
-# by the square, times the density of the loss there: next to the largest loss by up to 5e-8.
-_TOLERANCE = 3e-5
+# by the square, times the density of the loss there: it is high next to the largest loss.
+_TOLERANCE = 1e-5
 # First step of the search.
 _STEP = 0.1
 _LARGEST_ADVANTAGE = 1 - 1e-9

@@ -146,7 +146,8 @@ def tradeoff(
         The curve at the rates in increasing order. An attacker may accuse either data set, and
         the curve has the more successful attack at each rate.
     Error:
-        Inside the intervals, relative width about 1e-7 where `tight` composes exactly.
+        Inside the intervals, relative width about 1e-7 where `tight` composes exactly. With noise
+        below 0.5, next to the largest loss of a round, up to 1e-5.
     Raises:
         InvalidParameter: an argument out of range. Unsupported: the accountant knows no bound.
     """
