@@ -66,7 +66,7 @@ def test_moments_hold_the_truth(proof: Any, tilt: float, rate: str, noise: str, 
             mpmath.linspace(-13, 13 + max(tilt, 0) * float(a), 80),
         )
     # At one and the same precision: few bits make wide balls, which still hold it.
-    found = proof.SampledGaussian(rate, noise).line(proof.arb(tilt), proof.arb(u), 1, 1)[0][0]
+    found = proof.SampledGaussian(rate, noise).line(proof.arb(tilt), proof.arb(u), 1, 1)[0]
     for part, exact in ((found.real, true.real), (found.imag, true.imag)):
         assert abs(float(part.mid()) - float(exact)) <= float(part.rad()) + 1e-13
 
@@ -177,6 +177,17 @@ def test_what_is_not_covered_is_said(plan: Schedule) -> None:
 def test_what_takes_too_long_is_refused(proof: Any) -> None:
     with pytest.raises(proof.OutOfReachError, match="few rounds"):
         proof.prove([(proof.SampledGaussian, "0.01", "1", 2)], "1", products=1e5)
+
+
+@pytest.mark.parametrize(
+    ("q", "z", "rounds"), [("0.1", "1", 5), ("0.01", "4", 10), ("0.0001", "1", 1000)]
+)
+def test_what_is_out_of_reach_is_known_before_it_is_summed(
+    proof: Any, monkeypatch: pytest.MonkeyPatch, q: str, z: str, rounds: int
+) -> None:
+    monkeypatch.setattr(proof.SampledGaussian, "line", None)
+    with pytest.raises(proof.OutOfReachError, match="few rounds"):
+        proof.prove([(proof.SampledGaussian, q, z, rounds)], "0.2")
 
 
 EDGES = [

@@ -67,7 +67,7 @@ def moment(q: str, z: str, c: float, u: float) -> complex:
     """m(c + iu) by the file's own sum, for many bits."""
     proof = copy()
     with designed(proof, 128):
-        return complex(proof.SampledGaussian(q, z).line(proof.arb(c), proof.arb(u), 1, 1)[0][0])
+        return complex(proof.SampledGaussian(q, z).line(proof.arb(c), proof.arb(u), 1, 1)[0])
 
 
 def moments(proof: Any) -> Iterator[bool]:
@@ -79,7 +79,7 @@ def moments(proof: Any) -> Iterator[bool]:
         with designed(proof, bits):
             try:
                 one = proof.SampledGaussian(q, z)
-                part = one.line(proof.arb(c), proof.arb(u), 1, 1)[0][0]
+                part = one.line(proof.arb(c), proof.arb(u), 1, 1)[0]
                 whole = one.moment(proof.arb(c))
             except proof.OutOfReachError:
                 continue
@@ -213,8 +213,10 @@ def answers(proof: Any) -> Iterator[bool]:
             return self.one.moment(1 - s)
 
         def line(self, c: Any, h: Any, first: int, side: int) -> Any:
-            values, products = self.one.line(1 - c, h, first, side)
-            return [value.conjugate() for value in values], products
+            return [value.conjugate() for value in self.one.line(1 - c, h, first, side)]
+
+        def products(self, c: Any, reach: Any) -> int:
+            return int(self.one.products(1 - c, reach))
 
         def decay(self, c: Any, u: Any) -> Any:
             return self.one.decay(1 - c, u)

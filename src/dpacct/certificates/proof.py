@@ -46,9 +46,14 @@ class _Release:
         """Return the ball of m(s)."""
         raise NotImplementedError
 
-    def line(self, c: arb, h: arb, first: int, side: int) -> tuple[Sequence[Any], int]:
-        """Return m(c + ihn) for first <= n < first + side^2, and the number of products."""
-        return [self.moment(acb(c, h * n)) for n in range(first, first + side**2)], side**2
+    def products(self, c: arb, reach: arb) -> int:
+        """Return the products for each value of a line up to m(c + i reach)."""
+        del c, reach
+        return 1
+
+    def line(self, c: arb, h: arb, first: int, side: int) -> Sequence[Any]:
+        """Return m(c + ihn) for first <= n < first + side^2."""
+        return [self.moment(acb(c, h * n)) for n in range(first, first + side**2)]
 
     def decay(self, c: arb, u: arb) -> arb:
         """Return a bound of abs(m(c + iv)) / m(c) for all v >= u."""
@@ -104,8 +109,8 @@ class SampledGaussian(_Release):
         tilted = (c * c * self.a * self.a / 2).exp() * _above(high - c * self.a)
         return _above(-low) + 2**c * (self.least**c * _above(high) + self.part**c * tilted)
 
-    def grid(self, c: arb, reach: arb) -> tuple[list[arb], list[arb], arb, arb]:
-        """Return l, w, e, m(c): m(c + iu) is the sum of w exp(iul) within e, 0 <= u <= reach."""
+    def spacing(self, c: arb, reach: arb) -> tuple[float, float, int, int]:
+        """Return y, g, and the first and the last node of `grid` (Rule 1)."""
         bits, a, tilt = 0.7 * ctx.prec + 3, float(self.a), float(c)
         down = max(-tilt, 0.0)
         y = min(0.98 * math.pi / a, math.sqrt(2 * bits / (1 + down * a * a / 4)))
@@ -115,8 +120,18 @@ class SampledGaussian(_Release):
         if tilt > 0:
             far = bits + tilt * math.log(2 * float(self.part)) + (tilt * a) ** 2 / 2
             high = max(math.sqrt(2 * (bits + tilt)), tilt * a + math.sqrt(2 * max(far, 0))) + 1
-        xs = [arb(g) * j for j in range(-math.ceil(low / g), math.ceil(high / g) + 1)]
-        y, g = arb(y), arb(g)
+        return y, g, -math.ceil(low / g), math.ceil(high / g)
+
+    def products(self, c: arb, reach: arb) -> int:
+        """See `_Release`."""
+        _, _, first, last = self.spacing(c, reach)
+        return last + 1 - first
+
+    def grid(self, c: arb, reach: arb) -> tuple[list[arb], list[arb], arb, arb]:
+        """Return l, w, e, m(c): m(c + iu) is the sum of w exp(iul) within e, 0 <= u <= reach."""
+        *sizes, first, last = self.spacing(c, reach)
+        y, g = map(arb, sizes)
+        xs = [g * j for j in range(first, last + 1)]
         logs = [self.ratio(x).log() for x in xs]
         scale = g / (2 * arb.pi()).sqrt()
         weights = [scale * (c * log - x * x / 2).exp() for x, log in zip(xs, logs, strict=True)]
@@ -134,7 +149,7 @@ class SampledGaussian(_Release):
         """See `_Release`."""
         return self.grid(s, arb(0))[3]
 
-    def line(self, c: arb, h: arb, first: int, side: int) -> tuple[Sequence[Any], int]:
+    def line(self, c: arb, h: arb, first: int, side: int) -> Sequence[Any]:
         """See `_Release`."""
         # With u = h (first + side b + k), exp(iul) is a product of matrices over b and k.
         logs, weights, error, _ = self.grid(c, h * (first + side**2))
@@ -144,8 +159,7 @@ class SampledGaussian(_Release):
         sums = acb_mat([list(row) for row in zip(*leaps, strict=True)])
         sums *= acb_mat([_powers(t, acb(1), side) for t in turns])
         around = acb(_within(error), _within(error))
-        values = [sums[b, k] + around for b in range(side) for k in range(side)]
-        return values, len(logs) * side**2
+        return [sums[b, k] + around for b in range(side) for k in range(side)]
 
     def decay(self, c: arb, u: arb) -> arb:
         """Lemma 4: integrate along x + i y(x), y = s p / (1 + t p), p = 1 - (1 - q) / L(x)."""
@@ -260,26 +274,46 @@ def _integral(
     for x in (c - d, c + d):
         _require(room(x) > 0, "an outer strip without poles")
         strip += size(x) * arb.pi() / room(x) / ((2 * arb.pi() * d / h).exp() - 1)
-    total, node, side, products = arb(0), 0, 8, 0
-    while products < most:
-        lines = [each.line(c, h, node, side) for each, _ in releases]
-        products, term = products + sum(count for _, count in lines), acb(0)
-        for moments in zip(*(values for values, _ in lines), strict=True):
-            s = acb(c, h * node)
-            term = ((1 - s) * log_k).exp() / (s * (s - 1))
-            for value, (_, n) in zip(moments, releases, strict=True):
-                term *= value**n
-            total += term.real * (2 if node else 1)
-            node += 1
-        side, u = round(1.4 * side), h * node
+
+    def rest_from(u: arb) -> arb:
+        return _decay(releases, c, u, 2 * peak / (u - h), few)
+
+    # Known before ten seconds of sums: the last node leaves too much.
+    few = peak * arb(2) ** (-0.45 * ctx.prec)
+    # The node at c itself counts once, all others twice.
+    lines, total = _lines(releases, c, h, most), -peak / (c * (c - 1))
+    for first, side in lines if rest_from(h * (lines[-1][0] + lines[-1][1] ** 2)) < few else ():
+        terms = _terms(releases, log_k, c, h, first, side)
+        total += 2 * sum(term.real for term in terms)
+        u = h * (first + side**2)
         # The decay takes a while, and would be too large.
-        if abs(term) * u * u > peak * arb(2) ** (-0.5 * ctx.prec):
+        if abs(terms[-1]) * u * u > peak * arb(2) ** (-0.5 * ctx.prec):
             continue
-        few = peak * arb(2) ** (-0.45 * ctx.prec)
-        rest = _decay(releases, c, u, 2 * peak / (u - h), few)
+        rest = rest_from(u)
         if rest < few:
             return (h * total + _within(rest + strip)) / (2 * arb.pi())
     raise OutOfReachError("few rounds or few participations, which need too many nodes")
+
+
+def _lines(releases: _Made, c: arb, h: arb, most: float) -> list[tuple[int, int]]:
+    """Return first nodes and sides of longer and longer lines that are affordable."""
+    lines, first, side, products = list[tuple[int, int]](), 0, 8, 0
+    while products < most:
+        lines.append((first, side))
+        first += side**2
+        products += side**2 * sum(each.products(c, h * first) for each, _ in releases)
+        side = round(1.4 * side)
+    return lines
+
+
+def _terms(releases: _Made, log_k: arb, c: arb, h: arb, first: int, side: int) -> list[acb]:
+    """Return k^(1-s) M(s) / (s (s-1)) at the nodes of a line."""
+    nodes = [acb(c, h * n) for n in range(first, first + side**2)]
+    terms = [((1 - s) * log_k).exp() / (s * (s - 1)) for s in nodes]
+    for each, n in releases:
+        line = each.line(c, h, first, side)
+        terms = [term * value**n for term, value in zip(terms, line, strict=True)]
+    return terms
 
 
 def _decay(releases: _Made, c: arb, u: arb, rest: arb, few: arb) -> arb:

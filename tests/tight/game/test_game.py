@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpacct
+from dpacct.budget import Interval
 from dpacct.errors import NotConverged, Unsupported
 from dpacct.pairs.dominating import Direction, achieved_pairs, proven_pairs
 from dpacct.rounds import Full, Phase, Poisson, Round, Schedule, Uniform, first_rounds
@@ -21,6 +22,7 @@ from dpacct.tight.game.bounds import (
     curve_delta,
     game_delta,
     game_epsilon,
+    game_upper_epsilon,
     lower_delta,
     lower_epsilon,
     prefix_upper_epsilons,
@@ -226,6 +228,21 @@ def test_one_strategy_alone_is_played_where_switching_would_take_long(monkeypatc
     alone = game_epsilon(schedule, 1e-3)
     assert 0.99 * switching.lower < alone.lower < switching.lower
     assert alone.lower <= alone.upper <= alone.lower * 1.02
+
+
+def test_a_proven_end_stands_where_the_grid_below_would_be_too_large():
+    """Losses of one round reach far beyond the steps of the finer grid."""
+    schedule, delta = 100 * Round(1.0, Uniform(1, 1000)), 1e-5
+    with pytest.raises(NotConverged, match="points of the grid"):
+        plan_at_delta(schedule, delta)
+    proven = game_upper_epsilon(schedule, delta)
+    assert game_epsilon(schedule, delta) == Interval(0.0, proven)
+    assert game_delta(schedule, proven).upper <= delta * (1 + 1e-6)
+    found, fixed = (
+        TightAccountant(engine=one).epsilon(schedule, delta) for one in ("auto", "pairs")
+    )
+    assert found.upper == proven < fixed.upper
+    assert found.lower >= fixed.lower > 0.0
 
 
 def test_flat_triangles_are_made_less_flat():

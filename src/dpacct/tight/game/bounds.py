@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -194,8 +195,12 @@ def game_epsilon(schedule: Schedule, delta: float) -> Interval:
 
 def _in_direction(schedule: Schedule, delta: float, direction: Direction) -> Interval:
     upper, share = _upper_end(schedule, delta, direction)
-    plan = plan_at_delta(schedule, delta, share, direction=direction)
-    return Interval.bracket(lower_epsilon(schedule, plan, delta), upper)
+    lower = 0.0
+    # Where the finer grid below would be too large, the proven end stands.
+    with suppress(NotConverged):
+        plan = plan_at_delta(schedule, delta, share, direction=direction)
+        lower = lower_epsilon(schedule, plan, delta)
+    return Interval.bracket(lower, upper)
 
 
 # Deltas to which passes are tuned in a decade. A cell reaches down to this share of its own one, so
@@ -317,8 +322,11 @@ def game_delta(schedule: Schedule, epsilon: float) -> Interval:
     brackets: list[Interval] = []
     for direction in directions(schedule) if schedule.rounds else ():
         upper, share = _upper_delta(schedule, epsilon, direction)
-        plan = plan_at_epsilon(schedule, epsilon, share, direction=direction)
-        brackets.append(Interval.bracket(lower_delta(schedule, plan, epsilon), upper))
+        lower = 0.0
+        with suppress(NotConverged):
+            plan = plan_at_epsilon(schedule, epsilon, share, direction=direction)
+            lower = lower_delta(schedule, plan, epsilon)
+        brackets.append(Interval.bracket(lower, upper))
     return _worse(brackets)
 
 
