@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import UNIT, Array, Bounds, weighted_sum
 from dpacct.pairs.dominating import (
     AchievedPair,
@@ -38,7 +41,7 @@ from dpacct.pairs.moments import (
 )
 from dpacct.pairs.panels import LossFunction
 from dpacct.rounds import Phase, Poisson, Round, Schedule
-from dpacct.tight.laws import GeneralLosses, Law, TiltedLosses, TiltedNodes
+from dpacct.tight.laws import FEW, GeneralLosses, Law, TiltedLosses, TiltedNodes
 from dpacct.tight.panel_laws import PanelPair, end_for, lost_mass, panel_law
 
 # Above this number of kinds of rounds, similar kinds are merged. Numbers of rates, and of noises
@@ -179,8 +182,8 @@ class Composed:
         return self.log_moment(tilts).upper
 
 
-def nodes_cumulants(nodes: TiltedNodes, noise: Array, counts: Array) -> Cumulants:
-    """Return cumulants of ``counts`` rounds. Noise std and counts have shape (m,).
+def nodes_cumulants(nodes: TiltedNodes, noise: Array) -> tuple[Array, Array, Array]:
+    """Return cumulants of each kind of round, of shape (m,) as the noise std.
 
     The logarithm of the moment is that of the density N(0, sigma^2) e^exponent.
     """
@@ -191,7 +194,39 @@ def nodes_cumulants(nodes: TiltedNodes, noise: Array, counts: Array) -> Cumulant
     log_moment = top + np.log(total) + np.log(grid.step / noise) - 0.5 * math.log(2 * math.pi)
     first = grid.sum(weights * nodes.loss) / total
     second = grid.sum(weights * nodes.loss**2) / total - first**2
-    return Cumulants(float(counts @ log_moment), float(counts @ first), float(counts @ second))
+    return log_moment, first, second
+
+
+class _Kinds(NamedTuple):
+    """A few kinds of rounds without their counts: what they have at a tilt is kept.
+
+    Plans that differ in the number of rounds, delta or epsilon share it.
+    """
+
+    rates: bytes
+    noise: bytes
+    direction: Direction | None
+
+    @property
+    def rows(self) -> tuple[Array, Array, Direction | None]:
+        return np.frombuffer(self.rates), np.frombuffer(self.noise), self.direction
+
+
+@lru_cache(maxsize=4096)
+def _cumulants_of(kinds: _Kinds, tilt: float) -> tuple[Array, Array, Array]:
+    nodes = TiltedNodes(*kinds.rows, tilt, ACCURACY, 0.0, MAX_NODES)
+    return nodes_cumulants(nodes, kinds.rows[1])
+
+
+@lru_cache(maxsize=1024)
+def _moments_of(kinds: _Kinds, order: bytes) -> Bounds:
+    return log_moment(np.frombuffer(order), *(row[:, None] for row in kinds.rows[:2]))
+
+
+@lru_cache(maxsize=64)
+def _losses_of(kinds: _Kinds, *setting: float) -> TiltedLosses:
+    nodes = TiltedNodes(*kinds.rows, *setting, _FEW_NODES)
+    return TiltedLosses(nodes, kinds.rows[1], np.ones(len(kinds.rows[1])))
 
 
 def weighted_cumulants(exponent: Array, loss: Array) -> Cumulants:
@@ -235,7 +270,7 @@ def _midpoints(sigma: float, start: float, end: float) -> tuple[Array, float]:
 NO_ROWS = PairTable(np.empty(0), np.empty(0), np.empty(0))
 # Number of rounds whose nodes share the same arrays.
 _ROWS = 500
-_CLOSE, _MOST_NODES = 44.0, 500_000
+_CLOSE, _MOST_NODES, _FEW_NODES = 44.0, 500_000, 20_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -363,7 +398,9 @@ class Composition(Composed):
         tilts = np.atleast_1d(np.asarray(tilt, dtype=np.float64))
         order = 1 + tilts if self.direction is Direction.REMOVE else -tilts
         rates, noise, counts = self.sampled
-        sampled = weighted_sum(log_moment(order, rates[:, None], noise[:, None]), counts)
+        of = _moments_of if len(rates) <= FEW else _moments_of.__wrapped__
+        kinds = _Kinds(rates.tobytes(), noise.tobytes(), self.direction)
+        sampled = weighted_sum(of(kinds, order.tobytes()), counts)
         full = self.precision * tilts * (1 + tilts) / 2
         lower, upper = sampled.lower + full, sampled.upper + full
         rates, noise, counts = self.replaced
@@ -396,29 +433,34 @@ class Composition(Composed):
 
     def cumulants_of_rounds(self, tilt: float) -> Iterator[tuple[float, Cumulants]]:
         """See `Composed`."""
-        for nodes, noise, counts in self._nodes(tilt, ACCURACY, 0.0, MAX_NODES):
-            yield 1.0, nodes_cumulants(nodes, noise, counts)
+        for kinds, counts in self._kinds():
+            of = _cumulants_of if len(counts) <= FEW else _cumulants_of.__wrapped__
+            yield 1.0, Cumulants(*(float(counts @ part) for part in of(kinds, tilt)))
         for pair, count in self.symmetrized:
             yield count, panel_cumulants(pair, tilt)
 
     def laws_of_rounds(self, tilt: float, frequency: float) -> Iterator[Law]:
         """See `Composed`."""
-        # A law of many rounds has to be known the better.
-        accuracy = _CLOSE + math.log(max(self.sampled_rounds, 1.0))
-        for nodes, noise, counts in self._nodes(tilt, accuracy, frequency, _MOST_NODES):
-            yield TiltedLosses(nodes, noise, counts)
+        # A law of many rounds has to be known the better. Few accuracies are shared.
+        accuracy = _CLOSE + 3 * math.ceil(math.log(max(self.sampled_rounds, 1.0)) / 3)
+        for kinds, counts in self._kinds():
+            yield _counted_losses(kinds, counts, tilt, accuracy, frequency)
         for pair, count in self.symmetrized:
             yield panel_law(pair, count, tilt, frequency)
 
-    def _nodes(
-        self, tilt: float, accuracy: float, frequency: float, most: int
-    ) -> Iterator[tuple[TiltedNodes, Array, Array]]:
-        """Yield nodes of the rounds, with their noise and counts, in blocks of kinds."""
-        setting = (tilt, accuracy, frequency, most)
+    def _kinds(self) -> Iterator[tuple[_Kinds, Array]]:
+        """Yield the rounds with their counts, in blocks of kinds."""
         for rows, direction in ((self.sampled, self.direction), (self.replaced, None)):
             for start in range(0, len(rows.rates), _ROWS):
                 rates, noise, counts = (part[start : start + _ROWS] for part in rows)
-                yield TiltedNodes(rates, noise, direction, *setting), noise, counts
+                yield _Kinds(rates.tobytes(), noise.tobytes(), direction), counts
+
+
+def _counted_losses(kinds: _Kinds, counts: Array, *setting: float) -> TiltedLosses:
+    if len(counts) <= FEW:
+        with suppress(NotConverged):
+            return _losses_of(kinds, *setting).times(counts)
+    return TiltedLosses(TiltedNodes(*kinds.rows, *setting, _MOST_NODES), kinds.rows[1], counts)
 
 
 def is_same_both_ways(remove: Composition, add: Composition) -> bool:

@@ -37,6 +37,8 @@ Counts = NDArray[np.int64]
 
 # Tolerance of log c, which stays within 14 of 0 or of where a Gaussian loss would have it.
 _TOLERANCE, _RANGE = 1e-3, 14.0
+# Parts of 1 of log c on a lattice, and the inverse deviations of the loss up to which it serves.
+_PARTS, _NEAR = 24, 7.0
 _STEPS = 60
 
 
@@ -85,12 +87,16 @@ def log_chernoff_factor(tilt: float) -> float:
 def _solve(
     composition: Composed, excess: Callable[[float, Cumulants], tuple[float, float]]
 ) -> tuple[float, Cumulants]:
-    """Return the root in log c of an increasing function: Newton's iteration in a bracket."""
+    """Return the root in log c of an increasing function: Newton's iteration in a bracket.
+
+    Where K is smooth enough, tilts are of a lattice, whose cumulants are kept (`composition`), and
+    the last step goes along its second-order expansion.
+    """
     # For about a thousandth of probability, as if the loss were Gaussian.
     likely = math.log(3.5) - 0.5 * math.log(composition.cumulants(0.5).variance)
     low, high = min(0.0, likely) - _RANGE, max(0.0, likely) + _RANGE
-    t = min(max(likely, low + 1), 3.0)
-    at = composition.cumulants(math.exp(t))
+    t = round(_PARTS * min(max(likely, low + 1), 3.0)) / _PARTS
+    at, off = composition.cumulants(math.exp(t)), 0.0
     for _ in range(_STEPS):
         value, slope = excess(math.exp(t), at)
         low, high = (t, high) if value < 0 else (low, t)
@@ -99,6 +105,10 @@ def _solve(
         new = t + step
         if not low < new < high:
             new = (low + high) / 2
+        if is_near(math.exp(t), at):
+            place = round(_PARTS * new) / _PARTS
+            off = step if place == t else 0.0
+            new = new if place in (low, high) and not off else place
         if abs(new - t) < _TOLERANCE:
             break
         try:
@@ -106,7 +116,17 @@ def _solve(
         except NotConverged:
             # Too many nodes out there: the nearest tilt that can be had will do.
             high = new
-    return math.exp(t), at
+    off = math.exp(t) * math.expm1(off)
+    log_moment = at.log_moment + off * (at.mean + off * at.variance / 2)
+    return math.exp(t) + off, Cumulants(log_moment, at.mean + off * at.variance, at.variance)
+
+
+def is_near(tilt: float, at: Cumulants) -> bool:
+    """Return True if M(c) e^{-c eps} is hardly larger a few percent away from a saddle point.
+
+    Both are half the square of so many deviations if the loss is Gaussian. Far tails are not.
+    """
+    return max(tilt**2 * at.variance, 2 * (tilt * at.mean - at.log_moment)) < _NEAR**2
 
 
 # Aliases and the truncated part of the contour are about e^-34 and e^-26 of the result.
@@ -233,11 +253,15 @@ class Contour(_Line):
             (float(c), float(upper) + log_chernoff_factor(float(c)))
             for c, upper in zip(tilts[1:], composition.log_moment_above(tilts[1:]), strict=True)
         ]
-        self._step = 2 * math.pi / alias_distance(tilt, epsilon, log_delta, self._chernoff)
+        distance = alias_distance(tilt, epsilon, log_delta, self._chernoff)
+        # Blurs are made to measure. Other plans may share what has no blur.
+        self._step = 2 * math.pi / (distance if width else on_lattice(distance, 4, math.ceil))
         # The truncated part is relative to M(c) e^{-c eps}, which may be far above delta.
         log_scale = self._log_moment[0] - tilt * epsilon
         log_cut = min(0.0, log_delta - log_scale) - _TRUNCATION
-        likely = min(9.0 / math.sqrt(spread), _UNBLURRED * self._step)
+        likely = 9.0 / math.sqrt(spread)
+        likely = likely if width else on_lattice(likely, 2, math.ceil)
+        likely = min(likely, _UNBLURRED * self._step)
         laws = composition.laws(tilt, likely)
         number = self._nodes(composition, laws, width / (1 + tilt), log_cut)
         t: Array = self._step * np.arange(float(number))
@@ -319,6 +343,11 @@ class Contour(_Line):
             exponent = log_upper + blurred - tilt * epsilon - gap
             right = min(right, math.exp(min(exponent, 700.0)) / -math.expm1(-gap))
         return (left + right) * 1.01
+
+
+def on_lattice(value: float, parts: int, rounded: Callable[[float], int] = round) -> float:
+    """Return a power of 2^(1 / parts) near a value >= 0: plans share few tilts and steps."""
+    return value and 2.0 ** (rounded(parts * math.log2(value)) / parts)
 
 
 def _first_enough(log_terms: Array, number: Counts, log_cut: float) -> int | None:

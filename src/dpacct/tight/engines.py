@@ -21,6 +21,7 @@ Derivation: docs/derivations/inversion.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -56,9 +57,11 @@ from dpacct.tight.contour import (
     cheapest_tilt,
     crossing,
     epsilon_estimate,
+    is_near,
     lies_below,
     log_chernoff_factor,
     log_delta_estimate,
+    on_lattice,
     tilt_at_delta,
     tilt_at_epsilon,
 )
@@ -422,11 +425,16 @@ def _left_of_zero(composition: Composition, epsilon: float, best: Interval) -> I
     return Complement(composition, epsilon, math.log(max(best.lower, 0.01))).delta(epsilon)
 
 
+def _shared(tilt: float, at: Cumulants, parts: int, rounded: Callable[[float], int]) -> float:
+    """Return a tilt near this saddle point that other plans share: M(c) e^{-c eps} hardly grows."""
+    return on_lattice(tilt, parts, rounded) if is_near(tilt, at) else tilt
+
+
 def _plain(question: Question, composition: Composed, lost: float) -> Interval:
     """Return one contour at the saddle point, without a blur."""
     few_kinds = composition.alike() if isinstance(composition, Composition) else composition
     tilt, at, place = question.saddle(few_kinds)
-    contour = Contour(composition, tilt, *place, 0.0, at.variance)
+    contour = Contour(composition, _shared(tilt, at, 2, math.floor), *place, 0.0, at.variance)
     return question.bracket(contour, place, lost)
 
 
@@ -525,7 +533,7 @@ def chernoff_delta(composition: Composition, epsilon: float) -> float:
     mass = composition.infinite_mass
     if epsilon >= composition.largest_loss:
         return mass
-    tilt, _ = tilt_at_epsilon(composition.alike(), epsilon)
+    tilt = _shared(*tilt_at_epsilon(composition.alike(), epsilon), 8, round)
     exponent = _chernoff_exponent(composition, tilt, epsilon)
     # Never rounded down to zero.
     return min(1.0, (math.exp(min(max(exponent, -700.0), 0.0)) + mass) * (1 + 2 * UNIT))

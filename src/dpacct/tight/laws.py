@@ -18,8 +18,12 @@ Derivation: docs/derivations/inversion.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
+from copy import copy
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpacct.numerics.fourier import Laws, characteristic_shifts
 from dpacct.numerics.rounding import UNIT, Array, Bounds, ComplexArray, positive_sum
@@ -279,6 +283,8 @@ def _log_probability(grid: Nodes, rates: Array, noise: Array, x: Array) -> Array
 _FEW, _MANY = 10, 64
 # Bound of the growth of |p| off the line, including the error of the sum of weights. See `Nodes`.
 _STRIP = 4000.0
+# What this number of kinds of rounds has at a tilt is kept, of up to so many frequencies.
+FEW, _MOST_KEPT = 4, 4096
 
 
 class TiltedLosses(Law):
@@ -291,7 +297,8 @@ class TiltedLosses(Law):
     """
 
     def __init__(self, nodes: TiltedNodes, noise: Array, counts: Array) -> None:
-        self._nodes, self._counts, self._grid = nodes, counts, nodes.grid
+        self._nodes, self.counts, self._grid = nodes, counts, nodes.grid
+        self._known: dict[tuple[object, ...], Any] = {}
         grid = self._grid
         drop = grid.spread(np.maximum.reduceat(nodes.exponent, grid.starts)) - nodes.exponent
         weights = np.exp(-drop)
@@ -301,6 +308,21 @@ class TiltedLosses(Law):
         self._weights = weights / grid.spread(totals)
         self._weight_error = nodes.exponent_error() + UNIT * (2 * drop + 32)
         self._tails = 1.26 * noise / grid.step * grid.ends(weights) / totals
+
+    def times(self, counts: Array) -> TiltedLosses:
+        """Return the same kinds of rounds, each so often. What does not depend on it is shared."""
+        other = copy(self)
+        other.counts = counts
+        return other
+
+    def _kept(self, of: Callable[[float, int], Any], step: float, number: int) -> Any:
+        """Return a value of a step and a number, kept if it takes little memory."""
+        if len(self.counts) > FEW or number > _MOST_KEPT:
+            return of(step, number)
+        key = (of.__name__, step, number)
+        if key not in self._known:
+            self._known[key] = of(step, number)
+        return self._known[key]
 
     def _bounds_of_decay(self) -> tuple[Array, Array]:
         """Return at some nodes of each row the mass to the left, and log variation to the right.
@@ -341,11 +363,14 @@ class TiltedLosses(Law):
 
     def log_decay(self, first: float, number: int) -> Array:
         """See `Law`."""
+        return self.counts @ self._kept(self._decay, first, number)
+
+    def _decay(self, first: float, number: int) -> Array:
+        """Return the same of each row alone, of shape (m, number)."""
         left, log_variation = self._bounds_of_decay()
         decay = log_decay(first, number, left, log_variation)
         times = decay_table(first, number) * (1 - 1e-9)
-        decay = np.minimum(decay, self._nodes.log_shifted(times, self._mean_share()))
-        return self._counts @ decay
+        return np.minimum(decay, self._nodes.log_shifted(times, self._mean_share()))
 
     def _mean_share(self) -> Array:
         """Return the mean of p under the law of each row, rounded down, at least 0."""
@@ -356,6 +381,20 @@ class TiltedLosses(Law):
 
     def log_characteristic(self, step: float, number: int) -> tuple[ComplexArray, Array]:
         """See `Law`."""
+        log_value = np.zeros(number, dtype=np.complex128)
+        total_error = np.zeros(number)
+        for rows, shift, size in self._kept(self._shifts, step, number):
+            value, value_error = log_of_power(shift, size, self.counts[rows, None])
+            log_value += value.sum(axis=0)
+            total_error += value_error.sum(axis=0)
+        # Adding the rows up rounds once more for each.
+        adding = UNIT * len(self.counts) * np.abs(log_value)
+        return log_value, total_error * (1 + 1e-9) + adding
+
+    def _shifts(
+        self, step: float, number: int
+    ) -> Iterable[tuple[NDArray[np.int64], ComplexArray, Array]]:
+        """Return rows (b,), their phi(t) - 1 and bounds of its error (b, number), in parts."""
         quadrature = 2.5 * (self._grid.discretization + self._tails)
         error = self._weight_error + self._grid.spread(self._common())
         losses = self._nodes.loss
@@ -364,17 +403,13 @@ class TiltedLosses(Law):
             losses, self._weights, error * self._weights, self._grid.starts, self._grid.counts
         )
         phase_error = self._grid.sum(phases * self._weights) * (1 + 1e-9)
-        log_value = np.zeros(number, dtype=np.complex128)
-        total_error = np.zeros(number)
         frequencies = step * np.arange(float(number))
-        for rows, shift, rounding in characteristic_shifts(step, number, law):
-            size = rounding + frequencies * phase_error[rows, None] + quadrature[rows, None]
-            value, value_error = log_of_power(shift, size, self._counts[rows, None])
-            log_value += value.sum(axis=0)
-            total_error += value_error.sum(axis=0)
-        # Adding the rows up rounds once more for each.
-        adding = UNIT * len(self._counts) * np.abs(log_value)
-        return log_value, total_error * (1 + 1e-9) + adding
+        parts = (
+            (rows, shift, rounding + frequencies * phase_error[rows, None] + quadrature[rows, None])
+            for rows, shift, rounding in characteristic_shifts(step, number, law)
+        )
+        # Of many kinds one part at a time.
+        return [*parts] if len(self.counts) <= FEW else parts
 
     def _common(self) -> Array:
         """Return relative error of the sum by which each weight is divided: the mean of theirs."""
