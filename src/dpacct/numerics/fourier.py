@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpacct.errors import NotConverged
-from dpacct.numerics.rounding import UNIT, Array, ComplexArray
+from dpacct.numerics.rounding import UNIT, Array, ComplexArray, dot
 
 
 class Laws(NamedTuple):
@@ -42,6 +42,9 @@ FFT_ERROR = 8 * UNIT
 # Above this many (frequency, node) pairs the transform is the cheaper route.
 _TABLE_CELLS = 4_000_000
 _TABLE_BLOCK = 1_000_000
+# Multiplications up to which OpenBLAS takes one thread: those of more wait for each other by
+# spinning, which takes several times the processor time.
+_PRODUCT = 2**16
 MAX_FREQUENCIES = 2**17
 
 
@@ -105,7 +108,7 @@ def characteristic_shift(step: float, number: int, law: Weighted) -> tuple[Compl
     else:
         error = law.error
         shift, rounding = _by_transform(step, number, losses, weights)
-    moment = frequencies * float(error @ np.abs(losses))
+    moment = frequencies * dot(error, np.abs(losses))
     return shift, np.minimum(parts * float(error.sum()), moment) + rounding
 
 
@@ -120,27 +123,28 @@ def shift_of_nodes(
     step = float(frequencies[1]) if len(frequencies) > 1 else 1.0
     law = Weighted(losses, weights, weights * relative)
     shift, size = characteristic_shift(step, len(frequencies), law)
-    phase = 1.01 * float(weights @ (loss_error + 8 * UNIT * np.abs(losses)))
+    phase = 1.01 * dot(weights, loss_error + 8 * UNIT * np.abs(losses))
     return shift, size + phase * frequencies
 
 
 def _by_tables(step: float, number: int, losses: Array, weights: Array) -> ComplexArray:
-    """Return sums of w (e^{itl} - 1) without cancellation: AB - 1 = (A - 1) B + (B - 1).
+    """Return sums of w (e^{itl} - 1) without cancellation: AB - 1 = A (B - 1) + (A - 1).
 
     The last axis holds the nodes of both arrays, and the frequencies of the result.
     """
     width = max(1, math.isqrt(number))
     rows = -(-number // width)
     shift = np.zeros((*losses.shape[:-1], rows, width), dtype=np.complex128)
-    block = max(1, _TABLE_BLOCK * losses.shape[-1] // (losses.size * (rows + width)))
+    # The exponentials stay in the cache, and the threads of BLAS out of the products.
+    together = losses.size // losses.shape[-1] * (rows + width)
+    block = max(1, min(_PRODUCT // (rows * width), _TABLE_BLOCK // together))
     for start in range(0, losses.shape[-1], block):
         some = (..., None, slice(start, start + block))
         part, mass = losses[some], weights[some]
         fine = _minus_one(step * np.arange(float(width))[:, None] * part)
         coarse = _minus_one(step * width * np.arange(float(rows))[:, None] * part) * mass
-        shift += coarse @ np.swapaxes(1 + fine, -1, -2) + np.swapaxes(
-            fine @ np.swapaxes(mass, -1, -2), -1, -2
-        )
+        shift += (mass + coarse) @ np.swapaxes(fine, -1, -2)
+        shift += coarse.sum(axis=-1, keepdims=True)
     return shift.reshape(*losses.shape[:-1], -1)[..., :number]
 
 
@@ -171,8 +175,8 @@ def _by_transform(
     # At the grid point 0 no transform is needed, and the zeroth power is no part of the shift.
     central = nearest == 0.0
     growth = np.expm1(angle * np.abs(offset))
-    near = float(weights[central] @ growth[central])
-    far = float(weights[~central] @ (1 + growth[~central]))
+    near = dot(weights[central], growth[central])
+    far = dot(weights[~central], 1 + growth[~central])
     remainder, order = 1.0, 0
     while remainder > UNIT:
         gathered = gather.sum(mass)
@@ -187,7 +191,7 @@ def _by_transform(
         remainder *= angle / order
     each = 2 * FFT_ERROR * math.log2(length) + 2 * gather.rounding + 64 * UNIT
     error = each * far + (gather.rounding + 64 * UNIT) * near
-    error += 2 * remainder * float(weights @ np.abs(offset))
+    error += 2 * remainder * dot(weights, np.abs(offset))
     return value, error * (1 + 1e-9)
 
 

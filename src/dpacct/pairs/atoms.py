@@ -26,7 +26,15 @@ from numpy.typing import NDArray
 from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter, NotConverged
 from dpacct.numerics.fourier import shift_of_nodes
-from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
+from dpacct.numerics.rounding import (
+    FUNCTION_ERROR,
+    UNIT,
+    Array,
+    Bounds,
+    ComplexArray,
+    dot,
+    positive_sum,
+)
 from dpacct.pairs.kinds import AdditivePair, GeneralPair
 
 # A mass may underflow, and its logarithm must not be infinite.
@@ -127,7 +135,7 @@ class AtomicPair(GeneralPair):
         total, sum_error = positive_sum(term)
         gap = np.minimum(1.0, np.exp(np.minimum(epsilon - loss, 0.0)))
         off = mass * (self._loss_error + 2 * UNIT * (abs(epsilon) + np.abs(loss)))
-        off = 1.01 * float(gap @ off)
+        off = 1.01 * dot(gap, off)
         slack = (sum_error + self._mass_error + FUNCTION_ERROR + 4 * UNIT) * total + off
         upper = (total + slack + self.infinite_mass) * (1 + 4 * UNIT)
         return Interval(max(0.0, total - slack), min(1.0, upper))
@@ -135,7 +143,7 @@ class AtomicPair(GeneralPair):
     def falling(self, epsilon: float) -> float:
         """Return about minus the derivative of delta, e^eps Q(L > eps)."""
         beyond = self.losses > epsilon
-        return float(self.masses[beyond] @ np.exp(epsilon - self.losses[beyond]))
+        return dot(self.masses[beyond], np.exp(epsilon - self.losses[beyond]))
 
     def atoms(self) -> AtomicPair:
         """See `GeneralPair`: all but infinite losses."""
@@ -171,20 +179,20 @@ class AtomicPair(GeneralPair):
         for k, tilt in enumerate(np.asarray(tilts, dtype=np.float64).tolist()):
             value, weights, error = self._tilted(tilt)
             values[k] = value
-            errors[k] = 1.01 * float(weights @ error) + FUNCTION_ERROR * (1 + abs(value))
+            errors[k] = 1.01 * dot(weights, error) + FUNCTION_ERROR * (1 + abs(value))
         return Bounds(values - errors, values + errors)
 
     def cumulants(self, tilt: float) -> tuple[float, float, float]:
         """See `GeneralPair`."""
         value, weights, _ = self._tilted(tilt)
-        mean = float(weights @ self.losses)
-        return value, mean, float(weights @ (self.losses - mean) ** 2)
+        mean = dot(weights, self.losses)
+        return value, mean, dot(weights, (self.losses - mean) ** 2)
 
     def characteristic(self, tilt: float, frequencies: Array) -> tuple[ComplexArray, Array]:
         """See `GeneralPair`."""
         _, weights, error = self._tilted(tilt)
         # Each weight is off by its own error, and all by that of their sum.
-        error = error + 1.01 * float(weights @ error) + 4 * UNIT
+        error = error + 1.01 * dot(weights, error) + 4 * UNIT
         return shift_of_nodes(frequencies, self.losses, weights, error, self._loss_error)
 
 

@@ -34,7 +34,15 @@ import numpy as np
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged
 from dpacct.numerics.fourier import shift_of_nodes
-from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
+from dpacct.numerics.rounding import (
+    FUNCTION_ERROR,
+    UNIT,
+    Array,
+    Bounds,
+    ComplexArray,
+    dot,
+    positive_sum,
+)
 from dpacct.numerics.search import bracket_root
 from dpacct.numerics.special import ndtr
 from dpacct.pairs.atoms import Side
@@ -274,7 +282,7 @@ class RecordsPair(GeneralPair):
         scale = math.log(step / sigma) - 0.5 * math.log(2 * math.pi)
         error = abs(a) * at.error + UNIT * (8 * np.abs(exponent) + 8 * abs(top) + 64)
         log_moment = top + math.log(total) + scale
-        mean_error = float(weights @ error) / total
+        mean_error = dot(weights, error) / total
         log_error = 1.02 * (mean_error + tails + discrete + sum_error)
         log_error += FUNCTION_ERROR * (abs(top) + abs(math.log(total)) + abs(scale) + 1)
         tilted = _Tilted(at, weights / total, error + log_error, log_moment, log_error)
@@ -294,8 +302,8 @@ class RecordsPair(GeneralPair):
         """See `GeneralPair`."""
         tilted, _ = self._tilted(tilt)
         losses = self._losses(tilted.at)
-        mean = float(tilted.weights @ losses)
-        variance = float(tilted.weights @ (losses - mean) ** 2)
+        mean = dot(tilted.weights, losses)
+        variance = dot(tilted.weights, (losses - mean) ** 2)
         return tilted.log_moment, mean, max(variance, 1e-300)
 
     def nodes(self, tilt: float, frequency: float) -> tuple[LossNodes, float]:
@@ -327,14 +335,14 @@ class RecordsPair(GeneralPair):
         variance = self.noise_std**2
         kept = tilted.weights > 1e-20
         weights, mean = tilted.weights[kept], tilted.at.mean[kept]
-        average = float(weights @ mean)
+        average = dot(weights, mean)
         usual = frequencies * average / variance
         usual = usual / (1 + frequencies * usual)
         best = np.ones_like(frequencies)
         for unit in _UNITS:
             angle = np.minimum(unit * usual, _LARGEST_ANGLE)
             turn = frequencies * np.sin(angle) + 2 * min(a, 0.0) * np.tan(angle / 2) ** 2 * 1.000001
-            gain = np.array([float(weights @ -np.expm1(-max(u, 0.0) * mean)) for u in turn])
+            gain = np.array([dot(weights, -np.expm1(-max(u, 0.0) * mean)) for u in turn])
             slack = 1e-9 * gain + 1e-15 + off
             bound = np.exp(variance * angle**2 * (0.5 + 1e-9)) * (1 - gain + slack)
             best = np.minimum(best, np.where(turn >= 0.0, bound, 1.0))
@@ -393,8 +401,8 @@ class ChoicePair(GeneralPair):
             np.log(self.probabilities) + np.array([part[0] for part in parts])
         )
         means = np.array([part[1] for part in parts])
-        mean = float(shares @ means)
-        variance = float(shares @ (np.array([part[2] for part in parts]) + (means - mean) ** 2))
+        mean = dot(shares, means)
+        variance = dot(shares, (np.array([part[2] for part in parts]) + (means - mean) ** 2))
         return float(log_moment), mean, variance
 
     def _bounded_shares(self, tilt: float) -> tuple[Array, float]:
@@ -414,8 +422,8 @@ class ChoicePair(GeneralPair):
         weights = weights * np.repeat(shares, [len(part[0].losses) for part in parts])
         shift, error = shift_of_nodes(frequencies, losses, weights, relative, off)
         # The shares are off as well, and |phi_i(t) - 1| is at most 2 or t times the mean loss.
-        rest = float(shares @ np.array([part[1] for part in parts]))
-        sizes = [float(part[0].weights @ np.abs(part[0].losses)) for part in parts]
+        rest = dot(shares, np.array([part[1] for part in parts]))
+        sizes = [dot(part[0].weights, np.abs(part[0].losses)) for part in parts]
         moved = share_error * np.minimum(2.0, 1.01 * max(sizes) * frequencies)
         return shift, error + 1.01 * rest * np.minimum(frequencies, 1.0) + moved
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpacct.errors import NotConverged
-from dpacct.numerics.rounding import UNIT, Array, Bounds, weighted_sum
+from dpacct.numerics.rounding import UNIT, Array, Bounds, dot, weighted_sum
 from dpacct.pairs.dominating import (
     AchievedPair,
     Direction,
@@ -68,10 +68,10 @@ def alike(rows: PairTable) -> PairTable:
     for cell in cells(rows):
         rates, noise, counts = (part[cell] for part in rows)
         number = float(counts.sum())
-        rate = float(counts @ rates) / number
+        rate = dot(counts, rates) / number
         # Contribution of each kind to the total if there are many: the variance of r under Q.
         grown = np.expm1(np.minimum(noise**-2, _LARGEST_EXPONENT)) * (rates / rate) ** 2
-        merged_rows.append([rate, math.log1p(float(counts @ grown) / number) ** -0.5, number])
+        merged_rows.append([rate, math.log1p(dot(counts, grown) / number) ** -0.5, number])
     return PairTable(*np.array(merged_rows).T)
 
 
@@ -236,8 +236,8 @@ def weighted_cumulants(exponent: Array, loss: Array) -> Cumulants:
         return Cumulants(-math.inf, 0.0, 1.0)
     weights = np.exp(exponent - top)
     total = float(weights.sum())
-    mean = float(weights @ loss) / total
-    return Cumulants(top + math.log(total), mean, float(weights @ (loss - mean) ** 2) / total)
+    mean = dot(weights, loss) / total
+    return Cumulants(top + math.log(total), mean, dot(weights, (loss - mean) ** 2) / total)
 
 
 def panel_cumulants(pair: PanelPair, tilt: float, end: float = math.inf) -> Cumulants:
@@ -435,7 +435,7 @@ class Composition(Composed):
         """See `Composed`."""
         for kinds, counts in self._kinds():
             of = _cumulants_of if len(counts) <= FEW else _cumulants_of.__wrapped__
-            yield 1.0, Cumulants(*(float(counts @ part) for part in of(kinds, tilt)))
+            yield 1.0, Cumulants(*(dot(counts, part) for part in of(kinds, tilt)))
         for pair, count in self.symmetrized:
             yield count, panel_cumulants(pair, tilt)
 

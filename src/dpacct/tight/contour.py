@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged
 from dpacct.numerics.fourier import MAX_FREQUENCIES
-from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, ComplexArray
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, ComplexArray, dot
 from dpacct.numerics.search import bracket_root
 from dpacct.tight.composition import Composed, Cumulants
 from dpacct.tight.laws import Law, decay_table
@@ -204,9 +204,9 @@ class _Line(Bounding):
         """Return the trapezoid sum, minus its derivative, and the sum without the kernel."""
         value: ComplexArray = np.exp(self._log_value - 1j * (self._t * epsilon))
         sampled: ComplexArray = value * self._kernel
-        total = float(self._weights @ sampled.real)
-        falling = total * self._tilt - float((self._weights * self._t) @ sampled.imag)
-        return total, falling, float(self._weights @ value.real)
+        total = dot(self._weights, sampled.real)
+        falling = total * self._tilt - dot(self._weights * self._t, sampled.imag)
+        return total, falling, dot(self._weights, value.real)
 
     def _rounding(self, epsilon: float) -> tuple[float, float]:
         """Return bounds of the errors of both sums, for this epsilon and smaller ones.
@@ -219,7 +219,7 @@ class _Line(Bounding):
         with np.errstate(over="ignore", invalid="ignore"):
             off = error * np.exp(size + error) + 2 * UNIT * len(phase) * np.exp(size)
             off *= self._weights * (1 + 1e-9)
-            return float(np.abs(self._kernel) @ off), float(off.sum())
+            return dot(np.abs(self._kernel), off), float(off.sum())
 
 
 class Contour(_Line):

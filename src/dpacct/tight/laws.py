@@ -363,7 +363,7 @@ class TiltedLosses(Law):
 
     def log_decay(self, first: float, number: int) -> Array:
         """See `Law`."""
-        return self.counts @ self._kept(self._decay, first, number)
+        return np.einsum("m,mt", self.counts, self._kept(self._decay, first, number))
 
     def _decay(self, first: float, number: int) -> Array:
         """Return the same of each row alone, of shape (m, number)."""

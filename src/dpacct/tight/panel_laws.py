@@ -20,7 +20,15 @@ import numpy as np
 from dpacct.errors import NotConverged
 from dpacct.numerics.fourier import shift_of_nodes
 from dpacct.numerics.quadrature import ERROR_FACTOR, panel_nodes
-from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
+from dpacct.numerics.rounding import (
+    FUNCTION_ERROR,
+    UNIT,
+    Array,
+    Bounds,
+    ComplexArray,
+    dot,
+    positive_sum,
+)
 from dpacct.pairs.dominating import AchievedPair, Direction, SampledGaussianPair, SymmetrizedPair
 from dpacct.pairs.panels import LossFunction, suprema_beyond
 from dpacct.tight.laws import Law, decay_table, doubled_length, log_decay, log_of_power
@@ -201,7 +209,7 @@ class PanelLaw(Law):
             raise NotConverged("there are no losses between the steps")
         self.total, self.weight, self.size = total, mass.ravel() / total, size / total
         self._loss, self._loss_error, relative = loss.ravel(), loss_error.ravel(), relative.ravel()
-        common = float(relative @ self.weight) * 1.01 + sum_error + 64 * UNIT
+        common = dot(relative, self.weight) * 1.01 + sum_error + 64 * UNIT
         self.slack = common + float(self.size.sum()) + 1e-290 / total
         if not self.slack <= _MOST_SLACK:
             raise NotConverged("the panels of the losses are too wide")
@@ -209,7 +217,7 @@ class PanelLaw(Law):
         off = 2 * FUNCTION_ERROR * (abs(math.log(total)) + abs(log_scale)) + 1.01 * self.slack
         self.log_moment = Bounds(np.array(log_total - off), np.array(log_total + off))
         self._relative = relative + self.slack
-        self._quadrature = float(self.size @ swing)
+        self._quadrature = dot(self.size, swing)
 
     def shift(self, step: float, number: int) -> tuple[ComplexArray, Array]:
         """Return phi(t) - 1 at t = k step, phi the mean of e^{itL}, and a bound of its error."""
