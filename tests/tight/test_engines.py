@@ -13,7 +13,9 @@ from dpacct.budget import Interval
 from dpacct.errors import NotConverged
 from dpacct.pairs.dominating import Direction, SampledGaussianPair, SymmetrizedPair
 from dpacct.pairs.one_round import gaussian_delta, gaussian_epsilon, one_round_delta
-from dpacct.tight import engines
+from dpacct.rounds import Poisson, Round, Schedule
+from dpacct.tight import composition, engines
+from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import (
     epsilon_estimate,
@@ -150,3 +152,23 @@ def test_any_setting_has_a_usable_tilt(rate, noise, rounds, delta, direction):
     assert 0 < tilt < math.inf
     assert math.isfinite(epsilon_estimate(tilt, at, math.log(delta)))
     assert at.variance > 0
+
+
+OF_KINDS = (composition._cumulants_of, composition._moments_of, composition._losses_of)
+
+
+def test_answers_do_not_depend_on_what_was_asked_before() -> None:
+    """What a kind of round has at a tilt is kept, whatever the counts, delta and epsilon."""
+    kinds = [Round(1.3, Poisson(0.02)), Round(2.0, Poisson(0.1), "replace-one")]
+    plans = [count * kind for kind in kinds for count in (30, 300, 333)]
+    plans.append(300 * kinds[0] + 20 * Round(0.9, Poisson(0.01)))
+    asked = [(plan, delta) for plan in plans for delta in (1e-5, 1e-7)]
+
+    def answer(question: tuple[Schedule, float], *, alone: bool = False) -> Interval:
+        for kept in (engines.by_pairs, *(OF_KINDS if alone else ())):
+            kept.cache_clear()
+        return TightAccountant().epsilon(*question)
+
+    fresh = [answer(question, alone=True) for question in asked]
+    assert fresh == [answer(question) for question in asked]
+    assert fresh[::-1] == [answer(question) for question in asked[::-1]]

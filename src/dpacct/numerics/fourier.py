@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpacct.errors import NotConverged
-from dpacct.numerics.rounding import UNIT, Array, ComplexArray, dot
+from dpacct.numerics.rounding import UNIT, Array, ComplexArray
+from dpacct.numerics.special import dot
 
 
 class Laws(NamedTuple):

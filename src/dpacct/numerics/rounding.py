@@ -82,11 +82,6 @@ def weighted_sum(bounds: Bounds, weights: Array) -> Bounds:
     )
 
 
-def dot(first: Array, second: Array) -> float:
-    """Return a scalar product, by numpy's own loop: threads of BLAS spin from 10,000 terms on."""
-    return float(np.einsum("i,i", first, second))
-
-
 def positive_sum(terms: Array) -> tuple[float, float]:
     """Return the sum of terms >= 0, shape (n,), and its relative error.
 

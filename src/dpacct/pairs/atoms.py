@@ -26,15 +26,8 @@ from numpy.typing import NDArray
 from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter, NotConverged
 from dpacct.numerics.fourier import shift_of_nodes
-from dpacct.numerics.rounding import (
-    FUNCTION_ERROR,
-    UNIT,
-    Array,
-    Bounds,
-    ComplexArray,
-    dot,
-    positive_sum,
-)
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
+from dpacct.numerics.special import dot
 from dpacct.pairs.kinds import AdditivePair, GeneralPair
 
 # A mass may underflow, and its logarithm must not be infinite.

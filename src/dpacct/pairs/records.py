@@ -34,17 +34,9 @@ import numpy as np
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged
 from dpacct.numerics.fourier import shift_of_nodes
-from dpacct.numerics.rounding import (
-    FUNCTION_ERROR,
-    UNIT,
-    Array,
-    Bounds,
-    ComplexArray,
-    dot,
-    positive_sum,
-)
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
 from dpacct.numerics.search import bracket_root
-from dpacct.numerics.special import ndtr
+from dpacct.numerics.special import dot, ndtr
 from dpacct.pairs.atoms import Side
 from dpacct.pairs.kinds import Direction, GeneralPair
 

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpacct.errors import NotConverged
-from dpacct.numerics.rounding import UNIT, Array, Bounds, dot, weighted_sum
+from dpacct.numerics.rounding import UNIT, Array, Bounds, weighted_sum
+from dpacct.numerics.special import dot
 from dpacct.pairs.dominating import (
     AchievedPair,
     Direction,
@@ -219,13 +220,17 @@ def _cumulants_of(kinds: _Kinds, tilt: float) -> tuple[Array, Array, Array]:
 
 
 @lru_cache(maxsize=1024)
-def _moments_of(kinds: _Kinds, order: bytes) -> Bounds:
-    return log_moment(np.frombuffer(order), *(row[:, None] for row in kinds.rows[:2]))
+def _moments_of(kinds: _Kinds, tilts: bytes) -> Bounds:
+    rates, noise, direction = kinds.rows
+    c = np.frombuffer(tilts)
+    if direction is None:
+        return replacement_log_moment(1 + c, rates[:, None], noise[:, None])
+    return log_moment(-c if direction is Direction.ADD else 1 + c, rates[:, None], noise[:, None])
 
 
 @lru_cache(maxsize=64)
-def _losses_of(kinds: _Kinds, *setting: float) -> TiltedLosses:
-    nodes = TiltedNodes(*kinds.rows, *setting, _FEW_NODES)
+def _losses_of(kinds: _Kinds, tilt: float, accuracy: float, frequency: float) -> TiltedLosses:
+    nodes = TiltedNodes(*kinds.rows, tilt, accuracy, frequency, _FEW_NODES)
     return TiltedLosses(nodes, kinds.rows[1], np.ones(len(kinds.rows[1])))
 
 
@@ -396,17 +401,11 @@ class Composition(Composed):
         c > 0. For sampled pairs and Gaussians alone, c may also lie in [-1, 0].
         """
         tilts = np.atleast_1d(np.asarray(tilt, dtype=np.float64))
-        order = 1 + tilts if self.direction is Direction.REMOVE else -tilts
-        rates, noise, counts = self.sampled
-        of = _moments_of if len(rates) <= FEW else _moments_of.__wrapped__
-        kinds = _Kinds(rates.tobytes(), noise.tobytes(), self.direction)
-        sampled = weighted_sum(of(kinds, order.tobytes()), counts)
-        full = self.precision * tilts * (1 + tilts) / 2
-        lower, upper = sampled.lower + full, sampled.upper + full
-        rates, noise, counts = self.replaced
-        if rates.size:
-            opposed = replacement_log_moment(1 + tilts, rates[:, None], noise[:, None])
-            part = weighted_sum(opposed, counts)
+        lower = self.precision * tilts * (1 + tilts) / 2
+        upper = lower.copy()
+        for kinds, counts in self._kinds():
+            of = _moments_of if len(counts) <= FEW else _moments_of.__wrapped__
+            part = weighted_sum(of(kinds, tilts.tobytes()), counts)
             lower, upper = lower + part.lower, upper + part.upper
         for pair, count in self.symmetrized:
             for k, c in enumerate(tilts):
@@ -444,7 +443,12 @@ class Composition(Composed):
         # A law of many rounds has to be known the better. Few accuracies are shared.
         accuracy = _CLOSE + 3 * math.ceil(math.log(max(self.sampled_rounds, 1.0)) / 3)
         for kinds, counts in self._kinds():
-            yield _counted_losses(kinds, counts, tilt, accuracy, frequency)
+            with suppress(NotConverged):
+                if len(counts) <= FEW:
+                    yield _losses_of(kinds, tilt, accuracy, frequency).times(counts)
+                    continue
+            nodes = TiltedNodes(*kinds.rows, tilt, accuracy, frequency, _MOST_NODES)
+            yield TiltedLosses(nodes, kinds.rows[1], counts)
         for pair, count in self.symmetrized:
             yield panel_law(pair, count, tilt, frequency)
 
@@ -454,13 +458,6 @@ class Composition(Composed):
             for start in range(0, len(rows.rates), _ROWS):
                 rates, noise, counts = (part[start : start + _ROWS] for part in rows)
                 yield _Kinds(rates.tobytes(), noise.tobytes(), direction), counts
-
-
-def _counted_losses(kinds: _Kinds, counts: Array, *setting: float) -> TiltedLosses:
-    if len(counts) <= FEW:
-        with suppress(NotConverged):
-            return _losses_of(kinds, *setting).times(counts)
-    return TiltedLosses(TiltedNodes(*kinds.rows, *setting, _MOST_NODES), kinds.rows[1], counts)
 
 
 def is_same_both_ways(remove: Composition, add: Composition) -> bool:

@@ -28,8 +28,9 @@ from numpy.typing import NDArray
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged
 from dpacct.numerics.fourier import MAX_FREQUENCIES
-from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, ComplexArray, dot
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, ComplexArray
 from dpacct.numerics.search import bracket_root
+from dpacct.numerics.special import dot
 from dpacct.tight.composition import Composed, Cumulants
 from dpacct.tight.laws import Law, decay_table
 

@@ -20,15 +20,8 @@ import numpy as np
 from dpacct.errors import NotConverged
 from dpacct.numerics.fourier import shift_of_nodes
 from dpacct.numerics.quadrature import ERROR_FACTOR, panel_nodes
-from dpacct.numerics.rounding import (
-    FUNCTION_ERROR,
-    UNIT,
-    Array,
-    Bounds,
-    ComplexArray,
-    dot,
-    positive_sum,
-)
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
+from dpacct.numerics.special import dot
 from dpacct.pairs.dominating import AchievedPair, Direction, SampledGaussianPair, SymmetrizedPair
 from dpacct.pairs.panels import LossFunction, suprema_beyond
 from dpacct.tight.laws import Law, decay_table, doubled_length, log_decay, log_of_power
