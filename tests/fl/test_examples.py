@@ -264,6 +264,31 @@ def test_a_broken_example_costs_its_own_contribution(how: str, *, vectorize: boo
     torch.testing.assert_close(*sums, atol=1e-5, rtol=1e-5)
 
 
+class Shares(nn.Module):
+    """Gradients of one memory: for all examples (unused), and for two parameters (a sum)."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.unused, self.scale = nn.Parameter(torch.ones(size)), nn.Parameter(torch.tensor(2.0))
+        self.one, self.two = (nn.Parameter(torch.randn(size, CLASSES)) for _ in range(2))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.scale * inputs @ (self.one + self.two)[:FEATURES]
+
+
+@pytest.mark.parametrize("size", [FEATURES, 3000])
+def test_gradients_that_share_memory_count_once(size: int):
+    people, sums = fl.Examples(Unreadable(data(40), 3, 7)), list[Tensor]()
+    for vectorize in (True, False):
+        noise, options = Silent(), {"vectorize": vectorize, "rounds": 1}
+        report = train(people, Shares(size), noise=noise, **options).run()
+        assert report.diagnostics.dropped_updates == 2
+        sums.append(noise.draws[-1][0])
+    # The sum of 38 rows that were cut to a grid of 2^-19.
+    torch.testing.assert_close(*sums, atol=38 * 2.0**-19, rtol=0)
+
+
 def test_the_ledger_and_the_report_speak_of_examples(tmp_path):
     path = tmp_path / "examples.ledger"
     with train(fl.Examples(data()), ledger=path, budget=Budget(50, 1e-3)) as run:

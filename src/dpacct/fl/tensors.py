@@ -68,7 +68,7 @@ def numbers(values: Tensor) -> list[Any]:
     return cast("list[Any]", cast("Any", values).tolist())
 
 
-def split(vector: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+def split(vector: Tensor, sizes: list[int] | int) -> tuple[Tensor, ...]:
     """Return views along the last dimension."""
     return cast("tuple[Tensor, ...]", cast("Any", vector).split(sizes, dim=-1))
 

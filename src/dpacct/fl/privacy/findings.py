@@ -132,7 +132,7 @@ def check_bound(
         # The summed rows are held to the bound, whatever the bound did.
         total = torch.zeros(layout.size, dtype=torch.float64, device=like.device)
         if scales_rows(bound):
-            add_clipped(total, [raw.clone()], bound, contributions, coarsest=math.inf)
+            add_clipped(total, [raw], bound, contributions, coarsest=math.inf)
         inside, *_ = contribute(raw, bound, layout, contributions)
         worst = max(worst, *numbers(row_norms(torch.stack([inside[0].double(), total]))))
     level = torch.ones(layout.size, dtype=like.dtype, device=like.device)

@@ -35,7 +35,7 @@ from dpacct.fl.privacy.bounds import (
     clip_rows,
     row_norms,
 )
-from dpacct.fl.tensors import may_hold, norm
+from dpacct.fl.tensors import may_hold, norm, split
 
 SINGLE, DOUBLE = 24, 53
 # Rows that are added in float32 before they go to float64.
@@ -47,6 +47,8 @@ MAX_CONTRIBUTIONS = 2**33
 _SLAB = 1 << 17
 # Columns of a tensor up to which a copy beside its neighbors costs less than calls of its own.
 _SMALL = 1 << 13
+# Coordinates that are divided at a time, as no part is overwritten.
+_PIECE = 1 << 20
 # Share of the noise that the cut to a float32 grid may take from a coordinate of the sum.
 _CUT = 1 / 16
 # A unit in which float32 still has all its bits. A larger unit makes a contribution shorter.
@@ -97,7 +99,8 @@ def add_clipped(
 
     Args:
         total: float64 [k], the concatenation of the parts.
-        parts: tensors [c, ...] that lie side by side in a row. They may be overwritten.
+        parts: tensors [c, ...] that lie side by side in a row. They may share memory, as the
+            gradients of a + b and of unused parameters do, so they stay as they are.
         bound: of the round. contributions: the most that one round can hold, a public number.
         coarsest: the largest grid that may be taken, by `coarsest_grid`. If the grid of
             float32 is coarser, rows are divided in float64, on the grid of the whole population.
@@ -126,14 +129,14 @@ def add_clipped(
     factors = cast("ScaledRows", bound).factors(norms + lost, _QUICK_MARGIN)
     units = (grid / (abs(scale) * factors)).clamp(min=_SMALLEST_UNIT).unsqueeze(1)
     units = units if scale > 0 else -units
-    start = 0
-    for part in rows:
-        stop = start + part.shape[1]
-        values = part.double() if in_double else part
+    start, columns = 0, max(_PIECE // max(len(norms), 1), 1)
+    for piece in (piece for part in rows for piece in split(part, columns)):
+        values = piece.double() if in_double else piece
         if dropped:
-            values.masked_fill_(bad.unsqueeze(1), 0.0)
+            values = values.masked_fill(bad.unsqueeze(1), 0.0)
         # A unit beyond float32 is infinite, and its row contributes zero.
-        values.div_(units.to(values.dtype), rounding_mode="trunc")
+        values = torch.div(values, units.to(values.dtype), rounding_mode="trunc")
+        stop = start + values.shape[1]
         for few in cast("tuple[Tensor, ...]", cast("Any", values).split(SINGLE_ROWS)):
             total[start:stop].add_(few.sum(dim=0), alpha=grid)
         start = stop

@@ -58,7 +58,7 @@ class ExampleBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gradients:
-    """The updates of a group before any bound: ``scale`` times the parts [n, ...], side by side."""
+    """The updates of a group before any bound: ``scale`` times the parts [n, k], side by side."""
 
     parts: list[Tensor]
     scale: float
@@ -68,7 +68,7 @@ class Gradients:
 
     def rows(self) -> Tensor:
         """Return the updates [n, d]."""
-        return torch.cat([part.flatten(1) for part in self.parts], dim=1).mul_(self.scale)
+        return torch.cat(self.parts, dim=1).mul_(self.scale)
 
 
 class ExampleTrainer(Trainer):
@@ -159,7 +159,9 @@ class ExampleTrainer(Trainer):
         half = len(batch.seeds) // 2
         if gradients is not None:
             if bool(batch.failed.any()):
-                gradients.parts[0][batch.failed] = torch.nan
+                first = gradients.parts[0]
+                # Not in place: rows of a gradient that is the same for all examples are one row.
+                gradients.parts[0] = torch.where(batch.failed.unsqueeze(1), torch.nan, first)
             yield gradients
         elif not half:
             start = self._layout.flatten(shown.anchor)
@@ -187,7 +189,7 @@ class ExampleTrainer(Trainer):
 
         if self._plain and not shown.local.weight_decay:
             grads = vmap(gradient, in_dims=(None, 0, 0, 0))(shown.anchor, inputs, targets, seeds)
-            parts = [grads[name][:count].detach() for name in self._layout.names]
+            parts = [grads[n][:count, ..., None].detach().flatten(1) for n in self._layout.names]
             return Gradients(parts, -shown.step_size(1))
 
         def update(x: Inputs, y: Tensor, seed: Tensor) -> Tensor:
