@@ -216,6 +216,40 @@ def test_convolutions_double_precision_and_words_are_batched_right():
     same(Words(), words([6, 3]))
 
 
+class Viewed(nn.Module):
+    """Views of the outputs of a linear layer, and weights that are one vector."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.two = nn.Linear(1, 4), nn.Linear(24, 3)
+        self.vector = nn.Parameter(torch.randn(3))
+
+    def forward(self, inputs):
+        outputs = self.two(self.one(inputs.unsqueeze(-1)).view(len(inputs), -1))
+        return outputs * nn.functional.linear(outputs, self.vector).unsqueeze(-1)
+
+
+@pytest.mark.parametrize("padding", [None, 0, 3, -1])
+def test_the_row_of_padding_stays_at_every_place_of_a_group(padding):
+    model = Words()
+    model.table.padding_idx = padding
+    updates = same(model, words([9, 4, 6, 13]))
+    table = updates[:, : model.table.weight.numel()].view(4, 6, 5)
+    assert padding is None or not table[:, padding].any()
+
+
+def test_outputs_of_linear_layers_are_as_torch_lays_them():
+    same(Viewed(), make_clients(SIZES))
+
+
+def test_frequencies_of_tokens_are_not_those_of_a_group():
+    model = Words()
+    model.table.scale_grad_by_freq = True
+    with pytest.raises(NotImplementedError, match="all clients"):
+        list(both(model, words([4, 4])))
+
+
 def test_reduced_precision_changes_little_and_returns_full_precision():
     clients = make_clients([8, 8])
     full = same(perceptron(), clients)

@@ -143,21 +143,33 @@ class OwnFunctions(TorchFunctionMode):
 
         That of x W^T comes transposed, and a step along it takes four times as long.
         """
-        if input.ndim == 1:
+        if input.ndim == 1 or weight.ndim == 1:
             return functional.linear(input, weight, bias)
         rows = input.flatten(0, -2)
-        outputs: Tensor = cast("Any", (weight @ rows.mT).mT).unflatten(0, input.shape[:-1])
-        return outputs if bias is None else outputs + bias
+        # Contiguous as torch's own, for models that take another view of it.
+        outputs = (weight @ rows.mT).mT.contiguous()
+        outputs = cast("Any", outputs).unflatten(0, input.shape[:-1])
+        return outputs if bias is None else outputs + bias.to(outputs.dtype)
 
     @staticmethod
     def _embedding(
         input: Tensor,  # noqa: A002 - the name of the parameter that is replaced
         weight: Tensor,
-        *args: Any,
-        **named: Any,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,  # noqa: FBT001, FBT002 - as in torch
+        sparse: bool = False,  # noqa: FBT001, FBT002 - as in torch
     ) -> Tensor:
+        if scale_grad_by_freq:
+            raise NotImplementedError("scale_grad_by_freq counts the tokens of all clients")
         inside = (input >= 0) & (input < weight.shape[0])
-        vectors = functional.embedding(torch.where(inside, input, 0), weight, *args, **named)
+        tokens = torch.where(inside, input, 0)
+        # Torch would look for the padding in the table of the first client alone.
+        vectors = functional.embedding(tokens, weight, None, max_norm, norm_type, sparse=sparse)
+        if padding_idx is not None:
+            padding = (tokens == padding_idx % weight.shape[0]).unsqueeze(-1)
+            vectors = torch.where(padding, vectors.detach(), vectors)
         return torch.where(inside.unsqueeze(-1), vectors, torch.nan)
 
 
