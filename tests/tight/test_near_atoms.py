@@ -11,7 +11,7 @@ import math
 import pytest
 from mpmath import mpf
 
-from dpacct import Poisson, Round, delta, epsilon
+from dpacct import Laplace, Poisson, Round, delta, epsilon
 from dpacct.tight.contour import Complement, lies_below
 from dpacct.tight.engines import NEXT_TO_NOTHING, far_delta, inversion_delta
 from tests.oracles import contour, loss_grid
@@ -116,7 +116,21 @@ def test_epsilon_holds_what_another_method_found(rate, noise, rounds, most, trut
     assert found.width <= width * found.upper
 
 
-# The same for delta: rate, noise, rounds, epsilon, delta.
+# In the first plan rounding hides all but a contour nearer to the saddle point. In the second one,
+# moments are known only up to a tilt, which the search for the saddle point must not leave.
+NARROW = [
+    (19 * Round(0.8392, Poisson(0.001712177525)), 1.0544793825e-170),
+    (71 * Round(3.5416, Poisson(1.294e-7)) + 2 * Laplace(3.0), 1.2268e-23),
+]
+
+
+@pytest.mark.parametrize(("plan", "most"), NARROW)
+def test_a_search_goes_where_the_bracket_is_narrow(plan, most):
+    found = epsilon(plan, delta=most)
+    assert found.width <= 1e-6 * found.upper
+
+
+# As `EPSILONS`, for delta: rate, noise, rounds, epsilon, delta.
 DELTAS = [
     (5.82e-6, 1.37, 32_402, 0.009285, 3.4922668e-24),
     (5.37e-5, 3.38, 792, 0.05656, 2.4321946e-125),

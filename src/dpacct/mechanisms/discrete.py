@@ -67,7 +67,7 @@ class DiscreteGaussianPair(GeneralPair):
         return self.shift / self.scale**2
 
     def delta(self, epsilon: float) -> Interval:
-        """See `GeneralPair`. Error: roundings of the terms, and 1e-300 for the sum's far end."""
+        """See `GeneralPair`. Error: roundings of the terms, 1e-300 for masses that underflow."""
         m, variance = self.shift, self.scale**2
         first = math.floor((epsilon / self._gap + m / 2) * (1 - 8 * UNIT))
         last = max(first, m) + math.ceil(_REACH * self.scale) + 1
@@ -82,8 +82,8 @@ class DiscreteGaussianPair(GeneralPair):
         total, sum_error = positive_sum(term)
         relative = UNIT * (8 * np.abs(exponent) + 8 * abs(log_whole) + 64)
         off = mass * (relative * np.minimum(gap, 1.0) + 8 * UNIT * (np.abs(loss) + epsilon))
-        slack = total * (sum_error + 8 * UNIT) + 1.01 * float(off.sum())
-        return Interval(max(0.0, total - slack), min(1.0, total + slack + _NOTHING))
+        slack = total * (sum_error + 8 * UNIT) + 1.01 * float(off.sum()) + _NOTHING
+        return Interval(max(0.0, total - slack), min(1.0, total + slack))
 
     def _sum(self, mean: float) -> float:
         """Return S(mean), within `_sum_error`."""

@@ -106,7 +106,7 @@ def _solve(
         new = t + step
         if not low < new < high:
             new = (low + high) / 2
-        if is_near(math.exp(t), at):
+        elif is_near(math.exp(t), at):
             place = round(_PARTS * new) / _PARTS
             off = step if place == t else 0.0
             new = new if place in (low, high) and not off else place
@@ -311,7 +311,6 @@ class Contour(_Line):
             self._slack = slack + self._cut, density_slack + self._density_cut
         slack, density_slack = self._slack
         density = density + density_slack if self.blur else 0.0
-        self.rounding_dominates = slack > self.blur * density
         if not math.isfinite(total + slack + density):
             raise NotConverged("the contour sum is not finite")
         # The blur belongs to the composition: its moment e^{v c (1 + c) / 2} too.
@@ -332,6 +331,11 @@ class Contour(_Line):
             lower -= gap * max(0.0, density) * upper_scale * (1 + spread)
         slope = -falling / total if total > 0 and falling > 0 else -c
         return Interval(max(0.0, min(lower, 1.0)), min(1.0, upper)), slope
+
+    def rounding_dominates(self, epsilon: float) -> bool:
+        """Return True if rounding costs more than the blur, at an epsilon like those before."""
+        slack, density_slack = self._slack
+        return slack > self.blur * (self._sums(epsilon)[2] + density_slack)
 
     def _aliases(self, epsilon: float) -> float:
         """Return upper bound of the terms k != 0: for k < 0 delta <= 1, for k > 0 Chernoff."""

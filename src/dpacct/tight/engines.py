@@ -473,7 +473,7 @@ def _refine(
         if epsilon < 0.7 * guess:
             tilt = cheapest = cheapest_tilt(composition, saddle, *place)
         known = True
-        if contour.rounding_dominates:
+        if contour.rounding_dominates(epsilon):
             # Nearer to the saddle point less is lost against M(c) e^{-c eps}.
             tilt = min(saddle, tilt / less)
             continue

@@ -302,7 +302,7 @@ class TiltedLosses(Law):
         grid = self._grid
         drop = grid.spread(np.maximum.reduceat(nodes.exponent, grid.starts)) - nodes.exponent
         weights = np.exp(-drop)
-        sums = [positive_sum(weights[start:stop]) for start, stop in self._slices()]
+        sums = [positive_sum(part) for part in np.split(weights, grid.starts[1:])]
         totals = np.array([total for total, _ in sums])
         self._sum_error = [error for _, error in sums]
         self._weights = weights / grid.spread(totals)
@@ -356,10 +356,6 @@ class TiltedLosses(Law):
         left += (self._tails + 2 * common)[:, None]
         log_variation = np.take_along_axis(highest, chosen, axis=1)
         return left, log_variation + (rise + np.log(2 * maxima))[:, None]
-
-    def _slices(self) -> list[tuple[int, int]]:
-        starts = self._grid.starts
-        return [(int(s), int(s + n)) for s, n in zip(starts, self._grid.counts, strict=True)]
 
     def log_decay(self, first: float, number: int) -> Array:
         """See `Law`."""
