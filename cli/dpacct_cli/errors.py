@@ -81,7 +81,7 @@ def unknown_option(name: str, program: str, known: Sequence[str]) -> str:
 
 def unknown_command(name: str, program: str, known: Sequence[str]) -> str:
     """Return the sentences for a command that does not exist."""
-    meant = meant_name(name, known)
+    meant = meant_name(name, known) or next((one for one in known if name.startswith(one)), "")
     more = f"Did you mean {program} {meant}?" if meant else f"{program} --help lists all commands."
     return f"{name!r} is not a command of {program}. {more}"
 

@@ -239,6 +239,7 @@ MEANT = [
     ("train dp-fedavg --clipping 9", "Did you mean --clip-norm?"),
     ("rdp --alphas 9", "Did you mean --orders?"),
     ("ledger verfy", "Did you mean dpacct ledger verify?"),
+    ("plot epsilon", "Did you mean dpacct plot eps?"),
     ("plot traedoff", "Did you mean dpacct plot tradeoff?"),
     # Nothing is near.
     ("zebra", "'zebra' is not a command of dpacct. dpacct --help lists all commands."),

@@ -224,6 +224,18 @@ def test_methods_are_compared_with_the_same_options(dpacct, monkeypatch):
         f"Methods on digits: {'scaffold' if means[1] > means[0] else 'dp-fedavg'} ends best, "
         f"with {max(means):.1f} %"
     )
+    # Methods are chosen by the validation part, and not by the rest.
+    dpacct(f"{words} --repeats 2 --validation 0.4")
+    last = Path("compared/runs.jsonl").read_text(encoding="utf-8").splitlines()[-1]
+    seen = json.loads(last)["result"]["history"][-1]["accuracy"]
+    page = Path("compared/methods.md").read_text(encoding="utf-8")
+    assert "validation accuracy at the end" in page
+    data = dpacct(f"{words} --repeats 2 --validation 0.4 --json").json
+    assert any(
+        100 * seen == pytest.approx(v) or seen == pytest.approx(v)
+        for cell in data["cells"]
+        for v in cell["values"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,17 @@ from dpacct import validate
 from dpacct.certificates import BITS, Finding
 from dpacct.certificates import certify as prove
 from dpacct.display import down, up
-from dpacct.errors import Unsupported
+from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.rounds import Schedule
 from dpacct_cli import FAILED, mechanism, options, outputs
-from dpacct_cli.commands.source import KNOWN, read_source
+from dpacct_cli.commands.source import ROUNDS, read_source
 from dpacct_cli.errors import conflict
 from dpacct_cli.options import MechanismOptions, StyleOptions, Text, argument, option
 from dpacct_cli.output import opened
 from dpacct_cli.render import Answer, Page, Row, plain, show, wrapped
 
 # fmt: off
-File = Annotated[str, argument("[FILE]", f"{KNOWN[0].upper()}{KNOWN[1:]}.")]
+File = Annotated[str, argument("[FILE]", f"A ledger, {ROUNDS}.")]
 AtEps = Annotated[Text, option("--eps", "E", options.PRIVACY, "The epsilon to prove, e.g. 8.0001.")]
 Bits = Annotated[Text, option("--bits", "B", options.PRIVACY,
     f"Precision of the ball arithmetic; default {BITS}.", advanced=True)]
@@ -50,7 +50,6 @@ def certify(
       dpacct certify rounds.toml --eps 2 --json
       dpacct certify census.ledger
     """
-    style = shown.style
     typed.refuse_unused_clients()
     plan, epsilon, at = _stated(file, typed, eps, delta)
     precision = BITS if bits is None else validate.count("bits", options.number(bits), "bits", 4096)
@@ -74,7 +73,7 @@ def certify(
         "bits": precision,
         **typed.described(plan),
     }
-    show(Answer(data, str(proof.finding), lambda: page), style)
+    show(Answer(data, str(proof.finding), lambda: page), shown.style)
     if proof.finding is not Finding.PROVEN:
         raise SystemExit(FAILED)
 
@@ -86,11 +85,13 @@ def _stated(
     if not file:
         plan = typed.read_schedule()
     else:
-        content = read_source(file, typed)
+        try:
+            content = read_source(file, typed)
+        except InvalidParameter as error:
+            raise InvalidParameter("FILE", error.value, error.rule, error.hint) from None
         if isinstance(content, Answer):
-            for name, text in (("--eps", eps), ("--delta", delta)):
-                if text is not None:
-                    raise conflict(f"{name} {text}", file, "the ledger says it already")
+            if eps is not None:
+                raise conflict(f"--eps {eps}", file, f"the {content.data['source']} says it")
             return _of_ledger(file)
         plan = content[1]
     return plan, validate.epsilon(options.number(eps)), typed.read_delta(delta).value

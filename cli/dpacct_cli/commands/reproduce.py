@@ -191,8 +191,9 @@ def compare_methods(methods: Sequence[str], settings: RunSettings, style: Style)
         settings_of(words)
     table = PaperTable(
         name="methods", title=f"Methods on {data}", source="dpacct train", note="", cost="",
-        measure="accuracy", target=None, every=None, figure="round", seeds=(0, 1, 2),
-        printed_runs=1, rows=tuple(methods), columns=(column,), values=(), claims=(), tiny={},
+        measure="validation_accuracy" if "validation" in given else "accuracy", target=None,
+        every=None, figure="round", seeds=(0, 1, 2), printed_runs=1, rows=tuple(methods),
+        columns=(column,), values=(), claims=(), tiny={},
         cells=tuple(Cell(one, column, words) for one, words in zip(methods, each, strict=True)),
     )  # fmt: skip
     play_table(table, table.name, Playing(repeats=repeats, folder=COMPARED), style, machine)

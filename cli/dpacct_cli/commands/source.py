@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
+from zipfile import is_zipfile
 
 from dpacct import validate
 from dpacct.budget import Spent
@@ -29,8 +29,8 @@ from dpacct_cli.render import Answer, Page, Row, plain
 from dpacct_cli.words import about_examples, called, text_of
 
 LABEL = "--from"
-_ONE_EPSILON = "it holds one epsilon, and mu needs all deltas of a plan: --schedule PLAN"
-KNOWN = "a ledger, a .report.jsonl, a schedule, an event as .json or a checkpoint of Opacus"
+ROUNDS = "a schedule, an event as .json or a checkpoint of Opacus"
+KNOWN = f"a ledger, a .report.jsonl, {ROUNDS}"
 
 
 def read_source(file: str, typed: MechanismOptions) -> tuple[str, Schedule] | Answer:
@@ -44,14 +44,15 @@ def read_source(file: str, typed: MechanismOptions) -> tuple[str, Schedule] | An
         others = ("--delta", "--accountant", "--claim")
         said |= {name: text for name in others if (text := text_of(name)) is not None}
         if text_of("--gdp") is not None:
-            raise conflict("--gdp", f"{LABEL} {file}", _ONE_EPSILON)
+            why = "it holds one epsilon, and mu needs all deltas of a plan: --schedule PLAN"
+            raise conflict("--gdp", file, why)
     else:
         # The population sets the note on a large delta.
         said.pop("--clients", None)
     if kind == "event":
         said.pop("--adjacency", None)
     for name, text in said.items():
-        raise conflict(f"{called(name)} {text}", f"{LABEL} {file}", f"the {kind} says it")
+        raise conflict(f"{called(name)} {text}", file, f"the {kind} says it")
     if kind == "ledger":
         return _of_ledger(file)
     if kind == "report":
@@ -159,10 +160,7 @@ def _of_event(path: Path, adjacency: Adjacency) -> Schedule:
 
 
 def _of_checkpoint(path: Path) -> Schedule:
-    head = b""
-    with suppress(OSError), path.open("rb") as stream:
-        head = stream.read(2)
-    if head != b"PK":  # A zip archive, as PyTorch writes it
+    if not is_zipfile(path):  # PyTorch writes a zip archive
         raise _refused(path, f"it is not {KNOWN}")
     import_torch()
     from dpacct.fl.tensors import load_saved

@@ -470,5 +470,5 @@ def _ways_out(now: Snapshot, *, enough: bool) -> str:
     return (
         f" Budget for planned rounds is held by {', '.join(named)}: "
         f"`dpacct ledger finish {file} --run {holders[0]}` frees it{less}, and "
-        f"`dpacct train --resume --ledger {file}` continues the run."
+        f"`dpacct train --resume --ledger {file}` (in Python: `resume()`) continues the run."
     )

@@ -84,7 +84,7 @@ class Judged:
         return {word: known.count(word) for word in (AGREES, ABOVE, BELOW, OPEN) if word in known}
 
 
-TINY = "Tiny runs show that the table can be played. Their values mean nothing."
+TINY = "Tiny runs test that the table can be run. Their values mean nothing."
 CLAIM_HEADER = ["claim", "printed", "here", "verdict"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,6 +41,44 @@ def test_a_ledger_whose_rounds_were_planned(dpacct: Any, tmp_path: Any) -> None:
     refused = dpacct("certify", file)
     assert refused.code == 1
     assert "planned before" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "said"),
+    [
+        ("a.ledger", None, "", "FILE is"),
+        ("b.ledger", "ledger", "--eps 2", "--eps 2 contradicts b.ledger (the ledger says it)"),
+        ("b.ledger", "ledger", "--delta 1e-6", "--delta 1e-6 contradicts b.ledger"),
+        ("a.toml", "x", "--eps 2", "FILE is"),
+        ("a.toml", "", "--eps 2 --noise 2", "--noise 2 contradicts a.toml"),
+        ("a.json", "[]", "--eps 2", "FILE is"),
+        ("a.pt", "x", "--eps 2", "FILE is"),
+        (
+            "a.report.jsonl",
+            '{"round": 1, "rounds": 1, "delta": 1e-5, "private": false}',
+            "",
+            "this file is not a ledger",
+        ),
+    ],
+)
+def test_a_file_without_proof_is_called_by_the_name_of_its_argument(
+    dpacct: Any,
+    name: str,
+    content: str | None,
+    options: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if content == "ledger":
+        Ledger.open(name, Budget(8, 1e-5)).close()
+    elif content is not None:
+        Path(name).write_text(content)
+    refused = dpacct("certify", name, *options.split())
+    assert refused.code == 2
+    assert said in refused.err
+    assert "--from" not in refused.err
 
 
 def test_what_is_not_covered_is_named(dpacct: Any) -> None:

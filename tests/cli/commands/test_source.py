@@ -80,10 +80,10 @@ def test_what_cannot_be_read_or_contradicts(dpacct: Any, schedule_file: str) -> 
         ("x.json", "--from is 'x.json'; it is not JSON."),
         ("list.json", "--from is 'list.json'; it has to hold one JSON object."),
         ("x.jsonl", "it is not JSON."),
-        ("a.ledger --delta 1e-6", "--delta 1e-6 contradicts --from a.ledger (the ledger says it)"),
-        ("a.ledger --clients 100", "--clients 100 contradicts --from a.ledger"),
-        ("a.ledger --accountant rdp", "--accountant rdp contradicts --from a.ledger"),
-        ("a.ledger --noise 1", "--noise 1 contradicts --from a.ledger"),
-        (f"{schedule_file} --batch 3", f"--batch 3 contradicts --from {schedule_file}"),
+        ("a.ledger --delta 1e-6", "--delta 1e-6 contradicts a.ledger (the ledger says it)"),
+        ("a.ledger --clients 100", "--clients 100 contradicts a.ledger"),
+        ("a.ledger --accountant rdp", "--accountant rdp contradicts a.ledger"),
+        ("a.ledger --noise 1", "--noise 1 contradicts a.ledger"),
+        (f"{schedule_file} --batch 3", f"--batch 3 contradicts {schedule_file}"),
     ):
         assert_refused(dpacct(f"epsilon --from {words}"), part)

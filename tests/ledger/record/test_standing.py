@@ -73,7 +73,10 @@ def test_whoever_holds_room_is_named_with_the_ways_to_free_it(path: Path) -> Non
             assert "held by run 1 ('one', 10 rounds), run 2 ('two', 10 rounds), run 3" in words
             assert "1 more" in words
             assert f"`dpacct ledger finish {path} --run 1` frees it, and" in words
-            assert f"`dpacct train --resume --ledger {path}` continues the run" in words
+            assert (
+                f"`dpacct train --resume --ledger {path}` (in Python: `resume()`) continues"
+                in words
+            )
         # So it is.
         ledger.runs[0].finish()
         ledger.start_run("five", 10 * round_)

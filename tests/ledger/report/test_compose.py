@@ -86,6 +86,15 @@ def _eventful(tmp_path_factory: pytest.TempPathFactory) -> Told:
         return Told(ledger.report(), *pages, ledger.upper_epsilon())
 
 
+def test_a_noise_is_one_number_in_all_columns_of_a_report(tmp_path: Path) -> None:
+    noise = 1.41527878865
+    step = Event(Round(noise, Poisson(0.1)), (NoisySum("update", noise, 0.5),))
+    with Ledger.open(tmp_path / "a.ledger", BUDGET) as ledger:
+        ledger.start_run("one").reserve(step).commit()
+        words = ledger.report_markdown()
+    assert set(re.findall(r"1\.4152\d*", words)) == {"1.415279"}
+
+
 @pytest.mark.needs("matplotlib", "markdown_it")
 def test_the_report_says_what_a_reviewer_asks(eventful: Told) -> None:
     report, markdown, html, upper = eventful

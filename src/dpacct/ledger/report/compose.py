@@ -10,7 +10,7 @@ the guarantee in full, and a way to check it.
 
 from __future__ import annotations
 
-from dpacct.display import chosen, down, line, up
+from dpacct.display import chosen, down, line, safe, up
 from dpacct.items import count_of, in_words, read_alone
 from dpacct.ledger.disk.store import Store
 from dpacct.ledger.readings import Snapshot
@@ -189,7 +189,7 @@ def _one_run(run: ReportedRun) -> list[str]:
 
 
 def _release_words(release: ReleaseKeys) -> str:
-    noise = chosen(release["noise_multiplier"], least=True)
+    noise = safe("noise_multiplier", release["noise_multiplier"])
     text = f"{line(release['name'])}: noise multiplier {noise}"
     if release["sensitivity"] is not None:
         text += f", sensitivity {chosen(release['sensitivity'])}"
