@@ -346,7 +346,7 @@ def test_examples_of_the_help_mean_something(
     several = "dpacct_cli.commands.reproduce.compare_methods"
     monkeypatch.setattr(several, lambda _, settings, *__: seen.append(settings))
     (folder / "run.toml").write_text("rounds = 3\n", encoding="utf-8")
-    saved = RunSettings("dp-fedavg", {"data": "mnist"}, ledger="mnist.ledger")
+    saved = RunSettings("dp-fedavg", {"data": "mnist", "model": "linear"}, ledger="mnist.ledger")
     (folder / "mnist.settings.json").write_text(saved.dump(), encoding="utf-8")
     for example in found:
         assert dpacct(example).code == 0

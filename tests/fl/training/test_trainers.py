@@ -243,9 +243,11 @@ def test_outputs_of_linear_layers_are_as_torch_lays_them():
     same(Viewed(), make_clients(SIZES))
 
 
-def test_frequencies_of_tokens_are_not_those_of_a_group():
+@pytest.mark.parametrize("table", [nn.Embedding, nn.EmbeddingBag])
+def test_frequencies_of_tokens_are_not_those_of_a_group(table):
     model = Words()
-    model.table.scale_grad_by_freq = True
+    own = table(6, 5, scale_grad_by_freq=True)
+    model.table = own if table is nn.Embedding else nn.Sequential(own, nn.Unflatten(1, (1, 5)))
     with pytest.raises(NotImplementedError, match="all clients"):
         list(both(model, words([4, 4])))
 

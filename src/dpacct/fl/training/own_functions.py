@@ -29,6 +29,7 @@ _BITS = 24
 # While torch's function of heads runs, its module holds other ones.
 _INSIDE_HEADS = "dropout", "scaled_dot_product_attention"
 _DROPOUT = functional.dropout
+_FREQUENCIES = "scale_grad_by_freq counts the tokens of all clients"
 
 
 class OwnFunctions(TorchFunctionMode):
@@ -162,7 +163,7 @@ class OwnFunctions(TorchFunctionMode):
         sparse: bool = False,  # noqa: FBT001, FBT002 - as in torch
     ) -> Tensor:
         if scale_grad_by_freq:
-            raise NotImplementedError("scale_grad_by_freq counts the tokens of all clients")
+            raise NotImplementedError(_FREQUENCIES)
         inside = (input >= 0) & (input < weight.shape[0])
         tokens = torch.where(inside, input, 0)
         # Torch would look for the padding in the table of the first client alone.
@@ -172,6 +173,22 @@ class OwnFunctions(TorchFunctionMode):
             vectors = torch.where(padding, vectors.detach(), vectors)
         return torch.where(inside.unsqueeze(-1), vectors, torch.nan)
 
+    @staticmethod
+    def _embedding_bag(
+        input: Tensor,  # noqa: A002 - the name of the parameter that is replaced
+        weight: Tensor,
+        offsets: Tensor | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,  # noqa: FBT001, FBT002 - as in torch
+        *args: Any,
+        **named: Any,
+    ) -> Tensor:
+        if scale_grad_by_freq:
+            raise NotImplementedError(_FREQUENCIES)
+        rest = offsets, max_norm, norm_type, scale_grad_by_freq, *args
+        return functional.embedding_bag(input, weight, *rest, **named)
+
 
 # The method for each function that is replaced.
 _REPLACED: dict[Any, str] = {
@@ -179,6 +196,7 @@ _REPLACED: dict[Any, str] = {
     cast("Any", torch).dropout: "_dropout",
     cast("Any", torch).lstm: "_lstm",
     functional.embedding: "_embedding",
+    functional.embedding_bag: "_embedding_bag",
     functional.linear: "_linear",
     functional.multi_head_attention_forward: "_heads",
     functional.scaled_dot_product_attention: "_attention",
