@@ -11,7 +11,7 @@ import math
 import pytest
 from mpmath import mpf
 
-from dpacct import Laplace, Poisson, Round, delta, epsilon
+from dpacct import DiscreteGaussian, Laplace, Poisson, Round, delta, epsilon
 from dpacct.tight.contour import Complement, lies_below
 from dpacct.tight.engines import NEXT_TO_NOTHING, far_delta, inversion_delta
 from tests.oracles import contour, loss_grid
@@ -117,10 +117,12 @@ def test_epsilon_holds_what_another_method_found(rate, noise, rounds, most, trut
 
 
 # In the first plan rounding hides all but a contour nearer to the saddle point. In the second one,
-# moments are known only up to a tilt, which the search for the saddle point must not leave.
+# moments are known only up to a tilt, which the search for the saddle point must not leave. In
+# the third one delta falls in steps, and its slopes lead far away.
 NARROW = [
     (19 * Round(0.8392, Poisson(0.001712177525)), 1.0544793825e-170),
     (71 * Round(3.5416, Poisson(1.294e-7)) + 2 * Laplace(3.0), 1.2268e-23),
+    (144_415 * Round(0.463, Poisson(1.1508e-6)) + 5 * DiscreteGaussian(0.6, 1), 2.5354e-8),
 ]
 
 

@@ -172,8 +172,7 @@ class DiscreteGaussianPair(GeneralPair):
         ripple = self._ripple(place)
         shift = (value - ripple) / (1 + ripple)
         error = UNIT * (16 * size + 16 * np.abs(angle) + 16 * np.abs(fall) * grown)
-        missing = _LEFT_OUT * np.minimum(beta, 1.0)
-        return shift, error + missing + ripple_error(self.scale, mean) * np.minimum(beta, 1.0)
+        return shift, error + (_LEFT_OUT + ripple_error(self.scale, mean)) * np.minimum(beta, 1.0)
 
 
 def ripple_error(scale: float, mean: float) -> float:

@@ -261,8 +261,7 @@ class Contour(_Line):
         log_scale = self._log_moment[0] - tilt * epsilon
         log_cut = min(0.0, log_delta - log_scale) - _TRUNCATION
         likely = 9.0 / math.sqrt(spread)
-        likely = likely if width else on_lattice(likely, 2, math.ceil)
-        likely = min(likely, _UNBLURRED * self._step)
+        likely = min(likely if width else on_lattice(likely, 2, math.ceil), _UNBLURRED * self._step)
         laws = composition.laws(tilt, likely)
         number = self._nodes(composition, laws, width / (1 + tilt), log_cut)
         t: Array = self._step * np.arange(float(number))
@@ -532,13 +531,16 @@ def crossing(contour: Bounding, guess: float, log_upper: float, log_lower: float
 
     # Newton's iteration in epsilon. The steps that follow prove its result.
     tolerance = (1e-9 if contour.blur else 3e-11) * guess
-    center, move = guess, math.inf
+    center, low, high = guess, 0.0, math.inf
     excess, slope = above(center)
     for _ in range(_NEWTON_STEPS):
+        low, high = (center, high) if excess > 0 else (low, center)
         move = max(-excess / slope, -0.75 * center)
         if abs(move) <= tolerance:
             break
         center += min(move, 4 * center + 1.0)
+        # Where delta falls in steps, a slope leads far away.
+        center = center if low <= center <= high else (low + high) / 2
         excess, slope = above(center)
     upper, step = center + max(0.0, -excess / slope) + tolerance, tolerance
     # In this form, NaN proves nothing.

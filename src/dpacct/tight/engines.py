@@ -497,8 +497,7 @@ def truncated(composition: Composition, mass: float) -> tuple[Composed, float]:
 
 def _is_loud(composition: Composition) -> bool:
     """Return True if there is so much noise that moments explode only beyond `_FAR`."""
-    noise = [pair.noise_std for pair, _ in composition.sampled_pairs()]
-    return min(noise, default=0.0) >= 1.5
+    return min((pair.noise_std for pair, _ in composition.sampled_pairs()), default=0.0) >= 1.5
 
 
 def _intersection(first: Interval, second: Interval) -> Interval:
