@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
-from zipfile import is_zipfile
 
 from dpacct import validate
 from dpacct.budget import Spent
@@ -160,7 +160,10 @@ def _of_event(path: Path, adjacency: Adjacency) -> Schedule:
 
 
 def _of_checkpoint(path: Path) -> Schedule:
-    if not is_zipfile(path):  # PyTorch writes a zip archive
+    head = b""
+    with suppress(OSError), path.open("rb") as stream:
+        head = stream.read(2)
+    if head != b"PK":  # A zip archive, as PyTorch writes it
         raise _refused(path, f"it is not {KNOWN}")
     import_torch()
     from dpacct.fl.tensors import load_saved
