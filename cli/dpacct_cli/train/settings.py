@@ -260,7 +260,7 @@ def looked_at(settings: RunSettings, file: Path, typed: Mapping[str, str | None]
         raise InvalidParameter("ledger", settings.ledger, rule, "If it is yours, type --ledger.")
     values = {key: text for key, text in settings.values.items() if key != "data_dir"}
     if settings.get("correlated"):
-        # The strategy is made anew, in a time that grows with the rounds.
+        # The strategy is built again, which takes longer the more rounds there are.
         with located("resume", file=str(file)):
             check_work(values, "")
     own = {place.name: place for place in file.parent.iterdir()}

@@ -70,7 +70,7 @@ _MECHANISMS: tuple[Any, ...] = (
 
 # The relative rounding of the probability and of the epsilon of randomized response.
 _ROUNDED = 1e-14
-# Binomial coefficients beyond are no floats.
+# Binomial coefficients of more records overflow a float.
 _MOST_RECORDS = 1000
 
 

@@ -90,7 +90,7 @@ class Rehearsal:
         with _Noted():
             self._try_model()
             require_bound(self._engine, self._state)
-            # Nobody is before the last client, and then somebody.
+            # The last client alone, and then behind another one.
             self._check_alone(chooser.alone, [1])
             engine = self._engine
             everyone = engine.method.everyone_computes

@@ -259,7 +259,7 @@ class Store:
     def _left_over(self) -> bytes:
         """Return the beginning of a journal that undoes an interrupted write, or nothing.
 
-        It holds a random number of that write.
+        It holds a random number, which is another one for each write.
 
         SQLite deletes the file that a journal names at its end, as that of a write to several
         databases. No write of a ledger names one, so such a journal is not one of a ledger.
